@@ -1,0 +1,159 @@
+"""What goes into the engine and what comes out of it: plain data, no behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector: TypeAlias = NDArray[np.float32]
+TextInput: TypeAlias = str | Sequence[int]
+Truncate: TypeAlias = Literal["error", "start", "end"]
+Attention: TypeAlias = Literal["softmax", "lln", "lln_diag", "block_diagonal"]
+
+
+class Span(NamedTuple):
+    """A half-open range, of characters or of tokens."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedOptions:
+    """How texts become vectors. One set of defaults for every front end."""
+
+    prompt_name: str | None = None
+    """A prompt of the model's own, put before each text; None takes the model's default one."""
+
+    dimensions: int | None = None
+    """Keep the first so many numbers, then normalise; None keeps all."""
+
+    normalize: bool = True
+    truncate: Truncate = "error"
+    """What to do with a text beyond the model's limit: refuse it, drop its start or drop its end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accounting:
+    """What one text cost. Filled by the engine; times are those of the batch it ran in."""
+
+    tokens: int
+    """Tokens of the whole text, special tokens included."""
+
+    tokens_embedded: int
+    """Tokens the model read; fewer than `tokens` only if truncation was asked for."""
+
+    dropped: Span | None = None
+    """The characters that truncation dropped (None also for token input, which has none)."""
+
+    queue_s: float = 0.0
+    compute_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embedding:
+    vector: Vector  # [dim], or [tokens, dim] for a model that does not pool
+    accounting: Accounting
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkPlan:
+    """Late chunks of a fixed number of tokens, each starting `tokens - overlap` after the last."""
+
+    tokens: int = 256
+    overlap: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """A passage pooled from token states that have seen the whole document."""
+
+    index: int
+    tokens: Span  # of the document's token sequence, special tokens included
+    characters: Span  # of the original text
+    vector: Vector  # [dim]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentEmbedding:
+    vector: Vector  # [dim]
+    chunks: tuple[Chunk, ...]
+    accounting: Accounting
+
+    @property
+    def tokens(self) -> int:
+        return self.accounting.tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokenization:
+    ids: tuple[int, ...]
+    offsets: tuple[Span, ...]  # of the original text; (0, 0) for special tokens
+    tokens: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelInfo:
+    """What is loaded, as front ends report it."""
+
+    name: str
+    family: str
+    attention: tuple[str, ...]  # one for each layer
+    dim: int
+    num_layers: int
+    num_heads: int
+    max_tokens: int
+    position_table: int
+    pooling: str
+    prompts: Mapping[str, str]
+    revision: str  # SHA-256 of the weights file
+    calibration: str | None  # SHA-256 of the LLN parameters, None for pure softmax
+    source: str  # where the weights came from: folder, package, cache or hub
+    device: str
+    dtype: str
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadValues:
+    """One instrument's reading of every head asked for."""
+
+    instrument: str
+    unit: str
+    method: str
+    values: tuple[tuple[float, ...], ...]  # [layers][heads]
+    error: tuple[tuple[float, ...], ...] | None  # [layers][heads], None where exact
+    compute_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    model: str
+    tokens: int
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+    attention: tuple[str, ...]  # one for each layer in `layers`
+    instruments: tuple[HeadValues, ...]
+    accounting: Accounting
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkRow:
+    """One measured point of a benchmark."""
+
+    attention: str
+    tokens: int
+    seconds: float  # median
+    tokens_per_s: float
+    repeats: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkResult:
+    suite: str
+    rows: tuple[BenchmarkRow, ...]
+    machine: Mapping[str, str] = field(default_factory=dict)
