@@ -1,0 +1,27 @@
+"""LLN+Diag attention over packed sequences, its parts, and the softmax it stands in for."""
+
+from kernels.attention.arguments import ArgumentError
+from kernels.attention.moments import MomentMatch, paper_moment_matching
+from kernels.attention.op import (
+    block_diagonal_attention,
+    lln_attention,
+    lln_diag_attention,
+    lln_read,
+    lln_state,
+    softmax_attention,
+)
+from kernels.attention.state import LLNState, merge_states
+
+__all__ = [
+    "ArgumentError",
+    "LLNState",
+    "MomentMatch",
+    "block_diagonal_attention",
+    "lln_attention",
+    "lln_diag_attention",
+    "lln_read",
+    "lln_state",
+    "merge_states",
+    "paper_moment_matching",
+    "softmax_attention",
+]

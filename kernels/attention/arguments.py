@@ -1,0 +1,190 @@
+"""Checks the caller's arguments once and brings them into one form for every implementation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernels.attention.state import LLNState
+
+MIN_HEAD_DIM = 16
+MAX_HEAD_DIM = 256
+BLOCK_SIZE_MULTIPLE = 16
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+class ArgumentError(ValueError):
+    """An argument cannot be used as it stands; the message names it and its value."""
+
+
+class Sinks(NamedTuple):
+    """How many tokens at either end of a sequence every block may also attend to."""
+
+    first: int
+    last: int
+
+
+class AffineMap(NamedTuple):
+    """One affine map a head, x W + b, for the LLN branch alone."""
+
+    weight: Tensor  # [H, D, D]
+    bias: Tensor  # [H, D]
+
+
+@dataclass(frozen=True)
+class PackedSequences:
+    """Where each sequence begins and ends in the packed rows."""
+
+    cu_seqlens: Tensor  # int32 [B + 1], on the device of the rows
+    bounds: tuple[int, ...] | None  # the same on the host; None where reading it would synchronise
+
+    @property
+    def count(self) -> int:
+        return self.cu_seqlens.numel() - 1
+
+    def host_bounds(self) -> tuple[int, ...]:
+        if self.bounds is not None:
+            return self.bounds
+        return tuple(self.cu_seqlens.tolist())
+
+
+def check_rows(**tensors: Tensor) -> None:
+    """q, k and v agree in shape, dtype and device, and all of these are supported."""
+    (first_name, first), *others = tensors.items()
+    if first.dim() != 3:
+        raise ArgumentError(f"{first_name} must be (T, H, D), got shape {tuple(first.shape)}")
+    head_dim = first.shape[2]
+    if not MIN_HEAD_DIM <= head_dim <= MAX_HEAD_DIM:
+        raise ArgumentError(
+            f"head size must be {MIN_HEAD_DIM} to {MAX_HEAD_DIM}, got {head_dim} in {first_name}"
+        )
+    if first.shape[1] < 1:
+        raise ArgumentError(f"{first_name} has no heads, shape {tuple(first.shape)}")
+    if first.dtype not in DTYPES:
+        raise ArgumentError(f"{first_name} has unsupported dtype {first.dtype}")
+    for name, other in others:
+        for what in ("shape", "dtype", "device"):
+            mine, theirs = getattr(first, what), getattr(other, what)
+            if mine != theirs:
+                raise ArgumentError(
+                    f"{first_name} and {name} differ in {what}: {mine} and {theirs}"
+                )
+
+
+def check_cu_seqlens(cu_seqlens: Tensor | None, rows: Tensor) -> PackedSequences:
+    """Bounds that start at 0, never fall and end at T. None means one sequence."""
+    num_rows = rows.shape[0]
+    if cu_seqlens is None:
+        bounds: tuple[int, ...] | None = (0, num_rows)
+        return PackedSequences(torch.tensor(bounds, dtype=torch.int32, device=rows.device), bounds)
+    if cu_seqlens.dtype != torch.int32 or cu_seqlens.dim() != 1 or cu_seqlens.numel() < 1:
+        raise ArgumentError(
+            "cu_seqlens must be int32 of shape (B + 1,), "
+            f"got {cu_seqlens.dtype} {tuple(cu_seqlens.shape)}"
+        )
+    if cu_seqlens.device.type != "cpu":
+        # Reading the values would make the host wait for the device and break graph capture.
+        return PackedSequences(cu_seqlens.to(rows.device), None)
+    bounds = tuple(cu_seqlens.tolist())
+    _check_bounds(bounds, num_rows)
+    return PackedSequences(cu_seqlens.to(rows.device), bounds)
+
+
+def _check_bounds(bounds: tuple[int, ...], num_rows: int) -> None:
+    if bounds[0] != 0:
+        raise ArgumentError(f"cu_seqlens must start at 0, got {bounds[0]}")
+    if bounds[-1] != num_rows:
+        raise ArgumentError(f"cu_seqlens must end at T = {num_rows}, got {bounds[-1]}")
+    for index, (start, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+        if end < start:
+            raise ArgumentError(f"cu_seqlens falls from {start} to {end} at {index}")
+
+
+def check_scale(name: str, value: float | Tensor, rows: Tensor, num_sequences: int) -> Tensor:
+    """alpha or beta as (B, H) in the accumulation dtype."""
+    num_heads = rows.shape[1]
+    scale = _finite_tensor(name, value, rows)
+    if scale.dim() > 2 or (scale.dim() >= 1 and scale.shape[-1] != num_heads):
+        raise ArgumentError(
+            f"{name} must be a number, (H,) or (B, H) with H = {num_heads}, "
+            f"got shape {tuple(scale.shape)}"
+        )
+    if scale.dim() == 2 and scale.shape[0] != num_sequences:
+        raise ArgumentError(f"{name} has {scale.shape[0]} rows for {num_sequences} sequences")
+    return scale.expand(num_sequences, num_heads)
+
+
+def check_mix(value: float | Tensor, rows: Tensor) -> Tensor:
+    """mix as (H,), or (T, H) for a gate per token and head, in the accumulation dtype."""
+    num_rows, num_heads, _ = rows.shape
+    mix = _finite_tensor("mix", value, rows)
+    if mix.dim() == 0:
+        return mix.expand(num_heads)
+    if mix.shape not in ((num_heads,), (num_rows, num_heads)):
+        raise ArgumentError(
+            f"mix must be a number, (H,) or (T, H) with T = {num_rows}, H = {num_heads}, "
+            f"got shape {tuple(mix.shape)}"
+        )
+    return mix
+
+
+def check_block_size(block_size: int) -> int:
+    if block_size < BLOCK_SIZE_MULTIPLE or block_size % BLOCK_SIZE_MULTIPLE:
+        raise ArgumentError(
+            f"block_size must be a positive multiple of {BLOCK_SIZE_MULTIPLE}, got {block_size}"
+        )
+    return block_size
+
+
+def check_sinks(num_sinks: int | tuple[int, int]) -> Sinks:
+    sinks = Sinks(num_sinks, 0) if isinstance(num_sinks, int) else Sinks(*num_sinks)
+    if min(sinks) < 0:
+        raise ArgumentError(f"num_sinks must not be negative, got {num_sinks}")
+    return sinks
+
+
+def check_map(name: str, value: tuple[Tensor, Tensor] | None, rows: Tensor) -> AffineMap | None:
+    if value is None:
+        return None
+    weight, bias = value
+    _, num_heads, head_dim = rows.shape
+    if weight.shape != (num_heads, head_dim, head_dim) or bias.shape != (num_heads, head_dim):
+        raise ArgumentError(
+            f"{name} must be ((H, D, D), (H, D)) with H = {num_heads}, D = {head_dim}, "
+            f"got {tuple(weight.shape)} and {tuple(bias.shape)}"
+        )
+    if weight.device != rows.device or bias.device != rows.device:
+        raise ArgumentError(f"{name} is on {weight.device}, the rows on {rows.device}")
+    dtype = accumulation_dtype(rows)
+    return AffineMap(weight.to(dtype), bias.to(dtype))
+
+
+def check_state(state: LLNState, rows: Tensor, num_sequences: int) -> None:
+    _, num_heads, head_dim = rows.shape
+    expected = (num_sequences, num_heads, head_dim)
+    shapes = tuple(state.log_mass.shape), tuple(state.value.shape)
+    if shapes != (expected, (*expected, head_dim)):
+        raise ArgumentError(
+            f"state must be {expected} and {(*expected, head_dim)} for these rows, "
+            f"got {shapes[0]} and {shapes[1]}"
+        )
+
+
+def accumulation_dtype(rows: Tensor) -> torch.dtype:
+    """Sums and states are float32 for every input dtype but float64, which keeps itself."""
+    return torch.float64 if rows.dtype == torch.float64 else torch.float32
+
+
+def _finite_tensor(name: str, value: float | Tensor, rows: Tensor) -> Tensor:
+    if isinstance(value, Tensor):
+        on_host = value.device.type == "cpu"
+        if on_host and not bool(torch.isfinite(value).all()):
+            raise ArgumentError(f"{name} must be finite, got {value.detach().tolist()}")
+        return value.to(rows.device, accumulation_dtype(rows))
+    if not math.isfinite(value):
+        raise ArgumentError(f"{name} must be finite, got {value}")
+    return torch.tensor(value, device=rows.device, dtype=accumulation_dtype(rows))

@@ -1,0 +1,198 @@
+"""The fast path in torch operations: for CPUs, and for gradients on any device.
+
+Ragged sequences become a few batches of equal width (layout.py), so nothing here loops over
+sequences, blocks or tokens, and nothing is ever N x N beyond one block.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - its customary name
+
+from kernels.attention.arguments import AffineMap, PackedSequences, Sinks
+from kernels.attention.layout import BlockBatch, SpanBatch, block_batches, piece_batches
+from kernels.attention.state import LLNState
+
+PIECE_ROWS = 1024
+"""Rows summed in one product; their boundaries count from the sequence's own start."""
+
+
+def lln_diag(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    alpha: Tensor,
+    beta: Tensor,
+    mix: Tensor,
+    packed: PackedSequences,
+    block_size: int,
+    sinks: Sinks,
+    q_map: AffineMap | None,
+    k_map: AffineMap | None,
+) -> Tensor:
+    state = lln_state(k, v, beta=beta, packed=packed, k_map=k_map)
+    lln = lln_read(q, state, alpha=alpha, packed=packed, q_map=q_map)
+    diag = block_softmax(q, k, v, packed=packed, block_size=block_size, sinks=sinks)
+    return torch.lerp(diag, lln, mix.unsqueeze(-1).expand_as(diag))
+
+
+def lln_state(
+    k: Tensor, v: Tensor, *, beta: Tensor, packed: PackedSequences, k_map: AffineMap | None
+) -> LLNState:
+    batches = piece_batches(packed.host_bounds(), PIECE_ROWS, k.device)
+    pieces = [_piece_state(batch, k, v, beta, k_map) for batch in batches]
+    if not pieces:
+        return _empty_state(k, packed.count)
+    owners = torch.cat([batch.owners for batch in batches])
+    together = LLNState(*(torch.cat(parts) for parts in zip(*pieces, strict=True)))
+    return _sum_by_owner(together, owners, packed.count)
+
+
+def lln_read(
+    q: Tensor,
+    state: LLNState,
+    *,
+    alpha: Tensor,
+    packed: PackedSequences,
+    q_map: AffineMap | None,
+) -> Tensor:
+    out = torch.empty_like(q)
+    for batch in piece_batches(packed.host_bounds(), PIECE_ROWS, q.device):
+        piece_q = _mapped(batch.gather(q), q_map)  # [n, w, H, D]
+        log_mass = state.log_mass[batch.owners].unsqueeze(1)  # [n, 1, H, D]
+        scale = alpha[batch.owners][:, None, :, None]
+        pi = torch.addcmul(log_mass, piece_q, scale).softmax(-1)  # [n, w, H, D]
+        read = pi.transpose(1, 2) @ state.value[batch.owners]  # [n, H, w, D]
+        batch.scatter(read.transpose(1, 2), out)
+    return out
+
+
+def block_softmax(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    packed: PackedSequences,
+    block_size: int | None,
+    sinks: Sinks,
+) -> Tensor:
+    """Softmax within blocks (None: within whole sequences), and over the sequence's sinks."""
+    out = torch.empty_like(v)
+    batches = block_batches(packed.host_bounds(), block_size, sinks, q.device)
+    in_one_pass = _has_logsumexp_kernel(q, k, v)
+    for batch in batches:
+        if batch.sinks is not None and in_one_pass:
+            attended = _attend_then_add_sinks(batch, q, k, v)
+        else:
+            attended = _attend(batch, q, k, v)
+        if batch.spans.covers(len(out)):
+            return attended.flatten(0, 1)
+        batch.spans.scatter(attended, out)
+    return out
+
+
+def _piece_state(
+    batch: SpanBatch, k: Tensor, v: Tensor, beta: Tensor, k_map: AffineMap | None
+) -> LLNState:
+    scores = _mapped(batch.gather(k), k_map) * beta[batch.owners][:, None, :, None]
+    if batch.padding is not None:
+        scores = scores.masked_fill(batch.padding[:, :, None, None], -torch.inf)
+    peak = scores.detach().amax(1, keepdim=True)  # [n, 1, H, D]
+    # The running maximum of each channel keeps exp within (0, 1] at any finite input.
+    weights = _exp_shifted(scores, peak)  # [n, w, H, D]
+    mass = weights.sum(1)  # [n, H, D]
+    summed = weights.permute(0, 2, 3, 1) @ batch.gather(v).transpose(1, 2)  # [n, H, D, D]
+    return LLNState(peak.squeeze(1) + mass.log(), summed / mass.unsqueeze(-1))
+
+
+def _exp_shifted(scores: Tensor, peak: Tensor) -> Tensor:
+    if scores.requires_grad:
+        return (scores - peak).exp()
+    return scores.sub_(peak).exp_()
+
+
+def _empty_state(k: Tensor, num_sequences: int) -> LLNState:
+    _, num_heads, head_dim = k.shape
+    shape = (num_sequences, num_heads, head_dim)
+    return LLNState(k.new_full(shape, -torch.inf), k.new_zeros(*shape, head_dim))
+
+
+def _sum_by_owner(pieces: LLNState, owners: Tensor, num_sequences: int) -> LLNState:
+    """Pieces merged into their sequences, in the order they come."""
+    if owners.numel() == num_sequences and bool((owners.diff() > 0).all()):
+        return pieces
+    log_mass, value = pieces
+    index = owners[:, None, None].expand_as(log_mass)
+    floor = log_mass.new_full((num_sequences, *log_mass.shape[1:]), -torch.inf)
+    peak = floor.scatter_reduce(0, index, log_mass.detach(), "amax")
+    weights = (log_mass - peak[owners]).exp()
+    mass = torch.zeros_like(peak).index_add(0, owners, weights)
+    summed = value.new_zeros(num_sequences, *value.shape[1:]).index_add(
+        0, owners, weights.unsqueeze(-1) * value
+    )
+    filled = mass.masked_fill(mass == 0, 1.0)  # a sequence without rows has no mass
+    return LLNState(peak + filled.log(), summed / filled.unsqueeze(-1))
+
+
+def _mapped(x: Tensor, affine: AffineMap | None) -> Tensor:
+    """x W + b per head, x of shape [n, w, H, D]."""
+    if affine is None:
+        return x
+    return torch.einsum("nwhc,hcd->nwhd", x, affine.weight) + affine.bias
+
+
+def _has_logsumexp_kernel(*rows: Tensor) -> bool:
+    """The CPU's fused attention returns its row sums, but knows no gradient through them."""
+    needs_grad = torch.is_grad_enabled() and any(x.requires_grad for x in rows)
+    return rows[0].device.type == "cpu" and not needs_grad
+
+
+def _attend(batch: BlockBatch, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Every span's softmax attention, sinks as additional keys: [n, w, H, D]."""
+    keys, values, hidden = batch.spans.gather(k), batch.spans.gather(v), batch.spans.padding
+    if batch.sinks is not None:
+        keys = torch.cat([keys, k[batch.sinks.rows]], dim=1)
+        values = torch.cat([values, v[batch.sinks.rows]], dim=1)
+        if hidden is None:
+            hidden = keys.new_zeros(batch.spans.count, batch.spans.width, dtype=torch.bool)
+        hidden = torch.cat([hidden, batch.sinks.hidden], dim=1)
+    attended = F.scaled_dot_product_attention(
+        batch.spans.gather(q).transpose(1, 2),
+        keys.transpose(1, 2),
+        values.transpose(1, 2),
+        attn_mask=_additive(hidden, q.dtype),
+    )
+    return attended.transpose(1, 2)
+
+
+def _attend_then_add_sinks(batch: BlockBatch, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The same, with the few sink keys merged in by their share of each row's total mass.
+
+    Appending them to every block would copy all keys and values and break the block's round size.
+    """
+    assert batch.sinks is not None, "only called for batches that see sinks"
+    spans, sinks = batch.spans, batch.sinks
+    span_q = spans.gather(q).transpose(1, 2)  # [n, H, w, D]
+    attended, log_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        span_q,
+        spans.gather(k).transpose(1, 2),
+        spans.gather(v).transpose(1, 2),
+        attn_mask=_additive(spans.padding, q.dtype),
+    )
+    sink_k, sink_v = k[sinks.rows].transpose(1, 2), v[sinks.rows].transpose(1, 2)  # [n, H, S, D]
+    scores = span_q @ sink_k.transpose(2, 3) * span_q.shape[-1] ** -0.5  # [n, H, w, S]
+    scores = scores.masked_fill(sinks.hidden[:, None, None, :], -torch.inf)
+    total = torch.logaddexp(log_sum, scores.logsumexp(-1)).unsqueeze(-1)  # [n, H, w, 1]
+    from_sinks = (scores - total).exp() @ sink_v
+    merged = torch.addcmul(from_sinks, attended, (log_sum.unsqueeze(-1) - total).exp())
+    return merged.transpose(1, 2)
+
+
+def _additive(hidden: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """A mask for keys [n, w] as numbers to add to the scores: [n, 1, 1, w]."""
+    if hidden is None:
+        return None
+    zeros = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+    return zeros.masked_fill(hidden, -torch.inf)[:, None, None, :]
