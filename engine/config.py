@@ -15,6 +15,9 @@ def _default_num_threads() -> int:
     return os.cpu_count() or 1
 
 
+_ZERO_ALLOWED = ("num_threads", "max_batch_tokens", "drain_timeout_s")
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """Limits and sizes of one engine. All counts are in tokens unless the name says otherwise."""
@@ -28,8 +31,9 @@ class EngineConfig:
     num_threads: int = 0
     """Threads for CPU arithmetic; 0 takes the cores this process may use."""
 
-    max_batch_tokens: int = 16_384
-    """A packed batch takes texts until this many tokens; one longer text is a batch of its own."""
+    max_batch_tokens: int = 0
+    """A packed batch takes texts until this many tokens; one longer text is a batch of its own.
+    0 chooses by device: enough to keep it busy, no more, since a batch delays those behind it."""
 
     max_batch_sequences: int = 512
     """A packed batch takes at most this many texts."""
@@ -52,7 +56,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            smallest = 0 if field.name in ("num_threads", "drain_timeout_s") else 1
+            smallest = 0 if field.name in _ZERO_ALLOWED else 1
             if isinstance(value, int | float) and value < smallest:
                 raise InvalidInput(
                     f"{field.name} must be at least {smallest}, got {value}",
@@ -65,3 +69,7 @@ class EngineConfig:
     @property
     def compute_threads(self) -> int:
         return self.num_threads or _default_num_threads()
+
+    def batch_tokens_on(self, device_type: str) -> int:
+        """The token budget of one packed batch on a device of this type."""
+        return self.max_batch_tokens or (65_536 if device_type == "cuda" else 8_192)

@@ -31,7 +31,7 @@ class Sinks(NamedTuple):
 class AffineMap(NamedTuple):
     """One affine map a head, x W + b, for the LLN branch alone."""
 
-    weight: Tensor  # [H, D, D]
+    weight: Tensor | None  # [H, D, D]; None is the identity
     bias: Tensor  # [H, D]
 
 
@@ -147,20 +147,25 @@ def check_sinks(num_sinks: int | tuple[int, int]) -> Sinks:
     return sinks
 
 
-def check_map(name: str, value: tuple[Tensor, Tensor] | None, rows: Tensor) -> AffineMap | None:
+def check_map(
+    name: str, value: tuple[Tensor | None, Tensor] | None, rows: Tensor
+) -> AffineMap | None:
     if value is None:
         return None
     weight, bias = value
     _, num_heads, head_dim = rows.shape
-    if weight.shape != (num_heads, head_dim, head_dim) or bias.shape != (num_heads, head_dim):
-        raise ArgumentError(
-            f"{name} must be ((H, D, D), (H, D)) with H = {num_heads}, D = {head_dim}, "
-            f"got {tuple(weight.shape)} and {tuple(bias.shape)}"
-        )
-    if weight.device != rows.device or bias.device != rows.device:
-        raise ArgumentError(f"{name} is on {weight.device}, the rows on {rows.device}")
+    expected = {"bias": (num_heads, head_dim), "weight": (num_heads, head_dim, head_dim)}
+    for part, tensor in (("bias", bias), ("weight", weight)):
+        if tensor is None:
+            continue
+        if tensor.shape != expected[part]:
+            raise ArgumentError(
+                f"{name}'s {part} must be {expected[part]}, got {tuple(tensor.shape)}"
+            )
+        if tensor.device != rows.device:
+            raise ArgumentError(f"{name}'s {part} is on {tensor.device}, the rows on {rows.device}")
     dtype = accumulation_dtype(rows)
-    return AffineMap(weight.to(dtype), bias.to(dtype))
+    return AffineMap(None if weight is None else weight.to(dtype), bias.to(dtype))
 
 
 def check_state(state: LLNState, rows: Tensor, num_sequences: int) -> None:

@@ -47,7 +47,11 @@ def lln_state(
         return _empty_state(k, packed.count)
     owners = torch.cat([batch.owners for batch in batches])
     together = LLNState(*(torch.cat(parts) for parts in zip(*pieces, strict=True)))
-    return _sum_by_owner(together, owners, packed.count)
+    state = _sum_by_owner(together, owners, packed.count)
+    if k_map is None:
+        return state
+    # A bias multiplies every key of a channel alike: it moves the channel's mass, not its mean.
+    return LLNState(state.log_mass + beta.unsqueeze(-1) * k_map.bias, state.value)
 
 
 def lln_read(
@@ -58,10 +62,13 @@ def lln_read(
     packed: PackedSequences,
     q_map: AffineMap | None,
 ) -> Tensor:
+    channel_logits = state.log_mass
+    if q_map is not None:
+        channel_logits = channel_logits + alpha.unsqueeze(-1) * q_map.bias
     out = torch.empty_like(q)
     for batch in piece_batches(packed.host_bounds(), PIECE_ROWS, q.device):
         piece_q = _mapped(batch.gather(q), q_map)  # [n, w, H, D]
-        log_mass = state.log_mass[batch.owners].unsqueeze(1)  # [n, 1, H, D]
+        log_mass = channel_logits[batch.owners].unsqueeze(1)  # [n, 1, H, D]
         scale = alpha[batch.owners][:, None, :, None]
         pi = torch.addcmul(log_mass, piece_q, scale).softmax(-1)  # [n, w, H, D]
         read = pi.transpose(1, 2) @ state.value[batch.owners]  # [n, H, w, D]
@@ -137,10 +144,10 @@ def _sum_by_owner(pieces: LLNState, owners: Tensor, num_sequences: int) -> LLNSt
 
 
 def _mapped(x: Tensor, affine: AffineMap | None) -> Tensor:
-    """x W + b per head, x of shape [n, w, H, D]."""
-    if affine is None:
+    """x W per head, x of shape [n, w, H, D]; the bias is added to the channels' logits instead."""
+    if affine is None or affine.weight is None:
         return x
-    return torch.einsum("nwhc,hcd->nwhd", x, affine.weight) + affine.bias
+    return torch.einsum("nwhc,hcd->nwhd", x, affine.weight)
 
 
 def _has_logsumexp_kernel(*rows: Tensor) -> bool:

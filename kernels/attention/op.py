@@ -19,7 +19,7 @@ from kernels.attention import arguments, cpu
 from kernels.attention.arguments import AffineMap, Sinks
 from kernels.attention.state import LLNState
 
-Map: TypeAlias = tuple[Tensor, Tensor]
+Map: TypeAlias = tuple[Tensor | None, Tensor]
 Implementation: TypeAlias = Callable[..., Tensor]
 
 _NO_SINKS = Sinks(0, 0)
@@ -44,7 +44,8 @@ def lln_diag_attention(
     q, k, v are (T, H, D) and cu_seqlens int32 (B + 1,), None for one sequence. alpha and beta are
     a number, (H,) or (B, H); mix is a number, (H,) or (T, H). num_sinks counts the first tokens
     of each sequence that every block may attend to, or (first, last). q_map and k_map are affine
-    maps ((H, D, D), (H, D)) applied before the LLN branch's exponentials alone.
+    maps ((H, D, D), (H, D)) applied before the LLN branch's exponentials alone; a weight of None
+    is the identity, and a bias alone costs nothing.
     """
     arguments.check_rows(q=q, k=k, v=v)
     packed = arguments.check_cu_seqlens(cu_seqlens, q)
@@ -281,4 +282,4 @@ def _widened(*tensors: Tensor | None) -> tuple[Any, ...]:
 
 
 def _as_map(weight: Tensor | None, bias: Tensor | None) -> AffineMap | None:
-    return None if weight is None or bias is None else AffineMap(weight, bias)
+    return None if bias is None else AffineMap(weight, bias)

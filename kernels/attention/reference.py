@@ -11,7 +11,7 @@ from kernels.attention import arguments
 from kernels.attention.arguments import Sinks
 from kernels.attention.state import LLNState
 
-Map = tuple[Tensor, Tensor]
+Map = tuple[Tensor | None, Tensor]
 
 
 def lln_diag_attention(
@@ -177,7 +177,9 @@ def _scaled(
     """alpha (q W + b), or the same with beta and k: [T, H, D]."""
     checked = arguments.check_map(f"{name} map", affine, rows)
     if checked is not None:
-        rows = torch.einsum("thc,hcd->thd", rows, checked.weight) + checked.bias
+        if checked.weight is not None:
+            rows = torch.einsum("thc,hcd->thd", rows, checked.weight)
+        rows = rows + checked.bias
     lengths = torch.diff(torch.tensor(packed.host_bounds(), device=rows.device))
     per_sequence = arguments.check_scale(name, scale, rows, packed.count)  # [B, H]
     return per_sequence.repeat_interleave(lengths, dim=0).unsqueeze(-1) * rows

@@ -1,0 +1,45 @@
+# Everything sets up what it needs by itself. `make help` lists the targets.
+VENV ?= .venv
+TORCH ?= auto
+PYTHON_BIN = $(VENV)/bin/python
+PROTOC = $(PYTHON_BIN) -m grpc_tools.protoc -I service/pb=proto
+PROTOS = $(wildcard proto/lln/v1/*.proto)
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test check format proto bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "%-8s  %s\n", $$1, $$2}' Makefile
+
+# A mark in the environment says which profile it holds; it is remade when the pins change.
+$(VENV)/installed-%: pyproject.toml constraints.txt tools/setup.sh tools/install.py
+	@tools/setup.sh $(VENV) $* --torch $(TORCH)
+
+serve: $(VENV)/installed-run ## start the server: HTTP on port 8000, gRPC on 50051 (ARGS="--help")
+	$(VENV)/bin/lln serve $(ARGS)
+
+test: $(VENV)/installed-test ## run the test suite (ARGS="-k tokenizer")
+	$(PYTHON_BIN) -m pytest $(ARGS)
+
+check: $(VENV)/installed-dev ## what CI holds the code to, apart from tests; rewrites nothing
+	$(PYTHON_BIN) -m ruff check .
+	$(PYTHON_BIN) -m ruff format --check .
+	$(PYTHON_BIN) -m mypy
+	tools/check_proto.sh $(VENV)
+	$(PYTHON_BIN) -m check_jsonschema --builtin-schema vendor.compose-spec deploy/compose*.yaml
+	$(PYTHON_BIN) deploy/grafana/build_dashboard.py --check
+
+format: $(VENV)/installed-dev ## rewrite the code the way `make check` wants it
+	$(PYTHON_BIN) -m ruff check --fix-only --quiet .
+	$(PYTHON_BIN) -m ruff format .
+
+proto: $(VENV)/installed-dev ## generate service/pb from proto/
+	$(PROTOC) --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
+
+bench: $(VENV)/installed-bench ## measure this machine and print the tables (ARGS="--help")
+	$(PYTHON_BIN) -m benchmarks $(ARGS)
+
+clean: ## remove caches and build output; the environment stays
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

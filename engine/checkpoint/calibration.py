@@ -1,0 +1,126 @@
+"""The numbers that turn a softmax checkpoint into an LLN+Diag one, kept beside its weights.
+
+A calibration belongs to one weights file and says so: it carries that file's SHA-256, and is
+refused for any other. The default model's calibration ships with this package.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from engine.errors import CheckpointError
+
+FILE_NAME = "lln.safetensors"
+SHIPPED = Path(__file__).parent / "calibrations"
+_FORMAT = "lln-calibration-1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    alpha: Tensor  # [L, H]
+    beta: Tensor  # [L, H]
+    mix: Tensor  # [L, H]
+    key_shift: Tensor  # [L, H, D] added to the keys before LLN's exponential
+    block_size: int
+    num_sinks: tuple[int, int]
+    weights_sha256: str
+
+    @property
+    def sha256(self) -> str:
+        """What identifies these very numbers."""
+        digest = hashlib.sha256(_settings(self).encode())
+        for name in _TENSORS:
+            digest.update(getattr(self, name).contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+
+def has_own_calibration(folder: Path) -> bool:
+    """Whether the folder itself was converted, as opposed to a calibration that ships with us."""
+    return (folder / FILE_NAME).exists()
+
+
+def find_calibration(folder: Path, weights_sha256: str) -> Calibration | None:
+    """The folder's own calibration, or the one that ships for these very weights."""
+    for path in (folder / FILE_NAME, SHIPPED / f"{weights_sha256}.safetensors"):
+        if path.exists():
+            return read_calibration(path, weights_sha256)
+    return None
+
+
+def read_calibration(path: Path, weights_sha256: str) -> Calibration:
+    tensors, metadata = _read_file(path)
+    if metadata.get("format") != _FORMAT:
+        raise _invalid(path, f"its format is {metadata.get('format')!r}, expected {_FORMAT!r}")
+    made_for = metadata.get("weights_sha256", "")
+    if made_for != weights_sha256:
+        raise CheckpointError(
+            f"{path} was calibrated for weights of SHA-256 {made_for}, not {weights_sha256}; "
+            "calibrate again with lln adapt",
+            code="calibration_mismatch",
+            limit=made_for,
+            actual=weights_sha256,
+        )
+    settings = json.loads(metadata["settings"])
+    first, last = settings["num_sinks"]
+    calibration = Calibration(
+        **tensors,
+        block_size=int(settings["block_size"]),
+        num_sinks=(int(first), int(last)),
+        weights_sha256=made_for,
+    )
+    _check(path, calibration)
+    return calibration
+
+
+def write_calibration(path: Path, calibration: Calibration) -> None:
+    tensors = {name: getattr(calibration, name).float().contiguous() for name in _TENSORS}
+    metadata = {
+        "format": _FORMAT,
+        "weights_sha256": calibration.weights_sha256,
+        "settings": _settings(calibration),
+    }
+    save_file(tensors, path, metadata=metadata)
+
+
+def _settings(calibration: Calibration) -> str:
+    return json.dumps(
+        {"block_size": calibration.block_size, "num_sinks": list(calibration.num_sinks)}
+    )
+
+
+_TENSORS = ("alpha", "beta", "mix", "key_shift")
+
+
+def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            missing = set(_TENSORS) - set(file.keys())
+            if missing:
+                raise _invalid(path, f"it has no tensor {', '.join(sorted(missing))}")
+            return {name: file.get_tensor(name) for name in _TENSORS}, file.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise _invalid(path, str(error)) from error
+
+
+def _check(path: Path, calibration: Calibration) -> None:
+    shape = calibration.alpha.shape
+    if len(shape) != 2 or any(t.shape != shape for t in (calibration.beta, calibration.mix)):
+        raise _invalid(path, "alpha, beta and mix must share one shape (layers, heads)")
+    if calibration.key_shift.shape[:2] != shape or calibration.key_shift.dim() != 3:
+        raise _invalid(path, "key_shift must be (layers, heads, head size)")
+    if not all(bool(torch.isfinite(getattr(calibration, name)).all()) for name in _TENSORS):
+        raise _invalid(path, "it holds numbers that are not finite")
+
+
+def _invalid(path: Path, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path} is not a usable calibration: {why}", code="invalid_calibration", actual=path.name
+    )

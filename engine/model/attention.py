@@ -1,0 +1,116 @@
+"""The attention of one layer: which kind, and the numbers it was calibrated with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from engine.types import Attention
+from kernels.attention import (
+    block_diagonal_attention,
+    lln_attention,
+    lln_diag_attention,
+    softmax_attention,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LLNParameters:
+    """Frozen by calibration, so that a text's vector never depends on its neighbours."""
+
+    alpha: Tensor  # [H]
+    beta: Tensor  # [H]
+    mix: Tensor  # [H]
+    key_shift: Tensor  # [H, D] added to every key before LLN's exponential, as centring them wants
+    block_size: int
+    num_sinks: tuple[int, int]
+
+    def on(self, device: torch.device) -> LLNParameters:
+        return replace(
+            self,
+            alpha=self.alpha.to(device),
+            beta=self.beta.to(device),
+            mix=self.mix.to(device),
+            key_shift=self.key_shift.to(device),
+        )
+
+
+class LayerAttention(Protocol):
+    """What an encoder layer asks of its attention."""
+
+    @property
+    def kind(self) -> Attention: ...
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class SoftmaxAttention:
+    kind: Attention = "softmax"
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
+        return softmax_attention(q, k, v, cu_seqlens=cu_seqlens)
+
+
+@dataclass(frozen=True)
+class LLNAttention:
+    parameters: LLNParameters
+    kind: Attention = "lln"
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
+        lln = self.parameters
+        return lln_attention(
+            *(q, k, v),
+            alpha=lln.alpha,
+            beta=lln.beta,
+            cu_seqlens=cu_seqlens,
+            k_map=(None, lln.key_shift),
+        )
+
+
+@dataclass(frozen=True)
+class BlockDiagonalAttention:
+    parameters: LLNParameters
+    kind: Attention = "block_diagonal"
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
+        lln = self.parameters
+        return block_diagonal_attention(
+            *(q, k, v),
+            cu_seqlens=cu_seqlens,
+            block_size=lln.block_size,
+            num_sinks=lln.num_sinks,
+        )
+
+
+@dataclass(frozen=True)
+class LLNDiagAttention:
+    parameters: LLNParameters
+    kind: Attention = "lln_diag"
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
+        lln = self.parameters
+        return lln_diag_attention(
+            *(q, k, v),
+            alpha=lln.alpha,
+            beta=lln.beta,
+            mix=lln.mix,
+            cu_seqlens=cu_seqlens,
+            block_size=lln.block_size,
+            num_sinks=lln.num_sinks,
+            k_map=(None, lln.key_shift),
+        )
+
+
+CALIBRATED: Mapping[
+    str, type[LLNAttention] | type[BlockDiagonalAttention] | type[LLNDiagAttention]
+] = {
+    "lln": LLNAttention,
+    "block_diagonal": BlockDiagonalAttention,
+    "lln_diag": LLNDiagAttention,
+}
+KINDS: tuple[str, ...] = ("softmax", *CALIBRATED)

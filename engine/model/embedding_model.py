@@ -1,0 +1,246 @@
+"""One model, loaded: its tokenizer, its encoder and how its token states become vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from engine.checkpoint.calibration import (
+    Calibration,
+    find_calibration,
+    has_own_calibration,
+)
+from engine.checkpoint.folder import Checkpoint, read_checkpoint
+from engine.checkpoint.sources import locate
+from engine.config import EngineConfig
+from engine.device import Placement, choose_placement
+from engine.errors import CheckpointError, InvalidInput
+from engine.model.attention import (
+    CALIBRATED,
+    KINDS,
+    LayerAttention,
+    LLNParameters,
+    SoftmaxAttention,
+)
+from engine.model.encoder import Encoder
+from engine.model.families import read_encoder
+from engine.model.weights import EncoderWeights, TensorReader
+from engine.text.tokenizer import TextTokenizer
+from engine.types import Attention, ModelInfo
+
+DEFAULT_MODEL = "default"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingModel:
+    info: ModelInfo
+    checkpoint: Checkpoint
+    calibration: Calibration | None
+    tokenizer: TextTokenizer
+    encoder: Encoder
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    def with_attention(self, kinds: str | Sequence[str], *, config: EngineConfig) -> EmbeddingModel:
+        """The same weights, attended to in another way."""
+        return _assemble(
+            self.info.name,
+            self.checkpoint,
+            self.calibration,
+            self.encoder.weights,
+            self.tokenizer,
+            kinds=kinds,
+            source=self.info.source,
+            config=config,
+        )
+
+
+def load_model(
+    name: str = DEFAULT_MODEL,
+    *,
+    attention: str | Sequence[str] | None = None,
+    config: EngineConfig = EngineConfig(),  # noqa: B008 - frozen
+) -> EmbeddingModel:
+    """Loads a model by folder or name.
+
+    Without `attention`, "default" and folders with a calibration of their own are LLN+Diag, and
+    everything else is the softmax model that was published.
+    """
+    return load_models([name], attention=attention, config=config)[0]
+
+
+def load_models(
+    names: Sequence[str],
+    *,
+    attention: str | Sequence[str] | None = None,
+    config: EngineConfig = EngineConfig(),  # noqa: B008 - frozen
+) -> list[EmbeddingModel]:
+    """Loads several models; those made from the same weights file share its tensors."""
+    placement = choose_placement(config)
+    torch.set_num_threads(config.compute_threads)
+    parts = _SharedParts(placement)
+    return [
+        _load_one(name, parts, attention=attention, config=config) for name in dict.fromkeys(names)
+    ]
+
+
+def _load_one(
+    name: str,
+    parts: _SharedParts,
+    *,
+    attention: str | Sequence[str] | None,
+    config: EngineConfig,
+) -> EmbeddingModel:
+    location = locate(name)
+    checkpoint = read_checkpoint(location.folder, expected_sha256=location.expected_sha256)
+    weights, tokenizer = parts.of(checkpoint)
+    return _assemble(
+        name,
+        checkpoint,
+        find_calibration(checkpoint.folder, checkpoint.sha256),
+        weights,
+        tokenizer,
+        kinds=attention or _default_attention(name, checkpoint.folder),
+        source=location.source,
+        config=config,
+    )
+
+
+class _SharedParts:
+    """Weights and tokenizers already read, so that models made from one file share them."""
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+        self._of: dict[tuple[Path, str], tuple[EncoderWeights, TextTokenizer]] = {}
+
+    def of(self, checkpoint: Checkpoint) -> tuple[EncoderWeights, TextTokenizer]:
+        key = (checkpoint.folder, checkpoint.sha256)
+        if key not in self._of:
+            tokenizer = TextTokenizer.from_folder(
+                checkpoint.transformer_folder, lowercase=checkpoint.lowercase
+            )
+            self._of[key] = (_read_weights(checkpoint, self._placement), tokenizer)
+        return self._of[key]
+
+
+def _default_attention(name: str, folder: Path) -> Attention:
+    return "lln_diag" if name == DEFAULT_MODEL or has_own_calibration(folder) else "softmax"
+
+
+def _read_weights(checkpoint: Checkpoint, placement: Placement) -> EncoderWeights:
+    reader = TensorReader(checkpoint.weights, device=placement.device, dtype=placement.dtype)
+    return read_encoder(checkpoint.family, checkpoint.config, reader)
+
+
+def _assemble(
+    name: str,
+    checkpoint: Checkpoint,
+    calibration: Calibration | None,
+    weights: EncoderWeights,
+    tokenizer: TextTokenizer,
+    *,
+    kinds: str | Sequence[str],
+    source: str,
+    config: EngineConfig,
+) -> EmbeddingModel:
+    per_layer = _kinds_by_layer(kinds, len(weights.layers))
+    attention = _layer_attention(per_layer, calibration, checkpoint, weights)
+    uses_calibration = any(kind in CALIBRATED for kind in per_layer)
+    quadratic = "softmax" in per_layer
+    info = ModelInfo(
+        name=name,
+        family=checkpoint.family,
+        attention=per_layer,
+        dim=weights.width,
+        num_layers=len(weights.layers),
+        num_heads=weights.num_heads,
+        max_tokens=config.max_softmax_text_tokens if quadratic else config.max_text_tokens,
+        position_table=len(weights.positions),
+        pooling=checkpoint.pooling,
+        prompts=checkpoint.prompts,
+        revision=checkpoint.sha256,
+        calibration=calibration.sha256 if calibration and uses_calibration else None,
+        source=source,
+        device=str(weights.words.device),
+        dtype=str(weights.words.dtype).removeprefix("torch."),
+    )
+    return EmbeddingModel(
+        info=info,
+        checkpoint=checkpoint,
+        calibration=calibration,
+        tokenizer=tokenizer,
+        encoder=Encoder(weights, attention),
+    )
+
+
+def _kinds_by_layer(kinds: str | Sequence[str], num_layers: int) -> tuple[str, ...]:
+    per_layer = (kinds,) * num_layers if isinstance(kinds, str) else tuple(kinds)
+    if len(per_layer) != num_layers:
+        raise InvalidInput(
+            f"attention names {len(per_layer)} layers, the model has {num_layers}",
+            param="attention",
+            limit=num_layers,
+            actual=len(per_layer),
+        )
+    for kind in per_layer:
+        if kind not in KINDS:
+            raise InvalidInput(
+                f"unknown attention {kind!r}; known are {', '.join(KINDS)}",
+                param="attention",
+                limit=", ".join(KINDS),
+                actual=kind,
+            )
+    return per_layer
+
+
+def _layer_attention(
+    per_layer: Sequence[str],
+    calibration: Calibration | None,
+    checkpoint: Checkpoint,
+    weights: EncoderWeights,
+) -> list[LayerAttention]:
+    if calibration is not None:
+        _check_fits(calibration, weights)
+    layers: list[LayerAttention] = []
+    for index, kind in enumerate(per_layer):
+        if kind == "softmax":
+            layers.append(SoftmaxAttention())
+        elif calibration is None:
+            raise CheckpointError(
+                f"{checkpoint.folder} has no LLN calibration, which {kind} attention needs; "
+                f"make one with: lln adapt {checkpoint.folder} --out FOLDER",
+                code="not_calibrated",
+                param="attention",
+                actual=kind,
+            )
+        else:
+            layers.append(CALIBRATED[kind](_parameters(calibration, index, weights)))
+    return layers
+
+
+def _check_fits(calibration: Calibration, weights: EncoderWeights) -> None:
+    expected = (len(weights.layers), weights.num_heads, weights.head_dim)
+    if tuple(calibration.key_shift.shape) != expected:
+        raise CheckpointError(
+            f"the calibration is for {tuple(calibration.key_shift.shape)} (layers, heads, head "
+            f"size), the model has {expected}",
+            code="calibration_mismatch",
+            limit=str(expected),
+            actual=str(tuple(calibration.key_shift.shape)),
+        )
+
+
+def _parameters(calibration: Calibration, layer: int, weights: EncoderWeights) -> LLNParameters:
+    return LLNParameters(
+        alpha=calibration.alpha[layer],
+        beta=calibration.beta[layer],
+        mix=calibration.mix[layer],
+        key_shift=calibration.key_shift[layer],
+        block_size=calibration.block_size,
+        num_sinks=calibration.num_sinks,
+    ).on(weights.words.device)

@@ -1,0 +1,112 @@
+"""An encoder's tensors in the one form the encoder reads, whatever family they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from engine.errors import CheckpointError
+
+Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
+
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+"""Names of Hugging Face configurations and what they mean here."""
+
+
+class Affine(NamedTuple):
+    """A linear layer, or the scale and shift of a norm."""
+
+    weight: Tensor
+    bias: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerWeights:
+    qkv: Affine  # [3 W, W]: queries, keys and values in one product
+    attention_out: Affine  # [W, W]
+    attention_norm: Affine  # [W]
+    ffn_in: Affine  # [F, W]
+    ffn_out: Affine  # [W, F]
+    ffn_norm: Affine  # [W]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderWeights:
+    words: Tensor  # [V, W]
+    positions: Tensor  # [P, W] usable rows only, the first token's first, token type 0 added in
+    embedding_norm: Affine  # [W]
+    layers: tuple[LayerWeights, ...]
+    num_heads: int
+    activation: Activation
+    norm_eps: float
+
+    @property
+    def width(self) -> int:
+        return self.words.shape[1]
+
+    @property
+    def head_dim(self) -> int:
+        return self.width // self.num_heads
+
+
+class TensorSource(Protocol):
+    """Where a family's reader takes tensors from, by their Hugging Face names."""
+
+    def tensor(self, name: str) -> Tensor: ...
+
+    def __contains__(self, name: str) -> bool: ...
+
+
+class TensorReader:
+    """Reads tensors by name, checks their shapes and brings them to one device and dtype."""
+
+    def __init__(self, source: TensorSource, *, device: torch.device, dtype: torch.dtype) -> None:
+        self._source = source
+        self._place: Callable[[Tensor], Tensor] = lambda tensor: tensor.to(device, dtype)
+
+    def has(self, name: str) -> bool:
+        return name in self._source
+
+    def tensor(self, name: str, *shape: int | None) -> Tensor:
+        """A tensor of this shape; None stands for any size."""
+        tensor = self._source.tensor(name)
+        expected = tuple(shape)
+        fits = tensor.dim() == len(expected) and all(
+            size is None or size == actual
+            for size, actual in zip(expected, tensor.shape, strict=True)
+        )
+        if not fits:
+            raise CheckpointError(
+                f"tensor {name} has shape {tuple(tensor.shape)}, expected {expected}",
+                code="wrong_tensor_shape",
+                param=name,
+                limit=str(expected),
+                actual=str(tuple(tensor.shape)),
+            )
+        return self._place(tensor)
+
+    def linear(self, name: str, num_out: int, num_in: int) -> Affine:
+        return Affine(
+            self.tensor(f"{name}.weight", num_out, num_in), self.tensor(f"{name}.bias", num_out)
+        )
+
+    def stacked(self, names: tuple[str, ...], num_out: int, num_in: int) -> Affine:
+        """Several linear layers over the same input as one."""
+        parts = [self.linear(name, num_out, num_in) for name in names]
+        return Affine(
+            torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts])
+        )
+
+    def norm(self, name: str, width: int) -> Affine:
+        return Affine(self.tensor(f"{name}.weight", width), self.tensor(f"{name}.bias", width))

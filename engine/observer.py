@@ -1,0 +1,37 @@
+"""What the engine tells whoever counts: a protocol with a silent default.
+
+Methods are called from the device thread or the event loop; they must be quick and thread-safe.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Unit = Literal["batch", "diagnosis", "benchmark"]
+
+
+class EngineObserver:
+    """Hears of everything measurable. The base class ignores it all."""
+
+    def accepted(self, *, model: str, tokens: int) -> None:
+        """One text was let in."""
+
+    def rejected(self, *, reason: str) -> None:
+        """A call was refused at the door; `reason` is the error's code."""
+
+    def truncated(self, *, model: str) -> None:
+        """One text was cut because its caller asked for it."""
+
+    def cancelled(self, *, reason: Literal["caller_left", "deadline"]) -> None:
+        """One accepted text was given up before it ran."""
+
+    def queue_changed(self, *, depth: int, tokens: int) -> None:
+        """Texts and tokens that wait now."""
+
+    def unit_finished(
+        self, *, unit: Unit, model: str, sequences: int, tokens: int, compute_s: float, failed: bool
+    ) -> None:
+        """The device finished one unit of work."""
+
+    def waited(self, *, seconds: float) -> None:
+        """One text left the queue after so long."""

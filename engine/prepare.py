@@ -1,0 +1,198 @@
+"""From a caller's inputs to rows of token ids: every check an input must pass is here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.config import EngineConfig
+from engine.errors import InvalidInput
+from engine.model.embedding_model import EmbeddingModel
+from engine.text.chunks import ChunkSpan, chunk_spans
+from engine.text.tokenizer import Encoded
+from engine.text.truncation import truncate
+from engine.types import ChunkPlan, EmbedOptions, Span, TextInput
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """One text, ready for the device."""
+
+    ids: NDArray[np.int32]  # [tokens embedded]
+    spans: tuple[Span, ...]  # rows to pool, the whole text first, then its chunks
+    chunks: tuple[ChunkSpan, ...]
+    num_tokens: int  # before truncation
+    dropped: Span | None  # characters
+
+    @property
+    def num_embedded(self) -> int:
+        return len(self.ids)
+
+    @property
+    def was_truncated(self) -> bool:
+        return self.num_embedded < self.num_tokens
+
+
+def check_inputs(inputs: Sequence[TextInput], config: EngineConfig) -> None:
+    """What can be told without a tokenizer."""
+    if isinstance(inputs, str):
+        raise InvalidInput("inputs must be a list of texts, got one string", code="invalid_type")
+    if len(inputs) == 0:
+        raise InvalidInput(
+            "input holds no texts", code="empty_input", param="input", limit=1, actual=0
+        )
+    if len(inputs) > config.max_inputs:
+        raise InvalidInput(
+            f"input holds {len(inputs)} texts, the limit is {config.max_inputs}",
+            code="too_many_inputs",
+            param="input",
+            limit=config.max_inputs,
+            actual=len(inputs),
+        )
+    for index, item in enumerate(inputs):
+        _check_input(item, f"input[{index}]")
+
+
+def _check_input(item: object, param: str) -> None:
+    if isinstance(item, str):
+        _check_text(item, param)
+    elif isinstance(item, Sequence | np.ndarray):
+        if len(item) == 0:
+            raise InvalidInput(f"{param} holds no tokens", code="empty_text", param=param)
+    else:
+        kind = type(item).__name__
+        raise InvalidInput(
+            f"{param} must be a string or a list of token ids, got {kind}",
+            code="invalid_type",
+            param=param,
+            actual=kind,
+        )
+
+
+def _check_text(text: str, param: str) -> None:
+    if not text:
+        raise InvalidInput(f"{param} is an empty string", code="empty_text", param=param)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidInput(
+                f"{param} has a lone surrogate at character {error.start}",
+                code="invalid_unicode",
+                param=param,
+                actual=f"U+{ord(text[error.start]):04X}",
+            ) from None
+
+
+def check_options(options: EmbedOptions, model: EmbeddingModel) -> None:
+    dim = model.info.dim
+    if options.dimensions is not None and not 1 <= options.dimensions <= dim:
+        raise InvalidInput(
+            f"dimensions must be 1 to {dim} for {model.name}, got {options.dimensions}",
+            code="invalid_dimensions",
+            param="dimensions",
+            limit=dim,
+            actual=options.dimensions,
+        )
+    if options.truncate not in ("error", "start", "end"):
+        raise InvalidInput(
+            f"truncate must be error, start or end, got {options.truncate!r}",
+            code="invalid_truncate",
+            param="truncate",
+            actual=str(options.truncate),
+        )
+    prompt_of(options, model)
+
+
+def prompt_of(options: EmbedOptions, model: EmbeddingModel) -> str:
+    """The prompt put before each text; empty where there is none."""
+    prompts = model.checkpoint.prompts
+    name = options.prompt_name
+    if name is None:
+        default = model.checkpoint.default_prompt_name
+        return prompts[default] if default else ""
+    if name not in prompts:
+        known = ", ".join(prompts) or "none"
+        raise InvalidInput(
+            f"{model.name} has no prompt {name!r}; it has: {known}",
+            code="unknown_prompt",
+            param="prompt_name",
+            limit=known,
+            actual=name,
+        )
+    return prompts[name]
+
+
+def prepare(
+    inputs: Sequence[TextInput],
+    model: EmbeddingModel,
+    options: EmbedOptions,
+    *,
+    first_index: int = 0,
+) -> list[Prepared]:
+    """Checked inputs as token ids; `first_index` is where they stand in the caller's list."""
+    params = [f"input[{first_index + index}]" for index in range(len(inputs))]
+    prompt = prompt_of(options, model)
+    encoded = _encode(inputs, model, prompt, params)
+    return [
+        _fit(item, model, options, param, prompt_length=len(prompt))
+        for item, param in zip(encoded, params, strict=True)
+    ]
+
+
+def prepare_document(
+    text: str, model: EmbeddingModel, options: EmbedOptions, plan: ChunkPlan | None
+) -> Prepared:
+    """One document with its late chunks, whose characters count from the text without prompt."""
+    _check_input(text, "text")
+    prompt = prompt_of(options, model)
+    encoded = model.tokenizer.encode_batch([prompt + text], with_offsets=plan is not None)[0]
+    return _fit(encoded, model, options, "text", plan=plan, prompt_length=len(prompt))
+
+
+def _encode(
+    inputs: Sequence[TextInput], model: EmbeddingModel, prompt: str, params: Sequence[str]
+) -> list[Encoded]:
+    texts = [prompt + item for item in inputs if isinstance(item, str)]
+    of_texts = iter(model.tokenizer.encode_batch(texts) if texts else [])
+    return [
+        next(of_texts) if isinstance(item, str) else _encode_ids(item, model, param)
+        for item, param in zip(inputs, params, strict=True)
+    ]
+
+
+def _encode_ids(ids: Sequence[int], model: EmbeddingModel, param: str) -> Encoded:
+    return model.tokenizer.encode_ids(model.tokenizer.validate_ids(ids, param=param))
+
+
+def _fit(
+    encoded: Encoded,
+    model: EmbeddingModel,
+    options: EmbedOptions,
+    param: str,
+    *,
+    plan: ChunkPlan | None = None,
+    prompt_length: int = 0,
+) -> Prepared:
+    kept, dropped = truncate(
+        encoded, max_tokens=model.info.max_tokens, policy=options.truncate, param=param
+    )
+    chunks = tuple(chunk_spans(kept, plan)) if plan is not None else ()
+    return Prepared(
+        ids=kept.ids,
+        spans=(Span(0, kept.num_tokens), *(chunk.tokens for chunk in chunks)),
+        chunks=tuple(
+            ChunkSpan(chunk.tokens, _without_prompt(chunk.characters, prompt_length))
+            for chunk in chunks
+        ),
+        num_tokens=encoded.num_tokens,
+        dropped=_without_prompt(dropped, prompt_length) if dropped else None,
+    )
+
+
+def _without_prompt(characters: Span, prompt_length: int) -> Span:
+    """Characters of the caller's own text; the prompt before it has none."""
+    return Span(max(characters.start - prompt_length, 0), max(characters.end - prompt_length, 0))

@@ -1,0 +1,65 @@
+"""Units of work on the device: prepared texts in, pooled vectors out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from engine.errors import DeviceFailure
+from engine.model.embedding_model import EmbeddingModel
+from engine.model.pooling import pool
+from engine.prepare import Prepared
+from engine.types import EmbedOptions, Span, Vector
+
+
+@torch.no_grad()
+def run_batch(model: EmbeddingModel, texts: Sequence[Prepared]) -> list[Vector]:
+    """Pack the texts, encode them in one pass, pool their spans: one array [spans, dim] a text.
+
+    A model that does not pool answers with the token states of each text's first span.
+    """
+    ids, bounds = pack(texts, model.encoder.device)
+    states = model.encoder(ids, bounds)
+    if model.checkpoint.pooling == "none":
+        return [_to_host(states[start:end]) for start, end in _pairs(bounds)]
+    spans = [
+        Span(start + span.start, start + span.end)
+        for start, text in zip(bounds, texts, strict=False)
+        for span in text.spans
+    ]
+    pooled = _to_host(pool(states, spans, model.checkpoint.pooling))
+    ends = list(accumulate(len(text.spans) for text in texts))
+    return [pooled[start:end] for start, end in _pairs([0, *ends])]
+
+
+def pack(texts: Sequence[Prepared], device: torch.device) -> tuple[torch.Tensor, list[int]]:
+    """All ids in one row, and where each text begins and ends."""
+    ids = torch.from_numpy(np.concatenate([text.ids for text in texts]).astype(np.int64))
+    bounds = [0, *accumulate(text.num_embedded for text in texts)]
+    return ids.to(device), bounds
+
+
+def finish(vectors: Vector, options: EmbedOptions) -> Vector:
+    """Truncated to the dimensions asked for, then normalised: rows of [n, dim]."""
+    if not np.isfinite(vectors).all():
+        raise DeviceFailure("the model gave numbers that are not finite", code="non_finite_output")
+    if options.dimensions is not None:
+        vectors = vectors[:, : options.dimensions]
+    if not options.normalize:
+        return np.ascontiguousarray(vectors)
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    normalised: Vector = vectors / np.where(norms == 0, 1, norms)
+    return normalised
+
+
+def _to_host(tensor: torch.Tensor) -> NDArray[np.float32]:
+    array: NDArray[np.float32] = tensor.float().cpu().numpy()
+    return array
+
+
+def _pairs(bounds: Sequence[int]) -> zip[tuple[int, int]]:
+    return zip(bounds, bounds[1:], strict=False)

@@ -1,0 +1,439 @@
+"""The bridge between asyncio and the device: one thread owns the device, callers hold futures.
+
+Every method is called on the event loop, and futures change on the loop only: the thread hands
+over a whole unit's results in one wake-up. Who leaves, by cancelling or at its deadline, is
+answered and taken out of the queue by the loop at once, whatever the thread is doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, TypeVarTuple
+
+from engine.errors import DeadlineExceeded, DeviceFailure, EngineUnavailable, LLNError, QueueFull
+from engine.observer import EngineObserver
+from engine.scheduler import Job, Scheduler, Unit
+
+PayloadT = TypeVar("PayloadT")
+ValueT = TypeVar("ValueT")
+ResultT = TypeVar("ResultT")
+Args = TypeVarTuple("Args")
+
+logger = logging.getLogger(__name__)
+
+
+class Delivered(NamedTuple, Generic[ValueT]):
+    """A result and what it took."""
+
+    value: ValueT
+    queue_s: float
+    compute_s: float  # of the unit it ran in
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one job came to: exactly one of the two is set."""
+
+    job: Job
+    result: Delivered[Any] | None = None
+    error: LLNError | None = None
+
+    def tell(self) -> None:
+        """Answer the caller, unless it left."""
+        if self.job.future.done():
+            return
+        if self.error is not None:
+            self.job.future.set_exception(self.error)
+        else:
+            self.job.future.set_result(self.result)
+
+
+Outcomes: TypeAlias = list[Outcome]
+
+
+class Throughput:
+    """Work a second, over about the last ten units."""
+
+    def __init__(self) -> None:
+        self._work = 0.0
+        self._seconds = 0.0
+
+    def add(self, work: float, seconds: float) -> None:
+        self._work = 0.9 * self._work + work
+        self._seconds = 0.9 * self._seconds + seconds
+
+    def seconds_for(self, work: float) -> float:
+        """How long so much work takes; one second while nothing has been measured."""
+        return work * self._seconds / self._work if self._work else 1.0
+
+
+_MIN_RETRY_S = 0.05  # sooner, a client would only knock
+
+
+class DeviceThread(Generic[PayloadT, ResultT]):
+    """Runs units of work in the scheduler's order and answers those who wait for them."""
+
+    def __init__(
+        self,
+        *,
+        run: Callable[[str, Sequence[PayloadT]], Sequence[ResultT]],
+        scheduler: Scheduler,
+        observer: EngineObserver | None = None,
+        name: str = "lln-device",
+    ) -> None:
+        self._run = run
+        self._scheduler = scheduler
+        self._observer = observer or EngineObserver()
+        self._changed = threading.Condition(threading.Lock())  # guards all below and the scheduler
+        self._state: Literal["starting", "accepting", "draining", "dead"] = "starting"
+        self._running: Unit | None = None
+        # Daemonic: a unit that never returns must not keep the process from ending.
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._ended = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop
+        self._token_rate = Throughput()
+        self._call_rate = Throughput()
+
+    # For the loop
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs: False before start, after stop, and after it failed."""
+        return self._state != "dead" and self._thread.is_alive()
+
+    @property
+    def accepting(self) -> bool:
+        """Whether new work is let in."""
+        return self._state == "accepting"
+
+    async def start(self) -> None:
+        """Start the thread, for the loop this runs on. A stopped thread cannot start again."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+        self._state = "accepting"
+
+    def stop_accepting(self) -> None:
+        """Refuse new work from now on; accepted work is still done."""
+        with self._changed:
+            if self._state != "dead":
+                self._state = "draining"
+            self._changed.notify()
+
+    async def stop(self, drain_timeout_s: float) -> None:
+        """Finish accepted work, then end; what is left after the timeout fails.
+
+        A unit that still runs then cannot be interrupted: its callers are answered now, and the
+        thread ends when the unit does.
+        """
+        self.stop_accepting()
+        if self._thread.ident is None:
+            return
+        try:
+            async with asyncio.timeout(drain_timeout_s):
+                await self._ended.wait()
+        except TimeoutError:
+            self._abandon(drain_timeout_s)
+        else:
+            self._thread.join()
+
+    def submit(
+        self, model: str, payload: PayloadT, tokens: int, timeout_s: float | None = None
+    ) -> asyncio.Future[Delivered[ResultT]]:
+        """Queue one text. Raises QueueFull, EngineUnavailable or DeadlineExceeded at the door."""
+        return self.submit_all(model, [(payload, tokens)], timeout_s)[0]
+
+    def submit_all(
+        self,
+        model: str,
+        texts: Sequence[tuple[PayloadT, int]],
+        timeout_s: float | None = None,
+    ) -> list[asyncio.Future[Delivered[ResultT]]]:
+        """Queue the texts of one call, given with their tokens: all of them, or none."""
+        num_tokens = sum(tokens for _, tokens in texts)
+        now = time.monotonic()
+        jobs = [self._job(model, payload, tokens, now, timeout_s) for payload, tokens in texts]
+        self._admit(jobs, timeout_s, room=partial(self._check_room, num_tokens))
+        for job in jobs:
+            self._observer.accepted(model=model, tokens=job.tokens)
+        self._tell_queue()
+        return [job.future for job in jobs]
+
+    def call(
+        self,
+        fn: Callable[[*Args], ValueT],
+        *args: *Args,
+        kind: Literal["diagnosis", "benchmark"] = "diagnosis",
+        model: str = "",
+        tokens: int = 0,
+        timeout_s: float | None = None,
+    ) -> asyncio.Future[Delivered[ValueT]]:
+        """Queue work that needs the device to itself: it runs when no text waits, or at the latest
+        after the scheduler's `max_units_before_call` units. Refused like `submit`."""
+        job = self._job(model, partial(fn, *args), tokens, time.monotonic(), timeout_s)
+        job.kind = kind
+        self._admit([job], timeout_s, room=self._check_room_for_call)
+        return job.future
+
+    def _job(
+        self, model: str, payload: object, tokens: int, now: float, timeout_s: float | None
+    ) -> Job:
+        return Job(
+            model=model,
+            tokens=tokens,
+            payload=payload,
+            # Not self._loop, which a thread not yet started lacks; it refuses the job later.
+            future=asyncio.get_running_loop().create_future(),
+            enqueued_at=now,
+            deadline=None if timeout_s is None else now + timeout_s,
+        )
+
+    def _admit(
+        self, jobs: Sequence[Job], timeout_s: float | None, *, room: Callable[[], None]
+    ) -> None:
+        """Check and add under one lock, so that no work slips in behind a thread that just died."""
+        try:
+            with self._changed:
+                self._check_open()
+                _check_timeout(timeout_s)
+                room()
+                for job in jobs:
+                    self._scheduler.add(job)
+                self._changed.notify()
+        except LLNError as error:
+            self._observer.rejected(reason=error.code)
+            raise
+        for job in jobs:
+            self._watch(job, timeout_s)
+
+    def _check_open(self) -> None:
+        if self._state != "accepting":
+            state = {"starting": "has not started", "draining": "is stopping", "dead": "failed"}
+            raise EngineUnavailable(f"The engine takes no work: it {state[self._state]}.")
+
+    def _check_room(self, num_tokens: int) -> None:
+        scheduler = self._scheduler
+        if scheduler.can_add(num_tokens):
+            return
+        needed = scheduler.waiting_tokens + num_tokens
+        limit = scheduler.max_queue_tokens
+        excess = min(needed - limit, scheduler.waiting_tokens)
+        raise QueueFull(
+            f"The queue takes {limit} tokens, and with these {num_tokens} would hold {needed}.",
+            limit=limit,
+            actual=needed,
+            retry_after_s=max(self._token_rate.seconds_for(excess), _MIN_RETRY_S),
+        )
+
+    def _check_room_for_call(self) -> None:
+        if self._scheduler.can_add_call():
+            return
+        limit = self._scheduler.max_queue_calls
+        raise QueueFull(
+            f"The queue takes {limit} diagnoses and benchmarks, and is full.",
+            limit=limit,
+            actual=self._scheduler.num_waiting_calls + 1,
+            retry_after_s=max(self._call_rate.seconds_for(1), _MIN_RETRY_S),
+        )
+
+    def _watch(self, job: Job, timeout_s: float | None) -> None:
+        """Notice when the caller leaves, and answer it at its deadline."""
+        job.future.add_done_callback(partial(self._on_done, job))
+        if timeout_s is not None:
+            job.timer = self._loop.call_later(timeout_s, self._expire, job, timeout_s)
+
+    def _on_done(self, job: Job, future: asyncio.Future[Any]) -> None:
+        if job.timer is not None:
+            job.timer.cancel()
+        if future.cancelled():
+            self._forget(job, "caller_left")
+        else:
+            # Marks it as read: who awaits many futures stops at the first failure, and the others
+            # are no news for asyncio's log.
+            future.exception()
+
+    def _expire(self, job: Job, timeout_s: float) -> None:
+        if job.future.done():
+            return
+        waited_s = time.monotonic() - job.enqueued_at
+        job.future.set_exception(_deadline_exceeded(timeout_s, waited_s))
+        self._forget(job, "deadline")
+
+    def _forget(self, job: Job, reason: Literal["caller_left", "deadline"]) -> None:
+        """Take a job out of the queue, if it is still there."""
+        with self._changed:
+            was_waiting = self._scheduler.remove(job)
+            self._changed.notify()  # it may have been all that a stop waited for
+        if was_waiting:
+            self._observer.cancelled(reason=reason)
+            self._tell_queue()
+
+    def _abandon(self, drain_timeout_s: float) -> None:
+        with self._changed:
+            jobs = self._unanswered()
+            self._changed.notify()
+        for job in jobs:
+            message = f"The engine stopped before this work was done, after {drain_timeout_s} s."
+            Outcome(job, error=EngineUnavailable(message, limit=drain_timeout_s)).tell()
+        self._tell_queue()
+
+    def _bury(self, outcomes: Outcomes) -> None:
+        _tell_all(outcomes)
+        self._tell_queue()
+
+    # For both
+
+    def _unanswered(self) -> list[Job]:
+        """The jobs that run or wait; these no longer wait after."""
+        running = () if self._running is None else self._running.jobs
+        return [*running, *self._scheduler.remove_all()]
+
+    def _tell_queue(self) -> None:
+        scheduler = self._scheduler
+        with self._changed:
+            depth, tokens = scheduler.num_waiting, scheduler.waiting_tokens
+        self._observer.queue_changed(depth=depth, tokens=tokens)
+
+    # For the thread
+
+    def _main(self) -> None:
+        try:
+            while self._step():
+                pass
+        except BaseException as error:
+            self._die(error)
+        finally:
+            self._on_loop_if_open(self._ended.set)
+
+    def _step(self) -> bool:
+        """Schedule, run, deliver; False at the end. A function of its own, so that a thread that
+        sleeps holds on to no results."""
+        unit = self._next_unit()
+        if unit is None:
+            return False
+        self._on_loop_if_open(_tell_all, self._serve(unit))
+        return True
+
+    def _next_unit(self) -> Unit | None:
+        """Wait for work; None when there is none left and no more will come."""
+        with self._changed:
+            self._running = None
+            while (unit := self._scheduler.next_unit(time.monotonic())) is None:
+                if self._state == "draining" and self._scheduler.is_empty:
+                    return None
+                self._changed.wait()
+            self._running = unit
+        return unit
+
+    def _serve(self, unit: Unit) -> Outcomes:
+        started_at = time.monotonic()
+        if unit.kind == "batch":
+            self._tell_queue()
+            for job in unit.jobs:
+                self._observer.waited(seconds=started_at - job.enqueued_at)
+        return self._outcomes(unit)
+
+    def _outcomes(self, unit: Unit) -> Outcomes:
+        """Run a unit; if several jobs fail together, run each alone, so that only the guilty do."""
+        result = self._attempt(unit)
+        if not isinstance(result, Exception):
+            return result
+        # The frames of the failed run would keep its tensors alive as long as the error.
+        traceback.clear_frames(result.__traceback__)
+        if len(unit.jobs) == 1:
+            return [Outcome(unit.jobs[0], error=_answer_to(result))]
+        return list(chain.from_iterable(map(self._retry, unit.singly())))
+
+    def _retry(self, single: Unit) -> Outcomes:
+        has_departed = single.jobs[0].has_departed(time.monotonic())
+        return [] if has_departed else self._outcomes(single)
+
+    def _attempt(self, unit: Unit) -> Outcomes | Exception:
+        started_at = time.monotonic()
+        try:
+            values = self._values(unit)
+        except Exception as error:
+            logger.warning("A %s of %d failed", unit.kind, len(unit.jobs), exc_info=error)
+            self._finish(unit, time.monotonic() - started_at, failed=True)
+            return error
+        compute_s = time.monotonic() - started_at
+        self._finish(unit, compute_s, failed=False)
+        return [
+            Outcome(job, Delivered(value, started_at - job.enqueued_at, compute_s))
+            for job, value in zip(unit.jobs, values, strict=True)
+        ]
+
+    def _values(self, unit: Unit) -> Sequence[object]:
+        payloads = [job.payload for job in unit.jobs]
+        if unit.kind != "batch":
+            return [payload() for payload in payloads]
+        values = self._run(unit.model, payloads)
+        if len(values) != len(payloads):
+            raise DeviceFailure(f"The device gave {len(values)} results for {len(payloads)} texts.")
+        return values
+
+    def _finish(self, unit: Unit, compute_s: float, *, failed: bool) -> None:
+        if not failed:
+            is_batch = unit.kind == "batch"
+            rate, work = (self._token_rate, unit.tokens) if is_batch else (self._call_rate, 1)
+            rate.add(work, compute_s)
+        self._observer.unit_finished(
+            unit=unit.kind,
+            model=unit.model,
+            sequences=len(unit.jobs),
+            tokens=unit.tokens,
+            compute_s=compute_s,
+            failed=failed,
+        )
+
+    def _die(self, error: BaseException) -> None:
+        """Answer everyone. Work comes in under the same lock, so nobody is missed."""
+        logger.critical("The device thread died", exc_info=error)
+        with self._changed:
+            self._state = "dead"
+            jobs = self._unanswered()
+        outcomes = [Outcome(job, error=_answer_to(error)) for job in jobs]
+        self._on_loop_if_open(self._bury, outcomes)
+
+    def _on_loop_if_open(self, callback: Callable[[*Args], object], *args: *Args) -> None:
+        """A closed loop has nobody left to tell."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback, *args)
+
+
+def _tell_all(outcomes: Iterable[Outcome]) -> None:
+    for outcome in outcomes:
+        outcome.tell()
+
+
+def _check_timeout(timeout_s: float | None) -> None:
+    if timeout_s is not None and timeout_s <= 0:
+        raise _deadline_exceeded(timeout_s, 0.0)
+
+
+def _deadline_exceeded(timeout_s: float, waited_s: float) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"The deadline of {timeout_s:g} s passed before the work was done.",
+        limit=timeout_s,
+        actual=round(waited_s, 6),
+    )
+
+
+def _answer_to(error: BaseException) -> LLNError:
+    """An exception of the caller's own, raised from what the device said."""
+    if isinstance(error, LLNError):
+        answer = error.for_caller()
+    elif isinstance(error, Exception):
+        answer = DeviceFailure(f"The device failed on this work ({type(error).__name__}).")
+    else:
+        answer = DeviceFailure(f"The device thread died ({type(error).__name__}).")
+    answer.__cause__ = error
+    return answer

@@ -1,0 +1,258 @@
+"""The command line: `lln serve | embed | models | bench | diagnose | settings`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from engine.errors import LLNError
+from engine.types import BenchmarkRow, Diagnosis, EmbedOptions, HeadValues
+from service.errors import PortInUse
+from service.logs import set_up_logs
+from service.settings import SettingsError, load_settings, setting_rows
+from service.version import version_of
+
+if TYPE_CHECKING:
+    from engine.engine import AsyncEngine
+
+# Commands import the engine when they run: --help and a misspelt setting should not cost the
+# seconds that torch takes to load.
+
+Result = TypeVar("Result")
+
+_FAILED = 1
+_MISUSED = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the exit code: 0, 1 if it failed, 2 if it was misused."""
+    chosen = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], None] = chosen.run
+    try:
+        run(chosen)
+    except SettingsError as error:
+        return _complain(error, _MISUSED)
+    except (LLNError, PortInUse, OSError) as error:
+        return _complain(error, _FAILED)
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _complain(error: Exception, code: int) -> int:
+    print(f"lln: {error}", file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="lln", description="Embeddings of long documents, and diagnostics of attention."
+    )
+    parser.add_argument("--version", action="version", version=f"lln {version_of('lln')}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_serve(commands)
+    _add_embed(commands)
+    _add_models(commands)
+    _add_bench(commands)
+    _add_diagnose(commands)
+    _add_settings(commands)
+    return parser
+
+
+def _command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], None], about: str
+) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(name, help=about, description=about)
+    command.set_defaults(run=run)
+    return command
+
+
+def _add_json(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", action="store_true", help="print JSON for programs")
+
+
+def _add_model(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--model", default="default", help="a name of `lln models`, or a folder")
+
+
+def _add_serve(commands: Any) -> None:
+    command = _command(commands, "serve", _serve, "serve HTTP and gRPC until told to stop")
+    command.add_argument("--http-host", help="address HTTP listens on")
+    command.add_argument("--http-port", type=int, help="port of HTTP")
+    command.add_argument("--grpc-host", help="address gRPC listens on")
+    command.add_argument("--grpc-port", type=int, help="port of gRPC")
+    command.add_argument("--models", help="models to serve, separated by commas")
+    command.epilog = "All else is set in the environment; `lln settings` prints the table."
+
+
+def _add_embed(commands: Any) -> None:
+    command = _command(commands, "embed", _embed, "embed texts, or files, without a server")
+    command.add_argument("texts", nargs="*", metavar="TEXT", help="'-' reads standard input")
+    command.add_argument("--file", action="append", default=[], type=Path, help="embed a file")
+    command.add_argument("--dimensions", type=int, help="keep the first so many numbers")
+    command.add_argument("--truncate", choices=("error", "start", "end"), default="error")
+    _add_model(command)
+    _add_json(command)
+
+
+def _add_models(commands: Any) -> None:
+    _add_json(_command(commands, "models", _models, "list the models that are here"))
+
+
+def _add_bench(commands: Any) -> None:
+    command = _command(commands, "bench", _bench, "measure this machine by length of text")
+    command.add_argument("--lengths", type=_numbers, default=[512, 2048, 8192], metavar="N,N,...")
+    command.add_argument("--attentions", type=_names, default=["softmax", "lln_diag"])
+    command.add_argument("--repeats", type=int, default=3)
+    _add_model(command)
+    _add_json(command)
+
+
+def _add_diagnose(commands: Any) -> None:
+    command = _command(commands, "diagnose", _diagnose, "measure the attention of a text")
+    command.add_argument("text", help="'-' reads standard input")
+    command.add_argument("--layers", type=_numbers, metavar="N,N,...")
+    command.add_argument("--heads", type=_numbers, metavar="N,N,...")
+    command.add_argument("--instruments", type=_names, metavar="NAME,NAME,...")
+    _add_model(command)
+    _add_json(command)
+
+
+def _add_settings(commands: Any) -> None:
+    _add_json(_command(commands, "settings", _settings, "list the environment variables"))
+
+
+def _numbers(value: str) -> list[int]:
+    return [int(number) for number in value.split(",")]
+
+
+def _names(value: str) -> list[str]:
+    return [name.strip() for name in value.split(",")]
+
+
+def _serve(chosen: argparse.Namespace) -> None:
+    names = ("http_host", "http_port", "grpc_host", "grpc_port", "models")
+    given = {name: getattr(chosen, name) for name in names if getattr(chosen, name) is not None}
+    settings = load_settings(**given)
+    set_up_logs(settings)
+    from service.server import serve
+
+    serve(settings)
+
+
+def _with_engine(model: str, work: Callable[[AsyncEngine], Awaitable[Result]]) -> Result:
+    config = load_settings().engine
+    from engine.engine import AsyncEngine
+
+    async def run() -> Result:
+        async with AsyncEngine.load([model], config=config) as engine:
+            return await work(engine)
+
+    return asyncio.run(run())
+
+
+def _read(text: str) -> str:
+    return sys.stdin.read() if text == "-" else text
+
+
+def _print_json(document: Any) -> None:
+    print(json.dumps(document, ensure_ascii=False))
+
+
+def _embed(chosen: argparse.Namespace) -> None:
+    texts = [_read(text) for text in chosen.texts]
+    texts += [path.read_text(encoding="utf-8") for path in chosen.file]
+    options = EmbedOptions(dimensions=chosen.dimensions, truncate=chosen.truncate)
+    found = _with_engine(chosen.model, lambda engine: engine.embed(texts, options=options))
+    from service.http.vectors import accounting
+
+    for embedding in found:
+        vector = embedding.vector.tolist()
+        if chosen.json:
+            cost = accounting(embedding.accounting)
+            _print_json({"model": chosen.model, "embedding": vector, "accounting": cost})
+        else:
+            head = ", ".join(f"{number:+.4f}" for number in vector[:6])
+            print(f"{embedding.accounting.tokens} tokens -> {len(vector)} numbers: {head}, ...")
+
+
+def _models(chosen: argparse.Namespace) -> None:
+    from engine.checkpoint.sources import list_models
+
+    found = list_models()
+    if chosen.json:
+        _print_json([asdict(model) | {"place": str(model.place)} for model in found])
+        return
+    names = ("NAME", "ALIASES", "SOURCE", "PLACE")
+    _print_table([names, *((m.name, ", ".join(m.aliases), m.source, str(m.place)) for m in found)])
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(map(str.ljust, row, widths)).rstrip())
+
+
+def _bench(chosen: argparse.Namespace) -> None:
+    def show(row: BenchmarkRow) -> None:
+        if not chosen.json:
+            print(
+                f"{row.attention:<16}{row.tokens:>9}{row.seconds:>12.4f}{row.tokens_per_s:>14.0f}"
+            )
+
+    if not chosen.json:
+        print(f"{'attention':<16}{'tokens':>9}{'seconds':>12}{'tokens/s':>14}")
+    result = _with_engine(
+        chosen.model,
+        lambda engine: engine.benchmark(
+            lengths=chosen.lengths,
+            attentions=chosen.attentions,
+            repeats=chosen.repeats,
+            progress=show,
+        ),
+    )
+    if chosen.json:
+        _print_json(asdict(result))
+
+
+def _diagnose(chosen: argparse.Namespace) -> None:
+    text = _read(chosen.text)
+    found = _with_engine(
+        chosen.model,
+        lambda engine: engine.diagnose(
+            text, layers=chosen.layers, heads=chosen.heads, instruments=chosen.instruments
+        ),
+    )
+    if chosen.json:
+        from service.http.diagnostics import diagnosis_document
+
+        _print_json(diagnosis_document(found))
+        return
+    print(f"{found.tokens} tokens, model {found.model}")
+    for reading in found.instruments:
+        _print_reading(found, reading)
+
+
+def _print_reading(found: Diagnosis, reading: HeadValues) -> None:
+    print(f"\n{reading.instrument} ({reading.unit}, {reading.method})")
+    print("layer  " + "".join(f"{f'head {head}':>9}" for head in found.heads))
+    for layer, values in zip(found.layers, reading.values, strict=True):
+        print(f"{layer:>5}  " + "".join(f"{value:>9.3f}" for value in values))
+
+
+def _settings(chosen: argparse.Namespace) -> None:
+    rows = list(setting_rows())
+    if chosen.json:
+        _print_json([row._asdict() for row in rows])
+        return
+    _print_table([("VARIABLE", "DEFAULT", "MEANING"), *rows])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+"""What surrounds every call, whichever method it is: decoding, its request id, metrics, its status.
+
+Methods are registered from the descriptors of their service, so that none can go without.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from engine.errors import LLNError, RequestCancelled
+from service.errors import UnreadableBody
+from service.grpc.status import Context, status_on_error
+from service.metrics import OK, Metrics
+from service.request_ids import HEADER, current_request_id, take_or_make
+
+log = logging.getLogger("service.access")
+
+_QUIET = ("grpc.health.v1.Health/Check",)
+
+MessageT = TypeVar("MessageT", bound=Message)
+Behaviour = Callable[[Any, Context], Any]
+
+
+class Undecodable(NamedTuple):
+    """What a decoder returns for bytes that are not a message: raising there tells a client
+    nothing but UNKNOWN."""
+
+    error: UnreadableBody
+
+
+def decoded(request: MessageT | Undecodable) -> MessageT:
+    """The request itself, or the error that it could not be read with."""
+    if isinstance(request, Undecodable):
+        raise request.error
+    return request
+
+
+class Calls:
+    """Wraps the methods of services and counts what comes of them."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def handler(
+        self, service: ServiceDescriptor, servicer: object
+    ) -> grpc.GenericRpcHandler[Any, Any]:
+        """The methods of a service, each answered by the servicer's method of the same name."""
+        # A later release of health or reflection may know methods that we do not.
+        methods = [method for method in service.methods if hasattr(servicer, method.name)]
+        self._metrics.start_methods("grpc", map(_method_name, methods))
+        handlers = {
+            method.name: self._method_handler(method, getattr(servicer, method.name))
+            for method in methods
+        }
+        return grpc.method_handlers_generic_handler(service.full_name, handlers)
+
+    def _method_handler(
+        self, method: MethodDescriptor, behaviour: Behaviour
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        decode = _decoder(GetMessageClass(method.input_type))
+        encode = GetMessageClass(method.output_type).SerializeToString
+        name = _method_name(method)
+        if method.client_streaming and method.server_streaming:
+            stream = self._streaming(name, behaviour)
+            return grpc.stream_stream_rpc_method_handler(stream, decode, encode)
+        if method.server_streaming:
+            stream = self._streaming(name, _with_decoded_request(behaviour))
+            return grpc.unary_stream_rpc_method_handler(stream, decode, encode)
+        unary = self._unary(name, _with_decoded_request(behaviour))
+        return grpc.unary_unary_rpc_method_handler(unary, decode, encode)
+
+    def _unary(self, method: str, behaviour: Behaviour) -> Behaviour:
+        async def answer(request: object, context: Context) -> Message:
+            async with self._call(method, context):
+                response: Message = await behaviour(request, context)
+            return response
+
+        return answer
+
+    def _streaming(self, method: str, behaviour: Behaviour) -> Behaviour:
+        async def answer(request: object, context: Context) -> None:
+            async with self._call(method, context):
+                await behaviour(request, context)
+
+        return answer
+
+    @asynccontextmanager
+    async def _call(self, method: str, context: Context) -> AsyncIterator[None]:
+        await _exchange_request_id(context)
+        async with status_on_error(context):
+            with self._metrics.in_progress("grpc"), self._outcome(method):
+                yield
+
+    @contextmanager
+    def _outcome(self, method: str) -> Iterator[None]:
+        started, code = time.perf_counter(), OK
+        try:
+            yield
+        except asyncio.CancelledError:
+            code = RequestCancelled.code
+            raise
+        except Exception as error:
+            code = error.code if isinstance(error, LLNError) else LLNError.code
+            raise
+        finally:
+            seconds = time.perf_counter() - started
+            self._metrics.request_finished(
+                protocol="grpc", method=method, code=code, seconds=seconds
+            )
+            fields = {"method": method, "code": code, "seconds": round(seconds, 6)}
+            log.log(_level(method, code), "request", extra={"fields": fields})
+
+
+def _with_decoded_request(behaviour: Behaviour) -> Behaviour:
+    """Streams of requests are decoded one by one by who reads them: one may be bad alone."""
+
+    def behave(request: Message | Undecodable, context: Context) -> Awaitable[Any]:
+        answer: Awaitable[Any] = behaviour(decoded(request), context)
+        return answer
+
+    return behave
+
+
+def _level(method: str, code: str) -> int:
+    """Probes come every few seconds, and are of interest when they fail."""
+    return logging.DEBUG if method in _QUIET and code == OK else logging.INFO
+
+
+def _method_name(method: MethodDescriptor) -> str:
+    return f"{method.containing_service.full_name}/{method.name}"
+
+
+def _decoder(message: type[MessageT]) -> Callable[[bytes], MessageT | Undecodable]:
+    def decode(data: bytes) -> MessageT | Undecodable:
+        try:
+            return message.FromString(data)
+        except DecodeError as error:
+            name = message.DESCRIPTOR.name
+            return Undecodable(
+                UnreadableBody(
+                    f"the request is not a readable {name}: {error}",
+                    code="invalid_message",
+                )
+            )
+
+    return decode
+
+
+async def _exchange_request_id(context: Context) -> None:
+    offered = dict(context.invocation_metadata() or ()).get(HEADER)
+    request_id = take_or_make(offered if isinstance(offered, str) else None)
+    current_request_id.set(request_id)  # each call runs in a task, so a context, of its own
+    await context.send_initial_metadata(((HEADER, request_id),))

@@ -1,0 +1,185 @@
+"""Between protobuf messages and the engine's own types. No defaults live here but the engine's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from engine.types import (
+    Accounting,
+    Diagnosis,
+    Embedding,
+    EmbedOptions,
+    HeadValues,
+    ModelInfo,
+    TextInput,
+    Tokenization,
+    Truncate,
+    Vector,
+)
+from service.errors import InvalidField
+from service.pb.lln.v1 import diagnostics_pb2, embeddings_pb2, models_pb2
+
+_TRUNCATE: dict[int, Truncate] = {
+    embeddings_pb2.TRUNCATE_UNSPECIFIED: EmbedOptions.truncate,
+    embeddings_pb2.TRUNCATE_ERROR: "error",
+    embeddings_pb2.TRUNCATE_START: "start",
+    embeddings_pb2.TRUNCATE_END: "end",
+}
+
+
+class _NamesModel(Protocol):
+    """Any request with `optional string model`."""
+
+    model: str
+
+    def HasField(self, field_name: str) -> bool: ...
+
+
+def model_name(request: _NamesModel) -> str | None:
+    return request.model if request.HasField("model") else None
+
+
+def text_inputs(messages: Iterable[embeddings_pb2.Input]) -> list[TextInput]:
+    return [_text_input(message, index) for index, message in enumerate(messages)]
+
+
+def _text_input(message: embeddings_pb2.Input, index: int) -> TextInput:
+    form = message.WhichOneof("form")
+    if form == "text":
+        return message.text
+    if form == "token_ids":
+        return list(message.token_ids.ids)
+    raise InvalidField(
+        f"input[{index}] has neither text nor token_ids", param=f"input[{index}]", actual="unset"
+    )
+
+
+def embed_options(message: embeddings_pb2.EmbedOptions) -> EmbedOptions:
+    return EmbedOptions(
+        prompt_name=message.prompt_name if message.HasField("prompt_name") else None,
+        dimensions=message.dimensions if message.HasField("dimensions") else None,
+        normalize=message.normalize if message.HasField("normalize") else EmbedOptions.normalize,
+        truncate=_truncate(message.truncate),
+    )
+
+
+def _truncate(number: int) -> Truncate:
+    if number not in _TRUNCATE:
+        raise _unknown_number("truncate", number, embeddings_pb2.Truncate.keys())
+    return _TRUNCATE[number]
+
+
+def vector_format(message: embeddings_pb2.EmbedOptions) -> embeddings_pb2.VectorFormat:
+    """The format a caller wants, once it is certain that there is one of that number."""
+    if message.format == embeddings_pb2.VECTOR_FORMAT_UNSPECIFIED:
+        return embeddings_pb2.VECTOR_FORMAT_FLOAT32
+    if message.format not in embeddings_pb2.VectorFormat.values():
+        raise _unknown_number("format", message.format, embeddings_pb2.VectorFormat.keys())
+    return message.format
+
+
+def _unknown_number(field: str, number: int, names: Sequence[str]) -> InvalidField:
+    return InvalidField(
+        f"{field} is {number}, which is none of {', '.join(names)}", param=field, actual=number
+    )
+
+
+def embedding_message(
+    embedding: Embedding, form: embeddings_pb2.VectorFormat
+) -> embeddings_pb2.Embedding:
+    return embeddings_pb2.Embedding(
+        vector=vector_message(embedding.vector, form),
+        accounting=_accounting_message(embedding.accounting),
+    )
+
+
+def vector_message(vector: Vector, form: embeddings_pb2.VectorFormat) -> embeddings_pb2.Vector:
+    """Packs numbers little-endian, whatever the machine."""
+    message = embeddings_pb2.Vector(format=form, shape=vector.shape)
+    if form == embeddings_pb2.VECTOR_FORMAT_FLOAT16:
+        message.data = vector.astype("<f2").tobytes()
+    elif form == embeddings_pb2.VECTOR_FORMAT_INT8:
+        scales = _row_scales(vector)
+        message.data = np.rint(vector / scales).astype(np.int8).tobytes()
+        message.scales.extend(scales.ravel().tolist())
+    else:
+        message.data = vector.astype("<f4", copy=False).tobytes()
+    return message
+
+
+def _row_scales(vector: Vector) -> Vector:
+    """What one step of int8 stands for, so that a row's largest number becomes 127."""
+    largest: Vector = np.abs(vector).max(axis=-1, keepdims=True)
+    return np.where(largest > 0, largest / np.float32(127), np.float32(1))
+
+
+def _accounting_message(accounting: Accounting) -> embeddings_pb2.Accounting:
+    message = embeddings_pb2.Accounting(
+        tokens=accounting.tokens,
+        tokens_embedded=accounting.tokens_embedded,
+        queue_s=accounting.queue_s,
+        compute_s=accounting.compute_s,
+    )
+    if accounting.dropped is not None:
+        message.dropped.start, message.dropped.end = accounting.dropped
+    return message
+
+
+def model_message(info: ModelInfo) -> models_pb2.Model:
+    return models_pb2.Model(
+        name=info.name,
+        aliases=info.aliases,
+        family=info.family,
+        attention=info.attention,
+        dim=info.dim,
+        num_layers=info.num_layers,
+        num_heads=info.num_heads,
+        max_tokens=info.max_tokens,
+        position_table=info.position_table,
+        pooling=info.pooling,
+        prompts=info.prompts,
+        revision=info.revision,
+        calibration=info.calibration,
+        source=info.source,
+        device=info.device,
+        dtype=info.dtype,
+    )
+
+
+def tokenization_message(tokenization: Tokenization) -> models_pb2.TokenizeResponse:
+    return models_pb2.TokenizeResponse(
+        ids=tokenization.ids,
+        tokens=tokenization.tokens,
+        starts=(span.start for span in tokenization.offsets),
+        ends=(span.end for span in tokenization.offsets),
+    )
+
+
+def diagnosis_message(diagnosis: Diagnosis) -> diagnostics_pb2.DiagnoseResponse:
+    return diagnostics_pb2.DiagnoseResponse(
+        model=diagnosis.model,
+        tokens=diagnosis.tokens,
+        layers=diagnosis.layers,
+        heads=diagnosis.heads,
+        attention=diagnosis.attention,
+        instruments=map(_instrument_message, diagnosis.instruments),
+        queue_s=diagnosis.accounting.queue_s,
+        compute_s=diagnosis.accounting.compute_s,
+    )
+
+
+def _instrument_message(reading: HeadValues) -> diagnostics_pb2.Instrument:
+    errors = reading.error or ((),) * len(reading.values)
+    return diagnostics_pb2.Instrument(
+        name=reading.instrument,
+        unit=reading.unit,
+        method=reading.method,
+        layers=[
+            diagnostics_pb2.HeadValues(values=row, errors=row_errors)
+            for row, row_errors in zip(reading.values, errors, strict=True)
+        ],
+        compute_s=reading.compute_s,
+    )

@@ -1,0 +1,99 @@
+"""lln.v1.Embeddings: a batch at once, or a stream of texts answered in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterable
+from typing import TypeAlias
+
+from engine.engine import AsyncEngine
+
+from engine.errors import EngineUnavailable, LLNError, QueueFull
+from service.errors import as_lln_error
+from service.grpc.calls import Undecodable, decoded
+from service.grpc.conversions import (
+    embed_options,
+    embedding_message,
+    model_name,
+    text_inputs,
+    vector_format,
+)
+from service.grpc.deadlines import seconds_left
+from service.grpc.listeners import Listeners
+from service.grpc.status import Context, error_message
+from service.grpc.streams import answer_in_order
+from service.pb.lln.v1 import embeddings_pb2 as pb
+from service.settings import Settings
+
+log = logging.getLogger(__name__)
+
+MAX_IN_FLIGHT = 64
+"""Requests of one stream that are read but whose answers have not been taken yet."""
+
+_RETRY_S = 0.25
+
+StreamRequest: TypeAlias = pb.EmbedStreamRequest | Undecodable
+
+
+class EmbeddingsServicer:
+    def __init__(self, engine: AsyncEngine, settings: Settings, listeners: Listeners) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._listeners = listeners
+
+    async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
+        model = self._engine.resolve(model_name(request)).name
+        form = vector_format(request.options)
+        embeddings = await self._engine.embed(
+            text_inputs(request.input),
+            model=model,
+            options=embed_options(request.options),
+            timeout_s=seconds_left(context, self._settings),
+        )
+        messages = (embedding_message(embedding, form) for embedding in embeddings)
+        return pb.EmbedResponse(model=model, embeddings=messages)
+
+    async def EmbedStream(self, requests: AsyncIterable[StreamRequest], context: Context) -> None:
+        finished = await answer_in_order(
+            requests,
+            answer=lambda request: self._answer(request, context),
+            write=context.write,
+            listeners=self._listeners,
+            max_in_flight=MAX_IN_FLIGHT,
+        )
+        if not finished:
+            raise EngineUnavailable("the server is stopping; all requests it had read are answered")
+
+    async def _answer(self, request: StreamRequest, context: Context) -> pb.EmbedStreamResponse:
+        """The answer to one item of a stream; whatever goes wrong with it is its answer."""
+        response = pb.EmbedStreamResponse()
+        try:
+            message = decoded(request)
+            response.id = message.id
+            response.embedding.CopyFrom(await self._embed_one(message, context))
+        except Exception as error:
+            if not isinstance(error, LLNError):
+                log.exception("item of a stream failed")
+            response.error.CopyFrom(error_message(as_lln_error(error)))
+        return response
+
+    async def _embed_one(self, request: pb.EmbedStreamRequest, context: Context) -> pb.Embedding:
+        form = vector_format(request.options)
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + seconds_left(context, self._settings)
+        while True:
+            try:
+                [embedding] = await self._engine.embed(
+                    text_inputs([request.input]),
+                    model=model_name(request),
+                    options=embed_options(request.options),
+                    timeout_s=give_up_at - loop.time(),
+                )
+                return embedding_message(embedding, form)
+            except QueueFull as full:
+                # A stream can simply be read more slowly, so waiting is better than refusing.
+                wait_s = min(full.retry_after_s or _RETRY_S, _RETRY_S)
+                if loop.time() + wait_s >= give_up_at:
+                    raise
+            await asyncio.sleep(wait_s)

@@ -1,0 +1,24 @@
+"""lln.v1.Models: what is loaded, and how it reads text."""
+
+from __future__ import annotations
+
+from engine.engine import AsyncEngine
+
+from service.grpc.conversions import model_message, model_name, tokenization_message
+from service.grpc.status import Context
+from service.pb.lln.v1 import models_pb2 as pb
+
+
+class ModelsServicer:
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def List(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
+        return pb.ListModelsResponse(models=map(model_message, self._engine.models.values()))
+
+    async def Get(self, request: pb.GetModelRequest, context: Context) -> pb.Model:
+        return model_message(self._engine.resolve(model_name(request)))
+
+    async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
+        tokenization = await self._engine.tokenize(request.text, model=model_name(request))
+        return tokenization_message(tokenization)

@@ -1,0 +1,1 @@
+"""HTTP: OpenAI's embeddings contract, long documents, diagnostics, benchmarks and the rest."""

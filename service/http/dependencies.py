@@ -1,0 +1,73 @@
+"""What handlers are given: the running parts of the server and the caller's deadline."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+from engine.engine import AsyncEngine
+from fastapi import Depends, Header, Request
+
+from engine.errors import InvalidInput
+from service.http.observe import RequestRecord
+from service.jobs import BenchmarkJobs
+from service.metrics import Metrics
+from service.settings import Settings
+
+TIMEOUT_HEADER = "x-request-timeout-ms"
+
+
+async def _engine(request: Request) -> AsyncEngine:
+    engine: AsyncEngine = request.app.state.engine
+    return engine
+
+
+async def _settings(request: Request) -> Settings:
+    settings: Settings = request.app.state.settings
+    return settings
+
+
+async def _metrics(request: Request) -> Metrics:
+    metrics: Metrics = request.app.state.metrics
+    return metrics
+
+
+async def _jobs(request: Request) -> BenchmarkJobs:
+    jobs: BenchmarkJobs = request.app.state.jobs
+    return jobs
+
+
+async def _record(request: Request) -> RequestRecord:
+    record: RequestRecord = request.state.record
+    return record
+
+
+async def _timeout_s(
+    settings: Annotated[Settings, Depends(_settings)],
+    x_request_timeout_ms: Annotated[
+        str | None, Header(description="Give up after so many milliseconds.")
+    ] = None,
+) -> float:
+    """The caller's deadline, never beyond the server's own."""
+    if x_request_timeout_ms is None:
+        return settings.request_timeout_s
+    return min(_milliseconds(x_request_timeout_ms) / 1000, settings.request_timeout_s)
+
+
+def _milliseconds(value: str) -> int:
+    if not value.isdecimal() or int(value[:12]) == 0:
+        raise InvalidInput(
+            f"{TIMEOUT_HEADER} must be a positive whole number of milliseconds, got {value!r}",
+            code="invalid_timeout",
+            param=TIMEOUT_HEADER,
+            limit=1,
+            actual=value[:40],
+        )
+    return int(value[:12])
+
+
+Engine: TypeAlias = Annotated[AsyncEngine, Depends(_engine)]
+ServerSettings: TypeAlias = Annotated[Settings, Depends(_settings)]
+ServerMetrics: TypeAlias = Annotated[Metrics, Depends(_metrics)]
+Jobs: TypeAlias = Annotated[BenchmarkJobs, Depends(_jobs)]
+Record: TypeAlias = Annotated[RequestRecord, Depends(_record)]
+TimeoutS: TypeAlias = Annotated[float, Depends(_timeout_s)]

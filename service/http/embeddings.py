@@ -1,0 +1,83 @@
+"""POST /v1/embeddings: OpenAI's contract, so that its clients work unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+from fastapi import APIRouter, Response
+
+from engine.errors import InvalidInput
+from engine.types import Embedding, TextInput
+from service.http.dependencies import Engine, Record, TimeoutS
+from service.http.json import JsonRoute, dump_list, json_response
+from service.http.schemas import EmbeddingsBody, EncodingFormat
+from service.http.vectors import encode_vector, server_timing, span, usage
+
+router = APIRouter(route_class=JsonRoute, tags=["embeddings"])
+
+
+@router.post("/v1/embeddings", summary="Embed texts")
+async def embeddings(
+    body: EmbeddingsBody, engine: Engine, timeout_s: TimeoutS, record: Record
+) -> Response:
+    """One vector for each text, in order. Texts are strings or lists of token ids."""
+    model = record.model = engine.resolve(body.model).name
+    found = await engine.embed(
+        _as_inputs(body.input), model=model, options=body.options(), timeout_s=timeout_s
+    )
+    tokens = record.tokens = sum(embedding.accounting.tokens_embedded for embedding in found)
+    document = {
+        "object": "list",
+        "data": await dump_list(_items(found, body.encoding_format)),
+        "model": body.model or model,
+        "usage": usage(tokens),
+    }
+    timing = server_timing([embedding.accounting for embedding in found])
+    return json_response(document, headers=timing)
+
+
+def _as_inputs(value: Any) -> Sequence[TextInput]:
+    """A lone text, or a lone list of token ids, is a list of one; the engine checks the rest."""
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list):
+        raise InvalidInput(
+            f"input must be a string, token ids, or a list of either, got {_json_type(value)}",
+            code="invalid_type",
+            param="input",
+            actual=_json_type(value),
+        )
+    if value and all(type(item) is int for item in value):
+        return [value]
+    return cast(Sequence[TextInput], value)
+
+
+def _json_type(value: Any) -> str:
+    names = {type(None): "null", bool: "boolean", dict: "object", int: "number", float: "number"}
+    return names.get(type(value), type(value).__name__)
+
+
+def _items(found: Sequence[Embedding], encoding: EncodingFormat) -> Iterator[dict[str, Any]]:
+    for index, embedding in enumerate(found):
+        yield {
+            "object": "embedding",
+            "index": index,
+            "embedding": encode_vector(embedding.vector, encoding),
+            **_notes(embedding),
+        }
+
+
+def _notes(embedding: Embedding) -> dict[str, Any]:
+    """What OpenAI's shape has no place for: that a text was cut, and a matrix's shape."""
+    cost = embedding.accounting
+    notes: dict[str, Any] = {}
+    if cost.tokens_embedded < cost.tokens:
+        notes = {
+            "tokens": cost.tokens,
+            "tokens_embedded": cost.tokens_embedded,
+            "dropped": None if cost.dropped is None else span(cost.dropped),
+        }
+    if embedding.vector.ndim > 1:
+        notes["shape"] = list(embedding.vector.shape)
+    return {"lln": notes} if notes else {}

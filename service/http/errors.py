@@ -1,0 +1,99 @@
+"""Failures as HTTP answers: one envelope for every error, whoever found it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from engine.errors import LLNError, Quantity, ResourceNotFound
+from service.errors import InvalidField, MethodNotAllowed, error_fields, row_for
+from service.http.json import json_response
+
+_SHOWN = 80  # of a refused value; the caller knows the rest
+
+
+def error_response(error: LLNError) -> Response:
+    """`{"error": {message, type, code, param, limit, actual}}` with the status of its kind."""
+    headers = {}
+    if error.retry_after_s is not None:
+        headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
+    if isinstance(error, MethodNotAllowed):
+        headers["allow"] = str(error.limit)
+    return json_response({"error": error_fields(error)}, row_for(error).http_status, headers)
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Turns the framework's own errors into ours, which `Observe` answers like all others."""
+    app.add_exception_handler(RequestValidationError, _raise_invalid_field)
+    app.add_exception_handler(HTTPException, _raise_typed)
+
+
+async def _raise_invalid_field(_: Request, error: Exception) -> NoReturn:
+    assert isinstance(error, RequestValidationError)  # registered for nothing else
+    raise _invalid_field(error.errors()[0]) from error
+
+
+async def _raise_typed(request: Request, error: Exception) -> NoReturn:
+    assert isinstance(error, HTTPException)  # registered for nothing else
+    if error.status_code == 404:
+        raise ResourceNotFound(
+            f"there is nothing at {request.url.path}", code="route_not_found"
+        ) from error
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        raise MethodNotAllowed(
+            f"{request.url.path} takes {allowed}, got {request.method}",
+            limit=allowed,
+            actual=request.method,
+        ) from error
+    raise LLNError(str(error.detail)) from error
+
+
+def _invalid_field(problem: dict[str, Any]) -> InvalidField:
+    """What pydantic found first, told in terms of the request's own fields."""
+    param = _path(problem["loc"])
+    subject = param or "the body"
+    limit = _limit(problem.get("ctx", {}))
+    match problem["type"]:
+        case "missing":
+            return InvalidField(f"{subject} is required", code="missing_field", param=param)
+        case "extra_forbidden":
+            return InvalidField(
+                f"{subject} is not a known field", code="unknown_field", param=param
+            )
+    actual = _shown(problem["input"])
+    message = f"{subject}: {_lowered(problem['msg'])}, got {actual!r}"
+    return InvalidField(message, param=param, limit=limit, actual=actual)
+
+
+def _path(location: Sequence[str | int]) -> str | None:
+    """`("body", "layers", 3)` as `layers[3]`."""
+    path = ""
+    for part in location[1:]:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return path.removeprefix(".") or None
+
+
+def _limit(context: dict[str, Any]) -> Quantity | None:
+    for name in ("le", "lt", "ge", "gt", "max_length", "min_length", "expected"):
+        if name in context:
+            limit: Quantity = context[name]
+            return limit
+    return None
+
+
+def _shown(value: Any) -> Quantity:
+    if isinstance(value, int | float):
+        return value
+    text = value if isinstance(value, str) else type(value).__name__
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+
+
+def _lowered(message: str) -> str:
+    return message[:1].lower() + message[1:]

@@ -1,0 +1,32 @@
+"""GET /health/live and /health/ready, and GET /metrics: for those who watch the server."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from engine.errors import EngineUnavailable
+from service.http.dependencies import Engine, ServerMetrics
+from service.http.json import json_response
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/health/live", summary="Does the process answer?")
+async def live() -> Response:
+    return json_response({"status": "alive"})
+
+
+@router.get("/health/ready", summary="Do the models answer?")
+async def ready(request: Request, engine: Engine) -> Response:
+    """200 once each model has answered a first text; 503 with the reason otherwise."""
+    if request.app.state.draining.is_set():
+        raise EngineUnavailable("the server is stopping", code="draining")
+    if not engine.ready:
+        raise EngineUnavailable("the engine does not take work", code="not_ready")
+    return json_response({"status": "ready", "models": list(engine.models)})
+
+
+@router.get("/metrics", summary="Metrics for Prometheus")
+async def metrics(request: Request, metrics: ServerMetrics) -> Response:
+    page = metrics.expose(request.headers.get("accept", ""))
+    return Response(page.body, media_type=page.content_type)

@@ -1,0 +1,104 @@
+"""The way in: a request's body, never more of it than is allowed, then an ear on its caller."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from engine.errors import RequestCancelled
+from service.errors import BodyTooLarge
+
+
+class Incoming:
+    """Reads the whole body within the limit, and cancels the handler when its caller leaves."""
+
+    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+        self._app = app
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        self._refuse_announced(Headers(scope=scope))
+        body = await self._read(receive)
+        caller = _Caller(receive, send)
+        async with caller.cancels_when_gone():
+            await self._app(scope, _replay(body, caller), caller.send)
+
+    def _refuse_announced(self, headers: Headers) -> None:
+        """Refuses by the announced length, so that the body need not be sent at all."""
+        announced = headers.get("content-length", "")
+        if announced.isdecimal() and int(announced) > self._max_body_bytes:
+            raise self._too_large(int(announced))
+
+    async def _read(self, receive: Receive) -> bytes:
+        body = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise RequestCancelled("the caller left while sending the request")
+            body += message.get("body", b"")
+            if len(body) > self._max_body_bytes:
+                raise self._too_large(len(body))
+            if not message.get("more_body", False):
+                return bytes(body)
+
+    def _too_large(self, size: int) -> BodyTooLarge:
+        return BodyTooLarge(
+            f"the body has {size} bytes or more, and {self._max_body_bytes} are allowed",
+            limit=self._max_body_bytes,
+            actual=size,
+        )
+
+
+class _Caller:
+    """The other end of the connection, once it has said everything."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+        self._answered = False
+        self.gone = asyncio.Event()
+
+    async def send(self, message: Message) -> None:
+        last = message["type"] == "http.response.body" and not message.get("more_body", False)
+        self._answered = self._answered or last
+        await self._send(message)
+
+    async def _watch(self, handler: asyncio.Task[object]) -> None:
+        await self._receive()  # the body is read, so all that can come is the disconnect
+        if not self._answered:
+            self.gone.set()
+            handler.cancel()
+
+    @asynccontextmanager
+    async def cancels_when_gone(self) -> AsyncIterator[None]:
+        handler = asyncio.current_task()
+        assert handler is not None  # we are in a coroutine
+        watcher = asyncio.create_task(self._watch(handler))
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self.gone.is_set() or handler.uncancel() > 0:
+                raise
+            raise RequestCancelled("the caller left before the answer was ready") from None
+        finally:
+            watcher.cancel()
+
+
+def _replay(body: bytes, caller: _Caller) -> Receive:
+    """A receive that gives the body once and then waits for the caller to leave."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        if messages:
+            return messages.pop()
+        await caller.gone.wait()
+        return {"type": "http.disconnect"}
+
+    return receive

@@ -1,0 +1,129 @@
+"""The outermost layer: every request gets an id, an answer, a metric and a log line."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from engine.errors import RequestCancelled
+from service.errors import as_lln_error
+from service.http.errors import error_response
+from service.metrics import OK, Metrics
+from service.request_ids import HEADER, current_request_id, take_or_make
+
+log = logging.getLogger("service.access")
+
+UNMATCHED = "unmatched"
+
+_QUIET = ("GET /health/live", "GET /health/ready", "GET /metrics")
+
+
+@dataclass(eq=False)
+class RequestRecord:
+    """What is known of a request by its end. Handlers fill `tokens` and `model`."""
+
+    request_id: str
+    started_at: float
+    status: int | None = None
+    code: str = RequestCancelled.code
+    tokens: int | None = None
+    model: str | None = None
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.started_at
+
+
+class Observe:
+    """Answers every failure below it, counts and logs every request."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, methods: Collection[str]) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._methods = frozenset(methods)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        record = RequestRecord(
+            take_or_make(Headers(scope=scope).get(HEADER)), started_at=time.perf_counter()
+        )
+        scope.setdefault("state", {})["record"] = record
+        current_request_id.set(record.request_id)
+        with self._metrics.in_progress("http"):
+            try:
+                await self._answer(scope, receive, _marking(send, record), record)
+            finally:
+                self._finish(self._method_label(scope), record)
+
+    async def _answer(
+        self, scope: Scope, receive: Receive, send: Send, record: RequestRecord
+    ) -> None:
+        try:
+            await self._app(scope, receive, send)
+            record.code = OK
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            await self._answer_failure(error, scope, receive, send, record)
+
+    async def _answer_failure(
+        self, failure: Exception, scope: Scope, receive: Receive, send: Send, record: RequestRecord
+    ) -> None:
+        error = as_lln_error(failure)
+        record.code = error.code
+        if error is not failure:
+            log.error("request failed", exc_info=failure)
+        if record.status is not None:  # too late for another status: the connection must break
+            raise failure
+        await error_response(error)(scope, receive, send)
+
+    def _method_label(self, scope: Scope) -> str:
+        """The verb and the route's template: a label of few values, whatever is asked for."""
+        # A body that is too large is refused before there is a route; a plain path names it too.
+        path = getattr(scope.get("route"), "path", scope["path"])
+        label = f"{scope['method']} {path}"
+        return label if label in self._methods else UNMATCHED
+
+    def _finish(self, method: str, record: RequestRecord) -> None:
+        self._metrics.request_finished(
+            protocol="http", method=method, code=record.code, seconds=record.seconds
+        )
+        quiet = method in _QUIET and record.code == OK
+        log.log(
+            logging.DEBUG if quiet else logging.INFO,
+            "request",
+            extra={"fields": _log_fields(method, record)},
+        )
+
+
+def _marking(send: Send, record: RequestRecord) -> Send:
+    """A send that adds the request's id to the answer and remembers the status."""
+
+    async def mark_and_send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            record.status = message["status"]
+            MutableHeaders(scope=message)[HEADER] = record.request_id
+        await send(message)
+
+    return mark_and_send
+
+
+def _log_fields(method: str, record: RequestRecord) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "method": method,
+        "status": record.status,
+        "code": record.code,
+        "seconds": round(record.seconds, 6),
+        "tokens": record.tokens,
+        "model": record.model,
+    }
+    return {name: value for name, value in fields.items() if value is not None}

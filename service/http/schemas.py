@@ -1,0 +1,126 @@
+"""What requests may hold. Unknown fields and loose types are refused, so that typos are heard.
+
+Bounds that the engine knows (lengths, counts, dimensions) are checked there, once for all faces.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+
+from engine.errors import Quantity
+from engine.types import ChunkPlan, EmbedOptions
+
+_TEXT_OR_IDS = [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]
+
+# Left to the engine: a union of lists would be tried branch by branch, with a baffling error.
+Input: TypeAlias = Annotated[
+    Any,
+    WithJsonSchema({"anyOf": [*_TEXT_OR_IDS, {"type": "array", "items": {"anyOf": _TEXT_OR_IDS}}]}),
+]
+EncodingFormat: TypeAlias = Literal["float", "base64"]
+AttentionName: TypeAlias = Literal["softmax", "lln", "lln_diag", "block_diagonal"]
+
+_DEFAULTS = EmbedOptions()
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class VectorBody(Body):
+    """The fields that say how texts become vectors."""
+
+    model: str | None = Field(None, description="One of GET /v1/models; the first when absent.")
+    encoding_format: EncodingFormat = Field(
+        "float", description="Numbers, or base64 of little-endian float32."
+    )
+    dimensions: int | None = Field(
+        None, description="Keep the first so many numbers, then normalise."
+    )
+    prompt_name: str | None = Field(None, description="A prompt of the model's own.")
+    normalize: bool = _DEFAULTS.normalize
+    truncate: Literal["error", "start", "end"] = Field(
+        _DEFAULTS.truncate,
+        description="What to do with a text that is too long: refuse it, or drop one end of it.",
+    )
+
+    def options(self) -> EmbedOptions:
+        return EmbedOptions(
+            prompt_name=self.prompt_name,
+            dimensions=self.dimensions,
+            normalize=self.normalize,
+            truncate=self.truncate,
+        )
+
+
+class EmbeddingsBody(VectorBody):
+    """OpenAI's embeddings request, and prompt_name, normalize and truncate."""
+
+    input: Input
+    user: str | None = Field(None, description="Accepted for OpenAI's clients; not used.")
+
+
+class Chunking(Body):
+    """How a document is cut into late chunks: not at all, or into fixed numbers of tokens."""
+
+    type: Literal["none", "fixed"] = "none"
+    tokens: int = ChunkPlan.tokens
+    overlap: int = ChunkPlan.overlap
+
+    def plan(self) -> ChunkPlan | None:
+        if self.type == "none":
+            return None
+        return ChunkPlan(tokens=self.tokens, overlap=self.overlap)
+
+
+class DocumentBody(VectorBody):
+    """One document, however long."""
+
+    text: str
+    chunking: Chunking = Chunking()
+
+
+class TokenizeBody(Body):
+    text: str
+    model: str | None = None
+
+
+class DiagnosticsBody(Body):
+    """What to measure of a text's attention; everything when nothing is named."""
+
+    text: str
+    model: str | None = None
+    layers: list[int] | None = None
+    heads: list[int] | None = None
+    instruments: list[str] | None = None
+
+
+class BenchmarkBody(Body):
+    """A benchmark of this machine."""
+
+    suite: Literal["encoder"] = "encoder"
+    lengths: list[Annotated[int, Field(ge=1, le=131_072)]] = Field(
+        default=[512, 2048, 8192], min_length=1, max_length=12
+    )
+    attentions: list[AttentionName] = Field(
+        default=["softmax", "lln_diag"], min_length=1, max_length=4
+    )
+    repeats: int = Field(3, ge=1, le=20)
+    model: str | None = None
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong, for people (message) and programs (the rest)."""
+
+    message: str
+    type: str
+    code: str
+    param: str | None
+    limit: Quantity | None
+    actual: Quantity | None
+
+
+class ErrorEnvelope(BaseModel):
+    error: ErrorDetail

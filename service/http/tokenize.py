@@ -1,0 +1,29 @@
+"""POST /v1/tokenize: a text as its model reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+
+from service.http.dependencies import Engine, Record
+from service.http.json import JsonRoute, dump_list, json_response
+from service.http.schemas import TokenizeBody
+
+router = APIRouter(route_class=JsonRoute, tags=["models"])
+
+
+@router.post("/v1/tokenize", summary="Tokenize a text")
+async def tokenize(body: TokenizeBody, engine: Engine, record: Record) -> Response:
+    """Token ids, their pieces and their character offsets in the text; (0, 0) if special."""
+    model = record.model = engine.resolve(body.model).name
+    found = await engine.tokenize(body.text, model=model)
+    record.tokens = len(found.ids)
+    document: dict[str, Any] = {
+        "model": body.model or model,
+        "count": len(found.ids),
+        "ids": await dump_list(found.ids),
+        "offsets": await dump_list([offset.start, offset.end] for offset in found.offsets),
+        "tokens": await dump_list(found.tokens),
+    }
+    return json_response(document)

@@ -1,0 +1,276 @@
+"""What Prometheus reads: the engine's observer and both protocols write here, and nowhere else.
+
+Labels only ever take values the program itself chose (routes, served models, error codes, layer
+numbers), so the number of series is bounded whatever clients send.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+)
+from prometheus_client.exposition import choose_encoder
+
+from engine.observer import EngineObserver, Unit
+from engine.types import Diagnosis, ModelInfo
+
+Protocol: TypeAlias = Literal["http", "grpc"]
+
+OK = "ok"
+"""The `code` of a request that did not fail."""
+
+_SECONDS = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1,
+    2.5,
+    5,
+    10,
+    30,
+    60,
+    300,
+    600,
+)
+_TOKENS = tuple(2.0**power for power in range(2, 25))
+_SEQUENCES = tuple(2.0**power for power in range(11))
+_REJECTIONS = ("queue_full", "text_too_long", "too_many_inputs", "unavailable", "model_not_found")
+_UNITS: tuple[Unit, ...] = ("batch", "diagnosis", "benchmark")
+_LAYER_GAUGES = {
+    "entropy": "attention_entropy",
+    "spectral_gap": "attention_spectral_gap",
+    "temperature": "attention_temperature",
+}
+
+
+class Exposition(NamedTuple):
+    body: bytes
+    content_type: str
+
+
+class Metrics(EngineObserver):
+    """Every metric of one server, in a registry of its own."""
+
+    def __init__(self) -> None:
+        # In the plain text format each of those would pose as one more gauge.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self._add_requests()
+        self._add_engine()
+        self._add_device()
+        self._add_layers()
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+
+    def _counter(self, name: str, help_text: str, labels: Sequence[str] = ()) -> Counter:
+        return Counter(f"lln_{name}", help_text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
+        return Gauge(f"lln_{name}", help_text, labels, registry=self.registry)
+
+    def _histogram(
+        self, name: str, help_text: str, buckets: Sequence[float], labels: Sequence[str] = ()
+    ) -> Histogram:
+        return Histogram(f"lln_{name}", help_text, labels, buckets=buckets, registry=self.registry)
+
+    def _add_requests(self) -> None:
+        self._requests = self._counter(
+            "requests", "Requests answered, by outcome.", ("protocol", "method", "code")
+        )
+        self._request_seconds = self._histogram(
+            "request_seconds",
+            "Time from a request's arrival to its answer.",
+            _SECONDS,
+            ("protocol", "method"),
+        )
+        self._in_progress = self._gauge(
+            "requests_in_progress", "Requests being answered now.", ("protocol",)
+        )
+        for protocol in ("http", "grpc"):
+            self._in_progress.labels(protocol)
+
+    def _add_engine(self) -> None:
+        self._queue_seconds = self._histogram(
+            "queue_seconds", "Time a text waited for the device.", _SECONDS
+        )
+        self._compute_seconds = self._histogram(
+            "compute_seconds", "Time the device spent on one unit of work.", _SECONDS, ("kind",)
+        )
+        self._tokens = self._counter("tokens", "Tokens accepted.", ("model",))
+        self._request_tokens = self._histogram(
+            "request_tokens", "Tokens of one accepted text.", _TOKENS
+        )
+        self._batch_tokens = self._histogram("batch_tokens", "Tokens of one packed batch.", _TOKENS)
+        self._batch_sequences = self._histogram(
+            "batch_sequences", "Texts in one packed batch.", _SEQUENCES
+        )
+        self._queue_depth = self._gauge("queue_depth", "Texts waiting now.")
+        self._queue_tokens = self._gauge("queue_tokens", "Tokens waiting now.")
+        self._units = self._counter("units", "Units of work the device finished.", ("kind",))
+        self._failed_units = self._counter("failed_units", "Units of work that failed.", ("kind",))
+        self._preemptions = self._counter(
+            "preemptions", "Times long work was set aside for short work."
+        )
+        self._oom_recoveries = self._counter(
+            "oom_recoveries", "Times work was retried smaller after the device ran out of memory."
+        )
+        self._truncated = self._counter("truncated", "Texts cut because asked to.", ("model",))
+        self._cancelled = self._counter("cancelled", "Texts given up unserved.", ("reason",))
+        self._rejected = self._counter("rejected", "Calls refused at the door.", ("reason",))
+        self._start_series()
+
+    def _start_series(self) -> None:
+        """A rate over a series that appears with its first event misses that event."""
+        for kind in _UNITS:
+            self._units.labels(kind)
+            self._failed_units.labels(kind)
+            self._compute_seconds.labels(kind)
+        for reason in ("caller_left", "deadline"):
+            self._cancelled.labels(reason)
+        for reason in _REJECTIONS:
+            self._rejected.labels(reason)
+
+    def _add_device(self) -> None:
+        self._model = self._gauge(
+            "model_info",
+            "1 for each model that is served.",
+            ("model", "family", "attention", "dim", "max_tokens", "revision", "device", "dtype"),
+        )
+        memory = self._gauge(
+            "device_memory_bytes",
+            "Memory the process holds on its device; resident memory where that is the CPU.",
+            ("kind",),
+        )
+        memory.labels("allocated").set_function(lambda: _device_memory().allocated)
+        memory.labels("peak").set_function(lambda: _device_memory().peak)
+
+    def _add_layers(self) -> None:
+        self._layers = {
+            instrument: self._gauge(
+                name,
+                f"Mean {instrument.replace('_', ' ')} of a layer's heads in the last diagnosis.",
+                ("model", "layer"),
+            )
+            for instrument, name in _LAYER_GAUGES.items()
+        }
+
+    def start_methods(self, protocol: Protocol, methods: Iterable[str]) -> None:
+        """Makes the series of a protocol's methods exist before their first request."""
+        for method in methods:
+            self._requests.labels(protocol, method, OK)
+            self._request_seconds.labels(protocol, method)
+
+    def start_models(self, models: Iterable[ModelInfo]) -> None:
+        """Makes the series of the served models exist before their first request."""
+        for info in models:
+            self._tokens.labels(info.name)
+            self._truncated.labels(info.name)
+            kinds = "+".join(dict.fromkeys(info.attention))
+            self._model.labels(
+                info.name,
+                info.family,
+                kinds,
+                info.dim,
+                info.max_tokens,
+                info.revision,
+                info.device,
+                info.dtype,
+            ).set(1)
+
+    def in_progress(self, protocol: Protocol) -> AbstractContextManager[None]:
+        """Counts a request as in progress while the context is open."""
+        return self._in_progress.labels(protocol).track_inprogress()
+
+    def request_finished(
+        self, *, protocol: Protocol, method: str, code: str, seconds: float
+    ) -> None:
+        """One request was answered. `method` is a route or an RPC, `code` an error's or "ok"."""
+        self._requests.labels(protocol, method, code).inc()
+        self._request_seconds.labels(protocol, method).observe(seconds)
+
+    def diagnosed(self, diagnosis: Diagnosis) -> None:
+        """A diagnosis is done; its layer means become the gauges of drift."""
+        for reading in diagnosis.instruments:
+            gauge = self._layers.get(reading.instrument)
+            if gauge is None:
+                continue
+            for layer, values in zip(diagnosis.layers, reading.values, strict=True):
+                gauge.labels(diagnosis.model, layer).set(sum(values) / len(values))
+
+    def accepted(self, *, model: str, tokens: int) -> None:
+        self._tokens.labels(model).inc(tokens)
+        self._request_tokens.observe(tokens)
+
+    def rejected(self, *, reason: str) -> None:
+        self._rejected.labels(reason).inc()
+
+    def truncated(self, *, model: str) -> None:
+        self._truncated.labels(model).inc()
+
+    def cancelled(self, *, reason: Literal["caller_left", "deadline"]) -> None:
+        self._cancelled.labels(reason).inc()
+
+    def queue_changed(self, *, depth: int, tokens: int) -> None:
+        self._queue_depth.set(depth)
+        self._queue_tokens.set(tokens)
+
+    def unit_finished(
+        self, *, unit: Unit, model: str, sequences: int, tokens: int, compute_s: float, failed: bool
+    ) -> None:
+        self._units.labels(unit).inc()
+        self._compute_seconds.labels(unit).observe(compute_s)
+        if failed:
+            self._failed_units.labels(unit).inc()
+        if unit == "batch":
+            self._batch_tokens.observe(tokens)
+            self._batch_sequences.observe(sequences)
+
+    def waited(self, *, seconds: float) -> None:
+        self._queue_seconds.observe(seconds)
+
+    def expose(self, accept: str = "") -> Exposition:
+        """The page Prometheus scrapes, in the format its Accept header asks for."""
+        encode, content_type = choose_encoder(accept)
+        return Exposition(encode(self.registry), content_type)
+
+
+class _Memory(NamedTuple):
+    allocated: float
+    peak: float
+
+
+def _device_memory() -> _Memory:
+    # Looked up, not imported: reading a metric must not be what initialises a device.
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        return _Memory(torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated())
+    return _resident_memory()
+
+
+def _resident_memory() -> _Memory:
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:  # not Linux
+        return _Memory(float("nan"), float("nan"))
+    kilobytes = {line.split(":")[0]: line.split()[1] for line in lines if line.startswith("Vm")}
+    return _Memory(float(kilobytes["VmRSS"]) * 1024, float(kilobytes["VmHWM"]) * 1024)

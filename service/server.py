@@ -1,0 +1,88 @@
+"""The process behind `lln serve`: ports, signals, and an end that leaves nobody unanswered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from types import FrameType
+
+import uvicorn
+from engine.engine import AsyncEngine
+from fastapi import FastAPI
+
+from service.app import create_app
+from service.errors import PortInUse
+from service.metrics import Metrics
+from service.settings import Settings
+
+log = logging.getLogger(__name__)
+
+# Connections accepted in the moment of the signal get this long for their request to arrive.
+_LAST_ARRIVALS_S = 0.1
+
+
+def serve(settings: Settings) -> None:
+    """Serves until SIGTERM or SIGINT, then answers what is in flight and returns."""
+    listener = _bind(settings.http_host, settings.http_port)
+    _check_free(settings.grpc_host, settings.grpc_port)
+    metrics = Metrics()
+    engine = AsyncEngine.load(settings.models, config=settings.engine, observer=metrics)
+    app = create_app(settings, engine, metrics)
+    config = uvicorn.Config(
+        app,
+        lifespan="off",  # run below, where its errors keep their types
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=int(settings.engine.drain_timeout_s) + 1,
+    )
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        runner.run(_run(app, _Server(config), listener, settings))
+
+
+async def _run(app: FastAPI, server: _Server, listener: socket.socket, settings: Settings) -> None:
+    async with app.router.lifespan_context(app):
+        host, port = listener.getsockname()[:2]
+        fields = {
+            "http": f"http://{host}:{port}",
+            "grpc": f"{settings.grpc_host}:{settings.grpc_port}",
+            "models": list(app.state.engine.models),
+        }
+        log.info("serving", extra={"fields": fields})
+        await server.serve([listener])
+        log.info("stopping")
+    log.info("stopped")
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, but a signal that was obeyed is not raised again, and draining shows at once."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.force_exit = self.should_exit  # asked for a second time
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        log.info("draining")
+        app = self.config.app
+        assert isinstance(app, FastAPI)  # given so above
+        app.state.draining.set()
+        await asyncio.sleep(_LAST_ARRIVALS_S)
+        await super().shutdown(sockets)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """Takes the port before the weights are read: a conflict should not cost that wait."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise PortInUse(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    return listener
+
+
+def _check_free(host: str, port: int) -> None:
+    """gRPC binds for itself, later; this only tells early."""
+    _bind(host, port).close()

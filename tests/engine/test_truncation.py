@@ -1,0 +1,69 @@
+"""truncate: nothing is lost in silence, and the special tokens stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.errors import InvalidInput, TextTooLong
+from engine.text import Encoded, TextTokenizer, truncate
+from engine.types import Truncate
+
+TEXT = "one twö three four 😀 six"
+
+
+@pytest.fixture
+def tokenizer(minilm_folder: Path) -> TextTokenizer:
+    return TextTokenizer.from_folder(minilm_folder)
+
+
+@pytest.fixture(params=[False, True], ids=["offsets later", "offsets now"])
+def encoded(request: pytest.FixtureRequest, tokenizer: TextTokenizer) -> Encoded:
+    return tokenizer.encode_batch([TEXT], with_offsets=request.param)[0]
+
+
+@pytest.mark.parametrize("policy", ["error", "start", "end"])
+def test_text_that_fits_is_left_alone(encoded: Encoded, policy: Truncate) -> None:
+    kept, dropped = truncate(encoded, max_tokens=encoded.num_tokens, policy=policy)
+    assert kept is encoded
+    assert dropped is None
+
+
+def test_refusal_names_limit_and_actual(encoded: Encoded) -> None:
+    with pytest.raises(TextTooLong) as caught:
+        truncate(encoded, max_tokens=5, param="input[2]")
+    error = caught.value
+    assert (error.code, error.param) == ("text_too_long", "input[2]")
+    assert (error.limit, error.actual) == (5, 8)
+
+
+def test_end_is_dropped(encoded: Encoded, tokenizer: TextTokenizer) -> None:
+    kept, dropped = truncate(encoded, max_tokens=5, policy="end")
+    assert tokenizer.tokens_of(kept.ids) == ("[CLS]", "one", "two", "three", "[SEP]")
+    assert dropped is not None
+    assert TEXT[slice(*dropped)] == "four 😀 six"
+    assert kept.offsets.tolist() == [[0, 0], [0, 3], [4, 7], [8, 13], [0, 0]]
+    assert kept.num_content == 3
+
+
+def test_start_is_dropped(encoded: Encoded, tokenizer: TextTokenizer) -> None:
+    kept, dropped = truncate(encoded, max_tokens=4, policy="start")
+    assert tokenizer.tokens_of(kept.ids) == ("[CLS]", "[UNK]", "six", "[SEP]")
+    assert dropped is not None
+    assert TEXT[slice(*dropped)] == "one twö three four"
+    assert [TEXT[start:end] for start, end in kept.offsets[1:-1]] == ["😀", "six"]
+    assert kept.special_mask.tolist() == [True, False, False, True]
+
+
+def test_token_input_has_no_characters_to_report(tokenizer: TextTokenizer) -> None:
+    kept, dropped = truncate(tokenizer.encode_ids(range(2000, 2010)), max_tokens=4, policy="start")
+    assert kept.ids.tolist() == [101, 2008, 2009, 102]
+    assert dropped is None
+
+
+@pytest.mark.parametrize("policy", ["start", "end"])
+def test_limit_without_room_for_text(encoded: Encoded, policy: Truncate) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        truncate(encoded, max_tokens=2, policy=policy)
+    assert (caught.value.code, caught.value.limit) == ("limit_too_small", 3)

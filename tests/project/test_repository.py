@@ -1,0 +1,155 @@
+"""The repository keeps its own promises: what its pages name exists, and nothing is left over."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import stat
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("kernels", "engine", "service")
+PAGES = sorted(ROOT.glob("*.md"))
+TEXT_SUFFIXES = {".py", ".md", ".toml", ".yaml", ".yml", ".proto", ".sh", ".json", ".txt"}
+LEFTOVERS = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b")
+PATHS_OF_ONE_MACHINE = re.compile(r"(?<![\w.])/(?:home/(?!lln\b)\w+|Users/\w+|work|root)/")
+
+
+def tracked_files() -> Iterator[Path]:
+    """What git knows, or would add; without git (a source archive), what is there."""
+    if shutil.which("git") and (ROOT / ".git").exists():
+        command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+        listing = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+        paths = [ROOT / line for line in listing.stdout.splitlines()]
+    else:
+        paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*")]
+    yield from (path for path in paths if path.is_file())
+
+
+def text_files() -> Iterator[Path]:
+    this_file = Path(__file__).resolve()  # it holds what it looks for
+    files = (path for path in tracked_files() if path != this_file)
+    yield from (path for path in files if path.suffix in TEXT_SUFFIXES)
+
+
+def project() -> dict[str, Any]:
+    table: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return table
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return dict(line.split("==") for line in lines if "==" in line)
+
+
+def requirement_names(requirements: list[str]) -> set[str]:
+    names = {re.split(r"[<>=;\[ ]", requirement)[0] for requirement in requirements}
+    return names - {"lln"}
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "guilty"),
+    [
+        (LEFTOVERS, "# TODO: later"),
+        (PATHS_OF_ONE_MACHINE, "see /home/ann/lln"),
+    ],
+)
+def test_the_patterns_can_match(pattern: re.Pattern[str], guilty: str) -> None:
+    assert pattern.search(guilty)
+
+
+@pytest.mark.parametrize("pattern", [LEFTOVERS, PATHS_OF_ONE_MACHINE], ids=["notes", "paths"])
+def test_nothing_is_left_over(pattern: re.Pattern[str]) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {match.group()}"
+        for path in text_files()
+        if (match := pattern.search(path.read_text(encoding="utf-8")))
+    ]
+    assert found == []
+
+
+def test_readme_names_every_folder_and_module() -> None:
+    """Its tree has a line for each file; generated code stands for itself."""
+    readme = (ROOT / "README.md").read_text()
+    names = {
+        path.name
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if path.name != "__init__.py" and "pb" not in path.relative_to(ROOT).parts
+    }
+    missing = {name for name in names if name not in readme}
+    assert missing == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_name_make_targets_that_exist(page: Path) -> None:
+    named = set(re.findall(r"(?:`|^|\n)make ([a-z]+)", page.read_text()))
+    assert named - make_targets() == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_make_has_the_promised_targets() -> None:
+    promised = {"serve", "test", "check", "format", "proto", "bench", "clean", "help"}
+    assert promised <= make_targets()
+
+
+def test_every_requirement_is_pinned() -> None:
+    required = requirement_names(project()["dependencies"])
+    for extra in project()["optional-dependencies"].values():
+        required |= requirement_names(extra)
+    assert required - set(pins()) == set()
+
+
+def test_engine_requires_no_front_end() -> None:
+    names = requirement_names(project()["dependencies"])
+    assert names == {"torch", "numpy", "tokenizers", "safetensors", "huggingface-hub"}
+
+
+def test_serving_needs_no_test_tools() -> None:
+    extras = project()["optional-dependencies"]
+    served = requirement_names(project()["dependencies"]) | requirement_names(extras["service"])
+    assert served & (requirement_names(extras["test"]) - {"numpy"}) == set()
+    assert served & requirement_names(extras["dev"]) == set()
+    assert "triton" not in served
+
+
+def test_constraints_refuse_the_other_kernels() -> None:
+    assert "kernels<0" in (ROOT / "constraints.txt").read_text().splitlines()
+
+
+def test_numpy_is_one_that_the_triton_interpreter_can_read() -> None:
+    assert tuple(map(int, pins()["numpy"].split("."))) < (2, 4)
+
+
+@pytest.mark.parametrize("script", ["tools/setup.sh", "tools/check_proto.sh", ".ci/run"])
+def test_scripts_are_executable(script: str) -> None:
+    path = ROOT / script
+    assert path.stat().st_mode & stat.S_IXUSR
+    shell = "bash" if "bash" in path.read_text().splitlines()[0] else "sh"
+    subprocess.run([shell, "-n", str(path)], check=True)
+
+
+def test_changelog_tells_of_this_version() -> None:
+    assert f"## {project()['version']}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_licence_is_the_declared_one() -> None:
+    text = (ROOT / "LICENSE").read_text()
+    assert "Apache License" in text
+    assert "Version 2.0" in text
+    assert project()["license"] == "Apache-2.0"

@@ -1,0 +1,117 @@
+"""A real server for every test that talks to one: `lln serve` in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+START_TIMEOUT_S = 120
+STOP_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class RunningServer:
+    """A server that is ready, and where to find it."""
+
+    process: subprocess.Popen[bytes]
+    http_url: str
+    grpc_address: str
+    log_path: Path
+
+    def log(self) -> str:
+        return self.log_path.read_text()
+
+    def stop(self) -> int:
+        """Asks it to stop as an orchestrator would, and returns its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_TIMEOUT_S)
+
+
+StartServer = Callable[..., RunningServer]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def clean_environment(**settings: str) -> dict[str, str]:
+    """The environment without settings of the developer's own."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LLN_")}
+    return kept | settings
+
+
+def _launch(folder: Path, settings: dict[str, str]) -> RunningServer:
+    http_port, grpc_port = free_port(), free_port()
+    log_path = folder / "server.log"
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "service.cli", "serve"],
+            env=clean_environment(
+                LLN_HTTP_PORT=str(http_port), LLN_GRPC_PORT=str(grpc_port), **settings
+            ),
+            stdout=log,
+            stderr=log,
+        )
+    url = f"http://127.0.0.1:{http_port}"
+    server = RunningServer(process, url, f"127.0.0.1:{grpc_port}", log_path)
+    _wait_until_ready(server)
+    return server
+
+
+def _wait_until_ready(server: RunningServer) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if server.process.poll() is not None:
+            pytest.fail(f"the server ended with {server.process.returncode}:\n{server.log()}")
+        try:
+            if httpx.get(f"{server.http_url}/health/ready", timeout=5).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    server.process.kill()
+    pytest.fail(f"the server was not ready in {START_TIMEOUT_S} s:\n{server.log()}")
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[StartServer]:
+    """Starts servers with settings of the test's own; none outlives the test."""
+    started: list[RunningServer] = []
+
+    def start(**settings: str) -> RunningServer:
+        folder = tmp_path / f"server{len(started)}"
+        folder.mkdir()
+        started.append(_launch(folder, settings))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.process.kill()
+        server.process.wait()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """One server with default settings, shared by all tests that do not stop it."""
+    running = _launch(tmp_path_factory.mktemp("server"), {})
+    yield running
+    assert running.stop() == 0, running.log()
+
+
+@pytest.fixture
+def http(server: RunningServer) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.http_url, timeout=60) as client:
+        yield client

@@ -1,0 +1,112 @@
+"""The command line, run as a user runs it: exit codes, one-line errors, output for programs."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+
+def lln(*arguments: str, stdin: str = "", **settings: str) -> subprocess.CompletedProcess[str]:
+    import os
+
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LLN_")}
+    return subprocess.run(
+        [sys.executable, "-m", "service.cli", *arguments],
+        env=kept | settings,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["serve"], ["embed"], ["models"], ["bench"], ["diagnose"], ["settings"]]
+)
+def test_help(command: list[str]) -> None:
+    found = lln(*command, "--help")
+    assert found.returncode == 0
+    assert found.stdout.startswith("usage: lln")
+
+
+def test_misspelt_setting() -> None:
+    found = lln("serve", LLN_HTP_PORT="8001")
+    assert found.returncode == 2
+    assert found.stderr == "lln: unknown setting LLN_HTP_PORT; did you mean LLN_HTTP_PORT?\n"
+
+
+def test_bad_value_of_a_setting() -> None:
+    found = lln("serve", LLN_HTTP_PORT="eighty")
+    assert found.returncode == 2
+    assert "LLN_HTTP_PORT='eighty'" in found.stderr
+    assert found.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_port_in_use(protocol: str) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        ports = {"LLN_HTTP_PORT": "0", "LLN_GRPC_PORT": "0"}
+        found = lln("serve", **ports | {f"LLN_{protocol.upper()}_PORT": str(port)})
+    assert found.returncode == 1
+    assert found.stderr.strip() == f"lln: cannot listen on 127.0.0.1:{port}: Address already in use"
+
+
+def test_unknown_model(tmp_path: Path) -> None:
+    settings = {"LLN_HTTP_PORT": "0", "LLN_GRPC_PORT": "0", "LLN_MODELS": str(tmp_path / "none")}
+    found = lln("serve", **settings)
+    assert found.returncode == 1
+    assert "Traceback" not in found.stderr
+    assert str(tmp_path / "none") in found.stderr.splitlines()[-1]
+
+
+def test_models() -> None:
+    found = lln("models", "--json")
+    assert found.returncode == 0
+    names = [model["name"] for model in json.loads(found.stdout)]
+    assert "sentence-transformers/all-MiniLM-L6-v2" in names
+    assert "sentence-transformers/all-MiniLM-L6-v2" in lln("models").stdout
+
+
+def test_settings() -> None:
+    found = lln("settings", "--json")
+    rows = {row["variable"]: row for row in json.loads(found.stdout)}
+    assert rows["LLN_HTTP_PORT"]["default"] == "8000"
+    assert "LLN_ENGINE__MAX_BATCH_TOKENS" in lln("settings").stdout
+
+
+def test_embed(tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text("Hello from a file.")
+    found = lln("embed", "-", "--file", str(file), "--json", stdin="Hello there.")
+    assert found.returncode == 0, found.stderr
+    rows = [json.loads(line) for line in found.stdout.splitlines()]
+    assert [len(row["embedding"]) for row in rows] == [384, 384]
+    assert np.linalg.norm(rows[0]["embedding"]) == pytest.approx(1, abs=1e-5)
+    assert rows[0]["accounting"]["tokens"] > 3
+
+
+def test_embed_nothing() -> None:
+    found = lln("embed")
+    assert found.returncode == 1
+    assert found.stderr.startswith("lln: ")
+    assert found.stderr.count("\n") == 1
+
+
+def test_bench_and_diagnose() -> None:
+    found = lln("bench", "--lengths", "32", "--attentions", "lln_diag", "--repeats", "1", "--json")
+    assert found.returncode == 0, found.stderr
+    [row] = json.loads(found.stdout)["rows"]
+    assert (row["attention"], row["tokens"]) == ("lln_diag", 32)
+    found = lln("diagnose", "A short text.", "--layers", "0", "--instruments", "entropy")
+    assert found.returncode == 0, found.stderr
+    assert "entropy" in found.stdout

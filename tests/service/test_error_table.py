@@ -1,0 +1,85 @@
+"""One table for both protocols: complete, specific, and it gives nothing internal away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from grpc import StatusCode
+
+import engine.errors
+import service.errors
+from engine.errors import (
+    DeadlineExceeded,
+    InvalidInput,
+    LLNError,
+    ModelNotFound,
+    QueueFull,
+    RequestCancelled,
+    TextTooLong,
+)
+from service.errors import (
+    ERROR_TABLE,
+    BodyTooLarge,
+    InvalidField,
+    as_lln_error,
+    error_fields,
+    row_for,
+)
+
+
+def all_errors() -> Iterator[type[LLNError]]:
+    for module in (engine.errors, service.errors):
+        for value in vars(module).values():
+            if isinstance(value, type) and issubclass(value, LLNError):
+                yield value
+
+
+def test_every_error_class_has_one_row_of_its_own() -> None:
+    listed = [row.error for row in ERROR_TABLE]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == set(all_errors())
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (InvalidInput("x"), 400, StatusCode.INVALID_ARGUMENT),
+        (TextTooLong("x"), 400, StatusCode.INVALID_ARGUMENT),
+        (InvalidField("x"), 422, StatusCode.INVALID_ARGUMENT),
+        (BodyTooLarge("x"), 413, StatusCode.RESOURCE_EXHAUSTED),
+        (ModelNotFound("x"), 404, StatusCode.NOT_FOUND),
+        (QueueFull("x"), 429, StatusCode.RESOURCE_EXHAUSTED),
+        (RequestCancelled("x"), 499, StatusCode.CANCELLED),
+        (DeadlineExceeded("x"), 504, StatusCode.DEADLINE_EXCEEDED),
+        (LLNError("x"), 500, StatusCode.INTERNAL),
+    ],
+)
+def test_row_for(error: LLNError, status: int, code: StatusCode) -> None:
+    row = row_for(error)
+    assert (row.http_status, row.grpc_code) == (status, code)
+
+
+def test_an_unlisted_class_takes_the_row_of_its_nearest_ancestor() -> None:
+    class TooManyTables(TextTooLong):
+        pass
+
+    assert row_for(TooManyTables("x")).error is TextTooLong
+
+
+def test_error_fields_are_the_envelope() -> None:
+    error = TextTooLong("too long", param="input[2]", limit=512, actual=600)
+    assert error_fields(error) == {
+        "message": "too long",
+        "type": "invalid_request_error",
+        "code": "text_too_long",
+        "param": "input[2]",
+        "limit": 512,
+        "actual": 600,
+    }
+
+
+def test_a_foreign_error_tells_nothing_of_itself() -> None:
+    found = as_lln_error(RuntimeError("secret path /etc/passwd"))
+    assert "secret" not in found.message
+    assert row_for(found).http_status == 500

@@ -1,0 +1,246 @@
+"""Every way a call over gRPC can be wrong: its status, its message, its trailing metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+import grpc
+import httpx
+import pytest
+from grpc import StatusCode
+
+from service.pb.lln.v1 import embeddings_pb2 as pb
+from service.pb.lln.v1 import embeddings_pb2_grpc, models_pb2, models_pb2_grpc
+
+EMBED = "/lln.v1.Embeddings/Embed"
+
+
+@pytest.fixture(scope="module")
+def channel(server: Any) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        yield channel
+
+
+@pytest.fixture(scope="module")
+def embeddings(channel: grpc.Channel) -> Any:
+    return embeddings_pb2_grpc.EmbeddingsStub(channel)  # type: ignore[no-untyped-call]
+
+
+def text(value: str = "a") -> pb.Input:
+    return pb.Input(text=value)
+
+
+def ids(*values: int) -> pb.Input:
+    return pb.Input(token_ids=pb.TokenIds(ids=values))
+
+
+def failure(call: Any, *arguments: Any, **options: Any) -> Any:
+    with pytest.raises(grpc.RpcError) as raised:
+        call(*arguments, **options)
+    return raised.value
+
+
+def details_of(error: Any) -> dict[str, str]:
+    """What the trailing metadata says, by the names that HTTP has for it."""
+    pairs = {key: unquote(value) for key, value in error.trailing_metadata()}
+    names = ("code", "param", "limit", "actual")
+    return {name: pairs[f"lln-error-{name}"] for name in names if f"lln-error-{name}" in pairs}
+
+
+def details_of_http(body: Mapping[str, Any]) -> dict[str, str]:
+    names = ("code", "param", "limit", "actual")
+    return {name: str(body[name]) for name in names if body[name] is not None}
+
+
+BAD_REQUESTS: dict[str, tuple[pb.EmbedRequest, dict[str, Any], StatusCode, str]] = {
+    "no inputs": (
+        pb.EmbedRequest(),
+        {"input": []},
+        StatusCode.INVALID_ARGUMENT,
+        "empty_input",
+    ),
+    "empty string": (
+        pb.EmbedRequest(input=[text(), text("")]),
+        {"input": ["a", ""]},
+        StatusCode.INVALID_ARGUMENT,
+        "empty_text",
+    ),
+    "too many inputs": (
+        pb.EmbedRequest(input=[text()] * 3_000),
+        {"input": ["a"] * 3_000},
+        StatusCode.INVALID_ARGUMENT,
+        "too_many_inputs",
+    ),
+    "unknown model": (
+        pb.EmbedRequest(model="gibt-es-nicht", input=[text()]),
+        {"model": "gibt-es-nicht", "input": ["a"]},
+        StatusCode.NOT_FOUND,
+        "model_not_found",
+    ),
+    "no dimensions": (
+        pb.EmbedRequest(input=[text()], options=pb.EmbedOptions(dimensions=0)),
+        {"input": ["a"], "dimensions": 0},
+        StatusCode.INVALID_ARGUMENT,
+        "invalid_dimensions",
+    ),
+    "too many dimensions": (
+        pb.EmbedRequest(input=[text()], options=pb.EmbedOptions(dimensions=385)),
+        {"input": ["a"], "dimensions": 385},
+        StatusCode.INVALID_ARGUMENT,
+        "invalid_dimensions",
+    ),
+    "unknown prompt": (
+        pb.EmbedRequest(input=[text()], options=pb.EmbedOptions(prompt_name="café")),
+        {"input": ["a"], "prompt_name": "café"},
+        StatusCode.INVALID_ARGUMENT,
+        "unknown_prompt",
+    ),
+    "token id too large": (
+        pb.EmbedRequest(input=[ids(5), ids(7, 30_522)]),
+        {"input": [[5], [7, 30_522]]},
+        StatusCode.INVALID_ARGUMENT,
+        "invalid_token_id",
+    ),
+    "token id beyond 32 bits": (
+        pb.EmbedRequest(input=[ids(2**40)]),
+        {"input": [[2**40]]},
+        StatusCode.INVALID_ARGUMENT,
+        "invalid_token_id",
+    ),
+    "negative token id": (
+        pb.EmbedRequest(input=[ids(-1)]),
+        {"input": [[-1]]},
+        StatusCode.INVALID_ARGUMENT,
+        "invalid_token_id",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_REQUESTS)
+def test_both_protocols_say_the_same(name: str, embeddings: Any, http: httpx.Client) -> None:
+    request, body, status, code = BAD_REQUESTS[name]
+    error = failure(embeddings.Embed, request)
+    refusal = http.post("/v1/embeddings", json=body).json()["error"]
+
+    assert error.code() == status
+    assert error.details() == refusal["message"]
+    assert details_of(error) == details_of_http(refusal)
+    assert details_of(error)["code"] == code
+
+
+@pytest.mark.parametrize(
+    ("request_message", "param"),
+    [
+        (pb.EmbedRequest(input=[text(), pb.Input()]), "input[1]"),
+        (pb.EmbedRequest(input=[text()], options=pb.EmbedOptions(truncate=9)), "truncate"),  # type: ignore[arg-type]
+        (pb.EmbedRequest(input=[text()], options=pb.EmbedOptions(format=9)), "format"),  # type: ignore[arg-type]
+    ],
+)
+def test_fields_that_only_protobuf_can_get_wrong(
+    request_message: pb.EmbedRequest, param: str, embeddings: Any
+) -> None:
+    error = failure(embeddings.Embed, request_message)
+
+    assert error.code() == StatusCode.INVALID_ARGUMENT
+    assert details_of(error)["code"] == "invalid_field"
+    assert details_of(error)["param"] == param
+
+
+def with_text(data: bytes) -> bytes:
+    """An EmbedRequest with these bytes as its text: protobuf itself would refuse to write them."""
+    form = b"\x0a" + bytes([len(data)]) + data  # field 1 of Input
+    return b"\x12" + bytes([len(form)]) + form  # field 2 of EmbedRequest
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"), [(with_text(b"caf\xe9"), "UTF-8"), (b"\xff\xff\xff", "EmbedRequest")]
+)
+def test_what_is_no_message_is_an_invalid_argument(
+    data: bytes, complaint: str, channel: grpc.Channel
+) -> None:
+    embed = channel.unary_unary(EMBED, request_serializer=None, response_deserializer=None)
+    error = failure(embed, data)
+
+    assert error.code() == StatusCode.INVALID_ARGUMENT
+    assert complaint in error.details()
+    assert details_of(error)["code"] == "invalid_message"
+
+
+def test_the_same_bytes_with_good_text_are_served(channel: grpc.Channel) -> None:
+    embed = channel.unary_unary(
+        EMBED, request_serializer=None, response_deserializer=pb.EmbedResponse.FromString
+    )
+    assert len(embed(with_text("café".encode())).embeddings) == 1
+
+
+def test_message_above_the_limit(embeddings: Any) -> None:
+    error = failure(embeddings.Embed, pb.EmbedRequest(input=[text("x" * 50_000_000)]))
+
+    assert error.code() == StatusCode.RESOURCE_EXHAUSTED
+    assert str(32 * 1024 * 1024) in error.details()
+
+
+def test_unknown_method(channel: grpc.Channel) -> None:
+    call = channel.unary_unary("/lln.v1.Embeddings/Embroider", None, None)
+    assert failure(call, b"").code() == StatusCode.UNIMPLEMENTED
+
+
+def test_errors_of_other_services(channel: grpc.Channel) -> None:
+    stub: Any = models_pb2_grpc.ModelsStub(channel)  # type: ignore[no-untyped-call]
+    error = failure(stub.Get, models_pb2.GetModelRequest(model="nope"))
+
+    assert error.code() == StatusCode.NOT_FOUND
+    assert details_of(error)["param"] == "model"
+    error = failure(stub.Tokenize, models_pb2.TokenizeRequest(model="nope", text="a"))
+    assert error.code() == StatusCode.NOT_FOUND
+
+
+def test_a_very_long_value_is_shortened_to_what_metadata_can_carry(embeddings: Any) -> None:
+    error = failure(embeddings.Embed, pb.EmbedRequest(model="界" * 100_000, input=[text()]))
+
+    assert error.code() == StatusCode.NOT_FOUND
+    assert "界" in details_of(error)["actual"]
+
+
+def test_deadline_of_a_millisecond(embeddings: Any) -> None:
+    request = pb.EmbedRequest(input=[text("word " * 5_000)])
+    assert failure(embeddings.Embed, request, timeout=0.001).code() == StatusCode.DEADLINE_EXCEEDED
+    assert len(embeddings.Embed(pb.EmbedRequest(input=[text()])).embeddings) == 1
+
+
+def test_limits_of_the_servers_own_settings(start_server: Any) -> None:
+    server = start_server(
+        LLN_MODELS="sentence-transformers/all-MiniLM-L6-v2",
+        LLN_MAX_BODY_BYTES="100000",
+        LLN_ENGINE__MAX_SOFTMAX_TEXT_TOKENS="32",
+        LLN_ENGINE__MAX_TEXT_TOKENS="32",
+        LLN_ENGINE__MAX_INPUTS="4",
+    )
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        stub: Any = embeddings_pb2_grpc.EmbeddingsStub(channel)  # type: ignore[no-untyped-call]
+        too_long = pb.EmbedRequest(input=[text("word " * 100)])
+
+        error = failure(stub.Embed, too_long)
+        assert error.code() == StatusCode.INVALID_ARGUMENT
+        assert details_of(error) == {
+            "code": "text_too_long",
+            "param": "input[0]",
+            "limit": "32",
+            "actual": "102",
+        }
+
+        error = failure(stub.Embed, pb.EmbedRequest(input=[text()] * 5))
+        assert (details_of(error)["limit"], details_of(error)["actual"]) == ("4", "5")
+
+        error = failure(stub.Embed, pb.EmbedRequest(input=[text("x" * 100_001)]))
+        assert error.code() == StatusCode.RESOURCE_EXHAUSTED
+        assert "100000" in error.details()
+
+        too_long.options.truncate = pb.TRUNCATE_END
+        cost = stub.Embed(too_long).embeddings[0].accounting
+        assert (cost.tokens, cost.tokens_embedded) == (102, 32)
+        # Thirty words stay, and the cut is where the thirty-first began.
+        assert cost.dropped.start in (149, 150)
+        assert cost.dropped.end >= 499

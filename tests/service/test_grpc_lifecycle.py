@@ -1,0 +1,132 @@
+"""Health, reflection, cancellation, and stopping without losing a call."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+from grpc import StatusCode
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+    ProtoReflectionDescriptorDatabase,
+)
+
+from service.pb.lln.v1 import embeddings_pb2 as pb
+from service.pb.lln.v1 import embeddings_pb2_grpc
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+SOFTMAX = "sentence-transformers/all-MiniLM-L6-v2"
+
+
+@pytest.fixture(scope="module")
+def channel(server: Any) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        yield channel
+
+
+def embeddings_stub(channel: grpc.Channel) -> Any:
+    return embeddings_pb2_grpc.EmbeddingsStub(channel)  # type: ignore[no-untyped-call]
+
+
+def health_stub(channel: grpc.Channel) -> Any:
+    return health_pb2_grpc.HealthStub(channel)
+
+
+def some_work(num_texts: int) -> pb.EmbedRequest:
+    """Enough to keep a CPU busy for a while: a text of 400 words takes it some 0.1 s."""
+    return pb.EmbedRequest(input=[pb.Input(text="word " * 400)] * num_texts)
+
+
+@pytest.mark.parametrize("service", ["", "lln.v1.Embeddings", "lln.v1.Models"])
+def test_health_of_a_ready_server(service: str, channel: grpc.Channel) -> None:
+    request = health_pb2.HealthCheckRequest(service=service)
+
+    assert health_stub(channel).Check(request).status == SERVING
+    watch = health_stub(channel).Watch(request)
+    assert next(watch).status == SERVING
+    watch.cancel()
+
+
+def test_health_of_an_unknown_service(channel: grpc.Channel) -> None:
+    request = health_pb2.HealthCheckRequest(service="lln.v1.Nothing")
+
+    with pytest.raises(grpc.RpcError) as raised:
+        health_stub(channel).Check(request)
+    assert raised.value.code() == StatusCode.NOT_FOUND
+    watch = health_stub(channel).Watch(request)
+    assert next(watch).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+    watch.cancel()
+
+
+def test_reflection_lists_services_and_their_methods(channel: grpc.Channel) -> None:
+    database = ProtoReflectionDescriptorDatabase(channel)
+
+    assert set(database.get_services()) == {
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1alpha.ServerReflection",
+        "lln.v1.Diagnostics",
+        "lln.v1.Embeddings",
+        "lln.v1.Models",
+    }
+    file = database.FindFileContainingSymbol("lln.v1.Embeddings")
+    [service] = file.service
+    assert [method.name for method in service.method] == ["Embed", "EmbedStream"]
+
+
+def test_a_cancelled_call_gives_up_its_work(channel: grpc.Channel, http: httpx.Client) -> None:
+    def cancelled() -> float:
+        lines = http.get("/metrics").text.splitlines()
+        prefix = 'lln_cancelled_total{reason="caller_left"}'
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(prefix))
+
+    before = cancelled()
+    first = embeddings_stub(channel).Embed.future(some_work(40))
+    time.sleep(0.3)
+    waiting = embeddings_stub(channel).Embed.future(some_work(40))
+    time.sleep(0.3)
+    waiting.cancel()
+
+    assert len(first.result(timeout=120).embeddings) == 40
+    assert cancelled() > before
+
+
+class Client:
+    """Calls of every kind that are under way when the server is told to stop."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.over = threading.Event()
+        self.unary = embeddings_stub(channel).Embed.future(some_work(40))
+        self.stream = embeddings_stub(channel).EmbedStream(self._requests())
+        self.watch = health_stub(channel).Watch(health_pb2.HealthCheckRequest())
+
+    def _requests(self) -> Iterator[pb.EmbedStreamRequest]:
+        for number in range(20):
+            yield pb.EmbedStreamRequest(id=str(number), input=pb.Input(text="word " * 200))
+        self.over.wait(120)
+
+
+def test_stopping_answers_what_is_in_flight(start_server: Any) -> None:
+    server = start_server(LLN_MODELS=SOFTMAX)
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        client = Client(channel)
+        assert next(client.watch).status == SERVING
+        answers = [next(client.stream)]
+        stopped_at = time.monotonic()
+        assert server.stop() == 0, server.log()
+
+        # Far less than the grace there is: neither the watcher nor the idle stream held it up.
+        assert time.monotonic() - stopped_at < 20
+        assert len(client.unary.result(timeout=10).embeddings) == 40
+        with pytest.raises(grpc.RpcError) as raised:
+            answers.extend(client.stream)
+        assert raised.value.code() == StatusCode.UNAVAILABLE
+        assert "stopping" in str(raised.value.details())
+        assert [answer.id for answer in answers] == [str(number) for number in range(20)]
+        assert [change.status for change in client.watch] == [NOT_SERVING]
+        client.over.set()

@@ -1,0 +1,231 @@
+"""POST /v1/embeddings: OpenAI's whole contract, and what we add to it."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import pytest
+from numpy.typing import NDArray
+
+PUBLISHED = "sentence-transformers/all-MiniLM-L6-v2"
+TEXTS = ["A cat sits on the mat.", "Dogs bark.", "The quick brown fox jumps over the lazy dog."]
+
+
+def ask(http: httpx.Client, texts: Any, **fields: Any) -> dict[str, Any]:
+    response = http.post("/v1/embeddings", json={"input": texts, **fields})
+    assert response.status_code == 200, response.text
+    document: dict[str, Any] = response.json()
+    return document
+
+
+def vectors(document: dict[str, Any]) -> NDArray[np.float32]:
+    return np.array([item["embedding"] for item in document["data"]], dtype=np.float32)
+
+
+def refusal(http: httpx.Client, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    response = http.post("/v1/embeddings", json=body)
+    document = response.json()
+    assert list(document) == ["error"]
+    assert list(document["error"]) == ["message", "type", "code", "param", "limit", "actual"]
+    return response.status_code, document["error"]
+
+
+@pytest.fixture
+def client(server: Any) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.http_url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def test_string_gives_one_unit_vector_in_openais_shape(http: httpx.Client) -> None:
+    document = ask(http, TEXTS[0])
+    assert document["object"] == "list"
+    assert document["model"] == "default"
+    [item] = document["data"]
+    assert item["object"] == "embedding"
+    assert item["index"] == 0
+    assert set(item) == {"object", "index", "embedding"}
+    assert len(item["embedding"]) == 384
+    assert np.linalg.norm(item["embedding"]) == pytest.approx(1, abs=1e-5)
+    tokens = http.post("/v1/tokenize", json={"text": TEXTS[0]}).json()["count"]
+    assert document["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+
+
+def test_list_keeps_its_order(http: httpx.Client) -> None:
+    document = ask(http, TEXTS)
+    assert [item["index"] for item in document["data"]] == [0, 1, 2]
+    alone = np.concatenate([vectors(ask(http, text)) for text in TEXTS])
+    np.testing.assert_allclose(vectors(document), alone, atol=2e-6)
+
+
+def test_token_ids_alone_and_in_lists(http: httpx.Client) -> None:
+    ids = [http.post("/v1/tokenize", json={"text": text}).json()["ids"] for text in TEXTS]
+    expected = vectors(ask(http, TEXTS))
+    np.testing.assert_allclose(vectors(ask(http, ids)), expected, atol=2e-6)
+    np.testing.assert_allclose(vectors(ask(http, ids[0])), expected[:1], atol=2e-6)
+    np.testing.assert_allclose(vectors(ask(http, ids[0][1:-1])), expected[:1], atol=2e-6)
+
+
+def test_base64_is_little_endian_float32(http: httpx.Client) -> None:
+    document = ask(http, TEXTS, encoding_format="base64")
+    decoded = [
+        np.frombuffer(base64.b64decode(item["embedding"]), dtype="<f4") for item in document["data"]
+    ]
+    np.testing.assert_allclose(np.stack(decoded), vectors(ask(http, TEXTS)), atol=2e-6)
+
+
+def test_dimensions_truncate_then_normalise(http: httpx.Client) -> None:
+    cut = vectors(ask(http, TEXTS, dimensions=64))
+    whole = vectors(ask(http, TEXTS))[:, :64]
+    np.testing.assert_allclose(cut, whole / np.linalg.norm(whole, axis=1, keepdims=True), atol=2e-6)
+
+
+def test_normalize_can_be_switched_off(http: httpx.Client) -> None:
+    raw = vectors(ask(http, TEXTS, normalize=False))
+    norms = np.linalg.norm(raw, axis=1, keepdims=True)
+    assert (abs(norms - 1) > 0.01).all()
+    np.testing.assert_allclose(raw / norms, vectors(ask(http, TEXTS)), atol=2e-6)
+
+
+def test_published_model_by_its_name(http: httpx.Client) -> None:
+    document = ask(http, TEXTS, model=PUBLISHED)
+    assert document["model"] == PUBLISHED
+    cosines = (vectors(document) * vectors(ask(http, TEXTS))).sum(axis=1)
+    assert (cosines > 0.9).all()  # the default model is made from this one
+    assert (cosines < 0.999999).any()
+
+
+def test_time_spent_is_in_a_standard_header(http: httpx.Client) -> None:
+    timing = http.post("/v1/embeddings", json={"input": "x"}).headers["server-timing"]
+    assert timing.startswith("queue;dur=")
+    assert "compute;dur=" in timing
+
+
+@pytest.mark.parametrize("encoding", [openai.omit, "float", "base64"])
+def test_openai_client(client: openai.OpenAI, encoding: Any, http: httpx.Client) -> None:
+    answer = client.embeddings.create(
+        model=PUBLISHED, input=TEXTS, encoding_format=encoding, user="someone"
+    )
+    expected = vectors(ask(http, TEXTS, model=PUBLISHED))
+    assert answer.usage.prompt_tokens > 0
+    for item, vector in zip(answer.data, expected, strict=True):
+        found: Sequence[float] | str = item.embedding
+        if isinstance(found, str):  # asked for base64 in so many words, the client leaves it be
+            found = np.frombuffer(base64.b64decode(found), dtype="<f4").tolist()
+        np.testing.assert_allclose(found, vector, atol=2e-6)
+
+
+def test_openai_client_knows_our_errors(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.embeddings.create(model="gpt-embed", input="x")
+    assert missing.value.code == "model_not_found"
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.embeddings.create(model="default", input="x", dimensions=9999)
+    assert refused.value.code == "invalid_dimensions"
+    assert refused.value.param == "dimensions"
+    assert {model.id for model in client.models.list()} == {"default", PUBLISHED}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "param"),
+    [
+        ({"input": []}, 400, "empty_input", "input"),
+        ({"input": ""}, 400, "empty_text", "input[0]"),
+        ({"input": ["a", ""]}, 400, "empty_text", "input[1]"),
+        ({"input": ["a", []]}, 400, "empty_text", "input[1]"),
+        ({"input": None}, 400, "invalid_type", "input"),
+        ({"input": 7}, 400, "invalid_type", "input"),
+        ({"input": {"text": "a"}}, 400, "invalid_type", "input"),
+        ({"input": ["a", 7]}, 400, "invalid_type", "input[1]"),
+        ({"input": ["a", None]}, 400, "invalid_type", "input[1]"),
+        ({"input": [True]}, 400, "invalid_type", "input[0]"),
+        ({"input": [[1, "a"]]}, 400, "invalid_type", None),
+        ({"input": [[1, 2.5]]}, 400, "invalid_type", None),
+        ({"input": [[1, -5]]}, 400, "invalid_token_id", None),
+        ({"input": [10**9]}, 400, "invalid_token_id", None),
+        ({"input": [[10**30]]}, 400, None, None),
+        ({"input": "x", "model": "nope"}, 404, "model_not_found", "model"),
+        ({"input": "x", "model": 7}, 422, "invalid_field", "model"),
+        ({"input": "x", "dimensions": 0}, 400, "invalid_dimensions", "dimensions"),
+        ({"input": "x", "dimensions": 385}, 400, "invalid_dimensions", "dimensions"),
+        ({"input": "x", "dimensions": "64"}, 422, "invalid_field", "dimensions"),
+        ({"input": "x", "encoding_format": "hex"}, 422, "invalid_field", "encoding_format"),
+        ({"input": "x", "truncate": "middle"}, 422, "invalid_field", "truncate"),
+        ({"input": "x", "normalize": "yes"}, 422, "invalid_field", "normalize"),
+        ({"input": "x", "prompt_name": "nope"}, 400, "unknown_prompt", "prompt_name"),
+        ({"input": "x", "dimension": 64}, 422, "unknown_field", "dimension"),
+        ({"model": "default"}, 422, "missing_field", "input"),
+    ],
+)
+def test_bad_input_is_refused_by_name(
+    http: httpx.Client, body: dict[str, Any], status: int, code: str | None, param: str | None
+) -> None:
+    found, error = refusal(http, body)
+    assert found == status, error
+    assert code is None or error["code"] == code
+    assert param is None or error["param"] == param
+    assert error["type"] == "invalid_request_error"
+    assert error["message"]
+
+
+def test_too_many_inputs(http: httpx.Client) -> None:
+    status, error = refusal(http, {"input": ["x"] * 3000})
+    assert status == 400
+    assert (error["code"], error["limit"], error["actual"]) == ("too_many_inputs", 2048, 3000)
+
+
+def test_as_many_inputs_as_allowed(http: httpx.Client) -> None:
+    document = ask(http, [f"text {number}" for number in range(2048)], encoding_format="base64")
+    assert [item["index"] for item in document["data"]] == list(range(2048))
+
+
+@pytest.mark.parametrize("header", ["0", "-1", "soon", "1.5"])
+def test_bad_deadline(http: httpx.Client, header: str) -> None:
+    response = http.post(
+        "/v1/embeddings", json={"input": "x"}, headers={"x-request-timeout-ms": header}
+    )
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "invalid_timeout"
+
+
+def test_passed_deadline(http: httpx.Client) -> None:
+    response = http.post(
+        "/v1/embeddings",
+        json={"input": "word " * 20_000},
+        headers={"x-request-timeout-ms": "1"},
+    )
+    assert response.status_code == 504, response.text
+    assert response.json()["error"]["code"] == "deadline_exceeded"
+
+
+def test_text_too_long_and_truncation(start_server: Any) -> None:
+    small = start_server(
+        LLN_MODELS="default",
+        LLN_ENGINE__MAX_TEXT_TOKENS="16",
+        LLN_ENGINE__MAX_SOFTMAX_TEXT_TOKENS="16",
+    )
+    text = " ".join(f"word{number % 10}" for number in range(40))
+    with httpx.Client(base_url=small.http_url, timeout=60) as http:
+        status, error = refusal(http, {"input": ["short", text]})
+        assert status == 400
+        assert (error["code"], error["param"], error["limit"]) == (
+            "text_too_long",
+            "input[1]",
+            16,
+        )
+        assert error["actual"] > 16
+        short, cut = ask(http, ["short", text], truncate="end")["data"]
+        assert "lln" not in short
+        dropped = cut["lln"]["dropped"]
+        assert cut["lln"]["tokens_embedded"] == 16
+        assert cut["lln"]["tokens"] == error["actual"]
+        assert dropped["end"] == len(text)
+        kept = text[: dropped["start"]]
+        expected = vectors(ask(http, kept))
+        np.testing.assert_allclose([cut["embedding"]], expected, atol=2e-6)
+        [cut] = ask(http, text, truncate="start")["data"]
+        assert cut["lln"]["dropped"]["start"] == 0

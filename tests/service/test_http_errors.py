@@ -1,0 +1,152 @@
+"""Whatever goes wrong before a handler runs is answered in the one envelope, with a request id."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+MEGABYTE = 1024 * 1024
+JSON = {"content-type": "application/json"}
+
+
+def error_of(response: httpx.Response) -> dict[str, Any]:
+    document = response.json()
+    assert list(document) == ["error"]
+    assert list(document["error"]) == ["message", "type", "code", "param", "limit", "actual"]
+    assert response.headers["x-request-id"]
+    error: dict[str, Any] = document["error"]
+    return error
+
+
+def post(http: httpx.Client, body: bytes, content_type: str = "application/json") -> httpx.Response:
+    headers = {"content-type": content_type} if content_type else {}
+    return http.post("/v1/embeddings", content=body, headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", "invalid_json"),
+        (b"{", "invalid_json"),
+        (b'{"input": NaN}', "invalid_json"),
+        (b'{"input": "a\xff"}', "invalid_utf8"),
+        (b'{"input": "\\ud800"}', "invalid_unicode"),
+    ],
+)
+def test_unreadable_body(http: httpx.Client, body: bytes, code: str) -> None:
+    response = post(http, body)
+    assert response.status_code == 400
+    assert error_of(response)["code"] == code
+
+
+@pytest.mark.parametrize("body", [b"[]", b"null", b'"text"', b"7"])
+def test_json_that_is_no_object(http: httpx.Client, body: bytes) -> None:
+    response = post(http, body)
+    assert response.status_code == 422
+    assert error_of(response)["code"] in ("invalid_field", "missing_field")
+
+
+@pytest.mark.parametrize("content_type", ["", "text/plain", "application/x-www-form-urlencoded"])
+def test_body_that_is_not_declared_json(http: httpx.Client, content_type: str) -> None:
+    response = post(http, b'{"input": "x"}', content_type)
+    assert response.status_code == 415
+    assert error_of(response)["code"] == "unsupported_media_type"
+
+
+def test_charset_beside_the_media_type_is_fine(http: httpx.Client) -> None:
+    response = post(http, b'{"input": "x"}', "application/json; charset=utf-8")
+    assert response.status_code == 200
+
+
+def test_unknown_route(http: httpx.Client) -> None:
+    response = http.get("/v1/nothing")
+    assert response.status_code == 404
+    assert error_of(response)["code"] == "route_not_found"
+
+
+def test_wrong_method(http: httpx.Client) -> None:
+    response = http.get("/v1/embeddings")
+    assert response.status_code == 405
+    assert response.headers["allow"] == "POST"
+    assert error_of(response)["code"] == "method_not_allowed"
+
+
+def pieces() -> Iterator[bytes]:
+    yield b'{"input": "'
+    for _ in range(50):
+        yield b"x" * MEGABYTE
+    yield b'"}'
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_body_of_fifty_megabytes(http: httpx.Client, chunked: bool) -> None:
+    body = pieces() if chunked else b"".join(pieces())
+    response = http.post("/v1/embeddings", content=body, headers=JSON)
+    assert response.status_code == 413
+    error = error_of(response)
+    assert (error["code"], error["limit"]) == ("body_too_large", 32 * MEGABYTE)
+    assert error["actual"] > 32 * MEGABYTE
+    assert http.get("/health/ready").status_code == 200
+
+
+@pytest.mark.parametrize("header", ["expect: 100-continue", "transfer-encoding: chunked"])
+def test_body_of_fifty_megabytes_by_curl(server: Any, tmp_path: Path, header: str) -> None:
+    body = tmp_path / "body.json"
+    body.write_bytes(b"".join(pieces()))
+    command = ["curl", "-sS", "-w", "\n%{http_code}", "-H", "content-type: application/json"]
+    command += ["-H", header, "--data-binary", f"@{body}", f"{server.http_url}/v1/embeddings"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    document, status = answer.stdout.rsplit("\n", 1)
+    assert status == "413"
+    assert json.loads(document)["error"]["code"] == "body_too_large"
+
+
+def test_memory_does_not_grow_with_refused_bodies(http: httpx.Client) -> None:
+    def resident() -> float:
+        page = http.get("/metrics").text
+        [line] = re.findall(r"^process_resident_memory_bytes (.+)$", page, re.MULTILINE)
+        return float(line)
+
+    def refused() -> int:
+        return http.post("/v1/embeddings", content=pieces(), headers=JSON).status_code
+
+    refused()
+    before = resident()
+    assert {refused() for _ in range(6)} == {413}
+    assert resident() - before < 64 * MEGABYTE
+
+
+@pytest.mark.parametrize(
+    ("offered", "taken"),
+    [("trace-42", True), ("a" * 129, False), ("two words", False), ("", False)],
+)
+def test_request_id(http: httpx.Client, server: Any, offered: str, taken: bool) -> None:
+    response = http.post(
+        "/v1/embeddings", json={"input": "hello"}, headers={"x-request-id": offered}
+    )
+    given = response.headers["x-request-id"]
+    assert (given == offered) is taken
+    assert re.fullmatch(r"[A-Za-z0-9._:/+=@-]{1,128}", given)
+    line = next(line for line in server.log().splitlines() if f'"{given}"' in line)
+    assert json.loads(line)["method"] == "POST /v1/embeddings"
+
+
+def test_log_has_figures_but_never_the_text(http: httpx.Client, server: Any) -> None:
+    secret = "xylophonist"
+    headers = {"x-request-id": "log-check"}
+    http.post("/v1/embeddings", json={"input": f"the {secret}"}, headers=headers)
+    http.post("/v1/embeddings", json={"input": 7, "truncate": secret})
+    lines = [json.loads(line) for line in server.log().splitlines()]
+    [line] = [line for line in lines if line.get("request_id") == "log-check"]
+    assert line["status"] == 200
+    assert line["tokens"] > 2
+    assert line["seconds"] > 0
+    assert line["model"] == "default"
+    assert secret not in server.log()

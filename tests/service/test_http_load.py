@@ -1,0 +1,122 @@
+"""Nobody goes unanswered: under load, when callers leave, and when the server is told to stop."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+import time
+from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+LONG = "A long text that keeps the device busy for a while. " * 1_000
+
+
+def embed(url: str, text: str, timeout_s: float = 120) -> httpx.Response:
+    return httpx.post(f"{url}/v1/embeddings", json={"input": text}, timeout=timeout_s)
+
+
+def metric(url: str, name: str) -> float:
+    page = httpx.get(f"{url}/metrics", timeout=60).text
+    [line] = [line for line in page.splitlines() if line.startswith(f"{name} ")]
+    return float(line.split()[-1])
+
+
+def wait_for(condition: Any, what: str, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.02)
+
+
+def test_two_hundred_at_once_none_lost(server: Any) -> None:
+    texts = [f"Text number {number} " + "word " * (number % 60) for number in range(200)]
+    barrier = threading.Barrier(len(texts))
+
+    def ask(text: str) -> httpx.Response:
+        barrier.wait()
+        return embed(server.http_url, text)
+
+    with ThreadPoolExecutor(len(texts)) as pool:
+        answers = list(pool.map(ask, texts))
+    assert Counter(answer.status_code for answer in answers) == {200: 200}
+    # Each caller got its own text's vector.
+    alone = embed(server.http_url, texts[123]).json()["data"][0]["embedding"]
+    assert answers[123].json()["data"][0]["embedding"] == pytest.approx(alone, abs=2e-6)
+
+
+def test_a_caller_who_leaves_frees_its_place(server: Any) -> None:
+    url = server.http_url
+    before = server.log().count('"code":"cancelled"')
+    with ThreadPoolExecutor(8) as pool:
+        left = [pool.submit(embed, url, LONG, timeout_s=0.5) for _ in range(8)]
+        assert all(isinstance(one.exception(), httpx.TimeoutException) for one in left)
+    wait_for(lambda: server.log().count('"code":"cancelled"') > before, "a cancelled request")
+    wait_for(lambda: metric(url, "lln_queue_depth") == 0, "an empty queue")
+    assert embed(url, "still here").status_code == 200
+
+
+@pytest.mark.slow
+def test_sigterm_answers_all_in_flight_then_exits_0(start_server: Any) -> None:
+    server = start_server(LLN_MODELS="default")
+    url = server.http_url
+    in_progress = 'lln_requests_in_progress{protocol="http"}'
+    with ThreadPoolExecutor(64) as pool:
+        asked: list[Future[httpx.Response]] = [
+            pool.submit(embed, url, f"{number} {LONG[:8_000]}") for number in range(60)
+        ]
+        wait_for(lambda: metric(url, in_progress) > 50, "requests in flight")
+        server.process.send_signal(signal.SIGTERM)
+        answers = [one.result() for one in asked]
+    assert Counter(answer.status_code for answer in answers) == {200: 60}
+    assert server.process.wait(60) == 0
+    assert '"event":"stopped"' in server.log()
+    assert "Traceback" not in server.log()
+
+
+@pytest.mark.slow
+def test_draining_is_not_ready_and_takes_no_connections(start_server: Any) -> None:
+    server = start_server(LLN_MODELS="default")
+    url = server.http_url
+    with ThreadPoolExecutor(4) as pool, httpx.Client(base_url=url) as watcher:
+        assert watcher.get("/health/ready").status_code == 200
+        asked = [pool.submit(embed, url, LONG) for _ in range(3)]
+        wait_for(lambda: metric(url, "lln_queue_depth") > 0, "work that waits")
+        server.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: '"event":"draining"' in server.log(), "the drain")
+        try:
+            ready = watcher.get("/health/ready").status_code
+        except httpx.TransportError:  # closed as idle: no load balancer sends here either
+            ready = 503
+        assert ready == 503
+        wait_for(lambda: _refuses_connections(url), "a closed port")
+        assert [one.result().status_code for one in asked] == [200] * 3
+    assert server.process.wait(60) == 0
+
+
+def _refuses_connections(url: str) -> bool:
+    try:
+        httpx.get(f"{url}/health/live", timeout=5)
+    except httpx.ConnectError:
+        return True
+    except httpx.TransportError:
+        return False
+    return False
+
+
+def test_full_queue_says_when_to_come_back(start_server: Any) -> None:
+    server = start_server(LLN_MODELS="default", LLN_ENGINE__MAX_QUEUE_TOKENS="12000")
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: embed(server.http_url, LONG), range(8)))
+    statuses = Counter(answer.status_code for answer in answers)
+    assert set(statuses) == {200, 429}, statuses
+    refused = next(answer for answer in answers if answer.status_code == 429)
+    assert re.fullmatch(r"[1-9]\d*", refused.headers["retry-after"])
+    error = refused.json()["error"]
+    assert error["code"] == "queue_full"
+    assert error["limit"] == 12_000
+    assert error["type"] == "rate_limit_error"

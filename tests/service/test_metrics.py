@@ -1,0 +1,161 @@
+"""Metrics: everything there before the first request, named and typed as promised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from engine.types import Accounting, Diagnosis, HeadValues, ModelInfo
+from service.metrics import Metrics
+
+PROMISED = {
+    "requests": "counter",
+    "request_seconds": "histogram",
+    "requests_in_progress": "gauge",
+    "queue_seconds": "histogram",
+    "compute_seconds": "histogram",
+    "tokens": "counter",
+    "request_tokens": "histogram",
+    "batch_tokens": "histogram",
+    "batch_sequences": "histogram",
+    "queue_depth": "gauge",
+    "queue_tokens": "gauge",
+    "units": "counter",
+    "failed_units": "counter",
+    "preemptions": "counter",
+    "oom_recoveries": "counter",
+    "truncated": "counter",
+    "cancelled": "counter",
+    "rejected": "counter",
+    "device_memory_bytes": "gauge",
+    "model_info": "gauge",
+    "attention_entropy": "gauge",
+    "attention_spectral_gap": "gauge",
+    "attention_temperature": "gauge",
+}
+
+MODEL = ModelInfo(
+    name="default",
+    family="bert",
+    attention=("lln_diag",) * 6,
+    dim=384,
+    num_layers=6,
+    num_heads=12,
+    max_tokens=1024,
+    position_table=512,
+    pooling="mean",
+    prompts={},
+    revision="abc",
+    calibration=None,
+    source="folder",
+    device="cpu",
+    dtype="float32",
+)
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+def samples(metrics: Metrics) -> list[Sample]:
+    page = metrics.expose().body.decode()
+    return [one for family in text_string_to_metric_families(page) for one in family.samples]
+
+
+def value(metrics: Metrics, name: str, labels: Mapping[str, str] | None = None) -> float:
+    found = metrics.registry.get_sample_value(f"lln_{name}", dict(labels or {}))
+    assert found is not None, f"lln_{name}{labels} is not there"
+    return found
+
+
+def test_all_are_there_with_help_before_the_first_request(metrics: Metrics) -> None:
+    page = metrics.expose().body.decode()
+    families = {family.name: family for family in text_string_to_metric_families(page)}
+    ours = {name.removeprefix("lln_") for name in families if name.startswith("lln_")}
+    assert ours == set(PROMISED)
+    for name, kind in PROMISED.items():
+        assert families[f"lln_{name}"].type == kind
+        assert families[f"lln_{name}"].documentation
+
+
+def test_series_of_routes_and_models_start_at_zero(metrics: Metrics) -> None:
+    metrics.start_methods("http", ["POST /v1/embeddings"])
+    metrics.start_models([MODEL])
+    labels = {"protocol": "http", "method": "POST /v1/embeddings", "code": "ok"}
+    assert value(metrics, "requests_total", labels) == 0
+    assert value(metrics, "tokens_total", {"model": "default"}) == 0
+    assert value(metrics, "units_total", {"kind": "batch"}) == 0
+    assert any(one.name == "lln_model_info" and one.value == 1 for one in samples(metrics))
+
+
+def test_request_tokens_reaches_sixteen_million(metrics: Metrics) -> None:
+    metrics.accepted(model="default", tokens=2**24)
+    assert value(metrics, "request_tokens_bucket", {"le": "1.6777216e+07"}) == 1
+    assert value(metrics, "request_tokens_bucket", {"le": "8.388608e+06"}) == 0
+
+
+def test_observer(metrics: Metrics) -> None:
+    metrics.accepted(model="default", tokens=7)
+    metrics.queue_changed(depth=3, tokens=21)
+    metrics.waited(seconds=0.2)
+    metrics.rejected(reason="queue_full")
+    metrics.truncated(model="default")
+    metrics.cancelled(reason="caller_left")
+    metrics.unit_finished(
+        unit="batch", model="default", sequences=3, tokens=21, compute_s=0.1, failed=True
+    )
+    assert value(metrics, "tokens_total", {"model": "default"}) == 7
+    assert value(metrics, "queue_depth") == 3
+    assert value(metrics, "queue_tokens") == 21
+    assert value(metrics, "queue_seconds_count") == 1
+    assert value(metrics, "rejected_total", {"reason": "queue_full"}) == 1
+    assert value(metrics, "truncated_total", {"model": "default"}) == 1
+    assert value(metrics, "cancelled_total", {"reason": "caller_left"}) == 1
+    assert value(metrics, "units_total", {"kind": "batch"}) == 1
+    assert value(metrics, "failed_units_total", {"kind": "batch"}) == 1
+    assert value(metrics, "compute_seconds_sum", {"kind": "batch"}) == pytest.approx(0.1)
+    assert value(metrics, "batch_tokens_sum") == 21
+    assert value(metrics, "batch_sequences_sum") == 3
+
+
+def test_request_finished(metrics: Metrics) -> None:
+    with metrics.in_progress("grpc"):
+        assert value(metrics, "requests_in_progress", {"protocol": "grpc"}) == 1
+    metrics.request_finished(protocol="grpc", method="Embed", code="queue_full", seconds=0.5)
+    labels = {"protocol": "grpc", "method": "Embed"}
+    assert value(metrics, "requests_total", {**labels, "code": "queue_full"}) == 1
+    assert value(metrics, "request_seconds_sum", labels) == pytest.approx(0.5)
+
+
+def test_diagnosed_sets_the_mean_of_each_layer(metrics: Metrics) -> None:
+    entropy = HeadValues(
+        instrument="entropy",
+        unit="bits",
+        method="exact",
+        values=((1.0, 3.0), (2.0, 4.0)),
+        error=None,
+        compute_s=0.1,
+    )
+    metrics.diagnosed(
+        Diagnosis(
+            model="default",
+            tokens=10,
+            layers=(0, 5),
+            heads=(0, 1),
+            attention=("lln_diag", "lln_diag"),
+            instruments=(entropy,),
+            accounting=Accounting(tokens=10, tokens_embedded=10),
+        )
+    )
+    assert value(metrics, "attention_entropy", {"model": "default", "layer": "0"}) == 2
+    assert value(metrics, "attention_entropy", {"model": "default", "layer": "5"}) == 3
+
+
+def test_openmetrics_when_asked_for(metrics: Metrics) -> None:
+    page = metrics.expose("application/openmetrics-text; version=1.0.0")
+    assert page.content_type.startswith("application/openmetrics-text")
+    assert page.body.endswith(b"# EOF\n")

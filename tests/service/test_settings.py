@@ -1,0 +1,101 @@
+"""Settings: read from the environment, frozen, and no misspelling goes unheard."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from engine.config import EngineConfig
+from service.settings import Settings, SettingsError, load_settings, setting_rows
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for row in setting_rows():
+        monkeypatch.delenv(row.variable, raising=False)
+
+
+def test_defaults_serve_the_lln_model_and_the_published_one() -> None:
+    assert load_settings().models == ("default", "sentence-transformers/all-MiniLM-L6-v2")
+
+
+def test_environment_reaches_server_and_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLN_HTTP_PORT", "8123")
+    monkeypatch.setenv("LLN_MODELS", "one, two,")
+    monkeypatch.setenv("LLN_ENGINE__MAX_BATCH_TOKENS", "4096")
+    settings = load_settings()
+    assert settings.http_port == 8123
+    assert settings.models == ("one", "two")
+    assert settings.engine == EngineConfig(max_batch_tokens=4096)
+
+
+def test_command_line_wins_over_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLN_HTTP_PORT", "8123")
+    assert load_settings(http_port=8124).http_port == 8124
+
+
+def test_frozen() -> None:
+    with pytest.raises(ValidationError):
+        load_settings().http_port = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("variable", "nearest"),
+    [
+        ("LLN_HTP_PORT", "LLN_HTTP_PORT"),
+        ("lln_htp_port", "LLN_HTTP_PORT"),
+        ("LLN_ENGINE__MAX_BATCH_TOKEN", "LLN_ENGINE__MAX_BATCH_TOKENS"),
+        ("LLN_ENGINE_DTYPE", "LLN_ENGINE__DTYPE"),
+        ("LLN_MODEL", "LLN_MODELS"),
+    ],
+)
+def test_unknown_variable_is_refused_with_the_nearest_name(
+    monkeypatch: pytest.MonkeyPatch, variable: str, nearest: str
+) -> None:
+    monkeypatch.setenv(variable, "1")
+    with pytest.raises(SettingsError) as refusal:
+        load_settings()
+    assert str(refusal.value) == f"unknown setting {variable}; did you mean {nearest}?"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("LLN_HTTP_PORT", "eighty"),
+        ("LLN_HTTP_PORT", "70000"),
+        ("LLN_MODELS", " , "),
+        ("LLN_LOG_FORMAT", "xml"),
+        ("LLN_REQUEST_TIMEOUT_S", "0"),
+        ("LLN_ENGINE__MAX_INPUTS", "0"),
+        ("LLN_ENGINE__MAX_INPUTS", "many"),
+    ],
+)
+def test_bad_value_is_refused_in_one_line_that_names_it(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SettingsError) as refusal:
+        load_settings()
+    message = str(refusal.value)
+    assert variable in message
+    assert "\n" not in message
+
+
+def test_other_programs_variables_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HTTP_PORT", "1")
+    monkeypatch.chdir(tmp_path)
+    Path(".env").write_text("LLN_HTTP_PORT=1\n")
+    assert load_settings().http_port == Settings.model_fields["http_port"].default
+
+
+def test_table_has_a_described_row_for_every_setting() -> None:
+    rows = {row.variable: row for row in setting_rows()}
+    expected = {f"LLN_{name.upper()}" for name in Settings.model_fields if name != "engine"}
+    expected |= {f"LLN_ENGINE__{part.name.upper()}" for part in fields(EngineConfig)}
+    assert set(rows) == expected
+    assert all(row.description for row in rows.values())
