@@ -23,10 +23,10 @@ from service.http import (
     models,
     tokenize,
 )
+from service.http.answers import ErrorAnswer
 from service.http.errors import install_error_handlers
 from service.http.incoming import Incoming
 from service.http.observe import Observe
-from service.http.schemas import ErrorEnvelope
 from service.jobs import BenchmarkJobs
 from service.metrics import Metrics
 from service.settings import Settings
@@ -48,7 +48,7 @@ def create_app(
         description="Embeddings of texts of any length, and diagnostics of their attention.",
         lifespan=_lifespan,
         openapi_url=None,  # served with the page in http/docs.py
-        responses={"4XX": {"model": ErrorEnvelope}, "5XX": {"model": ErrorEnvelope}},
+        responses={"4XX": {"model": ErrorAnswer}, "5XX": {"model": ErrorAnswer}},
     )
     app.state.settings = settings
     app.state.engine = engine

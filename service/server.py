@@ -35,6 +35,7 @@ def serve(settings: Settings) -> None:
         log_config=None,
         access_log=False,
         server_header=False,
+        timeout_keep_alive=75,  # longer than clients keep idle connections: they should close first
         timeout_graceful_shutdown=int(settings.engine.drain_timeout_s) + 1,
     )
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:

@@ -19,9 +19,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot, pad
+from torch.nn.functional import pad
 
 from engine.diagnostics.base import Effort, HeadView
+from engine.diagnostics.lapack import condition_numbers, eigenpairs
 from engine.diagnostics.rows import channel_exponents
 from kernels import attention
 
@@ -97,13 +98,13 @@ class BlockArnoldi:
     def ritz(self) -> Ritz:
         size = self.passes * self.width
         projection = self.projection[:, : size + self.width, :size].double().cpu()
-        values, vectors = torch.linalg.eig(projection[:, :size])
+        values, vectors = eigenpairs(projection[:, :size])
         largest = values.abs().argmax(-1)
         heads = torch.arange(len(largest))
         tails = vectors[heads, size - self.width :, largest]  # [H, width]
         beyond = projection[:, size:, size - self.width :].to(tails)
         residuals = torch.einsum("hij,hj->hi", beyond, tails).norm(dim=-1)
-        return Ritz(values.abs()[heads, largest], residuals, _conditions(vectors, largest))
+        return Ritz(values.abs()[heads, largest], residuals, condition_numbers(vectors, largest))
 
     def keep(self, heads: Tensor) -> None:
         """Go on with these heads alone."""
@@ -211,19 +212,6 @@ def _rounding_of_float32(view: HeadView) -> Tensor:
         largest = largest.maximum(queries.abs().amax((1, 2)) + keys.abs().amax((1, 2)))
     rounding: Tensor = 2 * torch.finfo(torch.float32).eps * largest
     return rounding.cpu()
-
-
-def _conditions(vectors: Tensor, which: Tensor) -> Tensor:
-    """1 / cosine of an eigenvalue's left and right eigenvectors: [H].
-
-    The columns of `vectors` have unit length, so this is the norm of one row of their inverse, for
-    which the triangular factor suffices (and never raises, as an LU factorisation might).
-    """
-    triangle: Tensor = torch.linalg.qr(vectors, mode="r").R
-    wanted = one_hot(which, vectors.shape[-1]).to(vectors.dtype).unsqueeze(-1)
-    row: Tensor = torch.linalg.solve_triangular(triangle.mT, wanted, upper=False)
-    norms: Tensor = row.squeeze(-1).norm(dim=-1)
-    return norms.nan_to_num(nan=torch.inf)
 
 
 def _stated_error(ritz: Ritz, rounding: Tensor) -> Tensor:

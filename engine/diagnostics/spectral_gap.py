@@ -17,6 +17,7 @@ from torch import Tensor
 
 from engine.diagnostics.arnoldi import second_moduli
 from engine.diagnostics.base import Effort, HeadView, Instrument, Reading
+from engine.diagnostics.lapack import eigenvalues
 from engine.diagnostics.rows import HeadRows, head_groups, lln_factors
 
 
@@ -56,8 +57,8 @@ def _dense_moduli(view: HeadView) -> Tensor:
 
 
 def _second_largest(matrices: Tensor) -> Tensor:
-    """Modulus of the second eigenvalue of every stochastic matrix: [H]. LAPACK, on the CPU."""
-    moduli = torch.linalg.eigvals(matrices.cpu()).abs()
+    """Modulus of the second eigenvalue of every stochastic matrix: [H]."""
+    moduli = eigenvalues(matrices).abs()
     padded = torch.nn.functional.pad(moduli, (0, 1))  # a 1 x 1 chain has a second eigenvalue of 0
     return padded.topk(2).values[:, 1]
 

@@ -89,21 +89,41 @@ class BlockDiagonalAttention:
 
 @dataclass(frozen=True)
 class LLNDiagAttention:
+    """LLN for what lies beyond a query's block, softmax for what lies within.
+
+    A sequence of one block has nothing beyond it: there Diag alone is the softmax it stands in
+    for, exactly, and LLN takes no share.
+    """
+
     parameters: LLNParameters
     kind: Attention = "lln_diag"
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
         lln = self.parameters
+        mix = self.mix_of(cu_seqlens)
+        if mix is None:
+            return BlockDiagonalAttention(lln)(q, k, v, cu_seqlens)
         return lln_diag_attention(
             *(q, k, v),
             alpha=lln.alpha,
             beta=lln.beta,
-            mix=lln.mix,
+            mix=mix,
             cu_seqlens=cu_seqlens,
             block_size=lln.block_size,
             num_sinks=lln.num_sinks,
             k_map=(None, lln.key_shift),
         )
+
+    def mix_of(self, cu_seqlens: Tensor) -> Tensor | None:
+        """LLN's share, (H,) or (T, H); None where no sequence is longer than one block."""
+        lengths = cu_seqlens.diff()
+        reaches_beyond = lengths > self.parameters.block_size
+        if not bool(reaches_beyond.any()):
+            return None
+        if bool((reaches_beyond | (lengths == 0)).all()):
+            return self.parameters.mix
+        by_token = reaches_beyond.repeat_interleave(lengths).unsqueeze(1)
+        return self.parameters.mix * by_token.to(self.parameters.mix.device)
 
 
 CALIBRATED: Mapping[

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -34,6 +34,14 @@ class Encoder:
 
     def __call__(self, ids: Tensor, bounds: Sequence[int], tap: Tap | None = None) -> Tensor:
         """States [T, W] of ids [T], which hold the sequences between consecutive bounds."""
+        for states in self.walk(ids, bounds, tap):
+            last = states
+        return last
+
+    def walk(
+        self, ids: Tensor, bounds: Sequence[int], tap: Tap | None = None
+    ) -> Iterator[Tensor]:
+        """The same, layer by layer: the states after each."""
         cu_seqlens = torch.tensor(bounds, dtype=torch.int32)
         x = self._embed(ids, bounds)
         for index, (layer, attend) in enumerate(
@@ -43,7 +51,7 @@ class Encoder:
             if tap is not None:
                 tap(index, q, k, v)
             x = self._finish(attend(q, k, v, cu_seqlens).flatten(1), x, layer)
-        return x
+            yield x
 
     def _embed(self, ids: Tensor, bounds: Sequence[int]) -> Tensor:
         words, table = self.weights.words, self.weights.positions

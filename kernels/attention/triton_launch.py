@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ from kernels.attention.triton_state import lln_state_kernel, merge_pieces_kernel
 
 SUPPORTED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-Map = tuple[Tensor, Tensor]
+Map = tuple[Tensor | None, Tensor]  # weight (None is the identity) and bias
 
 
 @dataclass(frozen=True)
@@ -67,13 +66,13 @@ class Span:
         return self.tiles == 1
 
 
-def state_tile(head_dim: int, dtype: torch.dtype, *, mapped: bool) -> StateTile:
+def state_tile(head_dim: int, dtype: torch.dtype, *, weight: bool) -> StateTile:
     """The same for every length, so that a sequence is always summed in the same order."""
     width = padded_head_dim(head_dim)
     single = dtype == torch.float32
-    channels = min(width, 64 if single or mapped else 128)
+    channels = min(width, 64 if single or weight else 128)
     if width == 256:
-        channels = 32 if single or mapped else 64
+        channels = 32 if single or weight else 64
     return StateTile(
         tokens=32 if single or width == 256 else 64,
         channels=channels,
@@ -88,18 +87,23 @@ def merge_tile(head_dim: int) -> MergeTile:
     return MergeTile(channels=max(1, 1024 // padded_head_dim(head_dim)))
 
 
-def output_tile(head_dim: int, dtype: torch.dtype, *, mapped: bool) -> OutputTile:
+def output_tile(head_dim: int, dtype: torch.dtype, *, weight: bool) -> OutputTile:
     """The same for every length, so that a query always meets its keys in the same order."""
     width = padded_head_dim(head_dim)
-    single = dtype == torch.float32
-    rows = 32 if single and width >= 128 else 64
-    channels = min(width, 128)
-    if single or mapped or width == 256:
-        channels = min(width, 32 if width == 256 else 64)
+    if dtype == torch.float32:
+        rows = 16 if width == 256 else 32
+        return OutputTile(
+            queries=rows,
+            keys=rows,
+            channels=min(width, 32 if width == 256 else 64),
+            sinks=16,
+            num_warps=4 if width <= 32 else 8,
+            num_stages=2,
+        )
     return OutputTile(
-        queries=rows,
-        keys=32 if width == 256 else 64 if width == 128 else rows,
-        channels=channels,
+        queries=64,
+        keys=32 if width == 256 else 64,
+        channels=min(width, 32 if width == 256 else 64 if weight else 128),
         sinks=16,
         num_warps=4 if width <= 64 else 8,
         num_stages=2,
@@ -163,9 +167,7 @@ def block_diagonal_forward(
     block_size: int,
     num_sinks: tuple[int, int],
 ) -> Tensor:
-    return _output(
-        q, k, v, cu_seqlens=cu_seqlens, block_size=block_size, num_sinks=num_sinks
-    )  # fmt: skip
+    return _output(q, k, v, cu_seqlens=cu_seqlens, block_size=block_size, num_sinks=num_sinks)
 
 
 def _state(
@@ -179,7 +181,8 @@ def _state(
 ) -> LLNState:
     num_rows, num_heads, head_dim = k.shape
     num_sequences = cu_seqlens.numel() - 1
-    tile = state_tile(head_dim, k.dtype, mapped=k_map is not None)
+    flags = _map_flags(k_map)
+    tile = state_tile(head_dim, k.dtype, weight=flags["weight"])
     k, v = _unit_stride(k), _unit_stride(v)
     state = LLNState(
         k.new_empty(num_sequences, num_heads, head_dim, dtype=torch.float32),
@@ -188,7 +191,8 @@ def _state(
     slots = num_slots(num_rows, num_sequences, tile.piece, 1)
     # Only a sequence of several pieces leaves any behind, and that takes more rows than a piece.
     kept = slots if num_rows > tile.piece else 0
-    peak, mass = k.new_empty(2, kept, num_heads, head_dim, dtype=torch.float32)
+    peak = k.new_empty(kept, num_heads, head_dim, dtype=torch.float32)
+    mass = torch.empty_like(peak)
     sums = k.new_empty(kept, num_heads, head_dim, head_dim, dtype=torch.float32)
     weight, bias = _map_operands(k_map, k)
     with _device_of(k):
@@ -197,7 +201,7 @@ def _state(
             slots * num_heads * triton.cdiv(head_dim, tile.channels),
             k, v, weight, bias, beta, cu_seqlens, *state, peak, mass, sums,
             num_sequences, num_heads, *k.stride()[:2], *v.stride()[:2], *beta.stride(),
-            **state_constants(head_dim, k.dtype, mapped=k_map is not None),
+            **state_constants(head_dim, k.dtype, **flags),
         )  # fmt: skip
         if kept:
             merge = merge_tile(head_dim)
@@ -205,7 +209,7 @@ def _state(
                 merge_pieces_kernel,
                 num_sequences * num_heads * triton.cdiv(head_dim, merge.channels),
                 peak, mass, sums, cu_seqlens, *state, num_heads,
-                **merge_constants(head_dim, k.dtype, mapped=k_map is not None),
+                **merge_constants(head_dim, tile.piece),
             )  # fmt: skip
     return state
 
@@ -232,7 +236,7 @@ def _output(
         block_size=block_size,
         lln=state is not None,
         sinks=any(num_sinks),
-        mapped=q_map is not None,
+        **_map_flags(q_map),
     )
     span = query_span(block_size or constants["BM"], constants["BM"])
     q = _unit_stride(q)
@@ -255,27 +259,30 @@ def _output(
     return out
 
 
-def state_constants(head_dim: int, dtype: torch.dtype, *, mapped: bool) -> dict[str, Any]:
+def state_constants(
+    head_dim: int, dtype: torch.dtype, *, weight: bool, bias: bool
+) -> dict[str, Any]:
     """Everything the state kernel is compiled for."""
-    tile = state_tile(head_dim, dtype, mapped=mapped)
+    tile = state_tile(head_dim, dtype, weight=weight)
     return {
         "PIECE": tile.piece,
         "D": head_dim,
         "BD": padded_head_dim(head_dim),
         "BC": tile.channels,
         "BT": tile.tokens,
-        "K_MAP": mapped,
+        "WEIGHT": weight,
+        "BIAS": bias,
         **_precision(dtype),
         "num_warps": tile.num_warps,
         "num_stages": tile.num_stages,
     }
 
 
-def merge_constants(head_dim: int, dtype: torch.dtype, *, mapped: bool) -> dict[str, Any]:
+def merge_constants(head_dim: int, piece: int) -> dict[str, Any]:
     """Everything the merging kernel is compiled for."""
     tile = merge_tile(head_dim)
     return {
-        "PIECE": state_tile(head_dim, dtype, mapped=mapped).piece,
+        "PIECE": piece,
         "D": head_dim,
         "BD": padded_head_dim(head_dim),
         "BC": tile.channels,
@@ -291,10 +298,11 @@ def output_constants(
     block_size: int | None,
     lln: bool,
     sinks: bool,
-    mapped: bool,
+    weight: bool,
+    bias: bool,
 ) -> dict[str, Any]:
     """Everything the output kernel is compiled for. Without a block size there is no Diag."""
-    tile = output_tile(head_dim, dtype, mapped=mapped)
+    tile = output_tile(head_dim, dtype, weight=weight)
     one_step = block_size is not None and query_span(block_size, tile.queries).is_one_tile
     return {
         "D": head_dim,
@@ -306,7 +314,8 @@ def output_constants(
         "BS": tile.sinks,
         "LLN": lln,
         "DIAG": block_size is not None,
-        "Q_MAP": mapped,
+        "WEIGHT": weight,
+        "BIAS": bias,
         "ONE_STEP": one_step,
         "SINKS": sinks,
         **_precision(dtype),
@@ -317,15 +326,18 @@ def output_constants(
 
 def _precision(dtype: torch.dtype) -> dict[str, Any]:
     return {
+        # Three tf32 products are as exact as one float32 product and run on tensor cores; "ieee"
+        # leaves them, keeps whole operands in registers and spills. 16-bit rows ignore this.
+        "PRECISION": "tf32x3",
         # A 16-bit number is exact in tf32, whose rounding of the weight is below the rows' own.
-        "MAP_PRECISION": "ieee" if dtype == torch.float32 else "tf32",
+        "MAP_PRECISION": "tf32x3" if dtype == torch.float32 else "tf32",
         # Triton's interpreter cannot multiply bfloat16.
         "UPCAST": triton.knobs.runtime.interpret and dtype == torch.bfloat16,
     }
 
 
 def _launch(
-    kernel: Any,  # noqa: ANN401 - Triton's kernels are untyped
+    kernel: Any,
     num_programs: int,
     *operands: object,
     **constants: object,
@@ -344,11 +356,18 @@ def _unit_stride(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _map_operands(affine: Map | None, absent: Tensor) -> Map:
+def _map_flags(affine: Map | None) -> dict[str, bool]:
+    return {
+        "weight": affine is not None and affine[0] is not None,
+        "bias": affine is not None,
+    }
+
+
+def _map_operands(affine: Map | None, absent: Tensor) -> tuple[Tensor, Tensor]:
     if affine is None:
         return absent, absent
     weight, bias = affine
-    return weight.contiguous(), bias.contiguous()
+    return absent if weight is None else weight.contiguous(), bias.contiguous()
 
 
 def _row_strides(x: Tensor | None) -> tuple[int, int]:

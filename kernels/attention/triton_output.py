@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from kernels.attention.triton_slots import locate
-from kernels.attention.triton_state import affine
+from kernels.attention.triton_state import project
 
 
 @triton.jit
@@ -22,6 +22,7 @@ def accumulate(
     b_acc,  # [BM, BD] sum of exp(score - peak) value so far
     b_score,  # [BM, BN] new scores, -inf where hidden; one in every first row is finite
     b_value,  # [BN, BD] their values
+    PRECISION: tl.constexpr,
 ):
     """One step of an online softmax."""
     b_new_peak = tl.maximum(b_peak, tl.max(b_score, 1))
@@ -29,7 +30,7 @@ def accumulate(
     b_weight = tl.exp(b_score - b_new_peak[:, None])
     b_mass = b_mass * b_shrink + tl.sum(b_weight, 1)
     b_acc = tl.dot(
-        b_weight.to(b_value.dtype), b_value, b_acc * b_shrink[:, None], input_precision="ieee"
+        b_weight.to(b_value.dtype), b_value, b_acc * b_shrink[:, None], input_precision=PRECISION
     )
     return b_new_peak, b_mass, b_acc
 
@@ -41,14 +42,16 @@ def read_state(
     m_rows,  # [BM] queries of this tile
     p_log_mass,  # one sequence and head's log s, float32 [D]
     p_value,  # the same one's kappa V [D, D]
-    p_weight,  # one head's query map, float32 [D, D]; unused without Q_MAP
-    p_bias,  # its bias, float32 [D]; unused without Q_MAP
+    p_weight,  # one head's query map, float32 [D, D]; unused without WEIGHT
+    p_bias,  # its bias, float32 [D]; unused without BIAS
     alpha,
     D: tl.constexpr,
     BD: tl.constexpr,
     BM: tl.constexpr,
     BC: tl.constexpr,
-    Q_MAP: tl.constexpr,
+    WEIGHT: tl.constexpr,
+    BIAS: tl.constexpr,
+    PRECISION: tl.constexpr,
     MAP_PRECISION: tl.constexpr,
 ):
     """softmax_c(alpha q_c + log s_c) @ kappa V, float32 [BM, BD]."""
@@ -59,22 +62,24 @@ def read_state(
     for i_c in range(0, D, BC):
         o_c = i_c + tl.arange(0, BC)
         m_c = o_c < D
-        if Q_MAP:
-            b_x = affine(b_q, p_weight, p_bias, o_c, D, BD, MAP_PRECISION)
+        if WEIGHT:
+            b_x = project(p_q_rows, m_rows, p_weight, o_c, D, BD, BM, BC, MAP_PRECISION)
         elif BC == BD:
             b_x = b_q.to(tl.float32)
         else:
             b_x = tl.load(
                 p_q_rows + o_c[None, :], mask=m_rows[:, None] & m_c[None, :], other=0.0
             ).to(tl.float32)
-        b_log_mass = tl.load(p_log_mass + o_c, mask=m_c, other=float("-inf"))
+        b_offset = tl.load(p_log_mass + o_c, mask=m_c, other=float("-inf"))
+        if BIAS:
+            b_offset += alpha * tl.load(p_bias + o_c, mask=m_c, other=0.0)
         b_value = tl.load(
             p_value + o_c[:, None] * D + o_d[None, :],
             mask=m_c[:, None] & (o_d < D)[None, :],
             other=0.0,
         ).to(b_q.dtype)  # [BC, BD]
-        b_score = alpha * b_x + b_log_mass[None, :]
-        b_peak, b_mass, b_acc = accumulate(b_peak, b_mass, b_acc, b_score, b_value)
+        b_score = alpha * b_x + b_offset[None, :]
+        b_peak, b_mass, b_acc = accumulate(b_peak, b_mass, b_acc, b_score, b_value, PRECISION)
     return b_acc / b_mass[:, None]
 
 
@@ -91,6 +96,7 @@ def attend(
     scale,
     D: tl.constexpr,
     BD: tl.constexpr,
+    PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
     """One step of Diag's softmax."""
@@ -101,9 +107,9 @@ def attend(
     if UPCAST:
         b_k = b_k.to(tl.float32)
         b_v = b_v.to(tl.float32)
-    b_score = tl.dot(b_q, tl.trans(b_k), input_precision="ieee") * scale  # [BM, BN]
+    b_score = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale  # [BM, BN]
     b_score = tl.where(m_visible, b_score, float("-inf"))
-    return accumulate(b_peak, b_mass, b_acc, b_score, b_v)
+    return accumulate(b_peak, b_mass, b_acc, b_score, b_v, PRECISION)
 
 
 @triton.jit
@@ -122,6 +128,7 @@ def attend_to_span(
     BM: tl.constexpr,
     BN: tl.constexpr,
     ONE_STEP: tl.constexpr,
+    PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
     """Diag's running softmax after the query's own block: every query has seen a key by then."""
@@ -135,15 +142,16 @@ def attend_to_span(
         m_n = o_n < num_keys
         m_visible = m_n[None, :] & (o_block[:, None] == (o_n // block_size)[None, :])
         b_peak, b_mass, b_acc = attend(
-            b_peak, b_mass, b_acc, b_q, p_k_rows, p_v_rows, m_n, m_visible, scale, D, BD, UPCAST
-        )
+            b_peak, b_mass, b_acc, b_q, p_k_rows, p_v_rows, m_n, m_visible, scale,
+            D, BD, PRECISION, UPCAST,
+        )  # fmt: skip
     else:
         # A span of more than one step is a single block: all its keys are visible.
         for i_n in range(0, num_keys, BN):
             m_n = o_n < num_keys - i_n
             b_peak, b_mass, b_acc = attend(
                 b_peak, b_mass, b_acc, b_q, p_k_rows + i_n * stride_kt, p_v_rows + i_n * stride_vt,
-                m_n, m_n[None, :], scale, D, BD, UPCAST,
+                m_n, m_n[None, :], scale, D, BD, PRECISION, UPCAST,
             )  # fmt: skip
     return b_peak, b_mass, b_acc
 
@@ -168,6 +176,7 @@ def attend_to_sinks(
     D: tl.constexpr,
     BD: tl.constexpr,
     BS: tl.constexpr,
+    PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
     """Diag's running softmax after the sinks outside the query's own block."""
@@ -184,7 +193,8 @@ def attend_to_sinks(
         )
         b_peak, b_mass, b_acc = attend(
             b_peak, b_mass, b_acc, b_q, p_k + o_n[:, None] * stride_kt,
-            p_v + o_n[:, None] * stride_vt, m_n, m_n[None, :] & m_outside, scale, D, BD, UPCAST,
+            p_v + o_n[:, None] * stride_vt, m_n, m_n[None, :] & m_outside, scale,
+            D, BD, PRECISION, UPCAST,
         )  # fmt: skip
     return b_peak, b_mass, b_acc
 
@@ -203,8 +213,8 @@ def lln_diag_kernel(
     p_out,  # out: [T, H, D], contiguous
     p_log_mass,  # log s of every sequence, float32 [B, H, D]; unused without LLN
     p_value,  # kappa V of every sequence [B, H, D, D]; unused without LLN
-    p_weight,  # query map's weight, float32 [H, D, D]; unused without Q_MAP
-    p_bias,  # query map's bias, float32 [H, D]; unused without Q_MAP
+    p_weight,  # query map's weight, float32 [H, D, D]; unused without WEIGHT
+    p_bias,  # query map's bias, float32 [H, D]; unused without BIAS
     p_alpha,  # float32 [B, H]; unused without LLN
     p_mix,  # LLN's share, float32 [T, H] by its strides; unused unless LLN and DIAG
     p_cu_seqlens,  # first packed row of every sequence, then T, int32 [B + 1]
@@ -235,9 +245,11 @@ def lln_diag_kernel(
     BS: tl.constexpr,
     LLN: tl.constexpr,
     DIAG: tl.constexpr,
-    Q_MAP: tl.constexpr,
+    WEIGHT: tl.constexpr,
+    BIAS: tl.constexpr,
     ONE_STEP: tl.constexpr,
     SINKS: tl.constexpr,
+    PRECISION: tl.constexpr,
     MAP_PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
@@ -271,7 +283,7 @@ def lln_diag_kernel(
             b_q, p_q_rows, m_m, p_log_mass + o_state * D, p_value + o_state * D * D,
             p_weight + i_h * D * D, p_bias + i_h * D,
             tl.load(p_alpha + i_b * stride_alpha_b + i_h * stride_alpha_h),
-            D, BD, BM, BC, Q_MAP, MAP_PRECISION,
+            D, BD, BM, BC, WEIGHT, BIAS, PRECISION, MAP_PRECISION,
         )  # fmt: skip
     if DIAG:
         p_k += i_h * stride_kh + i_begin * stride_kt
@@ -281,12 +293,12 @@ def lln_diag_kernel(
         o_block = o_span_m // block_size
         b_peak, b_mass, b_acc = attend_to_span(
             b_q, o_block, p_k + i_span * stride_kt, p_v + i_span * stride_vt, i_span_end - i_span,
-            block_size, scale, stride_kt, stride_vt, D, BD, BM, BN, ONE_STEP, UPCAST,
+            block_size, scale, stride_kt, stride_vt, D, BD, BM, BN, ONE_STEP, PRECISION, UPCAST,
         )  # fmt: skip
         if SINKS:
             b_peak, b_mass, b_acc = attend_to_sinks(
                 b_peak, b_mass, b_acc, b_q, o_block, p_k, p_v, i_span, length, block_size,
-                first_sinks, last_sinks, scale, stride_kt, stride_vt, D, BD, BS, UPCAST,
+                first_sinks, last_sinks, scale, stride_kt, stride_vt, D, BD, BS, PRECISION, UPCAST,
             )  # fmt: skip
         b_diag = b_acc / b_mass[:, None]
         if LLN:

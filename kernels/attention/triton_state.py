@@ -16,36 +16,40 @@ from kernels.attention.triton_slots import first_slot, locate
 
 
 @triton.jit
-def affine(
-    b_x,  # [BT, BD] rows
-    p_weight,  # one head's weight [D, D]
-    p_bias,  # one head's bias [D]
+def project(
+    p_rows,  # [BT, 1] where each row begins
+    m_rows,  # [BT] rows that exist
+    p_weight,  # one head's weight, float32 [D, D]
     o_c,  # [BC] the wanted output channels
     D: tl.constexpr,
     BD: tl.constexpr,
-    PRECISION: tl.constexpr,
+    BT: tl.constexpr,
+    BC: tl.constexpr,
+    MAP_PRECISION: tl.constexpr,
 ):
-    """Channels o_c of x W + b, float32."""
-    o_d = tl.arange(0, BD)
+    """Channels o_c of x W, float32 [BT, BC]."""
+    BK: tl.constexpr = min(BD, 64)
     m_c = o_c < D
-    b_w = tl.load(
-        p_weight + o_d[:, None] * D + o_c[None, :],
-        mask=(o_d < D)[:, None] & m_c[None, :],
-        other=0.0,
-    )  # [BD, BC]
-    b_bias = tl.load(p_bias + o_c, mask=m_c, other=0.0)
-    b_y = tl.dot(b_x.to(tl.float32), b_w, input_precision=PRECISION)
-    return b_y + b_bias[None, :]  # [BT, BC]
+    b_y = tl.zeros([BT, BC], tl.float32)
+    for i_k in range(0, D, BK):
+        o_k = i_k + tl.arange(0, BK)
+        m_k = o_k < D
+        b_x = tl.load(p_rows + o_k[None, :], mask=m_rows[:, None] & m_k[None, :], other=0.0)
+        b_w = tl.load(
+            p_weight + o_k[:, None] * D + o_c[None, :],
+            mask=m_k[:, None] & m_c[None, :],
+            other=0.0,
+        )  # [BK, BC]
+        b_y = tl.dot(b_x.to(tl.float32), b_w, b_y, input_precision=MAP_PRECISION)
+    return b_y
 
 
-@triton.jit(
-    do_not_specialize=["num_sequences", "num_heads", "stride_beta_b", "stride_beta_h"]
-)
+@triton.jit(do_not_specialize=["num_sequences", "num_heads", "stride_beta_b", "stride_beta_h"])
 def lln_state_kernel(
     p_k,  # keys [T, H, D]
     p_v,  # values [T, H, D]
-    p_weight,  # key map's weight, float32 [H, D, D]; unused without K_MAP
-    p_bias,  # key map's bias, float32 [H, D]; unused without K_MAP
+    p_weight,  # key map's weight, float32 [H, D, D]; unused without WEIGHT
+    p_bias,  # key map's bias, float32 [H, D]; unused without BIAS
     p_beta,  # float32 [B, H]
     p_cu_seqlens,  # first packed row of every sequence, then T, int32 [B + 1]
     p_log_mass,  # out: log s of sequences of one piece, float32 [B, H, D]
@@ -66,7 +70,9 @@ def lln_state_kernel(
     BD: tl.constexpr,
     BC: tl.constexpr,
     BT: tl.constexpr,
-    K_MAP: tl.constexpr,
+    WEIGHT: tl.constexpr,
+    BIAS: tl.constexpr,
+    PRECISION: tl.constexpr,
     MAP_PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
@@ -104,21 +110,13 @@ def lln_state_kernel(
         )  # [BT, BD]
         if UPCAST:
             b_v = b_v.to(tl.float32)
-        if K_MAP:
-            b_k = tl.load(
-                p_k + o_t[:, None] * stride_kt + o_d[None, :],
-                mask=m_t[:, None] & m_d[None, :],
-                other=0.0,
-            )  # [BT, BD]
-            b_x = affine(
-                b_k, p_weight + i_h * D * D, p_bias + i_h * D, o_c, D, BD, MAP_PRECISION
-            )
+        p_k_rows = p_k + o_t[:, None] * stride_kt
+        if WEIGHT:
+            b_x = project(p_k_rows, m_t, p_weight + i_h * D * D, o_c, D, BD, BT, BC, MAP_PRECISION)
         else:
-            b_x = tl.load(
-                p_k + o_t[:, None] * stride_kt + o_c[None, :],
-                mask=m_t[:, None] & m_c[None, :],
-                other=0.0,
-            ).to(tl.float32)
+            b_x = tl.load(p_k_rows + o_c[None, :], mask=m_t[:, None] & m_c[None, :], other=0.0).to(
+                tl.float32
+            )
         b_score = tl.where(m_t[:, None], beta * b_x, float("-inf"))  # [BT, BC]
         b_new_peak = tl.maximum(b_peak, tl.max(b_score, 0))
         b_shrink = tl.exp(b_peak - b_new_peak)
@@ -128,11 +126,14 @@ def lln_state_kernel(
             tl.trans(b_weight.to(b_v.dtype)),
             b_v,
             b_sum * b_shrink[:, None],
-            input_precision="ieee",
+            input_precision=PRECISION,
         )
         b_peak = b_new_peak
 
     o_channel = i_h * D + o_c
+    if BIAS:
+        # A bias multiplies all keys of a channel alike: it moves the peak and nothing else.
+        b_peak += beta * tl.load(p_bias + o_channel, mask=m_c, other=0.0)
     o_entry = o_channel[:, None] * D + o_d[None, :]
     m_entry = m_c[:, None] & m_d[None, :]
     if length <= PIECE:

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from service.errors import error_fields
+from service.http.answers import BenchmarkAnswer, BenchmarkList
 from service.http.dependencies import Engine, Jobs
 from service.http.json import JsonRoute, json_response
 from service.http.schemas import BenchmarkBody
@@ -16,7 +17,9 @@ from service.jobs import BenchmarkJob, BenchmarkPlan
 router = APIRouter(route_class=JsonRoute, tags=["benchmarks"])
 
 
-@router.post("/v1/benchmarks", status_code=202, summary="Start a benchmark")
+@router.post(
+    "/v1/benchmarks", response_model=BenchmarkAnswer, status_code=202, summary="Start a benchmark"
+)
 async def start_benchmark(body: BenchmarkBody, jobs: Jobs, engine: Engine) -> Response:
     """Answers at once with an id; runs take turns, and short requests go before them."""
     plan = BenchmarkPlan(
@@ -30,12 +33,16 @@ async def start_benchmark(body: BenchmarkBody, jobs: Jobs, engine: Engine) -> Re
     return json_response(job_document(job), 202, {"location": f"/v1/benchmarks/{job.id}"})
 
 
-@router.get("/v1/benchmarks", summary="List the benchmarks")
+@router.get("/v1/benchmarks", response_model=BenchmarkList, summary="List the benchmarks")
 async def list_benchmarks(jobs: Jobs) -> Response:
     return json_response({"object": "list", "data": [job_document(job) for job in jobs.list()]})
 
 
-@router.get("/v1/benchmarks/{benchmark_id}", summary="One benchmark and its rows so far")
+@router.get(
+    "/v1/benchmarks/{benchmark_id}",
+    response_model=BenchmarkAnswer,
+    summary="One benchmark and its rows so far",
+)
 async def get_benchmark(benchmark_id: str, jobs: Jobs) -> Response:
     return json_response(job_document(jobs.get(benchmark_id)))
 

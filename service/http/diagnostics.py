@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from engine.types import Diagnosis, HeadValues
+from service.http.answers import DiagnosticsAnswer
 from service.http.dependencies import Engine, Record, ServerMetrics, TimeoutS
 from service.http.json import JsonRoute, json_response
 from service.http.schemas import DiagnosticsBody
@@ -15,7 +16,9 @@ from service.http.vectors import accounting, server_timing
 router = APIRouter(route_class=JsonRoute, tags=["diagnostics"])
 
 
-@router.post("/v1/diagnostics", summary="Diagnose a text's attention")
+@router.post(
+    "/v1/diagnostics", response_model=DiagnosticsAnswer, summary="Diagnose a text's attention"
+)
 async def diagnostics(
     body: DiagnosticsBody,
     engine: Engine,

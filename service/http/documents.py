@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from engine.types import DocumentEmbedding
+from service.http.answers import DocumentAnswer
 from service.http.dependencies import Engine, Record, TimeoutS
 from service.http.json import JsonRoute, dump_list, json_response
 from service.http.schemas import DocumentBody, EncodingFormat
@@ -16,7 +17,7 @@ from service.http.vectors import accounting, encode_vector, server_timing, span,
 router = APIRouter(route_class=JsonRoute, tags=["embeddings"])
 
 
-@router.post("/v1/documents", summary="Embed one document")
+@router.post("/v1/documents", response_model=DocumentAnswer, summary="Embed one document")
 async def documents(
     body: DocumentBody, engine: Engine, timeout_s: TimeoutS, record: Record
 ) -> Response:

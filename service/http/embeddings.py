@@ -9,6 +9,7 @@ from fastapi import APIRouter, Response
 
 from engine.errors import InvalidInput
 from engine.types import Embedding, TextInput
+from service.http.answers import EmbeddingsAnswer
 from service.http.dependencies import Engine, Record, TimeoutS
 from service.http.json import JsonRoute, dump_list, json_response
 from service.http.schemas import EmbeddingsBody, EncodingFormat
@@ -17,7 +18,7 @@ from service.http.vectors import encode_vector, server_timing, span, usage
 router = APIRouter(route_class=JsonRoute, tags=["embeddings"])
 
 
-@router.post("/v1/embeddings", summary="Embed texts")
+@router.post("/v1/embeddings", response_model=EmbeddingsAnswer, summary="Embed texts")
 async def embeddings(
     body: EmbeddingsBody, engine: Engine, timeout_s: TimeoutS, record: Record
 ) -> Response:

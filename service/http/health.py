@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
+from starlette.responses import PlainTextResponse
 
 from engine.errors import EngineUnavailable
 from service.http.dependencies import Engine, ServerMetrics
@@ -26,7 +27,7 @@ async def ready(request: Request, engine: Engine) -> Response:
     return json_response({"status": "ready", "models": list(engine.models)})
 
 
-@router.get("/metrics", summary="Metrics for Prometheus")
+@router.get("/metrics", response_class=PlainTextResponse, summary="Metrics for Prometheus")
 async def metrics(request: Request, metrics: ServerMetrics) -> Response:
     page = metrics.expose(request.headers.get("accept", ""))
     return Response(page.body, media_type=page.content_type)

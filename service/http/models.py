@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from engine.types import ModelInfo
+from service.http.answers import ModelAnswer, ModelList
 from service.http.dependencies import Engine, ServerSettings
 from service.http.json import json_response
 from service.version import version_of
@@ -29,14 +30,14 @@ def model_document(info: ModelInfo, created: int) -> dict[str, Any]:
     return openai | asdict(info)
 
 
-@router.get("/v1/models", summary="List the models")
+@router.get("/v1/models", response_model=ModelList, summary="List the models")
 async def list_models(request: Request, engine: Engine) -> Response:
     created = request.app.state.started_at
     data = [model_document(info, created) for info in engine.models.values()]
     return json_response({"object": "list", "data": data})
 
 
-@router.get("/v1/models/{model:path}", summary="One model")
+@router.get("/v1/models/{model:path}", response_model=ModelAnswer, summary="One model")
 async def get_model(model: str, request: Request, engine: Engine) -> Response:
     return json_response(model_document(engine.resolve(model), request.app.state.started_at))
 

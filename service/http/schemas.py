@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from engine.errors import Quantity
 from engine.types import ChunkPlan, EmbedOptions
 
 _TEXT_OR_IDS = [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]
@@ -109,18 +108,3 @@ class BenchmarkBody(Body):
     )
     repeats: int = Field(3, ge=1, le=20)
     model: str | None = None
-
-
-class ErrorDetail(BaseModel):
-    """What went wrong, for people (message) and programs (the rest)."""
-
-    message: str
-    type: str
-    code: str
-    param: str | None
-    limit: Quantity | None
-    actual: Quantity | None
-
-
-class ErrorEnvelope(BaseModel):
-    error: ErrorDetail

@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
+from service.http.answers import TokenizeAnswer
 from service.http.dependencies import Engine, Record
 from service.http.json import JsonRoute, dump_list, json_response
 from service.http.schemas import TokenizeBody
@@ -13,7 +14,7 @@ from service.http.schemas import TokenizeBody
 router = APIRouter(route_class=JsonRoute, tags=["models"])
 
 
-@router.post("/v1/tokenize", summary="Tokenize a text")
+@router.post("/v1/tokenize", response_model=TokenizeAnswer, summary="Tokenize a text")
 async def tokenize(body: TokenizeBody, engine: Engine, record: Record) -> Response:
     """Token ids, their pieces and their character offsets in the text; (0, 0) if special."""
     model = record.model = engine.resolve(body.model).name

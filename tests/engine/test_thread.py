@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import logging
 import threading
 import time
 import weakref
@@ -295,6 +296,28 @@ async def test_only_the_guilty_of_a_batch_fail_and_each_with_its_own_exception()
 
 
 @on_loop
+async def test_who_left_during_a_failing_batch_is_not_run_again() -> None:
+    ran: list[list[int]] = []
+    begun, let_fail = threading.Event(), threading.Event()
+
+    def run(model: str, payloads: Sequence[int]) -> list[int]:
+        ran.append(list(payloads))
+        if len(payloads) > 1:
+            begun.set()
+            assert let_fail.wait(20)
+            raise RuntimeError("too many at once")
+        return squares(model, payloads)
+
+    async with running(run) as device:
+        stays, left = device.submit_all("m", [(1, 1), (2, 1)])
+        await asyncio.to_thread(begun.wait, 20)
+        left.cancel()
+        let_fail.set()
+        assert (await stays).value == 1
+    assert ran == [[1, 2], [1]]
+
+
+@on_loop
 async def test_one_wake_up_also_for_a_batch_run_again_singly() -> None:
     def never_two(model: str, payloads: Sequence[int]) -> list[int]:
         if len(payloads) > 1:
@@ -360,7 +383,12 @@ async def test_a_failed_run_lets_go_of_its_memory() -> None:
 
 
 @on_loop
-async def test_failures_nobody_reads_are_not_reported_as_forgotten() -> None:
+async def test_failures_nobody_reads_are_not_reported_as_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A log record would keep the error, and all it knows of, past this test's look at it.
+    monkeypatch.setattr(logging.getLogger("engine.thread"), "disabled", True)
+
     def fail(model: str, payloads: Sequence[int]) -> list[int]:
         raise RuntimeError("always")
 
@@ -492,7 +520,8 @@ async def test_a_full_queue_refuses_at_the_door_and_says_when_to_come_back() -> 
         with pytest.raises(QueueFull) as caught:
             device.submit("m", 5, 100_000)
         assert caught.value.retry_after_s is not None
-        assert caught.value.retry_after_s >= 3.5 * 0.05, "all 350 waiting tokens must go first"
+        # All 350 waiting tokens must go first, and no more than those.
+        assert 3.5 * 0.05 <= caught.value.retry_after_s < 10
         device.submit("m", 6, 50)
         gate.open.set()
         assert (await running_now).value == 4
@@ -652,9 +681,14 @@ async def test_stop_does_not_wait_for_callers_who_left() -> None:
     async with held(gate) as (device, _):
         waiting = device.submit("m", 1, 1)
         stopping = asyncio.create_task(device.stop(10))
-        gate.open.set()
+        await asyncio.sleep(0)
         waiting.cancel()
+        gate.open.set()
+        time.sleep(0.1)  # the thread comes back before this loop has noticed who left
+        started_at = time.monotonic()
         await stopping
+        assert time.monotonic() - started_at < 5
+    assert gate.ran == [[0]]
 
 
 @on_loop

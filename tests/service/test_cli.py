@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -13,8 +14,6 @@ import pytest
 
 
 def lln(*arguments: str, stdin: str = "", **settings: str) -> subprocess.CompletedProcess[str]:
-    import os
-
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LLN_")}
     return subprocess.run(
         [sys.executable, "-m", "service.cli", *arguments],

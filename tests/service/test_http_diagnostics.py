@@ -71,7 +71,7 @@ def test_bad_input(http: httpx.Client, fields: dict[str, Any], status: int) -> N
 
 
 def test_benchmark_runs_and_is_kept(http: httpx.Client) -> None:
-    plan = {
+    plan: dict[str, Any] = {
         "suite": "encoder",
         "lengths": [64, 128],
         "attentions": ["softmax", "lln_diag"],

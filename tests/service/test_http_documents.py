@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -49,7 +50,7 @@ def test_fixed_chunks_cover_the_text_in_order(http: httpx.Client, overlap: int) 
     assert [chunk["index"] for chunk in chunks] == list(range(len(chunks)))
     assert chunks[0]["characters"]["start"] == 0
     assert chunks[-1]["characters"]["end"] == len(TEXT)
-    for chunk, following in zip(chunks, chunks[1:], strict=False):
+    for chunk, following in pairwise(chunks):
         assert following["tokens"]["start"] == chunk["tokens"]["end"] - overlap
         assert chunk["tokens"]["end"] - chunk["tokens"]["start"] == 64
     for chunk in chunks:

@@ -1,0 +1,1 @@
+"""Making an LLN+Diag model of a softmax checkpoint."""

@@ -1,0 +1,159 @@
+"""Calibration without training: the numbers with which LLN+Diag comes closest to its teacher.
+
+The teacher reads real text. In every layer, from the teacher's own queries, keys and values, each
+head gets the alpha, beta and mix that bring mix * LLN + (1 - mix) * Diag nearest to the softmax
+output it replaces. The best mix has a closed form; alpha and beta are searched on a grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.checkpoint.calibration import Calibration
+from engine.errors import InvalidInput
+from engine.model.embedding_model import EmbeddingModel
+from engine.model.encoder import Encoder
+from kernels.attention import block_diagonal_attention, lln_attention, softmax_attention
+
+ALPHAS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
+BETAS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationPlan:
+    """What the calibrated model will look like, and on how much text it is measured."""
+
+    block_size: int = 256
+    num_sinks: tuple[int, int] = (1, 1)
+    sample_tokens: int = 512
+    num_samples: int = 64
+
+
+@dataclass(frozen=True)
+class _HeadFit:
+    """The best numbers found so far for each head of a layer."""
+
+    alpha: Tensor  # [H]
+    beta: Tensor  # [H]
+    mix: Tensor  # [H]
+    error: Tensor  # [H] squared distance to the teacher's output
+
+    def better_of(self, other: _HeadFit) -> _HeadFit:
+        wins = other.error < self.error
+        return _HeadFit(
+            *(
+                torch.where(wins, theirs, mine)
+                for mine, theirs in (
+                    (self.alpha, other.alpha),
+                    (self.beta, other.beta),
+                    (self.mix, other.mix),
+                    (self.error, other.error),
+                )
+            )
+        )
+
+
+@torch.no_grad()
+def calibrate(
+    teacher: EmbeddingModel,
+    texts: Sequence[str],
+    plan: CalibrationPlan = CalibrationPlan(),  # noqa: B008 - frozen
+    progress: Callable[[int, int], None] | None = None,
+) -> Calibration:
+    """Calibrates against a softmax model on real text."""
+    if set(teacher.info.attention) != {"softmax"}:
+        raise InvalidInput(
+            f"the teacher must attend by softmax, {teacher.name} has {teacher.info.attention}",
+            param="attention",
+        )
+    samples = _samples(teacher, texts, plan)
+    ids = torch.from_numpy(np.concatenate(samples)).to(teacher.encoder.device)
+    bounds = list(range(0, len(ids) + 1, plan.sample_tokens))
+    shifts, fits = [], []
+    for layer, (q, k, v) in enumerate(_layer_inputs(teacher.encoder, ids, bounds)):
+        shift = -k.mean(0)
+        shifts.append(shift)
+        fits.append(_fit_layer(q, k, v, shift, torch.tensor(bounds, dtype=torch.int32), plan))
+        if progress is not None:
+            progress(layer + 1, teacher.info.num_layers)
+    return Calibration(
+        alpha=torch.stack([fit.alpha for fit in fits]),
+        beta=torch.stack([fit.beta for fit in fits]),
+        mix=torch.stack([fit.mix for fit in fits]),
+        key_shift=torch.stack(shifts),
+        block_size=plan.block_size,
+        num_sinks=plan.num_sinks,
+        weights_sha256=teacher.checkpoint.sha256,
+    )
+
+
+def _samples(
+    teacher: EmbeddingModel, texts: Sequence[str], plan: CalibrationPlan
+) -> list[NDArray[np.int64]]:
+    """Windows of real text, spread over all of it, each between its own special tokens."""
+    tokenizer = teacher.tokenizer
+    content = np.concatenate(
+        [
+            item.ids[item.num_prefix : item.num_tokens - item.num_suffix]
+            for item in tokenizer.encode_batch(texts)
+        ]
+    )
+    size = plan.sample_tokens - tokenizer.num_special
+    windows = len(content) // size
+    if windows < plan.num_samples:
+        raise InvalidInput(
+            f"calibration needs {plan.num_samples * size} tokens of text, got {len(content)}",
+            code="too_little_text",
+            limit=plan.num_samples * size,
+            actual=len(content),
+        )
+    chosen = np.linspace(0, windows - 1, plan.num_samples).astype(int)
+    return [
+        tokenizer.encode_ids(content[index * size : (index + 1) * size]).ids.astype(np.int64)
+        for index in chosen
+    ]
+
+
+def _layer_inputs(
+    encoder: Encoder, ids: Tensor, bounds: Sequence[int]
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    seen: list[tuple[Tensor, Tensor, Tensor]] = []
+    for _ in encoder.walk(ids, bounds, tap=lambda _, q, k, v: seen.append((q, k, v))):
+        yield seen.pop()
+
+
+def _fit_layer(
+    q: Tensor, k: Tensor, v: Tensor, shift: Tensor, cu_seqlens: Tensor, plan: CalibrationPlan
+) -> _HeadFit:
+    target = softmax_attention(q, k, v, cu_seqlens=cu_seqlens)
+    diag = block_diagonal_attention(
+        *(q, k, v),
+        cu_seqlens=cu_seqlens,
+        block_size=plan.block_size,
+        num_sinks=plan.num_sinks,
+    )
+    best: _HeadFit | None = None
+    for alpha, beta in product(ALPHAS, BETAS):
+        lln = lln_attention(
+            q, k, v, alpha=alpha, beta=beta, cu_seqlens=cu_seqlens, k_map=(None, shift)
+        )
+        fit = _best_mix(alpha, beta, lln - diag, target - diag)
+        best = fit if best is None else best.better_of(fit)
+    assert best is not None, "the grid is not empty"
+    return best
+
+
+def _best_mix(alpha: float, beta: float, direction: Tensor, wanted: Tensor) -> _HeadFit:
+    """The mix in [0, 1] whose step along `direction` [T, H, D] comes nearest to `wanted`."""
+    along = (direction * wanted).sum((0, 2))
+    length = direction.square().sum((0, 2))
+    mix = (along / length.clamp_min(torch.finfo(length.dtype).tiny)).clamp(0, 1)
+    error = (mix[:, None] * direction - wanted).square().sum((0, 2))
+    return _HeadFit(torch.full_like(mix, alpha), torch.full_like(mix, beta), mix, error)

@@ -1,0 +1,76 @@
+"""Dense eigenvalue problems of moderate size, which LAPACK solves fastest on one thread.
+
+Its QR iterations meet at a barrier thousands of times; with several threads on cores that others
+use too, it was seen to take a hundred times longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from engine.errors import DeviceFailure
+
+Solution = TypeVar("Solution")
+
+
+_DidNotConverge: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
+_NOISE = (0, 1, 10, 100)  # units of rounding, tried in turn
+
+
+def eigenvalues(matrices: Tensor) -> Tensor:
+    """Of every matrix of a batch, complex, on the CPU: [..., n]."""
+    values: Tensor = _solve(torch.linalg.eigvals, matrices)
+    return values
+
+
+def eigenpairs(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Values and unit right eigenvectors as columns, complex, on the CPU: [..., n], [..., n, n]."""
+    values, vectors = _solve(torch.linalg.eig, matrices)
+    return values, vectors
+
+
+def _solve(solver: Callable[[Tensor], Solution], matrices: Tensor) -> Solution:
+    """LAPACK as it stands, or with noise of the size of rounding.
+
+    Its iteration may not converge for a matrix that is almost, but not exactly, of rank one, which
+    is what identical tokens give. Noise within its own backward error lets it through.
+    """
+    exact = matrices.double().cpu()
+    unit = torch.finfo(torch.float64).eps * exact.abs().amax((-2, -1), keepdim=True)
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(exact.shape, generator=generator, dtype=torch.float64)
+    for size in _NOISE:
+        with suppress(_DidNotConverge), _one_thread():
+            return solver(exact + size * unit * noise if size else exact)
+    raise DeviceFailure(f"no eigenvalues found for matrices of shape {tuple(exact.shape)}")
+
+
+def condition_numbers(vectors: Tensor, which: Tensor) -> Tensor:
+    """1 / cosine of left and right eigenvector of one eigenvalue a matrix: [batch].
+
+    The columns of `vectors` have unit length, so this is the norm of one row of their inverse, for
+    which the triangular factor suffices (and never raises, as an LU factorisation might). It is inf
+    for a defective eigenvalue.
+    """
+    size = vectors.shape[-1]
+    with _one_thread():
+        triangle: Tensor = torch.linalg.qr(vectors, mode="r").R
+        wanted = torch.eye(size, dtype=vectors.dtype)[which].unsqueeze(-1)
+        row: Tensor = torch.linalg.solve_triangular(triangle.mT, wanted, upper=False)
+    norms: Tensor = row.squeeze(-1).norm(dim=-1)
+    return norms.nan_to_num(nan=torch.inf)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,183 @@
+"""What answers hold, for openapi.json. Handlers write JSON directly; tests hold them to this."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict
+
+from engine.errors import Quantity
+
+VectorValue: TypeAlias = list[float] | str
+"""Numbers, or base64 of little-endian float32."""
+
+
+class Answer(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class SpanValue(Answer):
+    """A half-open range."""
+
+    start: int
+    end: int
+
+
+class Usage(Answer):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingNotes(Answer):
+    """There only if the text was cut, or if the model does not pool and the vector is a matrix."""
+
+    tokens: int | None = None
+    tokens_embedded: int | None = None
+    dropped: SpanValue | None = None
+    shape: list[int] | None = None
+
+
+class EmbeddingItem(Answer):
+    object: Literal["embedding"]
+    index: int
+    embedding: VectorValue | list[list[float]]
+    lln: EmbeddingNotes | None = None
+
+
+class EmbeddingsAnswer(Answer):
+    object: Literal["list"]
+    data: list[EmbeddingItem]
+    model: str
+    usage: Usage
+
+
+class AccountingValue(Answer):
+    """What the text cost, and the characters that truncation dropped."""
+
+    tokens: int
+    tokens_embedded: int
+    dropped: SpanValue | None
+    queue_s: float
+    compute_s: float
+
+
+class ChunkItem(Answer):
+    index: int
+    tokens: SpanValue
+    characters: SpanValue
+    vector: VectorValue
+
+
+class DocumentAnswer(Answer):
+    object: Literal["document_embedding"]
+    model: str
+    vector: VectorValue
+    chunks: list[ChunkItem]
+    accounting: AccountingValue
+    usage: Usage
+
+
+class TokenizeAnswer(Answer):
+    """Offsets are of characters in the text; special tokens have [0, 0]."""
+
+    model: str
+    count: int
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+    tokens: list[str]
+
+
+class Reading(Answer):
+    """One instrument: a value for each layer and head, and its error where it was sampled."""
+
+    unit: str
+    method: str
+    values: list[list[float | None]]
+    error: list[list[float | None]] | None
+    compute_s: float
+
+
+class DiagnosticsAnswer(Answer):
+    object: Literal["diagnosis"]
+    model: str
+    tokens: int
+    layers: list[int]
+    heads: list[int]
+    attention: list[str]
+    instruments: dict[str, Reading]
+    accounting: AccountingValue
+
+
+class ErrorDetail(Answer):
+    """What went wrong, for people (message) and programs (the rest)."""
+
+    message: str
+    type: str
+    code: str
+    param: str | None
+    limit: Quantity | None
+    actual: Quantity | None
+
+
+class ErrorAnswer(Answer):
+    error: ErrorDetail
+
+
+class BenchmarkRowValue(Answer):
+    attention: str
+    tokens: int
+    seconds: float
+    tokens_per_s: float
+    repeats: int
+
+
+class BenchmarkAnswer(Answer):
+    object: Literal["benchmark"]
+    id: str
+    state: Literal["queued", "running", "done", "failed"]
+    suite: str
+    lengths: list[int]
+    attentions: list[str]
+    repeats: int
+    model: str
+    created_at: float
+    started_at: float | None
+    finished_at: float | None
+    rows: list[BenchmarkRowValue]
+    machine: dict[str, str] | None
+    error: ErrorDetail | None
+
+
+class BenchmarkList(Answer):
+    object: Literal["list"]
+    data: list[BenchmarkAnswer]
+
+
+class ModelAnswer(Answer):
+    """OpenAI's four fields first."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    name: str
+    family: str
+    attention: list[str]
+    dim: int
+    num_layers: int
+    num_heads: int
+    max_tokens: int
+    position_table: int
+    pooling: str
+    prompts: dict[str, str]
+    revision: str
+    calibration: str | None
+    source: str
+    device: str
+    dtype: str
+    aliases: list[str]
+
+
+class ModelList(Answer):
+    object: Literal["list"]
+    data: list[ModelAnswer]

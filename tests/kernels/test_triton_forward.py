@@ -1,0 +1,301 @@
+"""The Triton forward kernels against the float64 reference."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.attention import reference
+from kernels.attention.reference import Map
+from kernels.attention.state import LLNState
+
+triton_launch = pytest.importorskip("kernels.attention.triton_launch")
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call, named by what is unusual about it."""
+
+    lengths: tuple[int, ...] = (63, 0, 130)
+    head_dim: int = 32
+    num_heads: int = 2
+    block_size: int = 64
+    sinks: tuple[int, int] = (0, 0)
+    gated: bool = False
+    weights: bool = False
+    biases: bool = False
+    scale: float = 1.0
+    dtype: torch.dtype = field(default=torch.float32)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    alpha: Tensor
+    beta: Tensor
+    mix: Tensor
+    cu_seqlens: Tensor
+    q_map: Map | None
+    k_map: Map | None
+
+    @property
+    def bounds(self) -> list[slice]:
+        return [slice(start, end) for start, end in pairwise(self.cu_seqlens.tolist())]
+
+
+def make_inputs(case: Case, seed: int = 0) -> Inputs:
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    rows, heads, dim = sum(case.lengths), case.num_heads, case.head_dim
+    per_sequence = (len(case.lengths), heads)
+    cu_seqlens = torch.tensor((0, *case.lengths)).cumsum(0, dtype=torch.int32)
+
+    def affine() -> Map | None:
+        if not case.biases:
+            return None
+        bias = random(heads, dim).to(DEVICE)
+        if not case.weights:
+            return None, bias
+        return (random(heads, dim, dim) / math.sqrt(dim)).to(DEVICE), bias
+
+    return Inputs(
+        q=(case.scale * random(rows, heads, dim)).to(DEVICE, case.dtype),
+        k=(case.scale * random(rows, heads, dim)).to(DEVICE, case.dtype),
+        v=random(rows, heads, dim).to(DEVICE, case.dtype),
+        alpha=(1 + 0.3 * random(*per_sequence)).to(DEVICE),
+        beta=(1 + 0.3 * random(*per_sequence)).to(DEVICE),
+        mix=random(*((rows, heads) if case.gated else (heads,))).sigmoid().to(DEVICE),
+        cu_seqlens=cu_seqlens.to(DEVICE),
+        q_map=affine(),
+        k_map=affine(),
+    )
+
+
+def run_lln_diag(inputs: Inputs, case: Case) -> Tensor:
+    out: Tensor = triton_launch.lln_diag_forward(
+        **vars(inputs), block_size=case.block_size, num_sinks=case.sinks
+    )
+    return out
+
+
+def expect_lln_diag(inputs: Inputs, case: Case) -> Tensor:
+    return reference.lln_diag_attention(
+        **vars(inputs), block_size=case.block_size, num_sinks=case.sinks
+    )
+
+
+def plain_lln_diag(inputs: Inputs, case: Case) -> Tensor:
+    """What ordinary torch operations in the inputs' own dtype give: the yardstick of rounding."""
+    out = torch.empty_like(inputs.v)
+    q = apply_map(inputs.q, inputs.q_map)
+    k = apply_map(inputs.k, inputs.k_map)
+    for index, rows in enumerate(inputs.bounds):
+        alpha, beta = (x[index, :, None].to(q.dtype) for x in (inputs.alpha, inputs.beta))
+        score = beta * k[rows]
+        pi = (alpha * q[rows] + score.logsumexp(0)).softmax(-1)
+        mean = torch.einsum("jhc,jhd->hcd", score.softmax(0), inputs.v[rows])
+        lln = torch.einsum("ihc,hcd->ihd", pi, mean)
+        diag = plain_diag(inputs.q[rows], inputs.k[rows], inputs.v[rows], case)
+        share = (inputs.mix[rows] if case.gated else inputs.mix).unsqueeze(-1).to(q.dtype)
+        out[rows] = share * lln + (1 - share) * diag
+    return out
+
+
+def plain_diag(q: Tensor, k: Tensor, v: Tensor, case: Case) -> Tensor:
+    sinks = reference.Sinks(*case.sinks)
+    visible = reference.visible_keys(q.shape[0], case.block_size, sinks, q.device)
+    score = torch.einsum("ihd,jhd->hij", q, k) / math.sqrt(case.head_dim)
+    return torch.einsum("hij,jhd->ihd", score.masked_fill(~visible, -math.inf).softmax(-1), v)
+
+
+def apply_map(x: Tensor, affine: Map | None) -> Tensor:
+    if affine is None:
+        return x
+    weight, bias = affine
+    if weight is not None:
+        x = torch.einsum("thc,hcd->thd", x, weight.to(x.dtype))
+    return x + bias.to(x.dtype)
+
+
+def assert_as_exact(found: Tensor, plain: Tensor, truth: Tensor) -> None:
+    """At most twice the error of plain torch, plus a last place of the largest value."""
+    assert found.dtype == plain.dtype
+    floor = torch.finfo(found.dtype).eps * float(truth.abs().max())
+    assert largest_error(found, truth) <= 2 * largest_error(plain, truth) + floor
+
+
+def largest_error(x: Tensor, truth: Tensor) -> float:
+    error = (x.double() - truth).abs().max()
+    assert bool(torch.isfinite(error)), "not every value was written, or one is not finite"
+    return float(error)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("head_dim", [16, 32, 60, 64, 128])
+def test_lln_diag_on_ragged_batches(head_dim: int, dtype: torch.dtype) -> None:
+    check_lln_diag(Case(head_dim=head_dim, dtype=dtype, sinks=(1, 1), block_size=32))
+
+
+@pytest.mark.parametrize("length", [1, 63, 500, 1000])
+def test_lln_diag_on_odd_lengths(length: int) -> None:
+    check_lln_diag(Case(lengths=(length,), num_heads=1))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(Case(block_size=16), id="many blocks a tile"),
+        pytest.param(Case(block_size=48), id="blocks that do not fill a tile"),
+        pytest.param(Case(block_size=80), id="blocks of uneven tiles"),
+        pytest.param(Case(block_size=512), id="blocks longer than the sequences"),
+        pytest.param(Case(block_size=128, sinks=(3, 2)), id="sinks inside and outside blocks"),
+        pytest.param(Case(lengths=(5, 1, 0, 2), sinks=(3, 4)), id="sinks that overlap"),
+        pytest.param(Case(lengths=(70,), sinks=(20, 0), block_size=16), id="many sinks"),
+        pytest.param(Case(gated=True), id="gate"),
+        pytest.param(Case(weights=True, biases=True, head_dim=60), id="maps"),
+        pytest.param(Case(biases=True), id="biases alone"),
+        pytest.param(
+            Case(lengths=(40,), head_dim=256, num_heads=1, weights=True, biases=True),
+            id="256 mapped",
+        ),
+        pytest.param(Case(lengths=(40,), head_dim=200, num_heads=1), id="200, channels in steps"),
+        pytest.param(Case(lengths=(*[0] * 130, 5, 3), num_heads=1), id="many sequences"),
+        pytest.param(Case(weights=True, biases=True, dtype=torch.bfloat16), id="bfloat16 maps"),
+        pytest.param(Case(block_size=128, gated=True, dtype=torch.float16), id="float16 gate"),
+    ],
+)
+def test_lln_diag_in_every_form(case: Case) -> None:
+    check_lln_diag(case)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale"), [(torch.float32, 60.0), (torch.bfloat16, 60.0), (torch.float16, 15.0)]
+)
+def test_scores_far_beyond_what_exp_can_hold(dtype: torch.dtype, scale: float) -> None:
+    case = Case(scale=scale, dtype=dtype)
+    assert float(make_inputs(case).k.exp().max()) == math.inf
+    check_lln_diag(case)
+
+
+def check_lln_diag(case: Case) -> None:
+    inputs = make_inputs(case)
+    assert_as_exact(
+        run_lln_diag(inputs, case), plain_lln_diag(inputs, case), expect_lln_diag(inputs, case)
+    )
+
+
+@pytest.mark.parametrize("sinks", [(0, 0), (1, 1)])
+def test_block_diagonal(sinks: tuple[int, int]) -> None:
+    case = Case(sinks=sinks)
+    inputs = make_inputs(case)
+    keywords = {"cu_seqlens": inputs.cu_seqlens, "block_size": 64, "num_sinks": sinks}
+    rows = (inputs.q, inputs.k, inputs.v)
+    plain = torch.cat([plain_diag(*(x[part] for x in rows), case) for part in inputs.bounds])
+    found = triton_launch.block_diagonal_forward(*rows, **keywords)
+    assert_as_exact(found, plain, reference.block_diagonal_attention(*rows, **keywords))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(Case(lengths=(2500, 0, 1024, 1025), head_dim=16, num_heads=1), id="pieces"),
+        pytest.param(Case(weights=True, biases=True), id="maps"),
+        pytest.param(Case(biases=True, head_dim=16, lengths=(1100, 0)), id="biases alone"),
+        pytest.param(Case(lengths=(0, 0)), id="nothing"),
+    ],
+)
+def test_lln_state_and_read(case: Case) -> None:
+    inputs = make_inputs(case)
+    state, truth = states(inputs)
+    torch.testing.assert_close(state.log_mass.double(), truth.log_mass, rtol=2e-6, atol=2e-6)
+    torch.testing.assert_close(state.value.double(), truth.value, rtol=0, atol=2e-6)
+    keywords = {
+        "alpha": inputs.alpha, "cu_seqlens": inputs.cu_seqlens, "q_map": inputs.q_map
+    }  # fmt: skip
+    found = triton_launch.lln_read_forward(inputs.q, state, **keywords)
+    expected = reference.lln_read(inputs.q, truth, **keywords)
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=4e-6)
+
+
+def states(inputs: Inputs) -> tuple[LLNState, LLNState]:
+    keywords = {
+        "beta": inputs.beta, "cu_seqlens": inputs.cu_seqlens, "k_map": inputs.k_map
+    }  # fmt: skip
+    found = triton_launch.lln_state_forward(inputs.k, inputs.v, **keywords)
+    return found, reference.lln_state(inputs.k, inputs.v, **keywords)
+
+
+@pytest.mark.parametrize("lengths", [(), (0,), (0, 0)])
+def test_nothing_to_do(lengths: tuple[int, ...]) -> None:
+    case = Case(lengths=lengths)
+    assert run_lln_diag(make_inputs(case), case).shape == (0, 2, 32)
+
+
+def test_slices_of_one_projection() -> None:
+    case = Case()
+    inputs = make_inputs(case)
+    fused = torch.stack([inputs.q, inputs.k, inputs.v], dim=1)
+    q, k, v = fused.unbind(1)
+    assert not q.is_contiguous()
+    found = run_lln_diag(replace(inputs, q=q, k=k, v=v), case)
+    assert torch.equal(found, run_lln_diag(inputs, case))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_sequence_is_the_same_whatever_shares_its_batch(dtype: torch.dtype) -> None:
+    case = Case(
+        lengths=(70, 0, 1100, 33), head_dim=16, num_heads=1, sinks=(1, 1), gated=True, dtype=dtype
+    )
+    inputs = make_inputs(case)
+    together = run_lln_diag(inputs, case)
+    assert torch.equal(together, run_lln_diag(inputs, case))
+    for index, rows in enumerate(inputs.bounds):
+        alone = run_lln_diag(only(inputs, index), replace(case, lengths=(rows.stop - rows.start,)))
+        assert torch.equal(together[rows], alone)
+
+
+def only(inputs: Inputs, index: int) -> Inputs:
+    """One sequence as a batch of its own."""
+    rows = inputs.bounds[index]
+    return replace(
+        inputs,
+        q=inputs.q[rows],
+        k=inputs.k[rows],
+        v=inputs.v[rows],
+        alpha=inputs.alpha[index : index + 1],
+        beta=inputs.beta[index : index + 1],
+        mix=inputs.mix[rows],
+        cu_seqlens=torch.tensor([0, rows.stop - rows.start], dtype=torch.int32, device=DEVICE),
+    )
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")  # the interpreter's maximum
+@pytest.mark.parametrize("broken", ["q", "k", "v"])
+def test_nan_stays_in_its_sequence_and_shows_there(broken: str) -> None:
+    case = Case(lengths=(40, 70, 50), num_heads=1, sinks=(1, 1))
+    inputs = make_inputs(case)
+    clean = run_lln_diag(inputs, case)
+    poisoned = getattr(inputs, broken).clone()
+    poisoned[45] = math.nan
+    found = run_lln_diag(replace(inputs, **{broken: poisoned}), case)
+    first, second, third = inputs.bounds
+    assert torch.equal(found[first], clean[first])
+    assert torch.equal(found[third], clean[third])
+    # A broken query is its own row's; a broken key or value reaches all that read the state.
+    hurt = found[45] if broken == "q" else found[second]
+    assert bool(hurt.isnan().all())

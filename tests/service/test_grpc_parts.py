@@ -1,0 +1,158 @@
+"""The parts of the gRPC face that need no server: packing, error metadata, ordered streams."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from engine.errors import InvalidInput, LLNError, QueueFull
+from engine.types import Vector
+from service.errors import ERROR_TABLE
+from service.grpc.conversions import vector_message
+from service.grpc.listeners import Listeners
+from service.grpc.status import error_message, error_metadata
+from service.grpc.streams import answer_in_order
+from service.pb.lln.v1 import embeddings_pb2
+
+FORMATS = [
+    (embeddings_pb2.VECTOR_FORMAT_FLOAT32, "<f4", 0.0),
+    (embeddings_pb2.VECTOR_FORMAT_FLOAT16, "<f2", 1e-3),
+    (embeddings_pb2.VECTOR_FORMAT_INT8, "i1", 0.5 / 127),
+]
+
+
+@pytest.mark.parametrize(("form", "dtype", "error"), FORMATS)
+@pytest.mark.parametrize("shape", [(1,), (384,), (7, 60)])
+def test_vector_message_round_trips(
+    form: embeddings_pb2.VectorFormat, dtype: str, error: float, shape: tuple[int, ...]
+) -> None:
+    rows: Vector = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    message = vector_message(rows, form)
+    numbers = np.frombuffer(message.data, dtype).reshape(tuple(message.shape)).astype(np.float32)
+    if message.scales:
+        numbers *= np.array(message.scales, np.float32).reshape(*shape[:-1], 1)
+
+    assert np.abs(numbers - rows).max() <= error * np.abs(rows).max() * 1.001
+
+
+def test_vector_message_of_zeros_in_int8() -> None:
+    message = vector_message(np.zeros((2, 3), np.float32), embeddings_pb2.VECTOR_FORMAT_INT8)
+    assert message.data == bytes(6)
+    assert list(message.scales) == [1.0, 1.0]
+
+
+def test_error_metadata_names_value_and_limit() -> None:
+    error = InvalidInput("no", code="too_many", param="input[3]", limit=3, actual="50 % ü\n")
+
+    assert dict(error_metadata(error)) == {
+        "lln-error-code": "too_many",
+        "lln-error-param": "input[3]",
+        "lln-error-limit": "3",
+        "lln-error-actual": "50 %25 %C3%BC%0A",
+    }
+    assert dict(error_metadata(QueueFull("full", retry_after_s=1.5)))["lln-retry-after-s"] == "1.5"
+
+
+@pytest.mark.parametrize("row", ERROR_TABLE, ids=lambda row: row.error.__name__)
+def test_error_message_has_the_status_of_the_table(row: Any) -> None:
+    message = error_message(row.error("text", actual=7))
+
+    assert message.status == row.grpc_code.value[0] != grpc.StatusCode.OK.value[0]
+    assert (message.code, message.message, message.actual) == (row.error.code, "text", "7")
+    assert not message.HasField("limit")
+
+
+def test_error_message_is_bounded() -> None:
+    message = error_message(LLNError("x" * 10**6, actual="y" * 10**6))
+    assert len(message.message) + len(message.actual) < 1_000
+
+
+class Pipe:
+    """A client as `answer_in_order` sees one: a source of numbers and a sink for answers."""
+
+    def __init__(self, num_requests: int) -> None:
+        self.num_requests = num_requests
+        self.num_read = 0
+        self.written: list[int] = []
+        self.taking = asyncio.Event()
+        self.stays_open = False
+
+    async def requests(self) -> AsyncIterator[int]:
+        for number in range(self.num_requests):
+            self.num_read += 1
+            yield number
+        if self.stays_open:
+            await asyncio.Event().wait()
+
+    async def write(self, answer: int) -> None:
+        await self.taking.wait()
+        self.written.append(answer)
+
+
+async def late_for_even_numbers(number: int) -> int:
+    await asyncio.sleep(0.02 if number % 2 == 0 else 0)
+    return number
+
+
+async def settle() -> None:
+    await asyncio.sleep(0.1)
+
+
+def run(pipe: Pipe, listeners: Listeners) -> asyncio.Task[bool]:
+    return asyncio.create_task(
+        answer_in_order(
+            pipe.requests(),
+            answer=late_for_even_numbers,
+            write=pipe.write,
+            listeners=listeners,
+            max_in_flight=4,
+        )
+    )
+
+
+def test_answer_in_order_reads_no_further_than_its_bound() -> None:
+    async def scenario() -> None:
+        pipe = Pipe(50)
+        answering = run(pipe, Listeners())
+        await settle()
+        assert pipe.num_read == 4
+        assert pipe.written == []
+        pipe.taking.set()
+        assert await answering
+        assert pipe.written == list(range(50))
+
+    asyncio.run(scenario())
+
+
+def test_answer_in_order_finishes_what_it_read_when_interrupted() -> None:
+    async def scenario() -> None:
+        pipe, listeners = Pipe(3), Listeners()
+        pipe.stays_open = True
+        answering = run(pipe, listeners)
+        await settle()
+        listeners.interrupt()
+        pipe.taking.set()
+        assert not await answering
+        assert pipe.written == [0, 1, 2]
+        assert not await run(Pipe(3), listeners)  # a stream that came too late
+
+    asyncio.run(scenario())
+
+
+def test_answer_in_order_leaves_no_task_behind_when_cancelled() -> None:
+    async def scenario() -> None:
+        pipe = Pipe(50)
+        answering = run(pipe, Listeners())
+        await settle()
+        answering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await answering
+        await settle()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(scenario())
