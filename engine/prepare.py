@@ -107,6 +107,16 @@ def check_options(options: EmbedOptions, model: EmbeddingModel) -> None:
     prompt_of(options, model)
 
 
+def check_pools(model: EmbeddingModel) -> None:
+    if model.checkpoint.pooling == "none":
+        raise InvalidInput(
+            f"{model.name} does not pool: it has token states, not one vector for a document",
+            code="model_does_not_pool",
+            param="model",
+            actual=model.name,
+        )
+
+
 def prompt_of(options: EmbedOptions, model: EmbeddingModel) -> str:
     """The prompt put before each text; empty where there is none."""
     prompts = model.checkpoint.prompts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
@@ -61,5 +61,5 @@ def _to_host(tensor: torch.Tensor) -> NDArray[np.float32]:
     return array
 
 
-def _pairs(bounds: Sequence[int]) -> zip[tuple[int, int]]:
-    return zip(bounds, bounds[1:], strict=False)
+def _pairs(bounds: Sequence[int]) -> pairwise[tuple[int, int]]:
+    return pairwise(bounds)

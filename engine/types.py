@@ -34,7 +34,7 @@ class EmbedOptions:
 
     normalize: bool = True
     truncate: Truncate = "error"
-    """What to do with a text beyond the model's limit: refuse it, drop its start or drop its end."""
+    """A text beyond the model's limit: refuse it, drop its start or drop its end."""
 
 
 @dataclass(frozen=True, kw_only=True)

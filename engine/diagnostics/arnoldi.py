@@ -1,9 +1,9 @@
 """|lambda_2| of long texts by block Arnoldi on the centred operator C P, C = I - 1 1^T / N.
 
 C P has the spectrum of P with lambda_1 = 1 replaced by 0, so lambda_2 is its largest eigenvalue.
-An attention call takes a head's width of vectors at the price of one, hence a block of them: each
-pass is one call for all heads, in linear memory. The eigenvalues of the projection onto the Krylov
-space (Ritz values) converge to those of C P.
+Each pass is one call of the attention operator for all heads, in linear memory; a call takes as
+many vectors as a head is wide at about the price of one. The eigenvalues of the projection onto the
+Krylov space (Ritz values) converge to those of C P.
 
 The stated error is first-order and cautious: the residual of the Ritz pair, plus what rounding of
 the scores may do to P, times the eigenvalue's condition number within the Krylov space. Heads that
@@ -29,10 +29,15 @@ from kernels import attention
 BASIS_BYTES = 512 * 2**20
 """The Krylov bases held at once; heads are taken in groups, and passes end, to stay below it."""
 
-_MAX_WIDTH = 32
-"""Vectors a pass. More only makes the projected eigenproblem larger."""
+_MIN_WIDTH, _MAX_WIDTH = 4, 32
+_TOKENS_A_VECTOR = {"softmax": 128}
+_TOKENS_A_VECTOR_IF_LINEAR = 256
+"""Vectors a pass. One a pass gives the highest degree for a basis, and so the smallest projected
+eigenproblem; many save passes, which counts once a pass over the text costs more than that."""
 
-_FIRST_CHECK = 4
+_CHECK_EVERY = 64
+"""Basis vectors between two looks at the eigenvalues."""
+
 _ROUNDING_SHARE = 0.1
 """float32 is used where its rounding may cost at most this share of the tolerance."""
 
@@ -40,7 +45,6 @@ _ROUNDING_SHARE = 0.1
 class SecondModuli(NamedTuple):
     moduli: Tensor  # [H] float64
     errors: Tensor  # [H] float64
-    method: str
 
 
 class Ritz(NamedTuple):
@@ -58,7 +62,7 @@ def second_moduli(view: HeadView, effort: Effort) -> SecondModuli:
     dtype = torch.float32 if is_fine else torch.float64
     if not is_fine:
         rounding = torch.zeros_like(rounding)
-    moduli, errors, passes = torch.zeros_like(rounding), torch.ones_like(rounding), 0
+    moduli, errors = torch.zeros_like(rounding), torch.ones_like(rounding)
     for heads in _head_groups(view, effort, dtype):
         iteration = BlockArnoldi(view.only(heads), effort, dtype)
         unsettled = torch.tensor(heads)
@@ -67,13 +71,12 @@ def second_moduli(view: HeadView, effort: Effort) -> SecondModuli:
             ritz = iteration.ritz()
             moduli[unsettled] = ritz.moduli
             errors[unsettled] = _stated_error(ritz, rounding[unsettled])
-            passes = max(passes, iteration.passes)
             inexact = (errors[unsettled] > effort.tolerance).nonzero().flatten()
             if len(inexact) == 0 or iteration.passes == iteration.max_passes:
                 break
             iteration.keep(inexact)
             unsettled = unsettled[inexact]
-    return SecondModuli(moduli, errors, _method(passes, dtype))
+    return SecondModuli(moduli, errors)
 
 
 class BlockArnoldi:
@@ -92,7 +95,7 @@ class BlockArnoldi:
     def run_to_check(self) -> None:
         """Grow until the next pass at which looking at the eigenvalues is worth its cost."""
         self._extend()
-        while self.passes < self.max_passes and (self.passes < _FIRST_CHECK or self.passes % 2):
+        while self.passes < self.max_passes and self.passes * self.width % _CHECK_EVERY:
             self._extend()
 
     def ritz(self) -> Ritz:
@@ -183,14 +186,17 @@ def _head_groups(view: HeadView, effort: Effort, dtype: torch.dtype) -> Iterator
 
 
 def _width(view: HeadView) -> int:
-    return min(_MAX_WIDTH, view.head_size, view.num_tokens)
+    per_vector = _TOKENS_A_VECTOR.get(view.attention, _TOKENS_A_VECTOR_IF_LINEAR)
+    wanted = 1 << max(view.num_tokens // per_vector, 1).bit_length() - 1
+    return min(max(wanted, _MIN_WIDTH), _MAX_WIDTH, view.head_size, view.num_tokens)
 
 
 def _max_passes(view: HeadView, effort: Effort, dtype: torch.dtype) -> int:
-    """As many as asked for, as the space has dimensions for and as one head's basis may hold."""
-    in_space = view.num_tokens // _width(view) - 1
+    """As many as the effort allows, the space has dimensions for and one head's basis may hold."""
+    width = _width(view)
+    columns = min(effort.max_basis, view.num_tokens - width)
     in_memory = BASIS_BYTES // _block_bytes(view, dtype) - 1
-    return max(1, min(effort.max_passes, in_space, in_memory))
+    return max(1, min(columns // width, in_memory))
 
 
 def _block_bytes(view: HeadView, dtype: torch.dtype) -> int:
@@ -218,8 +224,3 @@ def _stated_error(ritz: Ritz, rounding: Tensor) -> Tensor:
     """At most 1, which says nothing: |lambda_2| lies in [0, 1]."""
     error = (ritz.residuals + rounding) * ritz.conditions
     return error.nan_to_num(nan=1.0).clamp_max(1.0)
-
-
-def _method(passes: int, dtype: torch.dtype) -> str:
-    name = str(dtype).removeprefix("torch.")
-    return f"block Arnoldi: at most {passes} passes, {name}; error: residual x condition number"

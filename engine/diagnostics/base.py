@@ -88,10 +88,15 @@ class HeadView:
 
     def visible_keys(self, block: int) -> Tensor:
         """The keys that Diag shows to every query of a block: its own and the sinks, each once."""
-        position = torch.arange(self.num_tokens, device=self.q.device)
         first, last = self.num_sinks
-        sink = (position < first) | (position >= self.num_tokens - last)
-        return (sink | (position // self.block_size == block)).nonzero().flatten()
+        start, length = block * self.block_size, self.num_tokens
+        keys = {
+            *range(first),
+            *range(start, start + self.block_size),
+            *range(length - last, length),
+        }
+        seen = sorted(key for key in keys if 0 <= key < length)
+        return torch.tensor(seen, device=self.q.device)
 
     def only(self, heads: Sequence[int]) -> HeadView:
         """The same view of some heads."""
@@ -124,8 +129,8 @@ class Effort:
     tolerance: float = 1e-3
     """Iteration stops when the stated error of |lambda_2|, which is cautious, is below this."""
 
-    max_passes: int = 12
-    """Iteration also stops after this many passes of the whole attention."""
+    max_basis: int = 384
+    """Iteration also stops when its basis has this many vectors a head."""
 
     seed: int = 0
     """Of the sampled rows and of the iteration's first vectors: same text, same reading."""

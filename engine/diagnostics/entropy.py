@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.diagnostics.base import Effort, HeadView, Instrument, Reading
-from engine.diagnostics.rows import HeadRows, Tile, head_groups, row_tiles
+from engine.diagnostics.rows import HeadRows, block_runs, head_groups, row_tiles
 
 _SMALLEST = torch.finfo(torch.float64).tiny
 
@@ -59,23 +59,30 @@ def _row_entropies(view: HeadView, rows: Tensor) -> Tensor:
     )
     for heads in head_groups(view):
         group = HeadRows(view.only(heads))
-        for tile in row_tiles(group.view, rows):
-            entropies[heads[0] : heads[-1] + 1, tile.positions] = _tile_entropies(group, tile)
+        for tile in row_tiles(group.view, len(rows)):
+            entropies[heads[0] : heads[-1] + 1, tile] = _tile_entropies(group, rows[tile])
     return entropies
 
 
-def _tile_entropies(group: HeadRows, tile: Tile) -> Tensor:
-    """[H, rows of the tile]."""
+def _tile_entropies(group: HeadRows, rows: Tensor) -> Tensor:
+    """[H, rows]."""
     match group.view.attention:
         case "softmax":
-            return entropy_of_scores(group.scores(tile.rows))
+            return entropy_of_scores(group.scores(rows))
         case "block_diagonal":
-            visible = group.view.visible_keys(tile.block)
-            return entropy_of_scores(group.scores(tile.rows, visible))
+            return _entropies_within_blocks(group, rows)
         case "lln":
-            return entropy_of_probabilities(group.lln(tile.rows))
+            return entropy_of_probabilities(group.lln(rows))
         case "lln_diag":
-            return entropy_of_probabilities(group.lln_diag(tile.rows, tile.block))
+            return entropy_of_probabilities(group.lln_diag(rows))
+
+
+def _entropies_within_blocks(group: HeadRows, rows: Tensor) -> Tensor:
+    parts = [
+        entropy_of_scores(group.scores(rows[run.positions], group.view.visible_keys(run.block)))
+        for run in block_runs(group.view, rows)
+    ]
+    return torch.cat(parts, dim=1)
 
 
 def entropy_of_scores(scores: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from engine.diagnostics.base import HeadMap, HeadView
 
 TILE_BYTES = 4 * 2**20
 _ROWS_WORTH_A_TILE = 64
+_MIN_ROWS = 8  # a tile of fewer would read all keys for next to nothing
 _FLOAT64_BYTES = 8
 
 
@@ -46,36 +48,50 @@ class HeadRows:
         assert self.factors is not None, "this kind of attention has no LLN branch"
         return torch.bmm(self.factors.pi[:, rows], self.factors.kappa)
 
-    def diag(self, rows: Tensor, block: int) -> tuple[Tensor, Tensor]:
-        """The keys a block sees, and how these rows of it spread over them: [H, rows, keys]."""
-        visible = self.view.visible_keys(block)
-        return visible, self.scores(rows, visible).softmax(-1)
-
-    def lln_diag(self, rows: Tensor, block: int) -> Tensor:
-        """These rows, all of one block, of mix * LLN + (1 - mix) * Diag: [H, rows, N]."""
+    def lln_diag(self, rows: Tensor) -> Tensor:
+        """These rows of mix * LLN + (1 - mix) * Diag: [H, rows, N]."""
         assert self.mix is not None, "this kind of attention has no mix"
         mix = self.mix[:, rows]  # [H, rows, 1]
-        visible, diag = self.diag(rows, block)
-        return self.lln(rows).mul_(mix).index_add_(2, visible, diag.mul_(1 - mix))
+        mixed = self.lln(rows).mul_(mix)
+        self._add_diag(mixed, rows, 1 - mix)
+        return mixed
 
-    def matrix(self) -> Tensor:
-        """All rows at once, for short texts alone: [H, N, N]."""
-        length = self.view.num_tokens
-        tiles = row_tiles(self.view, torch.arange(length, device=self.q.device))
-        return torch.cat([self._full_rows(tile) for tile in tiles], dim=1)
-
-    def _full_rows(self, tile: Tile) -> Tensor:
+    def full(self, rows: Tensor) -> Tensor:
+        """These rows of the attention matrix, whatever its kind: [H, rows, N]."""
         match self.view.attention:
             case "softmax":
-                return self.scores(tile.rows).softmax(-1)
+                return self.scores(rows).softmax(-1)
             case "lln":
-                return self.lln(tile.rows)
+                return self.lln(rows)
             case "lln_diag":
-                return self.lln_diag(tile.rows, tile.block)
+                return self.lln_diag(rows)
             case "block_diagonal":
-                visible, diag = self.diag(tile.rows, tile.block)
-                empty = diag.new_zeros(*diag.shape[:2], self.view.num_tokens)
-                return empty.index_copy_(2, visible, diag)
+                empty = self.q.new_zeros(len(self.q), len(rows), self.view.num_tokens)
+                self._add_diag(empty, rows, torch.ones_like(empty[..., :1]))
+                return empty
+
+    def _add_diag(self, matrix: Tensor, rows: Tensor, share: Tensor) -> None:
+        """Add share * Diag to these rows of a matrix, block by block, in place."""
+        for run in block_runs(self.view, rows):
+            visible = self.view.visible_keys(run.block)
+            diag = self.scores(rows[run.positions], visible).softmax(-1)
+            matrix[:, run.positions].index_add_(2, visible, diag * share[:, run.positions])
+
+
+class BlockRun(NamedTuple):
+    """Neighbouring rows of one block."""
+
+    block: int
+    positions: slice
+
+
+def block_runs(view: HeadView, rows: Tensor) -> Iterator[BlockRun]:
+    """Ascending rows, cut where a block ends."""
+    blocks, counts = np.unique(rows.cpu().numpy() // view.block_size, return_counts=True)
+    start = 0
+    for block, count in zip(blocks.tolist(), counts.tolist(), strict=True):
+        yield BlockRun(block, slice(start, start + count))
+        start += count
 
 
 def lln_factors(view: HeadView) -> Factors:
@@ -96,25 +112,12 @@ def head_groups(view: HeadView) -> Iterator[list[int]]:
         yield list(range(start, min(start + size, view.num_heads)))
 
 
-class Tile(NamedTuple):
-    """Rows of one block, and where their results belong."""
-
-    rows: Tensor
-    block: int
-    positions: slice
-
-
-def row_tiles(view: HeadView, rows: Tensor) -> Iterator[Tile]:
-    """Ascending rows cut into tiles that fit TILE_BYTES and stay within a block."""
-    most = max(1, TILE_BYTES // (view.num_heads * _row_bytes(view)))
-    block_size = view.block_size if view.has_blocks else view.num_tokens
-    counts = torch.bincount(rows // block_size, minlength=view.num_blocks)
-    start = 0
-    for block, count in enumerate(counts.tolist()):
-        for first in range(start, start + count, most):
-            positions = slice(first, min(first + most, start + count))
-            yield Tile(rows[positions], block, positions)
-        start += count
+def row_tiles(view: HeadView, num_rows: int) -> Iterator[slice]:
+    """So many rows cut into tiles that fit TILE_BYTES, or have a few rows."""
+    fitting = TILE_BYTES // (view.num_heads * _row_bytes(view))
+    size = max(_MIN_ROWS, fitting)
+    for start in range(0, num_rows, size):
+        yield slice(start, min(start + size, num_rows))
 
 
 def _row_bytes(view: HeadView) -> int:

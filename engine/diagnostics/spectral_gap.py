@@ -34,7 +34,9 @@ def measure_spectral_gap(view: HeadView, effort: Effort) -> Reading:
     if view.num_tokens <= effort.max_dense_tokens:
         return _exactly(1 - _dense_moduli(view), "exact: eigenvalues of the N x N matrix")
     found = second_moduli(view, effort)
-    return _reading(1 - found.moduli, found.errors, found.method)
+    return _reading(
+        1 - found.moduli, found.errors, "block Arnoldi; error: residual x condition number"
+    )
 
 
 def _falls_apart(view: HeadView) -> bool:
@@ -52,8 +54,9 @@ def _lln_moduli(view: HeadView) -> Tensor:
 
 
 def _dense_moduli(view: HeadView) -> Tensor:
+    rows = torch.arange(view.num_tokens, device=view.q.device)
     groups = (HeadRows(view.only(heads)) for heads in head_groups(view))
-    return torch.cat([_second_largest(group.matrix()) for group in groups])
+    return torch.cat([_second_largest(group.full(rows)) for group in groups])
 
 
 def _second_largest(matrices: Tensor) -> Tensor:

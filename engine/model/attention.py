@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -37,15 +37,6 @@ class LLNParameters:
             mix=self.mix.to(device),
             key_shift=self.key_shift.to(device),
         )
-
-
-class LayerAttention(Protocol):
-    """What an encoder layer asks of its attention."""
-
-    @property
-    def kind(self) -> Attention: ...
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -126,9 +117,10 @@ class LLNDiagAttention:
         return self.parameters.mix * by_token.to(self.parameters.mix.device)
 
 
-CALIBRATED: Mapping[
-    str, type[LLNAttention] | type[BlockDiagonalAttention] | type[LLNDiagAttention]
-] = {
+CalibratedAttention: TypeAlias = LLNAttention | BlockDiagonalAttention | LLNDiagAttention
+LayerAttention: TypeAlias = SoftmaxAttention | CalibratedAttention
+
+CALIBRATED: Mapping[str, type[CalibratedAttention]] = {
     "lln": LLNAttention,
     "block_diagonal": BlockDiagonalAttention,
     "lln_diag": LLNDiagAttention,

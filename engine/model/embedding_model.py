@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -34,30 +34,49 @@ from engine.types import Attention, ModelInfo
 DEFAULT_MODEL = "default"
 
 
+@dataclass(frozen=True)
+class ModelParts:
+    """What is read from a folder once, however it is attended to."""
+
+    checkpoint: Checkpoint
+    weights: EncoderWeights
+    tokenizer: TextTokenizer
+
+
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingModel:
     info: ModelInfo
-    checkpoint: Checkpoint
+    parts: ModelParts
     calibration: Calibration | None
-    tokenizer: TextTokenizer
     encoder: Encoder
+    config: EngineConfig
 
     @property
     def name(self) -> str:
         return self.info.name
 
-    def with_attention(self, kinds: str | Sequence[str], *, config: EngineConfig) -> EmbeddingModel:
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return self.parts.checkpoint
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        return self.parts.tokenizer
+
+    def with_attention(self, kinds: str | Sequence[str]) -> EmbeddingModel:
         """The same weights, attended to in another way."""
         return _assemble(
             self.info.name,
-            self.checkpoint,
+            self.parts,
             self.calibration,
-            self.encoder.weights,
-            self.tokenizer,
             kinds=kinds,
             source=self.info.source,
-            config=config,
+            config=self.config,
         )
+
+    def with_calibration(self, calibration: Calibration) -> EmbeddingModel:
+        """The same weights as LLN+Diag with these numbers."""
+        return replace(self, calibration=calibration).with_attention("lln_diag")
 
 
 def load_model(
@@ -83,28 +102,25 @@ def load_models(
     """Loads several models; those made from the same weights file share its tensors."""
     placement = choose_placement(config)
     torch.set_num_threads(config.compute_threads)
-    parts = _SharedParts(placement)
+    shared = _SharedParts(placement)
     return [
-        _load_one(name, parts, attention=attention, config=config) for name in dict.fromkeys(names)
+        _load_one(name, shared, attention=attention, config=config) for name in dict.fromkeys(names)
     ]
 
 
 def _load_one(
     name: str,
-    parts: _SharedParts,
+    shared: _SharedParts,
     *,
     attention: str | Sequence[str] | None,
     config: EngineConfig,
 ) -> EmbeddingModel:
     location = locate(name)
     checkpoint = read_checkpoint(location.folder, expected_sha256=location.expected_sha256)
-    weights, tokenizer = parts.of(checkpoint)
     return _assemble(
         name,
-        checkpoint,
+        shared.of(checkpoint),
         find_calibration(checkpoint.folder, checkpoint.sha256),
-        weights,
-        tokenizer,
         kinds=attention or _default_attention(name, checkpoint.folder),
         source=location.source,
         config=config,
@@ -112,42 +128,49 @@ def _load_one(
 
 
 class _SharedParts:
-    """Weights and tokenizers already read, so that models made from one file share them."""
+    """Parts already read, so that models made from one file share them."""
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
-        self._of: dict[tuple[Path, str], tuple[EncoderWeights, TextTokenizer]] = {}
+        self._of: dict[tuple[Path, str], ModelParts] = {}
 
-    def of(self, checkpoint: Checkpoint) -> tuple[EncoderWeights, TextTokenizer]:
+    def of(self, checkpoint: Checkpoint) -> ModelParts:
         key = (checkpoint.folder, checkpoint.sha256)
         if key not in self._of:
-            tokenizer = TextTokenizer.from_folder(
-                checkpoint.transformer_folder, lowercase=checkpoint.lowercase
-            )
-            self._of[key] = (_read_weights(checkpoint, self._placement), tokenizer)
+            self._of[key] = _read_parts(checkpoint, self._placement)
         return self._of[key]
+
+
+def _read_parts(checkpoint: Checkpoint, placement: Placement) -> ModelParts:
+    reader = TensorReader(checkpoint.weights, device=placement.device, dtype=placement.dtype)
+    weights = read_encoder(checkpoint.family, checkpoint.config, reader)
+    tokenizer = TextTokenizer.from_folder(
+        checkpoint.transformer_folder, lowercase=checkpoint.lowercase
+    )
+    if tokenizer.vocab_size > len(weights.words):
+        raise CheckpointError(
+            f"the tokenizer knows {tokenizer.vocab_size} ids, the model only {len(weights.words)}",
+            code="invalid_checkpoint",
+            limit=len(weights.words),
+            actual=tokenizer.vocab_size,
+        )
+    return ModelParts(checkpoint, weights, tokenizer)
 
 
 def _default_attention(name: str, folder: Path) -> Attention:
     return "lln_diag" if name == DEFAULT_MODEL or has_own_calibration(folder) else "softmax"
 
 
-def _read_weights(checkpoint: Checkpoint, placement: Placement) -> EncoderWeights:
-    reader = TensorReader(checkpoint.weights, device=placement.device, dtype=placement.dtype)
-    return read_encoder(checkpoint.family, checkpoint.config, reader)
-
-
 def _assemble(
     name: str,
-    checkpoint: Checkpoint,
+    parts: ModelParts,
     calibration: Calibration | None,
-    weights: EncoderWeights,
-    tokenizer: TextTokenizer,
     *,
     kinds: str | Sequence[str],
     source: str,
     config: EngineConfig,
 ) -> EmbeddingModel:
+    checkpoint, weights = parts.checkpoint, parts.weights
     per_layer = _kinds_by_layer(kinds, len(weights.layers))
     attention = _layer_attention(per_layer, calibration, checkpoint, weights)
     uses_calibration = any(kind in CALIBRATED for kind in per_layer)
@@ -171,10 +194,10 @@ def _assemble(
     )
     return EmbeddingModel(
         info=info,
-        checkpoint=checkpoint,
+        parts=parts,
         calibration=calibration,
-        tokenizer=tokenizer,
         encoder=Encoder(weights, attention),
+        config=config,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812 - its customary name
+from torch.nn import functional as F
 
 from engine.model.attention import LayerAttention
 from engine.model.linear import linear
@@ -38,9 +38,7 @@ class Encoder:
             last = states
         return last
 
-    def walk(
-        self, ids: Tensor, bounds: Sequence[int], tap: Tap | None = None
-    ) -> Iterator[Tensor]:
+    def walk(self, ids: Tensor, bounds: Sequence[int], tap: Tap | None = None) -> Iterator[Tensor]:
         """The same, layer by layer: the states after each."""
         cu_seqlens = torch.tensor(bounds, dtype=torch.int32)
         x = self._embed(ids, bounds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812 - its customary name
+from torch.nn import functional as F
 
 from engine.model.weights import Activation, Affine
 

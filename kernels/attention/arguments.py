@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -99,7 +100,7 @@ def _check_bounds(bounds: tuple[int, ...], num_rows: int) -> None:
         raise ArgumentError(f"cu_seqlens must start at 0, got {bounds[0]}")
     if bounds[-1] != num_rows:
         raise ArgumentError(f"cu_seqlens must end at T = {num_rows}, got {bounds[-1]}")
-    for index, (start, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for index, (start, end) in enumerate(itertools.pairwise(bounds)):
         if end < start:
             raise ArgumentError(f"cu_seqlens falls from {start} to {end} at {index}")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812 - its customary name
+from torch.nn import functional as F
 
 from kernels.attention.arguments import AffineMap, PackedSequences, Sinks
 from kernels.attention.layout import BlockBatch, SpanBatch, block_batches, piece_batches

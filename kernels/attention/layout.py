@@ -7,6 +7,7 @@ alone. Building a layout costs host work only, and layouts of recent shapes are 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable
@@ -101,14 +102,14 @@ def block_batches(
 ) -> tuple[BlockBatch, ...]:
     """Every sequence cut into blocks, with the sinks each block sees. None: one block each."""
     longest = max((end - start for start, end in _pairs(bounds)), default=0)
-    batches = []
-    for group in _group(_cut(bounds, block_size or max(longest, 1))):
-        batches.append(BlockBatch(_batch(group, device), _sink_keys(group, bounds, sinks, device)))
-    return tuple(batches)
+    return tuple(
+        BlockBatch(_batch(group, device), _sink_keys(group, bounds, sinks, device))
+        for group in _group(_cut(bounds, block_size or max(longest, 1)))
+    )
 
 
 def _pairs(bounds: tuple[int, ...]) -> Iterable[tuple[int, int]]:
-    return zip(bounds, bounds[1:], strict=False)
+    return itertools.pairwise(bounds)
 
 
 def _cut(bounds: tuple[int, ...], size: int) -> list[RowSpan]:
@@ -148,7 +149,7 @@ def _batch(spans: list[RowSpan], device: torch.device) -> SpanBatch:
 
 
 def _contiguous(spans: list[RowSpan]) -> slice | None:
-    adjacent = all(a.end == b.start for a, b in zip(spans, spans[1:], strict=False))
+    adjacent = all(a.end == b.start for a, b in itertools.pairwise(spans))
     return slice(spans[0].start, spans[-1].end) if adjacent else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
@@ -191,4 +192,4 @@ def _heads(matrix: Tensor, v: Tensor) -> Tensor:
 
 def _sequences(packed: arguments.PackedSequences) -> list[slice]:
     bounds = packed.host_bounds()
-    return [slice(start, end) for start, end in zip(bounds, bounds[1:], strict=False)]
+    return [slice(start, end) for start, end in itertools.pairwise(bounds)]

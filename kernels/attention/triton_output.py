@@ -199,11 +199,13 @@ def attend_to_sinks(
     return b_peak, b_mass, b_acc
 
 
+# A batch must not change how its queries are answered, so nothing that varies with it, by value
+# or by alignment, may choose the code.
 @triton.jit(
     do_not_specialize=[
-        "num_sequences", "num_heads", "block_size", "span", "tiles_per_span", "rows_per_tile",
-        "first_sinks", "last_sinks", "stride_alpha_b", "stride_alpha_h", "stride_mix_t",
-        "stride_mix_h",
+        "p_alpha", "p_mix", "p_cu_seqlens", "num_sequences", "num_heads", "block_size", "span",
+        "tiles_per_span", "rows_per_tile", "first_sinks", "last_sinks", "stride_alpha_b",
+        "stride_alpha_h", "stride_mix_t", "stride_mix_h",
     ]
 )  # fmt: skip
 def lln_diag_kernel(

@@ -44,7 +44,13 @@ def project(
     return b_y
 
 
-@triton.jit(do_not_specialize=["num_sequences", "num_heads", "stride_beta_b", "stride_beta_h"])
+# A batch must not change how its sequences are summed, so nothing that varies with it, by value
+# or by alignment, may choose the code.
+@triton.jit(
+    do_not_specialize=[
+        "p_beta", "p_cu_seqlens", "num_sequences", "num_heads", "stride_beta_b", "stride_beta_h",
+    ]
+)  # fmt: skip
 def lln_state_kernel(
     p_k,  # keys [T, H, D]
     p_v,  # values [T, H, D]
@@ -153,7 +159,7 @@ def lln_state_kernel(
         tl.store(p_part_sum + o_entry, b_sum, mask=m_entry)
 
 
-@triton.jit(do_not_specialize=["num_heads"])
+@triton.jit(do_not_specialize=["p_cu_seqlens", "num_heads"])
 def merge_pieces_kernel(
     p_part_peak,  # a piece's greatest score by channel, float32 [slots, H, D]
     p_part_mass,  # a piece's sum of exp(score - peak), float32 [slots, H, D]

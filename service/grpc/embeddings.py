@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterable
+from functools import partial
 from typing import TypeAlias
 
 from engine.engine import AsyncEngine
-
 from engine.errors import EngineUnavailable, LLNError, QueueFull
 from service.errors import as_lln_error
 from service.grpc.calls import Undecodable, decoded
@@ -21,7 +21,7 @@ from service.grpc.conversions import (
 )
 from service.grpc.deadlines import seconds_left
 from service.grpc.listeners import Listeners
-from service.grpc.status import Context, error_message
+from service.grpc.status import Context, error_message, write
 from service.grpc.streams import answer_in_order
 from service.pb.lln.v1 import embeddings_pb2 as pb
 from service.settings import Settings
@@ -58,7 +58,7 @@ class EmbeddingsServicer:
         finished = await answer_in_order(
             requests,
             answer=lambda request: self._answer(request, context),
-            write=context.write,
+            write=partial(write, context),
             listeners=self._listeners,
             max_in_flight=MAX_IN_FLIGHT,
         )

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from engine.engine import AsyncEngine
 from grpc_health.v1 import health_pb2 as pb
 
+from engine.engine import AsyncEngine
 from engine.errors import ResourceNotFound
 from service.grpc.listeners import Listeners
-from service.grpc.status import Context
+from service.grpc.status import Context, write
 
 _POLL_INTERVAL_S = 0.2
 
@@ -50,14 +50,14 @@ class HealthServicer:
 
     async def Watch(self, request: pb.HealthCheckRequest, context: Context) -> None:
         if not await self._listeners.run(self._watch(request.service, context)):
-            await context.write(pb.HealthCheckResponse(status=self._status(request.service)))
+            await write(context, pb.HealthCheckResponse(status=self._status(request.service)))
 
     async def _watch(self, service: str, context: Context) -> None:
         last = None
         while True:
             status = self._status(service)
             if status != last:
-                await context.write(pb.HealthCheckResponse(status=status))
+                await write(context, pb.HealthCheckResponse(status=status))
             last = status
             await asyncio.sleep(_POLL_INTERVAL_S)
 

@@ -9,7 +9,7 @@ from grpc_reflection.v1alpha import reflection
 
 from service.grpc.calls import decoded
 from service.grpc.listeners import Listeners
-from service.grpc.status import Context
+from service.grpc.status import Context, write
 
 
 class ReflectionServicer:
@@ -25,4 +25,4 @@ class ReflectionServicer:
     async def _answer(self, requests: AsyncIterable[Any], context: Context) -> None:
         readable = (decoded(request) async for request in requests)
         async for answer in self._answers.ServerReflectionInfo(readable, context):
-            await context.write(answer)
+            await write(context, answer)

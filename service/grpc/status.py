@@ -11,9 +11,10 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from grpc.aio import AbortError, ServicerContext
+from google.protobuf.message import Message
+from grpc.aio import AbortError, InternalError, ServicerContext, UsageError
 
-from engine.errors import LLNError
+from engine.errors import LLNError, RequestCancelled
 from service.errors import as_lln_error, row_for
 from service.pb.lln.v1 import embeddings_pb2 as pb
 
@@ -40,6 +41,14 @@ async def status_on_error(context: Context) -> AsyncIterator[None]:
         if not isinstance(error, LLNError):
             log.exception("call failed")
         await _abort(context, as_lln_error(error))
+
+
+async def write(context: Context, message: Message) -> None:
+    """Sends one message of a stream."""
+    try:
+        await context.write(message)
+    except (InternalError, UsageError) as error:  # all that grpc says of a client that is gone
+        raise RequestCancelled("the client left before its answer was ready") from error
 
 
 def error_message(error: LLNError) -> pb.Error:

@@ -29,17 +29,21 @@ async def answer_in_order(
     slots = asyncio.Semaphore(max_in_flight)
     answers: asyncio.Queue[asyncio.Task[Response] | None] = asyncio.Queue()
 
-    async with asyncio.TaskGroup() as tasks:
+    try:
+        async with asyncio.TaskGroup() as tasks:
 
-        async def read() -> None:
-            await slots.acquire()
-            async for request in requests:
-                answers.put_nowait(tasks.create_task(answer(request)))
+            async def read() -> None:
                 await slots.acquire()
+                async for request in requests:
+                    answers.put_nowait(tasks.create_task(answer(request)))
+                    await slots.acquire()
 
-        reading = tasks.create_task(listeners.run(read()))
-        reading.add_done_callback(lambda _: answers.put_nowait(None))
-        while (task := await answers.get()) is not None:
-            await write(await task)
-            slots.release()
+            reading = tasks.create_task(listeners.run(read()))
+            reading.add_done_callback(lambda _: answers.put_nowait(None))
+            while (task := await answers.get()) is not None:
+                await write(await task)
+                slots.release()
+    except ExceptionGroup as failures:
+        # The first one ended the stream, and the others are what came of that.
+        raise failures.exceptions[0] from None
     return reading.result()

@@ -12,7 +12,7 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from engine.errors import RequestCancelled
+from engine.errors import EngineUnavailable, RequestCancelled
 from service.errors import as_lln_error
 from service.http.errors import error_response
 from service.metrics import OK, Metrics
@@ -70,8 +70,8 @@ class Observe:
         try:
             await self._app(scope, receive, send)
             record.code = OK
-        except asyncio.CancelledError:
-            raise
+        except asyncio.CancelledError:  # not by the caller: that would be a RequestCancelled
+            await self._answer_failure(_out_of_time(), scope, receive, send, record)
         except Exception as error:
             await self._answer_failure(error, scope, receive, send, record)
 
@@ -103,6 +103,10 @@ class Observe:
             "request",
             extra={"fields": _log_fields(method, record)},
         )
+
+
+def _out_of_time() -> EngineUnavailable:
+    return EngineUnavailable("the server stopped before the answer was ready", code="stopped")
 
 
 def _marking(send: Send, record: RequestRecord) -> Send:

@@ -198,9 +198,9 @@ def check_gap(view: HeadView, reading: Reading, effort: Effort) -> None:
 @pytest.mark.parametrize("kind", ["softmax", "lln_diag", "block_diagonal"])
 def test_iterated_gap_reaches_a_fine_tolerance(kind: Attention) -> None:
     view = make_view(kind, 333, sinks=(1, 2), maps=True)
-    effort = Effort(tolerance=1e-9, max_passes=20)
+    effort = Effort(tolerance=1e-9)
     reading = read(view, "spectral_gap", effort)
-    assert "float64" in reading.method
+    assert reading.error is not None
     check_gap(view, reading, effort)
 
 
@@ -224,7 +224,7 @@ def test_iteration_states_a_large_error_where_it_fails() -> None:
     waves = [f(angle * n) for n in range(1, 9) for f in (torch.cos, torch.sin)]
     k = 4 * torch.stack(waves, dim=-1).unsqueeze(1).expand(-1, NUM_HEADS, -1)
     view = replace(make_view("softmax", length), q=k.roll(1, 0), k=k)
-    reading = read(view, "spectral_gap", Effort(max_passes=4))
+    reading = read(view, "spectral_gap", Effort(max_basis=64))
     assert reading.error is not None
     assert (abs(reading.values - dense_gap(view)) <= reading.error).all()
 
@@ -244,7 +244,8 @@ def test_identical_tokens_attend_evenly(kind: Attention, length: int) -> None:
     one = make_view(kind, 1)
     view = replace(one, q=one.q.repeat(length, 1, 1), k=one.k.repeat(length, 1, 1), block_size=512)
     assert read(view, "entropy").values == pytest.approx(math.log(length), abs=1e-12)
-    assert read(view, "spectral_gap").values == pytest.approx(1.0, abs=1e-6)
+    gap = read(view, "spectral_gap")
+    assert (1 - gap.values <= 1e-9 + _errors(gap)).all()
     assert read(view, "temperature").values == pytest.approx(HIGHEST)
 
 

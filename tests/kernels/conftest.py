@@ -11,11 +11,14 @@ import torch
 if not torch.cuda.is_available():
     # Triton reads this when a kernel is defined, so it comes before any import of one.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+# Without it cuBLAS refuses to work under deterministic algorithms, which poisoned_memory asks for.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 @pytest.fixture
 def poisoned_memory() -> Iterator[None]:
     """Fresh buffers hold NaN, so that what a kernel forgets to write shows."""
-    torch.use_deterministic_algorithms(True)  # with torch.utils.deterministic's default: fill
+    # Deterministic mode fills uninitialised memory (test_fresh_buffers_are_poisoned holds it).
+    torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)

@@ -11,15 +11,19 @@ import torch
 from torch import Tensor
 
 from kernels.attention import reference
+from kernels.attention.arguments import Sinks
 from kernels.attention.reference import Map
-from kernels.attention.state import LLNState
 
 triton_launch = pytest.importorskip("kernels.attention.triton_launch")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-pytestmark = pytest.mark.usefixtures("poisoned_memory")
+pytestmark = [
+    pytest.mark.usefixtures("poisoned_memory"),
+    # How the interpreter of Triton 3.6 reads a loop's bounds.
+    pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning"),
+]
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,7 @@ def plain_lln_diag(inputs: Inputs, case: Case) -> Tensor:
 
 
 def plain_diag(q: Tensor, k: Tensor, v: Tensor, case: Case) -> Tensor:
-    sinks = reference.Sinks(*case.sinks)
+    sinks = Sinks(*case.sinks)
     visible = reference.visible_keys(q.shape[0], case.block_size, sinks, q.device)
     score = torch.einsum("ihd,jhd->hij", q, k) / math.sqrt(case.head_dim)
     return torch.einsum("hij,jhd->ihd", score.masked_fill(~visible, -math.inf).softmax(-1), v)
@@ -133,9 +137,9 @@ def apply_map(x: Tensor, affine: Map | None) -> Tensor:
 
 
 def assert_as_exact(found: Tensor, plain: Tensor, truth: Tensor) -> None:
-    """At most twice the error of plain torch, plus a last place of the largest value."""
+    """At most twice the error of plain torch, plus a few last places of float32."""
     assert found.dtype == plain.dtype
-    floor = torch.finfo(found.dtype).eps * float(truth.abs().max())
+    floor = 4 * torch.finfo(torch.float32).eps * float(truth.abs().max())
     assert largest_error(found, truth) <= 2 * largest_error(plain, truth) + floor
 
 
@@ -143,6 +147,11 @@ def largest_error(x: Tensor, truth: Tensor) -> float:
     error = (x.double() - truth).abs().max()
     assert bool(torch.isfinite(error)), "not every value was written, or one is not finite"
     return float(error)
+
+
+def test_fresh_buffers_are_poisoned() -> None:
+    assert bool(torch.empty(8, device=DEVICE).isnan().all())
+    assert bool(torch.ones(1, device=DEVICE).new_empty(8).isnan().all())
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -203,11 +212,15 @@ def check_lln_diag(case: Case) -> None:
 def test_block_diagonal(sinks: tuple[int, int]) -> None:
     case = Case(sinks=sinks)
     inputs = make_inputs(case)
-    keywords = {"cu_seqlens": inputs.cu_seqlens, "block_size": 64, "num_sinks": sinks}
-    rows = (inputs.q, inputs.k, inputs.v)
-    plain = torch.cat([plain_diag(*(x[part] for x in rows), case) for part in inputs.bounds])
-    found = triton_launch.block_diagonal_forward(*rows, **keywords)
-    assert_as_exact(found, plain, reference.block_diagonal_attention(*rows, **keywords))
+    q, k, v, cu_seqlens = inputs.q, inputs.k, inputs.v, inputs.cu_seqlens
+    plain = torch.cat([plain_diag(q[rows], k[rows], v[rows], case) for rows in inputs.bounds])
+    found = triton_launch.block_diagonal_forward(
+        q, k, v, cu_seqlens=cu_seqlens, block_size=case.block_size, num_sinks=sinks
+    )
+    truth = reference.block_diagonal_attention(
+        q, k, v, cu_seqlens=cu_seqlens, block_size=case.block_size, num_sinks=sinks
+    )
+    assert_as_exact(found, plain, truth)
 
 
 @pytest.mark.parametrize(
@@ -221,23 +234,22 @@ def test_block_diagonal(sinks: tuple[int, int]) -> None:
 )
 def test_lln_state_and_read(case: Case) -> None:
     inputs = make_inputs(case)
-    state, truth = states(inputs)
+    cu_seqlens, q_map, k_map = inputs.cu_seqlens, inputs.q_map, inputs.k_map
+    state = triton_launch.lln_state_forward(
+        inputs.k, inputs.v, beta=inputs.beta, cu_seqlens=cu_seqlens, k_map=k_map
+    )
+    truth = reference.lln_state(
+        inputs.k, inputs.v, beta=inputs.beta, cu_seqlens=cu_seqlens, k_map=k_map
+    )
     torch.testing.assert_close(state.log_mass.double(), truth.log_mass, rtol=2e-6, atol=2e-6)
     torch.testing.assert_close(state.value.double(), truth.value, rtol=0, atol=2e-6)
-    keywords = {
-        "alpha": inputs.alpha, "cu_seqlens": inputs.cu_seqlens, "q_map": inputs.q_map
-    }  # fmt: skip
-    found = triton_launch.lln_read_forward(inputs.q, state, **keywords)
-    expected = reference.lln_read(inputs.q, truth, **keywords)
+    found = triton_launch.lln_read_forward(
+        inputs.q, state, alpha=inputs.alpha, cu_seqlens=cu_seqlens, q_map=q_map
+    )
+    expected = reference.lln_read(
+        inputs.q, truth, alpha=inputs.alpha, cu_seqlens=cu_seqlens, q_map=q_map
+    )
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=4e-6)
-
-
-def states(inputs: Inputs) -> tuple[LLNState, LLNState]:
-    keywords = {
-        "beta": inputs.beta, "cu_seqlens": inputs.cu_seqlens, "k_map": inputs.k_map
-    }  # fmt: skip
-    found = triton_launch.lln_state_forward(inputs.k, inputs.v, **keywords)
-    return found, reference.lln_state(inputs.k, inputs.v, **keywords)
 
 
 @pytest.mark.parametrize("lengths", [(), (0,), (0, 0)])
@@ -284,7 +296,7 @@ def only(inputs: Inputs, index: int) -> Inputs:
     )
 
 
-@pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")  # the interpreter's maximum
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy remarks on NaN in the interpreter
 @pytest.mark.parametrize("broken", ["q", "k", "v"])
 def test_nan_stays_in_its_sequence_and_shows_there(broken: str) -> None:
     case = Case(lengths=(40, 70, 50), num_heads=1, sinks=(1, 1))

@@ -39,7 +39,7 @@ def health_stub(channel: grpc.Channel) -> Any:
 
 
 def some_work(num_texts: int) -> pb.EmbedRequest:
-    """Enough to keep a CPU busy for a while: a text of 400 words takes it some 0.1 s."""
+    """Enough to keep a CPU busy: a text of 400 words takes it some 0.1 s."""
     return pb.EmbedRequest(input=[pb.Input(text="word " * 400)] * num_texts)
 
 
@@ -79,21 +79,38 @@ def test_reflection_lists_services_and_their_methods(channel: grpc.Channel) -> N
     assert [method.name for method in service.method] == ["Embed", "EmbedStream"]
 
 
+def metric(http: httpx.Client, name: str) -> float:
+    lines = http.get("/metrics").text.splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+
+def wait_for_work_to_queue(http: httpx.Client) -> None:
+    deadline = time.monotonic() + 60
+    while metric(http, "lln_queue_depth") == 0 and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
 def test_a_cancelled_call_gives_up_its_work(channel: grpc.Channel, http: httpx.Client) -> None:
-    def cancelled() -> float:
-        lines = http.get("/metrics").text.splitlines()
-        prefix = 'lln_cancelled_total{reason="caller_left"}'
-        return sum(float(line.split()[-1]) for line in lines if line.startswith(prefix))
+    name = 'lln_cancelled_total{reason="caller_left"}'
+    before = metric(http, name)
+    call = embeddings_stub(channel).Embed.future(some_work(1_000))  # minutes of it on a CPU
+    wait_for_work_to_queue(http)
+    call.cancel()
 
-    before = cancelled()
-    first = embeddings_stub(channel).Embed.future(some_work(40))
-    time.sleep(0.3)
-    waiting = embeddings_stub(channel).Embed.future(some_work(40))
-    time.sleep(0.3)
-    waiting.cancel()
+    assert len(embeddings_stub(channel).Embed(some_work(1)).embeddings) == 1
+    assert metric(http, "lln_queue_depth") == 0
+    assert metric(http, name) > before
 
-    assert len(first.result(timeout=120).embeddings) == 40
-    assert cancelled() > before
+
+def test_a_deadline_reaches_the_queue(channel: grpc.Channel, http: httpx.Client) -> None:
+    before = metric(http, "lln_cancelled_total")
+    call = embeddings_stub(channel).Embed.future(some_work(1_000), timeout=3)
+    wait_for_work_to_queue(http)
+
+    assert call.code() == StatusCode.DEADLINE_EXCEEDED
+    assert len(embeddings_stub(channel).Embed(some_work(1)).embeddings) == 1
+    assert metric(http, "lln_queue_depth") == 0
+    assert metric(http, "lln_cancelled_total") > before
 
 
 class Client:
@@ -101,13 +118,13 @@ class Client:
 
     def __init__(self, channel: grpc.Channel) -> None:
         self.over = threading.Event()
-        self.unary = embeddings_stub(channel).Embed.future(some_work(40))
+        self.unary = embeddings_stub(channel).Embed.future(some_work(16))
         self.stream = embeddings_stub(channel).EmbedStream(self._requests())
         self.watch = health_stub(channel).Watch(health_pb2.HealthCheckRequest())
 
     def _requests(self) -> Iterator[pb.EmbedStreamRequest]:
         for number in range(20):
-            yield pb.EmbedStreamRequest(id=str(number), input=pb.Input(text="word " * 200))
+            yield pb.EmbedStreamRequest(id=str(number), input=pb.Input(text="word " * 100))
         self.over.wait(120)
 
 
@@ -122,7 +139,7 @@ def test_stopping_answers_what_is_in_flight(start_server: Any) -> None:
 
         # Far less than the grace there is: neither the watcher nor the idle stream held it up.
         assert time.monotonic() - stopped_at < 20
-        assert len(client.unary.result(timeout=10).embeddings) == 40
+        assert len(client.unary.result(timeout=10).embeddings) == 16
         with pytest.raises(grpc.RpcError) as raised:
             answers.extend(client.stream)
         assert raised.value.code() == StatusCode.UNAVAILABLE

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-LONG = "A long text that keeps the device busy for a while. " * 1_000
+LONG = "A long text that keeps the device busy for a while. " * 400
 
 
 def embed(url: str, text: str, timeout_s: float = 120) -> httpx.Response:
@@ -67,7 +67,7 @@ def test_sigterm_answers_all_in_flight_then_exits_0(start_server: Any) -> None:
     in_progress = 'lln_requests_in_progress{protocol="http"}'
     with ThreadPoolExecutor(64) as pool:
         asked: list[Future[httpx.Response]] = [
-            pool.submit(embed, url, f"{number} {LONG[:8_000]}") for number in range(60)
+            pool.submit(embed, url, f"{number} {LONG[:2_000]}") for number in range(60)
         ]
         wait_for(lambda: metric(url, in_progress) > 50, "requests in flight")
         server.process.send_signal(signal.SIGTERM)
@@ -109,7 +109,7 @@ def _refuses_connections(url: str) -> bool:
 
 
 def test_full_queue_says_when_to_come_back(start_server: Any) -> None:
-    server = start_server(LLN_MODELS="default", LLN_ENGINE__MAX_QUEUE_TOKENS="12000")
+    server = start_server(LLN_MODELS="default", LLN_ENGINE__MAX_QUEUE_TOKENS="10000")
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: embed(server.http_url, LONG), range(8)))
     statuses = Counter(answer.status_code for answer in answers)
@@ -118,5 +118,19 @@ def test_full_queue_says_when_to_come_back(start_server: Any) -> None:
     assert re.fullmatch(r"[1-9]\d*", refused.headers["retry-after"])
     error = refused.json()["error"]
     assert error["code"] == "queue_full"
-    assert error["limit"] == 12_000
+    assert error["limit"] == 10_000
     assert error["type"] == "rate_limit_error"
+
+
+def test_the_end_of_patience_is_still_an_answer(start_server: Any) -> None:
+    server = start_server(LLN_MODELS="default", LLN_ENGINE__DRAIN_TIMEOUT_S="1")
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(embed, server.http_url, LONG * 2) for _ in range(8)]
+        wait_for(lambda: metric(server.http_url, "lln_queue_depth") > 0, "work that waits")
+        server.process.send_signal(signal.SIGTERM)
+        answers = [one.result() for one in asked]
+    assert {answer.status_code for answer in answers} <= {200, 503}
+    late = [answer.json()["error"] for answer in answers if answer.status_code == 503]
+    assert late
+    assert {error["type"] for error in late} == {"service_unavailable"}
+    assert server.process.wait(60) == 0

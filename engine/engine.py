@@ -1,0 +1,306 @@
+"""The engine for servers: many callers, several models, one device thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from types import TracebackType
+from typing import Literal, Self, TypeVar
+
+from engine.answers import document_embedding, embedding, tokenization
+from engine.benchmark import BenchmarkPlan, benchmark_result, encoder_rows
+from engine.config import EngineConfig
+from engine.diagnose import diagnosis_of, plan_diagnosis, readings_by_layer
+from engine.errors import DeadlineExceeded, LLNError, ModelNotFound
+from engine.model.embedding_model import DEFAULT_MODEL, EmbeddingModel, load_models
+from engine.observer import EngineObserver
+from engine.prepare import (
+    Prepared,
+    check_inputs,
+    check_options,
+    check_pools,
+    prepare,
+    prepare_document,
+)
+from engine.runner import run_batch
+from engine.scheduler import Scheduler
+from engine.thread import Delivered, DeviceThread
+from engine.types import (
+    BenchmarkResult,
+    BenchmarkRow,
+    ChunkPlan,
+    Diagnosis,
+    DocumentEmbedding,
+    Embedding,
+    EmbedOptions,
+    ModelInfo,
+    TextInput,
+    Tokenization,
+    Vector,
+)
+
+_DEFAULTS = EmbedOptions()
+_CONFIG = EngineConfig()
+_CANARY = "A short text, to see that the model answers."
+PIECE_TEXTS = 64
+"""Texts tokenised together: few enough that the device starts while the next ones are read."""
+
+Item = TypeVar("Item")
+
+
+class AsyncEngine:
+    """Several models behind one device thread."""
+
+    def __init__(
+        self,
+        models: Sequence[EmbeddingModel],
+        *,
+        config: EngineConfig = _CONFIG,
+        observer: EngineObserver | None = None,
+    ) -> None:
+        assert models, "an engine serves at least one model"
+        self.config = config
+        self._observer = observer or EngineObserver()
+        self._models = {model.name: model for model in models}
+        self._default = models[0]
+        self._canary_ran = False
+        self._thread = DeviceThread[Prepared, Vector](
+            run=self._run, scheduler=_scheduler(models, config), observer=self._observer
+        )
+
+    @classmethod
+    def load(
+        cls,
+        names: Sequence[str] = (DEFAULT_MODEL,),
+        *,
+        config: EngineConfig = _CONFIG,
+        observer: EngineObserver | None = None,
+    ) -> Self:
+        """Read the weights of these models; nothing runs before the engine is entered."""
+        return cls(load_models(names, config=config), config=config, observer=observer)
+
+    async def __aenter__(self) -> Self:
+        await self._thread.start()
+        try:
+            for name in self._models:
+                await self.embed([_CANARY], model=name)
+        except BaseException:
+            await self._thread.stop(0)
+            raise
+        self._canary_ran = True
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._thread.stop(self.config.drain_timeout_s)
+
+    @property
+    def ready(self) -> bool:
+        """Whether every model has answered, the device thread lives and work is let in."""
+        return self._canary_ran and self._thread.alive and self._thread.accepting
+
+    @property
+    def models(self) -> Mapping[str, ModelInfo]:
+        return {name: model.info for name, model in self._models.items()}
+
+    def resolve(self, name: str | None) -> ModelInfo:
+        return self._model(name).info
+
+    def stop_accepting(self) -> None:
+        """Refuse new work from now on; accepted work is still done."""
+        self._thread.stop_accepting()
+
+    async def embed(
+        self,
+        inputs: Sequence[TextInput],
+        *,
+        model: str | None = None,
+        options: EmbedOptions = _DEFAULTS,
+        timeout_s: float | None = None,
+    ) -> list[Embedding]:
+        """One vector for each text or list of token ids, in their order."""
+        with self._counting_rejections():
+            chosen = self._model(model)
+            check_inputs(inputs, self.config)
+            check_options(options, chosen)
+        pieces = self._prepared_pieces(inputs, chosen, options)
+        texts, delivered = await self._run_texts(chosen, pieces, timeout_s)
+        return [
+            embedding(text, result, chosen, options)
+            for text, result in zip(texts, delivered, strict=True)
+        ]
+
+    async def embed_document(
+        self,
+        text: str,
+        *,
+        model: str | None = None,
+        chunks: ChunkPlan | None = None,
+        options: EmbedOptions = _DEFAULTS,
+        timeout_s: float | None = None,
+    ) -> DocumentEmbedding:
+        """One vector for the whole document, and one for each of its late chunks."""
+        with self._counting_rejections():
+            chosen = self._model(model)
+            check_options(options, chosen)
+            check_pools(chosen)
+        pieces = self._prepared_document(text, chosen, options, chunks)
+        (prepared,), (result,) = await self._run_texts(chosen, pieces, timeout_s)
+        return document_embedding(prepared, result, options)
+
+    async def tokenize(self, text: str, *, model: str | None = None) -> Tokenization:
+        """The text's tokens and the characters each stands for."""
+        with self._counting_rejections():
+            chosen = self._model(model)
+            check_inputs([text], self.config)
+            return await asyncio.to_thread(tokenization, text, chosen)
+
+    async def diagnose(
+        self,
+        text: str,
+        *,
+        model: str | None = None,
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+        instruments: Sequence[str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Diagnosis:
+        """What every head does with this text. Embeddings run in between its layers."""
+        with self._counting_rejections():
+            chosen = self._model(model)
+            plan = plan_diagnosis(chosen, layers, heads, instruments)
+            prepared = await asyncio.to_thread(prepare_document, text, chosen, _DEFAULTS, None)
+        steps = self._in_turns(
+            readings_by_layer(chosen, prepared, plan), "diagnosis", chosen, prepared.num_embedded
+        )
+        async with _deadline(timeout_s):
+            done = [step async for step in steps]
+        return diagnosis_of(chosen, prepared, plan, done)
+
+    async def benchmark(
+        self,
+        *,
+        lengths: Sequence[int],
+        attentions: Sequence[str],
+        repeats: int,
+        model: str | None = None,
+        progress: Callable[[BenchmarkRow], None] | None = None,
+    ) -> BenchmarkResult:
+        """Tokens a second by length on this machine. Other work runs in between its layers."""
+        with self._counting_rejections():
+            chosen = self._model(model)
+            plan = BenchmarkPlan.checked(lengths, attentions, repeats, chosen)
+        rows: list[BenchmarkRow] = []
+        async for step in self._in_turns(encoder_rows(plan), "benchmark", chosen, 0):
+            for row in step.value:
+                rows.append(row)
+                if progress is not None:
+                    progress(row)
+        return benchmark_result(chosen, rows)
+
+    async def _prepared_pieces(
+        self, inputs: Sequence[TextInput], model: EmbeddingModel, options: EmbedOptions
+    ) -> AsyncIterator[list[Prepared]]:
+        """Inputs a piece at a time, so that the device starts while later ones are tokenised."""
+        for start in range(0, len(inputs), PIECE_TEXTS):
+            piece = inputs[start : start + PIECE_TEXTS]
+            with self._counting_rejections():
+                yield await asyncio.to_thread(prepare, piece, model, options, first_index=start)
+
+    async def _prepared_document(
+        self, text: str, model: EmbeddingModel, options: EmbedOptions, chunks: ChunkPlan | None
+    ) -> AsyncIterator[list[Prepared]]:
+        with self._counting_rejections():
+            yield [await asyncio.to_thread(prepare_document, text, model, options, chunks)]
+
+    async def _run_texts(
+        self,
+        model: EmbeddingModel,
+        pieces: AsyncIterator[list[Prepared]],
+        timeout_s: float | None,
+    ) -> tuple[list[Prepared], list[Delivered[Vector]]]:
+        """Queue texts as they are read. If one fails or the caller leaves, the others are given
+        up too: nobody would see them."""
+        texts: list[Prepared] = []
+        futures: list[asyncio.Future[Delivered[Vector]]] = []
+        try:
+            async for piece in pieces:
+                texts += piece
+                jobs = [(text, text.num_embedded) for text in piece]
+                futures += self._thread.submit_all(model.name, jobs, timeout_s)
+                self._count_truncated(model, piece)
+            return texts, await asyncio.gather(*futures)
+        finally:
+            for future in futures:
+                future.cancel()
+
+    async def _in_turns(
+        self,
+        steps: Iterator[Item],
+        kind: Literal["diagnosis", "benchmark"],
+        model: EmbeddingModel,
+        tokens: int,
+    ) -> AsyncIterator[Delivered[Item]]:
+        """Each step of exclusive work as a call of its own, so that texts run in between."""
+        while True:
+            step = await self._thread.call(
+                partial(next, steps, None), kind=kind, model=model.name, tokens=tokens
+            )
+            if step.value is None:
+                return
+            yield Delivered(step.value, step.queue_s, step.compute_s)
+
+    def _run(self, model: str, texts: Sequence[Prepared]) -> list[Vector]:
+        return run_batch(self._models[model], texts)
+
+    def _model(self, name: str | None) -> EmbeddingModel:
+        if name is None:
+            return self._default
+        if name not in self._models:
+            served = ", ".join(self._models)
+            raise ModelNotFound(
+                f"model {name!r} is not served here; served are {served}",
+                param="model",
+                limit=served,
+                actual=name,
+            )
+        return self._models[name]
+
+    def _count_truncated(self, model: EmbeddingModel, texts: Sequence[Prepared]) -> None:
+        for text in texts:
+            if text.was_truncated:
+                self._observer.truncated(model=model.name)
+
+    @contextmanager
+    def _counting_rejections(self) -> Iterator[None]:
+        """For checks made before the device thread's door, which counts its own refusals."""
+        try:
+            yield
+        except LLNError as error:
+            self._observer.rejected(reason=error.code)
+            raise
+
+
+def _scheduler(models: Sequence[EmbeddingModel], config: EngineConfig) -> Scheduler:
+    return Scheduler(
+        max_batch_tokens=config.batch_tokens_on(models[0].encoder.device.type),
+        max_batch_sequences=config.max_batch_sequences,
+        max_queue_tokens=config.max_queue_tokens,
+    )
+
+
+@asynccontextmanager
+async def _deadline(timeout_s: float | None) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError:
+        raise DeadlineExceeded(
+            f"The deadline of {timeout_s:g} s passed before the work was done.", limit=timeout_s
+        ) from None

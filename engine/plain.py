@@ -1,0 +1,159 @@
+"""The engine for scripts: the same models and the same vectors, without a server around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from engine.answers import document_embedding, embedding
+from engine.config import EngineConfig
+from engine.diagnose import diagnosis_of, plan_diagnosis, readings_by_layer
+from engine.engine import PIECE_TEXTS
+from engine.model.embedding_model import DEFAULT_MODEL, EmbeddingModel, load_model
+from engine.prepare import (
+    Prepared,
+    check_inputs,
+    check_options,
+    check_pools,
+    prepare,
+    prepare_document,
+)
+from engine.runner import run_batch
+from engine.thread import Delivered
+from engine.types import (
+    ChunkPlan,
+    Diagnosis,
+    DocumentEmbedding,
+    Embedding,
+    EmbedOptions,
+    ModelInfo,
+    TextInput,
+    Vector,
+)
+
+_DEFAULTS = EmbedOptions()
+_CONFIG = EngineConfig()
+
+
+class Engine:
+    """One model, used by one thread at a time."""
+
+    def __init__(self, model: EmbeddingModel, *, config: EngineConfig = _CONFIG) -> None:
+        self.model = model
+        self.config = config
+        self._max_batch_tokens = config.batch_tokens_on(model.encoder.device.type)
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="lln-tokenizer")
+
+    @classmethod
+    def load(
+        cls,
+        model: str = DEFAULT_MODEL,
+        *,
+        attention: str | Sequence[str] | None = None,
+        device: str = "auto",
+        dtype: str = "auto",
+        config: EngineConfig | None = None,
+    ) -> Self:
+        """A model by folder or name. `attention` None keeps what the model is: LLN+Diag for
+        "default" and converted folders, softmax for published checkpoints."""
+        config = config or EngineConfig(device=device, dtype=dtype)
+        return cls(load_model(model, attention=attention, config=config), config=config)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._reader.shutdown()
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.model.info
+
+    def embed(self, inputs: Sequence[TextInput], *, options: EmbedOptions = _DEFAULTS) -> Vector:
+        """Vectors of texts or lists of token ids, in their order: float32 [n, dim]."""
+        check_pools(self.model)
+        return np.stack([item.vector for item in self.embed_each(inputs, options=options)])
+
+    def embed_each(
+        self, inputs: Sequence[TextInput], *, options: EmbedOptions = _DEFAULTS
+    ) -> list[Embedding]:
+        """The same with each text's accounting."""
+        check_inputs(inputs, self.config)
+        check_options(options, self.model)
+        return [
+            embedding(text, result, self.model, options)
+            for batch in self._batches(self._read_ahead(inputs, options))
+            for text, result in zip(batch, self._run(batch), strict=True)
+        ]
+
+    def embed_document(
+        self, text: str, *, chunks: ChunkPlan | None = None, options: EmbedOptions = _DEFAULTS
+    ) -> DocumentEmbedding:
+        """One vector for the whole document, and one for each of its late chunks."""
+        check_options(options, self.model)
+        check_pools(self.model)
+        document = prepare_document(text, self.model, options, chunks)
+        (result,) = self._run([document])
+        return document_embedding(document, result, options)
+
+    def diagnose(
+        self,
+        text: str,
+        *,
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+        instruments: Sequence[str] | None = None,
+    ) -> Diagnosis:
+        """What every head does with this text."""
+        plan = plan_diagnosis(self.model, layers, heads, instruments)
+        document = prepare_document(text, self.model, _DEFAULTS, None)
+        done = []
+        started_at = perf_counter()
+        for readings in readings_by_layer(self.model, document, plan):
+            done.append(Delivered(readings, 0.0, perf_counter() - started_at))
+            started_at = perf_counter()
+        return diagnosis_of(self.model, document, plan, done)
+
+    def _read_ahead(self, inputs: Sequence[TextInput], options: EmbedOptions) -> Iterator[Prepared]:
+        """Texts tokenised a piece ahead of the device."""
+        starts = range(0, len(inputs), PIECE_TEXTS)
+        pieces = [
+            self._reader.submit(
+                prepare, inputs[at : at + PIECE_TEXTS], self.model, options, first_index=at
+            )
+            for at in starts
+        ]
+        for piece in pieces:
+            yield from piece.result()
+
+    def _batches(self, texts: Iterator[Prepared]) -> Iterator[list[Prepared]]:
+        batch: list[Prepared] = []
+        tokens = 0
+        for text in texts:
+            full = tokens + text.num_embedded > self._max_batch_tokens
+            if batch and (full or len(batch) == self.config.max_batch_sequences):
+                yield batch
+                batch, tokens = [], 0
+            batch.append(text)
+            tokens += text.num_embedded
+        if batch:
+            yield batch
+
+    def _run(self, batch: Sequence[Prepared]) -> list[Delivered[Vector]]:
+        started_at = perf_counter()
+        vectors = run_batch(self.model, batch)
+        compute_s = perf_counter() - started_at
+        return [Delivered(vector, 0.0, compute_s) for vector in vectors]

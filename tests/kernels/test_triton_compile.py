@@ -1,0 +1,52 @@
+"""The Triton kernels compile ahead of time for the GPUs we know and fit into their memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+
+SCRIPT = Path(__file__).with_name("compile_kernels.py")
+ROOT = Path(__file__).parents[2]
+# What one program may use, by compute capability: A100; L4 and L40; H100 and H200.
+SHARED_KIB = {80: 163, 89: 99, 90: 227}
+# ptxas keeps a little apart even where nothing else is spilled.
+SPILL_BYTES = 64
+
+
+def compile_kernels(which: str, cache: Path) -> list[dict[str, Any]]:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(cache), "PYTHONPATH": str(ROOT)}
+    run = subprocess.run(
+        [sys.executable, str(SCRIPT), which],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-4000:]
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+def check(builds: list[dict[str, Any]]) -> None:
+    assert {build["form"] for build in builds} >= {"state", "tiles of a block", "one tile a block"}
+    too_big = [
+        build for build in builds if build["shared_bytes"] > 1024 * SHARED_KIB[build["capability"]]
+    ]
+    assert not too_big
+    # float32 passes three products through the tensor cores and may spill at large head sizes.
+    narrow = [build for build in builds if build["dtype"] == "torch.bfloat16"]
+    assert not [build for build in narrow if build["spilled_bytes"] > SPILL_BYTES]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_kernels_compile_and_fit(tmp_path: Path) -> None:
+    check(compile_kernels("usual", tmp_path))  # "every" takes minutes, and is for new tile sizes
