@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from engine.engine import AsyncEngine
-
 from engine.errors import LLNError, QueueFull, ResourceNotFound
 from engine.types import BenchmarkResult, BenchmarkRow
 from service.errors import as_lln_error
@@ -108,9 +107,10 @@ class BenchmarkJobs:
             try:
                 job.result = await self._measure(job)
                 job.state = "done"
-            except Exception as error:
-                log.exception("benchmark failed", extra={"fields": {"benchmark": job.id}})
-                job.error, job.state = as_lln_error(error), "failed"
+            except Exception as failure:
+                job.error, job.state = as_lln_error(failure), "failed"
+                if job.error is not failure:
+                    log.exception("benchmark failed", extra={"fields": {"benchmark": job.id}})
             finally:
                 job.finished_at = time.time()
 

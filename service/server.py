@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
+import threading
 from types import FrameType
 
 import uvicorn
-from engine.engine import AsyncEngine
 from fastapi import FastAPI
 
+from engine.engine import AsyncEngine
 from service.app import create_app
 from service.errors import PortInUse
 from service.metrics import Metrics
@@ -40,6 +42,7 @@ def serve(settings: Settings) -> None:
     )
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(_run(app, _Server(config), listener, settings))
+    _leave()
 
 
 async def _run(app: FastAPI, server: _Server, listener: socket.socket, settings: Settings) -> None:
@@ -70,6 +73,17 @@ class _Server(uvicorn.Server):
         app.state.draining.set()
         await asyncio.sleep(_LAST_ARRIVALS_S)
         await super().shutdown(sockets)
+
+
+def _leave() -> None:
+    """Ends the process at once if a thread still computes what nobody waits for any more.
+
+    A unit that outlasts the drain cannot be interrupted, and Python aborts when it is taken down
+    under a thread inside torch.
+    """
+    if any(thread.daemon for thread in threading.enumerate()):
+        logging.shutdown()
+        os._exit(0)
 
 
 def _bind(host: str, port: int) -> socket.socket:

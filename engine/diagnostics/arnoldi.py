@@ -8,7 +8,8 @@ Krylov space (Ritz values) converge to those of C P.
 The stated error is first-order and cautious: the residual of the Ritz pair, plus what rounding of
 the scores may do to P, times the eigenvalue's condition number within the Krylov space. Heads that
 shift (each token attends to its neighbour) have their eigenvalues on a circle, which no Krylov
-space resolves quickly: they come back with a large error rather than a wrong claim.
+space resolves quickly: they come back with a large error rather than a wrong claim. What no error
+can state is an eigenvalue that the first vectors hardly contain; they are random for that reason.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ BASIS_BYTES = 512 * 2**20
 
 _MIN_WIDTH, _MAX_WIDTH = 4, 32
 _TOKENS_A_VECTOR = {"softmax": 128}
-_TOKENS_A_VECTOR_IF_LINEAR = 256
+_TOKENS_A_VECTOR_IF_LINEAR = 2_048
 """Vectors a pass. One a pass gives the highest degree for a basis, and so the smallest projected
 eigenproblem; many save passes, which counts once a pass over the text costs more than that."""
 

@@ -1,4 +1,8 @@
-"""The float64 truth: slow, obvious, dense. Tests and benchmarks measure everything against it."""
+"""The float64 truth: slow, obvious, dense. Tests and benchmarks measure everything against it.
+
+`dtype` is that of the arithmetic. In a narrower one these functions are plain torch, whose error
+against the truth is what an implementation's error is compared with.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +32,25 @@ def lln_diag_attention(
     num_sinks: int | tuple[int, int] = 0,
     q_map: Map | None = None,
     k_map: Map | None = None,
+    dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """mix * LLN + (1 - mix) * Diag, in float64."""
-    q, k, v = q.double(), k.double(), v.double()
+    """mix * LLN + (1 - mix) * Diag."""
+    q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     lln = lln_attention(
-        q, k, v, alpha=alpha, beta=beta, cu_seqlens=cu_seqlens, q_map=q_map, k_map=k_map
+        *(q, k, v),
+        alpha=alpha,
+        beta=beta,
+        cu_seqlens=cu_seqlens,
+        q_map=q_map,
+        k_map=k_map,
+        dtype=dtype,
     )
     diag = block_diagonal_attention(
-        q, k, v, cu_seqlens=cu_seqlens, block_size=block_size, num_sinks=num_sinks
+        *(q, k, v),
+        cu_seqlens=cu_seqlens,
+        block_size=block_size,
+        num_sinks=num_sinks,
+        dtype=dtype,
     )
     share = arguments.check_mix(mix, q).unsqueeze(-1)
     return share * lln + (1 - share) * diag
@@ -51,9 +66,10 @@ def lln_attention(
     cu_seqlens: Tensor | None = None,
     q_map: Map | None = None,
     k_map: Map | None = None,
+    dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """LLN by its definition: a row-normalised kernel of exp features, in float64."""
-    q, k, v = q.double(), k.double(), v.double()
+    """LLN by its definition: a row-normalised kernel of exp features."""
+    q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     packed = arguments.check_cu_seqlens(cu_seqlens, q)
     scaled_q = _scaled("alpha", alpha, q, packed, q_map)
     scaled_k = _scaled("beta", beta, k, packed, k_map)
@@ -71,11 +87,12 @@ def block_diagonal_attention(
     cu_seqlens: Tensor | None = None,
     block_size: int = 64,
     num_sinks: int | tuple[int, int] = 0,
+    dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """Softmax over the query's own block and the sequence's sinks, each key once, in float64."""
+    """Softmax over the query's own block and the sequence's sinks, each key once."""
     arguments.check_block_size(block_size)
     sinks = arguments.check_sinks(num_sinks)
-    q, k, v = q.double(), k.double(), v.double()
+    q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     out = torch.empty_like(v)
     for rows in _sequences(arguments.check_cu_seqlens(cu_seqlens, q)):
         visible = visible_keys(rows.stop - rows.start, block_size, sinks, q.device)
@@ -84,10 +101,15 @@ def block_diagonal_attention(
 
 
 def softmax_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    cu_seqlens: Tensor | None = None,
+    dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """Full attention within each sequence, in float64."""
-    q, k, v = q.double(), k.double(), v.double()
+    """Full attention within each sequence."""
+    q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     out = torch.empty_like(v)
     for rows in _sequences(arguments.check_cu_seqlens(cu_seqlens, q)):
         out[rows] = _heads(softmax_matrix(q[rows], k[rows]), v[rows])

@@ -41,9 +41,9 @@ def check(builds: list[dict[str, Any]]) -> None:
         build for build in builds if build["shared_bytes"] > 1024 * SHARED_KIB[build["capability"]]
     ]
     assert not too_big
-    # float32 passes three products through the tensor cores and may spill at large head sizes.
-    narrow = [build for build in builds if build["dtype"] == "torch.bfloat16"]
-    assert not [build for build in narrow if build["spilled_bytes"] > SPILL_BYTES]
+    # Elsewhere speed is not the point: float32 multiplies three times, and may spill.
+    fast = [b for b in builds if b["dtype"] == "torch.bfloat16" and b["capability"] == 90]
+    assert not [build for build in fast if build["spilled_bytes"] > SPILL_BYTES]
 
 
 @pytest.mark.slow

@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from service.cli import main
+
 
 def lln(*arguments: str, stdin: str = "", **settings: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LLN_")}
@@ -29,10 +31,16 @@ def lln(*arguments: str, stdin: str = "", **settings: str) -> subprocess.Complet
 @pytest.mark.parametrize(
     "command", [[], ["serve"], ["embed"], ["models"], ["bench"], ["diagnose"], ["settings"]]
 )
-def test_help(command: list[str]) -> None:
-    found = lln(*command, "--help")
-    assert found.returncode == 0
-    assert found.stdout.startswith("usage: lln")
+def test_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([*command, "--help"])
+    assert left.value.code == 0
+    assert capsys.readouterr().out.startswith(" ".join(["usage: lln", *command]))
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    check = "import sys, service.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
 def test_misspelt_setting() -> None:

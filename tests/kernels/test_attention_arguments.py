@@ -1,0 +1,77 @@
+"""What the public operations refuse, and that the refusal names the value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from kernels.attention import ArgumentError, LLNState, lln_diag_attention, lln_read
+
+GOOD: dict[str, Any] = {"alpha": 1.0, "beta": 1.0}
+QKV = tuple(torch.zeros(10, 2, 32) for _ in range(3))
+
+
+def bounds(*values: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+    return torch.tensor(values, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"cu_seqlens": bounds(1, 10)}, "start at 0, got 1"),
+        ({"cu_seqlens": bounds(0, 9)}, "end at T = 10, got 9"),
+        ({"cu_seqlens": bounds(0, 7, 5, 10)}, "falls from 7 to 5 at 1"),
+        ({"cu_seqlens": bounds(0, 10, dtype=torch.int64)}, "int64"),
+        ({"block_size": 24}, "got 24"),
+        ({"block_size": 0}, "got 0"),
+        ({"num_sinks": -1}, "got -1"),
+        ({"alpha": float("nan")}, "alpha must be finite, got nan"),
+        ({"beta": torch.tensor([1.0, float("inf")])}, "beta must be finite"),
+        ({"alpha": torch.ones(3)}, r"\(3,\)"),
+        ({"beta": torch.ones(4, 2)}, "4 rows for 1 sequences"),
+        ({"mix": torch.ones(9, 2)}, r"\(9, 2\)"),
+        ({"q_map": (torch.ones(2, 32, 31), torch.ones(2, 32))}, r"\(2, 32, 31\)"),
+        ({"k_map": (None, torch.ones(2, 31))}, r"\(2, 31\)"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_settings(changed: dict[str, Any], named: str) -> None:
+    with pytest.raises(ArgumentError, match=named):
+        lln_diag_attention(*QKV, **(GOOD | changed))
+
+
+@pytest.mark.parametrize(
+    ("index", "replacement", "named"),
+    [
+        (0, torch.zeros(10, 64), r"\(10, 64\)"),
+        (1, torch.zeros(10, 2, 64), r"\(10, 2, 64\)"),
+        (2, torch.zeros(10, 2, 32, dtype=torch.float64), "dtype"),
+        (2, torch.zeros(11, 2, 32), r"\(11, 2, 32\)"),
+    ],
+)
+def test_rows_that_do_not_fit(index: int, replacement: torch.Tensor, named: str) -> None:
+    rows = list(QKV)
+    rows[index] = replacement
+    with pytest.raises(ArgumentError, match=named):
+        lln_diag_attention(*rows, **GOOD)
+
+
+@pytest.mark.parametrize("dim", [8, 257])
+def test_head_sizes_out_of_range(dim: int) -> None:
+    rows = [torch.zeros(4, 1, dim)] * 3
+    with pytest.raises(ArgumentError, match=f"16 to 256, got {dim}"):
+        lln_diag_attention(*rows, **GOOD)
+
+
+def test_dtypes_that_are_not_numbers_to_attend_with() -> None:
+    rows = [torch.zeros(4, 1, 16, dtype=torch.int32)] * 3
+    with pytest.raises(ArgumentError, match="int32"):
+        lln_diag_attention(*rows, **GOOD)
+
+
+def test_a_state_of_other_heads() -> None:
+    state = LLNState(torch.zeros(1, 3, 32), torch.zeros(1, 3, 32, 32))
+    with pytest.raises(ArgumentError, match=r"\(1, 3, 32\)"):
+        lln_read(QKV[0], state, alpha=1.0)
