@@ -72,8 +72,12 @@ def check_rows(**tensors: Tensor) -> None:
             mine, theirs = getattr(first, what), getattr(other, what)
             if mine != theirs:
                 raise ArgumentError(
-                    f"{first_name} and {name} differ in {what}: {mine} and {theirs}"
+                    f"{first_name} and {name} differ in {what}: {_shown(mine)} and {_shown(theirs)}"
                 )
+
+
+def _shown(value: object) -> str:
+    return str(tuple(value)) if isinstance(value, torch.Size) else str(value)
 
 
 def check_cu_seqlens(cu_seqlens: Tensor | None, rows: Tensor) -> PackedSequences:

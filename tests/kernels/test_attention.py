@@ -40,14 +40,20 @@ def random_qkv(rows: int, heads: int, dim: int, *, scale: float = 1.0) -> tuple[
     return q * scale, k * scale, v
 
 
-def assert_as_exact_as_plain(found: Tensor, plain: Tensor, truth: Tensor) -> None:
-    """flash-attention's rule: at most twice the error of plain torch in the same dtype."""
+def assert_as_exact_as_plain(
+    found: Tensor, plain: Tensor, truth: Tensor, *, sharpness: float
+) -> None:
+    """flash-attention's rule: at most twice the error of plain torch in the same dtype.
+
+    On a few elements plain torch may be exact by luck, so there is a floor: scores are as large
+    as `sharpness`, and rounding them moves a weight by that many eps.
+    """
     assert torch.isfinite(found).all()
     if not found.numel():
         return
     error = (found - truth).abs().max().item()
     allowed = 2 * (plain - truth).abs().max().item()
-    floor = 4 * torch.finfo(found.dtype).eps * truth.abs().max().item()
+    floor = 4 * sharpness * torch.finfo(found.dtype).eps
     assert error <= max(allowed, floor)
 
 
@@ -67,7 +73,7 @@ def test_lln_diag(lengths: list[int], dim: int, sharpness: float) -> None:
     found = lln_diag_attention(q, k, v, **arguments)
     truth = reference.lln_diag_attention(q, k, v, **arguments)
     plain = reference.lln_diag_attention(q, k, v, **arguments, dtype=torch.float32)
-    assert_as_exact_as_plain(found, plain, truth)
+    assert_as_exact_as_plain(found, plain, truth, sharpness=sharpness)
 
 
 @pytest.mark.parametrize("scale", [1e2, 1e4, 1e15])
@@ -180,9 +186,9 @@ def test_states_of_two_pieces_merge_into_the_whole() -> None:
     halves = [lln_state(k[part], v[part], beta=1.0) for part in (slice(0, 700), slice(700, None))]
     merged = merge_states(*halves)
     assert (merged.log_mass - whole.log_mass).abs().max() < 1e-4
-    assert (merged.value - whole.value).abs().max() < 1e-5
+    assert (merged.value - whole.value).abs().max() < 1e-4
     read = lln_read(q, merged, alpha=0.1)
-    assert (read - lln_attention(q, k, v, alpha=0.1, beta=1.0)).abs().max() < 1e-5
+    assert (read - lln_attention(q, k, v, alpha=0.1, beta=1.0)).abs().max() < 1e-4
 
 
 def test_an_empty_piece_adds_nothing() -> None:
