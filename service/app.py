@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from engine.engine import AsyncEngine
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
+from engine.engine import AsyncEngine
 from service.grpc.server import grpc_server
 from service.http import (
     benchmarks,

@@ -1,4 +1,4 @@
-"""The command line: `lln serve | embed | models | bench | diagnose | settings`."""
+"""The command line: `lln serve | embed | models | adapt | bench | diagnose | settings`."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_embed(commands)
     _add_models(commands)
+    _add_adapt(commands)
     _add_bench(commands)
     _add_diagnose(commands)
     _add_settings(commands)
@@ -103,6 +104,22 @@ def _add_embed(commands: Any) -> None:
 
 def _add_models(commands: Any) -> None:
     _add_json(_command(commands, "models", _models, "list the models that are here"))
+
+
+def _add_adapt(commands: Any) -> None:
+    command = _command(commands, "adapt", _adapt, "make an LLN+Diag model of a softmax checkpoint")
+    command.add_argument("model", help="a folder, or a name of `lln models`")
+    command.add_argument("--out", type=Path, required=True, help="the new model's folder")
+    command.add_argument(
+        "--text",
+        action="append",
+        default=[],
+        type=Path,
+        help="a file or folder of text like yours (default: Python's own reference manual)",
+    )
+    command.add_argument("--block-size", type=int, default=256)
+    command.add_argument("--samples", type=int, default=32, help="windows of text to measure on")
+    _add_json(command)
 
 
 def _add_bench(commands: Any) -> None:
@@ -191,6 +208,32 @@ def _models(chosen: argparse.Namespace) -> None:
         return
     names = ("NAME", "ALIASES", "SOURCE", "PLACE")
     _print_table([names, *((m.name, ", ".join(m.aliases), m.source, str(m.place)) for m in found)])
+
+
+def _adapt(chosen: argparse.Namespace) -> None:
+    config = load_settings().engine
+    from engine.adapt.calibrate import CalibrationPlan
+    from engine.adapt.convert import adapt_model, built_in_texts, read_texts
+
+    def show(done: int, total: int) -> None:
+        end = "\n" if done == total else ""
+        print(f"\rcalibrating layer {done} of {total}", end=end, file=sys.stderr, flush=True)
+
+    made = adapt_model(
+        chosen.model,
+        chosen.out,
+        read_texts(chosen.text) if chosen.text else built_in_texts(),
+        CalibrationPlan(block_size=chosen.block_size, num_samples=chosen.samples),
+        config=config,
+        progress=show,
+    )
+    if chosen.json:
+        _print_json(asdict(made) | {"folder": str(made.folder)})
+        return
+    print(
+        f"{made.folder}: cosine to the teacher on other text, windows of {made.tokens} tokens: "
+        f"mean {made.mean_cosine:.4f}, least {made.least_cosine:.4f}"
+    )
 
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import cosine_similarity
 
 from engine.checkpoint.calibration import Calibration
 from engine.errors import InvalidInput
@@ -39,7 +39,21 @@ class CalibrationPlan:
     block_size: int = 256
     num_sinks: tuple[int, int] = (1, 1)
     sample_tokens: int = 512
-    num_samples: int = 64
+    num_samples: int = 32
+
+    def checked(self, teacher: EmbeddingModel) -> CalibrationPlan:
+        """The plan, if this model can be calibrated by it."""
+        table = teacher.info.position_table
+        if not self.block_size < self.sample_tokens <= table:
+            raise InvalidInput(
+                f"windows of {self.sample_tokens} tokens must be longer than a block "
+                f"({self.block_size}) and no longer than the position table ({table})",
+                code="invalid_calibration_plan",
+                param="sample_tokens",
+                limit=table,
+                actual=self.sample_tokens,
+            )
+        return self
 
 
 @dataclass(frozen=True)
@@ -79,9 +93,7 @@ def calibrate(
             f"the teacher must attend by softmax, {teacher.name} has {teacher.info.attention}",
             param="attention",
         )
-    samples = _samples(teacher, texts, plan)
-    ids = torch.from_numpy(np.concatenate(samples)).to(teacher.encoder.device)
-    bounds = list(range(0, len(ids) + 1, plan.sample_tokens))
+    ids, bounds = sample_windows(teacher, texts, plan.checked(teacher))
     shifts, fits = [], []
     for layer, (q, k, v) in enumerate(_layer_inputs(teacher.encoder, ids, bounds)):
         shift = -k.mean(0)
@@ -101,46 +113,58 @@ def calibrate(
     return _with_best_share(fitted, teacher, ids, bounds)
 
 
+@torch.no_grad()
+def fidelity(
+    teacher: EmbeddingModel, student: EmbeddingModel, ids: Tensor, bounds: Sequence[int]
+) -> Tensor:
+    """The cosine between both models' mean-pooled vectors of each window: [windows]."""
+    spans = list(pairwise(bounds))
+    wanted, found = (
+        pool(model.encoder(ids, bounds), spans, "mean") for model in (teacher, student)
+    )
+    return cosine_similarity(wanted, found, dim=-1)
+
+
+def sample_windows(
+    teacher: EmbeddingModel, texts: Sequence[str], plan: CalibrationPlan, *, offset: float = 0.0
+) -> tuple[Tensor, list[int]]:
+    """Windows of real text, spread evenly over all of it, each between its own special tokens.
+
+    `offset` moves the windows by so many of their own lengths, to others that these leave out.
+    """
+    content = _content_ids(teacher, texts)
+    size = plan.sample_tokens - teacher.tokenizer.num_special
+    needed = plan.num_samples * size
+    if len(content) < 2 * needed:
+        raise InvalidInput(
+            f"calibration needs {2 * needed} tokens of text, got {len(content)}",
+            code="too_little_text",
+            limit=2 * needed,
+            actual=len(content),
+        )
+    stride = len(content) // plan.num_samples
+    starts = [index * stride + int(offset * size) for index in range(plan.num_samples)]
+    windows = [teacher.tokenizer.encode_ids(content[at : at + size]).ids for at in starts]
+    ids = torch.from_numpy(np.concatenate(windows).astype(np.int64))
+    return ids.to(teacher.encoder.device), list(range(0, len(ids) + 1, plan.sample_tokens))
+
+
+def _content_ids(teacher: EmbeddingModel, texts: Sequence[str]) -> NDArray[np.int32]:
+    encoded = teacher.tokenizer.encode_batch(texts)
+    return np.concatenate(
+        [item.ids[item.num_prefix : item.num_tokens - item.num_suffix] for item in encoded]
+    )
+
+
 def _with_best_share(
     fitted: Calibration, teacher: EmbeddingModel, ids: Tensor, bounds: Sequence[int]
 ) -> Calibration:
-    spans = list(pairwise(bounds))
-    wanted = normalize(pool(teacher.encoder(ids, bounds), spans, "mean"), dim=-1)
-
-    def fidelity(candidate: Calibration) -> float:
+    def mean_fidelity(candidate: Calibration) -> float:
         student = teacher.with_calibration(candidate)
-        found = normalize(pool(student.encoder(ids, bounds), spans, "mean"), dim=-1)
-        return float((wanted * found).sum(-1).mean())
+        return float(fidelity(teacher, student, ids, bounds).mean())
 
     candidates = [replace(fitted, mix=fitted.mix * share) for share in SHARES]
-    return max(candidates, key=fidelity)
-
-
-def _samples(
-    teacher: EmbeddingModel, texts: Sequence[str], plan: CalibrationPlan
-) -> list[NDArray[np.int64]]:
-    """Windows of real text, spread over all of it, each between its own special tokens."""
-    tokenizer = teacher.tokenizer
-    content = np.concatenate(
-        [
-            item.ids[item.num_prefix : item.num_tokens - item.num_suffix]
-            for item in tokenizer.encode_batch(texts)
-        ]
-    )
-    size = plan.sample_tokens - tokenizer.num_special
-    windows = len(content) // size
-    if windows < plan.num_samples:
-        raise InvalidInput(
-            f"calibration needs {plan.num_samples * size} tokens of text, got {len(content)}",
-            code="too_little_text",
-            limit=plan.num_samples * size,
-            actual=len(content),
-        )
-    chosen = np.linspace(0, windows - 1, plan.num_samples).astype(int)
-    return [
-        tokenizer.encode_ids(content[index * size : (index + 1) * size]).ids.astype(np.int64)
-        for index in chosen
-    ]
+    return max(candidates, key=mean_fidelity)
 
 
 def _layer_inputs(

@@ -81,7 +81,8 @@ def read_calibration(path: Path, weights_sha256: str) -> Calibration:
 
 
 def write_calibration(path: Path, calibration: Calibration) -> None:
-    tensors = {name: getattr(calibration, name).float().contiguous() for name in _TENSORS}
+    # Copies, because the format refuses tensors that share memory.
+    tensors = {name: getattr(calibration, name).float().clone() for name in _TENSORS}
     metadata = {
         "format": _FORMAT,
         "weights_sha256": calibration.weights_sha256,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from engine.engine import AsyncEngine
-
 from service.grpc.conversions import diagnosis_message, model_name
 from service.grpc.deadlines import seconds_left
 from service.grpc.status import Context

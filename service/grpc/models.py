@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from engine.engine import AsyncEngine
-
 from service.grpc.conversions import model_message, model_name, tokenization_message
 from service.grpc.status import Context
 from service.pb.lln.v1 import models_pb2 as pb

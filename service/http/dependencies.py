@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, TypeAlias
 
-from engine.engine import AsyncEngine
 from fastapi import Depends, Header, Request
 
+from engine.engine import AsyncEngine
 from engine.errors import InvalidInput
 from service.http.observe import RequestRecord
 from service.jobs import BenchmarkJobs

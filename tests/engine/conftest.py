@@ -1,0 +1,51 @@
+"""The two models that ship, loaded once, and real text to read with them."""
+
+from __future__ import annotations
+
+from pydoc_data.topics import topics
+
+import pytest
+
+from engine.config import EngineConfig
+from engine.model.embedding_model import EmbeddingModel, load_models
+
+PUBLISHED = "sentence-transformers/all-MiniLM-L6-v2"
+
+
+@pytest.fixture(scope="session")
+def cpu_config() -> EngineConfig:
+    return EngineConfig(device="cpu")
+
+
+@pytest.fixture(scope="session")
+def shipped_models(cpu_config: EngineConfig) -> dict[str, EmbeddingModel]:
+    models = load_models(["default", PUBLISHED], config=cpu_config)
+    return {model.name: model for model in models}
+
+
+@pytest.fixture(scope="session")
+def default_model(shipped_models: dict[str, EmbeddingModel]) -> EmbeddingModel:
+    return shipped_models["default"]
+
+
+@pytest.fixture(scope="session")
+def published_model(shipped_models: dict[str, EmbeddingModel]) -> EmbeddingModel:
+    return shipped_models[PUBLISHED]
+
+
+@pytest.fixture(scope="session")
+def long_text() -> str:
+    """Python's reference manual: real English of some 200,000 tokens."""
+    return "\n\n".join(topics.values())
+
+
+@pytest.fixture(scope="session")
+def real_texts(long_text: str) -> list[str]:
+    """500 passages of it, of 1 to some 480 tokens, most of them short."""
+    words = long_text.split()
+    lengths = [1 + int(239 * ((index * 37 % 500) / 500) ** 3) for index in range(500)]
+    starts = [(index * 151) % (len(words) - 240) for index in range(500)]
+    return [
+        " ".join(words[start : start + length])
+        for start, length in zip(starts, lengths, strict=True)
+    ]

@@ -1,0 +1,136 @@
+"""Converting a softmax checkpoint, and what its calibration file holds and refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from engine.adapt.calibrate import CalibrationPlan, fidelity, sample_windows
+from engine.adapt.convert import adapt_model, built_in_texts, read_texts
+from engine.checkpoint.calibration import (
+    FILE_NAME,
+    Calibration,
+    read_calibration,
+    write_calibration,
+)
+from engine.config import EngineConfig
+from engine.errors import CheckpointError, InvalidInput
+from engine.model.embedding_model import EmbeddingModel, load_model
+
+if TYPE_CHECKING:
+    from tests.conftest import WriteCheckpoint
+
+CPU = EngineConfig(device="cpu")
+SMALL_PLAN = CalibrationPlan(block_size=16, sample_tokens=64, num_samples=4)
+
+
+def a_calibration(**changes: object) -> Calibration:
+    layer_heads = torch.ones(2, 4)
+    calibration = Calibration(
+        alpha=layer_heads,
+        beta=layer_heads,
+        mix=layer_heads * 0.1,
+        key_shift=torch.zeros(2, 4, 16),
+        block_size=64,
+        num_sinks=(1, 1),
+        weights_sha256="abc",
+    )
+    return replace(calibration, **changes)  # type: ignore[arg-type]
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    write_calibration(tmp_path / FILE_NAME, a_calibration())
+    found = read_calibration(tmp_path / FILE_NAME, "abc")
+    assert found.sha256 == a_calibration().sha256
+    assert (found.block_size, found.num_sinks) == (64, (1, 1))
+    assert a_calibration(block_size=128).sha256 != found.sha256
+
+
+@pytest.mark.parametrize(
+    ("changes", "sha256", "code"),
+    [
+        ({}, "other", "calibration_mismatch"),
+        ({"mix": torch.ones(2, 3)}, "abc", "invalid_calibration"),
+        ({"alpha": torch.full((2, 4), float("nan"))}, "abc", "invalid_calibration"),
+        ({"key_shift": torch.zeros(2, 4)}, "abc", "invalid_calibration"),
+    ],
+)
+def test_what_is_refused(
+    changes: dict[str, object], sha256: str, code: str, tmp_path: Path
+) -> None:
+    write_calibration(tmp_path / FILE_NAME, a_calibration(**changes))
+    with pytest.raises(CheckpointError) as caught:
+        read_calibration(tmp_path / FILE_NAME, sha256)
+    assert caught.value.code == code
+
+
+def test_a_damaged_file(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_bytes(b"not safetensors")
+    with pytest.raises(CheckpointError, match=FILE_NAME):
+        read_calibration(tmp_path / FILE_NAME, "abc")
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+def test_converting_a_folder(
+    family: str, write_checkpoint: WriteCheckpoint, tmp_path: Path
+) -> None:
+    folder = write_checkpoint(family)
+    made = adapt_model(
+        str(folder), tmp_path / "made", built_in_texts()[:20], SMALL_PLAN, config=CPU
+    )
+    assert 0.5 < made.least_cosine <= made.mean_cosine <= 1.0001
+    student = load_model(str(made.folder), config=CPU)
+    assert student.info.attention == ("lln_diag", "lln_diag")
+    assert student.info.calibration == made.calibration
+    assert load_model(str(folder), config=CPU).info.attention == ("softmax", "softmax")
+
+
+def test_a_folder_without_calibration_says_how_to_make_one(
+    write_checkpoint: WriteCheckpoint,
+) -> None:
+    with pytest.raises(CheckpointError, match="lln adapt"):
+        load_model(str(write_checkpoint("bert")), attention="lln_diag", config=CPU)
+
+
+def test_a_folder_in_use_is_not_overwritten(
+    write_checkpoint: WriteCheckpoint, tmp_path: Path
+) -> None:
+    (tmp_path / "a file").touch()
+    with pytest.raises(InvalidInput, match="not empty"):
+        adapt_model(str(write_checkpoint("bert")), tmp_path, built_in_texts(), SMALL_PLAN)
+
+
+def test_too_little_text_and_windows_that_do_not_fit(
+    write_checkpoint: WriteCheckpoint, tmp_path: Path
+) -> None:
+    folder = str(write_checkpoint("bert"))
+    with pytest.raises(InvalidInput, match="tokens of text"):
+        adapt_model(folder, tmp_path / "a", ["too short"], SMALL_PLAN, config=CPU)
+    plan = replace(SMALL_PLAN, block_size=64)
+    with pytest.raises(InvalidInput, match="longer than a block"):
+        adapt_model(folder, tmp_path / "b", built_in_texts(), plan, config=CPU)
+
+
+def test_reading_text_files(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("# one")
+    (tmp_path / "b.bin").write_bytes(b"\x00\x01")
+    (tmp_path / "c.txt").write_text("  \n")
+    assert read_texts([tmp_path]) == ["# one"]
+
+
+def test_lln_brings_the_default_model_nearer_to_its_teacher(
+    default_model: EmbeddingModel, published_model: EmbeddingModel
+) -> None:
+    """Against the control that has the same blocks and sinks and no LLN."""
+    plan = CalibrationPlan(num_samples=6)
+    windows = sample_windows(published_model, built_in_texts(), plan, offset=0.5)
+    control = default_model.with_attention("block_diagonal")
+    with_lln, without = (
+        fidelity(published_model, student, *windows) for student in (default_model, control)
+    )
+    assert with_lln.mean() > 0.96
+    assert with_lln.mean() > without.mean()

@@ -1,0 +1,116 @@
+"""The encoders on packed sequences against transformers on padded ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from transformers import AutoModel
+
+from engine.config import EngineConfig
+from engine.errors import CheckpointError
+from engine.model.embedding_model import load_model
+from engine.model.encoder import positions_in_sequences
+
+if TYPE_CHECKING:
+    from tests.conftest import WriteCheckpoint
+
+CPU = EngineConfig(device="cpu")
+FAMILIES = ("bert", "roberta", "xlm-roberta", "distilbert")
+LENGTHS = (5, 1, 40, 17)
+
+
+def states_of_transformers(folder: Path, sequences: list[list[int]]) -> list[torch.Tensor]:
+    model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    with torch.no_grad():
+        return [model(torch.tensor([ids])).last_hidden_state[0] for ids in sequences]
+
+
+def random_sequences(vocabulary: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(3)
+    return [
+        torch.randint(3, vocabulary, (length,), generator=generator).tolist() for length in LENGTHS
+    ]
+
+
+def packed(sequences: list[list[int]]) -> tuple[torch.Tensor, list[int]]:
+    bounds = [0]
+    for ids in sequences:
+        bounds.append(bounds[-1] + len(ids))
+    return torch.tensor([token for ids in sequences for token in ids]), bounds
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("key_prefix", [False, True], ids=["bare", "prefixed"])
+def test_states_equal_those_of_transformers(
+    family: str, key_prefix: bool, write_checkpoint: WriteCheckpoint
+) -> None:
+    prefix = {"xlm-roberta": "roberta."}.get(family, f"{family}.") if key_prefix else ""
+    folder = write_checkpoint(family, key_prefix=prefix)
+    model = load_model(str(folder), config=CPU)
+    sequences = random_sequences(len(model.encoder.weights.words))
+    ids, bounds = packed(sequences)
+    with torch.no_grad():
+        states = model.encoder(ids, bounds)
+    expected = torch.cat(states_of_transformers(folder, sequences))
+    assert (states - expected).abs().max() < 2e-5
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu", "silu"])
+def test_activations(activation: str, write_checkpoint: WriteCheckpoint) -> None:
+    folder = write_checkpoint("bert", hidden_act=activation)
+    model = load_model(str(folder), config=CPU)
+    sequences = random_sequences(len(model.encoder.weights.words))
+    with torch.no_grad():
+        states = model.encoder(*packed(sequences))
+    assert (states - torch.cat(states_of_transformers(folder, sequences))).abs().max() < 2e-5
+
+
+def test_gradients_take_the_plain_path_to_the_same_states(
+    write_checkpoint: WriteCheckpoint,
+) -> None:
+    model = load_model(str(write_checkpoint("bert")), config=CPU)
+    ids, bounds = packed(random_sequences(len(model.encoder.weights.words)))
+    with torch.no_grad():
+        fast = model.encoder(ids, bounds)
+    assert (model.encoder(ids, bounds) - fast).abs().max() < 2e-5
+
+
+def test_positions_start_anew_in_each_sequence() -> None:
+    positions = positions_in_sequences([0, 3, 3, 5], torch.device("cpu"))
+    assert positions.tolist() == [0, 1, 2, 0, 1]
+
+
+def test_positions_beyond_the_table_are_tiled(write_checkpoint: WriteCheckpoint) -> None:
+    model = load_model(str(write_checkpoint("bert")), config=CPU)
+    table = model.info.position_table
+    with torch.no_grad():
+        embedded = model.encoder._embed(torch.full((2 * table + 3,), 7), [0, 2 * table + 3])
+    assert torch.equal(embedded[:table], embedded[table : 2 * table])
+    assert torch.equal(embedded[:3], embedded[2 * table :])
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"hidden_act": "mish"}, "invalid_config"),
+        ({"num_attention_heads": 5}, "invalid_config"),
+        ({"hidden_size": "wide"}, "invalid_config"),
+        ({"intermediate_size": 32}, "wrong_tensor_shape"),
+        ({"num_hidden_layers": 3}, "missing_tensor"),
+    ],
+    ids=str,
+)
+def test_a_configuration_that_does_not_fit_its_tensors(
+    change: dict[str, Any], code: str, write_checkpoint: WriteCheckpoint
+) -> None:
+    import json
+
+    folder = write_checkpoint("bert")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(CheckpointError) as caught:
+        load_model(str(folder), config=CPU)
+    assert caught.value.code == code

@@ -1,0 +1,257 @@
+"""The engine for servers: many callers, one device thread, every call answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import numpy as np
+import pytest
+
+from engine.config import EngineConfig
+from engine.engine import AsyncEngine
+from engine.errors import (
+    DeadlineExceeded,
+    EngineUnavailable,
+    InvalidInput,
+    LLNError,
+    ModelNotFound,
+    QueueFull,
+)
+from engine.model.embedding_model import EmbeddingModel
+from engine.observer import EngineObserver
+from engine.plain import Engine
+from engine.types import BenchmarkRow, ChunkPlan, EmbedOptions
+
+Result = TypeVar("Result")
+
+
+class Tally(EngineObserver):
+    def __init__(self) -> None:
+        self.rejections: list[str] = []
+        self.num_accepted = 0
+
+    def rejected(self, *, reason: str) -> None:
+        self.rejections.append(reason)
+
+    def accepted(self, *, model: str, tokens: int) -> None:
+        self.num_accepted += 1
+
+
+def serve(
+    models: dict[str, EmbeddingModel],
+    work: Callable[[AsyncEngine], Awaitable[Result]],
+    *,
+    config: EngineConfig | None = None,
+    observer: EngineObserver | None = None,
+) -> Result:
+    async def run() -> Result:
+        engine = AsyncEngine(
+            list(models.values()), config=config or EngineConfig(device="cpu"), observer=observer
+        )
+        async with engine:
+            return await work(engine)
+
+    return asyncio.run(run())
+
+
+def test_many_callers_get_their_own_vectors(
+    shipped_models: dict[str, EmbeddingModel],
+    default_model: EmbeddingModel,
+    real_texts: list[str],
+) -> None:
+    texts = real_texts[:60]
+
+    async def work(engine: AsyncEngine) -> list[np.ndarray]:
+        answers = await asyncio.gather(*(engine.embed([text]) for text in texts))
+        return [answer[0].vector for answer in answers]
+
+    found = np.stack(serve(shipped_models, work))
+    np.testing.assert_allclose(found, Engine(default_model).embed(texts), atol=2e-6)
+
+
+def test_documents_equal_those_of_the_plain_engine(
+    shipped_models: dict[str, EmbeddingModel], default_model: EmbeddingModel, long_text: str
+) -> None:
+    text, plan = long_text[:20_000], ChunkPlan(tokens=200)
+    served = serve(shipped_models, lambda engine: engine.embed_document(text, chunks=plan))
+    plain = Engine(default_model).embed_document(text, chunks=plan)
+    np.testing.assert_allclose(served.vector, plain.vector, atol=2e-6)
+    assert [chunk.characters for chunk in served.chunks] == [c.characters for c in plain.chunks]
+    assert served.accounting.compute_s > 0
+
+
+def test_models_by_name(shipped_models: dict[str, EmbeddingModel]) -> None:
+    async def work(engine: AsyncEngine) -> None:
+        assert engine.ready
+        assert list(engine.models) == list(shipped_models)
+        assert engine.resolve(None).attention == ("lln_diag",) * 6
+        with pytest.raises(ModelNotFound) as caught:
+            await engine.embed(["a text"], model="text-embedding-3-small")
+        assert caught.value.actual == "text-embedding-3-small"
+
+    serve(shipped_models, work)
+
+
+def test_tokenizing(shipped_models: dict[str, EmbeddingModel]) -> None:
+    found = serve(shipped_models, lambda engine: engine.tokenize("Café au lait"))
+    assert found.tokens == ("[CLS]", "cafe", "au", "lai", "##t", "[SEP]")
+    assert found.offsets[1] == (0, 4)
+
+
+def test_refusals_are_counted_once(shipped_models: dict[str, EmbeddingModel]) -> None:
+    tally = Tally()
+
+    async def work(engine: AsyncEngine) -> None:
+        for inputs, options in (
+            ([""], EmbedOptions()),
+            (["x"], EmbedOptions(dimensions=0)),
+            ([[99_999_999]], EmbedOptions()),
+        ):
+            with pytest.raises(InvalidInput):
+                await engine.embed(inputs, options=options)
+        with pytest.raises(DeadlineExceeded):
+            await engine.embed(["x"], timeout_s=0)
+
+    serve(shipped_models, work, observer=tally)
+    assert tally.rejections == [
+        "empty_text",
+        "invalid_dimensions",
+        "invalid_token_id",
+        "deadline_exceeded",
+    ]
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_back(
+    shipped_models: dict[str, EmbeddingModel], long_text: str
+) -> None:
+    config = EngineConfig(device="cpu", max_queue_tokens=3000)
+
+    async def work(engine: AsyncEngine) -> list[object]:
+        text = long_text[:8000]
+        calls = [engine.embed([text]) for _ in range(12)]
+        return list(await asyncio.gather(*calls, return_exceptions=True))
+
+    answers = serve(shipped_models, work, config=config)
+    refused = [answer for answer in answers if isinstance(answer, QueueFull)]
+    assert refused
+    assert len(refused) < len(answers)
+    assert refused[0].limit == 3000
+    assert refused[0].retry_after_s is not None
+
+
+def test_one_bad_text_of_many_gives_the_others_up(
+    shipped_models: dict[str, EmbeddingModel], real_texts: list[str]
+) -> None:
+    """The bad one is read after the first have been queued."""
+
+    async def work(engine: AsyncEngine) -> None:
+        with pytest.raises(InvalidInput) as caught:
+            await engine.embed([*real_texts[:100], [99_999_999]])
+        assert caught.value.param == "input[100]"
+        assert len(await engine.embed(["still here"])) == 1
+
+    serve(shipped_models, work)
+
+
+def test_cancelling_and_deadlines_leave_the_engine_well(
+    shipped_models: dict[str, EmbeddingModel], long_text: str
+) -> None:
+    async def work(engine: AsyncEngine) -> None:
+        long_one = asyncio.create_task(engine.embed([long_text[:60_000]]))
+        await asyncio.sleep(0.1)
+        with pytest.raises(DeadlineExceeded):
+            await engine.embed(["in a hurry"], timeout_s=0.01)
+        long_one.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await long_one
+        assert len(await engine.embed(["still here"])) == 1
+        assert engine.ready
+
+    serve(shipped_models, work)
+
+
+def test_stopping_answers_what_was_accepted(
+    shipped_models: dict[str, EmbeddingModel], real_texts: list[str]
+) -> None:
+    async def work(engine: AsyncEngine) -> tuple[list[object], Exception | None]:
+        calls = [asyncio.create_task(engine.embed([text])) for text in real_texts[:20]]
+        await asyncio.sleep(0.05)
+        engine.stop_accepting()
+        assert not engine.ready
+        refusal = None
+        try:
+            await engine.embed(["too late"])
+        except EngineUnavailable as error:
+            refusal = error
+        return list(await asyncio.gather(*calls, return_exceptions=True)), refusal
+
+    answers, refusal = serve(shipped_models, work)
+    assert isinstance(refusal, EngineUnavailable)
+    assert all(isinstance(answer, list | EngineUnavailable) for answer in answers)
+    assert any(isinstance(answer, list) for answer in answers)
+
+
+def test_diagnosis_of_some_layers_and_heads(
+    shipped_models: dict[str, EmbeddingModel], long_text: str
+) -> None:
+    found = serve(
+        shipped_models,
+        lambda engine: engine.diagnose(long_text[:3000], layers=[0, 5], heads=[1, 2, 3]),
+    )
+    assert (found.layers, found.heads) == ((0, 5), (1, 2, 3))
+    readings = {reading.instrument: reading for reading in found.instruments}
+    assert set(readings) == {"temperature", "entropy", "spectral_gap"}
+    entropies = np.array(readings["entropy"].values)
+    assert entropies.shape == (2, 3)
+    assert (entropies > 0).all()
+    assert (entropies < np.log(found.tokens)).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ({"layers": [6]}, "invalid_layers"),
+        ({"heads": [-1]}, "invalid_heads"),
+        ({"layers": []}, "invalid_layers"),
+        ({"instruments": ["thermometer"]}, "unknown_instrument"),
+    ],
+    ids=str,
+)
+def test_diagnoses_that_are_refused(
+    arguments: dict[str, list[int]], code: str, default_model: EmbeddingModel
+) -> None:
+    with pytest.raises(LLNError) as caught:
+        Engine(default_model).diagnose("a text", **arguments)  # type: ignore[arg-type]
+    assert caught.value.code == code
+
+
+def test_a_benchmark_lets_texts_run_in_between(
+    shipped_models: dict[str, EmbeddingModel],
+) -> None:
+    seen: list[BenchmarkRow] = []
+
+    async def work(engine: AsyncEngine) -> None:
+        running = asyncio.create_task(
+            engine.benchmark(
+                lengths=[64, 300],
+                attentions=["softmax", "lln_diag"],
+                repeats=2,
+                progress=seen.append,
+            )
+        )
+        await engine.embed(["in between"])
+        result = await running
+        assert list(result.rows) == seen
+        assert [(row.tokens, row.attention) for row in seen] == [
+            (64, "softmax"),
+            (64, "lln_diag"),
+            (300, "softmax"),
+            (300, "lln_diag"),
+        ]
+        assert all(row.tokens_per_s > 0 for row in seen)
+        with pytest.raises(InvalidInput):
+            await engine.benchmark(lengths=[0], attentions=["softmax"], repeats=1)
+
+    serve(shipped_models, work)
