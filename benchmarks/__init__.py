@@ -1,0 +1,1 @@
+"""What this machine does with LLN and with what others use: `python -m benchmarks --help`."""

@@ -1,0 +1,75 @@
+"""Measures this machine and prints one table a suite."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from benchmarks.plan import Plan
+from benchmarks.row import Row
+from benchmarks.store import ROOT, commit, cpu_name, store
+from benchmarks.suites import long, mixed, parity, short, windows
+from benchmarks.table import table
+from benchmarks.workbench import Workbench
+from engine.config import EngineConfig
+
+SUITES: Mapping[str, Callable[[Workbench, Plan], Iterator[Row]]] = {
+    "short": short.measure,
+    "mixed": mixed.measure,
+    "long": long.measure,
+    "windows": windows.measure,
+    "parity": parity.measure,
+}
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    plan = Plan(quick=options.quick, repeats=options.repeats)
+    folder = options.out or (None if options.quick else RESULTS)
+    bench = Workbench(threads=options.threads)
+    print(f"{cpu_name()}, {bench.threads} threads, float32, commit {commit()}")
+    missed = 0
+    for name in dict.fromkeys(options.suites or SUITES):
+        print(f"\n{name}: {sys.modules[SUITES[name].__module__].__doc__}\n", flush=True)
+        rows = list(SUITES[name](bench, plan))
+        print(table(rows), flush=True)
+        missed += sum(row.is_met is False for row in rows)
+        if folder is not None:
+            print(f"\nRaw figures: {store(name, rows, bench, folder)}", flush=True)
+    if missed:
+        print(f"\nTargets missed: {missed}")
+    return 1 if missed and options.check else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    known = ", ".join(SUITES)
+    parser.add_argument("suites", nargs="*", metavar="SUITE", type=_suite, help=f"of {known}")
+    parser.add_argument("--quick", action="store_true", help="one turn each, nothing slow")
+    parser.add_argument("--repeats", type=_count, help="turns, instead of each suite's own number")
+    threads = EngineConfig().compute_threads
+    parser.add_argument("--threads", type=_count, default=threads, help=f"default: {threads}")
+    out_help = f"folder for the raw figures (default: {RESULTS.relative_to(ROOT)}; quick: none)"
+    parser.add_argument("--out", type=Path, metavar="DIR", help=out_help)
+    parser.add_argument("--check", action="store_true", help="fail where a target is missed")
+    return parser
+
+
+def _suite(name: str) -> str:
+    if name not in SUITES:
+        raise argparse.ArgumentTypeError(f"no suite {name!r}; there are {', '.join(SUITES)}")
+    return name
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""One measured figure, what was expected of it, and the raw times behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from benchmarks.timing import Seconds, ratios
+
+
+@dataclass(frozen=True)
+class Target:
+    bound: Literal[">=", "<=", ">"]
+    limit: float
+
+    def is_met_by(self, value: float) -> bool:
+        match self.bound:
+            case ">=":
+                return value >= self.limit
+            case "<=":
+                return value <= self.limit
+            case ">":
+                return value > self.limit
+
+    def __str__(self) -> str:
+        return f"{self.bound} {self.limit:g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    case: str
+    measure: str
+    value: float
+    target: Target | None = None
+    seconds: Mapping[str, Seconds]
+    """Every turn of everyone this figure compares."""
+    spread: tuple[float, float] | None = None
+    """The smallest and the largest value of single turns."""
+
+    @property
+    def is_met(self) -> bool | None:
+        return None if self.target is None else self.target.is_met_by(self.value)
+
+
+def ratio_row(
+    taken: Mapping[str, Seconds],
+    over: str,
+    under: str,
+    *,
+    case: str,
+    measure: str,
+    target: Target | None = None,
+) -> Row:
+    """Time of one over time of the other: the median of the turns."""
+    by_turn = ratios(taken[over], taken[under])
+    return Row(
+        case=case,
+        measure=measure,
+        value=median(by_turn),
+        target=target,
+        seconds={name: taken[name] for name in (over, under)},
+        spread=(min(by_turn), max(by_turn)),
+    )

@@ -1,0 +1,1 @@
+"""One file a suite: `measure(bench, plan)` gives its rows."""

@@ -1,0 +1,41 @@
+"""Many texts of very different lengths in one call, where padding shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from benchmarks.plan import Plan
+from benchmarks.row import Row, Target, ratio_row
+from benchmarks.timing import Turns, take_turns
+from benchmarks.workbench import (
+    LLN_DIAG,
+    ONNX_RUNTIME,
+    SENTENCE_TRANSFORMERS,
+    SOFTMAX,
+    Workbench,
+)
+
+NUM_TEXTS = 512
+SHORTEST, LONGEST = 5, 500
+TARGETS = {SENTENCE_TRANSFORMERS: Target(">=", 1.2), ONNX_RUNTIME: None}
+
+
+def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
+    turns = Turns(repeats=plan.turns(3), warm=not plan.quick)
+    paragraphs = bench.text.paragraphs(NUM_TEXTS, shortest=SHORTEST, longest=LONGEST)
+    yield from _compare(bench, "512 paragraphs", paragraphs, turns)
+    if not plan.quick:
+        counts = np.random.default_rng(0).integers(SHORTEST, LONGEST, NUM_TEXTS, endpoint=True)
+        passages = bench.text.passages(counts.tolist())
+        yield from _compare(bench, "512 passages, lengths spread evenly", passages, turns)
+
+
+def _compare(bench: Workbench, case: str, texts: Sequence[str], turns: Turns) -> Iterator[Row]:
+    case = f"{case}, {bench.text.count(texts):,} tokens"
+    taken = take_turns(bench.on(texts), turns)
+    for ours in (SOFTMAX, LLN_DIAG):
+        for theirs, target in TARGETS.items():
+            measure = f"{theirs} / {ours}"
+            yield ratio_row(taken, theirs, ours, case=case, measure=measure, target=target)

