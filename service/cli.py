@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.errors import LLNError
+from engine.idle_threads import let_idle_threads_sleep
 from engine.types import BenchmarkRow, Diagnosis, EmbedOptions, HeadValues
 from service.errors import PortInUse
 from service.logs import set_up_logs
@@ -32,6 +33,7 @@ _MISUSED = 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code: 0, 1 if it failed, 2 if it was misused."""
+    let_idle_threads_sleep()
     chosen = _parser().parse_args(arguments)
     run: Callable[[argparse.Namespace], None] = chosen.run
     try:

@@ -22,6 +22,11 @@ from tokenizers import (
     trainers,
 )
 
+from engine.idle_threads import let_idle_threads_sleep
+
+# Before any test loads torch: servers started by tests share these cores.
+let_idle_threads_sleep()
+
 Shape = tuple[int, ...]
 ConfigValue = str | int | float | bool | None
 
