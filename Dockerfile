@@ -14,7 +14,7 @@ COPY tools/install.py tools/
 COPY kernels kernels
 COPY engine engine
 COPY service service
-RUN --mount=type=cache,target=/root/.cache/pip \
+RUN --mount=type=cache,target=/var/cache/pip PIP_CACHE_DIR=/var/cache/pip \
     /opt/lln/bin/python tools/install.py run --torch "$VARIANT" --copy
 
 FROM python:3.11-slim-bookworm

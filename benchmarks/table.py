@@ -36,4 +36,6 @@ def _time(seconds: float) -> str:
 
 def _number(value: float) -> str:
     """Two decimals, and as many nines as a cosine has."""
-    return f"{value:.8f}" if 0.999 < value < 1 else f"{value:.2f}"
+    if 0.999 < value < 1:
+        return f"{value:.8f}"
+    return f"{value:.4f}" if abs(value) <= 1 else f"{value:.2f}"

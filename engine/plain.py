@@ -128,7 +128,10 @@ class Engine:
         return diagnosis_of(self.model, document, plan, done)
 
     def _read_ahead(self, inputs: Sequence[TextInput], options: EmbedOptions) -> Iterator[Prepared]:
-        """Texts tokenised a piece ahead of the device."""
+        """Texts tokenised a piece ahead of the device; one piece has nothing to be ahead of."""
+        if len(inputs) <= PIECE_TEXTS:
+            yield from prepare(inputs, self.model, options)
+            return
         starts = range(0, len(inputs), PIECE_TEXTS)
         pieces = [
             self._reader.submit(

@@ -16,7 +16,7 @@ from engine.prepare import Prepared
 from engine.types import EmbedOptions, Span, Vector
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def run_batch(model: EmbeddingModel, texts: Sequence[Prepared]) -> list[Vector]:
     """Pack the texts, encode them in one pass, pool their spans: one array [spans, dim] a text.
 

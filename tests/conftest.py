@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,8 +25,14 @@ from tokenizers import (
 
 from engine.idle_threads import let_idle_threads_sleep
 
-# Before any test loads torch: servers started by tests share these cores.
+# Read when torch is loaded: servers started by tests share these cores.
 let_idle_threads_sleep()
+
+import torch  # noqa: E402
+
+if not torch.cuda.is_available():
+    # Read by Triton when it is imported, so before any test imports whatever imports Triton.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 Shape = tuple[int, ...]
 ConfigValue = str | int | float | bool | None

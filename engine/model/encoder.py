@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -65,7 +66,7 @@ class Encoder:
 
     def _finish(self, attended: Tensor, x: Tensor, layer: LayerWeights) -> Tensor:
         """Everything after attention, tile by tile: it looks at one token at a time."""
-        if x.device.type != "cpu":
+        if x.device.type != "cpu" or len(x) <= CPU_TILE_ROWS:
             return self._finish_tile(attended, x, layer)
         tiles = zip(
             torch.split(attended, CPU_TILE_ROWS), torch.split(x, CPU_TILE_ROWS), strict=True
@@ -83,7 +84,6 @@ class Encoder:
 
 def positions_in_sequences(bounds: Sequence[int], device: torch.device) -> Tensor:
     """Each packed row's index within its own sequence: [T]."""
-    ends = torch.tensor(bounds)
-    lengths = ends.diff()
-    rows = torch.arange(int(ends[-1]))
-    return (rows - ends[:-1].repeat_interleave(lengths)).to(device)
+    starts, ends = np.array(bounds[:-1]), np.array(bounds[1:])
+    positions = np.arange(bounds[-1]) - np.repeat(starts, ends - starts)
+    return torch.from_numpy(positions).to(device)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from engine.checkpoint.folder import Family
 from engine.errors import CheckpointError
+from engine.model.linear import pack
 from engine.model.weights import (
     ACTIVATIONS,
     Activation,
@@ -138,11 +139,11 @@ def _read_layer(reader: TensorReader, sizes: Sizes, names: LayerNames, index: in
     width, ffn_width = sizes.width, sizes.ffn_width
     query, key, value = (f"{at}.{part}" for part in names.qkv)
     return LayerWeights(
-        qkv=reader.stacked((query, key, value), width, width),
-        attention_out=reader.linear(f"{at}.{names.attention_out}", width, width),
+        qkv=pack(reader.stacked((query, key, value), width, width)),
+        attention_out=pack(reader.linear(f"{at}.{names.attention_out}", width, width)),
         attention_norm=reader.norm(f"{at}.{names.attention_norm}", width),
-        ffn_in=reader.linear(f"{at}.{names.ffn_in}", ffn_width, width),
-        ffn_out=reader.linear(f"{at}.{names.ffn_out}", width, ffn_width),
+        ffn_in=pack(reader.linear(f"{at}.{names.ffn_in}", ffn_width, width)),
+        ffn_out=pack(reader.linear(f"{at}.{names.ffn_out}", width, ffn_width)),
         ffn_norm=reader.norm(f"{at}.{names.ffn_norm}", width),
     )
 

@@ -16,15 +16,31 @@ _FUSED = {
 }
 
 
+_TYPICAL_ROWS = 1024
+"""What packing is told to expect; measured, the order it picks serves every number of rows."""
+
+
+def pack(layer: Affine) -> Affine:
+    """The layer with its weight in the order the CPU's product reads it, where it has one.
+
+    Otherwise every product reorders it anew: a third of a short text's time, 5 % of a full batch's.
+    """
+    if not _has_fused_kernel(layer.weight):
+        return layer
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(layer.weight, _TYPICAL_ROWS)
+    return layer._replace(weight=packed)
+
+
 def linear(x: Tensor, layer: Affine, activation: Activation | None = None) -> Tensor:
     """activation(x W^T + b), x of shape [T, in]."""
-    if activation in _FUSED and _has_fused_kernel(x):
+    if activation in _FUSED and not torch.is_grad_enabled() and _has_fused_kernel(x):
         name, variant = _FUSED[activation]
-        fused: Tensor = torch.ops.mkldnn._linear_pointwise(
+        fused: Tensor = torch.ops.mkldnn._linear_pointwise.default(
             x, layer.weight, layer.bias, name, [], variant
         )
         return fused
-    return activate(F.linear(x, layer.weight, layer.bias), activation)
+    weight = layer.weight.to_dense() if layer.weight.is_mkldnn else layer.weight
+    return activate(F.linear(x, weight, layer.bias), activation)
 
 
 def activate(x: Tensor, activation: Activation | None) -> Tensor:
@@ -46,7 +62,6 @@ def _has_fused_kernel(x: Tensor) -> bool:
     return (
         x.device.type == "cpu"
         and x.dtype == torch.float32
-        and not torch.is_grad_enabled()
         and len(x) > 0
         and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     )

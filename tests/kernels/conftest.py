@@ -1,4 +1,4 @@
-"""Where there is no NVIDIA GPU, Triton's kernels run through its interpreter."""
+"""What the kernels' tests share."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-if not torch.cuda.is_available():
-    # Triton reads this when a kernel is defined, so it comes before any import of one.
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 # Without it cuBLAS refuses to work under deterministic algorithms, which poisoned_memory asks for.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 

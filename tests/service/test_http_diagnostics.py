@@ -48,7 +48,9 @@ def test_means_become_metrics(http: httpx.Client) -> None:
     [line] = [
         line
         for line in page.splitlines()
-        if line.startswith("lln_attention_entropy{") and 'layer="0"' in line
+        if line.startswith("lln_attention_entropy{")
+        and 'layer="0"' in line
+        and 'model="default"' in line
     ]
     assert float(line.split()[-1]) == pytest.approx(sum(values) / len(values), rel=1e-4)
 
