@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -79,6 +80,7 @@ def _session(folder: Path, threads: int) -> onnxruntime.InferenceSession:
 
 @contextmanager
 def _exported(folder: Path) -> Iterator[Path]:
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     bert = BertModel.from_pretrained(folder, attn_implementation="sdpa", add_pooling_layer=False)
     sample = torch.ones(2, 8, dtype=torch.long)
     texts = torch.export.Dim("texts", min=1, max=4096)

@@ -8,14 +8,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
-from transformers.utils import logging
 
 MAX_TOKENS = 512  # all its position table holds; the published setting is 256
 
 
 class SentenceTransformersRival:
     def __init__(self, folder: Path) -> None:
-        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         self._model = SentenceTransformer(str(folder), device="cpu")
         self._model.max_seq_length = MAX_TOKENS
 

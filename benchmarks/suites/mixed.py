@@ -23,18 +23,19 @@ TARGETS = {SENTENCE_TRANSFORMERS: Target(">=", 1.2), ONNX_RUNTIME: None}
 
 
 def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
-    turns = Turns(repeats=plan.turns(3), warm=not plan.quick)
     paragraphs = bench.text.paragraphs(NUM_TEXTS, shortest=SHORTEST, longest=LONGEST)
-    yield from _compare(bench, "512 paragraphs", paragraphs, turns)
+    yield from _compare(bench, f"{NUM_TEXTS} paragraphs", paragraphs, plan.turns(3))
     if not plan.quick:
         counts = np.random.default_rng(0).integers(SHORTEST, LONGEST, NUM_TEXTS, endpoint=True)
         passages = bench.text.passages(counts.tolist())
-        yield from _compare(bench, "512 passages, lengths spread evenly", passages, turns)
+        yield from _compare(bench, f"{NUM_TEXTS} passages, all lengths", passages, plan.turns(2))
 
 
-def _compare(bench: Workbench, case: str, texts: Sequence[str], turns: Turns) -> Iterator[Row]:
+def _compare(bench: Workbench, case: str, texts: Sequence[str], repeats: int) -> Iterator[Row]:
     case = f"{case}, {bench.text.count(texts):,} tokens"
-    taken = take_turns(bench.on(texts), turns)
+    for embed in bench.everyone.values():
+        embed(texts[:32])  # warms up; a whole round would take minutes
+    taken = take_turns(bench.on(texts), Turns(repeats=repeats, warm=False))
     for ours in (SOFTMAX, LLN_DIAG):
         for theirs, target in TARGETS.items():
             measure = f"{theirs} / {ours}"

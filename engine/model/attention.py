@@ -108,9 +108,9 @@ class LLNDiagAttention:
     def mix_of(self, cu_seqlens: Tensor) -> Tensor | None:
         """LLN's share, (H,) or (T, H); None where no sequence is longer than one block."""
         lengths = cu_seqlens.diff()
-        reaches_beyond = lengths > self.parameters.block_size
-        if not bool(reaches_beyond.any()):
+        if not lengths.numel() or int(lengths.max()) <= self.parameters.block_size:
             return None
+        reaches_beyond = lengths > self.parameters.block_size
         if bool((reaches_beyond | (lengths == 0)).all()):
             return self.parameters.mix
         by_token = reaches_beyond.repeat_interleave(lengths).unsqueeze(1)

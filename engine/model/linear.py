@@ -15,7 +15,6 @@ _FUSED = {
     None: ("none", ""),
 }
 
-
 _TYPICAL_ROWS = 1024
 """What packing is told to expect; measured, the order it picks serves every number of rows."""
 
@@ -33,13 +32,14 @@ def pack(layer: Affine) -> Affine:
 
 def linear(x: Tensor, layer: Affine, activation: Activation | None = None) -> Tensor:
     """activation(x W^T + b), x of shape [T, in]."""
-    if activation in _FUSED and not torch.is_grad_enabled() and _has_fused_kernel(x):
+    is_packed = layer.weight.is_mkldnn
+    if is_packed and activation in _FUSED and len(x) and not torch.is_grad_enabled():
         name, variant = _FUSED[activation]
         fused: Tensor = torch.ops.mkldnn._linear_pointwise.default(
             x, layer.weight, layer.bias, name, [], variant
         )
         return fused
-    weight = layer.weight.to_dense() if layer.weight.is_mkldnn else layer.weight
+    weight = layer.weight.to_dense() if is_packed else layer.weight
     return activate(F.linear(x, weight, layer.bias), activation)
 
 
@@ -57,11 +57,10 @@ def activate(x: Tensor, activation: Activation | None) -> Tensor:
             return F.silu(x)
 
 
-def _has_fused_kernel(x: Tensor) -> bool:
-    """oneDNN's linear: 5 to 10 % faster than the default one here, but without gradients."""
+def _has_fused_kernel(weight: Tensor) -> bool:
+    """oneDNN's linear: faster than the default one on a CPU, but without gradients."""
     return (
-        x.device.type == "cpu"
-        and x.dtype == torch.float32
-        and len(x) > 0
+        weight.device.type == "cpu"
+        and weight.dtype == torch.float32
         and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     )

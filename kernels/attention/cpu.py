@@ -6,6 +6,8 @@ sequences, blocks or tokens, and nothing is ever N x N beyond one block.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -35,7 +37,10 @@ def lln_diag(
     state = lln_state(k, v, beta=beta, packed=packed, k_map=k_map)
     lln = lln_read(q, state, alpha=alpha, packed=packed, q_map=q_map)
     diag = block_softmax(q, k, v, packed=packed, block_size=block_size, sinks=sinks)
-    return torch.lerp(diag, lln, mix.unsqueeze(-1).expand_as(diag))
+    share = mix.unsqueeze(-1).expand_as(diag)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (diag, lln, mix)):
+        return torch.lerp(diag, lln, share)
+    return diag.lerp_(lln, share)
 
 
 def lln_state(
@@ -90,10 +95,12 @@ def block_softmax(
     batches = block_batches(packed.host_bounds(), block_size, sinks, q.device)
     in_one_pass = _has_logsumexp_kernel(q, k, v)
     for batch in batches:
-        if batch.sinks is not None and in_one_pass:
+        if not in_one_pass:
+            attended = _attend(batch, q, k, v)
+        elif batch.sinks is not None:
             attended = _attend_then_add_sinks(batch, q, k, v)
         else:
-            attended = _attend(batch, q, k, v)
+            attended = _attend_fused(batch.spans, q, k, v).rows.transpose(1, 2)
         if batch.spans.covers(len(out)):
             return attended.flatten(0, 1)
         batch.spans.scatter(attended, out)
@@ -181,13 +188,7 @@ def _attend_then_add_sinks(batch: BlockBatch, q: Tensor, k: Tensor, v: Tensor) -
     """
     assert batch.sinks is not None, "only called for batches that see sinks"
     spans, sinks = batch.spans, batch.sinks
-    span_q = spans.gather(q).transpose(1, 2)  # [n, H, w, D]
-    attended, log_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        span_q,
-        spans.gather(k).transpose(1, 2),
-        spans.gather(v).transpose(1, 2),
-        attn_mask=_additive(spans.padding, q.dtype),
-    )
+    span_q, attended, log_sum = _attend_fused(spans, q, k, v)
     sink_k, sink_v = k[sinks.rows].transpose(1, 2), v[sinks.rows].transpose(1, 2)  # [n, H, S, D]
     scores = span_q @ sink_k.transpose(2, 3) * span_q.shape[-1] ** -0.5  # [n, H, w, S]
     scores = scores.masked_fill(sinks.hidden[:, None, None, :], -torch.inf)
@@ -195,6 +196,21 @@ def _attend_then_add_sinks(batch: BlockBatch, q: Tensor, k: Tensor, v: Tensor) -
     from_sinks = (scores - total).exp() @ sink_v
     merged = torch.addcmul(from_sinks, attended, (log_sum.unsqueeze(-1) - total).exp())
     return merged.transpose(1, 2)
+
+
+class _Fused(NamedTuple):
+    q: Tensor  # [n, H, w, D] as it was gathered
+    rows: Tensor  # [n, H, w, D] attended
+    log_sum: Tensor  # [n, H, w] log of each row's mass
+
+
+def _attend_fused(spans: SpanBatch, q: Tensor, k: Tensor, v: Tensor) -> _Fused:
+    """Softmax within spans by the kernel behind torch's public function, which keeps the sums."""
+    span_q, span_k, span_v = (spans.gather(x).transpose(1, 2) for x in (q, k, v))
+    rows, log_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(
+        span_q, span_k, span_v, attn_mask=_additive(spans.padding, q.dtype)
+    )
+    return _Fused(span_q, rows, log_sum)
 
 
 def _additive(hidden: Tensor | None, dtype: torch.dtype) -> Tensor | None:

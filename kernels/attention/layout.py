@@ -20,6 +20,10 @@ from torch import Tensor
 
 from kernels.attention.arguments import Sinks
 
+CPU_BATCH_ROWS = 4096
+"""Rows of one batch on a CPU: few enough that its intermediate results stay in cache, and below
+the size for which the C library takes fresh pages from the system every time."""
+
 
 class RowSpan(NamedTuple):
     """A piece of one sequence, in packed rows."""
@@ -93,7 +97,7 @@ def piece_batches(
     bounds: tuple[int, ...], piece: int, device: torch.device
 ) -> tuple[SpanBatch, ...]:
     """Every sequence cut into pieces of `piece` rows from its start, longest batches first."""
-    return tuple(_batch(group, device) for group in _group(_cut(bounds, piece)))
+    return tuple(_batch(group, device) for group in _group(_cut(bounds, piece), device))
 
 
 @lru_cache(maxsize=64)
@@ -104,7 +108,7 @@ def block_batches(
     longest = max((end - start for start, end in _pairs(bounds)), default=0)
     return tuple(
         BlockBatch(_batch(group, device), _sink_keys(group, bounds, sinks, device))
-        for group in _group(_cut(bounds, block_size or max(longest, 1)))
+        for group in _group(_cut(bounds, block_size or max(longest, 1)), device)
     )
 
 
@@ -120,12 +124,25 @@ def _cut(bounds: tuple[int, ...], size: int) -> list[RowSpan]:
     ]
 
 
-def _group(spans: list[RowSpan]) -> list[list[RowSpan]]:
+def _group(spans: list[RowSpan], device: torch.device) -> list[list[RowSpan]]:
     """Spans by padded width, widest first, so that a sequence's last short piece comes last."""
     groups: dict[int, list[RowSpan]] = defaultdict(list)
     for span in spans:
         groups[grid_width(span.length)].append(span)
-    return [groups[width] for width in sorted(groups, reverse=True)]
+    return [
+        part
+        for width in sorted(groups, reverse=True)
+        for part in _parts(groups[width], _max_spans(width, device))
+    ]
+
+
+def _max_spans(width: int, device: torch.device) -> int | None:
+    return max(1, CPU_BATCH_ROWS // width) if device.type == "cpu" else None
+
+
+def _parts(spans: list[RowSpan], size: int | None) -> Iterable[list[RowSpan]]:
+    step = size or len(spans)
+    return (spans[at : at + step] for at in range(0, len(spans), step))
 
 
 @torch.inference_mode(False)  # the tables outlive the caller's mode and may serve autograd later
