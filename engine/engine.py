@@ -197,12 +197,25 @@ class AsyncEngine:
             chosen = self._model(model)
             plan = BenchmarkPlan.checked(lengths, attentions, repeats, chosen)
         rows: list[BenchmarkRow] = []
-        async for step in self._in_turns(encoder_rows(plan), "benchmark", chosen, 0):
-            for row in step.value:
-                rows.append(row)
-                if progress is not None:
-                    progress(row)
+        async for row in self.measure(lambda _: encoder_rows(plan), model=model):
+            rows.append(row)
+            if progress is not None:
+                progress(row)
         return benchmark_result(chosen, rows)
+
+    async def measure(
+        self,
+        plan: Callable[[EmbeddingModel], Iterator[Sequence[Item]]],
+        *,
+        model: str | None = None,
+    ) -> AsyncIterator[Item]:
+        """The rows of a benchmark as they come. Other work runs in between its steps."""
+        with self._counting_rejections():
+            chosen = self._model(model)
+            steps = plan(chosen)
+        async for step in self._in_turns(steps, "benchmark", chosen, 0):
+            for row in step.value:
+                yield row
 
     async def _prepared_pieces(
         self, inputs: Sequence[TextInput], model: EmbeddingModel, options: EmbedOptions

@@ -12,6 +12,9 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from engine.engine import AsyncEngine
+from service.benchmarks.history import History
+from service.benchmarks.jobs import BenchmarkJobs
+from service.benchmarks.suites import SUITES
 from service.grpc.server import grpc_server
 from service.http import (
     benchmarks,
@@ -27,7 +30,6 @@ from service.http.answers import ErrorAnswer
 from service.http.errors import install_error_handlers
 from service.http.incoming import Incoming
 from service.http.observe import Observe
-from service.jobs import BenchmarkJobs
 from service.metrics import Metrics
 from service.settings import Settings
 from service.version import version_of
@@ -54,6 +56,7 @@ def create_app(
     app.state.engine = engine
     app.state.metrics = metrics or Metrics()
     app.state.draining = asyncio.Event()
+    app.state.server = None  # where HTTP listens, once it does
     for router in _ROUTERS:
         app.include_router(router)
     install_error_handlers(app)
@@ -87,12 +90,14 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         )
     async with state.engine as engine:
         state.metrics.start_models(engine.models.values())
-        state.jobs = BenchmarkJobs(engine)
+        state.metrics.start_suites(SUITES)
+        history = await asyncio.to_thread(History, settings.benchmark_history)
+        state.jobs = BenchmarkJobs(engine, history, state.metrics)
         state.started_at = int(time.time())
-        rpc = grpc_server(engine, settings, state.metrics)
-        async with _held_until(state.draining, rpc):
+        rpc = grpc_server(engine, settings, state.metrics, state.jobs, state.server)
+        # Those who watch a benchmark would keep the server from ending as long as it runs.
+        async with _held_until(state.draining, state.jobs), _held_until(state.draining, rpc):
             yield
-        await state.jobs.stop()
 
 
 @asynccontextmanager

@@ -55,6 +55,7 @@ _TOKENS = tuple(2.0**power for power in range(2, 25))
 _SEQUENCES = tuple(2.0**power for power in range(11))
 _REJECTIONS = ("queue_full", "text_too_long", "too_many_inputs", "unavailable", "model_not_found")
 _UNITS: tuple[Unit, ...] = ("batch", "diagnosis", "benchmark")
+_LENGTHS = (128, 512, 2048, 8192, 32_768, 131_072, 1_048_576)
 _LAYER_GAUGES = {
     "entropy": "attention_entropy",
     "spectral_gap": "attention_spectral_gap",
@@ -78,6 +79,7 @@ class Metrics(EngineObserver):
         self._add_engine()
         self._add_device()
         self._add_layers()
+        self._add_benchmarks()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
@@ -174,6 +176,38 @@ class Metrics(EngineObserver):
             for instrument, name in _LAYER_GAUGES.items()
         }
 
+    def _add_benchmarks(self) -> None:
+        self._benchmarks = self._counter(
+            "benchmarks", "Benchmark runs that ended, by how.", ("suite", "state")
+        )
+        self._benchmarks_running = self._gauge(
+            "benchmarks_running", "Benchmark runs under way.", ("suite",)
+        )
+        self._benchmark_speed = self._gauge(
+            "benchmark_tokens_per_second",
+            "Tokens a second in the last benchmark, by kind of attention and class of length.",
+            ("suite", "attention", "length"),
+        )
+
+    def start_suites(self, suites: Iterable[str]) -> None:
+        """Makes the series of the benchmark suites exist before their first run."""
+        for suite in suites:
+            self._benchmarks_running.labels(suite)
+            for state in ("done", "failed", "cancelled", "interrupted"):
+                self._benchmarks.labels(suite, state)
+
+    def benchmark_running(self, suite: str) -> AbstractContextManager[None]:
+        """Counts a run as under way while the context is open."""
+        return self._benchmarks_running.labels(suite).track_inprogress()
+
+    def benchmark_finished(self, *, suite: str, state: str) -> None:
+        self._benchmarks.labels(suite, state).inc()
+
+    def benchmark_measured(
+        self, *, suite: str, attention: str, tokens: int, tokens_per_s: float
+    ) -> None:
+        self._benchmark_speed.labels(suite, attention, length_class(tokens)).set(tokens_per_s)
+
     def start_methods(self, protocol: Protocol, methods: Iterable[str]) -> None:
         """Makes the series of a protocol's methods exist before their first request."""
         for method in methods:
@@ -252,6 +286,11 @@ class Metrics(EngineObserver):
         """The page Prometheus scrapes, in the format its Accept header asks for."""
         encode, content_type = choose_encoder(accept)
         return Exposition(encode(self.registry), content_type)
+
+
+def length_class(tokens: int) -> str:
+    """The least of a few bounds that a length lies within: a label of bounded cardinality."""
+    return next((str(bound) for bound in _LENGTHS if tokens <= bound), "longer")
 
 
 class _Memory(NamedTuple):

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from engine.engine import AsyncEngine
 from service.app import create_app
 from service.errors import PortInUse
+from service.load.client import Target
 from service.metrics import Metrics
 from service.settings import Settings
 
@@ -22,6 +23,9 @@ log = logging.getLogger(__name__)
 
 # Connections accepted in the moment of the signal get this long for their request to arrive.
 _LAST_ARRIVALS_S = 0.1
+
+# How the process reaches itself where it listens on every address.
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 def serve(settings: Settings) -> None:
@@ -46,8 +50,9 @@ def serve(settings: Settings) -> None:
 
 
 async def _run(app: FastAPI, server: _Server, listener: socket.socket, settings: Settings) -> None:
+    host, port = listener.getsockname()[:2]
+    app.state.server = Target(host=_LOOPBACK.get(host, host), port=port)
     async with app.router.lifespan_context(app):
-        host, port = listener.getsockname()[:2]
         fields = {
             "http": f"http://{host}:{port}",
             "grpc": f"{settings.grpc_host}:{settings.grpc_port}",

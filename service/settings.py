@@ -50,6 +50,10 @@ class Settings(BaseSettings):
     request_timeout_s: float = Field(
         600.0, gt=0, description="Longest a request may take, and its default deadline."
     )
+    benchmark_history: str = Field(
+        "~/.cache/lln/benchmarks.sqlite",
+        description="File that keeps benchmark runs; :memory: forgets them with the process.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least serious log line written."
     )

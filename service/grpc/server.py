@@ -11,6 +11,8 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from engine.engine import AsyncEngine
+from service.benchmarks.jobs import BenchmarkJobs
+from service.grpc.benchmarks import BenchmarksServicer
 from service.grpc.calls import Calls
 from service.grpc.diagnostics import DiagnosticsServicer
 from service.grpc.embeddings import EmbeddingsServicer
@@ -18,8 +20,9 @@ from service.grpc.health import HealthServicer
 from service.grpc.listeners import Listeners
 from service.grpc.models import ModelsServicer
 from service.grpc.reflection import ReflectionServicer
+from service.load.client import Target
 from service.metrics import Metrics
-from service.pb.lln.v1 import diagnostics_pb2, embeddings_pb2, models_pb2
+from service.pb.lln.v1 import benchmarks_pb2, diagnostics_pb2, embeddings_pb2, models_pb2
 from service.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -27,19 +30,25 @@ log = logging.getLogger(__name__)
 _EMBEDDINGS = embeddings_pb2.DESCRIPTOR.services_by_name["Embeddings"]
 _MODELS = models_pb2.DESCRIPTOR.services_by_name["Models"]
 _DIAGNOSTICS = diagnostics_pb2.DESCRIPTOR.services_by_name["Diagnostics"]
+_BENCHMARKS = benchmarks_pb2.DESCRIPTOR.services_by_name["Benchmarks"]
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 _REFLECTION = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
 
-_OURS = (_EMBEDDINGS, _MODELS, _DIAGNOSTICS)
+_OURS = (_EMBEDDINGS, _MODELS, _DIAGNOSTICS, _BENCHMARKS)
 _NAMES = tuple(service.full_name for service in (*_OURS, _HEALTH, _REFLECTION))
 
 
 @asynccontextmanager
 async def grpc_server(
-    engine: AsyncEngine, settings: Settings, metrics: Metrics
+    engine: AsyncEngine,
+    settings: Settings,
+    metrics: Metrics,
+    jobs: BenchmarkJobs,
+    http: Target | None = None,
 ) -> AsyncIterator[str]:
     """Serves while the context is open, and gives the address that is listened on.
 
+    `http` is where the same process listens for HTTP, which the serving benchmark measures.
     Leaving it turns health off, refuses new calls and lets those in flight finish.
     """
     listeners = Listeners()
@@ -48,6 +57,7 @@ async def grpc_server(
         _EMBEDDINGS: EmbeddingsServicer(engine, settings, listeners),
         _MODELS: ModelsServicer(engine),
         _DIAGNOSTICS: DiagnosticsServicer(engine, settings, metrics),
+        _BENCHMARKS: BenchmarksServicer(engine, jobs, http),
         _HEALTH: health,
         _REFLECTION: ReflectionServicer(_NAMES, listeners),
     }

@@ -8,8 +8,8 @@ from fastapi import Depends, Header, Request
 
 from engine.engine import AsyncEngine
 from engine.errors import InvalidInput
+from service.benchmarks.jobs import BenchmarkJobs
 from service.http.observe import RequestRecord
-from service.jobs import BenchmarkJobs
 from service.metrics import Metrics
 from service.settings import Settings
 

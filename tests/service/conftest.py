@@ -56,6 +56,7 @@ def clean_environment(**settings: str) -> dict[str, str]:
 def _launch(folder: Path, settings: dict[str, str]) -> RunningServer:
     http_port, grpc_port = free_port(), free_port()
     log_path = folder / "server.log"
+    settings.setdefault("LLN_BENCHMARK_HISTORY", str(folder / "benchmarks.sqlite"))
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "service.cli", "serve"],
