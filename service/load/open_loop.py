@@ -108,21 +108,20 @@ async def saturate(
     """As much as so many clients get who each ask again once answered: the capacity."""
     client, tally = HttpClient(target), _Tally()
     loop = asyncio.get_running_loop()
-    ends_at = loop.time() + seconds
+    began_at = loop.time()
     requests = traffic.requests(seed)
 
     async def ask_again_and_again() -> None:
-        while (began_at := loop.time()) < ends_at:
+        while (asked_at := loop.time()) < began_at + seconds:
             request = next(requests)
             answer = await client.post(request.path, request.body)
-            if loop.time() < ends_at:
-                tally.add(answer, began_at, loop.time())
+            tally.add(answer, asked_at, loop.time())
 
     try:
         await asyncio.gather(*(ask_again_and_again() for _ in range(clients)))
     finally:
         client.close()
-    return tally.point(0.0, seconds)
+    return tally.point(0.0, max(seconds, tally.last_answer_at - began_at))
 
 
 def _arrivals(
