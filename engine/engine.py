@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -15,7 +16,7 @@ from engine.config import EngineConfig
 from engine.diagnose import diagnosis_of, plan_diagnosis, readings_by_layer
 from engine.errors import DeadlineExceeded, LLNError, ModelNotFound
 from engine.model.embedding_model import DEFAULT_MODEL, EmbeddingModel, load_models
-from engine.observer import EngineObserver
+from engine.observer import EngineObserver, Served
 from engine.prepare import (
     Prepared,
     check_inputs,
@@ -223,14 +224,24 @@ class AsyncEngine:
         """Inputs a piece at a time, so that the device starts while later ones are tokenised."""
         for start in range(0, len(inputs), PIECE_TEXTS):
             piece = inputs[start : start + PIECE_TEXTS]
-            with self._counting_rejections():
-                yield await asyncio.to_thread(prepare, piece, model, options, first_index=start)
+            yield await self._read(partial(prepare, piece, model, options, first_index=start))
 
     async def _prepared_document(
         self, text: str, model: EmbeddingModel, options: EmbedOptions, chunks: ChunkPlan | None
     ) -> AsyncIterator[list[Prepared]]:
+        yield await self._read(lambda: [prepare_document(text, model, options, chunks)])
+
+    async def _read(self, texts_to_tokens: Callable[[], list[Prepared]]) -> list[Prepared]:
+        """Runs the tokenizer off the loop."""
+        started_at = time.perf_counter()
         with self._counting_rejections():
-            yield [await asyncio.to_thread(prepare_document, text, model, options, chunks)]
+            texts = await asyncio.to_thread(texts_to_tokens)
+        self._observer.tokenised(
+            texts=len(texts),
+            tokens=sum(text.num_tokens for text in texts),
+            seconds=time.perf_counter() - started_at,
+        )
+        return texts
 
     async def _run_texts(
         self,
@@ -248,7 +259,14 @@ class AsyncEngine:
                 jobs = [(text, text.num_embedded) for text in piece]
                 futures += self._thread.submit_all(model.name, jobs, timeout_s)
                 self._count_truncated(model, piece)
-            return texts, await asyncio.gather(*futures)
+            delivered = await asyncio.gather(*futures)
+            self._observer.served(
+                [
+                    Served(text.num_embedded, result.queue_s, result.compute_s, result.started_at)
+                    for text, result in zip(texts, delivered, strict=True)
+                ]
+            )
+            return texts, delivered
         finally:
             for future in futures:
                 future.cancel()

@@ -37,6 +37,7 @@ class Delivered(NamedTuple, Generic[ValueT]):
     value: ValueT
     queue_s: float
     compute_s: float  # of the unit it ran in
+    started_at: float | None = None  # of that unit, by time.monotonic(); None off the thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,7 +368,7 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         compute_s = time.monotonic() - started_at
         self._finish(unit, compute_s, failed=False)
         return [
-            Outcome(job, Delivered(value, started_at - job.enqueued_at, compute_s))
+            Outcome(job, Delivered(value, started_at - job.enqueued_at, compute_s, started_at))
             for job, value in zip(unit.jobs, values, strict=True)
         ]
 

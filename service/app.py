@@ -91,6 +91,11 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with state.engine as engine:
         state.metrics.start_models(engine.models.values())
         state.metrics.start_suites(SUITES)
+        device_type = next(iter(engine.models.values())).device.partition(":")[0]
+        state.metrics.start_limits(
+            queue_tokens=settings.engine.max_queue_tokens,
+            batch_tokens=settings.engine.batch_tokens_on(device_type),
+        )
         history = await asyncio.to_thread(History, settings.benchmark_history)
         state.jobs = BenchmarkJobs(engine, history, state.metrics)
         state.started_at = int(time.time())

@@ -24,8 +24,9 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import choose_encoder
 
-from engine.observer import EngineObserver, Unit
+from engine.observer import EngineObserver, Served, Unit
 from engine.types import Diagnosis, ModelInfo
+from service.tracing import Tracing
 
 Protocol: TypeAlias = Literal["http", "grpc"]
 
@@ -56,6 +57,7 @@ _SEQUENCES = tuple(2.0**power for power in range(11))
 _REJECTIONS = ("queue_full", "text_too_long", "too_many_inputs", "unavailable", "model_not_found")
 _UNITS: tuple[Unit, ...] = ("batch", "diagnosis", "benchmark")
 _LENGTHS = (128, 512, 2048, 8192, 32_768, 131_072, 1_048_576)
+_LONGER = "longer"
 _LAYER_GAUGES = {
     "entropy": "attention_entropy",
     "spectral_gap": "attention_spectral_gap",
@@ -71,7 +73,8 @@ class Exposition(NamedTuple):
 class Metrics(EngineObserver):
     """Every metric of one server, in a registry of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, tracing: Tracing | None = None) -> None:
+        self.tracing = tracing or Tracing()
         # In the plain text format each of those would pose as one more gauge.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
@@ -118,6 +121,15 @@ class Metrics(EngineObserver):
         self._compute_seconds = self._histogram(
             "compute_seconds", "Time the device spent on one unit of work.", _SECONDS, ("kind",)
         )
+        self._tokenise_seconds = self._histogram(
+            "tokenise_seconds", "Time to turn the texts of one call into tokens.", _SECONDS
+        )
+        self._text_seconds = self._histogram(
+            "text_seconds",
+            "Time of one text in the queue and on the device, by the class of its length.",
+            _SECONDS,
+            ("length",),
+        )
         self._tokens = self._counter("tokens", "Tokens accepted.", ("model",))
         self._request_tokens = self._histogram(
             "request_tokens", "Tokens of one accepted text.", _TOKENS
@@ -128,6 +140,12 @@ class Metrics(EngineObserver):
         )
         self._queue_depth = self._gauge("queue_depth", "Texts waiting now.")
         self._queue_tokens = self._gauge("queue_tokens", "Tokens waiting now.")
+        self._queue_tokens_limit = self._gauge(
+            "queue_tokens_limit", "Tokens that may wait; beyond, work is refused at the door."
+        )
+        self._batch_tokens_limit = self._gauge(
+            "batch_tokens_limit", "Tokens that a packed batch takes."
+        )
         self._units = self._counter("units", "Units of work the device finished.", ("kind",))
         self._failed_units = self._counter("failed_units", "Units of work that failed.", ("kind",))
         self._preemptions = self._counter(
@@ -147,6 +165,8 @@ class Metrics(EngineObserver):
             self._units.labels(kind)
             self._failed_units.labels(kind)
             self._compute_seconds.labels(kind)
+        for length in (*map(str, _LENGTHS), _LONGER):
+            self._text_seconds.labels(length)
         for reason in ("caller_left", "deadline"):
             self._cancelled.labels(reason)
         for reason in _REJECTIONS:
@@ -214,6 +234,11 @@ class Metrics(EngineObserver):
             self._requests.labels(protocol, method, OK)
             self._request_seconds.labels(protocol, method)
 
+    def start_limits(self, *, queue_tokens: int, batch_tokens: int) -> None:
+        """What the gauges of waiting and batched tokens are to be seen against."""
+        self._queue_tokens_limit.set(queue_tokens)
+        self._batch_tokens_limit.set(batch_tokens)
+
     def start_models(self, models: Iterable[ModelInfo]) -> None:
         """Makes the series of the served models exist before their first request."""
         for info in models:
@@ -239,8 +264,9 @@ class Metrics(EngineObserver):
         self, *, protocol: Protocol, method: str, code: str, seconds: float
     ) -> None:
         """One request was answered. `method` is a route or an RPC, `code` an error's or "ok"."""
-        self._requests.labels(protocol, method, code).inc()
-        self._request_seconds.labels(protocol, method).observe(seconds)
+        exemplar = self.tracing.exemplar()
+        self._requests.labels(protocol, method, code).inc(1, exemplar)
+        self._request_seconds.labels(protocol, method).observe(seconds, exemplar)
 
     def diagnosed(self, diagnosis: Diagnosis) -> None:
         """A diagnosis is done; its layer means become the gauges of drift."""
@@ -282,6 +308,17 @@ class Metrics(EngineObserver):
     def waited(self, *, seconds: float) -> None:
         self._queue_seconds.observe(seconds)
 
+    def tokenised(self, *, texts: int, tokens: int, seconds: float) -> None:
+        self._tokenise_seconds.observe(seconds)
+        self.tracing.tokenised(texts=texts, tokens=tokens, seconds=seconds)
+
+    def served(self, texts: Sequence[Served]) -> None:
+        exemplar = self.tracing.exemplar()
+        for text in texts:
+            histogram = self._text_seconds.labels(length_class(text.tokens))
+            histogram.observe(text.queue_s + text.compute_s, exemplar)
+        self.tracing.served(texts)
+
     def expose(self, accept: str = "") -> Exposition:
         """The page Prometheus scrapes, in the format its Accept header asks for."""
         encode, content_type = choose_encoder(accept)
@@ -290,7 +327,7 @@ class Metrics(EngineObserver):
 
 def length_class(tokens: int) -> str:
     """The least of a few bounds that a length lies within: a label of bounded cardinality."""
-    return next((str(bound) for bound in _LENGTHS if tokens <= bound), "longer")
+    return next((str(bound) for bound in _LENGTHS if tokens <= bound), _LONGER)
 
 
 class _Memory(NamedTuple):

@@ -18,6 +18,7 @@ from service.errors import PortInUse
 from service.load.client import Target
 from service.metrics import Metrics
 from service.settings import Settings
+from service.tracing import tracing_of
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,8 @@ def serve(settings: Settings) -> None:
     """Serves until SIGTERM or SIGINT, then answers what is in flight and returns."""
     listener = _bind(settings.http_host, settings.http_port)
     _check_free(settings.grpc_host, settings.grpc_port)
-    metrics = Metrics()
+    tracing = tracing_of(settings)
+    metrics = Metrics(tracing)
     engine = AsyncEngine.load(settings.models, config=settings.engine, observer=metrics)
     app = create_app(settings, engine, metrics)
     config = uvicorn.Config(
@@ -44,8 +46,11 @@ def serve(settings: Settings) -> None:
         timeout_keep_alive=75,  # longer than clients keep idle connections: they should close first
         timeout_graceful_shutdown=int(settings.engine.drain_timeout_s) + 1,
     )
-    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        runner.run(_run(app, _Server(config), listener, settings))
+    try:
+        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+            runner.run(_run(app, _Server(config), listener, settings))
+    finally:
+        tracing.stop()
     _leave()
 
 

@@ -60,6 +60,13 @@ class Settings(BaseSettings):
     log_format: Literal["auto", "text", "json"] = Field(
         "auto", description="JSON lines or human text; auto is text on a terminal."
     )
+    otlp_endpoint: str = Field(
+        "",
+        description="Where traces go by OTLP over gRPC, like http://host:4317; none if empty.",
+    )
+    trace_share: float = Field(
+        1.0, ge=0, le=1, description="Share of requests traced, where the caller has not decided."
+    )
     engine: EngineConfig = Field(default_factory=EngineConfig)
 
     @field_validator("models", mode="before")

@@ -46,7 +46,7 @@ def run(http: httpx.Client, plan: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def stub(server: Any) -> Iterator[rpc.BenchmarksStub]:
     with grpc.insecure_channel(server.grpc_address) as channel:
-        yield rpc.BenchmarksStub(channel)
+        yield rpc.BenchmarksStub(channel)  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +230,7 @@ def test_grpc_refuses_what_http_refuses(
 ) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         list(stub.Run(pb.RunBenchmarkRequest(**fields), timeout=60))
-    trailing = dict(caught.value.trailing_metadata())
+    trailing = {key: value for key, value in caught.value.trailing_metadata()}
     assert trailing["lln-error-code"] == code
     assert http.post("/v1/benchmarks", json=fields).json()["error"]["code"] == code
 
