@@ -7,7 +7,7 @@ numbers), so the number of series is bounded whatever clients send.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
@@ -113,6 +113,7 @@ class Metrics(EngineObserver):
         )
         for protocol in ("http", "grpc"):
             self._in_progress.labels(protocol)
+        self._ready = self._gauge("ready", "1 while the server takes work and its models answer.")
 
     def _add_engine(self) -> None:
         self._queue_seconds = self._histogram(
@@ -233,6 +234,9 @@ class Metrics(EngineObserver):
         for method in methods:
             self._requests.labels(protocol, method, OK)
             self._request_seconds.labels(protocol, method)
+
+    def start_readiness(self, is_ready: Callable[[], bool]) -> None:
+        self._ready.set_function(is_ready)
 
     def start_limits(self, *, queue_tokens: int, batch_tokens: int) -> None:
         """What the gauges of waiting and batched tokens are to be seen against."""

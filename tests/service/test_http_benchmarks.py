@@ -230,8 +230,8 @@ def test_grpc_refuses_what_http_refuses(
 ) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         list(stub.Run(pb.RunBenchmarkRequest(**fields), timeout=60))
-    trailing = {key: value for key, value in caught.value.trailing_metadata()}
-    assert trailing["lln-error-code"] == code
+    trailing: Any = caught.value.trailing_metadata()
+    assert dict(trailing)["lln-error-code"] == code
     assert http.post("/v1/benchmarks", json=fields).json()["error"]["code"] == code
 
 
