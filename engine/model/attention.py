@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from engine.types import Attention
 from kernels.attention import (
+    LLNState,
+    TileSinks,
     block_diagonal_attention,
+    block_diagonal_tile,
     lln_attention,
     lln_diag_attention,
+    lln_diag_tile,
+    lln_read,
+    lln_state,
     softmax_attention,
 )
 
@@ -39,6 +45,26 @@ class LLNParameters:
         )
 
 
+class TiledAttention(Protocol):
+    """Attention that reads a long sequence tile by tile, knowing a little of all the rest."""
+
+    @property
+    def parameters(self) -> LLNParameters: ...
+
+    @property
+    def num_sinks(self) -> tuple[int, int]:
+        """Tokens at either end of the sequence whose keys and values every tile needs."""
+        ...
+
+    def state_of(self, k: Tensor, v: Tensor, length: int) -> LLNState | None:
+        """What the sequence's state gains from these rows, for a sequence of this length."""
+        ...
+
+    def attend_tile(
+        self, q: Tensor, k: Tensor, v: Tensor, state: LLNState | None, sinks: TileSinks
+    ) -> Tensor: ...
+
+
 @dataclass(frozen=True)
 class SoftmaxAttention:
     kind: Attention = "softmax"
@@ -62,6 +88,20 @@ class LLNAttention:
             k_map=(None, lln.key_shift),
         )
 
+    @property
+    def num_sinks(self) -> tuple[int, int]:
+        return (0, 0)
+
+    def state_of(self, k: Tensor, v: Tensor, length: int) -> LLNState | None:
+        lln = self.parameters
+        return lln_state(k, v, beta=lln.beta, k_map=(None, lln.key_shift))
+
+    def attend_tile(
+        self, q: Tensor, k: Tensor, v: Tensor, state: LLNState | None, sinks: TileSinks
+    ) -> Tensor:
+        assert state is not None, "LLN reads nothing but its state"
+        return lln_read(q, state, alpha=self.parameters.alpha)
+
 
 @dataclass(frozen=True)
 class BlockDiagonalAttention:
@@ -76,6 +116,18 @@ class BlockDiagonalAttention:
             block_size=lln.block_size,
             num_sinks=lln.num_sinks,
         )
+
+    @property
+    def num_sinks(self) -> tuple[int, int]:
+        return self.parameters.num_sinks
+
+    def state_of(self, k: Tensor, v: Tensor, length: int) -> LLNState | None:
+        return None
+
+    def attend_tile(
+        self, q: Tensor, k: Tensor, v: Tensor, state: LLNState | None, sinks: TileSinks
+    ) -> Tensor:
+        return block_diagonal_tile(q, k, v, block_size=self.parameters.block_size, sinks=sinks)
 
 
 @dataclass(frozen=True)
@@ -104,6 +156,30 @@ class LLNDiagAttention:
             block_size=lln.block_size,
             num_sinks=lln.num_sinks,
             k_map=(None, lln.key_shift),
+        )
+
+    @property
+    def num_sinks(self) -> tuple[int, int]:
+        return self.parameters.num_sinks
+
+    def state_of(self, k: Tensor, v: Tensor, length: int) -> LLNState | None:
+        if length <= self.parameters.block_size:
+            return None
+        return LLNAttention(self.parameters).state_of(k, v, length)
+
+    def attend_tile(
+        self, q: Tensor, k: Tensor, v: Tensor, state: LLNState | None, sinks: TileSinks
+    ) -> Tensor:
+        lln = self.parameters
+        if state is None:
+            return BlockDiagonalAttention(lln).attend_tile(q, k, v, None, sinks)
+        return lln_diag_tile(
+            *(q, k, v),
+            state=state,
+            alpha=lln.alpha,
+            mix=lln.mix,
+            block_size=lln.block_size,
+            sinks=sinks,
         )
 
     def mix_of(self, cu_seqlens: Tensor) -> Tensor | None:

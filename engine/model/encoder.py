@@ -42,41 +42,39 @@ class Encoder:
     def walk(self, ids: Tensor, bounds: Sequence[int], tap: Tap | None = None) -> Iterator[Tensor]:
         """The same, layer by layer: the states after each."""
         cu_seqlens = torch.tensor(bounds, dtype=torch.int32)
-        x = self._embed(ids, bounds)
+        x = self.embed(ids, positions_in_sequences(bounds, self.device))
         for index, (layer, attend) in enumerate(
             zip(self.weights.layers, self.attention, strict=True)
         ):
-            q, k, v = self._project(x, layer)
+            q, k, v = self.project(x, layer).unbind(1)
             if tap is not None:
                 tap(index, q, k, v)
-            x = self._finish(attend(q, k, v, cu_seqlens).flatten(1), x, layer)
+            x = self._finish_all(attend(q, k, v, cu_seqlens).flatten(1), x, layer)
             yield x
 
-    def _embed(self, ids: Tensor, bounds: Sequence[int]) -> Tensor:
+    def embed(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """What enters the first layer, given each token's place in its own sequence."""
         words, table = self.weights.words, self.weights.positions
-        positions = positions_in_sequences(bounds, self.device) % len(table)
-        x = F.embedding(ids, words) + F.embedding(positions, table)
+        x = F.embedding(ids, words) + F.embedding(positions % len(table), table)
         return self._norm(x, self.weights.embedding_norm)
 
-    def _project(self, x: Tensor, layer: LayerWeights) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k, v as [T, H, D] views of one product."""
-        qkv = linear(x, layer.qkv).view(len(x), 3, self.weights.num_heads, self.weights.head_dim)
-        q, k, v = qkv.unbind(1)
-        return q, k, v
+    def project(self, x: Tensor, layer: LayerWeights) -> Tensor:
+        """Queries, keys and values [T, 3, H, D] of one product."""
+        return linear(x, layer.qkv).view(len(x), 3, self.weights.num_heads, self.weights.head_dim)
 
-    def _finish(self, attended: Tensor, x: Tensor, layer: LayerWeights) -> Tensor:
-        """Everything after attention, tile by tile: it looks at one token at a time."""
-        if x.device.type != "cpu" or len(x) <= CPU_TILE_ROWS:
-            return self._finish_tile(attended, x, layer)
-        tiles = zip(
-            torch.split(attended, CPU_TILE_ROWS), torch.split(x, CPU_TILE_ROWS), strict=True
-        )
-        return torch.cat([self._finish_tile(*tile, layer) for tile in tiles])
-
-    def _finish_tile(self, attended: Tensor, x: Tensor, layer: LayerWeights) -> Tensor:
+    def finish(self, attended: Tensor, x: Tensor, layer: LayerWeights) -> Tensor:
+        """Everything of a layer that comes after attention; it looks at one token at a time."""
         x = self._norm(linear(attended, layer.attention_out) + x, layer.attention_norm)
         hidden = linear(x, layer.ffn_in, self.weights.activation)
         return self._norm(linear(hidden, layer.ffn_out) + x, layer.ffn_norm)
+
+    def _finish_all(self, attended: Tensor, x: Tensor, layer: LayerWeights) -> Tensor:
+        if x.device.type != "cpu" or len(x) <= CPU_TILE_ROWS:
+            return self.finish(attended, x, layer)
+        tiles = zip(
+            torch.split(attended, CPU_TILE_ROWS), torch.split(x, CPU_TILE_ROWS), strict=True
+        )
+        return torch.cat([self.finish(*tile, layer) for tile in tiles])
 
     def _norm(self, x: Tensor, norm: Affine) -> Tensor:
         return F.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, self.weights.norm_eps)
