@@ -135,9 +135,7 @@ class TiledPass:
         kept = self._projections
         states = self._states[rows.start : rows.end]
         q, k, v = (
-            self._encoder.project(states, weights)
-            if kept is None
-            else kept[rows.start : rows.end]
+            self._encoder.project(states, weights) if kept is None else kept[rows.start : rows.end]
         ).unbind(1)
         attended = self._attention[self._layer].attend_tile(
             q, k, v, whole.state, self._sinks(whole, rows)
