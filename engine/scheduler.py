@@ -132,8 +132,8 @@ class Scheduler:
         kind = self._kind_of(lane)
         kind.used_s += seconds
         kind.last_unit_s = seconds
-        if unit.displaces:
-            kind.owed_s -= seconds
+        # Time that nobody else wanted pays what is owed, but is not held against a kind later.
+        kind.owed_s = kind.owed_s - seconds if unit.displaces else max(kind.owed_s - seconds, 0.0)
 
     def _owe(self, seconds: float) -> None:
         """To those who wait, in equal parts; the others have no claim."""
