@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -105,9 +106,12 @@ class LayerWork:
 
     @classmethod
     def of(cls, model: EmbeddingModel) -> LayerWork:
-        weights = model.encoder.weights
-        width, ffn = weights.width, len(weights.layers[0].ffn_in.bias)
-        return cls(project=3 * width * width, rest=width * width + 2 * width * ffn)
+        layer = model.encoder.weights.layers[0]
+        rest = (layer.attention_out, layer.ffn_in, layer.ffn_out)
+        return cls(
+            project=math.prod(layer.qkv.weight.shape),
+            rest=sum(math.prod(part.weight.shape) for part in rest),
+        )
 
     def of_visit(self, visit: Visit, num_layers: int) -> float:
         """A visit ends one layer and makes the projections of the next."""

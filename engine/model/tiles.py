@@ -1,21 +1,23 @@
 """One long sequence through the encoder, tile by tile, so that it can pause after any of them.
 
-A layer needs of the whole sequence only LLN's state and the sinks. So a visit to a tile takes it
-through one layer, and adds its keys and values to the next layer's state at once. What lives on
-between visits is one row of hidden states a token, updated in place, and, where there is room, the
-projections made for the next layer's state, which its own visit then need not make again.
+A layer needs of the whole sequence only LLN's state and the sinks (and where attention has a
+window, the rows just beyond the tile). So a visit to a tile takes it through one layer, and adds
+its keys and values to the next layer's state at once. What lives on between visits is one row of
+hidden states a token, updated in place, and, where there is room, the projections made for the
+next layer's state, which its own visit then need not make again.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+import math
+from typing import NamedTuple, Self, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.model.attention import SoftmaxAttention, TiledAttention
+from engine.model.attention import SoftmaxAttention, Tile, TiledAttention
 from engine.model.encoder import CPU_TILE_ROWS, Encoder
 from engine.types import Span
 from kernels.attention import LLNState, TileSinks, merge_states
@@ -32,12 +34,28 @@ class Visit(NamedTuple):
     states: Tensor  # [n, W]
 
 
-class LayerInput(NamedTuple):
-    """What every tile of one layer must know of the whole sequence."""
+class Projections(NamedTuple):
+    """Queries, keys and values of some rows of one layer."""
 
-    state: LLNState | None
-    first: Tensor  # [S, 3, H, D] projections of the sinks at the sequence's start
-    last: Tensor  # and at its end
+    q: Tensor  # [n, H, D]
+    k: Tensor
+    v: Tensor
+
+    def rows(self, start: int, end: int) -> Self:
+        return type(self)(*(part[start:end] for part in self))
+
+    def copied(self) -> Projections:
+        return Projections(*(part.clone() for part in self))
+
+    def with_rows_after(self, *others: Projections) -> Projections:
+        return Projections(*(torch.cat(parts) for parts in zip(self, *others, strict=True)))
+
+
+class SequenceSinks(NamedTuple):
+    """One layer's projections of the sinks."""
+
+    first: Projections  # at the sequence's start
+    last: Projections  # and at its end
 
 
 class TiledPass:
@@ -53,14 +71,15 @@ class TiledPass:
         weights = encoder.weights
         like = weights.words
         self._states = like.new_empty(len(ids), weights.width)
-        self._projections = (
-            like.new_empty(len(ids), 3, weights.num_heads, weights.head_dim)
-            if keep_projections
-            else None
-        )
+        self._projections: Projections | None = None
+        if keep_projections:
+            shape = (3, len(ids), weights.num_heads, weights.head_dim)
+            self._projections = Projections(*like.new_empty(shape))
         self._layer = -1
         self._next_row = 0
-        self._input: LayerInput | None = None
+        self._state: LLNState | None = None  # the layer's own, finished
+        self._sinks_of_layer: SequenceSinks | None = None  # read when its first tile comes
+        self._tail: Projections | None = None  # what a window reaches of the tiles before
         self._next_state: LLNState | None = None
 
     @property
@@ -76,20 +95,24 @@ class TiledPass:
     def visit(self) -> Visit:
         """Take the next tile through its layer."""
         layer, rows = self._layer, self._next_tile()
-        states = self._embedded(rows) if layer < 0 else self._through_layer(rows)
-        projections = None
-        next_state = self._next_state
+        if layer < 0:
+            states, tail = self._embedded(rows), None
+        else:
+            states, tail = self._through_layer(rows)
+        projections, next_state = None, None
         if layer + 1 < len(self._attention):
-            projections = self._encoder.project(states, self._encoder.weights.layers[layer + 1])
-            next_state = self._with_tile(next_state, projections)
+            projections = self._project(layer + 1, states, rows)
+            next_state = self._with_tile(layer + 1, projections)
         # All that could run out of memory has run: from here on the visit takes effect.
         self._states[rows.start : rows.end] = states
         if projections is not None and self._projections is not None:
-            self._projections[rows.start : rows.end] = projections
-        self._next_state = next_state
-        self._next_row = rows.end
+            for kept, made in zip(self._projections, projections, strict=True):
+                kept[rows.start : rows.end] = made
+        self._next_state, self._tail, self._next_row = next_state, tail, rows.end
         if rows.end == len(self._ids):
-            self._begin_layer(layer + 1)
+            self._layer, self._next_row = layer + 1, 0
+            self._state, self._next_state = next_state, None
+            self._sinks_of_layer = self._tail = None
         return Visit(layer, rows, states)
 
     def shrink(self) -> bool:
@@ -105,63 +128,81 @@ class TiledPass:
         """A short remainder goes with the tile before it, so that no tile ends among the sinks."""
         start, length = self._next_row, len(self._ids)
         end = start + self.tile_rows
-        return Span(start, length if length - end < self._num_last_sinks else end)
-
-    @property
-    def _num_last_sinks(self) -> int:
-        return max(attention.num_sinks[1] for attention in self._attention) + 1
+        most_sinks = max(attention.num_sinks[1] for attention in self._attention)
+        return Span(start, length if length - end <= most_sinks else end)
 
     def _embedded(self, rows: Span) -> Tensor:
-        device = self._encoder.device
-        ids = torch.from_numpy(self._ids[rows.start : rows.end].astype(np.int64)).to(device)
-        return self._encoder.embed(ids, torch.arange(rows.start, rows.end, device=device))
+        ids = torch.from_numpy(self._ids[rows.start : rows.end].astype(np.int64))
+        positions = self._positions(rows)
+        return self._encoder.embed(ids.to(self._encoder.device), positions, len(self._ids))
 
-    def _begin_layer(self, layer: int) -> None:
-        self._layer, self._next_row = layer, 0
-        if not self.is_done:
-            first, last = self._attention[layer].num_sinks
-            length = len(self._ids)
-            self._input = LayerInput(
-                self._next_state,
-                self._projected(Span(0, min(first, length))),
-                self._projected(Span(max(length - last, min(first, length)), length)),
-            )
-        self._next_state = None
+    def _positions(self, rows: Span) -> Tensor:
+        return torch.arange(rows.start, rows.end, device=self._encoder.device)
 
-    def _through_layer(self, rows: Span) -> Tensor:
-        weights = self._encoder.weights.layers[self._layer]
-        whole = self._input
-        assert whole is not None, "set when the layer began"
-        kept = self._projections
+    def _project(self, layer: int, states: Tensor, rows: Span) -> Projections:
+        made = self._encoder.layers[layer].project(states, self._positions(rows))
+        return Projections(*made)
+
+    def _through_layer(self, rows: Span) -> tuple[Tensor, Projections | None]:
+        """The layer's states, and what the next tile's window reaches of this one."""
+        attention = self._attention[self._layer]
+        own = self._own(rows)
+        seen, before, tail = own, 0, None
+        if attention.reach:
+            seen, before = self._with_surroundings(own, rows, attention.reach)
+            upto = seen.rows(0, before + len(own.q))
+            tail = upto.rows(max(len(upto.q) - attention.reach, 0), len(upto.q))
+        tile = Tile(
+            q=own.q,
+            k=seen.k,
+            v=seen.v,
+            before=before,
+            state=self._state,
+            sinks=self._sinks(rows),
+        )
+        attended = attention.attend_tile(tile).flatten(1)
         states = self._states[rows.start : rows.end]
-        q, k, v = (
-            self._encoder.project(states, weights) if kept is None else kept[rows.start : rows.end]
-        ).unbind(1)
-        attended = self._attention[self._layer].attend_tile(
-            q, k, v, whole.state, self._sinks(whole, rows)
-        )
-        return self._encoder.finish(attended.flatten(1), states, weights)
+        return self._encoder.layers[self._layer].finish(attended, states), tail
 
-    def _sinks(self, whole: LayerInput, rows: Span) -> TileSinks:
+    def _read_sinks(self) -> SequenceSinks:
+        """Copies, since the rows they come from change while the others are visited."""
+        first, last = self._attention[self._layer].num_sinks
+        length = len(self._ids)
+        first = min(first, length)
+        ends = Span(0, first), Span(max(length - last, first), length)
+        return SequenceSinks(*(self._own(rows).copied() for rows in ends))
+
+    def _own(self, rows: Span) -> Projections:
+        """Projections of rows that this layer has not changed yet."""
+        if self._projections is None:
+            return self._project(self._layer, self._states[rows.start : rows.end], rows)
+        return self._projections.rows(rows.start, rows.end)
+
+    def _with_surroundings(
+        self, own: Projections, rows: Span, reach: int
+    ) -> tuple[Projections, int]:
+        after = self._own(Span(rows.end, min(rows.end + reach, len(self._ids))))
+        if self._tail is None:
+            return own.with_rows_after(after), 0
+        return self._tail.with_rows_after(own, after), len(self._tail.q)
+
+    def _sinks(self, rows: Span) -> TileSinks:
+        """Those outside the tile as they are, those inside by number."""
+        whole = self._sinks_of_layer = self._sinks_of_layer or self._read_sinks()
+        num_first, num_last = len(whole.first.q), len(whole.last.q)
         holds_first, holds_last = rows.start == 0, rows.end == len(self._ids)
-        _, k, v = torch.cat(
-            [whole.first[: 0 if holds_first else None], whole.last[: 0 if holds_last else None]]
-        ).unbind(1)
-        inside = (
-            len(whole.first) if holds_first else 0,
-            len(whole.last) if holds_last else 0,
+        outside = whole.first.rows(0, 0 if holds_first else num_first).with_rows_after(
+            whole.last.rows(0, 0 if holds_last else num_last)
         )
-        return TileSinks(inside, k, v)
+        inside = (num_first if holds_first else 0, num_last if holds_last else 0)
+        return TileSinks(inside, outside.k, outside.v)
 
-    def _projected(self, rows: Span) -> Tensor:
-        return self._encoder.project(
-            self._states[rows.start : rows.end], self._encoder.weights.layers[self._layer]
-        )
-
-    def _with_tile(self, state: LLNState | None, projections: Tensor) -> LLNState | None:
-        _, k, v = projections.unbind(1)
-        gained = self._attention[self._layer + 1].state_of(k, v, len(self._ids))
-        return gained if state is None or gained is None else merge_states(state, gained)
+    def _with_tile(self, layer: int, projections: Projections) -> LLNState | None:
+        gained = self._attention[layer].state_of(projections.k, projections.v, len(self._ids))
+        if gained is None or self._next_row == 0:
+            return gained
+        assert self._next_state is not None, "every tile before gave a state"
+        return merge_states(self._next_state, gained)
 
 
 def can_tile(encoder: Encoder) -> bool:
@@ -177,7 +218,8 @@ def tile_rows(encoder: Encoder) -> int:
 
 def _block_size(encoder: Encoder) -> int:
     attention = cast(tuple[TiledAttention, ...], encoder.attention)
-    return max(one.parameters.block_size for one in attention)
+    # A single row would do where there are no blocks, but no tile need be that small.
+    return math.lcm(16, *(one.block_size for one in attention))
 
 
 def _fewest_rows(encoder: Encoder) -> int:

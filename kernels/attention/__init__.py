@@ -12,6 +12,7 @@ from kernels.attention.op import (
 )
 from kernels.attention.state import LLNState, merge_states
 from kernels.attention.tile import TileSinks, block_diagonal_tile, lln_diag_tile
+from kernels.attention.window import sliding_window_attention
 
 __all__ = [
     "ArgumentError",
@@ -27,5 +28,6 @@ __all__ = [
     "lln_state",
     "merge_states",
     "paper_moment_matching",
+    "sliding_window_attention",
     "softmax_attention",
 ]

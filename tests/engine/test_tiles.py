@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from engine.checkpoint.calibration import Calibration
 from engine.config import EngineConfig
+from engine.model.attention import LLNDiagAttention
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.model.encoder import Encoder
+from engine.model.layers import PostNormLayer
 from engine.model.tiles import TiledPass, can_tile, tile_rows
 
 if TYPE_CHECKING:
@@ -105,13 +107,15 @@ def test_smaller_tiles_from_the_middle_on(small_model: EmbeddingModel) -> None:
     assert (tiles.states - at_once(encoder, ids)).abs().max() < 2e-5
 
 
-@pytest.mark.parametrize("part", ["embed", "project", "finish"])
+@pytest.mark.parametrize("part", ["embed", "project", "finish", "attend_tile", "state_of"])
 def test_a_visit_that_fails_can_be_tried_again(
     part: str, small_model: EmbeddingModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever in a visit memory runs out, nothing has changed."""
     encoder, ids = small_model.encoder, some_ids(2_100)
     tiles = TiledPass(encoder, ids, keep_projections=True)
+    owners = (Encoder, PostNormLayer, LLNDiagAttention)
+    owner = next(one for one in owners if hasattr(one, part))
 
     def runs_out(*_: object) -> None:
         raise MemoryError
@@ -119,7 +123,7 @@ def test_a_visit_that_fails_can_be_tried_again(
     num_failures = 0
     while not tiles.is_done:
         with monkeypatch.context() as patch:
-            patch.setattr(encoder, part, runs_out)
+            patch.setattr(owner, part, runs_out)
             try:
                 tiles.visit()
             except MemoryError:
@@ -142,7 +146,7 @@ def test_visits_tell_what_is_finished(small_model: EmbeddingModel) -> None:
     assert torch.equal(torch.cat([visit.states for visit in visits[-3:]]), tiles.states)
 
 
-@pytest.mark.parametrize("family", ["roberta", "distilbert"])
+@pytest.mark.parametrize("family", ["roberta", "distilbert", "modernbert"])
 def test_every_family_and_odd_blocks(family: str, write_checkpoint: WriteCheckpoint) -> None:
     model = calibrated(write_checkpoint(family), block_size=48, num_sinks=(2, 3))
     ids = some_ids(3_300)
