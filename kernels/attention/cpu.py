@@ -167,8 +167,8 @@ def _has_logsumexp_kernel(*rows: Tensor) -> bool:
 
 def _attend_whole(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """One sequence as one block: a single query is served without a layout to look up."""
-    heads_first = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
-    return F.scaled_dot_product_attention(*heads_first).squeeze(0).transpose(0, 1)
+    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v).squeeze(0).transpose(0, 1)
 
 
 def _attend(batch: BlockBatch, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
