@@ -81,7 +81,7 @@ async def test_results_come_on_the_loop_one_wake_up_a_unit() -> None:
             assert len(wakeups) == 4
             assert threading.get_ident() not in wakeups
             assert threads == {threading.get_ident()}
-    assert [value for value, _, _ in delivered] == [number**2 for number in range(30)]
+    assert [one.value for one in delivered] == [number**2 for number in range(30)]
 
 
 @on_loop
