@@ -27,7 +27,7 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """A mix of lengths in tokens, each with its weight; long ones are sent as documents."""
+    """A mix of lengths in tokens, each with its weight; every text is a request."""
 
     name: str
     weights: Mapping[int, float]
@@ -37,23 +37,18 @@ class Traffic:
     def of_lengths(cls, lengths: Sequence[int], model: str) -> Traffic:
         return cls(name="even", weights=dict.fromkeys(lengths, 1.0), model=model)
 
-    @property
-    def mean_tokens(self) -> float:
-        total = sum(self.weights.values())
-        return sum(length * weight for length, weight in self.weights.items()) / total
-
     def requests(self, seed: int) -> Iterator[Request]:
         """Without end, and the same for the same seed."""
+        for text in self.texts(seed):
+            fields = {"input": text, "encoding_format": "base64", "model": self.model}
+            yield Request("/v1/embeddings", json.dumps(fields).encode())
+
+    def texts(self, seed: int) -> Iterator[str]:
         rng = random.Random(seed)
         lengths, weights = list(self.weights), list(self.weights.values())
         while True:
             (length,) = rng.choices(lengths, weights)
-            yield self._request(length, rng)
-
-    def _request(self, length: int, rng: random.Random) -> Request:
-        text = " ".join(rng.choices(_WORDS, k=max(1, length - _SPECIAL_TOKENS)))
-        fields = {"input": text, "encoding_format": "base64", "model": self.model}
-        return Request("/v1/embeddings", json.dumps(fields).encode())
+            yield " ".join(rng.choices(_WORDS, k=max(1, length - _SPECIAL_TOKENS)))
 
 
 PROFILES: Mapping[str, Traffic] = {
