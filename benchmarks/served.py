@@ -69,7 +69,7 @@ def our_server(threads: int, **settings: str) -> Iterator[Served]:
 def other_server(command: Sequence[str], port: int, **environment: str) -> Iterator[Served]:
     """Somebody else's server, started by this command on this port."""
     with _running(command, environment) as process:
-        yield _ready(process, port, "/health")
+        yield _ready(process, port, "/v1/models")
 
 
 def free_port() -> int:

@@ -78,6 +78,8 @@ class Metrics(EngineObserver):
         # In the plain text format each of those would pose as one more gauge.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
+        self.labels: dict[str, tuple[str, ...]] = {}
+        """Of each of our metrics, also of those that have no series yet."""
         self._add_requests()
         self._add_engine()
         self._add_device()
@@ -88,15 +90,21 @@ class Metrics(EngineObserver):
         GCCollector(registry=self.registry)
 
     def _counter(self, name: str, help_text: str, labels: Sequence[str] = ()) -> Counter:
-        return Counter(f"lln_{name}", help_text, labels, registry=self.registry)
+        return Counter(self._named(name, labels), help_text, labels, registry=self.registry)
 
     def _gauge(self, name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
-        return Gauge(f"lln_{name}", help_text, labels, registry=self.registry)
+        return Gauge(self._named(name, labels), help_text, labels, registry=self.registry)
 
     def _histogram(
         self, name: str, help_text: str, buckets: Sequence[float], labels: Sequence[str] = ()
     ) -> Histogram:
-        return Histogram(f"lln_{name}", help_text, labels, buckets=buckets, registry=self.registry)
+        return Histogram(
+            self._named(name, labels), help_text, labels, buckets=buckets, registry=self.registry
+        )
+
+    def _named(self, name: str, labels: Sequence[str]) -> str:
+        self.labels[f"lln_{name}"] = tuple(labels)
+        return f"lln_{name}"
 
     def _add_requests(self) -> None:
         self._requests = self._counter(

@@ -32,7 +32,16 @@ def infinity_server(folder: Path, threads: int) -> Iterator[Served]:
     port = free_port()
     command = [
         *(str(PLACE / "bin" / "infinity_emb"), "v2", "--model-id", str(folder)),
-        *("--served-model-name", MODEL, "--port", str(port), "--host", "127.0.0.1"),
+        *(
+            "--served-model-name",
+            MODEL,
+            "--url-prefix",
+            "/v1",
+            "--port",
+            str(port),
+            "--host",
+            "127.0.0.1",
+        ),
         *("--engine", "torch", "--device", "cpu", "--dtype", "float32"),
         *("--no-bettertransformer", "--no-model-warmup", "--log-level", "error"),
     ]

@@ -17,6 +17,7 @@ from service.load.client import HttpAnswer, HttpClient, Target
 from service.load.traffic import Request, Traffic
 
 ANSWERED, REFUSED = 200, 429
+_DECODER = json.JSONDecoder()
 _GRACE_S = 30.0
 """How long the last answers are waited for."""
 
@@ -148,9 +149,10 @@ async def _finish(under_way: Iterable[asyncio.Task[None]], tally: _Tally) -> Non
 
 
 def _tokens(answer: HttpAnswer) -> int:
-    # The vectors before it need not be parsed: usage comes last.
-    usage = json.loads(answer.body[answer.body.rindex(b'"usage":') + len(b'"usage":') : -1])
-    return int(usage["prompt_tokens"])
+    # The vectors before it need not be parsed.
+    _, _, usage = answer.body.rpartition(b'"usage":')
+    counted, _ = _DECODER.raw_decode(usage.decode().lstrip())
+    return int(counted["prompt_tokens"])
 
 
 def _quantile(ordered: list[float], share: float) -> float:
