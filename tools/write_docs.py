@@ -56,7 +56,8 @@ def rendered(page: str) -> str:
         between = re.compile(rf"{re.escape(mark)}\n.*?<!-- end -->", re.DOTALL)
         if not between.search(page):
             sys.exit(f"{PAGE} has no place for the table of {name}")
-        page = between.sub(lambda _, m=mark, w=write: f"{m}\n{w()}\n<!-- end -->", page)
+        start, end = between.split(page)
+        page = f"{start}{mark}\n{write()}\n<!-- end -->{end}"
     return page
 
 
