@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Vector: TypeAlias = NDArray[np.float32]
+Ids: TypeAlias = NDArray[np.int32]  # [tokens]
+Offsets: TypeAlias = NDArray[np.int32]  # [tokens, 2] characters, from start to before end
 TextInput: TypeAlias = str | Sequence[int]
 Truncate: TypeAlias = Literal["error", "start", "end"]
 Attention: TypeAlias = Literal["softmax", "lln", "lln_diag", "block_diagonal"]

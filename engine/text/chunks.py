@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from engine.errors import InvalidInput
-from engine.text.tokenizer import Encoded, Offsets
-from engine.types import ChunkPlan, Span
+from engine.text.tokenizer import Encoded
+from engine.types import ChunkPlan, Offsets, Span
 
 
 class ChunkSpan(NamedTuple):
