@@ -21,6 +21,9 @@ from engine.text.word_cuts import WordCuts, allow_word_cuts
 from engine.text.wordpiece import wordpiece_from_vocabulary
 from engine.types import Ids, Offsets
 
+_SHORT_TEXT = 4096
+"""Characters that are sooner encoded here than handed to the library's threads."""
+
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
@@ -186,6 +189,8 @@ class TextTokenizer:
         tokenizer = self._tokenizer
         encode = tokenizer.encode_batch if with_offsets else tokenizer.encode_batch_fast
         try:
+            if len(texts) == 1 and len(texts[0]) <= _SHORT_TEXT:
+                return [tokenizer.encode(texts[0], add_special_tokens=special_tokens)]
             return encode(list(texts), add_special_tokens=special_tokens)
         except TypeError:
             _check_unicode(texts)
