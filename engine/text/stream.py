@@ -14,7 +14,7 @@ from engine.text.cuts import Cuts
 from engine.text.word_cuts import WordCuts
 from engine.types import Ids, Offsets, Span
 
-READ_CHARACTERS = 262_144
+READ_CHARACTERS = 524_288
 """Text gathered before it is tokenised: enough parts to keep every core busy."""
 
 PART_CHARACTERS = 16_384

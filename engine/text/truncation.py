@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import InvalidInput, TextTooLong
-from engine.text.chunks import character_span
+from engine.text.passages import character_span
 from engine.text.tokenizer import Encoded
 from engine.types import Span, Truncate
 
