@@ -33,7 +33,13 @@ def document_embedding(
 ) -> DocumentEmbedding:
     vectors = finish(result.value, options)
     chunks = tuple(
-        Chunk(index=index, tokens=span.tokens, characters=span.characters, vector=vector)
+        Chunk(
+            index=index,
+            tokens=span.tokens,
+            characters=span.characters,
+            vector=vector,
+            headings=span.headings,
+        )
         for index, (span, vector) in enumerate(zip(document.chunks, vectors[1:], strict=True))
     )
     return DocumentEmbedding(

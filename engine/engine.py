@@ -13,6 +13,7 @@ from engine.answers import document_embedding, embedding, tokenization
 from engine.benchmark import BenchmarkPlan, benchmark_result, encoder_rows
 from engine.config import EngineConfig
 from engine.diagnose import diagnosis_of, plan_diagnosis, readings_by_layer
+from engine.documents import DocumentStream
 from engine.errors import DeadlineExceeded, LLNError, ModelNotFound
 from engine.model.embedding_model import DEFAULT_MODEL, EmbeddingModel, load_models
 from engine.observer import EngineObserver
@@ -22,20 +23,23 @@ from engine.prepare import (
     check_options,
     check_pools,
     prepare,
-    prepare_document,
 )
+from engine.reader import DocumentReader, prepare_document
 from engine.runner import run_batch
 from engine.scheduler import Scheduler
 from engine.thread import Delivered, DeviceThread
 from engine.types import (
     BenchmarkResult,
     BenchmarkRow,
-    ChunkPlan,
+    Chunking,
+    ChunksReady,
     Diagnosis,
     DocumentEmbedding,
+    DocumentEvent,
     Embedding,
     EmbedOptions,
     ModelInfo,
+    Progress,
     TextInput,
     Tokenization,
     Vector,
@@ -141,18 +145,35 @@ class AsyncEngine:
         text: str,
         *,
         model: str | None = None,
-        chunks: ChunkPlan | None = None,
+        chunks: Chunking | None = None,
         options: EmbedOptions = _DEFAULTS,
         timeout_s: float | None = None,
+        on_event: Callable[[DocumentEvent], None] | None = None,
     ) -> DocumentEmbedding:
         """One vector for the whole document, and one for each of its late chunks."""
         with self._counting_rejections():
-            chosen = self._model(model)
-            check_options(options, chosen)
-            check_pools(chosen)
-        pieces = self._prepared_document(text, chosen, options, chunks)
-        (prepared,), (result,) = await self._run_texts(chosen, pieces, timeout_s)
-        return document_embedding(prepared, result, options)
+            chosen = self._document_model(model, options)
+            prepared = await asyncio.to_thread(prepare_document, text, chosen, options, chunks)
+        return await self._run_document(chosen, prepared, options, timeout_s, on_event)
+
+    def open_document(
+        self,
+        *,
+        model: str | None = None,
+        chunks: Chunking | None = None,
+        options: EmbedOptions = _DEFAULTS,
+        timeout_s: float | None = None,
+        on_event: Callable[[DocumentEvent], None] | None = None,
+    ) -> DocumentStream:
+        """The same for a document that comes in pieces."""
+
+        async def run(prepared: Prepared, timeout_s: float | None) -> DocumentEmbedding:
+            return await self._run_document(chosen, prepared, options, timeout_s, on_event)
+
+        with self._counting_rejections():
+            chosen = self._document_model(model, options)
+            reader = DocumentReader(chosen, options, chunks, in_pieces=True)
+        return DocumentStream(reader, run, timeout_s, self._counting_rejections)
 
     async def tokenize(self, text: str, *, model: str | None = None) -> Tokenization:
         """The text's tokens and the characters each stands for."""
@@ -213,11 +234,28 @@ class AsyncEngine:
             with self._counting_rejections():
                 yield await asyncio.to_thread(prepare, piece, model, options, first_index=start)
 
-    async def _prepared_document(
-        self, text: str, model: EmbeddingModel, options: EmbedOptions, chunks: ChunkPlan | None
-    ) -> AsyncIterator[list[Prepared]]:
-        with self._counting_rejections():
-            yield [await asyncio.to_thread(prepare_document, text, model, options, chunks)]
+    def _document_model(self, name: str | None, options: EmbedOptions) -> EmbeddingModel:
+        chosen = self._model(name)
+        check_options(options, chosen)
+        check_pools(chosen)
+        return chosen
+
+    async def _run_document(
+        self,
+        model: EmbeddingModel,
+        prepared: Prepared,
+        options: EmbedOptions,
+        timeout_s: float | None,
+        on_event: Callable[[DocumentEvent], None] | None,
+    ) -> DocumentEmbedding:
+        _, (result,) = await self._run_texts(model, _one_piece([prepared]), timeout_s)
+        found = document_embedding(prepared, result, options)
+        if on_event is not None:
+            tokens = prepared.num_embedded
+            on_event(Progress(tokens_done=tokens, tokens_total=tokens, seconds_left=0.0))
+            if found.chunks:
+                on_event(ChunksReady(chunks=found.chunks))
+        return found
 
     async def _run_texts(
         self,
@@ -293,6 +331,10 @@ def _scheduler(models: Sequence[EmbeddingModel], config: EngineConfig) -> Schedu
         max_batch_sequences=config.max_batch_sequences,
         max_queue_tokens=config.max_queue_tokens,
     )
+
+
+async def _one_piece(texts: list[Prepared]) -> AsyncIterator[list[Prepared]]:
+    yield texts
 
 
 @asynccontextmanager

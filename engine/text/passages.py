@@ -49,8 +49,9 @@ class ContentTokens:
 
     def passages(self, pieces: Sequence[Span], within: Span) -> list[Passage]:
         """Pieces of the text in order, but for those without tokens. Each of the tokens `within`
-        is in one passage: the last that begins no later than it does, or else the first."""
-        bounds = np.searchsorted(self._starts, [piece.start for piece in pieces], side="left")
+        is in one passage: the last that begins before the token ends, or else the first."""
+        # By its end, since the start of a token may be the space before its word.
+        bounds = np.searchsorted(self._ends, [piece.start for piece in pieces], side="right")
         starts = np.clip(bounds, within.start, within.end).tolist()
         starts[:1] = [within.start]
         spans = (Span(start, end) for start, end in pairwise([*starts, within.end]))
@@ -89,7 +90,7 @@ class ContentTokens:
         spans[0] = Span(passage.characters.start, spans[0].end)
         spans[-1] = Span(spans[-1].start, passage.characters.end)
         return [
-            Passage(tokens, characters, passage.index)
+            Passage(tokens, characters, passage.piece)
             for tokens, characters in zip(cut, spans, strict=True)
         ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -56,6 +56,12 @@ class Encoded:
         if self.read_offsets is None:
             return _no_offsets(len(self.ids))
         return self.read_offsets()
+
+    def behind_prompt(self, prompt_length: int) -> Encoded:
+        """The same with the tokens of a prompt, of so many characters, among those in front."""
+        in_prompt = self.offsets[self.num_prefix :, 1] <= prompt_length
+        num_prompt = int(np.count_nonzero(in_prompt[: self.num_content]))
+        return replace(self, num_prefix=self.num_prefix + num_prompt)
 
     @property
     def special_mask(self) -> NDArray[np.bool_]:
