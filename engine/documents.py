@@ -42,6 +42,7 @@ class DocumentStream:
         self._counting_rejections = counting_rejections
         self._utf8 = Utf8Reader()
         self._gathered = bytearray()
+        self._prepared: Prepared | None = None  # once it has ended
 
     @property
     def tokens(self) -> int:
@@ -51,23 +52,34 @@ class DocumentStream:
     async def feed(self, piece: bytes | str) -> None:
         """Take a piece. Raises as soon as the document is known to be refused."""
         with self._giving_up() as reader:
+            if self._prepared is not None:
+                raise _closed()
             self._gathered += piece if isinstance(piece, bytes) else _encoded(piece)
             if len(self._gathered) >= READ_BYTES:
                 await self._read(reader)
 
-    async def finish(self) -> DocumentEmbedding:
-        """Embed what was fed. Afterwards nothing more can be."""
+    async def end(self) -> None:
+        """Say that there are no more pieces. `tokens` is then final, and what chunking or the
+        text's length forbid has been raised."""
         with self._giving_up() as reader:
             await self._read(reader)
             self._utf8.finish()
-            prepared = await asyncio.to_thread(reader.finish)
-            timeout_s = self._seconds_left()
+            self._prepared = await asyncio.to_thread(reader.finish)
+
+    async def finish(self) -> DocumentEmbedding:
+        """Embed what was fed. Afterwards nothing more can be."""
+        if self._prepared is None:
+            await self.end()
+        with self._giving_up():
+            prepared, timeout_s = self._prepared, self._seconds_left()
+        assert prepared is not None  # after `end`
         self.abort()
         return await self._run(prepared, timeout_s)
 
     def abort(self) -> None:
         """Give the document up and let go of what was read of it."""
         self._reader = None
+        self._prepared = None
         self._gathered.clear()
 
     async def _read(self, reader: DocumentReader) -> None:
@@ -86,8 +98,7 @@ class DocumentStream:
         try:
             with self._counting_rejections():
                 if self._reader is None:
-                    message = "the document has ended or was given up"
-                    raise InvalidInput(message, code="document_closed")
+                    raise _closed()
                 yield self._reader
         except BaseException:
             self.abort()
@@ -103,6 +114,10 @@ class DocumentStream:
                 limit=self._timeout_s,
             )
         return seconds
+
+
+def _closed() -> InvalidInput:
+    return InvalidInput("the document has ended or was given up", code="document_closed")
 
 
 def _encoded(piece: str) -> bytes:
