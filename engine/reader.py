@@ -76,7 +76,7 @@ class DocumentReader:
             raise InvalidInput("the document has no text", code="empty_text", param="text")
         self._stream.finish()
         encoded, num_tokens, dropped = self._kept.fitted()
-        source = Source("".join(self._content or ()), self._num_characters, dropped)
+        source = Source("".join(self._content or ()), self._num_characters, dropped is not None)
         chunks = [] if self._plan is None else chunk_spans(encoded, self._plan, source)
         return Prepared(
             ids=encoded.ids,

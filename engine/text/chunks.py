@@ -41,15 +41,7 @@ class Source(NamedTuple):
 
     content: str = ""  # only where `needs_content` says so
     num_characters: int = 0
-    dropped: Span | None = None  # characters, by truncation
-
-    def clipped(self, characters: Span) -> Span:
-        """Without what was dropped: the text's start or its end."""
-        if self.dropped is None:
-            return characters
-        if self.dropped.start <= characters.start:
-            return Span(max(characters.start, self.dropped.end), characters.end)
-        return Span(characters.start, min(characters.end, self.dropped.start))
+    was_truncated: bool = False
 
 
 _NO_TEXT = Source()
@@ -130,14 +122,14 @@ def _of_spans(content: ContentTokens, plan: SpanPlan, source: Source) -> list[Ch
 def _of_sentences(content: ContentTokens, plan: SentencePlan, source: Source) -> list[ChunkSpan]:
     found = content.passages(sentences(source.content), content.all)
     sized = content.sized(found, min_tokens=plan.min_tokens, max_tokens=plan.max_tokens)
-    return [ChunkSpan(passage.tokens, source.clipped(passage.characters)) for passage in sized]
+    return [_chunk(passage, content, source) for passage in sized]
 
 
 def _of_sections(content: ContentTokens, plan: HeadingPlan, source: Source) -> list[ChunkSpan]:
     found = sections(source.content, plan.format)
     pieces = [_trimmed(source.content, section.characters) for section in found]
     return [
-        ChunkSpan(part.tokens, source.clipped(part.characters), found[passage.piece].headings)
+        _chunk(part, content, source, found[passage.piece].headings)
         for passage in content.passages(pieces, content.all)
         for part in _parts(content, passage, plan.max_tokens, source.content)
     ]
@@ -151,6 +143,16 @@ def _parts(content: ContentTokens, section: Passage, max_tokens: int, text: str)
     pieces = [Span(start + span.start, start + span.end) for span in sentences(text[start:end])]
     found = content.passages(pieces, section.tokens)
     return content.sized(found, min_tokens=max_tokens, max_tokens=max_tokens)
+
+
+def _chunk(
+    passage: Passage, content: ContentTokens, source: Source, headings: tuple[str, ...] = ()
+) -> ChunkSpan:
+    """Of a truncated text's first or last passage, only what its tokens cover."""
+    start, end = passage.characters
+    if source.was_truncated:
+        start, end = max(start, content.extent.start), min(end, content.extent.end)
+    return ChunkSpan(passage.tokens, Span(start, end), headings)
 
 
 def _trimmed(text: str, span: Span) -> Span:

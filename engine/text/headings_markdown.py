@@ -12,7 +12,9 @@ _ATX = re.compile(r" {0,3}(#{1,6})(?=[ \t]|\Z)")
 _SETEXT = re.compile(r" {0,3}(=+|-+)[ \t]*\Z")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)\Z")
 # What cannot be the text of a heading that is underlined.
-_NO_PARAGRAPH = re.compile(r" {4}|\t| {0,3}(?:>|[-*+][ \t]|\d{1,9}[.)][ \t]|\||<)|[ \t]*\Z")
+_NO_PARAGRAPH = re.compile(
+    r" {4}|\t| {0,3}(?:>|[-*+][ \t]|\d{1,9}[.)][ \t]|\||<|([-*_])[ \t]*(?:\1[ \t]*){2,}\Z)|[ \t]*\Z"
+)
 _MAX_TITLE_LINES = 8  # a longer paragraph with a line below is no heading
 _MAX_FRONT_MATTER = 200  # lines
 _SAMPLE = 200_000  # characters that tell whether a text is Markdown

@@ -38,6 +38,11 @@ class ContentTokens:
     def all(self) -> Span:
         return Span(0, len(self._offsets))
 
+    @property
+    def extent(self) -> Span:
+        """From the first character that a token stands for to the last."""
+        return Span(int(self._starts[0]), int(self._ends[-1]))
+
     def characters(self, tokens: Span) -> Span:
         return character_span(self._offsets, tokens)
 

@@ -88,16 +88,18 @@ ChunkingType: TypeAlias = Literal["none", "fixed", "sentences", "headings", "spa
 class ChunkingFields(BaseModel):
     """The sizes and forms of chunks; each type has some of them."""
 
-    tokens: int | None = Field(None, description="fixed: tokens of a chunk (256).")
-    overlap: int | None = Field(None, description="fixed: tokens shared with the one before (0).")
+    tokens: int | None = Field(default=None, description="fixed: tokens of a chunk (256).")
+    overlap: int | None = Field(
+        default=None, description="fixed: tokens shared with the one before (0)."
+    )
     min_tokens: int | None = Field(
-        None, description="sentences: they are joined until there are so many tokens (1)."
+        default=None, description="sentences: they are joined until there are so many tokens (1)."
     )
     max_tokens: int | None = Field(
-        None, description="sentences, headings: longer passages are cut (256, 512)."
+        default=None, description="sentences, headings: longer passages are cut (256, 512)."
     )
     format: HeadingFormat | None = Field(
-        None, description='headings: how they are written ("auto" looks at the text).'
+        default=None, description='headings: how they are written ("auto" looks at the text).'
     )
 
 
@@ -106,7 +108,9 @@ class Chunking(Body, ChunkingFields):
     sections, or the caller's own spans, which may overlap and come in any order."""
 
     type: ChunkingType = "none"
-    spans: list[SpanBody] | None = Field(None, description="spans: of characters of the text.")
+    spans: list[SpanBody] | None = Field(
+        default=None, description="spans: of characters of the text."
+    )
 
     def plan(self) -> EngineChunking | None:
         given = {
