@@ -14,6 +14,7 @@ Ids: TypeAlias = NDArray[np.int32]  # [tokens]
 Offsets: TypeAlias = NDArray[np.int32]  # [tokens, 2] characters, from start to before end
 TextInput: TypeAlias = str | Sequence[int]
 Truncate: TypeAlias = Literal["error", "start", "end"]
+Priority: TypeAlias = Literal["normal", "background"]
 Attention: TypeAlias = Literal["softmax", "lln", "lln_diag", "block_diagonal"]
 PositionScheme: TypeAlias = Literal["tile", "interpolate", "reset"]
 """What stands in for learned positions beyond their table; engine/model/positions.py says how."""
