@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.errors import InvalidInput
-from engine.text.tokenizer import Ids, TextTokenizer
+from engine.text.tokenizer import TextTokenizer
+from engine.types import Ids
 
 _PIECE = 512
 

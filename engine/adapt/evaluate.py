@@ -23,7 +23,8 @@ from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
 from engine.model.pooling import pool
 from engine.model.tiles import TiledPass, can_tile
-from engine.text.tokenizer import Ids, TextTokenizer
+from engine.text.tokenizer import TextTokenizer
+from engine.types import Ids
 
 Vectors = NDArray[np.float32]
 
