@@ -11,6 +11,15 @@ from typing import Literal, Self, TypeVar
 
 from engine.answers import document_embedding, embedding, tokenization
 from engine.benchmark import BenchmarkPlan, benchmark_result, encoder_rows
+from engine.claims import (
+    ClaimRow,
+    HeadSample,
+    Material,
+    find_claims,
+    head_samples,
+)
+from engine.claims.heads import MAX_TOKENS
+from engine.claims.worker import checked_apart
 from engine.config import EngineConfig
 from engine.diagnose import diagnosis_of, plan_diagnosis, readings_by_layer
 from engine.errors import DeadlineExceeded, LLNError, ModelNotFound
@@ -203,6 +212,39 @@ class AsyncEngine:
                 if progress is not None:
                     progress(row)
         return benchmark_result(chosen, rows)
+
+    async def claims(
+        self,
+        *,
+        only: Sequence[str] | None = None,
+        text: str | None = None,
+        model: str | None = None,
+        thorough: bool = False,
+        progress: Callable[[ClaimRow], None] | None = None,
+    ) -> list[ClaimRow]:
+        """What papers claim of attention, checked here, also on the heads that read `text`.
+
+        Only those heads are computed on the device; the rest in a process of low priority.
+        """
+        with self._counting_rejections():
+            chosen = self._model(model)
+            claims = find_claims(only)
+        heads = () if text is None else await self._head_samples(chosen, text, thorough)
+        rows: list[ClaimRow] = []
+        async for row in checked_apart(claims, Material(heads=heads, thorough=thorough)):
+            rows.append(row)
+            if progress is not None:
+                progress(row)
+        return rows
+
+    async def _head_samples(
+        self, model: EmbeddingModel, text: str, every_head: bool
+    ) -> tuple[HeadSample, ...]:
+        with self._counting_rejections():
+            prepared = await asyncio.to_thread(prepare_document, text, model, _DEFAULTS, None)
+        layers = head_samples(model, prepared, every_head=every_head)
+        steps = self._in_turns(layers, "diagnosis", model, MAX_TOKENS)
+        return tuple([sample async for step in steps for sample in step.value])
 
     async def _prepared_pieces(
         self, inputs: Sequence[TextInput], model: EmbeddingModel, options: EmbedOptions

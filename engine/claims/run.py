@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from time import perf_counter
 
-from engine.claims import attention_fisher, natural_attention, natural_gradient, rank_collapse
+from engine.claims import (
+    attention_fisher,
+    factor_form,
+    linear_model,
+    natural_attention,
+    natural_gradient,
+    published_tables,
+    rank_collapse,
+    softmax_model,
+)
 from engine.claims.base import Claim, ClaimRow, Material, row_of
 from engine.errors import InvalidInput
 
@@ -14,6 +23,10 @@ CLAIMS: tuple[Claim, ...] = (
     *rank_collapse.CLAIMS,
     *natural_gradient.CLAIMS,
     *attention_fisher.CLAIMS,
+    *softmax_model.CLAIMS,
+    *linear_model.CLAIMS,
+    *published_tables.CLAIMS,
+    *factor_form.CLAIMS,
 )
 
 
