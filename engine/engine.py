@@ -229,7 +229,9 @@ class AsyncEngine:
         with self._counting_rejections():
             chosen = self._model(model)
             claims = find_claims(only)
-        heads = () if text is None else await self._head_samples(chosen, text, thorough)
+        heads: tuple[HeadSample, ...] = ()
+        if text is not None:
+            heads = await self.head_samples(text, model=chosen.name, every_head=thorough)
         rows: list[ClaimRow] = []
         async for row in checked_apart(claims, Material(heads=heads, thorough=thorough)):
             rows.append(row)
@@ -237,13 +239,15 @@ class AsyncEngine:
                 progress(row)
         return rows
 
-    async def _head_samples(
-        self, model: EmbeddingModel, text: str, every_head: bool
+    async def head_samples(
+        self, text: str, *, model: str | None = None, every_head: bool = False
     ) -> tuple[HeadSample, ...]:
+        """Queries and keys of heads that read the beginning of this text: one a layer, or all."""
         with self._counting_rejections():
-            prepared = await asyncio.to_thread(prepare_document, text, model, _DEFAULTS, None)
-        layers = head_samples(model, prepared, every_head=every_head)
-        steps = self._in_turns(layers, "diagnosis", model, MAX_TOKENS)
+            chosen = self._model(model)
+            prepared = await asyncio.to_thread(prepare_document, text, chosen, _DEFAULTS, None)
+        layers = head_samples(chosen, prepared, every_head=every_head)
+        steps = self._in_turns(layers, "diagnosis", chosen, MAX_TOKENS)
         return tuple([sample async for step in steps for sample in step.value])
 
     async def _prepared_pieces(

@@ -69,7 +69,8 @@ def paper(q: Tensor, k: Tensor) -> HeadMatch:
 def refitted(q: Tensor, k: Tensor) -> HeadMatch:
     """Constants of this head size; scores that vary less than LLN can follow get the least."""
     line = line_of(q.shape[-1])
-    temperature = torch.from_numpy(measure(_softmax_view(q, k), ["temperature"])["temperature"].values)
+    reading = measure(_softmax_view(q, k), ["temperature"])["temperature"]
+    temperature = torch.from_numpy(reading.values)
     feature_variance = (temperature.pow(-2) - line.offset) / line.slope
     return _split(feature_variance.clamp_min(_NARROWEST), q, k)
 

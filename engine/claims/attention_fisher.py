@@ -7,10 +7,9 @@ from collections.abc import Callable
 
 import torch
 from torch import Generator, Tensor
-from torch.autograd.functional import jacobian
 
 from engine.claims.base import Claim, Finding, Material, Measured, Repair, Replacement
-from engine.claims.matrices import covariance, gaussian, random_attention
+from engine.claims.matrices import covariance, gaussian, jacobian, random_attention
 from engine.diagnostics.dense import softmax_matrix
 from engine.diagnostics.entropy import entropy_of_probabilities
 
@@ -67,12 +66,11 @@ def _fisher_errors(generator: Generator) -> tuple[float, float]:
 
 
 def _flat_jacobian(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
-    full: Tensor = jacobian(function, at)
-    return full.flatten(1)
+    return jacobian(function, at).flatten(1)
 
 
 def _check_fisher_of_patterns(material: Material, generator: Generator) -> Finding:
-    """C.4 calls phi "attention patterns"; only as logits does the formula give the Fisher matrix."""
+    """C.4 calls phi "attention patterns"; the formula gives the Fisher matrix only of logits."""
     of_logits, of_shares = _fisher_errors(generator)
     return Finding(
         stated=Measured(worst=of_shares),
@@ -84,10 +82,11 @@ def _check_fisher_of_patterns(material: Material, generator: Generator) -> Findi
 def _check_sampling(material: Material, generator: Generator) -> Finding:
     """Every outcome enumerated: A = e_i with probability a_i at temperature tau."""
     logits = gaussian(generator, 12)
+    outcomes = torch.eye(12, dtype=torch.float64)
     errors, exactness = {}, 0.0
     for temperature in (1.0, 1e-2, 1e-4, 1e-6):
         share = (logits / temperature).softmax(-1)
-        second_moment = torch.einsum("i,ij,ik->jk", share, torch.eye(12).double(), torch.eye(12).double())
+        second_moment = torch.einsum("i,ij,ik->jk", share, outcomes, outcomes)
         error = float(torch.linalg.matrix_norm(second_moment - covariance(share), 2))
         errors[f"{temperature:g}"] = error
         spread = second_moment - torch.outer(share, share)
@@ -154,7 +153,9 @@ def _check_concentration(material: Material, generator: Generator) -> Finding:
         for name, row in (("even", spread_out.softmax(-1)), ("sharp", sharp.softmax(-1)))
     }
     rows = _many_rows(material, generator)
-    norms = [float(torch.linalg.matrix_norm(covariance(row), "fro") - _entropy(row)) for row in rows]
+    norms = [
+        float(torch.linalg.matrix_norm(covariance(row), "fro") - _entropy(row)) for row in rows
+    ]
     return Finding(
         stated=Measured(worst=errors["sharp"] - errors["even"]),
         corrected=Measured(worst=max(norms), cases=len(rows)),

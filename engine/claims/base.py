@@ -129,7 +129,8 @@ def row_of(claim: Claim, finding: Finding, seconds: float) -> ClaimRow:
         verdict=verdict,
         corrected=claim.correction.text if claim.correction and is_corrected else None,
         margin=true.margin if true is not None and true.holds else None,
-        evidence=dict(finding.evidence) | {"stated": _as_evidence(finding.stated)}
+        evidence=dict(finding.evidence)
+        | {"stated": _as_evidence(finding.stated)}
         | ({"corrected": _as_evidence(finding.corrected)} if finding.corrected else {}),
         seconds=seconds,
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 
 import torch
 from torch import Generator, Tensor
@@ -26,10 +28,10 @@ class Head:
 
     def __init__(self, q: Tensor, k: Tensor) -> None:
         one = torch.ones(1, dtype=torch.float64)
-        rows = {"q": q.unsqueeze(1), "k": k.unsqueeze(1)}
-        factors = lln_factors(HeadView(**rows, attention="lln", alpha=one, beta=one))
+        q, k = q.unsqueeze(1), k.unsqueeze(1)
+        factors = lln_factors(HeadView(q=q, k=k, attention="lln", alpha=one, beta=one))
         self.pi, self.kappa = factors.pi[0], factors.kappa[0]
-        self.matrix = lln_matrix(rows["q"], rows["k"])[0]
+        self.matrix = lln_matrix(q, k)[0]
         self.chain = self.kappa @ self.pi
         self.size = len(self.chain)
 
@@ -150,7 +152,7 @@ def _check_merging(material: Material, generator: Generator) -> Finding:
 
 def _cuts(length: int, *at: int) -> list[slice]:
     bounds = [0, *at, length]
-    return [slice(start, end) for start, end in zip(bounds, bounds[1:], strict=False)]
+    return [slice(start, end) for start, end in pairwise(bounds)]
 
 
 def _state_distance(one: LLNState, other: LLNState) -> float:
@@ -160,12 +162,17 @@ def _state_distance(one: LLNState, other: LLNState) -> float:
 def _mixed(generator: Generator, length: int, dim: int, block: int) -> tuple[Tensor, ...]:
     """LLN+Diag with equal shares and its two parts: P, L, B."""
     one = torch.ones(1, dtype=torch.float64)
-    rows = {"q": gaussian(generator, length, 1, dim), "k": gaussian(generator, length, 1, dim)}
-    numbers = {"alpha": one, "beta": one, "mix": one / 2}
-    return tuple(
-        attention_matrix(HeadView(**rows, attention=kind, block_size=block, **numbers))[0]
-        for kind in ("lln_diag", "lln", "block_diagonal")
+    view = HeadView(
+        q=gaussian(generator, length, 1, dim),
+        k=gaussian(generator, length, 1, dim),
+        attention="lln_diag",
+        alpha=one,
+        beta=one,
+        mix=one / 2,
+        block_size=block,
     )
+    parts = (view, replace(view, attention="lln"), replace(view, attention="block_diagonal"))
+    return tuple(attention_matrix(part)[0] for part in parts)
 
 
 def _check_half_eigenvalue(material: Material, generator: Generator) -> Finding:
@@ -199,9 +206,7 @@ def _check_mixed_entropy(material: Material, generator: Generator) -> Finding:
     return Finding(stated=Measured(worst=error), evidence={"error": error})
 
 
-def _claim(
-    name: str, statement: str, check: Callable[[Material, Generator], Finding]
-) -> Claim:
+def _claim(name: str, statement: str, check: Callable[[Material, Generator], Finding]) -> Claim:
     return Claim(id=f"factor-form.{name}", paper=PAPER, statement=statement, check=check)
 
 

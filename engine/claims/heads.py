@@ -16,6 +16,13 @@ MAX_TOKENS = 256
 """Claims look at whole matrices, so they read the beginning of a document."""
 
 
+def document_start() -> str:
+    """The document that is looked at when none is given: real English that Python brings along."""
+    from pydoc_data.topics import topics
+
+    return topics["execmodel"]
+
+
 def document_ids(text: Prepared) -> Prepared:
     """The beginning of a prepared document, as far as claims read it."""
     return Prepared(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
+import torch.autograd.functional
 from torch import Generator, Tensor
 
 from engine.diagnostics.dense import softmax_matrix
@@ -28,6 +30,12 @@ def gaussian_heads(
     """Queries and keys [N, D] of the LLN paper's model, sigma_q = sigma_k."""
     sigma = score_variance**0.25
     return sigma * gaussian(generator, length, dim), sigma * gaussian(generator, length, dim)
+
+
+def jacobian(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
+    """By autograd: [*shape of the function's value, *shape of its argument]."""
+    found: Tensor = torch.autograd.functional.jacobian(function, at)  # type: ignore[no-untyped-call]
+    return found
 
 
 def covariance(weights: Tensor) -> Tensor:

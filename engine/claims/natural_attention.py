@@ -70,7 +70,8 @@ def _check_energy_bound(material: Material, generator: Generator) -> Finding:
 
 
 def _normalised(weight: Tensor, squared_norm: float) -> Tensor:
-    return weight * math.sqrt(squared_norm) / weight.norm()
+    scaled: Tensor = weight * math.sqrt(squared_norm) / weight.norm()
+    return scaled
 
 
 def _check_scale_invariance(material: Material, generator: Generator) -> Finding:
@@ -95,7 +96,8 @@ def _check_scale_invariance(material: Material, generator: Generator) -> Finding
 
 
 def _rms_norm(x: Tensor) -> Tensor:
-    return x / x.square().mean(-1, keepdim=True).sqrt()
+    normed: Tensor = x / x.square().mean(-1, keepdim=True).sqrt()
+    return normed
 
 
 def _check_conjectured_rate(material: Material, generator: Generator) -> Finding:
@@ -120,9 +122,7 @@ def _pencil(generator: Generator, size: int) -> tuple[Tensor, Tensor, float, flo
     fisher, hessian = root @ root.mT + eye, other @ other.mT + eye
     triangle = torch.linalg.cholesky(fisher)
     half = torch.linalg.solve_triangular(triangle, hessian, upper=False)
-    spectrum = torch.linalg.eigvalsh(
-        torch.linalg.solve_triangular(triangle, half.mT, upper=False)
-    )
+    spectrum = torch.linalg.eigvalsh(torch.linalg.solve_triangular(triangle, half.mT, upper=False))
     return fisher, hessian, float(spectrum[0]), float(spectrum[-1])
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Generator, Tensor
-from torch.autograd.functional import jacobian
 
 from engine.claims.base import Claim, Finding, Material, Measured, Replacement
-from engine.claims.matrices import cosine, covariance, gaussian, random_attention
+from engine.claims.matrices import cosine, covariance, gaussian, jacobian, random_attention
 from engine.diagnostics.dense import lln_matrix, softmax_matrix
 
 PAPER = "Attention as Natural Gradient"
@@ -53,9 +53,8 @@ def _bilinear_error(generator: Generator) -> float:
     return float((formula.sum(0) / dim - exact).abs().max())
 
 
-def _fisher_by_autograd(log_pattern: object, weight: Tensor) -> Tensor:
+def _fisher_by_autograd(log_pattern: Callable[[Tensor], Tensor], weight: Tensor) -> Tensor:
     """sum_ij a_ij grad(log a_ij) grad(log a_ij)^T over all parameters of the weight."""
-    assert callable(log_pattern), "a function of the weight"
     gradients = jacobian(log_pattern, weight).flatten(2)  # [N, N, parameters]
     share = log_pattern(weight).exp()
     return torch.einsum("ij,ijm,ijn->mn", share, gradients, gradients)

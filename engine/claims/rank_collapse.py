@@ -63,9 +63,7 @@ def _check_norm(material: Material, generator: Generator) -> Finding:
     excess = []
     for _ in range(material.trials(200)):
         one, other = gaussian(generator, 5, 5), gaussian(generator, 5, 5)
-        excess.append(
-            _composite_norm(one @ other) - _composite_norm(one) * _composite_norm(other)
-        )
+        excess.append(_composite_norm(one @ other) - _composite_norm(one) * _composite_norm(other))
         excess.append(float(torch.linalg.matrix_norm(one, 2)) - _composite_norm(one))
     return Finding(
         stated=Measured(worst=norm_of_sum - sum_of_norms),

@@ -4,6 +4,7 @@ appendices A.1 to A.5, which model softmax attention."""
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Generator, Tensor
@@ -246,7 +247,7 @@ def _check_gap_rises(material: Material, generator: Generator) -> Finding:
     columns = max(float(((scores / t).softmax(-1).sum(0) - 1).abs().max()) for t in temperatures)
     hot = (scores / 1e4).softmax(-1)
     return Finding(
-        stated=Measured(worst=max(a - b for a, b in zip(gaps, gaps[1:], strict=False))),
+        stated=Measured(worst=max(a - b for a, b in pairwise(gaps))),
         corrected=Measured(worst=float(eigenvalues(centred(hot)).abs().max()), allowed=1e-3),
         evidence={
             "counterexample_first_row_of_scores": CIRCULANT_SCORES,

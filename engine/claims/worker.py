@@ -32,7 +32,8 @@ async def checked_apart(claims: Sequence[Claim], material: Material) -> AsyncIte
         stdout=asyncio.subprocess.PIPE,
         limit=_LONGEST_LINE,
     )
-    assert child.stdin is not None and child.stdout is not None, "both are pipes"
+    assert child.stdin is not None, "a pipe"
+    assert child.stdout is not None, "a pipe"
     try:
         child.stdin.write(pickle.dumps(([claim.id for claim in claims], material)))
         child.stdin.write_eof()
