@@ -214,13 +214,14 @@ class AsyncEngine:
         lengths: Sequence[int],
         attentions: Sequence[str],
         repeats: int,
+        training: bool = False,
         model: str | None = None,
         progress: Callable[[BenchmarkRow], None] | None = None,
     ) -> BenchmarkResult:
         """Tokens a second by length on this machine. Other work runs in between its layers."""
         with self._counting_rejections():
             chosen = self._model(model)
-            plan = BenchmarkPlan.checked(lengths, attentions, repeats, chosen)
+            plan = BenchmarkPlan.checked(lengths, attentions, repeats, chosen, training=training)
         rows: list[BenchmarkRow] = []
         async for step in self._in_turns(encoder_rows(plan), "benchmark", chosen, 0):
             for row in step.value:

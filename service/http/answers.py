@@ -129,6 +129,8 @@ class BenchmarkRowValue(Answer):
     seconds: float
     tokens_per_s: float
     repeats: int
+    work: Literal["forward", "training"]
+    peak_bytes: int | None
 
 
 class BenchmarkAnswer(Answer):

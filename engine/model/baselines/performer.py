@@ -1,6 +1,6 @@
 """Choromanski et al., "Rethinking Attention with Performers" (2021): FAVOR+ positive features.
 
-phi(x) = exp(w_c . x - |x|^2 / 2) of x = q / D^(1/4) with orthogonal Gaussian directions w_c, so that
+phi(x) = exp(w_c . x - |x|^2 / 2) of x = q / D^(1/4) with orthogonal Gaussian directions w_c: then
 phi(q) . phi(k) / F estimates exp(q . k / sqrt(D)) without bias. Like LLN's these features are
 exponentials, and like LLN's they are read through log sums by channel, which cannot overflow.
 """
@@ -29,7 +29,8 @@ class Performer:
         fq, fk = (self._exponents(rows.double()) for rows in (q, k))
         fq, fk = fq - fq.amax(-1, keepdim=True), fk - fk.amax((0, 2), keepdim=True)
         kernel = torch.einsum("ihf,jhf->hij", fq.exp(), fk.exp())
-        return kernel / kernel.sum(-1, keepdim=True)
+        matrix: Tensor = kernel / kernel.sum(-1, keepdim=True)
+        return matrix
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         exponents = self._exponents(k)
@@ -41,7 +42,8 @@ class Performer:
         scaled = rows * rows.shape[-1] ** -0.25
         directions = orthogonal_directions(self.num_features, rows.shape[-1], self.seed)
         norm = scaled.square().sum(-1, keepdim=True) / 2
-        return scaled @ directions.to(scaled).mT - norm
+        exponents: Tensor = scaled @ directions.to(scaled).mT - norm
+        return exponents
 
 
 @cache
