@@ -34,27 +34,31 @@ from kernels.attention.triton_tiles import (
 SUPPORTED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def lln_diag_forward(
+def attention_forward(
     q: Tensor,  # [T, H, D]
     k: Tensor,
     v: Tensor,
     *,
-    alpha: Tensor,  # float32 [B, H]
-    beta: Tensor,  # float32 [B, H]
-    mix: Tensor,  # float32 [H] or [T, H]
     cu_seqlens: Tensor,  # int32 [B + 1]
-    block_size: int,
-    num_sinks: tuple[int, int],
-    q_map: Map | None,
-    k_map: Map | None,
-) -> Tensor:
-    """mix * LLN + (1 - mix) * Diag, in two passes: the state, then all the rest."""
-    # Nobody else reads this state, so it is kept in the dtype that the output pass multiplies in.
-    state = _state(k, v, beta, cu_seqlens, k_map, value_dtype=q.dtype)
-    return _output(
+    alpha: Tensor | None = None,  # float32 [B, H]; None without LLN
+    beta: Tensor | None = None,  # float32 [B, H]; None without LLN
+    mix: Tensor | None = None,  # float32 [H] or [T, H]; None where there is one branch
+    block_size: int | None = None,  # None without Diag
+    num_sinks: tuple[int, int] = (0, 0),
+    q_map: Map | None = None,
+    k_map: Map | None = None,
+    keep_state: bool = False,
+) -> tuple[Tensor, LLNState | None]:
+    """mix * LLN + (1 - mix) * Diag, or one of them; the state too where a gradient will want it."""
+    state = None
+    if beta is not None:
+        # Nobody else reads this state: it is kept in the dtype that the output pass multiplies in.
+        state = _state(k, v, beta, cu_seqlens, k_map, value_dtype=q.dtype)
+    out = _output(
         q, k, v, state=state, alpha=alpha, mix=mix, cu_seqlens=cu_seqlens,
         block_size=block_size, num_sinks=num_sinks, q_map=q_map,
     )  # fmt: skip
+    return out, state if keep_state else None
 
 
 def lln_state_forward(
@@ -67,18 +71,6 @@ def lln_read_forward(
     q: Tensor, state: LLNState, *, alpha: Tensor, cu_seqlens: Tensor, q_map: Map | None
 ) -> Tensor:
     return _output(q, state=state, alpha=alpha, cu_seqlens=cu_seqlens, q_map=q_map)
-
-
-def block_diagonal_forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    cu_seqlens: Tensor,
-    block_size: int,
-    num_sinks: tuple[int, int],
-) -> Tensor:
-    return _output(q, k, v, cu_seqlens=cu_seqlens, block_size=block_size, num_sinks=num_sinks)
 
 
 def _state(

@@ -148,7 +148,7 @@ def state_gradient_tile(head_dim: int, dtype: torch.dtype, *, weight: bool) -> S
         channels=min(width, 32 if width == 256 else 64 if single or weight else 128),
         columns=min(width, 32 if single else 64),
         piece=piece_tokens(head_dim),
-        num_warps=4 if width <= 64 else 8,
+        num_warps=4 if width <= 64 and not weight else 8,
         num_stages=2,
     )
 
@@ -163,6 +163,6 @@ def rows_gradient_tile(head_dim: int, dtype: torch.dtype) -> RowsGradientTile:
         channels=min(width, 32),
         columns=min(width, 32 if single else 64),
         sinks=16,
-        num_warps=4 if width <= 64 else 8,
+        num_warps=4 if width <= 32 and not single else 8,
         num_stages=1,
     )

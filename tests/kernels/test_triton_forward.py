@@ -91,9 +91,9 @@ def make_inputs(case: Case, seed: int = 0) -> Inputs:
 
 
 def run_lln_diag(inputs: Inputs, case: Case) -> Tensor:
-    out: Tensor = triton_launch.lln_diag_forward(
+    out: Tensor = triton_launch.attention_forward(
         **vars(inputs), block_size=case.block_size, num_sinks=case.sinks
-    )
+    )[0]
     return out
 
 
@@ -214,7 +214,7 @@ def test_block_diagonal(sinks: tuple[int, int]) -> None:
     inputs = make_inputs(case)
     q, k, v, cu_seqlens = inputs.q, inputs.k, inputs.v, inputs.cu_seqlens
     plain = torch.cat([plain_diag(q[rows], k[rows], v[rows], case) for rows in inputs.bounds])
-    found = triton_launch.block_diagonal_forward(
+    found, _ = triton_launch.attention_forward(
         q, k, v, cu_seqlens=cu_seqlens, block_size=case.block_size, num_sinks=sinks
     )
     truth = reference.block_diagonal_attention(
