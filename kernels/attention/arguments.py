@@ -197,10 +197,12 @@ def check_finite(name: str, value: Tensor) -> None:
 
 
 def _finite_tensor(name: str, value: float | Tensor, rows: Tensor) -> Tensor:
+    # Tracing sees no values; the operator looks at them when it runs.
+    is_traced = torch.compiler.is_compiling()
     if isinstance(value, Tensor):
-        if not torch.compiler.is_compiling():
+        if not is_traced:
             check_finite(name, value)
         return value.to(rows.device, accumulation_dtype(rows))
-    if not math.isfinite(value):
+    if not is_traced and not math.isfinite(value):
         raise ArgumentError(f"{name} must be finite, got {value}")
     return torch.full((), value, device=rows.device, dtype=accumulation_dtype(rows))

@@ -55,7 +55,22 @@ class Operands(NamedTuple):
 
     @property
     def differentiable(self) -> tuple[Tensor | None, ...]:
-        return self[:_NUM_DIFFERENTIABLE]
+        tensors: tuple[Any, ...] = self[:_NUM_DIFFERENTIABLE]
+        return tensors
+
+    @property
+    def branches(self) -> dict[str, Any]:
+        """What the launchers take besides the rows."""
+        return {
+            "alpha": self.alpha,
+            "beta": self.beta,
+            "mix": self.mix,
+            "cu_seqlens": arguments.check_cu_seqlens(self.cu_seqlens, self.q).cu_seqlens,
+            "block_size": self.block_size,
+            "num_sinks": tuple(self.num_sinks),
+            "q_map": self.q_map,
+            "k_map": self.k_map,
+        }
 
     @property
     def q_map(self) -> AffineMap | None:
@@ -86,9 +101,8 @@ def _branches_in_torch(operands: Operands, packed: PackedSequences) -> Tensor:
     q, k, v, alpha, beta, mix = operands[:6]
     sinks = Sinks(*operands.num_sinks)
     if alpha is None or beta is None:
-        return cpu.block_softmax(
-            *(q, k, v), packed=packed, block_size=operands.block_size, sinks=sinks
-        )
+        size = operands.block_size
+        return cpu.block_softmax(q, k, v, packed=packed, block_size=size, sinks=sinks)
     if operands.block_size is None:
         state = cpu.lln_state(k, v, beta=beta, packed=packed, k_map=operands.k_map)
         return cpu.lln_read(q, state, alpha=alpha, packed=packed, q_map=operands.q_map)
@@ -113,16 +127,7 @@ def _attention(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     if not runs_in_triton(operands.q):
         return attend_in_torch(operands).contiguous(), *_no_state(operands)
     out, state = triton_launch().attention_forward(
-        *operands[:3],
-        alpha=operands.alpha,
-        beta=operands.beta,
-        mix=operands.mix,
-        cu_seqlens=arguments.check_cu_seqlens(operands.cu_seqlens, operands.q).cu_seqlens,
-        block_size=operands.block_size,
-        num_sinks=tuple(operands.num_sinks),
-        q_map=operands.q_map,
-        k_map=operands.k_map,
-        keep_state=keep_state,
+        *operands[:3], **operands.branches, keep_state=keep_state
     )
     return out, *(_no_state(operands) if state is None else state)
 
@@ -144,28 +149,22 @@ def _gradients_in_triton(
 ) -> tuple[Tensor | None, ...]:
     from kernels.attention import triton_gradient_launch
 
-    has_lln, mix = operands.alpha is not None, operands.mix
     found = triton_gradient_launch.attention_backward(
         grad,
         *operands[:3],
-        state=state if has_lln else None,
-        alpha=operands.alpha,
-        beta=operands.beta,
-        mix=mix,
-        cu_seqlens=arguments.check_cu_seqlens(operands.cu_seqlens, operands.q).cu_seqlens,
-        block_size=operands.block_size,
-        num_sinks=tuple(operands.num_sinks),
-        q_map=operands.q_map,
-        k_map=operands.k_map,
+        state=state if operands.alpha is not None else None,
+        **operands.branches,
     )
-    if mix is not None and mix.dim() == 1:
+    if found.mix is not None and operands.mix is not None and operands.mix.dim() == 1:
         found = found._replace(mix=found.mix.sum(0))
     return tuple(found)
 
 
 def _gradients_in_torch(grad: Tensor, operands: Operands, _: LLNState) -> tuple[Tensor | None, ...]:
     """Computes the forward again, this time with its history."""
-    leaves = [None if x is None else x.detach().requires_grad_() for x in operands.differentiable]
+    leaves: list[Any] = [
+        None if x is None else x.detach().requires_grad_() for x in operands.differentiable
+    ]
     with torch.enable_grad():
         out = attend_in_torch(Operands(*leaves, *operands[_NUM_DIFFERENTIABLE:]))
     wanted = [x for x in leaves if x is not None]
@@ -173,7 +172,7 @@ def _gradients_in_torch(grad: Tensor, operands: Operands, _: LLNState) -> tuple[
     return tuple(None if leaf is None else next(found).contiguous() for leaf in leaves)
 
 
-@torch.library.register_fake("lln::attention")
+@torch.library.register_fake("lln::attention")  # type: ignore[untyped-decorator]
 def _fake_attention(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     operands, keep_state = Operands(*inputs[:-1]), inputs[-1]
     q, alpha = operands.q, operands.alpha
@@ -183,7 +182,7 @@ def _fake_attention(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     return out, *empty_state(q, alpha.shape[0], q.dtype)
 
 
-@torch.library.register_fake("lln::attention_backward")
+@torch.library.register_fake("lln::attention_backward")  # type: ignore[untyped-decorator]
 def _fake_attention_backward(grad: Tensor, *inputs: Any) -> list[Tensor]:
     operands = Operands(*inputs[:-2])
     return [

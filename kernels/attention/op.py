@@ -181,14 +181,14 @@ def _softmax_by_flash(q: Tensor, k: Tensor, v: Tensor, packed: PackedSequences) 
         return _fused_softmax(q, k, v)
     bounds = packed.host_bounds()
     lengths = [end - start for start, end in itertools.pairwise(bounds)]
-    parts = (x.split(lengths) for x in (q, k, v))
+    parts = (torch.split(x, lengths) for x in (q, k, v))
     found = [_fused_softmax(*rows) for rows in zip(*parts, strict=True)]
     return torch.cat(found) if found else torch.empty_like(q)
 
 
 def _fused_softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    one_batch = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
-    return F.scaled_dot_product_attention(*one_batch).squeeze(0).transpose(0, 1)
+    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v).squeeze(0).transpose(0, 1)
 
 
 def _needs_gradient(*tensors: Tensor | None) -> bool:

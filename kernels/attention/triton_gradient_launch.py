@@ -230,7 +230,13 @@ def _rows(
                 **add_to_sinks_constants(head_dim),
             )  # fmt: skip
     both = constants["LLN"] and constants["DIAG"]
-    return Gradients(*out, beta=None if state is None else of_beta, mix=of_mix if both else None)
+    return Gradients(
+        q=out[0],
+        k=out[1],
+        v=out[2],
+        beta=None if state is None else of_beta,
+        mix=of_mix if both else None,
+    )
 
 
 def _key_weight(
