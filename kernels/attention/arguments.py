@@ -47,6 +47,13 @@ class PackedSequences:
     def count(self) -> int:
         return self.cu_seqlens.numel() - 1
 
+    @property
+    def longest(self) -> int | None:
+        """The most tokens of a sequence, where the host knows; a traced graph serves any."""
+        if self.bounds is None or torch.compiler.is_compiling():
+            return None
+        return max((end - start for start, end in itertools.pairwise(self.bounds)), default=0)
+
     def host_bounds(self) -> tuple[int, ...]:
         if self.bounds is not None:
             return self.bounds

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from kernels.attention import arguments, cpu
 from kernels.attention.arguments import AffineMap, PackedSequences, Sinks
-from kernels.attention.state import LLNState
+from kernels.attention.state import LLNState, empty_state
 
 _OPERANDS = (
     "Tensor q, Tensor k, Tensor v, Tensor? alpha, Tensor? beta, Tensor? mix, "
     "Tensor? q_weight, Tensor? q_bias, Tensor? k_weight, Tensor? k_bias, "
-    "Tensor? cu_seqlens, int? block_size, int[] num_sinks"
+    "Tensor? cu_seqlens, int? block_size, int[] num_sinks, int? longest"
 )
 _NUM_DIFFERENTIABLE = 10
 _DEVICES = ("cpu", "cuda")
@@ -52,6 +52,7 @@ class Operands(NamedTuple):
     cu_seqlens: Tensor | None = None  # int32 [B + 1]; None for one sequence
     block_size: int | None = None
     num_sinks: Sequence[int] = (0, 0)
+    longest: int | None = None  # no sequence has more tokens, where that is known
 
     @property
     def differentiable(self) -> tuple[Tensor | None, ...]:
@@ -127,7 +128,7 @@ def _attention(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     if not runs_in_triton(operands.q):
         return attend_in_torch(operands).contiguous(), *_no_state(operands)
     out, state = triton_launch().attention_forward(
-        *operands[:3], **operands.branches, keep_state=keep_state
+        *operands[:3], **operands.branches, longest=operands.longest, keep_state=keep_state
     )
     return out, *(_no_state(operands) if state is None else state)
 
@@ -195,19 +196,17 @@ def _fake_attention_backward(grad: Tensor, *inputs: Any) -> list[Tensor]:
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     operands = Operands(*inputs[:-1])
-    ctx.block_size, ctx.num_sinks = operands.block_size, operands.num_sinks
+    ctx.settings = operands.block_size, operands.num_sinks, operands.longest
     ctx.save_for_backward(*operands.differentiable, operands.cu_seqlens, *output[1:])
 
 
 def _backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     *tensors, log_mass, value = ctx.saved_tensors
-    found = torch.ops.lln.attention_backward(
-        grad, *tensors, ctx.block_size, ctx.num_sinks, log_mass, value
-    )
+    found = torch.ops.lln.attention_backward(grad, *tensors, *ctx.settings, log_mass, value)
     given = tensors[:_NUM_DIFFERENTIABLE]
     return (
         *(None if x is None else gradient for gradient, x in zip(found, given, strict=True)),
-        *(None, None, None, None),
+        *(None, None, None, None, None),
     )
 
 
@@ -225,14 +224,6 @@ def _check_values(operands: Operands) -> None:
 def _no_state(operands: Operands) -> LLNState:
     """Two tensors, because an operator's outputs must not share memory."""
     return LLNState(operands.q.new_empty(0), operands.q.new_empty(0))
-
-
-def empty_state(rows: Tensor, num_sequences: int, value_dtype: torch.dtype) -> LLNState:
-    _, num_heads, head_dim = rows.shape
-    return LLNState(
-        rows.new_empty(num_sequences, num_heads, head_dim, dtype=torch.float32),
-        rows.new_empty(num_sequences, num_heads, head_dim, head_dim, dtype=value_dtype),
-    )
 
 
 def runs_in_triton(rows: Tensor) -> bool:

@@ -55,6 +55,7 @@ def lln_diag_attention(
         cu_seqlens=packed.cu_seqlens,
         block_size=arguments.check_block_size(block_size),
         num_sinks=arguments.check_sinks(num_sinks),
+        longest=packed.longest,
     )
     return _attend(_with_maps(operands, q_map, k_map))
 
@@ -78,6 +79,7 @@ def lln_attention(
         alpha=arguments.check_scale("alpha", alpha, q, packed.count),
         beta=arguments.check_scale("beta", beta, k, packed.count),
         cu_seqlens=packed.cu_seqlens,
+        longest=packed.longest,
     )
     return _attend(_with_maps(operands, q_map, k_map))
 
@@ -99,6 +101,7 @@ def block_diagonal_attention(
         cu_seqlens=packed.cu_seqlens,
         block_size=arguments.check_block_size(block_size),
         num_sinks=arguments.check_sinks(num_sinks),
+        longest=packed.longest,
     )
     return _attend(operands)
 

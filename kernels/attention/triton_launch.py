@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton  # type: ignore[import-untyped]
 from torch import Tensor
 
-from kernels.attention.state import LLNState
+from kernels.attention import triton_tiles
+from kernels.attention.state import LLNState, empty_state
 from kernels.attention.triton_operands import (
     Map,
     device_of,
@@ -21,17 +22,22 @@ from kernels.attention.triton_operands import (
     unit_stride,
 )
 from kernels.attention.triton_output import lln_diag_kernel
+from kernels.attention.triton_short import short_sequences_kernel
 from kernels.attention.triton_slots import num_slots
 from kernels.attention.triton_state import lln_state_kernel, merge_pieces_kernel
 from kernels.attention.triton_tiles import (
     merge_tile,
     output_tile,
     padded_head_dim,
+    piece_tokens,
     query_span,
     state_tile,
 )
 
 SUPPORTED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+L2_SHARE = 1 / 3
+"""Of the L2 cache, for the keys and values of a group of heads; the rest is for what streams by."""
 
 
 def attention_forward(
@@ -47,50 +53,164 @@ def attention_forward(
     num_sinks: tuple[int, int] = (0, 0),
     q_map: Map | None = None,
     k_map: Map | None = None,
+    longest: int | None = None,  # no sequence has more tokens, where that is known
     keep_state: bool = False,
 ) -> tuple[Tensor, LLNState | None]:
     """mix * LLN + (1 - mix) * Diag, or one of them; the state too where a gradient will want it."""
-    state = None
-    if beta is not None:
-        # Nobody else reads this state: it is kept in the dtype that the output pass multiplies in.
-        state = _state(k, v, beta, cu_seqlens, k_map, value_dtype=q.dtype)
-    out = _output(
-        q, k, v, state=state, alpha=alpha, mix=mix, cu_seqlens=cu_seqlens,
-        block_size=block_size, num_sinks=num_sinks, q_map=q_map,
-    )  # fmt: skip
-    return out, state if keep_state else None
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    if beta is None:
+        _output(
+            q, k, v, out, cu_seqlens=cu_seqlens, block_size=block_size, num_sinks=num_sinks
+        )  # fmt: skip
+        return out, None
+    states = []
+    for heads in head_groups(k, num_rows=q.shape[0]):
+        group = _Group(
+            q[:, heads], k[:, heads], v[:, heads], out[:, heads],
+            alpha=None if alpha is None else alpha[:, heads],
+            beta=beta[:, heads],
+            mix=None if mix is None else mix[..., heads],
+            q_map=_of_heads(q_map, heads),
+            k_map=_of_heads(k_map, heads),
+        )  # fmt: skip
+        states.append(_attend(group, cu_seqlens, block_size, num_sinks, longest))
+    if not keep_state:
+        return out, None
+    # Nobody else reads this state: it is kept in the dtype that the output pass multiplies in.
+    whole = states[0] if len(states) == 1 else _side_by_side(states)
+    return out, whole
 
 
 def lln_state_forward(
     k: Tensor, v: Tensor, *, beta: Tensor, cu_seqlens: Tensor, k_map: Map | None
 ) -> LLNState:
-    return _state(k, v, beta, cu_seqlens, k_map, value_dtype=torch.float32)
+    state = empty_state(k, cu_seqlens.numel() - 1, torch.float32)
+    _state(k, v, state, beta, cu_seqlens, k_map)
+    return state
 
 
 def lln_read_forward(
     q: Tensor, state: LLNState, *, alpha: Tensor, cu_seqlens: Tensor, q_map: Map | None
 ) -> Tensor:
-    return _output(q, state=state, alpha=alpha, cu_seqlens=cu_seqlens, q_map=q_map)
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    _output(q, q, q, out, state=state, alpha=alpha, cu_seqlens=cu_seqlens, q_map=q_map)
+    return out
+
+
+class _Group(NamedTuple):
+    """Some heads, all of which may be."""
+
+    q: Tensor  # [T, H, D]
+    k: Tensor
+    v: Tensor
+    out: Tensor
+    alpha: Tensor | None  # [B, H]
+    beta: Tensor  # [B, H]
+    mix: Tensor | None  # [H] or [T, H]
+    q_map: Map | None
+    k_map: Map | None
+
+
+def head_groups(k: Tensor, num_rows: int) -> list[slice]:
+    """Heads whose keys and values stay in the L2 cache from the state pass to the output pass.
+
+    Only the order of work changes, so this may depend on the length. A group must keep the state
+    pass's programs on half of the device's processors, or what is saved in bytes is lost in time.
+    """
+    num_heads = k.shape[1]
+    if not k.is_cuda:
+        return [slice(0, num_heads)]
+    device = torch.cuda.get_device_properties(k.device)
+    bytes_per_head = 2 * num_rows * k.shape[2] * k.element_size()
+    fitting = int(device.L2_cache_size * L2_SHARE) // max(bytes_per_head, 1)
+    pieces = num_rows // piece_tokens(k.shape[2])
+    if fitting >= num_heads or 2 * fitting * pieces < device.multi_processor_count:
+        return [slice(0, num_heads)]
+    num_groups = -(-num_heads // fitting)
+    size = -(-num_heads // num_groups)
+    return [slice(first, min(first + size, num_heads)) for first in range(0, num_heads, size)]
+
+
+def _side_by_side(states: list[LLNState]) -> LLNState:
+    log_mass, value = zip(*states, strict=True)
+    return LLNState(torch.cat(log_mass, dim=1), torch.cat(value, dim=1))
+
+
+def _of_heads(affine: Map | None, heads: slice) -> Map | None:
+    if affine is None:
+        return None
+    weight, bias = affine
+    return None if weight is None else weight[heads], bias[heads]
+
+
+def _attend(
+    group: _Group,
+    cu_seqlens: Tensor,
+    block_size: int | None,
+    num_sinks: tuple[int, int],
+    longest: int | None,
+) -> LLNState:
+    """The short sequences in one launch, and the others in two passes, if there may be any."""
+    q, k, v, out, alpha, beta, mix, q_map, k_map = group
+    num_rows, num_sequences = q.shape[0], cu_seqlens.numel() - 1
+    state = empty_state(k, num_sequences, q.dtype)
+    longest = num_rows if longest is None else longest
+    short = triton_tiles.SHORT_TOKENS
+    # One sequence is as long as all rows.
+    if short >= 0 and (num_sequences > 1 or num_rows <= short):
+        _short(group, state, cu_seqlens, block_size, num_sinks)
+    if longest > short or short < 0:
+        _state(k, v, state, beta, cu_seqlens, k_map, short=short)
+        _output(
+            q, k, v, out, state=state, alpha=alpha, mix=mix, cu_seqlens=cu_seqlens,
+            block_size=block_size, num_sinks=num_sinks, q_map=q_map, short=short,
+        )  # fmt: skip
+    return state
+
+
+def _short(
+    group: _Group,
+    state: LLNState,
+    cu_seqlens: Tensor,
+    block_size: int | None,
+    num_sinks: tuple[int, int],
+) -> None:
+    q, k, v = (unit_stride(x) for x in group[:3])
+    num_heads, head_dim = q.shape[1:]
+    constants = short_constants(
+        head_dim, q.dtype, block_size=block_size, sinks=any(num_sinks),
+        q_map=map_flags(group.q_map), k_map=map_flags(group.k_map),
+    )  # fmt: skip
+    span = query_span(block_size or constants["BM"], constants["BM"])
+    with device_of(q):
+        launch(
+            short_sequences_kernel, (cu_seqlens.numel() - 1) * num_heads,
+            q, k, v, group.out, *state,
+            *map_operands(group.q_map, q), *map_operands(group.k_map, q), group.alpha, group.beta,
+            q if group.mix is None else group.mix, cu_seqlens, num_heads, block_size or span.tokens,
+            span.tokens, span.tiles, span.rows, *num_sinks, triton_tiles.SHORT_TOKENS,
+            1.0 / math.sqrt(head_dim), *q.stride()[:2], *k.stride()[:2], *v.stride()[:2],
+            group.out.stride(0), *row_strides(group.alpha), *row_strides(group.beta),
+            *row_strides(group.mix), **constants,
+        )  # fmt: skip
 
 
 def _state(
     k: Tensor,
     v: Tensor,
+    state: LLNState,
     beta: Tensor,
     cu_seqlens: Tensor,
     k_map: Map | None,
     *,
-    value_dtype: torch.dtype,
-) -> LLNState:
+    short: int = -1,
+) -> None:
+    """Writes the states of sequences of more than `short` tokens."""
     num_rows, num_heads, head_dim = k.shape
     num_sequences = cu_seqlens.numel() - 1
     flags = map_flags(k_map)
     tile = state_tile(head_dim, k.dtype, weight=flags["weight"])
     k, v = unit_stride(k), unit_stride(v)
-    state = LLNState(
-        k.new_empty(num_sequences, num_heads, head_dim, dtype=torch.float32),
-        k.new_empty(num_sequences, num_heads, head_dim, head_dim, dtype=value_dtype),
-    )
     slots = num_slots(num_rows, num_sequences, tile.piece, 1)
     # Only a sequence of several pieces leaves any behind, and that takes more rows than a piece.
     kept = slots if num_rows > tile.piece else 0
@@ -103,7 +223,7 @@ def _state(
             lln_state_kernel,
             slots * num_heads * triton.cdiv(head_dim, tile.channels),
             k, v, weight, bias, beta, cu_seqlens, *state, peak, mass, sums,
-            num_sequences, num_heads, *k.stride()[:2], *v.stride()[:2], *beta.stride(),
+            num_sequences, num_heads, short, *k.stride()[:2], *v.stride()[:2], *beta.stride(),
             **state_constants(head_dim, k.dtype, **flags),
         )  # fmt: skip
         if kept:
@@ -114,13 +234,13 @@ def _state(
                 peak, mass, sums, cu_seqlens, *state, num_heads,
                 **merge_constants(head_dim, tile.piece),
             )  # fmt: skip
-    return state
 
 
 def _output(
     q: Tensor,
-    k: Tensor | None = None,
-    v: Tensor | None = None,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
     *,
     state: LLNState | None = None,
     alpha: Tensor | None = None,
@@ -129,8 +249,9 @@ def _output(
     block_size: int | None = None,
     num_sinks: tuple[int, int] = (0, 0),
     q_map: Map | None = None,
-) -> Tensor:
-    """The branches for which there are arguments; absent operands are never read."""
+    short: int = -1,
+) -> None:
+    """The branches for which there are arguments, for sequences of more than `short` tokens."""
     num_rows, num_heads, head_dim = q.shape
     num_sequences = cu_seqlens.numel() - 1
     constants = output_constants(
@@ -142,12 +263,9 @@ def _output(
         **map_flags(q_map),
     )
     span = query_span(block_size or constants["BM"], constants["BM"])
-    q = unit_stride(q)
-    k = q if k is None else unit_stride(k)
-    v = q if v is None else unit_stride(v)
+    q, k, v = unit_stride(q), unit_stride(k), unit_stride(v)
     log_mass, value = (q, q) if state is None else (part.contiguous() for part in state)
     weight, bias = map_operands(q_map, q)
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     with device_of(q):
         launch(
             lln_diag_kernel,
@@ -155,11 +273,10 @@ def _output(
             q, k, v, out, log_mass, value, weight, bias,
             q if alpha is None else alpha, q if mix is None else mix, cu_seqlens,
             num_sequences, num_heads, block_size or span.tokens,
-            span.tokens, span.tiles, span.rows, *num_sinks, 1.0 / math.sqrt(head_dim),
-            *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *row_strides(alpha),
+            span.tokens, span.tiles, span.rows, *num_sinks, short, 1.0 / math.sqrt(head_dim),
+            *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], out.stride(0), *row_strides(alpha),
             *row_strides(mix), **constants,
         )  # fmt: skip
-    return out
 
 
 def state_constants(
@@ -224,4 +341,29 @@ def output_constants(
         **precision(dtype),
         "num_warps": tile.num_warps,
         "num_stages": tile.num_stages,
+    }
+
+
+def short_constants(
+    head_dim: int,
+    dtype: torch.dtype,
+    *,
+    block_size: int | None,
+    sinks: bool,
+    q_map: dict[str, bool],
+    k_map: dict[str, bool],
+) -> dict[str, Any]:
+    """Everything the kernel of short sequences is compiled for: both passes' own, in one."""
+    state = state_constants(head_dim, dtype, **k_map)
+    output = output_constants(
+        head_dim, dtype, block_size=block_size, lln=True, sinks=sinks, **q_map
+    )
+    dropped = ("LLN", "WEIGHT", "BIAS")
+    return {name: value for name, value in output.items() if name not in dropped} | {
+        "BT": state["BT"],
+        "STATE_BC": state["BC"],
+        "Q_WEIGHT": q_map["weight"],
+        "Q_BIAS": q_map["bias"],
+        "K_WEIGHT": k_map["weight"],
+        "K_BIAS": k_map["bias"],
     }

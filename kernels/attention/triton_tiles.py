@@ -81,6 +81,10 @@ class Span:
         return self.tiles == 1
 
 
+SHORT_TOKENS = 256
+"""Sequences of at most so many tokens take one launch: one program sums and answers them."""
+
+
 def padded_head_dim(head_dim: int) -> int:
     """Blocks are powers of two; the rest is masked."""
     return max(16, 1 << (head_dim - 1).bit_length())

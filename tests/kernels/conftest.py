@@ -27,3 +27,9 @@ def poisoned_memory() -> Iterator[None]:
 def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sequences of a few tiles have several pieces, which an interpreter can do in time."""
     monkeypatch.setattr(triton_tiles, "piece_tokens", lambda _: 64)
+
+
+@pytest.fixture
+def two_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short sequences take the way of long ones."""
+    monkeypatch.setattr(triton_tiles, "SHORT_TOKENS", -1)
