@@ -34,6 +34,7 @@ from kernels.attention.triton_operands import (
 )
 from kernels.attention.triton_slots import num_slots
 from kernels.attention.triton_tiles import (
+    family_of,
     padded_head_dim,
     query_span,
     rows_gradient_tile,
@@ -125,7 +126,9 @@ def _state(
 ) -> StateGradient:
     num_rows, num_heads, head_dim = q.shape
     num_sequences = cu_seqlens.numel() - 1
-    constants = state_gradient_constants(head_dim, q.dtype, mix=mix is not None, **map_flags(q_map))
+    constants = state_gradient_constants(
+        head_dim, q.dtype, mix=mix is not None, family=family_of(q.device), **map_flags(q_map)
+    )
     piece = constants["PIECE"]
     slots = num_slots(num_rows, num_sequences, piece, 1)
     # Only a sequence of several pieces leaves any behind, and that takes more rows than a piece.
@@ -148,12 +151,12 @@ def _state(
             *row_strides(mix), **constants,
         )  # fmt: skip
         if kept:
-            _add_pieces(part_value, cu_seqlens, value, piece)
-            _add_pieces(part_channels, cu_seqlens, channels, piece)
+            add_pieces(part_value, cu_seqlens, value, piece)
+            add_pieces(part_channels, cu_seqlens, channels, piece)
     return StateGradient(value, channels, None if part_weight is None else part_weight.sum(0))
 
 
-def _add_pieces(parts: Tensor, cu_seqlens: Tensor, sums: Tensor, piece: int) -> None:
+def add_pieces(parts: Tensor, cu_seqlens: Tensor, sums: Tensor, piece: int) -> None:
     num_sequences, num_heads = sums.shape[:2]
     constants = add_pieces_constants(piece, parts[0, 0].numel())
     launch(
@@ -186,7 +189,7 @@ def _rows(
     num_sequences = cu_seqlens.numel() - 1
     constants = rows_gradient_constants(
         head_dim, q.dtype, block_size=block_size, lln=state is not None, sinks=any(num_sinks),
-        q_map=map_flags(q_map), k_map=map_flags(k_map),
+        q_map=map_flags(q_map), k_map=map_flags(k_map), family=family_of(q.device),
     )  # fmt: skip
     span = query_span(block_size or constants["BM"], constants["BM"])
     slots = num_slots(num_rows, num_sequences, span.tokens, span.tiles)
@@ -252,7 +255,7 @@ def _key_weight(
         return None
     num_rows, num_heads, head_dim = k.shape
     num_sequences = cu_seqlens.numel() - 1
-    constants = key_map_constants(head_dim, k.dtype)
+    constants = key_map_constants(head_dim, k.dtype, family_of(k.device))
     slots = num_slots(num_rows, num_sequences, constants["PIECE"], 1)
     parts = k.new_zeros(slots, num_heads, head_dim, head_dim, dtype=torch.float32)
     with device_of(k):
@@ -272,10 +275,16 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def state_gradient_constants(
-    head_dim: int, dtype: torch.dtype, *, mix: bool, weight: bool, bias: bool
+    head_dim: int,
+    dtype: torch.dtype,
+    *,
+    mix: bool,
+    weight: bool,
+    bias: bool,
+    family: str | None = None,
 ) -> dict[str, Any]:
     """Everything the first pass is compiled for."""
-    tile = state_gradient_tile(head_dim, dtype, weight=weight)
+    tile = state_gradient_tile(head_dim, dtype, weight=weight, family=family)
     return {
         "PIECE": tile.piece,
         "D": head_dim,
@@ -305,9 +314,11 @@ def rows_gradient_constants(
     sinks: bool,
     q_map: dict[str, bool],
     k_map: dict[str, bool],
+    family: str | None = None,
 ) -> dict[str, Any]:
     """Everything the second pass is compiled for. Without a block size there is no Diag."""
-    tile = rows_gradient_tile(head_dim, dtype)
+    weight = q_map["weight"] or k_map["weight"]
+    tile = rows_gradient_tile(head_dim, dtype, weight=weight, block_size=block_size, family=family)
     one_step = block_size is not None and query_span(block_size, tile.rows).is_one_tile
     return {
         "D": head_dim,
@@ -342,7 +353,11 @@ def add_to_sinks_constants(head_dim: int) -> dict[str, Any]:
     return {"D": head_dim, "BD": width, "BT": max(1, 4096 // width)}
 
 
-def key_map_constants(head_dim: int, dtype: torch.dtype) -> dict[str, Any]:
-    first_pass = state_gradient_constants(head_dim, dtype, mix=False, weight=True, bias=True)
+def key_map_constants(
+    head_dim: int, dtype: torch.dtype, family: str | None = None
+) -> dict[str, Any]:
+    first_pass = state_gradient_constants(
+        head_dim, dtype, mix=False, weight=True, bias=True, family=family
+    )
     names = ("PIECE", "D", "BD", "BC", "BK", "BT", "MAP_PRECISION", "UPCAST")
     return {name: first_pass[name] for name in (*names, "num_warps", "num_stages")}

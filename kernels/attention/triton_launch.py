@@ -26,6 +26,7 @@ from kernels.attention.triton_short import short_sequences_kernel
 from kernels.attention.triton_slots import num_slots
 from kernels.attention.triton_state import lln_state_kernel, merge_pieces_kernel
 from kernels.attention.triton_tiles import (
+    family_of,
     merge_tile,
     output_tile,
     padded_head_dim,
@@ -179,7 +180,7 @@ def _short(
     num_heads, head_dim = q.shape[1:]
     constants = short_constants(
         head_dim, q.dtype, block_size=block_size, sinks=any(num_sinks),
-        q_map=map_flags(group.q_map), k_map=map_flags(group.k_map),
+        q_map=map_flags(group.q_map), k_map=map_flags(group.k_map), family=family_of(q.device),
     )  # fmt: skip
     span = query_span(block_size or constants["BM"], constants["BM"])
     with device_of(q):
@@ -209,7 +210,8 @@ def _state(
     num_rows, num_heads, head_dim = k.shape
     num_sequences = cu_seqlens.numel() - 1
     flags = map_flags(k_map)
-    tile = state_tile(head_dim, k.dtype, weight=flags["weight"])
+    family = family_of(k.device)
+    tile = state_tile(head_dim, k.dtype, weight=flags["weight"], family=family)
     k, v = unit_stride(k), unit_stride(v)
     slots = num_slots(num_rows, num_sequences, tile.piece, 1)
     # Only a sequence of several pieces leaves any behind, and that takes more rows than a piece.
@@ -224,7 +226,7 @@ def _state(
             slots * num_heads * triton.cdiv(head_dim, tile.channels),
             k, v, weight, bias, beta, cu_seqlens, *state, peak, mass, sums,
             num_sequences, num_heads, short, *k.stride()[:2], *v.stride()[:2], *beta.stride(),
-            **state_constants(head_dim, k.dtype, **flags),
+            **state_constants(head_dim, k.dtype, family=family, **flags),
         )  # fmt: skip
         if kept:
             merge = merge_tile(head_dim)
@@ -260,6 +262,7 @@ def _output(
         block_size=block_size,
         lln=state is not None,
         sinks=any(num_sinks),
+        family=family_of(q.device),
         **map_flags(q_map),
     )
     span = query_span(block_size or constants["BM"], constants["BM"])
@@ -280,10 +283,10 @@ def _output(
 
 
 def state_constants(
-    head_dim: int, dtype: torch.dtype, *, weight: bool, bias: bool
+    head_dim: int, dtype: torch.dtype, *, weight: bool, bias: bool, family: str | None = None
 ) -> dict[str, Any]:
     """Everything the state kernel is compiled for."""
-    tile = state_tile(head_dim, dtype, weight=weight)
+    tile = state_tile(head_dim, dtype, weight=weight, family=family)
     return {
         "PIECE": tile.piece,
         "D": head_dim,
@@ -320,9 +323,10 @@ def output_constants(
     sinks: bool,
     weight: bool,
     bias: bool,
+    family: str | None = None,
 ) -> dict[str, Any]:
     """Everything the output kernel is compiled for. Without a block size there is no Diag."""
-    tile = output_tile(head_dim, dtype, weight=weight)
+    tile = output_tile(head_dim, dtype, weight=weight, block_size=block_size, family=family)
     one_step = block_size is not None and query_span(block_size, tile.queries).is_one_tile
     return {
         "D": head_dim,
@@ -352,11 +356,12 @@ def short_constants(
     sinks: bool,
     q_map: dict[str, bool],
     k_map: dict[str, bool],
+    family: str | None = None,
 ) -> dict[str, Any]:
     """Everything the kernel of short sequences is compiled for: both passes' own, in one."""
-    state = state_constants(head_dim, dtype, **k_map)
+    state = state_constants(head_dim, dtype, family=family, **k_map)
     output = output_constants(
-        head_dim, dtype, block_size=block_size, lln=True, sinks=sinks, **q_map
+        head_dim, dtype, block_size=block_size, lln=True, sinks=sinks, family=family, **q_map
     )
     dropped = ("LLN", "WEIGHT", "BIAS")
     return {name: value for name, value in output.items() if name not in dropped} | {

@@ -90,7 +90,7 @@ def compile_build(build: Build) -> dict[str, Any]:
 
 
 def kernel_of(build: Build) -> tuple[Any, dict[str, Any]]:
-    flags = {"weight": build.weight, "bias": build.weight}
+    flags: dict[str, Any] = {"weight": build.weight, "bias": build.weight}
     if build.form == "state":
         return lln_state_kernel, triton_launch.state_constants(build.head_dim, build.dtype, **flags)
     if build.form == "merge":
