@@ -15,9 +15,11 @@ from engine.engine import AsyncEngine
 from service.benchmarks.history import History
 from service.benchmarks.jobs import BenchmarkJobs
 from service.benchmarks.suites import SUITES
+from service.claims import ClaimsBook
 from service.grpc.server import grpc_server
 from service.http import (
     benchmarks,
+    claims,
     diagnostics,
     docs,
     documents,
@@ -36,7 +38,17 @@ from service.version import version_of
 
 _ROUTERS = tuple(
     room.router
-    for room in (embeddings, documents, diagnostics, benchmarks, tokenize, models, health, docs)
+    for room in (
+        embeddings,
+        documents,
+        diagnostics,
+        claims,
+        benchmarks,
+        tokenize,
+        models,
+        health,
+        docs,
+    )
 )
 
 
@@ -99,11 +111,13 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         )
         history = await asyncio.to_thread(History, settings.benchmark_history)
         state.jobs = BenchmarkJobs(engine, history, state.metrics)
+        state.claims = ClaimsBook(engine)
         state.started_at = int(time.time())
         rpc = grpc_server(engine, settings, state.metrics, state.jobs, state.server)
         # Those who watch a benchmark would keep the server from ending as long as it runs.
         async with _held_until(state.draining, state.jobs), _held_until(state.draining, rpc):
             yield
+        await state.claims.stop()
 
 
 @asynccontextmanager

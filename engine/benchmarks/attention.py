@@ -16,8 +16,8 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from engine.benchmark import Subject
 from engine.device import torch_dtype
-from engine.model.attention import LayerAttention
 from engine.model.embedding_model import EmbeddingModel
 
 _WHOLE_TOKENS = 4096
@@ -49,7 +49,7 @@ def attention_rows(plan: AttentionPlan) -> Iterator[tuple[AttentionRow, ...]]:
     """One row a point. Yields nothing after every call, so that other work can run there."""
     for length, dtype in product(plan.lengths, plan.dtypes):
         for kind in plan.attentions:
-            steps = _steps(plan.model.with_attention(kind), kind, length, dtype)
+            steps = _steps(Subject.of(plan.model, kind), length, dtype)
             seconds = []
             for repeat in range(plan.repeats + 1):
                 spent = 0.0
@@ -61,19 +61,19 @@ def attention_rows(plan: AttentionPlan) -> Iterator[tuple[AttentionRow, ...]]:
             yield (_row(kind, dtype, length, seconds),)
 
 
-def _steps(model: EmbeddingModel, kind: str, length: int, dtype: str) -> list[Callable[[], Tensor]]:
+def _steps(subject: Subject, length: int, dtype: str) -> list[Callable[[], Tensor]]:
     """The calls that together attend once with every head of one layer."""
-    attend = model.encoder.attention[0]
-    heads = model.info.num_heads
-    q, k, v = _noise(model, length, dtype)
+    heads = subject.model.encoder.weights.num_heads
+    q, k, v = _noise(subject.model, length, dtype)
     cu_seqlens = torch.tensor([0, length], dtype=torch.int32)
-    size = _heads_in_step(heads, length) if kind == "softmax" else heads
+    size = _heads_in_step(heads, length) if subject.attention == "softmax" else heads
+    attend = subject.attend[0]
 
-    def call(attend: LayerAttention, first: int) -> Callable[[], Tensor]:
+    def call(first: int) -> Callable[[], Tensor]:
         part = slice(first, first + size)
         return lambda: attend(q[:, part], k[:, part], v[:, part], cu_seqlens)
 
-    return [call(attend, first) for first in range(0, heads, size)]
+    return [call(first) for first in range(0, heads, size)]
 
 
 def _heads_in_step(heads: int, length: int) -> int:

@@ -62,7 +62,9 @@ def compare(a: BenchmarkJob, b: BenchmarkJob) -> Comparison:
             ComparedRow(
                 key=_key(suite, row),
                 measures={
-                    measure.name: _change(measure, row, rows_b[key]) for measure in suite.measures
+                    measure.name: _change(measure, row, rows_b[key])
+                    for measure in suite.measures
+                    if measure.name in row and measure.name in rows_b[key]
                 },
             )
             for key, row in rows_a.items()

@@ -46,7 +46,8 @@ def rows_as_csv(job: BenchmarkJob) -> str:
     shared = {"id": job.id, "suite": job.plan.suite, "model": job.plan.model}
     provenance = {name: job.machine.get(name, "") for name in ("device", "commit", "lln", "torch")}
     text = io.StringIO()
-    columns = [*shared, *(job.rows[0] if job.rows else ()), *provenance]
+    of_rows = dict.fromkeys(name for row in job.rows for name in row)
+    columns = [*shared, *of_rows, *provenance]
     table = csv.DictWriter(text, columns, lineterminator="\n")
     table.writeheader()
     for row in job.rows:

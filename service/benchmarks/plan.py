@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from engine.benchmark import MAX_TRAINING_TOKENS
 from engine.device import DTYPES
 from engine.types import ModelInfo
 from service.benchmarks.suite import BenchmarkPlan, Suite
@@ -34,12 +35,19 @@ def checked_plan(
     dtypes: Sequence[str] | None = None,
     repeats: int | None = None,
     seconds: float | None = None,
+    training: bool | None = None,
 ) -> BenchmarkPlan:
     """The plan that was asked for, or an error that names the field, its value and the limit."""
     chosen = SUITES[_one_of("suite", _default(suite, DEFAULT_SUITE), SUITES)]
-    given = {"attentions": attentions, "dtypes": dtypes, "repeats": repeats, "seconds": seconds}
+    given = {
+        "attentions": attentions,
+        "dtypes": dtypes,
+        "repeats": repeats,
+        "seconds": seconds,
+        "training": training,
+    }
     _refuse_unused(chosen, given)
-    longest = min(MAX_LENGTH, model.max_tokens)
+    longest = min(MAX_TRAINING_TOKENS if training else MAX_LENGTH, model.max_tokens)
     fitting = [length for length in chosen.lengths if length <= longest]
 
     def length(param: str, value: int) -> int:
@@ -64,6 +72,7 @@ def checked_plan(
         dtypes=_each("dtypes", _default(dtypes, [model.dtype]), len(DTYPES), dtype),
         repeats=_within("repeats", _default(repeats, _REPEATS), 1, MAX_REPEATS),
         seconds=_within("seconds", _default(seconds, _SECONDS), MIN_SECONDS, MAX_SECONDS),
+        training=_default(training, False),
     )
 
 

@@ -30,6 +30,7 @@ async def bench(engine: AsyncEngine, chosen: argparse.Namespace) -> None:
         dtypes=chosen.dtypes,
         repeats=chosen.repeats,
         seconds=chosen.seconds,
+        training=chosen.training or None,
     )
     suite = SUITES[plan.suite]
     server = _target(chosen.server) if chosen.server else None
@@ -65,7 +66,7 @@ def _print_row(suite: Suite, row: Row, *, is_first: bool) -> None:
     columns = (*suite.labels, suite.x.name, *(measure.name for measure in suite.measures))
     if is_first:
         print("".join(f"{name:>16}" for name in columns))
-    print("".join(f"{_shown(row[name]):>16}" for name in columns), flush=True)
+    print("".join(f"{_shown(row.get(name, '')):>16}" for name in columns), flush=True)
 
 
 def _shown(value: str | int | float) -> str:

@@ -11,7 +11,7 @@ from service.load.client import Target
 
 Value: TypeAlias = str | int | float
 Row: TypeAlias = Mapping[str, Value]
-Field: TypeAlias = Literal["attentions", "dtypes", "repeats", "seconds"]
+Field: TypeAlias = Literal["attentions", "dtypes", "repeats", "seconds", "training"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +26,8 @@ class BenchmarkPlan:
     repeats: int
     seconds: float
     """Of the suites that go on for a time: how long each of their points takes."""
+    training: bool = False
+    """A step of training instead of a forward pass."""
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import asdict
 
+from engine.benchmark import ATTENTIONS, encoder_rows
 from engine.benchmark import BenchmarkPlan as EncoderPlan
-from engine.benchmark import encoder_rows
 from engine.benchmarks.attention import AttentionPlan, AttentionRow, attention_rows
 from engine.benchmarks.quality import QualityPlan, QualityRow, quality_rows
 from engine.model.attention import KINDS
@@ -17,6 +17,7 @@ from service.benchmarks.suite import Bench, BenchmarkPlan, Measure, Row, Suite
 
 _TOKENS = Measure("tokens", "tokens", "lower")
 _SECONDS = Measure("seconds", "s", "lower")
+_PEAK = Measure("peak_bytes", "bytes", "lower")
 _TOKENS_PER_S = Measure("tokens_per_s", "tokens/s", "higher")
 
 
@@ -38,10 +39,15 @@ async def _attention_rows(bench: Bench, plan: BenchmarkPlan) -> AsyncGenerator[R
 
 async def _encoder_rows(bench: Bench, plan: BenchmarkPlan) -> AsyncGenerator[Row, None]:
     def steps(model: EmbeddingModel) -> Iterator[tuple[BenchmarkRow, ...]]:
-        return encoder_rows(EncoderPlan.checked(plan.lengths, plan.attentions, plan.repeats, model))
+        return encoder_rows(
+            EncoderPlan.checked(
+                plan.lengths, plan.attentions, plan.repeats, model, training=plan.training
+            )
+        )
 
     async for row in bench.engine.measure(steps, model=plan.model):
-        yield asdict(row)
+        # Peak memory is not known everywhere.
+        yield {name: value for name, value in asdict(row).items() if value is not None}
 
 
 async def _quality_rows(bench: Bench, plan: BenchmarkPlan) -> AsyncGenerator[Row, None]:
@@ -61,7 +67,7 @@ _ALL = (
         fields=("attentions", "dtypes", "repeats"),
         lengths=(512, 2048, 8192),
         attentions=("softmax", "lln_diag"),
-        known_attentions=KINDS,
+        known_attentions=ATTENTIONS,
         labels=("attention", "dtype"),
         x=_TOKENS,
         measures=(_SECONDS, _TOKENS_PER_S),
@@ -71,14 +77,14 @@ _ALL = (
     ),
     Suite(
         name="encoder",
-        about="the whole model: tokens a second by length",
-        fields=("attentions", "repeats"),
+        about="the whole model, forward or a step of training: time and memory by length",
+        fields=("attentions", "repeats", "training"),
         lengths=(512, 2048, 8192),
         attentions=("softmax", "lln_diag"),
-        known_attentions=KINDS,
-        labels=("attention",),
+        known_attentions=ATTENTIONS,
+        labels=("attention", "work"),
         x=_TOKENS,
-        measures=(_SECONDS, _TOKENS_PER_S),
+        measures=(_SECONDS, _TOKENS_PER_S, _PEAK),
         grows_with_text=True,
         rows=_encoder_rows,
         num_rows=lambda plan: len(plan.lengths) * len(plan.attentions),

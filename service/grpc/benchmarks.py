@@ -28,6 +28,7 @@ class BenchmarksServicer:
             dtypes=list(request.dtypes) or None,
             repeats=request.repeats if request.HasField("repeats") else None,
             seconds=request.seconds if request.HasField("seconds") else None,
+            training=request.training if request.HasField("training") else None,
         )
         job = await self._jobs.start(plan, self._server)
         await write(context, _event(job, 0, benchmark=benchmark_message(job)))
@@ -72,6 +73,7 @@ def benchmark_message(job: BenchmarkJob) -> pb.Benchmark:
         dtypes=job.plan.dtypes,
         repeats=job.plan.repeats,
         seconds=job.plan.seconds,
+        training=job.plan.training,
         created_at=job.created_at,
         started_at=job.started_at,
         finished_at=job.finished_at,

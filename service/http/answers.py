@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
@@ -62,9 +62,13 @@ class AccountingValue(Answer):
 
 
 class ChunkItem(Answer):
+    """Characters are code points of the text; headings are those it stands under, outermost first,
+    and only where chunks go from heading to heading."""
+
     index: int
     tokens: SpanValue
     characters: SpanValue
+    headings: list[str]
     vector: VectorValue
 
 
@@ -136,6 +140,7 @@ class BenchmarkAnswer(Answer):
     dtypes: list[str]
     repeats: int
     seconds: float
+    training: bool
     created_at: float
     started_at: float | None
     finished_at: float | None
@@ -196,6 +201,28 @@ class ComparisonAnswer(Answer):
     only_in_a: list[dict[str, str | int | float]]
     only_in_b: list[dict[str, str | int | float]]
     machine: dict[str, tuple[str | None, str | None]]
+
+
+class ClaimItem(Answer):
+    """One claim. `corrected` is there only if it was measured to be true, and `margin` is what the
+    true statement had to spare on its worst case."""
+
+    id: str
+    paper: str
+    statement: str
+    verdict: Literal["holds", "fails", "holds_corrected", "definition"]
+    corrected: str | None
+    margin: float | None
+    evidence: dict[str, Any]
+    seconds: float
+
+
+class ClaimList(Answer):
+    object: Literal["list"]
+    state: Literal["computing", "done"]
+    checked: int
+    total: int
+    data: list[ClaimItem]
 
 
 class ModelAnswer(Answer):

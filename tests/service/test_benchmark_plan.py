@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from engine.benchmark import ATTENTIONS
 from engine.errors import InvalidInput
 from engine.types import ModelInfo
 from service.benchmarks.compare import compare
@@ -61,9 +62,9 @@ def test_values_given_twice_are_measured_once() -> None:
         ({"lengths": [1] * 13}, "lengths", 12),
         ({"lengths": [16, 0]}, "lengths[1]", 1),
         ({"lengths": [4097]}, "lengths[0]", 4096),
-        ({"attentions": ["magic"]}, "attentions[0]", "softmax, lln, block_diagonal, lln_diag"),
+        ({"attentions": ["magic"]}, "attentions[0]", ", ".join(ATTENTIONS)),
         ({"suite": "attention", "dtypes": ["int8"]}, "dtypes[0]", "float32, bfloat16, float16"),
-        ({"dtypes": ["float32"]}, "dtypes", "attentions, repeats"),
+        ({"dtypes": ["float32"]}, "dtypes", "attentions, repeats, training"),
         ({"suite": "serving", "repeats": 3}, "repeats", "seconds"),
         ({"repeats": 21}, "repeats", 20),
         ({"suite": "serving", "seconds": float("nan")}, "seconds", 0.5),
@@ -86,6 +87,7 @@ def job(rows: list[Row], suite: str = "encoder", **machine: str) -> BenchmarkJob
 def row(tokens: int, seconds: float, attention: str = "softmax") -> Row:
     return {
         "attention": attention,
+        "work": "forward",
         "tokens": tokens,
         "seconds": seconds,
         "tokens_per_s": tokens / seconds if seconds else 0.0,
@@ -104,7 +106,7 @@ def test_compare_says_which_is_better_by_each_measure() -> None:
     assert changes[32]["seconds"].better == "neither"
     assert changes[64]["seconds"].ratio is None
     assert found.only_in_a == ()
-    assert found.only_in_b == ({"attention": "softmax", "tokens": 128},)
+    assert found.only_in_b == ({"attention": "softmax", "work": "forward", "tokens": 128},)
     assert found.machine == {"torch": ("2.11", "2.13")}
 
 

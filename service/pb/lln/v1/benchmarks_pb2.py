@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"service/pb/lln/v1/benchmarks.proto\x12\x06lln.v1\"\xca\x01\n\x13RunBenchmarkRequest\x12\x12\n\x05suite\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x12\n\x05model\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x0f\n\x07lengths\x18\x03 \x03(\r\x12\x12\n\nattentions\x18\x04 \x03(\t\x12\x0e\n\x06\x64types\x18\x05 \x03(\t\x12\x14\n\x07repeats\x18\x06 \x01(\rH\x02\x88\x01\x01\x12\x14\n\x07seconds\x18\x07 \x01(\x01H\x03\x88\x01\x01\x42\x08\n\x06_suiteB\x08\n\x06_modelB\n\n\x08_repeatsB\n\n\x08_seconds\"!\n\x13GetBenchmarkRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x17\n\x15ListBenchmarksRequest\"?\n\x16ListBenchmarksResponse\x12%\n\nbenchmarks\x18\x01 \x03(\x0b\x32\x11.lln.v1.Benchmark\"$\n\x16\x43\x61ncelBenchmarkRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x86\x01\n\x0e\x42\x65nchmarkEvent\x12&\n\tbenchmark\x18\x01 \x01(\x0b\x32\x11.lln.v1.BenchmarkH\x00\x12#\n\x03row\x18\x02 \x01(\x0b\x32\x14.lln.v1.BenchmarkRowH\x00\x12\x0c\n\x04\x64one\x18\x03 \x01(\r\x12\x10\n\x08num_rows\x18\x04 \x01(\rB\x07\n\x05\x65vent\"\xee\x03\n\tBenchmark\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\r\n\x05suite\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x0f\n\x07lengths\x18\x05 \x03(\r\x12\x12\n\nattentions\x18\x06 \x03(\t\x12\x0e\n\x06\x64types\x18\x07 \x03(\t\x12\x0f\n\x07repeats\x18\x08 \x01(\r\x12\x0f\n\x07seconds\x18\t \x01(\x01\x12\x12\n\ncreated_at\x18\n \x01(\x01\x12\x17\n\nstarted_at\x18\x0b \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0b\x66inished_at\x18\x0c \x01(\x01H\x01\x88\x01\x01\x12\x10\n\x08num_rows\x18\r \x01(\r\x12\"\n\x04rows\x18\x0e \x03(\x0b\x32\x14.lln.v1.BenchmarkRow\x12/\n\x07machine\x18\x0f \x03(\x0b\x32\x1e.lln.v1.Benchmark.MachineEntry\x12\x17\n\nerror_code\x18\x10 \x01(\tH\x02\x88\x01\x01\x12\x1a\n\rerror_message\x18\x11 \x01(\tH\x03\x88\x01\x01\x1a.\n\x0cMachineEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\r\n\x0b_started_atB\x0e\n\x0c_finished_atB\r\n\x0b_error_codeB\x10\n\x0e_error_message\"\xd3\x01\n\x0c\x42\x65nchmarkRow\x12\x30\n\x06labels\x18\x01 \x03(\x0b\x32 .lln.v1.BenchmarkRow.LabelsEntry\x12\x32\n\x07\x66igures\x18\x02 \x03(\x0b\x32!.lln.v1.BenchmarkRow.FiguresEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0c\x46iguresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x32\x85\x02\n\nBenchmarks\x12<\n\x03Run\x12\x1b.lln.v1.RunBenchmarkRequest\x1a\x16.lln.v1.BenchmarkEvent0\x01\x12\x35\n\x03Get\x12\x1b.lln.v1.GetBenchmarkRequest\x1a\x11.lln.v1.Benchmark\x12\x45\n\x04List\x12\x1d.lln.v1.ListBenchmarksRequest\x1a\x1e.lln.v1.ListBenchmarksResponse\x12;\n\x06\x43\x61ncel\x12\x1e.lln.v1.CancelBenchmarkRequest\x1a\x11.lln.v1.Benchmarkb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"service/pb/lln/v1/benchmarks.proto\x12\x06lln.v1\"\xee\x01\n\x13RunBenchmarkRequest\x12\x12\n\x05suite\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x12\n\x05model\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x0f\n\x07lengths\x18\x03 \x03(\r\x12\x12\n\nattentions\x18\x04 \x03(\t\x12\x0e\n\x06\x64types\x18\x05 \x03(\t\x12\x14\n\x07repeats\x18\x06 \x01(\rH\x02\x88\x01\x01\x12\x14\n\x07seconds\x18\x07 \x01(\x01H\x03\x88\x01\x01\x12\x15\n\x08training\x18\x08 \x01(\x08H\x04\x88\x01\x01\x42\x08\n\x06_suiteB\x08\n\x06_modelB\n\n\x08_repeatsB\n\n\x08_secondsB\x0b\n\t_training\"!\n\x13GetBenchmarkRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x17\n\x15ListBenchmarksRequest\"?\n\x16ListBenchmarksResponse\x12%\n\nbenchmarks\x18\x01 \x03(\x0b\x32\x11.lln.v1.Benchmark\"$\n\x16\x43\x61ncelBenchmarkRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x86\x01\n\x0e\x42\x65nchmarkEvent\x12&\n\tbenchmark\x18\x01 \x01(\x0b\x32\x11.lln.v1.BenchmarkH\x00\x12#\n\x03row\x18\x02 \x01(\x0b\x32\x14.lln.v1.BenchmarkRowH\x00\x12\x0c\n\x04\x64one\x18\x03 \x01(\r\x12\x10\n\x08num_rows\x18\x04 \x01(\rB\x07\n\x05\x65vent\"\x80\x04\n\tBenchmark\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\r\n\x05suite\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x0f\n\x07lengths\x18\x05 \x03(\r\x12\x12\n\nattentions\x18\x06 \x03(\t\x12\x0e\n\x06\x64types\x18\x07 \x03(\t\x12\x0f\n\x07repeats\x18\x08 \x01(\r\x12\x0f\n\x07seconds\x18\t \x01(\x01\x12\x12\n\ncreated_at\x18\n \x01(\x01\x12\x17\n\nstarted_at\x18\x0b \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0b\x66inished_at\x18\x0c \x01(\x01H\x01\x88\x01\x01\x12\x10\n\x08num_rows\x18\r \x01(\r\x12\"\n\x04rows\x18\x0e \x03(\x0b\x32\x14.lln.v1.BenchmarkRow\x12/\n\x07machine\x18\x0f \x03(\x0b\x32\x1e.lln.v1.Benchmark.MachineEntry\x12\x17\n\nerror_code\x18\x10 \x01(\tH\x02\x88\x01\x01\x12\x1a\n\rerror_message\x18\x11 \x01(\tH\x03\x88\x01\x01\x12\x10\n\x08training\x18\x12 \x01(\x08\x1a.\n\x0cMachineEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\r\n\x0b_started_atB\x0e\n\x0c_finished_atB\r\n\x0b_error_codeB\x10\n\x0e_error_message\"\xd3\x01\n\x0c\x42\x65nchmarkRow\x12\x30\n\x06labels\x18\x01 \x03(\x0b\x32 .lln.v1.BenchmarkRow.LabelsEntry\x12\x32\n\x07\x66igures\x18\x02 \x03(\x0b\x32!.lln.v1.BenchmarkRow.FiguresEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0c\x46iguresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x32\x85\x02\n\nBenchmarks\x12<\n\x03Run\x12\x1b.lln.v1.RunBenchmarkRequest\x1a\x16.lln.v1.BenchmarkEvent0\x01\x12\x35\n\x03Get\x12\x1b.lln.v1.GetBenchmarkRequest\x1a\x11.lln.v1.Benchmark\x12\x45\n\x04List\x12\x1d.lln.v1.ListBenchmarksRequest\x1a\x1e.lln.v1.ListBenchmarksResponse\x12;\n\x06\x43\x61ncel\x12\x1e.lln.v1.CancelBenchmarkRequest\x1a\x11.lln.v1.Benchmarkb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,27 +38,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BENCHMARKROW_FIGURESENTRY']._loaded_options = None
   _globals['_BENCHMARKROW_FIGURESENTRY']._serialized_options = b'8\001'
   _globals['_RUNBENCHMARKREQUEST']._serialized_start=47
-  _globals['_RUNBENCHMARKREQUEST']._serialized_end=249
-  _globals['_GETBENCHMARKREQUEST']._serialized_start=251
-  _globals['_GETBENCHMARKREQUEST']._serialized_end=284
-  _globals['_LISTBENCHMARKSREQUEST']._serialized_start=286
-  _globals['_LISTBENCHMARKSREQUEST']._serialized_end=309
-  _globals['_LISTBENCHMARKSRESPONSE']._serialized_start=311
-  _globals['_LISTBENCHMARKSRESPONSE']._serialized_end=374
-  _globals['_CANCELBENCHMARKREQUEST']._serialized_start=376
-  _globals['_CANCELBENCHMARKREQUEST']._serialized_end=412
-  _globals['_BENCHMARKEVENT']._serialized_start=415
-  _globals['_BENCHMARKEVENT']._serialized_end=549
-  _globals['_BENCHMARK']._serialized_start=552
-  _globals['_BENCHMARK']._serialized_end=1046
-  _globals['_BENCHMARK_MACHINEENTRY']._serialized_start=936
-  _globals['_BENCHMARK_MACHINEENTRY']._serialized_end=982
-  _globals['_BENCHMARKROW']._serialized_start=1049
-  _globals['_BENCHMARKROW']._serialized_end=1260
-  _globals['_BENCHMARKROW_LABELSENTRY']._serialized_start=1167
-  _globals['_BENCHMARKROW_LABELSENTRY']._serialized_end=1212
-  _globals['_BENCHMARKROW_FIGURESENTRY']._serialized_start=1214
-  _globals['_BENCHMARKROW_FIGURESENTRY']._serialized_end=1260
-  _globals['_BENCHMARKS']._serialized_start=1263
-  _globals['_BENCHMARKS']._serialized_end=1524
+  _globals['_RUNBENCHMARKREQUEST']._serialized_end=285
+  _globals['_GETBENCHMARKREQUEST']._serialized_start=287
+  _globals['_GETBENCHMARKREQUEST']._serialized_end=320
+  _globals['_LISTBENCHMARKSREQUEST']._serialized_start=322
+  _globals['_LISTBENCHMARKSREQUEST']._serialized_end=345
+  _globals['_LISTBENCHMARKSRESPONSE']._serialized_start=347
+  _globals['_LISTBENCHMARKSRESPONSE']._serialized_end=410
+  _globals['_CANCELBENCHMARKREQUEST']._serialized_start=412
+  _globals['_CANCELBENCHMARKREQUEST']._serialized_end=448
+  _globals['_BENCHMARKEVENT']._serialized_start=451
+  _globals['_BENCHMARKEVENT']._serialized_end=585
+  _globals['_BENCHMARK']._serialized_start=588
+  _globals['_BENCHMARK']._serialized_end=1100
+  _globals['_BENCHMARK_MACHINEENTRY']._serialized_start=990
+  _globals['_BENCHMARK_MACHINEENTRY']._serialized_end=1036
+  _globals['_BENCHMARKROW']._serialized_start=1103
+  _globals['_BENCHMARKROW']._serialized_end=1314
+  _globals['_BENCHMARKROW_LABELSENTRY']._serialized_start=1221
+  _globals['_BENCHMARKROW_LABELSENTRY']._serialized_end=1266
+  _globals['_BENCHMARKROW_FIGURESENTRY']._serialized_start=1268
+  _globals['_BENCHMARKROW_FIGURESENTRY']._serialized_end=1314
+  _globals['_BENCHMARKS']._serialized_start=1317
+  _globals['_BENCHMARKS']._serialized_end=1578
 # @@protoc_insertion_point(module_scope)

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RunBenchmarkRequest(_message.Message):
-    __slots__ = ("suite", "model", "lengths", "attentions", "dtypes", "repeats", "seconds")
+    __slots__ = ("suite", "model", "lengths", "attentions", "dtypes", "repeats", "seconds", "training")
     SUITE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
@@ -15,6 +15,7 @@ class RunBenchmarkRequest(_message.Message):
     DTYPES_FIELD_NUMBER: _ClassVar[int]
     REPEATS_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_FIELD_NUMBER: _ClassVar[int]
     suite: str
     model: str
     lengths: _containers.RepeatedScalarFieldContainer[int]
@@ -22,7 +23,8 @@ class RunBenchmarkRequest(_message.Message):
     dtypes: _containers.RepeatedScalarFieldContainer[str]
     repeats: int
     seconds: float
-    def __init__(self, suite: _Optional[str] = ..., model: _Optional[str] = ..., lengths: _Optional[_Iterable[int]] = ..., attentions: _Optional[_Iterable[str]] = ..., dtypes: _Optional[_Iterable[str]] = ..., repeats: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
+    training: bool
+    def __init__(self, suite: _Optional[str] = ..., model: _Optional[str] = ..., lengths: _Optional[_Iterable[int]] = ..., attentions: _Optional[_Iterable[str]] = ..., dtypes: _Optional[_Iterable[str]] = ..., repeats: _Optional[int] = ..., seconds: _Optional[float] = ..., training: _Optional[bool] = ...) -> None: ...
 
 class GetBenchmarkRequest(_message.Message):
     __slots__ = ("id",)
@@ -59,7 +61,7 @@ class BenchmarkEvent(_message.Message):
     def __init__(self, benchmark: _Optional[_Union[Benchmark, _Mapping]] = ..., row: _Optional[_Union[BenchmarkRow, _Mapping]] = ..., done: _Optional[int] = ..., num_rows: _Optional[int] = ...) -> None: ...
 
 class Benchmark(_message.Message):
-    __slots__ = ("id", "state", "suite", "model", "lengths", "attentions", "dtypes", "repeats", "seconds", "created_at", "started_at", "finished_at", "num_rows", "rows", "machine", "error_code", "error_message")
+    __slots__ = ("id", "state", "suite", "model", "lengths", "attentions", "dtypes", "repeats", "seconds", "created_at", "started_at", "finished_at", "num_rows", "rows", "machine", "error_code", "error_message", "training")
     class MachineEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +86,7 @@ class Benchmark(_message.Message):
     MACHINE_FIELD_NUMBER: _ClassVar[int]
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_FIELD_NUMBER: _ClassVar[int]
     id: str
     state: str
     suite: str
@@ -101,7 +104,8 @@ class Benchmark(_message.Message):
     machine: _containers.ScalarMap[str, str]
     error_code: str
     error_message: str
-    def __init__(self, id: _Optional[str] = ..., state: _Optional[str] = ..., suite: _Optional[str] = ..., model: _Optional[str] = ..., lengths: _Optional[_Iterable[int]] = ..., attentions: _Optional[_Iterable[str]] = ..., dtypes: _Optional[_Iterable[str]] = ..., repeats: _Optional[int] = ..., seconds: _Optional[float] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., finished_at: _Optional[float] = ..., num_rows: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[BenchmarkRow, _Mapping]]] = ..., machine: _Optional[_Mapping[str, str]] = ..., error_code: _Optional[str] = ..., error_message: _Optional[str] = ...) -> None: ...
+    training: bool
+    def __init__(self, id: _Optional[str] = ..., state: _Optional[str] = ..., suite: _Optional[str] = ..., model: _Optional[str] = ..., lengths: _Optional[_Iterable[int]] = ..., attentions: _Optional[_Iterable[str]] = ..., dtypes: _Optional[_Iterable[str]] = ..., repeats: _Optional[int] = ..., seconds: _Optional[float] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., finished_at: _Optional[float] = ..., num_rows: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[BenchmarkRow, _Mapping]]] = ..., machine: _Optional[_Mapping[str, str]] = ..., error_code: _Optional[str] = ..., error_message: _Optional[str] = ..., training: _Optional[bool] = ...) -> None: ...
 
 class BenchmarkRow(_message.Message):
     __slots__ = ("labels", "figures")
