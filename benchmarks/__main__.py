@@ -41,7 +41,7 @@ def main() -> int:
     usual = [name for name in SUITES if name not in BY_NAME_ONLY]
     for name in dict.fromkeys(options.suites or usual):
         print(f"\n{name}: {sys.modules[SUITES[name].__module__].__doc__}\n", flush=True)
-        rows = list(SUITES[name](bench, plan))
+        rows = list(_shown(SUITES[name](bench, plan)))
         print(table(rows), flush=True)
         missed += sum(row.is_met is False for row in rows)
         if folder is not None:
@@ -49,6 +49,14 @@ def main() -> int:
     if missed:
         print(f"\nTargets missed: {missed}")
     return 1 if missed and options.check else 0
+
+
+def _shown(rows: Iterator[Row]) -> Iterator[Row]:
+    """Tells whoever watches a terminal what has been measured so far."""
+    for row in rows:
+        if sys.stderr.isatty():
+            print(f"{row.case}: {row.measure}: {row.value:.4g}", file=sys.stderr)
+        yield row
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -20,7 +20,7 @@ from service.load.open_loop import LoadPoint, offer, saturate
 from service.load.traffic import PROFILES, Traffic
 
 SHARES, QUICK_SHARES = (0.25, 0.5, 0.75, 0.9, 1.0, 1.5, 2.0), (0.5, 2.0)
-SECONDS, QUICK_SECONDS = 20.0, 4.0
+SECONDS, QUICK_SECONDS = 20.0, 5.0
 QUEUE_TOKENS = 32_768
 """What may wait: a few seconds of work on two cores, so that an overload is refused within them."""
 _CLIENTS = 32
@@ -28,7 +28,8 @@ _CLIENTS = 32
 
 def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
     seconds = QUICK_SECONDS if plan.quick else SECONDS
-    for traffic in PROFILES.values():
+    profiles = [PROFILES["mixed"]] if plan.quick else PROFILES.values()
+    for traffic in profiles:
         with our_server(bench.threads, LLN_ENGINE__MAX_QUEUE_TOKENS=str(QUEUE_TOKENS)) as served:
             yield from _overhead(bench, served, traffic, seconds)
             yield from _loads(served, traffic, seconds, QUICK_SHARES if plan.quick else SHARES)
