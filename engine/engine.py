@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from time import perf_counter
 from types import TracebackType
 from typing import Literal, Self, TypeAlias, TypeVar
 
@@ -19,10 +20,10 @@ from engine.answers import (
 from engine.benchmark import BenchmarkPlan, benchmark_result, encoder_rows
 from engine.config import EngineConfig
 from engine.diagnose import diagnosis_of, plan_diagnosis, readings_by_layer
-from engine.errors import DeadlineExceeded, LLNError, ModelNotFound
+from engine.errors import DeadlineExceeded, InvalidInput, LLNError, ModelNotFound
 from engine.model.embedding_model import DEFAULT_MODEL, EmbeddingModel, load_models
-from engine.model.tiles import can_tile
 from engine.observer import EngineObserver
+from engine.plan import Planner
 from engine.prepare import (
     Prepared,
     check_inputs,
@@ -31,6 +32,7 @@ from engine.prepare import (
     prepare,
     prepare_document,
 )
+from engine.price import price_of
 from engine.runner import run_batch
 from engine.scheduler import Scheduler
 from engine.sweep import Sweep, SweepEvent
@@ -46,6 +48,7 @@ from engine.types import (
     Embedding,
     EmbedOptions,
     ModelInfo,
+    Plan,
     Progress,
     TextInput,
     Tokenization,
@@ -78,10 +81,11 @@ class AsyncEngine:
         self._models = {model.name: model for model in models}
         self._default = models[0]
         self._canary_ran = False
+        self._planner = Planner(config, models[0].encoder.device)
         self._thread = DeviceThread[Prepared, Vector](
             run=self._run,
             sweep=self._sweep,
-            scheduler=_scheduler(models, config),
+            scheduler=_scheduler(models, config, self._planner.max_bytes),
             observer=self._observer,
         )
 
@@ -99,7 +103,8 @@ class AsyncEngine:
     async def __aenter__(self) -> Self:
         await self._thread.start()
         try:
-            for name in self._models:
+            for name, model in self._models.items():
+                await self._thread.call(price_of, model.encoder, kind="calibration", model=name)
                 await self.embed([_CANARY], model=name)
         except BaseException:
             await self._thread.stop(0)
@@ -169,6 +174,24 @@ class AsyncEngine:
             check_pools(chosen)
             prepared = await asyncio.to_thread(prepare_document, text, chosen, options, chunks)
         return await self._run_document(chosen, prepared, options, timeout_s, on_event)
+
+    async def plan(
+        self, tokens: int | None = None, *, text: str | None = None, model: str | None = None
+    ) -> Plan:
+        """What a text of so many tokens, or this text, would take, and which way it would run."""
+        with self._counting_rejections():
+            chosen = self._model(model)
+            if (tokens is None) == (text is None):
+                raise InvalidInput(
+                    "a plan is made for a number of tokens or for a text, one of the two",
+                    param="tokens",
+                )
+            if text is not None:
+                check_inputs([text], self.config)
+                encoded = await asyncio.to_thread(chosen.tokenizer.encode_batch, [text])
+                tokens = encoded[0].num_tokens
+            assert tokens is not None, "one of the two was given"
+            return self._planner.plan(chosen, tokens)
 
     async def tokenize(self, text: str, *, model: str | None = None) -> Tokenization:
         """The text's tokens and the characters each stands for."""
@@ -241,7 +264,9 @@ class AsyncEngine:
             assert on_event is not None, "nobody asked for events"
             on_event(document_event(document, event, options))
 
-        order = self._order(model, document, tell if on_event is not None else None)
+        listener = tell if on_event is not None else None
+        with self._counting_rejections():
+            order = self._order(model, document, timeout_s, listener)
         (future,) = self._thread.submit_all(model.name, [order], timeout_s)
         self._count_truncated(model, [document])
         try:
@@ -265,7 +290,8 @@ class AsyncEngine:
         try:
             async for piece in pieces:
                 texts += piece
-                orders = [self._order(model, text) for text in piece]
+                with self._counting_rejections():
+                    orders = [self._order(model, text, timeout_s) for text in piece]
                 futures += self._thread.submit_all(model.name, orders, timeout_s)
                 self._count_truncated(model, piece)
             return texts, await asyncio.gather(*futures)
@@ -289,22 +315,38 @@ class AsyncEngine:
                 return
             yield Delivered(step.value, step.queue_s, step.compute_s)
 
-    def _run(self, model: str, texts: Sequence[Prepared]) -> list[Vector]:
-        return run_batch(self._models[model], texts)
+    def _run(self, name: str, texts: Sequence[Prepared]) -> list[Vector]:
+        model, started_at = self._models[name], perf_counter()
+        vectors = run_batch(model, texts)
+        lengths = [text.num_embedded for text in texts]
+        self._planner.ran_batch(model, lengths, perf_counter() - started_at)
+        return vectors
 
-    def _sweep(self, model: str, text: Prepared) -> Sweep:
-        return Sweep(self._models[model], text)
+    def _sweep(self, name: str, text: Prepared) -> Sweep:
+        model = self._models[name]
+        return Sweep(
+            model,
+            text,
+            keep_projections=self._planner.keeps_projections(model, text.num_embedded),
+            on_out_of_memory=self._observer.recovered_from_oom,
+        )
 
     def _order(
         self,
         model: EmbeddingModel,
         text: Prepared,
+        timeout_s: float | None,
         on_event: Callable[[SweepEvent], None] | None = None,
     ) -> Order[Prepared]:
+        """The text as the device thread takes it, if it is let in."""
+        plan = self._planner.plan(model, text.num_embedded)
+        self._planner.admit(plan, timeout_s)
         return Order(
             payload=text,
-            tokens=text.num_embedded,
-            sweep=is_swept(model, text.num_embedded),
+            tokens=plan.tokens,
+            sweep=plan.path == "swept",
+            num_bytes=plan.bytes,
+            seconds=plan.seconds,
             on_event=on_event,
         )
 
@@ -336,18 +378,16 @@ class AsyncEngine:
             raise
 
 
-def _scheduler(models: Sequence[EmbeddingModel], config: EngineConfig) -> Scheduler:
+def _scheduler(
+    models: Sequence[EmbeddingModel], config: EngineConfig, max_sweep_bytes: int
+) -> Scheduler:
     return Scheduler(
         max_batch_tokens=config.batch_tokens_on(models[0].encoder.device.type),
         max_batch_sequences=config.max_batch_sequences,
         max_queue_tokens=config.max_queue_tokens,
+        max_sweep_bytes=max_sweep_bytes,
+        long_share=config.long_percent / 100,
     )
-
-
-def is_swept(model: EmbeddingModel, num_tokens: int) -> bool:
-    """Whether a text of this length is read tile by tile."""
-    sweeps_from = model.config.sweep_tokens_on(model.encoder.device.type)
-    return num_tokens >= sweeps_from and can_tile(model.encoder)
 
 
 def _tell_at_once(
