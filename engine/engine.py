@@ -271,6 +271,7 @@ class AsyncEngine:
         self._count_truncated(model, [document])
         try:
             result = await future
+            self._learn_from(model, [document], [result])
         finally:
             future.cancel()
         if on_event is not None and not order.sweep:
@@ -294,7 +295,9 @@ class AsyncEngine:
                     orders = [self._order(model, text, timeout_s) for text in piece]
                 futures += self._thread.submit_all(model.name, orders, timeout_s)
                 self._count_truncated(model, piece)
-            return texts, await asyncio.gather(*futures)
+            delivered = await asyncio.gather(*futures)
+            self._learn_from(model, texts, delivered)
+            return texts, delivered
         finally:
             for future in futures:
                 future.cancel()
@@ -349,6 +352,17 @@ class AsyncEngine:
             seconds=plan.seconds,
             on_event=on_event,
         )
+
+    def _learn_from(
+        self,
+        model: EmbeddingModel,
+        texts: Sequence[Prepared],
+        delivered: Sequence[Delivered[Vector]],
+    ) -> None:
+        """What sweeps took in the end; what batches take is noted when they run."""
+        for text, result in zip(texts, delivered, strict=True):
+            if self._planner.is_swept(model, text.num_embedded):
+                self._planner.ran_sweep(model, text.num_embedded, result.compute_s)
 
     def _model(self, name: str | None) -> EmbeddingModel:
         if name is None:

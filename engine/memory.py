@@ -63,11 +63,11 @@ def watch_peak(device: torch.device) -> Iterator[PeakBytes]:
         found.peak = live.peak
 
 
-class _LiveStorages(TorchDispatchMode):
+class _LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows every tensor that an operation returns: torch's CPU allocator keeps no count."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.peak = 0
         self._held = 0
         self._tensors_of: dict[int, int] = {}

@@ -86,10 +86,10 @@ class Planner:
         """Texts of these lengths took so long together."""
         self._pace.add(price_of(model.encoder).batch_seconds(lengths), seconds)
 
-    def ran_tile(self, model: EmbeddingModel, plan: Plan, share: float, seconds: float) -> None:
-        """This share of a sweep took so long."""
-        priced = self._seconds(model, plan.tokens, swept=True, keep=plan.keeps_projections)
-        self._pace.add(priced * share, seconds)
+    def ran_sweep(self, model: EmbeddingModel, tokens: int, seconds: float) -> None:
+        """The device spent so long on a text that was swept."""
+        keep = self.keeps_projections(model, tokens)
+        self._pace.add(self._seconds(model, tokens, swept=True, keep=keep), seconds)
 
     def _bytes(self, model: EmbeddingModel, tokens: int, *, swept: bool, keep: bool) -> int:
         price = price_of(model.encoder)

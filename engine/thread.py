@@ -93,13 +93,23 @@ class Outcome:
         """Answer the caller, unless it left."""
         if self.job.future.done():
             return
-        if self.job.on_event is not None:
-            for event in self.events:
-                self.job.on_event(event)
+        self._tell_events()
         if self.error is not None:
             self.job.future.set_exception(self.error)
         elif self.result is not None:
             self.job.future.set_result(self.result)
+
+    def _tell_events(self) -> None:
+        listener = self.job.on_event
+        if listener is None:
+            return
+        try:
+            for event in self.events:
+                listener(event)
+        except Exception:
+            # The caller's own mistake must not cost it its answer, nor others theirs.
+            logger.exception("A listener to events failed, and hears no more")
+            self.job.on_event = None
 
 
 Outcomes: TypeAlias = list[Outcome]

@@ -21,6 +21,7 @@ from service.http import (
     embeddings,
     health,
     models,
+    plan,
     tokenize,
 )
 from service.http.answers import ErrorAnswer
@@ -34,7 +35,17 @@ from service.version import version_of
 
 _ROUTERS = tuple(
     room.router
-    for room in (embeddings, documents, diagnostics, benchmarks, tokenize, models, health, docs)
+    for room in (
+        embeddings,
+        documents,
+        diagnostics,
+        benchmarks,
+        plan,
+        tokenize,
+        models,
+        health,
+        docs,
+    )
 )
 
 

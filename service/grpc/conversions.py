@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Protocol
 
 import numpy as np
@@ -14,6 +15,7 @@ from engine.types import (
     EmbedOptions,
     HeadValues,
     ModelInfo,
+    Plan,
     TextInput,
     Tokenization,
     Truncate,
@@ -156,6 +158,19 @@ def tokenization_message(tokenization: Tokenization) -> models_pb2.TokenizeRespo
         starts=(span.start for span in tokenization.offsets),
         ends=(span.end for span in tokenization.offsets),
     )
+
+
+def plan_size(request: models_pb2.PlanRequest) -> tuple[int | None, str | None]:
+    """The number of tokens or the text, whichever was sent."""
+    size = request.WhichOneof("size")
+    return (
+        request.tokens if size == "tokens" else None,
+        request.text if size == "text" else None,
+    )
+
+
+def plan_message(plan: Plan) -> models_pb2.PlanResponse:
+    return models_pb2.PlanResponse(**asdict(plan))
 
 
 def diagnosis_message(diagnosis: Diagnosis) -> diagnostics_pb2.DiagnoseResponse:

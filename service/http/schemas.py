@@ -86,6 +86,14 @@ class TokenizeBody(Body):
     model: str | None = None
 
 
+class PlanBody(Body):
+    """A text, or how many tokens it would have."""
+
+    tokens: int | None = Field(None, description="Special tokens included.")
+    text: str | None = None
+    model: str | None = None
+
+
 class DiagnosticsBody(Body):
     """What to measure of a text's attention; everything when nothing is named."""
 
