@@ -15,23 +15,26 @@ from engine.config import EngineConfig
 from engine.diagnose import diagnosis_of, plan_diagnosis, readings_by_layer
 from engine.engine import PIECE_TEXTS
 from engine.model.embedding_model import DEFAULT_MODEL, EmbeddingModel, load_model
+from engine.plan import Planner
 from engine.prepare import (
     Prepared,
     check_inputs,
     check_options,
     check_pools,
     prepare,
-    prepare_document,
 )
+from engine.reader import prepare_document
 from engine.runner import run_batch
+from engine.sweep import Sweep
 from engine.thread import Delivered
 from engine.types import (
-    ChunkPlan,
+    Chunking,
     Diagnosis,
     DocumentEmbedding,
     Embedding,
     EmbedOptions,
     ModelInfo,
+    Plan,
     TextInput,
     Vector,
 )
@@ -46,6 +49,7 @@ class Engine:
     def __init__(self, model: EmbeddingModel, *, config: EngineConfig = _CONFIG) -> None:
         self.model = model
         self.config = config
+        self._planner = Planner(config, model.encoder.device)
         self._max_batch_tokens = config.batch_tokens_on(model.encoder.device.type)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="lln-tokenizer")
 
@@ -100,7 +104,7 @@ class Engine:
         ]
 
     def embed_document(
-        self, text: str, *, chunks: ChunkPlan | None = None, options: EmbedOptions = _DEFAULTS
+        self, text: str, *, chunks: Chunking | None = None, options: EmbedOptions = _DEFAULTS
     ) -> DocumentEmbedding:
         """One vector for the whole document, and one for each of its late chunks."""
         check_options(options, self.model)
@@ -108,6 +112,10 @@ class Engine:
         document = prepare_document(text, self.model, options, chunks)
         (result,) = self._run([document])
         return document_embedding(document, result, options)
+
+    def plan(self, tokens: int) -> Plan:
+        """What a text of so many tokens would take, measured the first time within a second."""
+        return self._planner.plan(self.model, tokens)
 
     def diagnose(
         self,
@@ -157,6 +165,16 @@ class Engine:
 
     def _run(self, batch: Sequence[Prepared]) -> list[Delivered[Vector]]:
         started_at = perf_counter()
-        vectors = run_batch(self.model, batch)
+        vectors = self._swept(*batch) if self._is_swept(batch) else run_batch(self.model, batch)
         compute_s = perf_counter() - started_at
         return [Delivered(vector, 0.0, compute_s) for vector in vectors]
+
+    def _is_swept(self, batch: Sequence[Prepared]) -> bool:
+        return len(batch) == 1 and self._planner.is_swept(self.model, batch[0].num_embedded)
+
+    def _swept(self, text: Prepared) -> list[Vector]:
+        keep = self._planner.keeps_projections(self.model, text.num_embedded)
+        sweep = Sweep(self.model, text, keep_projections=keep)
+        while sweep.result is None:
+            sweep.step()
+        return [sweep.result]

@@ -15,7 +15,7 @@ from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
 from engine.model.pooling import SpanPools, pool
 from engine.observer import EngineObserver
-from engine.prepare import prepare_document
+from engine.reader import prepare_document
 from engine.runner import run_batch
 from engine.sweep import Sweep
 from engine.types import ChunkPlan, ChunksReady, DocumentEvent, EmbedOptions, Progress, Vector
