@@ -53,11 +53,11 @@ class RealText:
         return speech.cut(int(speech.starts_for(content)[0]), content)
 
     def library(self, count: int) -> str:
-        """Speeches of all years joined into one text of this many tokens, or one more."""
+        """Speeches of all years joined into one text of this many tokens, or a few less."""
         content = count - self._tokenizer.num_special
         known = self._library
         begins = np.flatnonzero(known.begins_word)
-        return known.cut(0, int(begins[np.searchsorted(begins, content)]))
+        return known.cut(0, int(begins[np.searchsorted(begins, content, side="right") - 1]))
 
     def count(self, texts: Sequence[str]) -> int:
         return sum(encoded.num_tokens for encoded in self._tokenizer.encode_batch(texts))

@@ -160,7 +160,7 @@ class AsyncEngine:
             check_inputs(inputs, self.config)
             check_options(options, chosen)
         pieces = self._prepared_pieces(inputs, chosen, options)
-        texts, delivered = await self._run_texts(chosen, pieces, timeout_s)
+        texts, delivered = await self._run_texts(chosen, pieces, options, timeout_s)
         return [
             embedding(text, result, chosen, options)
             for text, result in zip(texts, delivered, strict=True)
@@ -337,7 +337,7 @@ class AsyncEngine:
 
         listener = tell if on_event is not None else None
         with self._counting_rejections():
-            order = self._order(model, document, timeout_s, listener)
+            order = self._order(model, document, options, timeout_s, listener)
         (future,) = self._thread.submit_all(model.name, [order], timeout_s)
         self._count_truncated(model, [document])
         try:
@@ -353,6 +353,7 @@ class AsyncEngine:
         self,
         model: EmbeddingModel,
         pieces: AsyncIterator[list[Prepared]],
+        options: EmbedOptions,
         timeout_s: float | None,
     ) -> tuple[list[Prepared], list[Delivered[Vector]]]:
         """Queue texts as they are read. If one fails or the caller leaves, the others are given
@@ -363,7 +364,7 @@ class AsyncEngine:
             async for piece in pieces:
                 texts += piece
                 with self._counting_rejections():
-                    orders = [self._order(model, text, timeout_s) for text in piece]
+                    orders = [self._order(model, text, options, timeout_s) for text in piece]
                 futures += self._thread.submit_all(model.name, orders, timeout_s)
                 self._count_truncated(model, piece)
             delivered = await asyncio.gather(*futures)
@@ -409,6 +410,7 @@ class AsyncEngine:
         self,
         model: EmbeddingModel,
         text: Prepared,
+        options: EmbedOptions,
         timeout_s: float | None,
         on_event: Callable[[SweepEvent], None] | None = None,
     ) -> Order[Prepared]:
@@ -421,6 +423,7 @@ class AsyncEngine:
             sweep=plan.path == "swept",
             num_bytes=plan.bytes,
             seconds=plan.seconds,
+            priority=options.priority,
             on_event=on_event,
         )
 

@@ -41,6 +41,9 @@ class EmbedOptions:
     truncate: Truncate = "error"
     """A text beyond the model's limit: refuse it, drop its start or drop its end."""
 
+    priority: Priority = "normal"
+    """Whether texts that come a little later may go first."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Accounting:

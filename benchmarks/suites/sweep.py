@@ -39,7 +39,7 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
     found: dict[int, Measured] = {}
     for tokens in QUICK_LENGTHS if plan.quick else LENGTHS:
         found[tokens] = _swept(bench, bench.text.library(tokens))
-        yield from _rows(found[tokens])
+        yield from _rows(tokens, found[tokens])
     if 262_144 in found:
         small, large = found[65_536], found[262_144]
         yield Row(
@@ -51,8 +51,8 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
         )
 
 
-def _rows(found: Measured) -> Iterator[Row]:
-    case, seconds = f"{found.tokens:,} tokens", {LLN_DIAG: (found.seconds,)}
+def _rows(asked: int, found: Measured) -> Iterator[Row]:
+    case, seconds = f"{asked:,} tokens", {LLN_DIAG: (found.seconds,)}
 
     def row(measure: str, value: float, target: Target | None = None) -> Row:
         return Row(case=case, measure=measure, value=value, target=target, seconds=seconds)
@@ -60,10 +60,10 @@ def _rows(found: Measured) -> Iterator[Row]:
     yield row("seconds", found.seconds)
     off = abs(found.planned_seconds / found.seconds - 1)
     yield row("planned seconds, share off", off, SECONDS_OFF)
-    if found.tokens < _BYTES_SHOW_FROM:
+    if asked < _BYTES_SHOW_FROM:
         return
     gigabytes = found.peak_bytes / 1e9
-    yield row("peak above the model, GB", gigabytes, MEMORY if found.tokens == 262_144 else None)
+    yield row("peak above the model, GB", gigabytes, MEMORY if asked == 262_144 else None)
     yield row("bytes a token", found.peak_bytes / found.tokens)
     yield row(
         "planned bytes, share off", abs(found.planned_bytes / found.peak_bytes - 1), BYTES_OFF

@@ -22,6 +22,7 @@ from engine.types import (
     HeadValues,
     ModelInfo,
     Plan,
+    Priority,
     Progress,
     SentencePlan,
     Span,
@@ -40,6 +41,13 @@ _TRUNCATE: dict[int, Truncate] = {
     embeddings_pb2.TRUNCATE_ERROR: "error",
     embeddings_pb2.TRUNCATE_START: "start",
     embeddings_pb2.TRUNCATE_END: "end",
+}
+
+
+_PRIORITY: dict[int, Priority] = {
+    embeddings_pb2.PRIORITY_UNSPECIFIED: EmbedOptions.priority,
+    embeddings_pb2.PRIORITY_NORMAL: "normal",
+    embeddings_pb2.PRIORITY_BACKGROUND: "background",
 }
 
 
@@ -76,6 +84,7 @@ def embed_options(message: embeddings_pb2.EmbedOptions) -> EmbedOptions:
         dimensions=message.dimensions if message.HasField("dimensions") else None,
         normalize=message.normalize if message.HasField("normalize") else EmbedOptions.normalize,
         truncate=_truncate(message.truncate),
+        priority=_priority(message.priority),
     )
 
 
@@ -83,6 +92,12 @@ def _truncate(number: int) -> Truncate:
     if number not in _TRUNCATE:
         raise _unknown_number("truncate", number, embeddings_pb2.Truncate.keys())
     return _TRUNCATE[number]
+
+
+def _priority(number: int) -> Priority:
+    if number not in _PRIORITY:
+        raise _unknown_number("priority", number, embeddings_pb2.Priority.keys())
+    return _PRIORITY[number]
 
 
 def vector_format(message: embeddings_pb2.EmbedOptions) -> embeddings_pb2.VectorFormat:

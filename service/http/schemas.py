@@ -54,6 +54,9 @@ class VectorFields(BaseModel):
         _DEFAULTS.truncate,
         description="What to do with a text that is too long: refuse it, or drop one end of it.",
     )
+    priority: Literal["normal", "background"] = Field(
+        _DEFAULTS.priority, description="Background texts let those go first that come soon after."
+    )
 
     def options(self) -> EmbedOptions:
         return EmbedOptions(
@@ -61,6 +64,7 @@ class VectorFields(BaseModel):
             dimensions=self.dimensions,
             normalize=self.normalize,
             truncate=self.truncate,
+            priority=self.priority,
         )
 
 
