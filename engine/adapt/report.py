@@ -29,6 +29,8 @@ class EvaluationPlan:
     texts: int = 200  # of each length; fewer where they are long
     shortest_document: int = 2000  # tokens, for retrieval
     most_documents: int = 400  # of each corpus
+    planted_documents: int = 100  # of this length, for recall by position
+    planted_length: int = 2048
     window: int = 512  # what the teacher reads at once
     seed: int = 1
 
@@ -60,7 +62,15 @@ def evaluate(
         "fidelity": list(_fidelity(teacher, student, tokens, plan, tell)),
         "retrieval": list(_retrieval(teacher, student, corpora, plan, tell)),
         "recall_by_position": [
-            asdict(one) for one in recall_by_position(teacher, student, tokens, seed=plan.seed)
+            asdict(one)
+            for one in recall_by_position(
+                teacher,
+                student,
+                tokens,
+                length=plan.planted_length,
+                count=plan.planted_documents,
+                seed=plan.seed,
+            )
         ],
     }
 

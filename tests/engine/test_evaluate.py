@@ -106,6 +106,8 @@ def test_the_whole_report(model: EmbeddingModel) -> None:
         texts=20,
         shortest_document=100,
         most_documents=3,
+        planted_documents=4,
+        planted_length=300,
         window=64,
     )
     told: list[str] = []
