@@ -78,7 +78,13 @@ def test_the_formula_is_the_reference() -> None:
 
 
 def test_the_worst_fraction_comes_first() -> None:
-    shape = {"suite": "s", "tokens": 1, "num_heads": 1, "head_dim": 16, "dtype": "float32"}
+    shape: dict[str, Any] = {
+        "suite": "s",
+        "tokens": 1,
+        "num_heads": 1,
+        "head_dim": 16,
+        "dtype": "float32",
+    }
     rows = [
         Row(**shape, name="good", seconds=1.0, floor_seconds=0.9),
         Row(**shape, name="uncounted", seconds=1.0),
