@@ -10,7 +10,7 @@ import argparse
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -118,7 +118,7 @@ def _question(
     head_dim: int,
     dtype: torch.dtype,
     default: Numbers,
-    steps: dict[str, tuple[int, ...]],
+    steps: Mapping[str, tuple[int, ...]],
     run: Run,
     block_size: int | None = None,
 ) -> Question:
@@ -129,7 +129,7 @@ def _question(
     return Question(purpose, default, tuple(default | numbers for numbers in combined), run)
 
 
-def write(path: Path, family: str, chosen: dict[str, Numbers], facts: dict[str, Any]) -> None:
+def write(path: Path, family: str, chosen: Mapping[str, Numbers], facts: Mapping[str, Any]) -> None:
     """This family's lines; those of others stay."""
     content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     measured_on = content.get("measured_on", {}) | {family: facts}
