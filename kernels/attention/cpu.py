@@ -111,13 +111,18 @@ def _piece_state(
     batch: SpanBatch, k: Tensor, v: Tensor, beta: Tensor, k_map: AffineMap | None
 ) -> LLNState:
     scores = _mapped(batch.gather(k), k_map) * beta[batch.owners][:, None, :, None]
+    # Padding repeats a row, so it changes neither.
+    lowest = scores.detach().amin(1)  # [n, H, D]
+    peak = scores.detach().amax(1, keepdim=True)  # [n, 1, H, D]
     if batch.padding is not None:
         scores = scores.masked_fill(batch.padding[:, :, None, None], -torch.inf)
-    peak = scores.detach().amax(1, keepdim=True)  # [n, 1, H, D]
     # The running maximum of each channel keeps exp within (0, 1] at any finite input.
     weights = _exp_shifted(scores, peak)  # [n, w, H, D]
-    mass = weights.sum(1)  # [n, H, D]
     summed = weights.permute(0, 2, 3, 1) @ batch.gather(v).transpose(1, 2)  # [n, H, D, D]
+    # 0 times what is not finite is NaN: a key of minus infinity, which weighs nothing, and a value
+    # that reaches one column only, show in all that is read from the state.
+    shown = lowest * 0.0 + (summed.detach() * 0.0).sum(-1)
+    mass = weights.sum(1) + shown  # [n, H, D]
     return LLNState(peak.squeeze(1) + mass.log(), summed / mass.unsqueeze(-1))
 
 

@@ -114,7 +114,7 @@ def compile_build(build: Build) -> dict[str, Any]:
 def kernel_of(build: Build) -> tuple[Any, dict[str, Any]]:
     head_dim, dtype = build.head_dim, build.dtype
     flags: dict[str, Any] = {"weight": build.weight, "bias": build.weight}
-    both_maps = {"q_map": flags, "k_map": flags}
+    both_maps: dict[str, Any] = {"q_map": flags, "k_map": flags}
     piece = triton_tiles.piece_tokens(head_dim)
     match build.form:
         case "state":
