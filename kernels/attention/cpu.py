@@ -47,7 +47,8 @@ def lln_state(
     k: Tensor, v: Tensor, *, beta: Tensor, packed: PackedSequences, k_map: AffineMap | None
 ) -> LLNState:
     batches = piece_batches(packed.host_bounds(), PIECE_ROWS, k.device)
-    pieces = [_piece_state(batch, k, v, beta, k_map) for batch in batches]
+    vanishing = bool(k.numel() and torch.isneginf(k.detach().amin()))
+    pieces = [_piece_state(batch, k, v, beta, k_map, vanishing=vanishing) for batch in batches]
     if not pieces:
         return _empty_state(k, packed.count)
     owners = torch.cat([batch.owners for batch in batches])
@@ -108,21 +109,27 @@ def block_softmax(
 
 
 def _piece_state(
-    batch: SpanBatch, k: Tensor, v: Tensor, beta: Tensor, k_map: AffineMap | None
+    batch: SpanBatch,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    k_map: AffineMap | None,
+    *,
+    vanishing: bool,
 ) -> LLNState:
     scores = _mapped(batch.gather(k), k_map) * beta[batch.owners][:, None, :, None]
-    # Padding repeats a row, so it changes neither.
-    lowest = scores.detach().amin(1)  # [n, H, D]
-    peak = scores.detach().amax(1, keepdim=True)  # [n, 1, H, D]
+    if vanishing:
+        # A key of minus infinity would weigh nothing and be hidden.
+        scores = scores.masked_fill(torch.isneginf(scores), torch.nan)
     if batch.padding is not None:
         scores = scores.masked_fill(batch.padding[:, :, None, None], -torch.inf)
+    peak = scores.detach().amax(1, keepdim=True)  # [n, 1, H, D]
     # The running maximum of each channel keeps exp within (0, 1] at any finite input.
     weights = _exp_shifted(scores, peak)  # [n, w, H, D]
     summed = weights.permute(0, 2, 3, 1) @ batch.gather(v).transpose(1, 2)  # [n, H, D, D]
-    # 0 times what is not finite is NaN: a key of minus infinity, which weighs nothing, and a value
-    # that reaches one column only, show in all that is read from the state.
-    shown = lowest * 0.0 + (summed.detach() * 0.0).sum(-1)
-    mass = weights.sum(1) + shown  # [n, H, D]
+    # 0 times what is not finite is NaN: a value that is not shows in all that is read, not only in
+    # its own column.
+    mass = weights.sum(1) + (summed.detach() * 0.0).sum(-1)  # [n, H, D]
     return LLNState(peak.squeeze(1) + mass.log(), summed / mass.unsqueeze(-1))
 
 

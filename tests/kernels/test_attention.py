@@ -213,7 +213,7 @@ def test_a_sequence_does_not_depend_on_its_neighbours() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("broken", ["q", "k", "v"])
 def test_what_is_not_finite_shows_in_its_sequence_alone(broken: str, value: float) -> None:
-    rows = dict(zip("qkv", random_qkv(300, 2, 32), strict=True))
+    rows: dict[str, Any] = dict(zip("qkv", random_qkv(300, 2, 32), strict=True))
     arguments: dict[str, Any] = {
         "alpha": 1.0,
         "beta": 1.0,
