@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from engine.checkpoint.calibration import (
     Calibration,
@@ -18,11 +19,13 @@ from engine.checkpoint.sources import locate
 from engine.config import EngineConfig
 from engine.device import Placement, choose_placement
 from engine.errors import CheckpointError, InvalidInput
+from engine.model.adapted import with_adapted
 from engine.model.attention import (
     CALIBRATED,
     KINDS,
     LayerAttention,
     LLNParameters,
+    SlidingWindowAttention,
     SoftmaxAttention,
 )
 from engine.model.encoder import Encoder
@@ -171,9 +174,12 @@ def _assemble(
     config: EngineConfig,
 ) -> EmbeddingModel:
     checkpoint, weights = parts.checkpoint, parts.weights
-    per_layer = _kinds_by_layer(kinds, len(weights.layers))
+    per_layer = _kinds_by_layer(kinds, weights)
     attention = _layer_attention(per_layer, calibration, checkpoint, weights)
     uses_calibration = any(kind in CALIBRATED for kind in per_layer)
+    if calibration is not None and uses_calibration:
+        # Softmax keeps what was published, which training may have moved for LLN+Diag.
+        weights = with_adapted(weights, calibration.adapted)
     quadratic = "softmax" in per_layer
     info = ModelInfo(
         name=name,
@@ -183,7 +189,7 @@ def _assemble(
         num_layers=len(weights.layers),
         num_heads=weights.num_heads,
         max_tokens=config.max_softmax_text_tokens if quadratic else config.max_text_tokens,
-        position_table=len(weights.positions),
+        position_table=weights.trained_positions,
         pooling=checkpoint.pooling,
         prompts=checkpoint.prompts,
         revision=checkpoint.sha256,
@@ -196,12 +202,34 @@ def _assemble(
         info=info,
         parts=parts,
         calibration=calibration,
-        encoder=Encoder(weights, attention),
+        encoder=_encoder(weights, attention, calibration if uses_calibration else None),
         config=config,
     )
 
 
-def _kinds_by_layer(kinds: str | Sequence[str], num_layers: int) -> tuple[str, ...]:
+def _encoder(
+    weights: EncoderWeights, attention: Sequence[LayerAttention], calibration: Calibration | None
+) -> Encoder:
+    if calibration is None:
+        return Encoder(weights, attention)
+    return Encoder(
+        weights,
+        attention,
+        positions=calibration.positions,
+        block_size=calibration.block_size,
+    )
+
+
+def _kinds_by_layer(kinds: str | Sequence[str], weights: EncoderWeights) -> tuple[str, ...]:
+    """What was asked for, but in the layers that were trained to look no further than a window."""
+    asked = _asked_kinds(kinds, len(weights.layers))
+    return tuple(
+        kind if layer.half_window is None else "sliding_window"
+        for kind, layer in zip(asked, weights.layers, strict=True)
+    )
+
+
+def _asked_kinds(kinds: str | Sequence[str], num_layers: int) -> tuple[str, ...]:
     per_layer = (kinds,) * num_layers if isinstance(kinds, str) else tuple(kinds)
     if len(per_layer) != num_layers:
         raise InvalidInput(
@@ -231,7 +259,10 @@ def _layer_attention(
         _check_fits(calibration, weights)
     layers: list[LayerAttention] = []
     for index, kind in enumerate(per_layer):
-        if kind == "softmax":
+        half_window = weights.layers[index].half_window
+        if half_window is not None:
+            layers.append(SlidingWindowAttention(half_window))
+        elif kind == "softmax":
             layers.append(SoftmaxAttention())
         elif calibration is None:
             raise CheckpointError(
@@ -264,6 +295,13 @@ def _parameters(calibration: Calibration, layer: int, weights: EncoderWeights) -
         beta=calibration.beta[layer],
         mix=calibration.mix[layer],
         key_shift=calibration.key_shift[layer],
+        query_map=_of_layer(calibration.query_map, layer),
+        key_map=_of_layer(calibration.key_map, layer),
+        gate=_of_layer(calibration.gate, layer),
         block_size=calibration.block_size,
         num_sinks=calibration.num_sinks,
     ).on(weights.words.device)
+
+
+def _of_layer(stacked: Tensor | None, layer: int) -> Tensor | None:
+    return None if stacked is None else stacked[layer]
