@@ -124,6 +124,37 @@ def test_pieces_give_the_whole_documents_embedding(
     assert told == list(range(len(whole.chunks)))
 
 
+@pytest.mark.parametrize(
+    "plan",
+    [
+        ChunkPlan(tokens=100, overlap=30),
+        HeadingPlan(max_tokens=200),
+        SpanPlan(spans=(Span(900, 3_000), Span(0, 4_000), Span(40, 60))),
+    ],
+    ids=lambda plan: type(plan).__name__,
+)
+def test_packed_swept_and_streamed_are_one(
+    default_model: EmbeddingModel, long_text: str, plan: Chunking
+) -> None:
+    text = long_text[:4_000]
+
+    def with_sweeps_from(num_tokens: int) -> EmbeddingModel:
+        config = EngineConfig(device="cpu", min_sweep_tokens=num_tokens)
+        return replace(default_model, config=config)
+
+    packed = serve(
+        with_sweeps_from(100_000), lambda engine: engine.embed_document(text, chunks=plan)
+    )
+    swept = serve(with_sweeps_from(256), lambda engine: engine.embed_document(text, chunks=plan))
+    streamed = serve(with_sweeps_from(256), lambda engine: stream(engine, text, 999, chunks=plan))
+    for other in (swept, streamed):
+        assert float(packed.vector @ other.vector) > 0.999999
+        for one, same in zip(packed.chunks, other.chunks, strict=True):
+            assert (one.tokens, one.characters) == (same.tokens, same.characters)
+            assert one.headings == same.headings
+            assert float(one.vector @ same.vector) > 0.999999
+
+
 @given(
     pieces=st.lists(st.text(max_size=30), max_size=8),
     prompt=st.sampled_from(["", "query: ", "query"]),

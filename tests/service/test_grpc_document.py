@@ -22,7 +22,7 @@ from service.pb.lln.v1 import embeddings_pb2_grpc
 
 METHOD = "/lln.v1.Embeddings/EmbedDocument"
 MEGABYTE = 1_048_576
-TEXT = "# Größe\n\nNaïve 😀 e\u0301 שלום. 日本語。 More words.\n\n## Sub\n\nThe end. " * 20
+TEXT = "# Größe\n\nNaïve 😀 e\u0301 שלום. 日本語。 More words.\n\n## Sub\n\nThe end.\n\n" * 20
 HEADINGS = pb.Chunking(headings=pb.HeadingChunks(max_tokens=64))
 
 
@@ -117,9 +117,9 @@ def test_events_have_one_order_and_the_same_names_as_over_http(
     fields = {}
     for line in answer.iter_lines():
         event = httpx.Response(200, text=line).json()
-        fields[event.pop("event")] = set(event) - {"usage"}  # OpenAI's count, for its clients
+        fields[event["event"]] = set(event) - {"event", "usage"}  # OpenAI's count, for its clients
     for name, ours in fields.items():
-        message = pb.DocumentEvent.DESCRIPTOR.fields_by_name[name].message_type
+        message: Any = pb.DocumentEvent.DESCRIPTOR.fields_by_name[name].message_type
         assert {field.name for field in message.fields} == ours
     assert set(fields) == set(names)
 
