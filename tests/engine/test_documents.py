@@ -257,6 +257,22 @@ def test_a_document_that_is_too_long_is_refused_before_its_end(
     assert 1_000 < error.actual < 300_000
 
 
+def test_nothing_is_taken_after_the_end(default_model: EmbeddingModel) -> None:
+    async def work(engine: AsyncEngine) -> None:
+        document = engine.open_document()
+        await document.feed("a text")
+        await document.end()
+        assert document.tokens == 4
+        found = await document.finish()
+        assert found.tokens == 4
+        for late in (document.feed(b"x"), document.end(), document.finish()):
+            with pytest.raises(InvalidInput) as caught:
+                await late
+            assert caught.value.code == "document_closed"
+
+    serve(default_model, work)
+
+
 def test_time_runs_out_while_pieces_come(default_model: EmbeddingModel) -> None:
     async def work(engine: AsyncEngine) -> None:
         document = engine.open_document(timeout_s=0.001)
