@@ -304,10 +304,30 @@ def test_what_truncation_drops_is_said(start_server: Any) -> None:
         assert 'lln_truncated_total{model="default"} 3.0' in lines
 
 
+def test_a_server_that_stops_waits_for_no_more_pieces(start_server: Any) -> None:
+    server = start_server(LLN_MODELS="default")
+    over = threading.Event()
+
+    def stalled() -> Iterator[pb.EmbedDocumentRequest]:
+        yield opening()
+        yield pb.EmbedDocumentRequest(text=b"a word " * 200_000)
+        over.wait(60)
+
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        stub: Any = embeddings_pb2_grpc.EmbeddingsStub(channel)  # type: ignore[no-untyped-call]
+        events = stub.EmbedDocument(stalled())
+        assert next(events).WhichOneof("event") == "accepted"
+        assert server.stop() == 0
+        status, metadata = failure(events)
+        over.set()
+    assert (status, metadata["lln-error-code"]) == (StatusCode.UNAVAILABLE, "unavailable")
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_100_megabytes_in_small_messages_and_little_memory(start_server: Any) -> None:
     server = start_server(LLN_MODELS="default", LLN_ENGINE__MAX_TEXT_TOKENS="1000")
-    piece = (b"A sentence of some words, then another. " * 2_500)[:100_000]
+    piece = (b"word " + b"x" * 194 + b" ") * 500  # long words, which are sooner tokenised
 
     def text() -> Iterator[pb.EmbedDocumentRequest]:
         yield opening(options=pb.EmbedOptions(truncate=pb.TRUNCATE_END))
@@ -326,5 +346,5 @@ def test_100_megabytes_in_small_messages_and_little_memory(start_server: Any) ->
         before = memory(http)
         stub: Any = embeddings_pb2_grpc.EmbeddingsStub(channel)  # type: ignore[no-untyped-call]
         *_, last = stub.EmbedDocument(text())
-        assert last.result.accounting.tokens == 1_000 * 2_500 * 9 + 2
+        assert last.result.accounting.tokens == 1_000 * 500 * 2 + 2
         assert memory(http) - before < 512 * MEGABYTE
