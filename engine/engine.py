@@ -193,13 +193,13 @@ class AsyncEngine:
         on_event: OnDocumentEvent | None = None,
     ) -> DocumentStream:
         """The same for a document that comes in pieces."""
+        with self._counting_rejections():
+            chosen = self._document_model(model, options)
+            reader = DocumentReader(chosen, options, chunks, in_pieces=True)
 
         async def run(prepared: Prepared, timeout_s: float | None) -> DocumentEmbedding:
             return await self._run_document(chosen, prepared, options, timeout_s, on_event)
 
-        with self._counting_rejections():
-            chosen = self._document_model(model, options)
-            reader = DocumentReader(chosen, options, chunks, in_pieces=True)
         return DocumentStream(reader, run, timeout_s, self._counting_rejections)
 
     async def plan(
