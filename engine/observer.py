@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-Unit = Literal["batch", "sweep_tile", "diagnosis", "benchmark"]
+Unit = Literal["batch", "sweep_tile", "calibration", "diagnosis", "benchmark"]
 
 
 class Served(NamedTuple):

@@ -26,6 +26,7 @@ from service.http import (
     embeddings,
     health,
     models,
+    plan,
     tokenize,
 )
 from service.http.answers import ErrorAnswer
@@ -44,6 +45,7 @@ _ROUTERS = tuple(
         diagnostics,
         claims,
         benchmarks,
+        plan,
         tokenize,
         models,
         health,

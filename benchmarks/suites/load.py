@@ -40,8 +40,7 @@ def _overhead(bench: Workbench, served: Served, traffic: Traffic, seconds: float
     _ = asyncio.run(saturate(served.target, traffic, clients=_CLIENTS, seconds=seconds / 4))
     before = served.cpu_s
     point = asyncio.run(saturate(served.target, traffic, clients=_CLIENTS, seconds=seconds))
-    tokens = point.tokens_per_s * max(seconds, 1e-9)
-    of_server = (served.cpu_s - before) / tokens
+    of_server = (served.cpu_s - before) / (point.tokens_per_s * point.seconds)
     of_engine = asyncio.run(_engine_cpu_s(bench.threads, traffic, seconds))
     yield Row(
         case=f"{traffic.name}, saturated by {_CLIENTS} clients",

@@ -27,6 +27,8 @@ class LoadPoint:
     """What one offered load came to. Latencies are of answered requests, from their arrival."""
 
     offered_per_s: float
+    seconds: float
+    """From the first arrival to the last answer."""
     answered_per_s: float
     refused_per_s: float
     failed: int
@@ -62,6 +64,7 @@ class _Tally:
         latencies = sorted(self.latencies)
         return LoadPoint(
             offered_per_s=offered_per_s,
+            seconds=seconds,
             answered_per_s=len(latencies) / seconds,
             refused_per_s=self.refused / seconds,
             failed=self.failures.total(),
