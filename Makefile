@@ -3,7 +3,7 @@ VENV ?= .venv
 TORCH ?= auto
 PYTHON_BIN = $(VENV)/bin/python
 PROTOC = $(PYTHON_BIN) -m grpc_tools.protoc -I service/pb=proto
-PROTOS = $(wildcard proto/lln/v1/*.proto)
+PROTOS = $(wildcard proto/*/v1/*.proto)
 ARGS ?=
 
 .DEFAULT_GOAL := help

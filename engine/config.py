@@ -50,6 +50,9 @@ class EngineConfig:
     max_inputs: int = 2_048
     """Most texts in one call, as in OpenAI's contract."""
 
+    max_token_states: int = 16_384
+    """Most tokens in one call that asks for the state of each of them."""
+
     drain_timeout_s: float = 30.0
     """How long stopping waits for accepted work before it fails what is left."""
 

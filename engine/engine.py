@@ -9,7 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
-from engine.answers import document_embedding, embedding, tokenization
+from engine.answers import document_embedding, embedding, token_states, tokenization
 from engine.benchmark import BenchmarkPlan, benchmark_result, encoder_rows
 from engine.config import EngineConfig
 from engine.diagnose import diagnosis_of, plan_diagnosis, readings_by_layer
@@ -21,8 +21,10 @@ from engine.prepare import (
     check_inputs,
     check_options,
     check_pools,
+    check_token_states,
     prepare,
     prepare_document,
+    token_by_token,
 )
 from engine.runner import run_batch
 from engine.scheduler import Scheduler
@@ -136,6 +138,26 @@ class AsyncEngine:
             for text, result in zip(texts, delivered, strict=True)
         ]
 
+    async def embed_tokens(
+        self,
+        inputs: Sequence[TextInput],
+        *,
+        model: str | None = None,
+        options: EmbedOptions = _DEFAULTS,
+        timeout_s: float | None = None,
+    ) -> list[Embedding]:
+        """The state of every token of each text, special ones included: [tokens, dim] each."""
+        with self._counting_rejections():
+            chosen = self._model(model)
+            check_inputs(inputs, self.config)
+            check_options(options, chosen)
+        pieces = self._token_by_token(self._prepared_pieces(inputs, chosen, options))
+        texts, delivered = await self._run_texts(chosen, pieces, timeout_s)
+        return [
+            token_states(text, result, options)
+            for text, result in zip(texts, delivered, strict=True)
+        ]
+
     async def embed_document(
         self,
         text: str,
@@ -218,6 +240,17 @@ class AsyncEngine:
     ) -> AsyncIterator[list[Prepared]]:
         with self._counting_rejections():
             yield [await asyncio.to_thread(prepare_document, text, model, options, chunks)]
+
+    async def _token_by_token(
+        self, pieces: AsyncIterator[list[Prepared]]
+    ) -> AsyncIterator[list[Prepared]]:
+        """Pieces that ask for each token's state, as long as the answer stays within its limit."""
+        num_tokens = 0
+        async for piece in pieces:
+            num_tokens += sum(text.num_embedded for text in piece)
+            with self._counting_rejections():
+                check_token_states(num_tokens, self.config)
+            yield [token_by_token(text) for text in piece]
 
     async def _run_texts(
         self,

@@ -10,8 +10,10 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from starlette.middleware.cors import CORSMiddleware
 
 from engine.engine import AsyncEngine
+from service.api_keys import ApiKeys
 from service.grpc.server import grpc_server
 from service.http import (
     benchmarks,
@@ -21,20 +23,34 @@ from service.http import (
     embeddings,
     health,
     models,
+    tei,
     tokenize,
 )
+from service.http.access import UNGUARDED, Access
 from service.http.answers import ErrorAnswer
 from service.http.errors import install_error_handlers
+from service.http.headers import SecurityHeaders
 from service.http.incoming import Incoming
 from service.http.observe import Observe
 from service.jobs import BenchmarkJobs
 from service.metrics import Metrics
+from service.permits import Permits
 from service.settings import Settings
 from service.version import version_of
 
 _ROUTERS = tuple(
     room.router
-    for room in (embeddings, documents, diagnostics, benchmarks, tokenize, models, health, docs)
+    for room in (
+        embeddings,
+        documents,
+        diagnostics,
+        benchmarks,
+        tokenize,
+        models,
+        tei,
+        health,
+        docs,
+    )
 )
 
 
@@ -53,16 +69,44 @@ def create_app(
     app.state.settings = settings
     app.state.engine = engine
     app.state.metrics = metrics or Metrics()
+    app.state.keys = ApiKeys(
+        (key.get_secret_value() for key in settings.api_keys), settings.api_keys_file
+    )
+    app.state.permits = Permits(settings.max_open_requests)
     app.state.draining = asyncio.Event()
     for router in _ROUTERS:
         app.include_router(router)
     install_error_handlers(app)
-    app.add_middleware(Incoming, max_body_bytes=settings.max_body_bytes)
-    methods = _methods()
-    app.state.metrics.start_methods("http", methods)
-    # The last one added is the outermost.
-    app.add_middleware(Observe, metrics=app.state.metrics, methods=methods)
+    _add_layers(app, settings)
     return app
+
+
+def _add_layers(app: FastAPI, settings: Settings) -> None:
+    """What a request passes before its handler; the last one added is the outermost."""
+    state = app.state
+    methods = _methods()
+    state.metrics.start_methods("http", methods)
+    app.add_middleware(
+        Incoming,
+        max_body_bytes=settings.max_body_bytes,
+        body_timeout_s=settings.body_timeout_s,
+    )
+    app.add_middleware(
+        Access,
+        keys=state.keys,
+        permits=state.permits,
+        unguarded=UNGUARDED if settings.metrics_need_key else {*UNGUARDED, "/metrics"},
+    )
+    app.add_middleware(Observe, metrics=state.metrics, methods=methods)
+    app.add_middleware(SecurityHeaders)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["authorization", "content-type", "x-api-key", "x-request-id"],
+            expose_headers=["x-request-id", "retry-after", "server-timing"],
+        )
 
 
 def _methods() -> list[str]:
@@ -89,7 +133,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         state.metrics.start_models(engine.models.values())
         state.jobs = BenchmarkJobs(engine)
         state.started_at = int(time.time())
-        rpc = grpc_server(engine, settings, state.metrics)
+        rpc = grpc_server(engine, settings, state.metrics, state.keys, state.permits)
         async with _held_until(state.draining, rpc):
             yield
         await state.jobs.stop()

@@ -12,7 +12,13 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from engine.errors import LLNError, Quantity, ResourceNotFound
-from service.errors import InvalidField, MethodNotAllowed, error_fields, row_for
+from service.errors import (
+    InvalidField,
+    MethodNotAllowed,
+    Unauthenticated,
+    error_fields,
+    row_for,
+)
 from service.http.json import json_response
 
 _SHOWN = 80  # of a refused value; the caller knows the rest
@@ -25,6 +31,8 @@ def error_response(error: LLNError) -> Response:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
     if isinstance(error, MethodNotAllowed):
         headers["allow"] = str(error.limit)
+    if isinstance(error, Unauthenticated):
+        headers["www-authenticate"] = 'Bearer realm="lln"'
     return json_response({"error": error_fields(error)}, row_for(error).http_status, headers)
 
 

@@ -5,11 +5,12 @@ Bounds that the engine knows (lengths, counts, dimensions) are checked there, on
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from engine.types import ChunkPlan, EmbedOptions
+from engine.types import ChunkPlan, EmbedOptions, Truncate
 
 _TEXT_OR_IDS = [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]
 
@@ -108,3 +109,35 @@ class BenchmarkBody(Body):
     )
     repeats: int = Field(3, ge=1, le=20)
     model: str | None = None
+
+
+class TokenStatesBody(Body):
+    """text-embeddings-inference's request for the state of every token, and `model`."""
+
+    inputs: Input
+    model: str | None = Field(None, description="One of GET /v1/models; the first when absent.")
+    truncate: bool | None = Field(None, description="Cut a text that is too long, not refuse it.")
+    truncation_direction: Literal["right", "left", "Right", "Left"] = "right"
+    prompt_name: str | None = Field(None, description="A prompt of the model's own.")
+
+    def options(self) -> EmbedOptions:
+        return EmbedOptions(
+            prompt_name=self.prompt_name, truncate=self._truncate(), normalize=False
+        )
+
+    def _truncate(self) -> Truncate:
+        if not self.truncate:
+            return "error"
+        return "start" if self.truncation_direction.lower() == "left" else "end"
+
+
+class EmbedBody(TokenStatesBody):
+    """text-embeddings-inference's request for one vector a text, and `model`."""
+
+    normalize: bool = _DEFAULTS.normalize
+    dimensions: int | None = Field(
+        None, description="Keep the first so many numbers, then normalise."
+    )
+
+    def options(self) -> EmbedOptions:
+        return replace(super().options(), normalize=self.normalize, dimensions=self.dimensions)
