@@ -53,6 +53,9 @@ class EngineConfig:
     max_token_states: int = 16_384
     """Most tokens in one call that asks for the state of each of them."""
 
+    stuck_after_s: float = 600.0
+    """A device that is at one unit of work for longer counts as stuck, and not as ready."""
+
     drain_timeout_s: float = 30.0
     """How long stopping waits for accepted work before it fails what is left."""
 

@@ -104,8 +104,15 @@ class AsyncEngine:
 
     @property
     def ready(self) -> bool:
-        """Whether every model has answered, the device thread lives and work is let in."""
-        return self._canary_ran and self._thread.alive and self._thread.accepting
+        """Whether every model has answered, and the device thread lives, takes work and gets on
+        with it."""
+        thread = self._thread
+        return self._canary_ran and thread.alive and thread.accepting and not self.stuck
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the device has been at one unit of work for longer than any should take."""
+        return self._thread.busy_s > self.config.stuck_after_s
 
     @property
     def models(self) -> Mapping[str, ModelInfo]:

@@ -24,6 +24,10 @@ async def ready(request: Request, engine: Engine) -> Response:
     """200 once each model has answered a first text; 503 with the reason otherwise."""
     if request.app.state.draining.is_set():
         raise EngineUnavailable("the server is stopping", code="draining")
+    if engine.stuck:
+        limit = engine.config.stuck_after_s
+        message = f"the device has been at one piece of work for more than {limit:g} s"
+        raise EngineUnavailable(message, code="stuck", limit=limit)
     if not engine.ready:
         raise EngineUnavailable("the engine does not take work", code="not_ready")
     return json_response({"status": "ready", "models": list(engine.models)})
