@@ -47,6 +47,11 @@ def free_port() -> int:
         return port
 
 
+@pytest.fixture
+def free_ports() -> Callable[[], int]:
+    return free_port
+
+
 def clean_environment(**settings: str) -> dict[str, str]:
     """The environment without settings of the developer's own."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LLN_")}
@@ -54,20 +59,23 @@ def clean_environment(**settings: str) -> dict[str, str]:
 
 
 def _launch(folder: Path, settings: dict[str, str]) -> RunningServer:
-    http_port, grpc_port = free_port(), free_port()
+    """Starts `lln serve` on free ports, unless the settings name ports."""
+    settings = {
+        "LLN_HTTP_PORT": str(free_port()),
+        "LLN_GRPC_PORT": str(free_port()),
+        **settings,
+    }
     log_path = folder / "server.log"
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "service.cli", "serve"],
-            env=clean_environment(
-                LLN_HTTP_PORT=str(http_port), LLN_GRPC_PORT=str(grpc_port), **settings
-            ),
+            env=clean_environment(**settings),
             stdout=log,
             stderr=log,
         )
     scheme = "https" if "LLN_TLS_CERT_FILE" in settings else "http"
-    url = f"{scheme}://127.0.0.1:{http_port}"
-    server = RunningServer(process, url, f"127.0.0.1:{grpc_port}", log_path)
+    url = f"{scheme}://127.0.0.1:{settings['LLN_HTTP_PORT']}"
+    server = RunningServer(process, url, f"127.0.0.1:{settings['LLN_GRPC_PORT']}", log_path)
     _wait_until_ready(server)
     return server
 
