@@ -7,7 +7,7 @@ PROTOS = $(wildcard proto/*/v1/*.proto)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check format proto bench clean
+.PHONY: help serve test check format proto bench fuzz audit clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "%-8s  %s\n", $$1, $$2}' Makefile
@@ -39,6 +39,13 @@ proto: $(VENV)/installed-dev ## generate service/pb from proto/
 
 bench: $(VENV)/installed-bench ## measure this machine and print the tables (ARGS="--help")
 	$(PYTHON_BIN) -m benchmarks $(ARGS)
+
+fuzz: $(VENV)/installed-test ## throw made-up requests at a server, over both protocols (ARGS="--help")
+	$(PYTHON_BIN) -m tests.fuzz $(ARGS)
+
+audit: $(VENV)/installed-test ## look the pinned packages up in the advisory database (needs network)
+	$(PYTHON_BIN) -m pip_audit --version >/dev/null 2>&1 || $(PYTHON_BIN) -m pip install --quiet pip-audit
+	$(PYTHON_BIN) -m pip_audit --local --skip-editable
 
 clean: ## remove caches and build output; the environment stays
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

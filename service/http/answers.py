@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, RootModel
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from engine.errors import Quantity
 
@@ -83,7 +83,7 @@ class TokenizeAnswer(Answer):
     model: str
     count: int
     ids: list[int]
-    offsets: list[tuple[int, int]]
+    offsets: list[Annotated[list[int], Field(min_length=2, max_length=2)]]
     tokens: list[str]
 
 

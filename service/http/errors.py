@@ -6,10 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+import orjson
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from engine.errors import LLNError, Quantity, ResourceNotFound
 from service.errors import (
@@ -54,13 +56,20 @@ async def _raise_typed(request: Request, error: Exception) -> NoReturn:
             f"there is nothing at {request.url.path}", code="route_not_found"
         ) from error
     if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
+        allowed = _allowed(request)
         raise MethodNotAllowed(
             f"{request.url.path} takes {allowed}, got {request.method}",
             limit=allowed,
             actual=request.method,
         ) from error
     raise LLNError(str(error.detail)) from error
+
+
+def _allowed(request: Request) -> str:
+    """Every verb of the path: the framework names those of the first route that has it only."""
+    routes = (route for route in request.app.routes if isinstance(route, Route))
+    at_path = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
+    return ", ".join(sorted({verb for route in at_path for verb in route.methods or ()}))
 
 
 def _invalid_field(problem: dict[str, Any]) -> InvalidField:
@@ -97,8 +106,10 @@ def _limit(context: dict[str, Any]) -> Quantity | None:
 
 
 def _shown(value: Any) -> Quantity:
-    if isinstance(value, int | float):
+    if isinstance(value, int | float) and not isinstance(value, bool):
         return value
+    if value is None or isinstance(value, bool):
+        return orjson.dumps(value).decode()
     text = value if isinstance(value, str) else type(value).__name__
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 

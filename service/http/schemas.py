@@ -8,19 +8,42 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from engine.types import ChunkPlan, EmbedOptions, Truncate
 
-_TEXT_OR_IDS = [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]
+_TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
+_IDS: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
+_TEXTS: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": [_TEXT, _IDS]}}
 
 # Left to the engine: a union of lists would be tried branch by branch, with a baffling error.
 Input: TypeAlias = Annotated[
     Any,
-    WithJsonSchema({"anyOf": [*_TEXT_OR_IDS, {"type": "array", "items": {"anyOf": _TEXT_OR_IDS}}]}),
+    WithJsonSchema({"anyOf": [_TEXT, _IDS, _TEXTS]}),
 ]
+Text: TypeAlias = Annotated[str, WithJsonSchema(_TEXT)]
 EncodingFormat: TypeAlias = Literal["float", "base64"]
 AttentionName: TypeAlias = Literal["softmax", "lln", "lln_diag", "block_diagonal"]
+
+
+_EXACT = 2**53  # beyond it, a float does not say which whole number was meant
+
+
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number, and some languages write 512 as 512.0."""
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < _EXACT
+    return int(value) if is_whole else value
+
+
+def _whole_number(least: int) -> WithJsonSchema:
+    """For the schema alone: the engine checks, once for all faces."""
+    return WithJsonSchema({"type": "integer", "minimum": least, "maximum": _EXACT - 1})
+
+
+AtLeastOne: TypeAlias = Annotated[int, BeforeValidator(_whole), _whole_number(1)]
+AtLeastZero: TypeAlias = Annotated[int, BeforeValidator(_whole), _whole_number(0)]
+BenchmarkLength: TypeAlias = Annotated[int, Field(ge=1, le=131_072), BeforeValidator(_whole)]
+BenchmarkRepeats: TypeAlias = Annotated[int, Field(ge=1, le=20), BeforeValidator(_whole)]
 
 _DEFAULTS = EmbedOptions()
 
@@ -36,7 +59,7 @@ class VectorBody(Body):
     encoding_format: EncodingFormat = Field(
         "float", description="Numbers, or base64 of little-endian float32."
     )
-    dimensions: int | None = Field(
+    dimensions: AtLeastOne | None = Field(
         None, description="Keep the first so many numbers, then normalise."
     )
     prompt_name: str | None = Field(None, description="A prompt of the model's own.")
@@ -66,8 +89,8 @@ class Chunking(Body):
     """How a document is cut into late chunks: not at all, or into fixed numbers of tokens."""
 
     type: Literal["none", "fixed"] = "none"
-    tokens: int = ChunkPlan.tokens
-    overlap: int = ChunkPlan.overlap
+    tokens: AtLeastOne = ChunkPlan.tokens
+    overlap: AtLeastZero = ChunkPlan.overlap
 
     def plan(self) -> ChunkPlan | None:
         if self.type == "none":
@@ -78,22 +101,22 @@ class Chunking(Body):
 class DocumentBody(VectorBody):
     """One document, however long."""
 
-    text: str
+    text: Text
     chunking: Chunking = Chunking()
 
 
 class TokenizeBody(Body):
-    text: str
+    text: Text
     model: str | None = None
 
 
 class DiagnosticsBody(Body):
     """What to measure of a text's attention; everything when nothing is named."""
 
-    text: str
+    text: Text
     model: str | None = None
-    layers: list[int] | None = None
-    heads: list[int] | None = None
+    layers: list[AtLeastZero] | None = None
+    heads: list[AtLeastZero] | None = None
     instruments: list[str] | None = None
 
 
@@ -101,13 +124,11 @@ class BenchmarkBody(Body):
     """A benchmark of this machine."""
 
     suite: Literal["encoder"] = "encoder"
-    lengths: list[Annotated[int, Field(ge=1, le=131_072)]] = Field(
-        default=[512, 2048, 8192], min_length=1, max_length=12
-    )
+    lengths: list[BenchmarkLength] = Field(default=[512, 2048, 8192], min_length=1, max_length=12)
     attentions: list[AttentionName] = Field(
         default=["softmax", "lln_diag"], min_length=1, max_length=4
     )
-    repeats: int = Field(3, ge=1, le=20)
+    repeats: BenchmarkRepeats = 3
     model: str | None = None
 
 
@@ -135,7 +156,7 @@ class EmbedBody(TokenStatesBody):
     """text-embeddings-inference's request for one vector a text, and `model`."""
 
     normalize: bool = _DEFAULTS.normalize
-    dimensions: int | None = Field(
+    dimensions: AtLeastOne | None = Field(
         None, description="Keep the first so many numbers, then normalise."
     )
 

@@ -10,7 +10,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ from engine.model.encoder import Encoder
 from service.app import create_app
 from service.pb.lln.v1 import embeddings_pb2 as pb
 from service.pb.lln.v1 import embeddings_pb2_grpc
-from service.settings import Settings
+from service.settings import load_settings
 
 if TYPE_CHECKING:
     from tests.conftest import WriteCheckpoint
@@ -65,7 +65,7 @@ class InProcess:
         body = {"input": list(ids)}
         return httpx.post(f"{self.http_url}/v1/embeddings", json=body, timeout=30)
 
-    def embed_many(self, inputs: list[tuple[int, ...]]) -> list[httpx.Response]:
+    def embed_many(self, inputs: Sequence[tuple[int, ...]]) -> list[httpx.Response]:
         with ThreadPoolExecutor(len(inputs)) as pool:
             return list(pool.map(lambda ids: self.embed(*ids), inputs))
 
@@ -85,7 +85,7 @@ class InProcess:
         answer = httpx.get(f"{self.http_url}/health/ready")
         code = "ok" if answer.status_code == 200 else answer.json()["error"]["code"]
         with grpc.insecure_channel(self.grpc_address) as channel:
-            stub: Any = health_pb2_grpc.HealthStub(channel)  # type: ignore[no-untyped-call]
+            stub: Any = health_pb2_grpc.HealthStub(channel)
             return answer.status_code, code, stub.Check(health_pb2.HealthCheckRequest()).status
 
 
@@ -99,7 +99,7 @@ def server(write_checkpoint: WriteCheckpoint, free_ports: Callable[[], int]) -> 
     encoder = FaultyEncoder(model.encoder)
     faulty: EmbeddingModel = replace(model, encoder=encoder)
     http_port, grpc_port = free_ports(), free_ports()
-    settings = Settings(grpc_port=grpc_port, engine=config)
+    settings = load_settings(grpc_port=grpc_port, engine=config)
     app = create_app(settings, AsyncEngine([faulty], config=config))
     running = uvicorn.Server(
         uvicorn.Config(app, port=http_port, log_config=None, timeout_graceful_shutdown=3)
