@@ -14,11 +14,11 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from tests.fuzz.calls import fuzz, tally
 
@@ -30,14 +30,16 @@ _SETTINGS = {"LLN_ENGINE__MAX_TEXT_TOKENS": "2048", "LLN_ENGINE__MAX_SOFTMAX_TEX
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--http-examples", type=int, default=250, help="at most, an operation")
+    parser.add_argument("--http-examples", type=int, default=300, help="at most, an operation")
     parser.add_argument("--grpc-cases", type=int, default=5_000)
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
-    with _server() as (http_url, grpc_address):
-        sound = _fuzz_grpc(grpc_address, chosen.grpc_cases, chosen.seed)
-        sound &= _fuzz_http(http_url, chosen.http_examples, chosen.seed)
-        sound &= _is_well(http_url)
+    with tempfile.TemporaryFile() as log:
+        with _server(log) as (http_url, grpc_address):
+            sound = _fuzz_grpc(grpc_address, chosen.grpc_cases, chosen.seed)
+            sound &= _fuzz_http(http_url, chosen.http_examples, chosen.seed)
+            sound &= _is_well(http_url)
+        sound &= _log_is_clean(log)
     return 0 if sound else 1
 
 
@@ -75,30 +77,31 @@ def _is_well(url: str) -> bool:
 
 
 @contextmanager
-def _server() -> Iterator[tuple[str, str]]:
+def _server(log: IO[bytes]) -> Iterator[tuple[str, str]]:
     http_port, grpc_port = _free_port(), _free_port()
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LLN_")}
     ports = {"LLN_HTTP_PORT": str(http_port), "LLN_GRPC_PORT": str(grpc_port)}
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "service.cli", "serve"],
-            env=kept | _SETTINGS | ports,
-            stderr=log,
-        )
-        try:
-            url = f"http://127.0.0.1:{http_port}"
-            _wait_until_ready(url, process)
-            yield url, f"127.0.0.1:{grpc_port}"
-        finally:
-            process.terminate()
-            process.wait(60)
-            log.seek(0)
-            _show_tracebacks(log.read().decode(errors="replace"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "service.cli", "serve"], env=kept | _SETTINGS | ports, stderr=log
+    )
+    try:
+        url = f"http://127.0.0.1:{http_port}"
+        _wait_until_ready(url, process)
+        yield url, f"127.0.0.1:{grpc_port}"
+    finally:
+        process.terminate()
+        process.wait(60)
 
 
-def _show_tracebacks(log: str) -> None:
-    for line in [line for line in log.splitlines() if "Traceback" in line][:5]:
-        print(line.replace("\\n", "\n"))
+def _log_is_clean(log: IO[bytes]) -> bool:
+    """An exception that no caller saw is one all the same."""
+    log.seek(0)
+    lines = log.read().decode(errors="replace").splitlines()
+    guilty = [number for number, line in enumerate(lines) if "Traceback" in line]
+    for number in guilty[:3]:
+        print(*lines[max(number - 3, 0) : number + 40], sep="\n")
+    print(f"{len(guilty)} exceptions in the server's log")
+    return not guilty
 
 
 def _wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
