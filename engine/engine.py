@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -266,16 +267,24 @@ class AsyncEngine:
         timeout_s: float | None,
     ) -> tuple[list[Prepared], list[Delivered[Vector]]]:
         """Queue texts as they are read. If one fails or the caller leaves, the others are given
-        up too: nobody would see them."""
+        up too: nobody would see them. The deadline counts from here: reading takes time too."""
         texts: list[Prepared] = []
         futures: list[asyncio.Future[Delivered[Vector]]] = []
+        started_at = time.monotonic()
         try:
-            async for piece in pieces:
-                texts += piece
-                jobs = [(text, text.num_embedded) for text in piece]
-                futures += self._thread.submit_all(model.name, jobs, timeout_s)
-                self._count_truncated(model, piece)
+            async with asyncio.timeout(timeout_s):
+                async for piece in pieces:
+                    texts += piece
+                    jobs = [(text, text.num_embedded) for text in piece]
+                    left_s = None if timeout_s is None else _left(timeout_s, started_at)
+                    futures += self._thread.submit_all(model.name, jobs, left_s)
+                    self._count_truncated(model, piece)
             return texts, await asyncio.gather(*futures)
+        except TimeoutError:  # before all of it was queued
+            self._observer.rejected(reason=DeadlineExceeded.code)
+            raise _deadline_exceeded(timeout_s, started_at) from None
+        except DeadlineExceeded:
+            raise _deadline_exceeded(timeout_s, started_at) from None
         finally:
             for future in futures:
                 future.cancel()
@@ -335,12 +344,23 @@ def _scheduler(models: Sequence[EmbeddingModel], config: EngineConfig) -> Schedu
     )
 
 
+def _left(timeout_s: float, started_at: float) -> float:
+    return timeout_s - (time.monotonic() - started_at)
+
+
+def _deadline_exceeded(timeout_s: float | None, started_at: float) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"The deadline of {timeout_s:g} s passed before the work was done.",
+        limit=timeout_s,
+        actual=round(time.monotonic() - started_at, 6),
+    )
+
+
 @asynccontextmanager
 async def _deadline(timeout_s: float | None) -> AsyncIterator[None]:
+    started_at = time.monotonic()
     try:
         async with asyncio.timeout(timeout_s):
             yield
     except TimeoutError:
-        raise DeadlineExceeded(
-            f"The deadline of {timeout_s:g} s passed before the work was done.", limit=timeout_s
-        ) from None
+        raise _deadline_exceeded(timeout_s, started_at) from None

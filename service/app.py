@@ -28,6 +28,7 @@ from service.http import (
 )
 from service.http.access import UNGUARDED, Access
 from service.http.answers import ErrorAnswer
+from service.http.big_json import BigJson
 from service.http.errors import install_error_handlers
 from service.http.headers import SecurityHeaders
 from service.http.incoming import Incoming
@@ -73,6 +74,7 @@ def create_app(
         (key.get_secret_value() for key in settings.api_keys), settings.api_keys_file
     )
     app.state.permits = Permits(settings.max_open_requests)
+    app.state.big_json = BigJson()
     app.state.draining = asyncio.Event()
     for router in _ROUTERS:
         app.include_router(router)
@@ -137,6 +139,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with _held_until(state.draining, rpc):
             yield
         await state.jobs.stop()
+        state.big_json.close()
 
 
 @asynccontextmanager

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
+import numpy as np
+
 from engine.errors import InvalidInput
 from engine.types import TextInput
 
@@ -13,6 +15,8 @@ def as_inputs(value: Any, param: str) -> Sequence[TextInput]:
     """A lone text, or a lone list of token ids, is a list of one; the engine checks the rest."""
     if isinstance(value, str):
         return [value]
+    if isinstance(value, np.ndarray):  # ids of a large body
+        return [cast(Sequence[int], value)]
     if not isinstance(value, list):
         raise InvalidInput(
             f"{param} must be a string, token ids, or a list of either, got {_json_type(value)}",

@@ -137,6 +137,7 @@ def test_a_slow_reader_of_an_answer_holds_up_nobody_else(fielded: Any) -> None:
     wait_for(lambda: is_idle(fielded), "an idle server")
 
 
+@pytest.mark.slow
 def test_sigkill_and_a_start_on_the_same_ports(start_server: Any) -> None:
     """Callers of the killed one get an error at once, and the next one serves them."""
     server = start_server(LLN_MODELS="default")
@@ -216,23 +217,6 @@ def test_damaged_weights_end_the_process_with_one_line(write_checkpoint: WriteCh
     assert found.returncode == 1, found.stderr
     assert "Traceback" not in found.stderr
     assert found.stderr.strip().splitlines()[-1].startswith("lln: ")
-
-
-def test_weights_that_are_a_pickle_are_not_opened(
-    write_checkpoint: WriteCheckpoint, tmp_path: Path
-) -> None:
-    folder = write_checkpoint()
-    weights = folder / "model.safetensors"
-    proof = tmp_path / "executed"
-    pickled = b"cos\nsystem\n(S'touch " + str(proof).encode() + b"'\ntR."
-    weights.rename(folder / "pytorch_model.bin")
-    (folder / "pytorch_model.bin").write_bytes(pickled)
-    with pytest.raises(CheckpointError):
-        AsyncEngine.load([str(folder)])
-    weights.write_bytes(pickled)
-    with pytest.raises(CheckpointError):
-        AsyncEngine.load([str(folder)])
-    assert not proof.exists()
 
 
 def serve_once(folder: Path) -> subprocess.CompletedProcess[str]:
