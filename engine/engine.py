@@ -8,14 +8,23 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import Literal, Self, TypeAlias, TypeVar
 
-from engine.answers import document_embedding, embedding, token_states, tokenization
+from engine.answers import (
+    chunks_from,
+    document_embedding,
+    document_event,
+    embedding,
+    token_states,
+    tokenization,
+)
 from engine.benchmark import BenchmarkPlan, benchmark_result, encoder_rows
 from engine.config import EngineConfig
 from engine.diagnose import diagnosis_of, plan_diagnosis, readings_by_layer
+from engine.documents import DocumentStream
 from engine.errors import DeadlineExceeded, LLNError, ModelNotFound
 from engine.model.embedding_model import DEFAULT_MODEL, EmbeddingModel, load_models
+from engine.model.tiles import can_tile
 from engine.observer import EngineObserver
 from engine.prepare import (
     Prepared,
@@ -24,21 +33,25 @@ from engine.prepare import (
     check_pools,
     check_token_states,
     prepare,
-    prepare_document,
     token_by_token,
 )
+from engine.reader import DocumentReader, prepare_document
 from engine.runner import run_batch
 from engine.scheduler import Scheduler
-from engine.thread import Delivered, DeviceThread
+from engine.sweep import Sweep, SweepEvent
+from engine.thread import Delivered, DeviceThread, Order
 from engine.types import (
     BenchmarkResult,
     BenchmarkRow,
-    ChunkPlan,
+    Chunking,
+    ChunksReady,
     Diagnosis,
     DocumentEmbedding,
+    DocumentEvent,
     Embedding,
     EmbedOptions,
     ModelInfo,
+    Progress,
     TextInput,
     Tokenization,
     Vector,
@@ -50,6 +63,7 @@ _CANARY = "A short text, to see that the model answers."
 PIECE_TEXTS = 64
 """Texts tokenised together: few enough that the device starts while the next ones are read."""
 
+OnDocumentEvent: TypeAlias = Callable[[DocumentEvent], None]
 Item = TypeVar("Item")
 
 
@@ -70,7 +84,10 @@ class AsyncEngine:
         self._default = models[0]
         self._canary_ran = False
         self._thread = DeviceThread[Prepared, Vector](
-            run=self._run, scheduler=_scheduler(models, config), observer=self._observer
+            run=self._run,
+            sweep=self._sweep,
+            scheduler=_scheduler(models, config),
+            observer=self._observer,
         )
 
     @classmethod
@@ -171,18 +188,36 @@ class AsyncEngine:
         text: str,
         *,
         model: str | None = None,
-        chunks: ChunkPlan | None = None,
+        chunks: Chunking | None = None,
         options: EmbedOptions = _DEFAULTS,
         timeout_s: float | None = None,
+        on_event: OnDocumentEvent | None = None,
     ) -> DocumentEmbedding:
-        """One vector for the whole document, and one for each of its late chunks."""
+        """One vector for the whole document, and one for each of its late chunks. `on_event` is
+        called on the event loop with what there is to tell on the way."""
         with self._counting_rejections():
-            chosen = self._model(model)
-            check_options(options, chosen)
-            check_pools(chosen)
-        pieces = self._prepared_document(text, chosen, options, chunks)
-        (prepared,), (result,) = await self._run_texts(chosen, pieces, timeout_s)
-        return document_embedding(prepared, result, options)
+            chosen = self._document_model(model, options)
+            prepared = await asyncio.to_thread(prepare_document, text, chosen, options, chunks)
+        return await self._run_document(chosen, prepared, options, timeout_s, on_event)
+
+    def open_document(
+        self,
+        *,
+        model: str | None = None,
+        chunks: Chunking | None = None,
+        options: EmbedOptions = _DEFAULTS,
+        timeout_s: float | None = None,
+        on_event: OnDocumentEvent | None = None,
+    ) -> DocumentStream:
+        """The same for a document that comes in pieces."""
+
+        async def run(prepared: Prepared, timeout_s: float | None) -> DocumentEmbedding:
+            return await self._run_document(chosen, prepared, options, timeout_s, on_event)
+
+        with self._counting_rejections():
+            chosen = self._document_model(model, options)
+            reader = DocumentReader(chosen, options, chunks, in_pieces=True)
+        return DocumentStream(reader, run, timeout_s, self._counting_rejections)
 
     async def tokenize(self, text: str, *, model: str | None = None) -> Tokenization:
         """The text's tokens and the characters each stands for."""
@@ -243,11 +278,34 @@ class AsyncEngine:
             with self._counting_rejections():
                 yield await asyncio.to_thread(prepare, piece, model, options, first_index=start)
 
-    async def _prepared_document(
-        self, text: str, model: EmbeddingModel, options: EmbedOptions, chunks: ChunkPlan | None
-    ) -> AsyncIterator[list[Prepared]]:
-        with self._counting_rejections():
-            yield [await asyncio.to_thread(prepare_document, text, model, options, chunks)]
+    def _document_model(self, name: str | None, options: EmbedOptions) -> EmbeddingModel:
+        chosen = self._model(name)
+        check_options(options, chosen)
+        check_pools(chosen)
+        return chosen
+
+    async def _run_document(
+        self,
+        model: EmbeddingModel,
+        document: Prepared,
+        options: EmbedOptions,
+        timeout_s: float | None,
+        on_event: OnDocumentEvent | None,
+    ) -> DocumentEmbedding:
+        def tell(event: SweepEvent) -> None:
+            assert on_event is not None, "nobody asked for events"
+            on_event(document_event(document, event, options))
+
+        order = self._order(model, document, tell if on_event is not None else None)
+        (future,) = self._thread.submit_all(model.name, [order], timeout_s)
+        self._count_truncated(model, [document])
+        try:
+            result = await future
+        finally:
+            future.cancel()
+        if on_event is not None and not order.sweep:
+            _tell_at_once(document, result, options, on_event)
+        return document_embedding(document, result, options)
 
     async def _token_by_token(
         self, pieces: AsyncIterator[list[Prepared]]
@@ -275,9 +333,9 @@ class AsyncEngine:
             async with asyncio.timeout(timeout_s):
                 async for piece in pieces:
                     texts += piece
-                    jobs = [(text, text.num_embedded) for text in piece]
+                    orders = [self._order(model, text) for text in piece]
                     left_s = None if timeout_s is None else _left(timeout_s, started_at)
-                    futures += self._thread.submit_all(model.name, jobs, left_s)
+                    futures += self._thread.submit_all(model.name, orders, left_s)
                     self._count_truncated(model, piece)
             return texts, await asyncio.gather(*futures)
         except TimeoutError:  # before all of it was queued
@@ -307,6 +365,22 @@ class AsyncEngine:
 
     def _run(self, model: str, texts: Sequence[Prepared]) -> list[Vector]:
         return run_batch(self._models[model], texts)
+
+    def _sweep(self, model: str, text: Prepared) -> Sweep:
+        return Sweep(self._models[model], text)
+
+    def _order(
+        self,
+        model: EmbeddingModel,
+        text: Prepared,
+        on_event: Callable[[SweepEvent], None] | None = None,
+    ) -> Order[Prepared]:
+        return Order(
+            payload=text,
+            tokens=text.num_embedded,
+            sweep=is_swept(model, text.num_embedded),
+            on_event=on_event,
+        )
 
     def _model(self, name: str | None) -> EmbeddingModel:
         if name is None:
@@ -342,6 +416,25 @@ def _scheduler(models: Sequence[EmbeddingModel], config: EngineConfig) -> Schedu
         max_batch_sequences=config.max_batch_sequences,
         max_queue_tokens=config.max_queue_tokens,
     )
+
+
+def is_swept(model: EmbeddingModel, num_tokens: int) -> bool:
+    """Whether a text of this length is read tile by tile."""
+    sweeps_from = model.config.sweep_tokens_on(model.encoder.device.type)
+    return num_tokens >= sweeps_from and can_tile(model.encoder)
+
+
+def _tell_at_once(
+    document: Prepared,
+    result: Delivered[Vector],
+    options: EmbedOptions,
+    on_event: OnDocumentEvent,
+) -> None:
+    """What a document's events are where it is done in one go."""
+    if chunks := chunks_from(document, 0, result.value[1:], options):
+        on_event(ChunksReady(chunks=chunks))
+    total = document.num_embedded
+    on_event(Progress(tokens_done=total, tokens_total=total, seconds_left=0.0))
 
 
 def _left(timeout_s: float, started_at: float) -> float:

@@ -10,7 +10,18 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from engine.types import ChunkPlan, EmbedOptions, Truncate
+from engine.types import Chunking as EngineChunking
+from engine.types import (
+    ChunkPlan,
+    EmbedOptions,
+    HeadingFormat,
+    HeadingPlan,
+    SentencePlan,
+    Span,
+    SpanPlan,
+    Truncate,
+)
+from service.errors import InvalidField
 
 _TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
 _IDS: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
@@ -52,7 +63,7 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class VectorBody(Body):
+class VectorFields(BaseModel):
     """The fields that say how texts become vectors."""
 
     model: str | None = Field(None, description="One of GET /v1/models; the first when absent.")
@@ -78,6 +89,10 @@ class VectorBody(Body):
         )
 
 
+class VectorBody(Body, VectorFields):
+    """The same as part of a JSON body."""
+
+
 class EmbeddingsBody(VectorBody):
     """OpenAI's embeddings request, and prompt_name, normalize and truncate."""
 
@@ -85,17 +100,80 @@ class EmbeddingsBody(VectorBody):
     user: str | None = Field(None, description="Accepted for OpenAI's clients; not used.")
 
 
-class Chunking(Body):
-    """How a document is cut into late chunks: not at all, or into fixed numbers of tokens."""
+class SpanBody(Body):
+    """A half-open range of characters, which are Unicode code points."""
 
-    type: Literal["none", "fixed"] = "none"
-    tokens: AtLeastOne = ChunkPlan.tokens
-    overlap: AtLeastZero = ChunkPlan.overlap
+    start: AtLeastZero
+    end: AtLeastZero
 
-    def plan(self) -> ChunkPlan | None:
-        if self.type == "none":
-            return None
-        return ChunkPlan(tokens=self.tokens, overlap=self.overlap)
+
+ChunkingType: TypeAlias = Literal["none", "fixed", "sentences", "headings", "spans"]
+
+
+class ChunkingFields(BaseModel):
+    """The sizes and forms of chunks; each type has some of them."""
+
+    tokens: AtLeastOne | None = Field(default=None, description="fixed: tokens of a chunk (256).")
+    overlap: AtLeastZero | None = Field(
+        default=None, description="fixed: tokens shared with the one before (0)."
+    )
+    min_tokens: AtLeastOne | None = Field(
+        default=None, description="sentences: they are joined until there are so many tokens (1)."
+    )
+    max_tokens: AtLeastOne | None = Field(
+        default=None, description="sentences, headings: longer passages are cut (256, 512)."
+    )
+    format: HeadingFormat | None = Field(
+        default=None, description='headings: how they are written ("auto" looks at the text).'
+    )
+
+
+class Chunking(Body, ChunkingFields):
+    """How a document is cut into late chunks: not at all, into fixed numbers of tokens, sentences,
+    sections, or the caller's own spans, which may overlap and come in any order."""
+
+    type: ChunkingType = "none"
+    spans: list[SpanBody] | None = Field(
+        default=None, description="spans: of characters of the text."
+    )
+
+    def plan(self) -> EngineChunking | None:
+        given = {
+            name: getattr(self, name)
+            for name in sorted(self.model_fields_set - {"type"})
+            if getattr(self, name) is not None
+        }
+        for name in given:
+            if name not in _CHUNKING_FIELDS[self.type]:
+                raise InvalidField(
+                    f"chunking.{name} does not go with type {self.type}",
+                    code="unknown_field",
+                    param=f"chunking.{name}",
+                    limit=", ".join(_CHUNKING_FIELDS[self.type]),
+                )
+        return self._plan_of(given)
+
+    def _plan_of(self, given: dict[str, Any]) -> EngineChunking | None:
+        match self.type:
+            case "none":
+                return None
+            case "fixed":
+                return ChunkPlan(**given)
+            case "sentences":
+                return SentencePlan(**given)
+            case "headings":
+                return HeadingPlan(**given)
+            case "spans":
+                return SpanPlan(spans=tuple(Span(s.start, s.end) for s in self.spans or ()))
+
+
+_CHUNKING_FIELDS: dict[ChunkingType, tuple[str, ...]] = {
+    "none": (),
+    "fixed": ("tokens", "overlap"),
+    "sentences": ("min_tokens", "max_tokens"),
+    "headings": ("max_tokens", "format"),
+    "spans": ("spans",),
+}
 
 
 class DocumentBody(VectorBody):
@@ -103,6 +181,23 @@ class DocumentBody(VectorBody):
 
     text: Text
     chunking: Chunking = Chunking()
+
+    def chunk_plan(self) -> EngineChunking | None:
+        return self.chunking.plan()
+
+
+class DocumentQuery(VectorFields, ChunkingFields):
+    """The same for a document whose text is the body: all but `spans`, in the query string."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    chunking: Literal["none", "fixed", "sentences", "headings"] = Field(
+        "none", description="The type of chunks."
+    )
+
+    def chunk_plan(self) -> EngineChunking | None:
+        given = {name: getattr(self, name) for name in ChunkingFields.model_fields}
+        return Chunking.model_validate({"type": self.chunking, **given}).plan()
 
 
 class TokenizeBody(Body):
