@@ -78,7 +78,7 @@ def create_app(
     app.state.draining = asyncio.Event()
     for router in _ROUTERS:
         app.include_router(router)
-    install_error_handlers(app)
+    install_error_handlers(app, _routes())
     _add_layers(app, settings)
     return app
 
@@ -111,14 +111,15 @@ def _add_layers(app: FastAPI, settings: Settings) -> None:
         )
 
 
+def _routes() -> list[APIRoute]:
+    every = (route for router in _ROUTERS for route in router.routes)
+    return [route for route in every if isinstance(route, APIRoute)]
+
+
 def _methods() -> list[str]:
     """Every verb and route template, as metrics and log lines name them."""
     return [
-        f"{method} {route.path}"
-        for router in _ROUTERS
-        for route in router.routes
-        if isinstance(route, APIRoute)
-        for method in sorted(route.methods or ())
+        f"{method} {route.path}" for route in _routes() for method in sorted(route.methods or ())
     ]
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import orjson
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.routing import Match, Route
+from starlette.routing import Match
 
 from engine.errors import LLNError, Quantity, ResourceNotFound
 from service.errors import (
@@ -38,10 +40,10 @@ def error_response(error: LLNError) -> Response:
     return json_response({"error": error_fields(error)}, row_for(error).http_status, headers)
 
 
-def install_error_handlers(app: FastAPI) -> None:
+def install_error_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
     """Turns the framework's own errors into ours, which `Observe` answers like all others."""
     app.add_exception_handler(RequestValidationError, _raise_invalid_field)
-    app.add_exception_handler(HTTPException, _raise_typed)
+    app.add_exception_handler(HTTPException, partial(_raise_typed, routes))
 
 
 async def _raise_invalid_field(_: Request, error: Exception) -> NoReturn:
@@ -49,14 +51,14 @@ async def _raise_invalid_field(_: Request, error: Exception) -> NoReturn:
     raise _invalid_field(error.errors()[0]) from error
 
 
-async def _raise_typed(request: Request, error: Exception) -> NoReturn:
+async def _raise_typed(routes: Sequence[APIRoute], request: Request, error: Exception) -> NoReturn:
     assert isinstance(error, HTTPException)  # registered for nothing else
     if error.status_code == 404:
         raise ResourceNotFound(
             f"there is nothing at {request.url.path}", code="route_not_found"
         ) from error
     if error.status_code == 405:
-        allowed = _allowed(request)
+        allowed = _allowed(routes, request)
         raise MethodNotAllowed(
             f"{request.url.path} takes {allowed}, got {request.method}",
             limit=allowed,
@@ -65,9 +67,8 @@ async def _raise_typed(request: Request, error: Exception) -> NoReturn:
     raise LLNError(str(error.detail)) from error
 
 
-def _allowed(request: Request) -> str:
+def _allowed(routes: Sequence[APIRoute], request: Request) -> str:
     """Every verb of the path: the framework names those of the first route that has it only."""
-    routes = (route for route in request.app.routes if isinstance(route, Route))
     at_path = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
     return ", ".join(sorted({verb for route in at_path for verb in route.methods or ()}))
 

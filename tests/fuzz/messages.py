@@ -81,14 +81,19 @@ def _fill_repeated(
 
 
 def _value(field: FieldDescriptor, chance: random.Random) -> Any:
+    value = _notable(field, chance)
+    is_bytes = field.type == FieldDescriptor.TYPE_BYTES
+    return value.encode() if is_bytes and isinstance(value, str) else value
+
+
+def _notable(field: FieldDescriptor, chance: random.Random) -> str | int | float:
     if field.name in _PLAUSIBLE and chance.random() < 0.7:
         return chance.choice(_PLAUSIBLE[field.name])
     if field.enum_type is not None:
         known = [value.number for value in field.enum_type.values]
         return chance.choice([*known, 99, -1])
     if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
-        text = "word " * (_HUGE // 5) if chance.random() < 0.005 else chance.choice(_STRINGS)
-        return text.encode() if field.type == FieldDescriptor.TYPE_BYTES else text
+        return "word " * (_HUGE // 5) if chance.random() < 0.005 else chance.choice(_STRINGS)
     return chance.choice(_NUMBERS[field.cpp_type])
 
 
