@@ -19,6 +19,15 @@ from engine.answers import (
     tokenization,
 )
 from engine.benchmark import BenchmarkPlan, benchmark_result, encoder_rows
+from engine.claims import (
+    ClaimRow,
+    HeadSample,
+    Material,
+    find_claims,
+    head_samples,
+)
+from engine.claims.heads import MAX_TOKENS
+from engine.claims.worker import checked_apart
 from engine.config import EngineConfig
 from engine.diagnose import diagnosis_of, plan_diagnosis, readings_by_layer
 from engine.documents import DocumentStream
@@ -254,13 +263,14 @@ class AsyncEngine:
         lengths: Sequence[int],
         attentions: Sequence[str],
         repeats: int,
+        training: bool = False,
         model: str | None = None,
         progress: Callable[[BenchmarkRow], None] | None = None,
     ) -> BenchmarkResult:
         """Tokens a second by length on this machine. Other work runs in between its layers."""
         with self._counting_rejections():
             chosen = self._model(model)
-            plan = BenchmarkPlan.checked(lengths, attentions, repeats, chosen)
+            plan = BenchmarkPlan.checked(lengths, attentions, repeats, chosen, training=training)
         rows: list[BenchmarkRow] = []
         async for step in self._in_turns(encoder_rows(plan), "benchmark", chosen, 0):
             for row in step.value:
@@ -268,6 +278,43 @@ class AsyncEngine:
                 if progress is not None:
                     progress(row)
         return benchmark_result(chosen, rows)
+
+    async def claims(
+        self,
+        *,
+        only: Sequence[str] | None = None,
+        text: str | None = None,
+        model: str | None = None,
+        thorough: bool = False,
+        progress: Callable[[ClaimRow], None] | None = None,
+    ) -> list[ClaimRow]:
+        """What papers claim of attention, checked here, also on the heads that read `text`.
+
+        Only those heads are computed on the device; the rest in a process of low priority.
+        """
+        with self._counting_rejections():
+            chosen = self._model(model)
+            claims = find_claims(only)
+        heads: tuple[HeadSample, ...] = ()
+        if text is not None:
+            heads = await self.head_samples(text, model=chosen.name, every_head=thorough)
+        rows: list[ClaimRow] = []
+        async for row in checked_apart(claims, Material(heads=heads, thorough=thorough)):
+            rows.append(row)
+            if progress is not None:
+                progress(row)
+        return rows
+
+    async def head_samples(
+        self, text: str, *, model: str | None = None, every_head: bool = False
+    ) -> tuple[HeadSample, ...]:
+        """Queries and keys of heads that read the beginning of this text: one a layer, or all."""
+        with self._counting_rejections():
+            chosen = self._model(model)
+            prepared = await asyncio.to_thread(prepare_document, text, chosen, _DEFAULTS, None)
+        layers = head_samples(chosen, prepared, every_head=every_head)
+        steps = self._in_turns(layers, "diagnosis", chosen, MAX_TOKENS)
+        return tuple([sample async for step in steps for sample in step.value])
 
     async def _prepared_pieces(
         self, inputs: Sequence[TextInput], model: EmbeddingModel, options: EmbedOptions

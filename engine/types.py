@@ -213,6 +213,8 @@ class BenchmarkRow:
     seconds: float  # median
     tokens_per_s: float
     repeats: int
+    work: Literal["forward", "training"] = "forward"
+    peak_bytes: int | None = None  # beyond what was held before; None where nobody can tell
 
 
 @dataclass(frozen=True, kw_only=True)

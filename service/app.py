@@ -14,9 +14,11 @@ from starlette.middleware.cors import CORSMiddleware
 
 from engine.engine import AsyncEngine
 from service.api_keys import ApiKeys
+from service.claims import ClaimsBook
 from service.grpc.server import grpc_server
 from service.http import (
     benchmarks,
+    claims,
     diagnostics,
     docs,
     documents,
@@ -45,6 +47,7 @@ _ROUTERS = tuple(
         embeddings,
         documents,
         diagnostics,
+        claims,
         benchmarks,
         tokenize,
         models,
@@ -135,10 +138,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with state.engine as engine:
         state.metrics.start_models(engine.models.values())
         state.jobs = BenchmarkJobs(engine)
+        state.claims = ClaimsBook(engine)
         state.started_at = int(time.time())
         rpc = grpc_server(engine, settings, state.metrics, state.keys, state.permits)
         async with _held_until(state.draining, rpc):
             yield
+        await state.claims.stop()
         await state.jobs.stop()
         state.big_json.close()
 
