@@ -44,9 +44,10 @@ bench: $(VENV)/installed-bench ## measure this machine and print the tables (ARG
 fuzz: $(VENV)/installed-test ## throw made-up requests at a server, over both protocols (ARGS="--help")
 	$(PYTHON_BIN) -m tests.fuzz $(ARGS)
 
-audit: $(VENV)/installed-test ## look the pinned packages up in the advisory database (needs network)
-	$(PYTHON_BIN) -m pip_audit --version >/dev/null 2>&1 || $(PYTHON_BIN) -m pip install --quiet pip-audit
-	$(PYTHON_BIN) -m pip_audit --local --skip-editable
+audit: $(VENV)/installed-test ## look what is installed up in the advisory database (needs network)
+	$(PYTHON_BIN) -m venv $(VENV)-audit
+	$(VENV)-audit/bin/python -m pip install --quiet pip-audit
+	$(VENV)-audit/bin/pip-audit --path "$$($(PYTHON_BIN) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 
 clean: ## remove caches and build output; the environment stays
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -15,8 +15,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 CONSTRAINTS = Path(__file__).resolve().parent.parent / "constraints.txt"
-# LLN itself, and what the PyTorch build of the machine brings: its wheel pins them.
-_NOT_PINNED = re.compile(r"lln|nvidia-.*|cuda-.*")
+# LLN itself, the installer, and what the PyTorch build of the machine brings: its wheel pins them.
+_NOT_PINNED = re.compile(r"lln|pip|nvidia-.*|cuda-.*")
 
 
 def main() -> int:
