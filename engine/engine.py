@@ -191,7 +191,7 @@ class AsyncEngine:
             check_inputs(inputs, self.config)
             check_options(options, chosen)
         pieces = self._token_by_token(self._prepared_pieces(inputs, chosen, options))
-        texts, delivered = await self._run_texts(chosen, pieces, timeout_s)
+        texts, delivered = await self._run_texts(chosen, pieces, options, timeout_s)
         return [
             token_states(text, result, options)
             for text, result in zip(texts, delivered, strict=True)
