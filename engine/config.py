@@ -71,6 +71,12 @@ class EngineConfig:
     max_inputs: int = 2_048
     """Most texts in one call, as in OpenAI's contract."""
 
+    max_token_states: int = 16_384
+    """Most tokens in one call that asks for the state of each of them."""
+
+    stuck_after_s: float = 600.0
+    """A device that is at one unit of work for longer counts as stuck, and not as ready."""
+
     drain_timeout_s: float = 30.0
     """How long stopping waits for accepted work before it fails what is left."""
 

@@ -16,6 +16,7 @@ from engine.answers import (
     document_embedding,
     document_event,
     embedding,
+    token_states,
     tokenization,
 )
 from engine.benchmark import BenchmarkPlan, benchmark_result, encoder_rows
@@ -40,7 +41,9 @@ from engine.prepare import (
     check_inputs,
     check_options,
     check_pools,
+    check_token_states,
     prepare,
+    token_by_token,
 )
 from engine.price import price_of
 from engine.reader import DocumentReader, prepare_document
@@ -133,8 +136,15 @@ class AsyncEngine:
 
     @property
     def ready(self) -> bool:
-        """Whether every model has answered, the device thread lives and work is let in."""
-        return self._canary_ran and self._thread.alive and self._thread.accepting
+        """Whether every model has answered, and the device thread lives, takes work and gets on
+        with it."""
+        thread = self._thread
+        return self._canary_ran and thread.alive and thread.accepting and not self.stuck
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the device has been at one unit of work for longer than any should take."""
+        return self._thread.busy_s > self.config.stuck_after_s
 
     @property
     def models(self) -> Mapping[str, ModelInfo]:
@@ -164,6 +174,26 @@ class AsyncEngine:
         texts, delivered = await self._run_texts(chosen, pieces, options, timeout_s)
         return [
             embedding(text, result, chosen, options)
+            for text, result in zip(texts, delivered, strict=True)
+        ]
+
+    async def embed_tokens(
+        self,
+        inputs: Sequence[TextInput],
+        *,
+        model: str | None = None,
+        options: EmbedOptions = _DEFAULTS,
+        timeout_s: float | None = None,
+    ) -> list[Embedding]:
+        """The state of every token of each text, special ones included: [tokens, dim] each."""
+        with self._counting_rejections():
+            chosen = self._model(model)
+            check_inputs(inputs, self.config)
+            check_options(options, chosen)
+        pieces = self._token_by_token(self._prepared_pieces(inputs, chosen, options))
+        texts, delivered = await self._run_texts(chosen, pieces, options, timeout_s)
+        return [
+            token_states(text, result, options)
             for text, result in zip(texts, delivered, strict=True)
         ]
 
@@ -375,6 +405,17 @@ class AsyncEngine:
         self._tell_served([document], [result])
         return document_embedding(document, result, options)
 
+    async def _token_by_token(
+        self, pieces: AsyncIterator[list[Prepared]]
+    ) -> AsyncIterator[list[Prepared]]:
+        """Pieces that ask for each token's state, as long as the answer stays within its limit."""
+        num_tokens = 0
+        async for piece in pieces:
+            num_tokens += sum(text.num_embedded for text in piece)
+            with self._counting_rejections():
+                check_token_states(num_tokens, self.config)
+            yield [token_by_token(text) for text in piece]
+
     async def _run_texts(
         self,
         model: EmbeddingModel,
@@ -383,20 +424,28 @@ class AsyncEngine:
         timeout_s: float | None,
     ) -> tuple[list[Prepared], list[Delivered[Vector]]]:
         """Queue texts as they are read. If one fails or the caller leaves, the others are given
-        up too: nobody would see them."""
+        up too: nobody would see them. The deadline counts from here: reading takes time too."""
         texts: list[Prepared] = []
         futures: list[asyncio.Future[Delivered[Vector]]] = []
+        started_at = time.monotonic()
         try:
-            async for piece in pieces:
-                texts += piece
-                with self._counting_rejections():
-                    orders = [self._order(model, text, options, timeout_s) for text in piece]
-                futures += self._thread.submit_all(model.name, orders, timeout_s)
-                self._count_truncated(model, piece)
-            delivered = await asyncio.gather(*futures)
+            async with asyncio.timeout(timeout_s):
+                async for piece in pieces:
+                    texts += piece
+                    with self._counting_rejections():
+                        orders = [self._order(model, text, options, timeout_s) for text in piece]
+                    with _as_the_whole_deadline(timeout_s, started_at):
+                        left_s = _left(timeout_s, started_at)
+                        futures += self._thread.submit_all(model.name, orders, left_s)
+                    self._count_truncated(model, piece)
+            with _as_the_whole_deadline(timeout_s, started_at):
+                delivered = await asyncio.gather(*futures)
             self._tell_served(texts, delivered)
             self._learn_from(model, texts, delivered)
             return texts, delivered
+        except TimeoutError:  # before all of it was queued
+            self._observer.rejected(reason=DeadlineExceeded.code)
+            raise _deadline_exceeded(timeout_s, started_at) from None
         finally:
             for future in futures:
                 future.cancel()
@@ -528,12 +577,32 @@ def _tell_at_once(
     on_event(Progress(tokens_done=total, tokens_total=total, seconds_left=0.0))
 
 
+def _left(timeout_s: float | None, started_at: float) -> float | None:
+    return None if timeout_s is None else timeout_s - (time.monotonic() - started_at)
+
+
+@contextmanager
+def _as_the_whole_deadline(timeout_s: float | None, started_at: float) -> Iterator[None]:
+    """The thread knows what was left when it got the work; the caller knows what it asked for."""
+    try:
+        yield
+    except DeadlineExceeded:
+        raise _deadline_exceeded(timeout_s, started_at) from None
+
+
+def _deadline_exceeded(timeout_s: float | None, started_at: float) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"The deadline of {timeout_s:g} s passed before the work was done.",
+        limit=timeout_s,
+        actual=round(time.monotonic() - started_at, 6),
+    )
+
+
 @asynccontextmanager
 async def _deadline(timeout_s: float | None) -> AsyncIterator[None]:
+    started_at = time.monotonic()
     try:
         async with asyncio.timeout(timeout_s):
             yield
     except TimeoutError:
-        raise DeadlineExceeded(
-            f"The deadline of {timeout_s:g} s passed before the work was done.", limit=timeout_s
-        ) from None
+        raise _deadline_exceeded(timeout_s, started_at) from None

@@ -139,6 +139,7 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         self._changed = threading.Condition(threading.Lock())  # guards all below and the scheduler
         self._state: Literal["starting", "accepting", "draining", "dead"] = "starting"
         self._running: Unit | None = None
+        self._running_since = 0.0
         # Daemonic: a unit that never returns must not keep the process from ending.
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._ended = asyncio.Event()
@@ -157,6 +158,12 @@ class DeviceThread(Generic[PayloadT, ResultT]):
     def accepting(self) -> bool:
         """Whether new work is let in."""
         return self._state == "accepting"
+
+    @property
+    def busy_s(self) -> float:
+        """How long the unit that runs now has been running; 0 between units."""
+        with self._changed:
+            return 0.0 if self._running is None else time.monotonic() - self._running_since
 
     async def start(self) -> None:
         """Start the thread, for the loop this runs on. A stopped thread cannot start again."""
@@ -382,7 +389,7 @@ class DeviceThread(Generic[PayloadT, ResultT]):
                 if not given_up:
                     unit = self._scheduler.next_unit(time.monotonic())
                     if unit is not None:
-                        self._running = unit
+                        self._running, self._running_since = unit, time.monotonic()
                         return unit
                     if self._state == "draining" and self._scheduler.is_empty:
                         return None

@@ -49,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complain(error: Exception, code: int) -> int:
-    print(f"lln: {error}", file=sys.stderr)
+    for line in str(error).splitlines():
+        print(f"lln: {line}", file=sys.stderr)
     return code
 
 

@@ -50,6 +50,18 @@ class UnsupportedMediaType(InvalidInput):
     code = "unsupported_media_type"
 
 
+class BodyTimeout(LLNError):
+    """The request did not arrive in time."""
+
+    code = "body_timeout"
+
+
+class Unauthenticated(LLNError):
+    """The server asks for an API key, and the request brought none that it knows."""
+
+    code = "invalid_api_key"
+
+
 class MethodNotAllowed(LLNError):
     """The route exists, the method on it does not."""
 
@@ -90,9 +102,11 @@ ERROR_TABLE: tuple[ErrorRow, ...] = (
     ErrorRow(InvalidField, 422, _BAD_REQUEST, StatusCode.INVALID_ARGUMENT),
     ErrorRow(BodyTooLarge, 413, _BAD_REQUEST, StatusCode.RESOURCE_EXHAUSTED),
     ErrorRow(UnsupportedMediaType, 415, _BAD_REQUEST, StatusCode.INVALID_ARGUMENT),
+    ErrorRow(Unauthenticated, 401, "authentication_error", StatusCode.UNAUTHENTICATED),
     ErrorRow(ModelNotFound, 404, _BAD_REQUEST, StatusCode.NOT_FOUND),
     ErrorRow(ResourceNotFound, 404, _BAD_REQUEST, StatusCode.NOT_FOUND),
     ErrorRow(MethodNotAllowed, 405, _BAD_REQUEST, StatusCode.UNIMPLEMENTED),
+    ErrorRow(BodyTimeout, 408, _BAD_REQUEST, StatusCode.DEADLINE_EXCEEDED),
     ErrorRow(QueueFull, 429, "rate_limit_error", StatusCode.RESOURCE_EXHAUSTED),
     ErrorRow(RequestCancelled, 499, "request_cancelled", StatusCode.CANCELLED),
     ErrorRow(NotAvailable, 501, "server_error", StatusCode.UNIMPLEMENTED),

@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 _LAST_ARRIVALS_S = 0.1
 
 # How the process reaches itself where it listens on every address.
-_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+_ITSELF = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 
 def serve(settings: Settings) -> None:
@@ -45,6 +46,7 @@ def serve(settings: Settings) -> None:
         server_header=False,
         timeout_keep_alive=75,  # longer than clients keep idle connections: they should close first
         timeout_graceful_shutdown=int(settings.engine.drain_timeout_s) + 1,
+        **(settings.tls.uvicorn_options() if settings.tls else {}),
     )
     try:
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
@@ -56,17 +58,25 @@ def serve(settings: Settings) -> None:
 
 async def _run(app: FastAPI, server: _Server, listener: socket.socket, settings: Settings) -> None:
     host, port = listener.getsockname()[:2]
-    app.state.server = Target(host=_LOOPBACK.get(host, host), port=port)
+    app.state.server = Target(host=_ITSELF.get(host, host), port=port, tls=settings.tls is not None)
     async with app.router.lifespan_context(app):
+        scheme = "http" if settings.tls is None else "https"
         fields = {
-            "http": f"http://{host}:{port}",
+            "http": f"{scheme}://{host}:{port}",
             "grpc": f"{settings.grpc_host}:{settings.grpc_port}",
             "models": list(app.state.engine.models),
         }
         log.info("serving", extra={"fields": fields})
+        _warn_if_open(app, settings)
         await server.serve([listener])
         log.info("stopping")
     log.info("stopped")
+
+
+def _warn_if_open(app: FastAPI, settings: Settings) -> None:
+    hosts = {settings.http_host, settings.grpc_host}
+    if not app.state.keys.required and not hosts <= _LOOPBACK:
+        log.warning("anyone who reaches these ports is served: there are no API keys")
 
 
 class _Server(uvicorn.Server):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from engine.errors import Quantity
 
@@ -87,7 +87,7 @@ class TokenizeAnswer(Answer):
     model: str
     count: int
     ids: list[int]
-    offsets: list[tuple[int, int]]
+    offsets: list[Annotated[list[int], Field(min_length=2, max_length=2)]]
     tokens: list[str]
 
 
@@ -264,6 +264,53 @@ class ModelAnswer(Answer):
     device: str
     dtype: str
     aliases: list[str]
+
+
+class Health(Answer):
+    status: Literal["alive", "ready"]
+    models: list[str] | None = None
+
+
+class TeiPooling(Answer):
+    pooling: str
+
+
+class TeiModelType(Answer):
+    embedding: TeiPooling
+
+
+class InfoAnswer(BaseModel):
+    """What runs here; the fields from `model_id` on are those of text-embeddings-inference, of the
+    model that answers when none is named."""
+
+    name: str
+    version: str
+    python: str
+    libraries: dict[str, str]
+    models: list[dict[str, Any]]
+    limits: dict[str, Any]
+    model_id: str
+    model_sha: str
+    model_dtype: str
+    served_model_name: str
+    model_type: TeiModelType
+    max_concurrent_requests: int
+    max_input_length: int
+    max_batch_tokens: int
+    max_batch_requests: int
+    max_client_batch_size: int
+    auto_truncate: bool
+    tokenization_workers: int
+    sha: str | None
+    docker_label: str | None
+
+
+class VectorList(RootModel[list[list[float]]]):
+    """A vector for each text."""
+
+
+class TokenStates(RootModel[list[list[list[float]]]]):
+    """For each text, a vector for each of its tokens."""
 
 
 class ModelList(Answer):

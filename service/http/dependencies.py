@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, TypeAlias
 
 from fastapi import Depends, Header, Request
+from pydantic import WithJsonSchema
 
 from engine.engine import AsyncEngine
 from engine.errors import InvalidInput
@@ -50,7 +51,9 @@ async def _record(request: Request) -> RequestRecord:
 async def _timeout_s(
     settings: Annotated[Settings, Depends(_settings)],
     x_request_timeout_ms: Annotated[
-        str | None, Header(description="Give up after so many milliseconds.")
+        str | None,
+        Header(description="Give up after so many milliseconds."),
+        WithJsonSchema({"type": "string", "pattern": "^[1-9][0-9]{0,11}$"}),
     ] = None,
 ) -> float:
     """The caller's deadline, never beyond the server's own."""

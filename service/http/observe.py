@@ -22,7 +22,7 @@ log = logging.getLogger("service.access")
 
 UNMATCHED = "unmatched"
 
-_QUIET = ("GET /health/live", "GET /health/ready", "GET /metrics")
+_QUIET = ("GET /health", "GET /health/live", "GET /health/ready", "GET /metrics")
 
 
 @dataclass(eq=False)

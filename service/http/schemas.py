@@ -5,9 +5,10 @@ Bounds that the engine knows (lengths, counts, dimensions) are checked there, on
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from engine.device import DTYPES
 from engine.types import Chunking as EngineChunking
@@ -20,6 +21,7 @@ from engine.types import (
     SentencePlan,
     Span,
     SpanPlan,
+    Truncate,
 )
 from service.benchmarks.plan import (
     DEFAULT_SUITE,
@@ -35,14 +37,36 @@ from service.benchmarks.suite import BenchmarkPlan
 from service.benchmarks.suites import SUITES
 from service.errors import InvalidField
 
-_TEXT_OR_IDS = [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]
+_TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
+_IDS: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
+_TEXTS: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": [_TEXT, _IDS]}}
 
 # Left to the engine: a union of lists would be tried branch by branch, with a baffling error.
 Input: TypeAlias = Annotated[
     Any,
-    WithJsonSchema({"anyOf": [*_TEXT_OR_IDS, {"type": "array", "items": {"anyOf": _TEXT_OR_IDS}}]}),
+    WithJsonSchema({"anyOf": [_TEXT, _IDS, _TEXTS]}),
 ]
+Text: TypeAlias = Annotated[str, WithJsonSchema(_TEXT)]
 EncodingFormat: TypeAlias = Literal["float", "base64"]
+
+
+_EXACT = 2**53  # beyond it, a float does not say which whole number was meant
+
+
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number, and some languages write 512 as 512.0."""
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < _EXACT
+    return int(value) if is_whole else value
+
+
+def _whole_number(least: int) -> WithJsonSchema:
+    """For the schema alone: the engine checks, once for all faces."""
+    return WithJsonSchema({"type": "integer", "minimum": least, "maximum": _EXACT - 1})
+
+
+AtLeastOne: TypeAlias = Annotated[int, BeforeValidator(_whole), _whole_number(1)]
+AtLeastZero: TypeAlias = Annotated[int, BeforeValidator(_whole), _whole_number(0)]
+Whole: TypeAlias = Annotated[int, BeforeValidator(_whole)]
 
 _DEFAULTS = EmbedOptions()
 _NULL = {"type": "null"}
@@ -68,7 +92,7 @@ class VectorFields(BaseModel):
     encoding_format: EncodingFormat = Field(
         "float", description="Numbers, or base64 of little-endian float32."
     )
-    dimensions: int | None = Field(
+    dimensions: AtLeastOne | None = Field(
         None, description="Keep the first so many numbers, then normalise."
     )
     prompt_name: str | None = Field(None, description="A prompt of the model's own.")
@@ -105,8 +129,8 @@ class EmbeddingsBody(VectorBody):
 class SpanBody(Body):
     """A half-open range of characters, which are Unicode code points."""
 
-    start: int
-    end: int
+    start: AtLeastZero
+    end: AtLeastZero
 
 
 ChunkingType: TypeAlias = Literal["none", "fixed", "sentences", "headings", "spans"]
@@ -115,14 +139,14 @@ ChunkingType: TypeAlias = Literal["none", "fixed", "sentences", "headings", "spa
 class ChunkingFields(BaseModel):
     """The sizes and forms of chunks; each type has some of them."""
 
-    tokens: int | None = Field(default=None, description="fixed: tokens of a chunk (256).")
-    overlap: int | None = Field(
+    tokens: AtLeastOne | None = Field(default=None, description="fixed: tokens of a chunk (256).")
+    overlap: AtLeastZero | None = Field(
         default=None, description="fixed: tokens shared with the one before (0)."
     )
-    min_tokens: int | None = Field(
+    min_tokens: AtLeastOne | None = Field(
         default=None, description="sentences: they are joined until there are so many tokens (1)."
     )
-    max_tokens: int | None = Field(
+    max_tokens: AtLeastOne | None = Field(
         default=None, description="sentences, headings: longer passages are cut (256, 512)."
     )
     format: HeadingFormat | None = Field(
@@ -181,7 +205,7 @@ _CHUNKING_FIELDS: dict[ChunkingType, tuple[str, ...]] = {
 class DocumentBody(VectorBody):
     """One document, however long."""
 
-    text: str
+    text: Text
     chunking: Chunking = Chunking()
 
     def chunk_plan(self) -> EngineChunking | None:
@@ -203,7 +227,7 @@ class DocumentQuery(VectorFields, ChunkingFields):
 
 
 class TokenizeBody(Body):
-    text: str
+    text: Text
     model: str | None = None
 
 
@@ -218,10 +242,10 @@ class PlanBody(Body):
 class DiagnosticsBody(Body):
     """What to measure of a text's attention; everything when nothing is named."""
 
-    text: str
+    text: Text
     model: str | None = None
-    layers: list[int] | None = None
-    heads: list[int] | None = None
+    layers: list[AtLeastZero] | None = None
+    heads: list[AtLeastZero] | None = None
     instruments: list[str] | None = None
 
 
@@ -230,7 +254,7 @@ class BenchmarkBody(Body):
 
     suite: Annotated[str, WithJsonSchema({"type": "string", "enum": list(SUITES)})] = DEFAULT_SUITE
     lengths: Annotated[
-        list[int] | None,
+        list[Whole] | None,
         WithJsonSchema(
             _some({"type": "integer", "minimum": 1, "maximum": MAX_LENGTH}, MAX_LENGTHS)
         ),
@@ -242,7 +266,7 @@ class BenchmarkBody(Body):
         list[str] | None,
         WithJsonSchema(_some({"type": "string", "enum": list(DTYPES)}, len(DTYPES))),
     ] = None
-    repeats: Annotated[int | None, WithJsonSchema(_number("integer", 1, MAX_REPEATS))] = None
+    repeats: Annotated[Whole | None, WithJsonSchema(_number("integer", 1, MAX_REPEATS))] = None
     seconds: Annotated[
         float | None, WithJsonSchema(_number("number", MIN_SECONDS, MAX_SECONDS))
     ] = None
@@ -260,3 +284,35 @@ class BenchmarkBody(Body):
             seconds=self.seconds,
             training=self.training,
         )
+
+
+class TokenStatesBody(Body):
+    """text-embeddings-inference's request for the state of every token, and `model`."""
+
+    inputs: Input
+    model: str | None = Field(None, description="One of GET /v1/models; the first when absent.")
+    truncate: bool | None = Field(None, description="Cut a text that is too long, not refuse it.")
+    truncation_direction: Literal["right", "left", "Right", "Left"] = "right"
+    prompt_name: str | None = Field(None, description="A prompt of the model's own.")
+
+    def options(self) -> EmbedOptions:
+        return EmbedOptions(
+            prompt_name=self.prompt_name, truncate=self._truncate(), normalize=False
+        )
+
+    def _truncate(self) -> Truncate:
+        if not self.truncate:
+            return "error"
+        return "start" if self.truncation_direction.lower() == "left" else "end"
+
+
+class EmbedBody(TokenStatesBody):
+    """text-embeddings-inference's request for one vector a text, and `model`."""
+
+    normalize: bool = _DEFAULTS.normalize
+    dimensions: AtLeastOne | None = Field(
+        None, description="Keep the first so many numbers, then normalise."
+    )
+
+    def options(self) -> EmbedOptions:
+        return replace(super().options(), normalize=self.normalize, dimensions=self.dimensions)
