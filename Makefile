@@ -29,8 +29,7 @@ check: $(VENV)/installed-dev ## what CI holds the code to, apart from tests; rew
 	$(PYTHON_BIN) -m mypy
 	tools/check_proto.sh $(VENV)
 	$(PYTHON_BIN) tools/check_dependencies.py
-	$(PYTHON_BIN) -m check_jsonschema --builtin-schema vendor.compose-spec deploy/compose*.yaml
-	$(PYTHON_BIN) deploy/grafana/build_dashboard.py --check
+	tools/check_deploy.sh $(VENV)
 
 format: $(VENV)/installed-dev ## rewrite the code the way `make check` wants it
 	$(PYTHON_BIN) -m ruff check --fix-only --quiet .

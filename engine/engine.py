@@ -34,7 +34,7 @@ from engine.diagnose import diagnosis_of, plan_diagnosis, readings_by_layer
 from engine.documents import DocumentStream
 from engine.errors import DeadlineExceeded, InvalidInput, LLNError, ModelNotFound
 from engine.model.embedding_model import DEFAULT_MODEL, EmbeddingModel, load_models
-from engine.observer import EngineObserver
+from engine.observer import EngineObserver, Served
 from engine.plan import Planner
 from engine.prepare import (
     Prepared,
@@ -211,7 +211,7 @@ class AsyncEngine:
         called on the event loop with what there is to tell on the way."""
         with self._counting_rejections():
             chosen = self._document_model(model, options)
-            prepared = await asyncio.to_thread(prepare_document, text, chosen, options, chunks)
+        (prepared,) = await self._read(lambda: [prepare_document(text, chosen, options, chunks)])
         return await self._run_document(chosen, prepared, options, timeout_s, on_event)
 
     def open_document(
@@ -295,12 +295,25 @@ class AsyncEngine:
             chosen = self._model(model)
             plan = BenchmarkPlan.checked(lengths, attentions, repeats, chosen, training=training)
         rows: list[BenchmarkRow] = []
-        async for step in self._in_turns(encoder_rows(plan), "benchmark", chosen, 0):
-            for row in step.value:
-                rows.append(row)
-                if progress is not None:
-                    progress(row)
+        async for row in self.measure(lambda _: encoder_rows(plan), model=model):
+            rows.append(row)
+            if progress is not None:
+                progress(row)
         return benchmark_result(chosen, rows)
+
+    async def measure(
+        self,
+        plan: Callable[[EmbeddingModel], Iterator[Sequence[Item]]],
+        *,
+        model: str | None = None,
+    ) -> AsyncIterator[Item]:
+        """The rows of a benchmark as they come. Other work runs in between its steps."""
+        with self._counting_rejections():
+            chosen = self._model(model)
+            steps = plan(chosen)
+        async for step in self._in_turns(steps, "benchmark", chosen, 0):
+            for row in step.value:
+                yield row
 
     async def claims(
         self,
@@ -345,8 +358,19 @@ class AsyncEngine:
         """Inputs a piece at a time, so that the device starts while later ones are tokenised."""
         for start in range(0, len(inputs), PIECE_TEXTS):
             piece = inputs[start : start + PIECE_TEXTS]
-            with self._counting_rejections():
-                yield await asyncio.to_thread(prepare, piece, model, options, first_index=start)
+            yield await self._read(partial(prepare, piece, model, options, first_index=start))
+
+    async def _read(self, texts_to_tokens: Callable[[], list[Prepared]]) -> list[Prepared]:
+        """Runs the tokenizer off the loop."""
+        started_at = time.perf_counter()
+        with self._counting_rejections():
+            texts = await asyncio.to_thread(texts_to_tokens)
+        self._observer.tokenised(
+            texts=len(texts),
+            tokens=sum(text.num_tokens for text in texts),
+            seconds=time.perf_counter() - started_at,
+        )
+        return texts
 
     def _document_model(self, name: str | None, options: EmbedOptions) -> EmbeddingModel:
         chosen = self._model(name)
@@ -378,6 +402,7 @@ class AsyncEngine:
             future.cancel()
         if on_event is not None and not order.sweep:
             _tell_at_once(document, result, options, on_event)
+        self._tell_served([document], [result])
         return document_embedding(document, result, options)
 
     async def _token_by_token(
@@ -416,6 +441,7 @@ class AsyncEngine:
             with _as_the_whole_deadline(timeout_s, started_at):
                 delivered = await asyncio.gather(*futures)
             self._learn_from(model, texts, delivered)
+            self._tell_served(texts, delivered)
             return texts, delivered
         except TimeoutError:  # before all of it was queued
             self._observer.rejected(reason=DeadlineExceeded.code)
@@ -500,6 +526,16 @@ class AsyncEngine:
                 actual=name,
             )
         return self._models[name]
+
+    def _tell_served(
+        self, texts: Sequence[Prepared], delivered: Sequence[Delivered[Vector]]
+    ) -> None:
+        self._observer.served(
+            [
+                Served(text.num_embedded, result.queue_s, result.compute_s, result.started_at)
+                for text, result in zip(texts, delivered, strict=True)
+            ]
+        )
 
     def _count_truncated(self, model: EmbeddingModel, texts: Sequence[Prepared]) -> None:
         for text in texts:

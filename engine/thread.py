@@ -78,6 +78,7 @@ class Delivered(NamedTuple, Generic[ValueT]):
     value: ValueT
     queue_s: float
     compute_s: float  # of the unit or units it ran in
+    started_at: float | None = None  # of the first, by time.monotonic(); None off the thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,7 +434,7 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         assert job.started_at is not None, "set with its first tile"
         self._end_sweep(job)
         self._token_rate.add(job.tokens, job.spent_s)
-        delivered = Delivered(value, job.started_at - job.enqueued_at, job.spent_s)
+        delivered = Delivered(value, job.started_at - job.enqueued_at, job.spent_s, job.started_at)
         return [Outcome(job, result=delivered, events=events)]
 
     def _end_sweep(self, job: Job) -> None:
@@ -473,7 +474,7 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         compute_s = time.monotonic() - started_at
         self._finish(unit, compute_s, failed=False)
         return [
-            Outcome(job, Delivered(value, started_at - job.enqueued_at, compute_s))
+            Outcome(job, Delivered(value, started_at - job.enqueued_at, compute_s, started_at))
             for job, value in zip(unit.jobs, values, strict=True)
         ]
 

@@ -14,6 +14,9 @@ from starlette.middleware.cors import CORSMiddleware
 
 from engine.engine import AsyncEngine
 from service.api_keys import ApiKeys
+from service.benchmarks.history import History
+from service.benchmarks.jobs import BenchmarkJobs
+from service.benchmarks.suites import SUITES
 from service.claims import ClaimsBook
 from service.grpc.server import grpc_server
 from service.http import (
@@ -36,7 +39,6 @@ from service.http.errors import install_error_handlers
 from service.http.headers import SecurityHeaders
 from service.http.incoming import Incoming
 from service.http.observe import Observe
-from service.jobs import BenchmarkJobs
 from service.metrics import Metrics
 from service.permits import Permits
 from service.settings import Settings
@@ -81,6 +83,7 @@ def create_app(
     app.state.permits = Permits(settings.max_open_requests)
     app.state.big_json = BigJson()
     app.state.draining = asyncio.Event()
+    app.state.server = None  # where HTTP listens, once it does
     for router in _ROUTERS:
         app.include_router(router)
     install_error_handlers(app, _routes())
@@ -139,14 +142,30 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         )
     async with state.engine as engine:
         state.metrics.start_models(engine.models.values())
-        state.jobs = BenchmarkJobs(engine)
+        state.metrics.start_suites(SUITES)
+        state.metrics.start_readiness(lambda: engine.ready and not state.draining.is_set())
+        device_type = next(iter(engine.models.values())).device.partition(":")[0]
+        state.metrics.start_limits(
+            queue_tokens=settings.engine.max_queue_tokens,
+            batch_tokens=settings.engine.batch_tokens_on(device_type),
+        )
+        history = await asyncio.to_thread(History, settings.benchmark_history)
+        state.jobs = BenchmarkJobs(engine, history, state.metrics)
         state.claims = ClaimsBook(engine)
         state.started_at = int(time.time())
-        rpc = grpc_server(engine, settings, state.metrics, state.keys, state.permits)
-        async with _held_until(state.draining, rpc):
+        rpc = grpc_server(
+            engine,
+            settings,
+            state.metrics,
+            state.jobs,
+            keys=state.keys,
+            permits=state.permits,
+            http=state.server,
+        )
+        # Those who watch a benchmark would keep the server from ending as long as it runs.
+        async with _held_until(state.draining, state.jobs), _held_until(state.draining, rpc):
             yield
         await state.claims.stop()
-        await state.jobs.stop()
         state.big_json.close()
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from engine.errors import LLNError
 from engine.idle_threads import let_idle_threads_sleep
-from engine.types import BenchmarkRow, Diagnosis, EmbedOptions, HeadValues, Plan, PositionScheme
+from engine.types import Diagnosis, EmbedOptions, HeadValues, Plan, PositionScheme
 from service.errors import PortInUse
 from service.logs import set_up_logs
 from service.settings import SettingsError, load_settings, setting_rows
@@ -138,9 +138,15 @@ def _add_adapt(commands: Any) -> None:
 
 def _add_bench(commands: Any) -> None:
     command = _command(commands, "bench", _bench, "measure this machine by length of text")
-    command.add_argument("--lengths", type=_numbers, default=[512, 2048, 8192], metavar="N,N,...")
-    command.add_argument("--attentions", type=_names, default=["softmax", "lln_diag"])
-    command.add_argument("--repeats", type=int, default=3)
+    command.add_argument("--suite", default="encoder", help="attention, encoder, serving, quality")
+    command.add_argument("--lengths", type=_numbers, metavar="N,N,...")
+    command.add_argument("--attentions", type=_names, metavar="NAME,NAME,...")
+    command.add_argument("--dtypes", type=_names, metavar="NAME,NAME,...")
+    command.add_argument("--repeats", type=int)
+    command.add_argument("--training", action="store_true", help="time a step of training")
+    command.add_argument("--seconds", type=float, help="of the serving suite: for each load")
+    command.add_argument("--server", metavar="URL", help="of the serving suite: what it loads")
+    command.add_argument("--out", type=Path, help="folder for the rows as JSON, CSV and a picture")
     _add_model(command)
     _add_json(command)
 
@@ -291,25 +297,9 @@ def _print_table(rows: Sequence[Sequence[str]]) -> None:
 
 
 def _bench(chosen: argparse.Namespace) -> None:
-    def show(row: BenchmarkRow) -> None:
-        if not chosen.json:
-            print(
-                f"{row.attention:<16}{row.tokens:>9}{row.seconds:>12.4f}{row.tokens_per_s:>14.0f}"
-            )
+    from service.benchmarks.shell import bench
 
-    if not chosen.json:
-        print(f"{'attention':<16}{'tokens':>9}{'seconds':>12}{'tokens/s':>14}")
-    result = _with_engine(
-        chosen.model,
-        lambda engine: engine.benchmark(
-            lengths=chosen.lengths,
-            attentions=chosen.attentions,
-            repeats=chosen.repeats,
-            progress=show,
-        ),
-    )
-    if chosen.json:
-        _print_json(asdict(result))
+    _with_engine(chosen.model, lambda engine: bench(engine, chosen))
 
 
 def _diagnose(chosen: argparse.Namespace) -> None:

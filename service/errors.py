@@ -68,6 +68,18 @@ class MethodNotAllowed(LLNError):
     code = "method_not_allowed"
 
 
+class NotAvailable(LLNError):
+    """This server cannot do what was asked for, though another may: an extra is not installed."""
+
+    code = "not_available"
+
+
+class StorageFailure(LLNError):
+    """What must be kept could not be written or read: the disk is full, or worse."""
+
+    code = "storage_failure"
+
+
 class PortInUse(Exception):
     """The server cannot listen where it should. No caller ever sees it; the message is one line."""
 
@@ -97,6 +109,8 @@ ERROR_TABLE: tuple[ErrorRow, ...] = (
     ErrorRow(BodyTimeout, 408, _BAD_REQUEST, StatusCode.DEADLINE_EXCEEDED),
     ErrorRow(QueueFull, 429, "rate_limit_error", StatusCode.RESOURCE_EXHAUSTED),
     ErrorRow(RequestCancelled, 499, "request_cancelled", StatusCode.CANCELLED),
+    ErrorRow(NotAvailable, 501, "server_error", StatusCode.UNIMPLEMENTED),
+    ErrorRow(StorageFailure, 503, "service_unavailable", StatusCode.UNAVAILABLE),
     ErrorRow(EngineUnavailable, 503, "service_unavailable", StatusCode.UNAVAILABLE),
     ErrorRow(InsufficientMemory, 507, "server_error", StatusCode.RESOURCE_EXHAUSTED),
     ErrorRow(DeadlineExceeded, 504, "timeout", StatusCode.DEADLINE_EXCEEDED),

@@ -94,11 +94,22 @@ class Settings(BaseSettings):
         default=(),
         description="Origins whose pages may call HTTP, separated by commas; * for any.",
     )
+    benchmark_history: str = Field(
+        "~/.cache/lln/benchmarks.sqlite",
+        description="File that keeps benchmark runs; :memory: forgets them with the process.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least serious log line written."
     )
     log_format: Literal["auto", "text", "json"] = Field(
         "auto", description="JSON lines or human text; auto is text on a terminal."
+    )
+    otlp_endpoint: str = Field(
+        "",
+        description="Where traces go by OTLP over gRPC, like http://host:4317; none if empty.",
+    )
+    trace_share: float = Field(
+        1.0, ge=0, le=1, description="Share of requests traced, where the caller has not decided."
     )
     engine: EngineConfig = Field(default_factory=EngineConfig)
 

@@ -24,6 +24,7 @@ from service.grpc.status import Context, status_on_error
 from service.metrics import OK, Metrics
 from service.permits import Permits
 from service.request_ids import HEADER, current_request_id, take_or_make
+from service.tracing import RequestSpan
 
 log = logging.getLogger("service.access")
 
@@ -111,12 +112,17 @@ class Calls:
     @asynccontextmanager
     async def _call(self, method: str, context: Context) -> AsyncIterator[None]:
         await _exchange_request_id(context)
+        tracing, header_of = self._metrics.tracing, _text_header(context)
         async with status_on_error(context):
-            with self._metrics.in_progress("grpc"), self._outcome(method):
+            with (
+                self._metrics.in_progress("grpc"),
+                tracing.request("grpc", header_of) as span,
+                self._outcome(method, span),
+            ):
                 yield
 
     @contextmanager
-    def _outcome(self, method: str) -> Iterator[None]:
+    def _outcome(self, method: str, span: RequestSpan) -> Iterator[None]:
         started, code = time.perf_counter(), OK
         try:
             yield
@@ -131,8 +137,13 @@ class Calls:
             self._metrics.request_finished(
                 protocol="grpc", method=method, code=code, seconds=seconds
             )
-            fields = {"method": method, "code": code, "seconds": round(seconds, 6)}
+            fields: dict[str, str | float] = {
+                "method": method,
+                "code": code,
+                "seconds": round(seconds, 6),
+            }
             log.log(_level(method, code), "request", extra={"fields": fields})
+            span.describe(method, fields)
 
 
 @asynccontextmanager
@@ -179,7 +190,17 @@ def _decoder(message: type[MessageT]) -> Callable[[bytes], MessageT | Undecodabl
     return decode
 
 
+def _text_header(context: Context) -> Callable[[str], str | None]:
+    metadata = dict(context.invocation_metadata() or ())
+
+    def get(name: str) -> str | None:
+        value = metadata.get(name)
+        return value if isinstance(value, str) else None  # bytes are for names in -bin
+
+    return get
+
+
 async def _exchange_request_id(context: Context) -> None:
-    request_id = take_or_make(_text(dict(context.invocation_metadata() or ()).get(HEADER)))
+    request_id = take_or_make(_text_header(context)(HEADER))
     current_request_id.set(request_id)  # each call runs in a task, so a context, of its own
     await context.send_initial_metadata(((HEADER, request_id),))

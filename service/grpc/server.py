@@ -12,6 +12,8 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from engine.engine import AsyncEngine
 from service.api_keys import ApiKeys
+from service.benchmarks.jobs import BenchmarkJobs
+from service.grpc.benchmarks import BenchmarksServicer
 from service.grpc.calls import Calls
 from service.grpc.diagnostics import DiagnosticsServicer
 from service.grpc.embeddings import EmbeddingsServicer
@@ -20,8 +22,9 @@ from service.grpc.listeners import Listeners
 from service.grpc.models import ModelsServicer
 from service.grpc.reflection import ReflectionServicer
 from service.grpc.tei import TeiEmbedServicer, TeiInfoServicer
+from service.load.client import Target
 from service.metrics import Metrics
-from service.pb.lln.v1 import diagnostics_pb2, embeddings_pb2, models_pb2
+from service.pb.lln.v1 import benchmarks_pb2, diagnostics_pb2, embeddings_pb2, models_pb2
 from service.pb.tei.v1 import tei_pb2
 from service.permits import Permits
 from service.settings import Settings
@@ -31,21 +34,30 @@ log = logging.getLogger(__name__)
 _EMBEDDINGS = embeddings_pb2.DESCRIPTOR.services_by_name["Embeddings"]
 _MODELS = models_pb2.DESCRIPTOR.services_by_name["Models"]
 _DIAGNOSTICS = diagnostics_pb2.DESCRIPTOR.services_by_name["Diagnostics"]
+_BENCHMARKS = benchmarks_pb2.DESCRIPTOR.services_by_name["Benchmarks"]
 _TEI_EMBED = tei_pb2.DESCRIPTOR.services_by_name["Embed"]
 _TEI_INFO = tei_pb2.DESCRIPTOR.services_by_name["Info"]
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 _REFLECTION = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
 
-_OURS = (_EMBEDDINGS, _MODELS, _DIAGNOSTICS, _TEI_EMBED, _TEI_INFO)
+_OURS = (_EMBEDDINGS, _MODELS, _DIAGNOSTICS, _BENCHMARKS, _TEI_EMBED, _TEI_INFO)
 _NAMES = tuple(service.full_name for service in (*_OURS, _HEALTH, _REFLECTION))
 
 
 @asynccontextmanager
 async def grpc_server(
-    engine: AsyncEngine, settings: Settings, metrics: Metrics, keys: ApiKeys, permits: Permits
+    engine: AsyncEngine,
+    settings: Settings,
+    metrics: Metrics,
+    jobs: BenchmarkJobs,
+    *,
+    keys: ApiKeys,
+    permits: Permits,
+    http: Target | None = None,
 ) -> AsyncIterator[str]:
     """Serves while the context is open, and gives the address that is listened on.
 
+    `http` is where the same process listens for HTTP, which the serving benchmark measures.
     Leaving it turns health off, refuses new calls and lets those in flight finish.
     """
     listeners = Listeners()
@@ -56,6 +68,7 @@ async def grpc_server(
         _DIAGNOSTICS: DiagnosticsServicer(engine, settings, metrics),
         _TEI_EMBED: TeiEmbedServicer(engine, settings, listeners),
         _TEI_INFO: TeiInfoServicer(engine, settings),
+        _BENCHMARKS: BenchmarksServicer(engine, jobs, http),
         _HEALTH: health,
         _REFLECTION: ReflectionServicer(_NAMES, listeners),
     }

@@ -143,36 +143,80 @@ class ErrorAnswer(Answer):
     error: ErrorDetail
 
 
-class BenchmarkRowValue(Answer):
-    attention: str
-    tokens: int
-    seconds: float
-    tokens_per_s: float
-    repeats: int
-    work: Literal["forward", "training"]
-    peak_bytes: int | None
-
-
 class BenchmarkAnswer(Answer):
+    """Rows have the columns of their suite, which GET /v1/benchmarks/suites lists."""
+
     object: Literal["benchmark"]
     id: str
-    state: Literal["queued", "running", "done", "failed"]
+    state: Literal["queued", "running", "done", "failed", "cancelled", "interrupted"]
     suite: str
+    model: str
     lengths: list[int]
     attentions: list[str]
+    dtypes: list[str]
     repeats: int
-    model: str
+    seconds: float
+    training: bool
     created_at: float
     started_at: float | None
     finished_at: float | None
-    rows: list[BenchmarkRowValue]
-    machine: dict[str, str] | None
+    num_rows: int
+    rows: list[dict[str, str | int | float]]
+    machine: dict[str, str]
     error: ErrorDetail | None
 
 
 class BenchmarkList(Answer):
     object: Literal["list"]
     data: list[BenchmarkAnswer]
+
+
+class MeasureValue(Answer):
+    name: str
+    unit: str
+    better: Literal["lower", "higher"]
+
+
+class SuiteValue(Answer):
+    name: str
+    about: str
+    fields: list[str]
+    lengths: list[int]
+    attentions: list[str]
+    known_attentions: list[str]
+    labels: list[str]
+    x: MeasureValue
+    measures: list[MeasureValue]
+
+
+class SuiteList(Answer):
+    object: Literal["list"]
+    data: list[SuiteValue]
+
+
+class Change(Answer):
+    """One figure in two runs; `ratio` is b's over a's, null where a's is 0."""
+
+    a: float
+    b: float
+    ratio: float | None
+    better: Literal["a", "b", "neither"]
+
+
+class ComparedRow(Answer):
+    key: dict[str, str | int | float]
+    measures: dict[str, Change]
+
+
+class ComparisonAnswer(Answer):
+    object: Literal["benchmark_comparison"]
+    suite: str
+    a: str
+    b: str
+    rows: list[ComparedRow]
+    only_in_a: list[dict[str, str | int | float]]
+    only_in_b: list[dict[str, str | int | float]]
+    machine: dict[str, tuple[str | None, str | None]]
 
 
 class ClaimItem(Answer):

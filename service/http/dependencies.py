@@ -9,9 +9,9 @@ from pydantic import WithJsonSchema
 
 from engine.engine import AsyncEngine
 from engine.errors import InvalidInput
+from service.benchmarks.jobs import BenchmarkJobs
 from service.claims import ClaimsBook
 from service.http.observe import RequestRecord
-from service.jobs import BenchmarkJobs
 from service.metrics import Metrics
 from service.settings import Settings
 

@@ -10,17 +10,31 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
+from engine.device import DTYPES
 from engine.types import Chunking as EngineChunking
 from engine.types import (
     ChunkPlan,
     EmbedOptions,
     HeadingFormat,
     HeadingPlan,
+    ModelInfo,
     SentencePlan,
     Span,
     SpanPlan,
     Truncate,
 )
+from service.benchmarks.plan import (
+    DEFAULT_SUITE,
+    MAX_ATTENTIONS,
+    MAX_LENGTH,
+    MAX_LENGTHS,
+    MAX_REPEATS,
+    MAX_SECONDS,
+    MIN_SECONDS,
+    checked_plan,
+)
+from service.benchmarks.suite import BenchmarkPlan
+from service.benchmarks.suites import SUITES
 from service.errors import InvalidField
 
 _TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
@@ -34,7 +48,6 @@ Input: TypeAlias = Annotated[
 ]
 Text: TypeAlias = Annotated[str, WithJsonSchema(_TEXT)]
 EncodingFormat: TypeAlias = Literal["float", "base64"]
-AttentionName: TypeAlias = Literal["softmax", "lln", "lln_diag", "block_diagonal"]
 
 
 _EXACT = 2**53  # beyond it, a float does not say which whole number was meant
@@ -57,6 +70,16 @@ BenchmarkLength: TypeAlias = Annotated[int, Field(ge=1, le=131_072), BeforeValid
 BenchmarkRepeats: TypeAlias = Annotated[int, Field(ge=1, le=20), BeforeValidator(_whole)]
 
 _DEFAULTS = EmbedOptions()
+_NULL = {"type": "null"}
+
+
+def _some(item: dict[str, Any], most: int) -> dict[str, Any]:
+    """A list, or null. For fields whose bounds are checked where both protocols pass."""
+    return {"anyOf": [{"type": "array", "items": item, "minItems": 1, "maxItems": most}, _NULL]}
+
+
+def _number(kind: str, least: float, most: float) -> dict[str, Any]:
+    return {"anyOf": [{"type": kind, "minimum": least, "maximum": most}, _NULL]}
 
 
 class Body(BaseModel):
@@ -228,15 +251,40 @@ class DiagnosticsBody(Body):
 
 
 class BenchmarkBody(Body):
-    """A benchmark of this machine."""
+    """A benchmark of this machine. Left out fields take the suite's own values."""
 
-    suite: Literal["encoder"] = "encoder"
-    lengths: list[BenchmarkLength] = Field(default=[512, 2048, 8192], min_length=1, max_length=12)
-    attentions: list[AttentionName] = Field(
-        default=["softmax", "lln_diag"], min_length=1, max_length=4
-    )
-    repeats: BenchmarkRepeats = 3
+    suite: Annotated[str, WithJsonSchema({"type": "string", "enum": list(SUITES)})] = DEFAULT_SUITE
+    lengths: Annotated[
+        list[int] | None,
+        WithJsonSchema(
+            _some({"type": "integer", "minimum": 1, "maximum": MAX_LENGTH}, MAX_LENGTHS)
+        ),
+    ] = None
+    attentions: Annotated[
+        list[str] | None, WithJsonSchema(_some({"type": "string"}, MAX_ATTENTIONS))
+    ] = None
+    dtypes: Annotated[
+        list[str] | None,
+        WithJsonSchema(_some({"type": "string", "enum": list(DTYPES)}, len(DTYPES))),
+    ] = None
+    repeats: Annotated[int | None, WithJsonSchema(_number("integer", 1, MAX_REPEATS))] = None
+    seconds: Annotated[
+        float | None, WithJsonSchema(_number("number", MIN_SECONDS, MAX_SECONDS))
+    ] = None
+    training: bool | None = None
     model: str | None = None
+
+    def plan(self, model: ModelInfo) -> BenchmarkPlan:
+        return checked_plan(
+            model,
+            suite=self.suite,
+            lengths=self.lengths,
+            attentions=self.attentions,
+            dtypes=self.dtypes,
+            repeats=self.repeats,
+            seconds=self.seconds,
+            training=self.training,
+        )
 
 
 class TokenStatesBody(Body):

@@ -107,7 +107,7 @@ async def test_one_wake_up_also_for_a_batch_run_again_singly() -> None:
             await first
             delivered = await asyncio.gather(*futures)
             assert len(wakeups) == 2
-    assert [value for value, _, _ in delivered] == [0, 1, 4, 9, 16]
+    assert [one.value for one in delivered] == [0, 1, 4, 9, 16]
 
 
 @on_loop

@@ -66,6 +66,7 @@ def _launch(folder: Path, settings: dict[str, str]) -> RunningServer:
         **settings,
     }
     log_path = folder / "server.log"
+    settings.setdefault("LLN_BENCHMARK_HISTORY", str(folder / "benchmarks.sqlite"))
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "service.cli", "serve"],
