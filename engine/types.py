@@ -13,6 +13,7 @@ Vector: TypeAlias = NDArray[np.float32]
 TextInput: TypeAlias = str | Sequence[int]
 Truncate: TypeAlias = Literal["error", "start", "end"]
 Attention: TypeAlias = Literal["softmax", "lln", "lln_diag", "block_diagonal"]
+Mode: TypeAlias = Literal["auto", "exact", "sampled"]
 
 
 class Span(NamedTuple):

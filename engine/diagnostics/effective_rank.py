@@ -1,0 +1,164 @@
+"""The effective rank of a head's attention matrix, its singular values and its norm.
+
+The value is the participation ratio (sum s^2)^2 / sum s^4 of the squared singular values: N for the
+identity, 1 where all rows are alike. Beside are read |P|_F, the leading singular values and the
+stable rank |P|_F^2 / s_1^2; and, where all singular values are known, the entropy rank
+exp(H(s / sum s)).
+
+- LLN: QR of pi and of kappa^T, then the D x D singular values: exact, linear.
+- Short texts: the dense singular values.
+- Otherwise |P|_F^2 from the rows' collisions, sum s^4 = |P^T P|_F^2 as a mean over random vectors
+  with its standard error, and the leading singular values by subspace iteration, each within its
+  residual.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine.diagnostics.base import Instrument, Quantity, Reading
+from engine.diagnostics.factors import Factors
+from engine.diagnostics.heads import Heads
+from engine.diagnostics.lapack import one_thread
+from engine.diagnostics.rows import HeadRows
+from engine.diagnostics.statistics import error_floats, floats, mean_of
+from engine.diagnostics.work import Work
+
+NUM_SINGULAR_VALUES = 8
+_PROBES = 16
+_PASSES = 4
+
+
+def measure_effective_rank(heads: Heads) -> Work[Reading]:
+    if heads.view.attention == "lln":
+        factors = yield from heads.factors()
+        return _exactly(_lln_singular_values(factors), "exact: QR of pi and kappa", "N D^2")
+    if heads.num_tokens <= heads.effort.max_dense_tokens:
+        values = yield from _dense_singular_values(heads)
+        return _exactly(values, "exact: singular values of the N x N matrix", "N^3")
+    return (yield from _sketched(heads))
+
+
+def _lln_singular_values(factors: Factors) -> Tensor:
+    with one_thread():
+        left = torch.linalg.qr(factors.pi, mode="r").R
+        right = torch.linalg.qr(factors.kappa.mT, mode="r").R
+        values: Tensor = torch.linalg.svdvals(left @ right.mT)
+    return values
+
+
+def _dense_singular_values(heads: Heads) -> Work[Tensor]:
+    factors = (yield from heads.factors()) if heads.view.has_channels else None
+    rows = torch.arange(heads.num_tokens, device=heads.view.q.device)
+    reader = HeadRows(heads.view, factors, heads.blocks)
+    yield
+    with one_thread():
+        values: Tensor = torch.linalg.svdvals(reader.full(rows))
+    return values
+
+
+def _exactly(values: Tensor, method: str, cost: str) -> Reading:
+    """From all singular values: [H, n]."""
+    squares = values.square()
+    norm = squares.sum(1)
+    shares = values / values.sum(1, keepdim=True)
+    leading = torch.nn.functional.pad(values, (0, NUM_SINGULAR_VALUES))[:, :NUM_SINGULAR_VALUES]
+    return Reading(
+        values=floats(norm.square() / squares.square().sum(1)),
+        error=None,
+        method=method,
+        unit=EFFECTIVE_RANK.unit,
+        cost=cost,
+        beside={
+            "frobenius_norm": _beside(norm.sqrt(), "dimensionless"),
+            "singular_values": _beside(leading, "dimensionless"),
+            "stable_rank": _beside(norm / squares[:, 0]),
+            "entropy_rank": _beside(torch.special.entr(shares).sum(1).exp()),
+        },
+    )
+
+
+def _sketched(heads: Heads) -> Work[Reading]:
+    collisions = yield from heads.collisions()
+    mean = mean_of(collisions, heads.num_tokens)
+    norm = mean.values * heads.num_tokens  # [H] |P|_F^2
+    norm_error = torch.zeros_like(norm) if mean.error is None else mean.error * heads.num_tokens
+    probes = _random_signs(heads)
+    image = yield from _gram(heads, probes)  # P^T P probes
+    fourth = image.square().sum(1)  # [H, probes], each with mean sum s^4
+    quartic = fourth.mean(1)
+    quartic_error = fourth.std(1) / _PROBES**0.5
+    rank = norm.square() / quartic
+    error = rank * torch.hypot(quartic_error / quartic, 2 * norm_error / norm)
+    values, residuals = yield from _leading(heads, image)
+    top = values[:, 0].square()
+    return Reading(
+        values=floats(rank),
+        error=floats(error),
+        method=f"|P|_F over |P^T P|_F, the latter from {_PROBES} random vectors; standard error",
+        unit=EFFECTIVE_RANK.unit,
+        cost=f"{_PROBES * _PASSES} P v",
+        beside={
+            "frobenius_norm": Quantity(
+                values=floats(norm.sqrt()),
+                unit="dimensionless",
+                error=error_floats(None if mean.error is None else norm_error / (2 * norm.sqrt())),
+            ),
+            "singular_values": _beside(values, "dimensionless", residuals),
+            "stable_rank": _beside(
+                norm / top,
+                error=torch.hypot(
+                    norm_error / top, 2 * norm / top * residuals[:, 0] / values[:, 0]
+                ),
+            ),
+        },
+    )
+
+
+def _random_signs(heads: Heads) -> Tensor:
+    generator = torch.Generator().manual_seed(heads.effort.seed)
+    signs = torch.randint(0, 2, (heads.num_tokens, _PROBES), generator=generator).double() * 2 - 1
+    return signs.to(heads.view.q.device).expand(heads.num_heads, -1, -1).contiguous()
+
+
+def _gram(heads: Heads, vectors: Tensor) -> Work[Tensor]:
+    """P^T P V."""
+    operator = yield from heads.operator()
+    image = yield from operator(vectors)
+    return (yield from operator.transposed(image))
+
+
+def _leading(heads: Heads, start: Tensor) -> Work[tuple[Tensor, Tensor]]:
+    """Singular values by subspace iteration, and how far each may be off: [H, 8] twice.
+
+    Some eigenvalue of P^T P lies within the residual r of each Ritz value t; so some singular value
+    lies within r / sqrt(t) of sqrt(t).
+    """
+    basis = torch.linalg.qr(start).Q
+    for _ in range(_PASSES):
+        image = yield from _gram(heads, basis)
+        projection = basis.mT @ image
+        squares, turn = torch.linalg.eigh((projection + projection.mT) / 2)
+        residual = (image @ turn - (basis @ turn) * squares.unsqueeze(1)).norm(dim=1)
+        basis = torch.linalg.qr(image).Q
+    values = squares.clamp_min(0.0).sqrt().flip(1)[:, :NUM_SINGULAR_VALUES]
+    off = residual.flip(1)[:, :NUM_SINGULAR_VALUES] / values.clamp_min(
+        torch.finfo(values.dtype).eps
+    )
+    return values, off
+
+
+def _beside(values: Tensor, unit: str = "tokens", error: Tensor | None = None) -> Quantity:
+    return Quantity(values=floats(values), unit=unit, error=error_floats(error))
+
+
+EFFECTIVE_RANK = Instrument(
+    name="effective_rank",
+    unit="tokens",
+    description="participation ratio of the squared singular values; 1 where all rows are alike. "
+    "Beside: Frobenius norm, leading singular values, stable rank and, where all singular values "
+    "are known, entropy rank.",
+    measure=measure_effective_rank,
+    max_softmax_tokens=4_096,
+)
