@@ -12,7 +12,8 @@ from typing import Literal, Self, TypeVar
 from engine.answers import document_embedding, embedding, tokenization
 from engine.benchmark import BenchmarkPlan, benchmark_result, encoder_rows
 from engine.config import EngineConfig
-from engine.diagnose import diagnosis_of, plan_diagnosis, readings_by_layer
+from engine.diagnose import diagnosis_of, readings_in_slices
+from engine.diagnosis_plan import fit_plan, plan_diagnosis
 from engine.errors import DeadlineExceeded, LLNError, ModelNotFound
 from engine.model.embedding_model import DEFAULT_MODEL, EmbeddingModel, load_models
 from engine.observer import EngineObserver
@@ -169,15 +170,17 @@ class AsyncEngine:
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
         instruments: Sequence[str] | None = None,
+        mode: str = "auto",
         timeout_s: float | None = None,
     ) -> Diagnosis:
-        """What every head does with this text. Embeddings run in between its layers."""
+        """What every head and layer does with this text. Embeddings run between its steps."""
         with self._counting_rejections():
             chosen = self._model(model)
-            plan = plan_diagnosis(chosen, layers, heads, instruments)
+            asked = plan_diagnosis(chosen, layers, heads, instruments, mode)
             prepared = await asyncio.to_thread(prepare_document, text, chosen, _DEFAULTS, None)
+            plan = fit_plan(asked, chosen, prepared.num_embedded, self.config)
         steps = self._in_turns(
-            readings_by_layer(chosen, prepared, plan), "diagnosis", chosen, prepared.num_embedded
+            readings_in_slices(chosen, prepared, plan), "diagnosis", chosen, prepared.num_embedded
         )
         async with _deadline(timeout_s):
             done = [step async for step in steps]

@@ -12,7 +12,7 @@ import torch
 from engine.diagnostics.base import Effort, Floats, Instrument, Quantity, Reading
 from engine.diagnostics.heads import Heads
 from engine.diagnostics.view import HeadView
-from engine.diagnostics.work import T, Work
+from engine.diagnostics.work import Work
 
 _TOKENS_A_GROUP = 32_768
 """Heads times tokens whose instruments share what they hold in memory."""
@@ -21,25 +21,6 @@ _TOKENS_A_GROUP = 32_768
 class TimedReading(NamedTuple):
     reading: Reading
     compute_s: float
-
-
-class _Stopwatch:
-    """The time that one piece of work took by itself, whatever ran between its steps."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def over(self, work: Work[T]) -> Work[T]:
-        while True:
-            started_at = perf_counter()
-            try:
-                next(work)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            finally:
-                self.seconds += perf_counter() - started_at
-            yield
 
 
 @torch.no_grad()
@@ -52,17 +33,25 @@ def read_heads(
         heads = Heads(view.only(group), effort)
         for one in instruments:
             if not one.compares_heads:
-                parts[one.name].append((yield from _timed(one, heads)))
+                parts[one.name].append((yield from timed(one.measure(heads))))
     for one in instruments:
         if one.compares_heads:
-            parts[one.name].append((yield from _timed(one, Heads(view, effort))))
+            parts[one.name].append((yield from timed(one.measure(Heads(view, effort)))))
     return {name: _joined(found) for name, found in parts.items()}
 
 
-def _timed(instrument: Instrument, heads: Heads) -> Work[TimedReading]:
-    stopwatch = _Stopwatch()
-    reading = yield from stopwatch.over(instrument.measure(heads))
-    return TimedReading(reading, stopwatch.seconds)
+def timed(work: Work[Reading]) -> Work[TimedReading]:
+    """The reading with the time that its work took, whatever ran between its steps."""
+    seconds = 0.0
+    while True:
+        started_at = perf_counter()
+        try:
+            next(work)
+        except StopIteration as end:
+            reading: Reading = end.value
+            return TimedReading(reading, seconds + perf_counter() - started_at)
+        seconds += perf_counter() - started_at
+        yield
 
 
 def _head_groups(view: HeadView) -> Iterator[list[int]]:
