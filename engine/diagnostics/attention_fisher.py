@@ -20,10 +20,9 @@ from engine.diagnostics.statistics import error_floats, floats, mean_of
 from engine.diagnostics.work import Work
 
 NUM_EIGENVALUES = 2
-_SPECTRUM_ROWS = 16
+_SPECTRUM_ROWS = 8
 _MAX_STEPS = 60
 _PRECISION = 1e-13
-_SMALLEST = torch.finfo(torch.float64).tiny
 
 
 def measure_attention_fisher(heads: Heads) -> Work[Reading]:
@@ -91,10 +90,7 @@ def _root_between(a: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     for _ in range(_MAX_STEPS):
         step = (high - low) * at_low / (at_low - at_high)
         middle = (low + step.nan_to_num(0.0)).clamp(low, high)
-        difference = a - middle.unsqueeze(-1)
-        # Where the neighbours are equal the root is at the pole; any finite term will do.
-        difference = torch.where(difference == 0, width.unsqueeze(-1) + _SMALLEST, difference)
-        excess = (squares / difference).sum(-1) - 1
+        excess = (squares / (a - middle.unsqueeze(-1))).sum(-1) - 1
         at_middle = excess * (upper - middle) * (middle - lower)
         is_above = at_middle > 0
         # The end that stays counts for half, or it would stay for ever.
@@ -103,7 +99,7 @@ def _root_between(a: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         low, high = torch.where(is_above, low, middle), torch.where(is_above, middle, high)
         if bool((step.nan_to_num(0.0).minimum(high - low) <= _PRECISION * upper).all()):
             break
-    return middle
+    return torch.where(width > 0, middle, upper)  # equal neighbours have their root at the pole
 
 
 ATTENTION_FISHER = Instrument(

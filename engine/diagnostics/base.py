@@ -29,13 +29,13 @@ class Effort:
     max_exact_tokens: int = 1_024
     """In "auto", rows of longer texts are sampled wherever all of them would cost N x N."""
 
-    sampled_rows: int = 128
+    sampled_rows: int = 64
     """So many rows, of all that there are."""
 
     max_dense_tokens: int = 128
     """Spectra of texts up to here are read off the dense matrix; longer ones are iterated."""
 
-    tolerance: float = 5e-3
+    tolerance: float = 0.02
     """Iteration stops when the stated error of |lambda_2|, which is cautious, is below this."""
 
     max_basis: int = 384

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from engine.diagnostics.view import HeadView
 
-TILE_BYTES = 8 * 2**20
+TILE_BYTES = 2**20
 _FLOAT64_BYTES = 8
 
 

@@ -27,7 +27,7 @@ from engine.diagnostics.work import Work
 
 NUM_SINGULAR_VALUES = 8
 _PROBES = 16
-_PASSES = 4
+_PASSES = 3
 
 
 def measure_effective_rank(heads: Heads) -> Work[Reading]:

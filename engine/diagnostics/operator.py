@@ -70,10 +70,13 @@ class AttentionOperator:
 
     def _diag(self, vectors: Tensor) -> Work[Tensor]:
         assert self._blocks is not None, "Diag has blocks"
+        width = self._blocks.width
         out = torch.empty_like(vectors)
+        of_sinks = vectors[:, self._blocks.sinks].unsqueeze(1)  # [H, 1, sinks, columns]
         for blocks, weights in self._diag_tiles():
-            seen = vectors[:, self._blocks.keys[blocks]]  # [H, blocks, keys, columns]
-            out[:, self._blocks.tokens(blocks)] = self._blocks.flat(weights @ seen, blocks)
+            arriving = weights[..., :width] @ self._blocks.rows(vectors, blocks)
+            arriving += weights[..., width:] @ of_sinks
+            out[:, self._blocks.tokens(blocks)] = self._blocks.flat(arriving, blocks)
             yield
         return out
 

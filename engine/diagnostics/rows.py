@@ -18,7 +18,7 @@ from engine.diagnostics.statistics import RowStatistics, log_of, row_statistics
 from engine.diagnostics.view import HeadView
 from engine.diagnostics.work import Work
 
-TILE_BYTES = 4 * 2**20
+TILE_BYTES = 2**20
 _MIN_ROWS = 4  # a tile of fewer would read all keys for next to nothing
 _FLOAT64_BYTES = 8
 

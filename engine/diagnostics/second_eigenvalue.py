@@ -57,11 +57,17 @@ def second_moduli(heads: Heads) -> Work[SecondModuli]:
             break
     moduli = ritz.values.abs().gather(1, largest.unsqueeze(1)).squeeze(1)
     found = SecondModuli(moduli, errors)
-    if heads.blocks is None or bool((errors <= tolerance).all()):
+    unsettled = (errors > tolerance).nonzero().flatten().tolist()
+    if heads.blocks is None or not unsettled:
         return found
     order = ritz.values.abs().argsort(dim=1, descending=True)
     vectors = iteration.span(ritz, order, _REFINED_WIDTH)
-    return (yield from _refined(heads, found, vectors))
+    for head in unsettled:
+        one = slice(head, head + 1)
+        alone = Heads(heads.view.only([head]), heads.effort)
+        coarse = SecondModuli(moduli[one], errors[one])
+        moduli[one], errors[one] = yield from _refined(alone, coarse, vectors[one])
+    return found
 
 
 def _refined(heads: Heads, found: SecondModuli, vectors: Tensor) -> Work[SecondModuli]:

@@ -32,13 +32,13 @@ _STATE_ROWS = 32
 def measure_weight_fisher(heads: Heads) -> Work[Reading]:
     view = heads.view
     assert view.x is not None, "named in needs"
-    x = view.x.double().expand(heads.num_heads, -1, -1)
+    x = view.x.double().unsqueeze(0)  # the same for every head
     q, k = (part.double().transpose(0, 1) for part in (view.q, view.k))
     by_row = view.attention == "softmax" and not heads.reads_all_rows
     mean_k, spread_k = yield from _spread(heads, k, None if not by_row else _STATE_ROWS)
     few = None if heads.reads_all_rows else _STATE_ROWS
     mean_x, spread_x = yield from _spread(heads, x, few)
-    gram_x, gram_q = x[:1].mT @ x[:1], q.mT @ q
+    gram_x, gram_q = x.mT @ x, q.mT @ q
     trace_q = _times(mean_of(spread_k, heads.num_tokens), _trace(gram_x) / view.head_size)
     trace_k = _times(mean_of(spread_x, heads.num_tokens), _trace(gram_q) / view.head_size)
     beside = {
@@ -72,7 +72,7 @@ def _spread(heads: Heads, points: Tensor, num_rows: int | None) -> Work[tuple[Te
     together = torch.cat([points, points.square().sum(-1, keepdim=True)], dim=-1)
     if num_rows is None:
         operator = yield from heads.operator()
-        reached = yield from operator(together)
+        reached = yield from operator(together.expand(heads.num_heads, -1, -1))
     else:
         reached = yield from _of_rows(heads, together, num_rows)
     mean = reached[..., :-1]
@@ -86,9 +86,16 @@ def _of_rows(heads: Heads, values: Tensor, count: int) -> Work[Tensor]:
     rows = choose_rows(heads.view, count, heads.effort.seed)
     found = []
     for tile in row_tiles(heads.view, len(rows)):
-        found.append(reader.full(rows[tile]) @ values)
+        matrix = reader.full(rows[tile])
+        found.append(matrix @ values if len(values) > 1 else _of_all(matrix, values[0]))
         yield
     return torch.cat(found, dim=1)
+
+
+def _of_all(matrix: Tensor, values: Tensor) -> Tensor:
+    """One product for all heads, which copies `values` for none of them."""
+    product: Tensor = (matrix.flatten(0, 1) @ values).unflatten(0, matrix.shape[:2])  # type: ignore[no-untyped-call]
+    return product
 
 
 def _covariance(points: Tensor, means: Tensor, reached: Tensor) -> Tensor:
