@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import Literal, Self, TypeAlias, TypeVar
 
-from engine.answers import document_embedding, embedding, tokenization
+from engine.answers import (
+    chunks_from,
+    document_embedding,
+    document_event,
+    embedding,
+    tokenization,
+)
 from engine.benchmark import BenchmarkPlan, benchmark_result, encoder_rows
 from engine.config import EngineConfig
-from engine.diagnose import diagnosis_of, readings_in_slices
+from engine.diagnose import LayerReadings, diagnosis_of, readings_in_slices
 from engine.diagnosis_plan import fit_plan, plan_diagnosis
+from engine.drift import DriftSampler, drift_plan, tell_drift
 from engine.errors import DeadlineExceeded, LLNError, ModelNotFound
 from engine.model.embedding_model import DEFAULT_MODEL, EmbeddingModel, load_models
+from engine.model.tiles import can_tile
 from engine.observer import EngineObserver
 from engine.prepare import (
     Prepared,
@@ -27,20 +36,26 @@ from engine.prepare import (
 )
 from engine.runner import run_batch
 from engine.scheduler import Scheduler
-from engine.thread import Delivered, DeviceThread
+from engine.sweep import Sweep, SweepEvent
+from engine.thread import Delivered, DeviceThread, Order
 from engine.types import (
     BenchmarkResult,
     BenchmarkRow,
     ChunkPlan,
+    ChunksReady,
     Diagnosis,
     DocumentEmbedding,
+    DocumentEvent,
     Embedding,
     EmbedOptions,
     ModelInfo,
+    Progress,
     TextInput,
     Tokenization,
     Vector,
 )
+
+logger = logging.getLogger(__name__)
 
 _DEFAULTS = EmbedOptions()
 _CONFIG = EngineConfig()
@@ -48,6 +63,7 @@ _CANARY = "A short text, to see that the model answers."
 PIECE_TEXTS = 64
 """Texts tokenised together: few enough that the device starts while the next ones are read."""
 
+OnDocumentEvent: TypeAlias = Callable[[DocumentEvent], None]
 Item = TypeVar("Item")
 
 
@@ -67,8 +83,13 @@ class AsyncEngine:
         self._models = {model.name: model for model in models}
         self._default = models[0]
         self._canary_ran = False
+        self._drift = DriftSampler(config)
+        self._drift_tasks: set[asyncio.Task[None]] = set()
         self._thread = DeviceThread[Prepared, Vector](
-            run=self._run, scheduler=_scheduler(models, config), observer=self._observer
+            run=self._run,
+            sweep=self._sweep,
+            scheduler=_scheduler(models, config),
+            observer=self._observer,
         )
 
     @classmethod
@@ -99,6 +120,8 @@ class AsyncEngine:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        for task in self._drift_tasks:
+            task.cancel()
         await self._thread.stop(self.config.drain_timeout_s)
 
     @property
@@ -145,15 +168,16 @@ class AsyncEngine:
         chunks: ChunkPlan | None = None,
         options: EmbedOptions = _DEFAULTS,
         timeout_s: float | None = None,
+        on_event: OnDocumentEvent | None = None,
     ) -> DocumentEmbedding:
-        """One vector for the whole document, and one for each of its late chunks."""
+        """One vector for the whole document, and one for each of its late chunks. `on_event` is
+        called on the event loop with what there is to tell on the way."""
         with self._counting_rejections():
             chosen = self._model(model)
             check_options(options, chosen)
             check_pools(chosen)
-        pieces = self._prepared_document(text, chosen, options, chunks)
-        (prepared,), (result,) = await self._run_texts(chosen, pieces, timeout_s)
-        return document_embedding(prepared, result, options)
+            prepared = await asyncio.to_thread(prepare_document, text, chosen, options, chunks)
+        return await self._run_document(chosen, prepared, options, timeout_s, on_event)
 
     async def tokenize(self, text: str, *, model: str | None = None) -> Tokenization:
         """The text's tokens and the characters each stands for."""
@@ -216,11 +240,29 @@ class AsyncEngine:
             with self._counting_rejections():
                 yield await asyncio.to_thread(prepare, piece, model, options, first_index=start)
 
-    async def _prepared_document(
-        self, text: str, model: EmbeddingModel, options: EmbedOptions, chunks: ChunkPlan | None
-    ) -> AsyncIterator[list[Prepared]]:
-        with self._counting_rejections():
-            yield [await asyncio.to_thread(prepare_document, text, model, options, chunks)]
+    async def _run_document(
+        self,
+        model: EmbeddingModel,
+        document: Prepared,
+        options: EmbedOptions,
+        timeout_s: float | None,
+        on_event: OnDocumentEvent | None,
+    ) -> DocumentEmbedding:
+        def tell(event: SweepEvent) -> None:
+            assert on_event is not None, "nobody asked for events"
+            on_event(document_event(document, event, options))
+
+        order = self._order(model, document, tell if on_event is not None else None)
+        (future,) = self._thread.submit_all(model.name, [order], timeout_s)
+        self._count_truncated(model, [document])
+        try:
+            result = await future
+        finally:
+            future.cancel()
+        self._sample_drift(model, [document])
+        if on_event is not None and not order.sweep:
+            _tell_at_once(document, result, options, on_event)
+        return document_embedding(document, result, options)
 
     async def _run_texts(
         self,
@@ -235,18 +277,44 @@ class AsyncEngine:
         try:
             async for piece in pieces:
                 texts += piece
-                jobs = [(text, text.num_embedded) for text in piece]
-                futures += self._thread.submit_all(model.name, jobs, timeout_s)
+                orders = [self._order(model, text) for text in piece]
+                futures += self._thread.submit_all(model.name, orders, timeout_s)
                 self._count_truncated(model, piece)
-            return texts, await asyncio.gather(*futures)
+            delivered = await asyncio.gather(*futures)
         finally:
             for future in futures:
                 future.cancel()
+        self._sample_drift(model, texts)
+        return texts, delivered
+
+    def _sample_drift(self, model: EmbeddingModel, texts: Sequence[Prepared]) -> None:
+        """Read one of these texts later, if its turn has come. Nobody waits for that."""
+        text = self._drift.choose(texts)
+        if text is not None:
+            task = asyncio.create_task(self._read_drift(model, text))
+            self._drift_tasks.add(task)
+            task.add_done_callback(self._drift_tasks.discard)
+
+    async def _read_drift(self, model: EmbeddingModel, text: Prepared) -> None:
+        plan = drift_plan(model)
+        try:
+            if plan is None:
+                return
+            layers: list[LayerReadings] = []
+            steps = readings_in_slices(model, text, plan)
+            async for step in self._in_turns(steps, "drift", model, text.num_embedded):
+                layers += step.value
+                self._drift.spend(step.compute_s)
+            tell_drift(self._observer, model.name, plan, layers)
+        except LLNError as error:
+            logger.info("a sample for drift was given up: %s", error)
+        finally:
+            self._drift.done()
 
     async def _in_turns(
         self,
         steps: Iterator[Item],
-        kind: Literal["diagnosis", "benchmark"],
+        kind: Literal["diagnosis", "benchmark", "drift"],
         model: EmbeddingModel,
         tokens: int,
     ) -> AsyncIterator[Delivered[Item]]:
@@ -261,6 +329,22 @@ class AsyncEngine:
 
     def _run(self, model: str, texts: Sequence[Prepared]) -> list[Vector]:
         return run_batch(self._models[model], texts)
+
+    def _sweep(self, model: str, text: Prepared) -> Sweep:
+        return Sweep(self._models[model], text)
+
+    def _order(
+        self,
+        model: EmbeddingModel,
+        text: Prepared,
+        on_event: Callable[[SweepEvent], None] | None = None,
+    ) -> Order[Prepared]:
+        return Order(
+            payload=text,
+            tokens=text.num_embedded,
+            sweep=is_swept(model, text.num_embedded),
+            on_event=on_event,
+        )
 
     def _model(self, name: str | None) -> EmbeddingModel:
         if name is None:
@@ -296,6 +380,25 @@ def _scheduler(models: Sequence[EmbeddingModel], config: EngineConfig) -> Schedu
         max_batch_sequences=config.max_batch_sequences,
         max_queue_tokens=config.max_queue_tokens,
     )
+
+
+def is_swept(model: EmbeddingModel, num_tokens: int) -> bool:
+    """Whether a text of this length is read tile by tile."""
+    sweeps_from = model.config.sweep_tokens_on(model.encoder.device.type)
+    return num_tokens >= sweeps_from and can_tile(model.encoder)
+
+
+def _tell_at_once(
+    document: Prepared,
+    result: Delivered[Vector],
+    options: EmbedOptions,
+    on_event: OnDocumentEvent,
+) -> None:
+    """What a document's events are where it is done in one go."""
+    if chunks := chunks_from(document, 0, result.value[1:], options):
+        on_event(ChunksReady(chunks=chunks))
+    total = document.num_embedded
+    on_event(Progress(tokens_done=total, tokens_total=total, seconds_left=0.0))
 
 
 @asynccontextmanager

@@ -16,8 +16,10 @@ from engine.model.attention import (
     SoftmaxAttention,
 )
 from engine.model.embedding_model import EmbeddingModel
+from engine.model.encoder import Encoder
 from engine.model.linear import dense_weight
 from engine.model.positions import lengths_of_rows, positions_in_sequences
+from engine.model.tiles import Projections, TiledPass, can_tile
 from engine.prepare import Prepared
 from engine.runner import pack
 
@@ -37,6 +39,28 @@ class LayerStep:
 def layer_steps(model: EmbeddingModel, text: Prepared) -> Iterator[LayerStep | None]:
     """The layers in their order, and None wherever others may have a turn."""
     encoder = model.encoder
+    limit = model.config.sweep_tokens_on(encoder.device.type)
+    tiled = can_tile(encoder) and text.num_embedded >= limit
+    return _tile_by_tile(encoder, text) if tiled else _at_once(encoder, text)
+
+
+def _tile_by_tile(encoder: Encoder, text: Prepared) -> Iterator[LayerStep | None]:
+    tiles = TiledPass(encoder, text.ids, keep_projections=True)
+    before: Tensor | None = None
+    seen: Projections | None = None
+    while not tiles.is_done:
+        visit = tiles.visit()
+        if visit.rows.end < text.num_embedded:
+            yield None
+            continue
+        if before is not None and seen is not None:
+            yield LayerStep(index=visit.layer, before=before, after=tiles.states, **seen._asdict())
+        if not tiles.is_done:
+            assert tiles.projections is not None, "kept"
+            before, seen = tiles.states.clone(), tiles.projections.copied()
+
+
+def _at_once(encoder: Encoder, text: Prepared) -> Iterator[LayerStep | None]:
     ids, bounds = pack([text], encoder.device)
     positions = positions_in_sequences(bounds, encoder.device)
     lengths = lengths_of_rows(bounds, encoder.device) if encoder.reads_lengths else 0

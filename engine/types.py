@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 Vector: TypeAlias = NDArray[np.float32]
 TextInput: TypeAlias = str | Sequence[int]
 Truncate: TypeAlias = Literal["error", "start", "end"]
+Priority: TypeAlias = Literal["normal", "background"]
 Attention: TypeAlias = Literal["softmax", "lln", "lln_diag", "block_diagonal"]
 Mode: TypeAlias = Literal["auto", "exact", "sampled"]
 """Of a diagnosis: what would cost N x N is exact while that is cheap, always, or sampled."""
@@ -93,6 +94,28 @@ class DocumentEmbedding:
     @property
     def tokens(self) -> int:
         return self.accounting.tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a document is. Each says at least as much as the one before."""
+
+    tokens_done: int
+    """The work done, in tokens that went through the whole model."""
+
+    tokens_total: int
+    seconds_left: float | None
+    """At the pace so far; None while there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunksReady:
+    """The next chunks in order, with their final vectors."""
+
+    chunks: tuple[Chunk, ...]
+
+
+DocumentEvent: TypeAlias = Progress | ChunksReady
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from prometheus_client import (
 from prometheus_client.exposition import choose_encoder
 
 from engine.observer import EngineObserver, Unit
-from engine.types import Diagnosis, ModelInfo
+from engine.types import ModelInfo
 
 Protocol: TypeAlias = Literal["http", "grpc"]
 
@@ -54,11 +54,19 @@ _SECONDS = (
 _TOKENS = tuple(2.0**power for power in range(2, 25))
 _SEQUENCES = tuple(2.0**power for power in range(11))
 _REJECTIONS = ("queue_full", "text_too_long", "too_many_inputs", "unavailable", "model_not_found")
-_UNITS: tuple[Unit, ...] = ("batch", "diagnosis", "benchmark")
-_LAYER_GAUGES = {
-    "entropy": "attention_entropy",
-    "spectral_gap": "attention_spectral_gap",
-    "temperature": "attention_temperature",
+_UNITS: tuple[Unit, ...] = ("batch", "sweep_tile", "diagnosis", "benchmark", "drift")
+_DRIFT = {
+    "entropy": ("attention_entropy", "nats", tuple(step / 2 for step in range(1, 25))),
+    "spectral_gap": (
+        "attention_spectral_gap",
+        "1 less the size of the second eigenvalue",
+        (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+    ),
+    "temperature": (
+        "attention_temperature",
+        "1 / spread of a row's scores",
+        tuple(2.0 ** (power / 2) for power in range(-10, 11)),
+    ),
 }
 
 
@@ -166,12 +174,14 @@ class Metrics(EngineObserver):
 
     def _add_layers(self) -> None:
         self._layers = {
-            instrument: self._gauge(
+            instrument: self._histogram(
                 name,
-                f"Mean {instrument.replace('_', ' ')} of a layer's heads in the last diagnosis.",
+                f"Mean {instrument.replace('_', ' ')} of a layer's heads ({meaning}), one for each "
+                "live text sampled.",
+                buckets,
                 ("model", "layer"),
             )
-            for instrument, name in _LAYER_GAUGES.items()
+            for instrument, (name, meaning, buckets) in _DRIFT.items()
         }
 
     def start_methods(self, protocol: Protocol, methods: Iterable[str]) -> None:
@@ -185,6 +195,7 @@ class Metrics(EngineObserver):
         for info in models:
             self._tokens.labels(info.name)
             self._truncated.labels(info.name)
+            self._start_layers(info)
             kinds = "+".join(dict.fromkeys(info.attention))
             self._model.labels(
                 info.name,
@@ -197,6 +208,12 @@ class Metrics(EngineObserver):
                 info.dtype,
             ).set(1)
 
+    def _start_layers(self, info: ModelInfo) -> None:
+        for layer, kind in enumerate(info.attention):
+            if kind != "sliding_window":  # which no instrument reads
+                for drift in self._layers.values():
+                    drift.labels(info.name, layer)
+
     def in_progress(self, protocol: Protocol) -> AbstractContextManager[None]:
         """Counts a request as in progress while the context is open."""
         return self._in_progress.labels(protocol).track_inprogress()
@@ -208,14 +225,8 @@ class Metrics(EngineObserver):
         self._requests.labels(protocol, method, code).inc()
         self._request_seconds.labels(protocol, method).observe(seconds)
 
-    def diagnosed(self, diagnosis: Diagnosis) -> None:
-        """A diagnosis is done; its layer means become the gauges of drift."""
-        for reading in diagnosis.instruments:
-            gauge = self._layers.get(reading.instrument)
-            if gauge is None:
-                continue
-            for layer, values in zip(diagnosis.layers, reading.values, strict=True):
-                gauge.labels(diagnosis.model, layer).set(sum(values) / len(values))
+    def attention_sampled(self, *, model: str, layer: int, instrument: str, value: float) -> None:
+        self._layers[instrument].labels(model, layer).observe(value)
 
     def accepted(self, *, model: str, tokens: int) -> None:
         self._tokens.labels(model).inc(tokens)
@@ -229,6 +240,12 @@ class Metrics(EngineObserver):
 
     def cancelled(self, *, reason: Literal["caller_left", "deadline"]) -> None:
         self._cancelled.labels(reason).inc()
+
+    def preempted(self) -> None:
+        self._preemptions.inc()
+
+    def recovered_from_oom(self) -> None:
+        self._oom_recoveries.inc()
 
     def queue_changed(self, *, depth: int, tokens: int) -> None:
         self._queue_depth.set(depth)

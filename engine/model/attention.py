@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from engine.types import Attention
 from kernels.attention import (
+    LLNState,
+    TileSinks,
     block_diagonal_attention,
+    block_diagonal_tile,
     lln_attention,
     lln_diag_attention,
+    lln_diag_tile,
+    lln_read,
+    lln_state,
     sliding_window_attention,
     softmax_attention,
 )
@@ -41,6 +47,45 @@ class LLNParameters:
 
 
 @dataclass(frozen=True)
+class Tile:
+    """Some rows of a long sequence, and what their attention must know of all the others."""
+
+    q: Tensor  # [n, H, D]
+    k: Tensor  # [before + n + after, H, D]
+    v: Tensor
+    before: int  # rows of k and v that precede the queries', as far as the attention reaches
+    state: LLNState | None
+    sinks: TileSinks
+
+
+class TiledAttention(Protocol):
+    """Attention that can read a long sequence tile by tile."""
+
+    @property
+    def block_size(self) -> int:
+        """Tiles are whole blocks."""
+        ...
+
+    @property
+    def num_sinks(self) -> tuple[int, int]:
+        """Tokens at either end of the sequence whose keys and values every tile needs."""
+        ...
+
+    @property
+    def reach(self) -> int:
+        """Rows beyond either end of a tile whose keys and values it needs."""
+        ...
+
+    def state_of(self, k: Tensor, v: Tensor, length: int) -> LLNState | None:
+        """What the sequence's state gains from these rows, for a sequence of this length."""
+        ...
+
+    def attend_tile(self, tile: Tile) -> Tensor:
+        """[n, H, D]"""
+        ...
+
+
+@dataclass(frozen=True)
 class SoftmaxAttention:
     kind: Attention = "softmax"
 
@@ -60,6 +105,27 @@ class SlidingWindowAttention:
             q, k, v, half_window=self.half_window, cu_seqlens=cu_seqlens
         )
 
+    @property
+    def block_size(self) -> int:
+        return 1
+
+    @property
+    def num_sinks(self) -> tuple[int, int]:
+        return (0, 0)
+
+    @property
+    def reach(self) -> int:
+        return self.half_window
+
+    def state_of(self, k: Tensor, v: Tensor, length: int) -> LLNState | None:
+        return None
+
+    def attend_tile(self, tile: Tile) -> Tensor:
+        q, end = tile.k.new_zeros(tile.k.shape), tile.before + len(tile.q)
+        q[tile.before : end] = tile.q
+        attended = sliding_window_attention(q, tile.k, tile.v, half_window=self.half_window)
+        return attended[tile.before : end]
+
 
 @dataclass(frozen=True)
 class LLNAttention:
@@ -76,6 +142,26 @@ class LLNAttention:
             k_map=(None, lln.key_shift),
         )
 
+    @property
+    def block_size(self) -> int:
+        return 1
+
+    @property
+    def reach(self) -> int:
+        return 0
+
+    @property
+    def num_sinks(self) -> tuple[int, int]:
+        return (0, 0)
+
+    def state_of(self, k: Tensor, v: Tensor, length: int) -> LLNState | None:
+        lln = self.parameters
+        return lln_state(k, v, beta=lln.beta, k_map=(None, lln.key_shift))
+
+    def attend_tile(self, tile: Tile) -> Tensor:
+        assert tile.state is not None, "LLN reads nothing but its state"
+        return lln_read(tile.q, tile.state, alpha=self.parameters.alpha)
+
 
 @dataclass(frozen=True)
 class BlockDiagonalAttention:
@@ -89,6 +175,26 @@ class BlockDiagonalAttention:
             cu_seqlens=cu_seqlens,
             block_size=lln.block_size,
             num_sinks=lln.num_sinks,
+        )
+
+    @property
+    def block_size(self) -> int:
+        return self.parameters.block_size
+
+    @property
+    def reach(self) -> int:
+        return 0
+
+    @property
+    def num_sinks(self) -> tuple[int, int]:
+        return self.parameters.num_sinks
+
+    def state_of(self, k: Tensor, v: Tensor, length: int) -> LLNState | None:
+        return None
+
+    def attend_tile(self, tile: Tile) -> Tensor:
+        return block_diagonal_tile(
+            tile.q, tile.k, tile.v, block_size=self.block_size, sinks=tile.sinks
         )
 
 
@@ -118,6 +224,36 @@ class LLNDiagAttention:
             block_size=lln.block_size,
             num_sinks=lln.num_sinks,
             k_map=(None, lln.key_shift),
+        )
+
+    @property
+    def block_size(self) -> int:
+        return self.parameters.block_size
+
+    @property
+    def reach(self) -> int:
+        return 0
+
+    @property
+    def num_sinks(self) -> tuple[int, int]:
+        return self.parameters.num_sinks
+
+    def state_of(self, k: Tensor, v: Tensor, length: int) -> LLNState | None:
+        if length <= self.parameters.block_size:
+            return None
+        return LLNAttention(self.parameters).state_of(k, v, length)
+
+    def attend_tile(self, tile: Tile) -> Tensor:
+        lln = self.parameters
+        if tile.state is None:
+            return BlockDiagonalAttention(lln).attend_tile(tile)
+        return lln_diag_tile(
+            *(tile.q, tile.k, tile.v),
+            state=tile.state,
+            alpha=lln.alpha,
+            mix=lln.mix,
+            block_size=lln.block_size,
+            sinks=tile.sinks,
         )
 
     def mix_of(self, cu_seqlens: Tensor) -> Tensor | None:

@@ -47,7 +47,7 @@ async def grpc_server(
     servicers = {
         _EMBEDDINGS: EmbeddingsServicer(engine, settings, listeners),
         _MODELS: ModelsServicer(engine),
-        _DIAGNOSTICS: DiagnosticsServicer(engine, settings, metrics),
+        _DIAGNOSTICS: DiagnosticsServicer(engine, settings),
         _HEALTH: health,
         _REFLECTION: ReflectionServicer(_NAMES, listeners),
     }
