@@ -27,7 +27,10 @@ _PRECISION = 1e-13
 
 def measure_attention_fisher(heads: Heads) -> Work[Reading]:
     collisions = yield from heads.collisions()
-    trace = mean_of(1 - collisions, heads.num_tokens)
+    if heads.view.attention == "softmax":
+        trace = yield from heads.mean_of_softmax(1 - collisions)
+    else:
+        trace = mean_of(1 - collisions, heads.num_tokens)
     spectrum = yield from _mean_spectrum(heads)
     by_row = spectrum.transpose(1, 2)  # [H, eigenvalues, rows]
     estimates = [mean_of(rows, heads.num_tokens) for rows in by_row.unbind(1)]

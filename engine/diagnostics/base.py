@@ -29,7 +29,7 @@ class Effort:
     max_exact_tokens: int = 1_024
     """In "auto", rows of longer texts are sampled wherever all of them would cost N x N."""
 
-    sampled_rows: int = 64
+    sampled_rows: int = 96
     """So many rows, of all that there are."""
 
     max_dense_tokens: int = 128

@@ -7,9 +7,9 @@ exp(H(s / sum s)).
 
 - LLN: QR of pi and of kappa^T, then the D x D singular values: exact, linear.
 - Short texts: the dense singular values.
-- Otherwise |P|_F^2 from the rows' collisions, sum s^4 = |P^T P|_F^2 as a mean over random vectors
-  with its standard error, and the leading singular values by subspace iteration, each within its
-  residual.
+- Otherwise |P|_F^2 from the rows' collisions, the leading singular values by subspace iteration,
+  each within its residual, and sum s^4 = |P^T P|_F^2 from that subspace exactly and from random
+  vectors orthogonal to it, with their standard error.
 """
 
 from __future__ import annotations
@@ -22,10 +22,16 @@ from engine.diagnostics.factors import Factors
 from engine.diagnostics.heads import Heads
 from engine.diagnostics.lapack import one_thread
 from engine.diagnostics.rows import HeadRows
-from engine.diagnostics.statistics import error_floats, floats, mean_of
+from engine.diagnostics.statistics import (
+    error_floats,
+    few_samples_factor,
+    floats,
+    mean_of,
+)
 from engine.diagnostics.work import Work
 
 NUM_SINGULAR_VALUES = 8
+_WIDTH = 12
 _PROBES = 16
 _PASSES = 3
 
@@ -84,42 +90,72 @@ def _sketched(heads: Heads) -> Work[Reading]:
     mean = mean_of(collisions, heads.num_tokens)
     norm = mean.values * heads.num_tokens  # [H] |P|_F^2
     norm_error = torch.zeros_like(norm) if mean.error is None else mean.error * heads.num_tokens
-    probes = _random_signs(heads)
-    image = yield from _gram(heads, probes)  # P^T P probes
-    fourth = image.square().sum(1)  # [H, probes], each with mean sum s^4
-    quartic = fourth.mean(1)
-    quartic_error = fourth.std(1) / _PROBES**0.5
+    basis, image = yield from _leading_space(heads)
+    values, off = _singular_values(basis, image)
+    rest, rest_error = yield from _fourth_powers_beyond(heads, basis)
+    quartic = image.square().sum((1, 2)) + rest
     rank = norm.square() / quartic
-    error = rank * torch.hypot(quartic_error / quartic, 2 * norm_error / norm)
-    values, residuals = yield from _leading(heads, image)
     top = values[:, 0].square()
     return Reading(
         values=floats(rank),
-        error=floats(error),
-        method=f"|P|_F over |P^T P|_F, the latter from {_PROBES} random vectors; standard error",
+        error=floats(rank * torch.hypot(rest_error / quartic, 2 * norm_error / norm)),
+        method=f"|P|_F over |P^T P|_F, the latter in {_WIDTH} leading directions and "
+        f"{_PROBES} random ones beyond; standard error",
         unit=EFFECTIVE_RANK.unit,
-        cost=f"{_PROBES * _PASSES} P v",
+        cost=f"{2 * (_WIDTH * _PASSES + _PROBES)} P v",
         beside={
-            "frobenius_norm": Quantity(
-                values=floats(norm.sqrt()),
-                unit="dimensionless",
-                error=error_floats(None if mean.error is None else norm_error / (2 * norm.sqrt())),
+            "frobenius_norm": _beside(
+                norm.sqrt(),
+                "dimensionless",
+                None if mean.error is None else norm_error / (2 * norm.sqrt()),
             ),
-            "singular_values": _beside(values, "dimensionless", residuals),
+            "singular_values": _beside(values, "dimensionless", off),
             "stable_rank": _beside(
                 norm / top,
-                error=torch.hypot(
-                    norm_error / top, 2 * norm / top * residuals[:, 0] / values[:, 0]
-                ),
+                error=torch.hypot(norm_error, 2 * norm * off[:, 0] / values[:, 0]) / top,
             ),
         },
     )
 
 
-def _random_signs(heads: Heads) -> Tensor:
-    generator = torch.Generator().manual_seed(heads.effort.seed)
-    signs = torch.randint(0, 2, (heads.num_tokens, _PROBES), generator=generator).double() * 2 - 1
-    return signs.to(heads.view.q.device).expand(heads.num_heads, -1, -1).contiguous()
+def _leading_space(heads: Heads) -> Work[tuple[Tensor, Tensor]]:
+    """Orthonormal vectors near the leading right singular vectors, and P^T P times them."""
+    basis = _random(heads, min(_WIDTH, heads.num_tokens), heads.effort.seed)
+    for _ in range(_PASSES):
+        basis = torch.linalg.qr(basis).Q
+        image = yield from _gram(heads, basis)
+        basis, last = image, basis
+    return last, image
+
+
+def _singular_values(basis: Tensor, image: Tensor) -> tuple[Tensor, Tensor]:
+    """The leading ones, and how far each may be off: [H, 8] twice.
+
+    Some eigenvalue of P^T P lies within the residual r of each Ritz value t; so some singular value
+    lies within r / sqrt(t) of sqrt(t).
+    """
+    projection = basis.mT @ image
+    squares, turn = torch.linalg.eigh((projection + projection.mT) / 2)
+    residual = (image @ turn - (basis @ turn) * squares.unsqueeze(1)).norm(dim=1)
+    values = squares.clamp_min(0.0).sqrt().flip(1)[:, :NUM_SINGULAR_VALUES]
+    smallest = torch.finfo(values.dtype).eps
+    off = residual.flip(1)[:, :NUM_SINGULAR_VALUES] / values.clamp_min(smallest)
+    return values, off
+
+
+def _fourth_powers_beyond(heads: Heads, basis: Tensor) -> Work[tuple[Tensor, Tensor]]:
+    """|P^T P|_F^2 on what is orthogonal to the basis, with its standard error: [H] twice."""
+    probes = _random(heads, _PROBES, heads.effort.seed + 1)
+    image = yield from _gram(heads, probes - basis @ (basis.mT @ probes))
+    squares = image.square().sum(1)  # [H, probes]
+    error = few_samples_factor(_PROBES) * squares.std(1) / _PROBES**0.5
+    return squares.mean(1), error
+
+
+def _random(heads: Heads, columns: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(heads.num_tokens, columns, generator=generator, dtype=torch.float64)
+    return drawn.to(heads.view.q.device).expand(heads.num_heads, -1, -1)
 
 
 def _gram(heads: Heads, vectors: Tensor) -> Work[Tensor]:
@@ -127,26 +163,6 @@ def _gram(heads: Heads, vectors: Tensor) -> Work[Tensor]:
     operator = yield from heads.operator()
     image = yield from operator(vectors)
     return (yield from operator.transposed(image))
-
-
-def _leading(heads: Heads, start: Tensor) -> Work[tuple[Tensor, Tensor]]:
-    """Singular values by subspace iteration, and how far each may be off: [H, 8] twice.
-
-    Some eigenvalue of P^T P lies within the residual r of each Ritz value t; so some singular value
-    lies within r / sqrt(t) of sqrt(t).
-    """
-    basis = torch.linalg.qr(start).Q
-    for _ in range(_PASSES):
-        image = yield from _gram(heads, basis)
-        projection = basis.mT @ image
-        squares, turn = torch.linalg.eigh((projection + projection.mT) / 2)
-        residual = (image @ turn - (basis @ turn) * squares.unsqueeze(1)).norm(dim=1)
-        basis = torch.linalg.qr(image).Q
-    values = squares.clamp_min(0.0).sqrt().flip(1)[:, :NUM_SINGULAR_VALUES]
-    off = residual.flip(1)[:, :NUM_SINGULAR_VALUES] / values.clamp_min(
-        torch.finfo(values.dtype).eps
-    )
-    return values, off
 
 
 def _beside(values: Tensor, unit: str = "tokens", error: Tensor | None = None) -> Quantity:

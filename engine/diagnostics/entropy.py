@@ -4,7 +4,8 @@
 bits is read beside.
 
 - Block-diagonal rows are short: exact, linear.
-- Softmax: exact row by row where all rows are read, else the mean of a sample.
+- Softmax: exact row by row where all rows are read, else the mean of a sample, corrected by what
+  the variance of the scores, known of every row, explains.
 - LLN: the entropy of a mixture, sum_c pi_ic H(kappa_c) <= H(P_i) <= the same + H(pi_i), a bracket
   in linear time. Where rows are sampled, both of its parts are known of every row, and only what
   they do not explain has a sampling error.
@@ -58,7 +59,9 @@ def mean_entropy(heads: Heads) -> Work[Estimate]:
         return Estimate(rows.entropy.mean(1), None)
     sample = yield from heads.rows()
     entropy = sample.statistics.entropy
-    if heads.reads_all_rows or not heads.view.has_channels:
+    if not heads.view.has_channels:
+        return (yield from heads.mean_of_softmax(entropy))
+    if heads.reads_all_rows:
         return mean_of(entropy, heads.num_tokens)
     lower, width = yield from _row_bracket(heads)
     if heads.view.attention == "lln_diag":
@@ -106,7 +109,7 @@ def _method(heads: Heads, count: int) -> str:
         case "lln_diag":
             return f"exact in blocks, LLN sampled: {count} rows, corrected by the bracket of all"
         case _:
-            return f"sampled: {count} rows, standard error"
+            return f"sampled: {count} rows, corrected by the score variance of all; standard error"
 
 
 def _cost(heads: Heads, count: int) -> str:

@@ -13,7 +13,7 @@ from engine.diagnostics.blocks import Blocks
 from engine.diagnostics.factors import Factors, lln_factors
 from engine.diagnostics.operator import AttentionOperator
 from engine.diagnostics.rows import HeadRows, RowSample, choose_rows, mix_by_row, read_rows
-from engine.diagnostics.statistics import RowStatistics, row_statistics
+from engine.diagnostics.statistics import Estimate, RowStatistics, mean_of, row_statistics
 from engine.diagnostics.view import HeadView
 from engine.diagnostics.work import Work, shared
 
@@ -71,6 +71,28 @@ class Heads:
         """kappa kappa^T: [H, D, D]."""
         factors = yield from self.factors()
         return factors.overlap
+
+    def mean_of_softmax(self, per_row: Tensor) -> Work[Estimate]:
+        """The mean of something over rows of softmax. How much the scores of a row vary is known
+        of every row in O(N D^2), and explains much of how sharp its attention is."""
+        if self.reads_all_rows:
+            return mean_of(per_row, self.num_tokens)
+        variance = yield from self.score_variances()
+        # The collision of a row of Gaussian scores: it follows the few sharpest rows.
+        collision = (variance.exp() / self.num_tokens).clamp_max(1.0)
+        rows = (yield from self.rows()).rows
+        controls = [(known[:, rows], known.mean(1)) for known in (variance, collision)]
+        return mean_of(per_row, self.num_tokens, controls)
+
+    @shared
+    def score_variances(self) -> Work[Tensor]:
+        """Var_j(q_i . k_j / sqrt(D)) of every row: [H, N]."""
+        q, k = (x.double().transpose(0, 1) for x in (self.view.q, self.view.k))
+        yield
+        centred = k - k.mean(1, keepdim=True)
+        covariance = centred.mT @ centred * (self.view.scale**2 / self.num_tokens)
+        variances: Tensor = torch.linalg.vecdot(q @ covariance, q)
+        return variances
 
     def mix(self) -> Tensor:
         """LLN's share of every row: [H, N]."""

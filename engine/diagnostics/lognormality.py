@@ -41,8 +41,11 @@ def measure_lognormality(heads: Heads) -> Work[Reading]:
         cost = f"{len(rows.entropy[0])} N D"
     count, population = rows.entropy.shape[1], heads.num_tokens
     total = _total_variance(rows.log_mean, rows.log_variance, population)
+    within = mean_of(rows.log_variance, population)
+    if heads.view.attention == "softmax":  # log P are the scores, less a number a row
+        within = Estimate((yield from heads.score_variances()).mean(1), None)
     beside = {
-        "within_rows": _beside(mean_of(rows.log_variance, population), "nats^2"),
+        "within_rows": _beside(within, "nats^2"),
         "skewness": _beside(mean_of(rows.skewness, population), "dimensionless"),
         "kurtosis": _beside(mean_of(rows.kurtosis, population), "dimensionless"),
         "decile_gap": _beside(mean_of(rows.decile_gap, population), "probability"),

@@ -98,22 +98,37 @@ def mean_of(
         return Estimate(per_row.mean(1), None)
     values = per_row.mean(1)
     residual = per_row - values.unsqueeze(1)
+    leverage = torch.zeros_like(residual)
     if controls:
         known = torch.stack([sample for sample, _ in controls], dim=-1)  # [H, rows, c]
         beyond = torch.stack([mean for _, mean in controls], dim=-1) - known.mean(1)
         centred = known - known.mean(1, keepdim=True)
-        slope = torch.linalg.pinv(centred) @ residual.unsqueeze(-1)  # [H, c, 1]
+        inverse = torch.linalg.pinv(centred)  # [H, c, rows]
+        slope = inverse @ residual.unsqueeze(-1)  # [H, c, 1]
         values = values + (beyond.unsqueeze(1) @ slope).flatten()
         residual = residual - (centred @ slope).squeeze(-1)
-    return Estimate(values, standard_error(residual, population, len(controls)))
+        leverage = (centred * inverse.mT).sum(-1)
+    return Estimate(values, standard_error(residual, population, leverage))
 
 
-def standard_error(residual: Tensor, population: int, num_controls: int = 0) -> Tensor:
-    """Of a mean over rows drawn without replacement, from the rows' deviations [H, rows]."""
+def standard_error(residual: Tensor, population: int, leverage: Tensor | None = None) -> Tensor:
+    """Of a mean over rows drawn without replacement, from the rows' deviations [H, rows].
+
+    A row that pulled the fit towards itself (its leverage) deviates the more from a fit without it,
+    and so it is counted, as the jackknife does: rows of attention are far from alike.
+    """
     count = residual.shape[1]
-    free = max(count - 1 - num_controls, 1)
-    variance = residual.square().sum(1) / free
-    return (variance * (1 - count / population) / count).sqrt()
+    pull = torch.full_like(residual, 1 / count) if leverage is None else leverage + 1 / count
+    without = residual / (1 - pull).clamp_min(0.5 / count)
+    variance = without.square().sum(1) / max(count - 1, 1)
+    return few_samples_factor(count) * (variance * (1 - count / population) / count).sqrt()
+
+
+def few_samples_factor(count: int) -> float:
+    """What widens a standard error estimated from few samples so that three of it hold as often as
+    a normal's: Student's quantile over the normal's, expanded in the degrees of freedom."""
+    free = max(count - 1, 1)
+    return 1 + 2.5 / free + 5.75 / free**2
 
 
 def floats(tensor: Tensor) -> Floats:

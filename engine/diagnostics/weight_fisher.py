@@ -27,6 +27,7 @@ from engine.diagnostics.statistics import Estimate, error_floats, floats, mean_o
 from engine.diagnostics.work import Work
 
 _STATE_ROWS = 32
+_ROUNDING = 1e-12
 
 
 def measure_weight_fisher(heads: Heads) -> Work[Reading]:
@@ -100,8 +101,10 @@ def _of_all(matrix: Tensor, values: Tensor) -> Tensor:
 
 def _covariance(points: Tensor, means: Tensor, reached: Tensor) -> Tensor:
     """(1/N) sum_i Cov_{a_i}(z): [H, W, W]."""
-    count = points.shape[1]
-    return (points * reached.unsqueeze(-1)).mT @ points - means.mT @ means / count
+    whole = (points * reached.unsqueeze(-1)).mT @ points
+    rest = whole - means.mT @ means / points.shape[1]
+    is_rounding = _trace(rest) <= _ROUNDING * _trace(whole)
+    return rest.masked_fill(is_rounding.view(-1, 1, 1), 0.0)
 
 
 def _times(estimate: Estimate, factor: Tensor) -> Estimate:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.diagnostics import Effort, HeadView, Reading, measure
+from engine.diagnostics import Effort, HeadView, Quantity, Reading, measure
 from engine.types import Attention
 
 KINDS: tuple[Attention, ...] = get_args(Attention)
@@ -127,7 +127,8 @@ def beside(reading: Reading, names: Sequence[str]) -> list[Floats]:
 def check_finite(reading: Reading) -> None:
     """Every number is there, and an error stands beside whatever has one."""
     assert reading.values.shape[0] == len(reading.values)
-    for part in (reading, *reading.beside.values()):
+    parts: list[Reading | Quantity] = [reading, *reading.beside.values()]
+    for part in parts:
         assert part.values.dtype == np.float64
         assert np.isfinite(part.values).all()
         assert part.error is None or part.error.shape == part.values.shape
