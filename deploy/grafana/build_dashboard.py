@@ -69,7 +69,9 @@ def slowest_by_method() -> Query:
 
 
 def drift_of(metric: str, title: str, description: str) -> Panel:
-    return Panel(title, description, "short", (Query(metric, "{{model}} layer {{layer}}"),))
+    labels = "model, layer"
+    mean = f"{rate_of(f'{metric}_sum', by=labels)} / {rate_of(f'{metric}_count', by=labels)}"
+    return Panel(title, description, "short", (Query(mean, "{{model}} layer {{layer}}"),))
 
 
 TRAFFIC = Section(
@@ -237,16 +239,18 @@ MACHINE = Section(
 )
 
 DRIFT = Section(
-    "Attention of the texts diagnosed",
+    "Attention of sampled live texts",
     (
-        drift_of("lln_attention_entropy", "Entropy", "Mean of a layer's heads, last diagnosis."),
+        drift_of("lln_attention_entropy", "Entropy", "Mean of a layer's heads, texts sampled."),
         drift_of(
             "lln_attention_spectral_gap",
             "Spectral gap",
-            "1 less the size of the second eigenvalue; mean of a layer's heads, last diagnosis.",
+            "1 less the size of the second eigenvalue; mean of a layer's heads.",
         ),
         drift_of(
-            "lln_attention_temperature", "Temperature", "Mean of a layer's heads, last diagnosis."
+            "lln_attention_temperature",
+            "Temperature",
+            "Mean of a layer's heads, texts sampled.",
         ),
     ),
 )

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from engine.types import Accounting, Diagnosis, HeadValues, ModelInfo
+from engine.types import ModelInfo
 from service.metrics import Metrics
 from service.settings import setting_rows
 
@@ -71,28 +71,12 @@ def queries() -> Iterator[str]:
 
 
 def busy_metrics() -> Metrics:
-    """The metrics of a server that serves a model, answered a request and made a diagnosis."""
+    """The metrics of a server that serves a model, answered a request and sampled a text."""
     metrics = Metrics()
-    accounting = Accounting(tokens=3, tokens_embedded=3)
-    readings = tuple(
-        HeadValues(
-            instrument=name, unit="", method="exact", values=((1.0,),), error=None, compute_s=0.1
-        )
-        for name in ("entropy", "spectral_gap", "temperature")
-    )
     metrics.start_methods("http", ["/v1/embeddings"])
     metrics.start_models([MODEL])
-    metrics.diagnosed(
-        Diagnosis(
-            model=MODEL.name,
-            tokens=3,
-            layers=(0,),
-            heads=(0,),
-            attention=("softmax",),
-            instruments=readings,
-            accounting=accounting,
-        )
-    )
+    for instrument in ("entropy", "spectral_gap", "temperature"):
+        metrics.attention_sampled(model=MODEL.name, layer=0, instrument=instrument, value=1.0)
     return metrics
 
 
