@@ -18,9 +18,19 @@ from engine.answers import (
     tokenization,
 )
 from engine.benchmark import BenchmarkPlan, benchmark_result, encoder_rows
+from engine.claims import (
+    ClaimRow,
+    HeadSample,
+    Material,
+    find_claims,
+    head_samples,
+)
+from engine.claims.heads import MAX_TOKENS
+from engine.claims.worker import checked_apart
 from engine.config import EngineConfig
 from engine.diagnose import LayerReadings, diagnosis_of, readings_in_slices
 from engine.diagnosis_plan import fit_plan, plan_diagnosis
+from engine.documents import DocumentStream
 from engine.drift import DriftSampler, drift_plan, tell_drift
 from engine.errors import DeadlineExceeded, LLNError, ModelNotFound
 from engine.model.embedding_model import DEFAULT_MODEL, EmbeddingModel, load_models
@@ -32,8 +42,8 @@ from engine.prepare import (
     check_options,
     check_pools,
     prepare,
-    prepare_document,
 )
+from engine.reader import DocumentReader, prepare_document
 from engine.runner import run_batch
 from engine.scheduler import Scheduler
 from engine.sweep import Sweep, SweepEvent
@@ -41,7 +51,7 @@ from engine.thread import Delivered, DeviceThread, Order
 from engine.types import (
     BenchmarkResult,
     BenchmarkRow,
-    ChunkPlan,
+    Chunking,
     ChunksReady,
     Diagnosis,
     DocumentEmbedding,
@@ -165,7 +175,7 @@ class AsyncEngine:
         text: str,
         *,
         model: str | None = None,
-        chunks: ChunkPlan | None = None,
+        chunks: Chunking | None = None,
         options: EmbedOptions = _DEFAULTS,
         timeout_s: float | None = None,
         on_event: OnDocumentEvent | None = None,
@@ -173,11 +183,28 @@ class AsyncEngine:
         """One vector for the whole document, and one for each of its late chunks. `on_event` is
         called on the event loop with what there is to tell on the way."""
         with self._counting_rejections():
-            chosen = self._model(model)
-            check_options(options, chosen)
-            check_pools(chosen)
+            chosen = self._document_model(model, options)
             prepared = await asyncio.to_thread(prepare_document, text, chosen, options, chunks)
         return await self._run_document(chosen, prepared, options, timeout_s, on_event)
+
+    def open_document(
+        self,
+        *,
+        model: str | None = None,
+        chunks: Chunking | None = None,
+        options: EmbedOptions = _DEFAULTS,
+        timeout_s: float | None = None,
+        on_event: OnDocumentEvent | None = None,
+    ) -> DocumentStream:
+        """The same for a document that comes in pieces."""
+
+        async def run(prepared: Prepared, timeout_s: float | None) -> DocumentEmbedding:
+            return await self._run_document(chosen, prepared, options, timeout_s, on_event)
+
+        with self._counting_rejections():
+            chosen = self._document_model(model, options)
+            reader = DocumentReader(chosen, options, chunks, in_pieces=True)
+        return DocumentStream(reader, run, timeout_s, self._counting_rejections)
 
     async def tokenize(self, text: str, *, model: str | None = None) -> Tokenization:
         """The text's tokens and the characters each stands for."""
@@ -216,13 +243,14 @@ class AsyncEngine:
         lengths: Sequence[int],
         attentions: Sequence[str],
         repeats: int,
+        training: bool = False,
         model: str | None = None,
         progress: Callable[[BenchmarkRow], None] | None = None,
     ) -> BenchmarkResult:
         """Tokens a second by length on this machine. Other work runs in between its layers."""
         with self._counting_rejections():
             chosen = self._model(model)
-            plan = BenchmarkPlan.checked(lengths, attentions, repeats, chosen)
+            plan = BenchmarkPlan.checked(lengths, attentions, repeats, chosen, training=training)
         rows: list[BenchmarkRow] = []
         async for step in self._in_turns(encoder_rows(plan), "benchmark", chosen, 0):
             for row in step.value:
@@ -230,6 +258,43 @@ class AsyncEngine:
                 if progress is not None:
                     progress(row)
         return benchmark_result(chosen, rows)
+
+    async def claims(
+        self,
+        *,
+        only: Sequence[str] | None = None,
+        text: str | None = None,
+        model: str | None = None,
+        thorough: bool = False,
+        progress: Callable[[ClaimRow], None] | None = None,
+    ) -> list[ClaimRow]:
+        """What papers claim of attention, checked here, also on the heads that read `text`.
+
+        Only those heads are computed on the device; the rest in a process of low priority.
+        """
+        with self._counting_rejections():
+            chosen = self._model(model)
+            claims = find_claims(only)
+        heads: tuple[HeadSample, ...] = ()
+        if text is not None:
+            heads = await self.head_samples(text, model=chosen.name, every_head=thorough)
+        rows: list[ClaimRow] = []
+        async for row in checked_apart(claims, Material(heads=heads, thorough=thorough)):
+            rows.append(row)
+            if progress is not None:
+                progress(row)
+        return rows
+
+    async def head_samples(
+        self, text: str, *, model: str | None = None, every_head: bool = False
+    ) -> tuple[HeadSample, ...]:
+        """Queries and keys of heads that read the beginning of this text: one a layer, or all."""
+        with self._counting_rejections():
+            chosen = self._model(model)
+            prepared = await asyncio.to_thread(prepare_document, text, chosen, _DEFAULTS, None)
+        layers = head_samples(chosen, prepared, every_head=every_head)
+        steps = self._in_turns(layers, "diagnosis", chosen, MAX_TOKENS)
+        return tuple([sample async for step in steps for sample in step.value])
 
     async def _prepared_pieces(
         self, inputs: Sequence[TextInput], model: EmbeddingModel, options: EmbedOptions
@@ -239,6 +304,12 @@ class AsyncEngine:
             piece = inputs[start : start + PIECE_TEXTS]
             with self._counting_rejections():
                 yield await asyncio.to_thread(prepare, piece, model, options, first_index=start)
+
+    def _document_model(self, name: str | None, options: EmbedOptions) -> EmbeddingModel:
+        chosen = self._model(name)
+        check_options(options, chosen)
+        check_pools(chosen)
+        return chosen
 
     async def _run_document(
         self,

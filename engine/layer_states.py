@@ -96,10 +96,11 @@ def head_view(model: EmbeddingModel, step: LayerStep) -> HeadView:
         attention=kind,
         alpha=lln.alpha,
         beta=lln.beta,
-        mix=lln.mix,
+        mix=lln.shares(step.q),
         block_size=lln.block_size,
         num_sinks=lln.num_sinks,
-        k_map=(None, lln.key_shift),
+        q_map=lln.q_map,
+        k_map=lln.k_map,
     )
 
 

@@ -12,9 +12,11 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from engine.engine import AsyncEngine
+from service.claims import ClaimsBook
 from service.grpc.server import grpc_server
 from service.http import (
     benchmarks,
+    claims,
     diagnostics,
     docs,
     documents,
@@ -34,7 +36,17 @@ from service.version import version_of
 
 _ROUTERS = tuple(
     room.router
-    for room in (embeddings, documents, diagnostics, benchmarks, tokenize, models, health, docs)
+    for room in (
+        embeddings,
+        documents,
+        diagnostics,
+        claims,
+        benchmarks,
+        tokenize,
+        models,
+        health,
+        docs,
+    )
 )
 
 
@@ -88,10 +100,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with state.engine as engine:
         state.metrics.start_models(engine.models.values())
         state.jobs = BenchmarkJobs(engine)
+        state.claims = ClaimsBook(engine)
         state.started_at = int(time.time())
         rpc = grpc_server(engine, settings, state.metrics)
         async with _held_until(state.draining, rpc):
             yield
+        await state.claims.stop()
         await state.jobs.stop()
 
 

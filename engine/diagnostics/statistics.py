@@ -84,6 +84,12 @@ def log_of(probabilities: Tensor) -> Tensor:
     return probabilities.clamp_min(_SMALLEST).log_()
 
 
+def entropy_of_probabilities(probabilities: Tensor) -> Tensor:
+    """-sum p log p of every row, where 0 log 0 is 0."""
+    entropy: Tensor = torch.special.entr(probabilities).sum(-1)
+    return entropy
+
+
 def mean_of(
     per_row: Tensor, population: int, controls: Sequence[tuple[Tensor, Tensor]] = ()
 ) -> Estimate:

@@ -24,7 +24,8 @@ from engine.layer_states import head_view, layer_steps, layer_view
 from engine.model.embedding_model import EmbeddingModel
 from engine.observer import EngineObserver
 from engine.plain import Engine
-from engine.prepare import Prepared, prepare_document
+from engine.prepare import Prepared
+from engine.reader import prepare_document
 from engine.types import EmbedOptions
 
 TEXT = topics["formatstrings"][:1_500]
@@ -90,6 +91,7 @@ def test_states_follow_from_what_the_heads_add(default_model: EmbeddingModel) ->
                 next(mixed)
         except StopIteration as end:
             without_biases = end.value
+    assert layer.qkv.bias is not None
     bias = layer.qkv.bias[-384:]
     attend = default_model.encoder.attention[0]
     bounds = torch.tensor([0, len(step.q)], dtype=torch.int32)
