@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from engine.claims.base import Claim, Finding, Material, Measured, Repair, Replacement
 from engine.claims.matrices import gaussian, random_attention
 from engine.diagnostics.dense import lln_matrix, softmax_matrix
-from engine.diagnostics.entropy import entropy_of_probabilities
+from engine.diagnostics.statistics import entropy_of_probabilities
 
 PAPER = "Natural Attention: Theoretical Foundations"
 

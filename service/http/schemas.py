@@ -248,6 +248,12 @@ class DiagnosticsBody(Body):
     layers: list[AtLeastZero] | None = None
     heads: list[AtLeastZero] | None = None
     instruments: list[str] | None = None
+    mode: str = Field(
+        "auto",
+        description="Where exactness costs all pairs of tokens: auto (exact for short texts, "
+        "sampled with a stated error beyond), exact (refused beyond a budget), sampled.",
+        json_schema_extra={"enum": ["auto", "exact", "sampled"]},
+    )
 
 
 class BenchmarkBody(Body):

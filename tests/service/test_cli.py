@@ -114,6 +114,6 @@ def test_bench_and_diagnose() -> None:
     assert found.returncode == 0, found.stderr
     [row] = json.loads(found.stdout)["rows"]
     assert (row["attention"], row["tokens"]) == ("lln_diag", 32)
-    found = lln("diagnose", "A short text.", "--layers", "0", "--instruments", "entropy")
+    found = lln("diagnose", "-", "--layers", "0", "--instruments", "entropy", stdin="A short text.")
     assert found.returncode == 0, found.stderr
     assert "entropy" in found.stdout
