@@ -5,12 +5,13 @@ PYTHON_BIN = $(VENV)/bin/python
 PROTOC = $(PYTHON_BIN) -m grpc_tools.protoc -I service/pb=proto
 PROTOS = $(wildcard proto/*/v1/*.proto)
 ARGS ?=
+GPU_PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check format proto bench fuzz audit clean
+.PHONY: help serve test check format proto bench bench-gpu fuzz audit clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "%-8s  %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-9s  %s\n", $$1, $$2}' Makefile
 
 # A mark in the environment says which profile it holds; it is remade when the pins change.
 $(VENV)/installed-%: pyproject.toml constraints.txt tools/setup.sh tools/install.py
@@ -40,6 +41,10 @@ proto: $(VENV)/installed-dev ## generate service/pb from proto/
 
 bench: $(VENV)/installed-bench ## measure this machine and print the tables (ARGS="--help")
 	$(PYTHON_BIN) -m benchmarks $(ARGS)
+
+# The kernels need torch and Triton only, so that a plain copy of this tree and python3 will do.
+bench-gpu: ## check and time the kernels on a GPU, within 9 minutes (GPU_PYTHON=python3)
+	$(GPU_PYTHON) -m kernels.bench --check --budget-s 440 $(ARGS)
 
 fuzz: $(VENV)/installed-test ## throw made-up requests at a server, over both protocols (ARGS="--help")
 	$(PYTHON_BIN) -m tests.fuzz $(ARGS)

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.plan import Plan
 from benchmarks.row import Row
 from benchmarks.store import ROOT, commit, cpu_name, store
-from benchmarks.suites import fidelity, long, mixed, parity, short, windows
+from benchmarks.suites import fidelity, fire, long, mixed, parity, short, sweep, windows
 from benchmarks.table import table
 from benchmarks.workbench import Workbench
 from engine.config import EngineConfig
@@ -20,6 +20,8 @@ SUITES: Mapping[str, Callable[[Workbench, Plan], Iterator[Row]]] = {
     "mixed": mixed.measure,
     "long": long.measure,
     "windows": windows.measure,
+    "sweep": sweep.measure,
+    "fire": fire.measure,
     "parity": parity.measure,
     "fidelity": fidelity.measure,
 }

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from time import perf_counter
 from types import TracebackType
 from typing import Literal, Self, TypeAlias, TypeVar
 
@@ -31,10 +32,10 @@ from engine.claims.worker import checked_apart
 from engine.config import EngineConfig
 from engine.diagnose import diagnosis_of, plan_diagnosis, readings_by_layer
 from engine.documents import DocumentStream
-from engine.errors import DeadlineExceeded, LLNError, ModelNotFound
+from engine.errors import DeadlineExceeded, InvalidInput, LLNError, ModelNotFound
 from engine.model.embedding_model import DEFAULT_MODEL, EmbeddingModel, load_models
-from engine.model.tiles import can_tile
 from engine.observer import EngineObserver
+from engine.plan import Planner
 from engine.prepare import (
     Prepared,
     check_inputs,
@@ -44,6 +45,7 @@ from engine.prepare import (
     prepare,
     token_by_token,
 )
+from engine.price import price_of
 from engine.reader import DocumentReader, prepare_document
 from engine.runner import run_batch
 from engine.scheduler import Scheduler
@@ -60,6 +62,7 @@ from engine.types import (
     Embedding,
     EmbedOptions,
     ModelInfo,
+    Plan,
     Progress,
     TextInput,
     Tokenization,
@@ -92,10 +95,11 @@ class AsyncEngine:
         self._models = {model.name: model for model in models}
         self._default = models[0]
         self._canary_ran = False
+        self._planner = Planner(config, models[0].encoder.device)
         self._thread = DeviceThread[Prepared, Vector](
             run=self._run,
             sweep=self._sweep,
-            scheduler=_scheduler(models, config),
+            scheduler=_scheduler(models, config, self._planner.max_bytes),
             observer=self._observer,
         )
 
@@ -113,7 +117,8 @@ class AsyncEngine:
     async def __aenter__(self) -> Self:
         await self._thread.start()
         try:
-            for name in self._models:
+            for name, model in self._models.items():
+                await self._thread.call(price_of, model.encoder, kind="calibration", model=name)
                 await self.embed([_CANARY], model=name)
         except BaseException:
             await self._thread.stop(0)
@@ -166,7 +171,7 @@ class AsyncEngine:
             check_inputs(inputs, self.config)
             check_options(options, chosen)
         pieces = self._prepared_pieces(inputs, chosen, options)
-        texts, delivered = await self._run_texts(chosen, pieces, timeout_s)
+        texts, delivered = await self._run_texts(chosen, pieces, options, timeout_s)
         return [
             embedding(text, result, chosen, options)
             for text, result in zip(texts, delivered, strict=True)
@@ -186,7 +191,7 @@ class AsyncEngine:
             check_inputs(inputs, self.config)
             check_options(options, chosen)
         pieces = self._token_by_token(self._prepared_pieces(inputs, chosen, options))
-        texts, delivered = await self._run_texts(chosen, pieces, timeout_s)
+        texts, delivered = await self._run_texts(chosen, pieces, options, timeout_s)
         return [
             token_states(text, result, options)
             for text, result in zip(texts, delivered, strict=True)
@@ -219,14 +224,32 @@ class AsyncEngine:
         on_event: OnDocumentEvent | None = None,
     ) -> DocumentStream:
         """The same for a document that comes in pieces."""
+        with self._counting_rejections():
+            chosen = self._document_model(model, options)
+            reader = DocumentReader(chosen, options, chunks, in_pieces=True)
 
         async def run(prepared: Prepared, timeout_s: float | None) -> DocumentEmbedding:
             return await self._run_document(chosen, prepared, options, timeout_s, on_event)
 
-        with self._counting_rejections():
-            chosen = self._document_model(model, options)
-            reader = DocumentReader(chosen, options, chunks, in_pieces=True)
         return DocumentStream(reader, run, timeout_s, self._counting_rejections)
+
+    async def plan(
+        self, tokens: int | None = None, *, text: str | None = None, model: str | None = None
+    ) -> Plan:
+        """What a text of so many tokens, or this text, would take, and which way it would run."""
+        with self._counting_rejections():
+            chosen = self._model(model)
+            if (tokens is None) == (text is None):
+                raise InvalidInput(
+                    "a plan is made for a number of tokens or for a text, one of the two",
+                    param="tokens",
+                )
+            if text is not None:
+                check_inputs([text], self.config)
+                encoded = await asyncio.to_thread(chosen.tokenizer.encode_batch, [text])
+                tokens = encoded[0].num_tokens
+            assert tokens is not None, "one of the two was given"
+            return self._planner.plan(chosen, tokens)
 
     async def tokenize(self, text: str, *, model: str | None = None) -> Tokenization:
         """The text's tokens and the characters each stands for."""
@@ -343,11 +366,14 @@ class AsyncEngine:
             assert on_event is not None, "nobody asked for events"
             on_event(document_event(document, event, options))
 
-        order = self._order(model, document, tell if on_event is not None else None)
+        listener = tell if on_event is not None else None
+        with self._counting_rejections():
+            order = self._order(model, document, options, timeout_s, listener)
         (future,) = self._thread.submit_all(model.name, [order], timeout_s)
         self._count_truncated(model, [document])
         try:
             result = await future
+            self._learn_from(model, [document], [result])
         finally:
             future.cancel()
         if on_event is not None and not order.sweep:
@@ -369,6 +395,7 @@ class AsyncEngine:
         self,
         model: EmbeddingModel,
         pieces: AsyncIterator[list[Prepared]],
+        options: EmbedOptions,
         timeout_s: float | None,
     ) -> tuple[list[Prepared], list[Delivered[Vector]]]:
         """Queue texts as they are read. If one fails or the caller leaves, the others are given
@@ -380,15 +407,18 @@ class AsyncEngine:
             async with asyncio.timeout(timeout_s):
                 async for piece in pieces:
                     texts += piece
-                    orders = [self._order(model, text) for text in piece]
-                    left_s = None if timeout_s is None else _left(timeout_s, started_at)
-                    futures += self._thread.submit_all(model.name, orders, left_s)
+                    with self._counting_rejections():
+                        orders = [self._order(model, text, options, timeout_s) for text in piece]
+                    with _as_the_whole_deadline(timeout_s, started_at):
+                        left_s = _left(timeout_s, started_at)
+                        futures += self._thread.submit_all(model.name, orders, left_s)
                     self._count_truncated(model, piece)
-            return texts, await asyncio.gather(*futures)
+            with _as_the_whole_deadline(timeout_s, started_at):
+                delivered = await asyncio.gather(*futures)
+            self._learn_from(model, texts, delivered)
+            return texts, delivered
         except TimeoutError:  # before all of it was queued
             self._observer.rejected(reason=DeadlineExceeded.code)
-            raise _deadline_exceeded(timeout_s, started_at) from None
-        except DeadlineExceeded:
             raise _deadline_exceeded(timeout_s, started_at) from None
         finally:
             for future in futures:
@@ -410,24 +440,53 @@ class AsyncEngine:
                 return
             yield Delivered(step.value, step.queue_s, step.compute_s)
 
-    def _run(self, model: str, texts: Sequence[Prepared]) -> list[Vector]:
-        return run_batch(self._models[model], texts)
+    def _run(self, name: str, texts: Sequence[Prepared]) -> list[Vector]:
+        model, started_at = self._models[name], perf_counter()
+        vectors = run_batch(model, texts)
+        lengths = [text.num_embedded for text in texts]
+        self._planner.ran_batch(model, lengths, perf_counter() - started_at)
+        return vectors
 
-    def _sweep(self, model: str, text: Prepared) -> Sweep:
-        return Sweep(self._models[model], text)
+    def _sweep(self, name: str, text: Prepared) -> Sweep:
+        model = self._models[name]
+        return Sweep(
+            model,
+            text,
+            keep_projections=self._planner.keeps_projections(model, text.num_embedded),
+            on_out_of_memory=self._observer.recovered_from_oom,
+        )
 
     def _order(
         self,
         model: EmbeddingModel,
         text: Prepared,
+        options: EmbedOptions,
+        timeout_s: float | None,
         on_event: Callable[[SweepEvent], None] | None = None,
     ) -> Order[Prepared]:
+        """The text as the device thread takes it, if it is let in."""
+        plan = self._planner.plan(model, text.num_embedded)
+        self._planner.admit(plan, timeout_s)
         return Order(
             payload=text,
-            tokens=text.num_embedded,
-            sweep=is_swept(model, text.num_embedded),
+            tokens=plan.tokens,
+            sweep=plan.path == "swept",
+            num_bytes=plan.bytes,
+            seconds=plan.seconds,
+            priority=options.priority,
             on_event=on_event,
         )
+
+    def _learn_from(
+        self,
+        model: EmbeddingModel,
+        texts: Sequence[Prepared],
+        delivered: Sequence[Delivered[Vector]],
+    ) -> None:
+        """What sweeps took in the end; what batches take is noted when they run."""
+        for text, result in zip(texts, delivered, strict=True):
+            if self._planner.is_swept(model, text.num_embedded):
+                self._planner.ran_sweep(model, text.num_embedded, result.compute_s)
 
     def _model(self, name: str | None) -> EmbeddingModel:
         if name is None:
@@ -457,18 +516,16 @@ class AsyncEngine:
             raise
 
 
-def _scheduler(models: Sequence[EmbeddingModel], config: EngineConfig) -> Scheduler:
+def _scheduler(
+    models: Sequence[EmbeddingModel], config: EngineConfig, max_sweep_bytes: int
+) -> Scheduler:
     return Scheduler(
         max_batch_tokens=config.batch_tokens_on(models[0].encoder.device.type),
         max_batch_sequences=config.max_batch_sequences,
         max_queue_tokens=config.max_queue_tokens,
+        max_sweep_bytes=max_sweep_bytes,
+        long_share=config.long_percent / 100,
     )
-
-
-def is_swept(model: EmbeddingModel, num_tokens: int) -> bool:
-    """Whether a text of this length is read tile by tile."""
-    sweeps_from = model.config.sweep_tokens_on(model.encoder.device.type)
-    return num_tokens >= sweeps_from and can_tile(model.encoder)
 
 
 def _tell_at_once(
@@ -484,8 +541,17 @@ def _tell_at_once(
     on_event(Progress(tokens_done=total, tokens_total=total, seconds_left=0.0))
 
 
-def _left(timeout_s: float, started_at: float) -> float:
-    return timeout_s - (time.monotonic() - started_at)
+def _left(timeout_s: float | None, started_at: float) -> float | None:
+    return None if timeout_s is None else timeout_s - (time.monotonic() - started_at)
+
+
+@contextmanager
+def _as_the_whole_deadline(timeout_s: float | None, started_at: float) -> Iterator[None]:
+    """The thread knows what was left when it got the work; the caller knows what it asked for."""
+    try:
+        yield
+    except DeadlineExceeded:
+        raise _deadline_exceeded(timeout_s, started_at) from None
 
 
 def _deadline_exceeded(timeout_s: float | None, started_at: float) -> DeadlineExceeded:

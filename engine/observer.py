@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-Unit = Literal["batch", "sweep_tile", "diagnosis", "benchmark"]
+Unit = Literal["batch", "sweep_tile", "calibration", "diagnosis", "benchmark"]
 
 
 class EngineObserver:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from engine.config import EngineConfig
 from engine.errors import InvalidInput, TextTooLong
+from engine.jobs import PATIENCE_S
 from engine.model.embedding_model import EmbeddingModel
 from engine.text.chunks import ChunkSpan
 from engine.text.tokenizer import Encoded
@@ -103,6 +104,15 @@ def check_options(options: EmbedOptions, model: EmbeddingModel) -> None:
             code="invalid_truncate",
             param="truncate",
             actual=str(options.truncate),
+        )
+    if options.priority not in PATIENCE_S:
+        known = ", ".join(PATIENCE_S)
+        raise InvalidInput(
+            f"priority must be one of {known}, got {options.priority!r}",
+            code="invalid_priority",
+            param="priority",
+            limit=known,
+            actual=str(options.priority),
         )
     prompt_of(options, model)
 

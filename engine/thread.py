@@ -19,10 +19,19 @@ from functools import partial
 from itertools import chain
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
-from engine.errors import DeadlineExceeded, DeviceFailure, EngineUnavailable, LLNError, QueueFull
+from engine.errors import (
+    DeadlineExceeded,
+    DeviceFailure,
+    EngineUnavailable,
+    InsufficientMemory,
+    LLNError,
+    QueueFull,
+)
 from engine.jobs import Job, Unit
+from engine.memory import is_out_of_memory
 from engine.observer import EngineObserver
 from engine.scheduler import Scheduler
+from engine.throughput import Throughput
 from engine.types import Priority
 
 PayloadT = TypeVar("PayloadT")
@@ -30,6 +39,8 @@ ValueT = TypeVar("ValueT")
 ResultT = TypeVar("ResultT")
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 Args = TypeVarTuple("Args")
+
+CallKind: TypeAlias = Literal["calibration", "diagnosis", "benchmark"]
 
 logger = logging.getLogger(__name__)
 
@@ -82,32 +93,26 @@ class Outcome:
         """Answer the caller, unless it left."""
         if self.job.future.done():
             return
-        if self.job.on_event is not None:
-            for event in self.events:
-                self.job.on_event(event)
+        self._tell_events()
         if self.error is not None:
             self.job.future.set_exception(self.error)
         elif self.result is not None:
             self.job.future.set_result(self.result)
 
+    def _tell_events(self) -> None:
+        listener = self.job.on_event
+        if listener is None:
+            return
+        try:
+            for event in self.events:
+                listener(event)
+        except Exception:
+            # The caller's own mistake must not cost it its answer, nor others theirs.
+            logger.exception("A listener to events failed, and hears no more")
+            self.job.on_event = None
+
 
 Outcomes: TypeAlias = list[Outcome]
-
-
-class Throughput:
-    """Work a second, over about the last ten units."""
-
-    def __init__(self) -> None:
-        self._work = 0.0
-        self._seconds = 0.0
-
-    def add(self, work: float, seconds: float) -> None:
-        self._work = 0.9 * self._work + work
-        self._seconds = 0.9 * self._seconds + seconds
-
-    def seconds_for(self, work: float) -> float:
-        """How long so much work takes; one second while nothing has been measured."""
-        return work * self._seconds / self._work if self._work else 1.0
 
 
 _MIN_RETRY_S = 0.05  # sooner, a client would only knock
@@ -216,7 +221,7 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         self,
         fn: Callable[[*Args], ValueT],
         *args: *Args,
-        kind: Literal["diagnosis", "benchmark"] = "diagnosis",
+        kind: CallKind = "diagnosis",
         model: str = "",
         tokens: int = 0,
         timeout_s: float | None = None,
@@ -437,7 +442,8 @@ class DeviceThread(Generic[PayloadT, ResultT]):
             self._scheduler.remove(job)
 
     def _outcomes(self, unit: Unit) -> Outcomes:
-        """Run a unit; if several jobs fail together, run each alone, so that only the guilty do."""
+        """Run a unit. If several jobs fail together, run each alone, so that only the guilty do;
+        if they do not fit in memory together, run half of them at a time."""
         result = self._attempt(unit)
         if not isinstance(result, Exception):
             return result
@@ -445,11 +451,16 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         traceback.clear_frames(result.__traceback__)
         if len(unit.jobs) == 1:
             return [Outcome(unit.jobs[0], error=_answer_to(result))]
+        if is_out_of_memory(result):
+            self._observer.recovered_from_oom()
+            return list(chain.from_iterable(map(self._retry, unit.halves())))
         return list(chain.from_iterable(map(self._retry, unit.singly())))
 
-    def _retry(self, single: Unit) -> Outcomes:
-        has_departed = single.jobs[0].has_departed(time.monotonic())
-        return [] if has_departed else self._outcomes(single)
+    def _retry(self, part: Unit) -> Outcomes:
+        """Without those whose callers left meanwhile."""
+        now = time.monotonic()
+        staying = tuple(job for job in part.jobs if not job.has_departed(now))
+        return self._outcomes(Unit(staying)) if staying else []
 
     def _attempt(self, unit: Unit) -> Outcomes | Exception:
         started_at = time.monotonic()
@@ -528,6 +539,8 @@ def _answer_to(error: BaseException) -> LLNError:
     """An exception of the caller's own, raised from what the device said."""
     if isinstance(error, LLNError):
         answer = error.for_caller()
+    elif is_out_of_memory(error):
+        answer = InsufficientMemory("There is not enough memory for this work, even alone.")
     elif isinstance(error, Exception):
         answer = DeviceFailure(f"The device failed on this work ({type(error).__name__}).")
     else:

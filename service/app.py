@@ -25,6 +25,7 @@ from service.http import (
     embeddings,
     health,
     models,
+    plan,
     tei,
     tokenize,
 )
@@ -49,6 +50,7 @@ _ROUTERS = tuple(
         diagnostics,
         claims,
         benchmarks,
+        plan,
         tokenize,
         models,
         tei,

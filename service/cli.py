@@ -1,5 +1,5 @@
-"""The command line: `lln serve | embed | models | adapt | bench | diagnose | claims | figures |
-settings`."""
+"""The command line: `lln serve | embed | plan | models | adapt | bench | diagnose | claims |
+figures | settings`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from engine.errors import LLNError
 from engine.idle_threads import let_idle_threads_sleep
-from engine.types import BenchmarkRow, Diagnosis, EmbedOptions, HeadValues, PositionScheme
+from engine.types import BenchmarkRow, Diagnosis, EmbedOptions, HeadValues, Plan, PositionScheme
 from service.errors import PortInUse
 from service.logs import set_up_logs
 from service.settings import SettingsError, load_settings, setting_rows
@@ -66,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_adapt(commands)
     _add_bench(commands)
     _add_diagnose(commands)
+    _add_plan(commands)
     _add_claims(commands)
     _add_figures(commands)
     _add_settings(commands)
@@ -150,6 +151,13 @@ def _add_diagnose(commands: Any) -> None:
     command.add_argument("--layers", type=_numbers, metavar="N,N,...")
     command.add_argument("--heads", type=_numbers, metavar="N,N,...")
     command.add_argument("--instruments", type=_names, metavar="NAME,NAME,...")
+    _add_model(command)
+    _add_json(command)
+
+
+def _add_plan(commands: Any) -> None:
+    command = _command(commands, "plan", _plan, "what texts of some lengths would take here")
+    command.add_argument("tokens", type=_numbers, metavar="TOKENS,TOKENS,...")
     _add_model(command)
     _add_json(command)
 
@@ -327,6 +335,21 @@ def _print_reading(found: Diagnosis, reading: HeadValues) -> None:
     print("layer  " + "".join(f"{f'head {head}':>9}" for head in found.heads))
     for layer, values in zip(found.layers, reading.values, strict=True):
         print(f"{layer:>5}  " + "".join(f"{value:>9.3f}" for value in values))
+
+
+def _plan(chosen: argparse.Namespace) -> None:
+    async def plans(engine: AsyncEngine) -> list[Plan]:
+        return [await engine.plan(tokens) for tokens in chosen.tokens]
+
+    found = _with_engine(chosen.model, plans)
+    if chosen.json:
+        _print_json([asdict(plan) for plan in found])
+        return
+    print(f"{'tokens':>10} {'path':>7} {'megabytes':>10} {'seconds':>8} {'fits':>5}")
+    for plan in found:
+        fits = "yes" if plan.fits else "no"
+        megabytes = plan.bytes / 1e6
+        print(f"{plan.tokens:>10} {plan.path:>7} {megabytes:>10.1f} {plan.seconds:>8.2f} {fits:>5}")
 
 
 def _claims(chosen: argparse.Namespace) -> None:

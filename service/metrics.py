@@ -53,8 +53,16 @@ _SECONDS = (
 )
 _TOKENS = tuple(2.0**power for power in range(2, 25))
 _SEQUENCES = tuple(2.0**power for power in range(11))
-_REJECTIONS = ("queue_full", "text_too_long", "too_many_inputs", "unavailable", "model_not_found")
-_UNITS: tuple[Unit, ...] = ("batch", "sweep_tile", "diagnosis", "benchmark")
+_REJECTIONS = (
+    "queue_full",
+    "text_too_long",
+    "too_many_inputs",
+    "insufficient_memory",
+    "deadline_exceeded",
+    "unavailable",
+    "model_not_found",
+)
+_UNITS: tuple[Unit, ...] = ("batch", "sweep_tile", "calibration", "diagnosis", "benchmark")
 _LAYER_GAUGES = {
     "entropy": "attention_entropy",
     "spectral_gap": "attention_spectral_gap",

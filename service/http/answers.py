@@ -91,6 +91,22 @@ class TokenizeAnswer(Answer):
     tokens: list[str]
 
 
+class PlanAnswer(Answer):
+    """What a text would take here, were it alone."""
+
+    model: str
+    tokens: int
+    fits: bool
+    path: Literal["packed", "swept"]
+    bytes: int
+    seconds: float
+    tiles: int
+    tile_tokens: int
+    keeps_projections: bool
+    max_tokens: int
+    max_bytes: int
+
+
 class Reading(Answer):
     """One instrument: a value for each layer and head, and its error where it was sampled."""
 

@@ -79,6 +79,9 @@ class VectorFields(BaseModel):
         _DEFAULTS.truncate,
         description="What to do with a text that is too long: refuse it, or drop one end of it.",
     )
+    priority: Literal["normal", "background"] = Field(
+        _DEFAULTS.priority, description="Background texts let those go first that come soon after."
+    )
 
     def options(self) -> EmbedOptions:
         return EmbedOptions(
@@ -86,6 +89,7 @@ class VectorFields(BaseModel):
             dimensions=self.dimensions,
             normalize=self.normalize,
             truncate=self.truncate,
+            priority=self.priority,
         )
 
 
@@ -203,6 +207,14 @@ class DocumentQuery(VectorFields, ChunkingFields):
 
 class TokenizeBody(Body):
     text: Text
+    model: str | None = None
+
+
+class PlanBody(Body):
+    """A text, or how many tokens it would have."""
+
+    tokens: int | None = Field(None, description="Special tokens included.")
+    text: str | None = None
     model: str | None = None
 
 
