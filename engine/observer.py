@@ -57,5 +57,6 @@ class EngineObserver:
 
     def served(self, texts: Sequence[Served]) -> None:
         """The texts of one call came back from the device. Called in the caller's context."""
+
     def attention_sampled(self, *, model: str, layer: int, instrument: str, value: float) -> None:
         """The mean over a layer's heads of what an instrument read from one live text."""

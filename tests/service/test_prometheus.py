@@ -38,7 +38,7 @@ def free_port() -> int:
 @pytest.fixture
 def server(start_server: StartServer) -> RunningServer:
     """One that samples the attention of every text, as a busier one does of some."""
-    return start_server(engine__drift_rate="1", engine__drift_max_share="1")
+    return start_server(LLN_ENGINE__DRIFT_RATE="1", LLN_ENGINE__DRIFT_MAX_SHARE="1")
 
 
 @pytest.fixture
