@@ -55,7 +55,7 @@ REFITTED: Mapping[int, Line] = MappingProxyType(
 
 _SCORE_VARIANCES = np.linspace(0.5, 4.0, 15)
 _FEATURE_VARIANCES = tuple(np.linspace(1.0, 46.0, 31).tolist())
-_HALVINGS = 24
+_HALVINGS = 18
 _WIDEST = 64.0
 _NARROWEST = 1e-4
 

@@ -22,6 +22,7 @@ from engine.claims.base import Claim, Finding, Material, Measured, Repair, Repla
 from engine.claims.matrices import gaussian, gaussian_heads
 from engine.claims.softmax_model import PAPER
 from engine.diagnostics.dense import lln_matrix, log_variance, mean_row_entropy, softmax_matrix
+from engine.model.baselines import find_baseline
 from kernels.attention.moments import OFFSET, SLOPE
 
 HEAD_SIZES = (32, 64, 128)
@@ -238,6 +239,20 @@ def _check_matched_entropy(material: Material, generator: Generator) -> Finding:
     )
 
 
+def _check_indifference(material: Material, generator: Generator) -> Finding:
+    """Features that scale with their input: the kernel's rows do not change at all."""
+    q, k = gaussian(generator, 128, 1, 32), gaussian(generator, 128, 1, 32)
+    spans = {}
+    for name in ("relu", "quadratic", "elu", "softmax"):
+        kernel = find_baseline(name)
+        entropies = [float(mean_row_entropy(kernel.matrix(s * q, s * k))) for s in (0.3, 1.0, 2.0)]
+        spans[name] = max(entropies) - min(entropies)
+    return Finding(
+        stated=Measured(worst=max(spans["relu"], spans["quadratic"]), cases=6),
+        evidence={"entropy_span_in_nats_over_scales_0.3_to_2": spans},
+    )
+
+
 def _document_entropies(q: Tensor, k: Tensor) -> list[float]:
     """Of softmax, LLN by the published constants and LLN matched by entropy, keys centred."""
     k = k - k.mean(0)
@@ -319,6 +334,12 @@ CLAIMS = (
             text="Within 20 % for score variances of 0.75 to 4, with constants fitted to the "
             "head size; with the published ones it is off by half at 9 and tenfold at 0.01."
         ),
+    ),
+    Claim(
+        id="lln.section-4.1-kernels",
+        paper=PAPER,
+        statement="Attention by ReLU or squared features is indifferent to the temperature.",
+        check=_check_indifference,
     ),
     Claim(
         id="lln.figure-2",

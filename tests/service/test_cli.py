@@ -29,7 +29,18 @@ def lln(*arguments: str, stdin: str = "", **settings: str) -> subprocess.Complet
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["serve"], ["embed"], ["models"], ["bench"], ["diagnose"], ["settings"]]
+    "command",
+    [
+        [],
+        ["serve"],
+        ["embed"],
+        ["models"],
+        ["bench"],
+        ["diagnose"],
+        ["claims"],
+        ["figures"],
+        ["settings"],
+    ],
 )
 def test_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
@@ -117,3 +128,36 @@ def test_bench_and_diagnose() -> None:
     found = lln("diagnose", "A short text.", "--layers", "0", "--instruments", "entropy")
     assert found.returncode == 0, found.stderr
     assert "entropy" in found.stdout
+
+
+def test_claims() -> None:
+    found = lln("claims", "--only", "lln.theorem-3.3", "--only", "lln.table-1", "--json")
+    assert found.returncode == 0, found.stderr
+    rows = {row["id"]: row for row in json.loads(found.stdout)}
+    assert {name: row["verdict"] for name, row in rows.items()} == {
+        "lln.theorem-3.3": "fails",
+        "lln.table-1": "holds_corrected",
+    }
+    assert {"id", "paper", "statement", "verdict", "corrected", "evidence"} <= set(
+        rows["lln.table-1"]
+    )
+
+
+def test_claims_of_a_document(tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text("A document of a few words, which six heads read.")
+    found = lln("claims", "--only", "lln.equation-5", "--text", str(file), "--json")
+    assert found.returncode == 0, found.stderr
+    [row] = json.loads(found.stdout)
+    assert len(row["evidence"]["claimed_over_true_document_heads"]) == 6
+    assert row["verdict"] == "holds_corrected"
+
+
+def test_unknown_claim_and_figure(tmp_path: Path) -> None:
+    found = lln("claims", "--only", "theorem-1")
+    assert found.returncode == 1
+    assert found.stderr.startswith("lln: there is no claim 'theorem-1'")
+    found = lln("figures", "--out", str(tmp_path), "--only", "10")
+    assert found.returncode == 1
+    assert found.stderr.startswith("lln: there is no figure '10'")
+    assert list(tmp_path.iterdir()) == []
