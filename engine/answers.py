@@ -57,7 +57,13 @@ def chunks_from(
         return ()
     spans = document.chunks[first : first + len(vectors)]
     return tuple(
-        Chunk(index=index, tokens=span.tokens, characters=span.characters, vector=vector)
+        Chunk(
+            index=index,
+            tokens=span.tokens,
+            characters=span.characters,
+            vector=vector,
+            headings=span.headings,
+        )
         for index, (span, vector) in enumerate(
             zip(spans, finish(vectors, options), strict=True), first
         )

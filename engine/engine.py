@@ -28,6 +28,7 @@ from engine.claims.heads import MAX_TOKENS
 from engine.claims.worker import checked_apart
 from engine.config import EngineConfig
 from engine.diagnose import diagnosis_of, plan_diagnosis, readings_by_layer
+from engine.documents import DocumentStream
 from engine.errors import DeadlineExceeded, LLNError, ModelNotFound
 from engine.model.embedding_model import DEFAULT_MODEL, EmbeddingModel, load_models
 from engine.model.tiles import can_tile
@@ -38,8 +39,8 @@ from engine.prepare import (
     check_options,
     check_pools,
     prepare,
-    prepare_document,
 )
+from engine.reader import DocumentReader, prepare_document
 from engine.runner import run_batch
 from engine.scheduler import Scheduler
 from engine.sweep import Sweep, SweepEvent
@@ -47,7 +48,7 @@ from engine.thread import Delivered, DeviceThread, Order
 from engine.types import (
     BenchmarkResult,
     BenchmarkRow,
-    ChunkPlan,
+    Chunking,
     ChunksReady,
     Diagnosis,
     DocumentEmbedding,
@@ -165,7 +166,7 @@ class AsyncEngine:
         text: str,
         *,
         model: str | None = None,
-        chunks: ChunkPlan | None = None,
+        chunks: Chunking | None = None,
         options: EmbedOptions = _DEFAULTS,
         timeout_s: float | None = None,
         on_event: OnDocumentEvent | None = None,
@@ -173,11 +174,28 @@ class AsyncEngine:
         """One vector for the whole document, and one for each of its late chunks. `on_event` is
         called on the event loop with what there is to tell on the way."""
         with self._counting_rejections():
-            chosen = self._model(model)
-            check_options(options, chosen)
-            check_pools(chosen)
+            chosen = self._document_model(model, options)
             prepared = await asyncio.to_thread(prepare_document, text, chosen, options, chunks)
         return await self._run_document(chosen, prepared, options, timeout_s, on_event)
+
+    def open_document(
+        self,
+        *,
+        model: str | None = None,
+        chunks: Chunking | None = None,
+        options: EmbedOptions = _DEFAULTS,
+        timeout_s: float | None = None,
+        on_event: OnDocumentEvent | None = None,
+    ) -> DocumentStream:
+        """The same for a document that comes in pieces."""
+
+        async def run(prepared: Prepared, timeout_s: float | None) -> DocumentEmbedding:
+            return await self._run_document(chosen, prepared, options, timeout_s, on_event)
+
+        with self._counting_rejections():
+            chosen = self._document_model(model, options)
+            reader = DocumentReader(chosen, options, chunks, in_pieces=True)
+        return DocumentStream(reader, run, timeout_s, self._counting_rejections)
 
     async def tokenize(self, text: str, *, model: str | None = None) -> Tokenization:
         """The text's tokens and the characters each stands for."""
@@ -275,6 +293,12 @@ class AsyncEngine:
             piece = inputs[start : start + PIECE_TEXTS]
             with self._counting_rejections():
                 yield await asyncio.to_thread(prepare, piece, model, options, first_index=start)
+
+    def _document_model(self, name: str | None, options: EmbedOptions) -> EmbeddingModel:
+        chosen = self._model(name)
+        check_options(options, chosen)
+        check_pools(chosen)
+        return chosen
 
     async def _run_document(
         self,

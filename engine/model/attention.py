@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Literal, Protocol, TypeAlias
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from kernels.attention import (
     sliding_window_attention,
     softmax_attention,
 )
+from kernels.attention.op import Map
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +37,34 @@ class LLNParameters:
     block_size: int
     num_sinks: tuple[int, int]
 
+    # What training may add; None leaves it out, at no cost.
+    query_map: Tensor | None = None  # [H, D, D] on the queries before LLN's exponential
+    key_map: Tensor | None = None  # [H, D, D] and on the keys
+    gate: Tensor | None = None  # [H, D] a token's share of LLN is sigmoid(gate . q + logit(mix))
+
+    @property
+    def q_map(self) -> Map | None:
+        if self.query_map is None:
+            return None
+        return self.query_map, torch.zeros_like(self.key_shift)
+
+    @property
+    def k_map(self) -> Map:
+        return self.key_map, self.key_shift
+
+    def shares(self, q: Tensor) -> Tensor:
+        """LLN's share in each token's output: (H,), or (T, H) where tokens decide."""
+        if self.gate is None:
+            return self.mix
+        return torch.sigmoid(torch.einsum("thd,hd->th", q, self.gate) + torch.logit(self.mix))
+
     def on(self, device: torch.device) -> LLNParameters:
-        return replace(
-            self,
-            alpha=self.alpha.to(device),
-            beta=self.beta.to(device),
-            mix=self.mix.to(device),
-            key_shift=self.key_shift.to(device),
-        )
+        tensors: dict[str, Any] = {
+            field.name: value.to(device)
+            for field in fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor)
+        }
+        return replace(self, **tensors)
 
 
 @dataclass(frozen=True)
@@ -139,7 +160,8 @@ class LLNAttention:
             alpha=lln.alpha,
             beta=lln.beta,
             cu_seqlens=cu_seqlens,
-            k_map=(None, lln.key_shift),
+            q_map=lln.q_map,
+            k_map=lln.k_map,
         )
 
     @property
@@ -156,11 +178,12 @@ class LLNAttention:
 
     def state_of(self, k: Tensor, v: Tensor, length: int) -> LLNState | None:
         lln = self.parameters
-        return lln_state(k, v, beta=lln.beta, k_map=(None, lln.key_shift))
+        return lln_state(k, v, beta=lln.beta, k_map=lln.k_map)
 
     def attend_tile(self, tile: Tile) -> Tensor:
         assert tile.state is not None, "LLN reads nothing but its state"
-        return lln_read(tile.q, tile.state, alpha=self.parameters.alpha)
+        lln = self.parameters
+        return lln_read(tile.q, tile.state, alpha=lln.alpha, q_map=lln.q_map)
 
 
 @dataclass(frozen=True)
@@ -212,18 +235,19 @@ class LLNDiagAttention:
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
         lln = self.parameters
         # Looked at first, since a query is nearly always shorter and waits for every operation.
-        mix = None if len(q) <= lln.block_size else self.mix_of(cu_seqlens)
-        if mix is None:
+        beyond = None if len(q) <= lln.block_size else self.reaches_beyond(cu_seqlens)
+        if beyond is None:
             return BlockDiagonalAttention(lln)(q, k, v, cu_seqlens)
         return lln_diag_attention(
             *(q, k, v),
             alpha=lln.alpha,
             beta=lln.beta,
-            mix=mix,
+            mix=lln.shares(q) if bool(beyond.all()) else lln.shares(q) * beyond.to(q),
             cu_seqlens=cu_seqlens,
             block_size=lln.block_size,
             num_sinks=lln.num_sinks,
-            k_map=(None, lln.key_shift),
+            q_map=lln.q_map,
+            k_map=lln.k_map,
         )
 
     @property
@@ -251,21 +275,18 @@ class LLNDiagAttention:
             *(tile.q, tile.k, tile.v),
             state=tile.state,
             alpha=lln.alpha,
-            mix=lln.mix,
+            mix=lln.shares(tile.q),
             block_size=lln.block_size,
             sinks=tile.sinks,
+            q_map=lln.q_map,
         )
 
-    def mix_of(self, cu_seqlens: Tensor) -> Tensor | None:
-        """LLN's share, (H,) or (T, H); None where no sequence is longer than one block."""
+    def reaches_beyond(self, cu_seqlens: Tensor) -> Tensor | None:
+        """Which tokens [T, 1] are of sequences longer than one block; None where none is."""
         lengths = cu_seqlens.diff()
         if not lengths.numel() or int(lengths.max()) <= self.parameters.block_size:
             return None
-        reaches_beyond = lengths > self.parameters.block_size
-        if bool((reaches_beyond | (lengths == 0)).all()):
-            return self.parameters.mix
-        by_token = reaches_beyond.repeat_interleave(lengths).unsqueeze(1)
-        return self.parameters.mix * by_token.to(self.parameters.mix.device)
+        return (lengths > self.parameters.block_size).repeat_interleave(lengths).unsqueeze(1)
 
 
 CalibratedAttention: TypeAlias = LLNAttention | BlockDiagonalAttention | LLNDiagAttention

@@ -62,9 +62,13 @@ class AccountingValue(Answer):
 
 
 class ChunkItem(Answer):
+    """Characters are code points of the text; headings are those it stands under, outermost first,
+    and only where chunks go from heading to heading."""
+
     index: int
     tokens: SpanValue
     characters: SpanValue
+    headings: list[str]
     vector: VectorValue
 
 
