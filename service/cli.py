@@ -336,8 +336,8 @@ def _claims(chosen: argparse.Namespace) -> None:
 
     def show(row: ClaimRow) -> None:
         if not (chosen.json or chosen.markdown):
-            corrected = f"\n    {row.corrected}" if row.corrected else ""
-            print(f"{row.verdict:<16}{row.id}: {row.statement}{corrected}", flush=True)
+            said = "".join(f"\n    {text}" for text in (row.corrected, row.remark) if text)
+            print(f"{row.verdict:<16}{row.id}: {row.statement}{said}", flush=True)
 
     rows = _with_engine(
         chosen.model,
