@@ -117,7 +117,7 @@ def test_peak_memory_sees_what_is_freed_again() -> None:
 
 
 def test_training_takes_more_memory_than_encoding(default_model: EmbeddingModel) -> None:
-    plan = BenchmarkPlan.checked([2048], ["lln_diag"], 1, default_model)
+    plan = BenchmarkPlan.checked([1024], ["lln_diag"], 1, default_model)
     forward, training = (
         next(row for rows in encoder_rows(one) for row in rows)
         for one in (plan, replace(plan, training=True))
