@@ -345,15 +345,16 @@ def _plan(chosen: argparse.Namespace) -> None:
 
 
 def _claims(chosen: argparse.Namespace) -> None:
-    from engine.claims import ClaimRow, claims_page
+    from engine.claims import ClaimRow, claims_page, find_claims
     from engine.claims.heads import document_start
 
+    find_claims(chosen.only)  # a misspelt name should not cost the loading of a model
     text = chosen.text.read_text(encoding="utf-8") if chosen.text else document_start()
 
     def show(row: ClaimRow) -> None:
         if not (chosen.json or chosen.markdown):
-            corrected = f"\n    {row.corrected}" if row.corrected else ""
-            print(f"{row.verdict:<16}{row.id}: {row.statement}{corrected}", flush=True)
+            said = "".join(f"\n    {text}" for text in (row.corrected, row.remark) if text)
+            print(f"{row.verdict:<16}{row.id}: {row.statement}{said}", flush=True)
 
     rows = _with_engine(
         chosen.model,
@@ -369,8 +370,9 @@ def _claims(chosen: argparse.Namespace) -> None:
 
 def _figures(chosen: argparse.Namespace) -> None:
     from engine.claims.heads import document_start
-    from engine.figures import draw_figures
+    from engine.figures import draw_figures, find_figures
 
+    find_figures(chosen.only)
     heads = _with_engine(chosen.model, lambda engine: engine.head_samples(document_start()))
     for path in draw_figures(chosen.out, heads, only=chosen.only):
         print(json.dumps(str(path)) if chosen.json else path, flush=True)

@@ -254,6 +254,7 @@ class ClaimItem(Answer):
     paper: str
     statement: str
     verdict: Literal["holds", "fails", "holds_corrected", "definition"]
+    remark: str | None
     corrected: str | None
     margin: float | None
     evidence: dict[str, Any]
