@@ -28,8 +28,8 @@ check: $(VENV)/installed-dev ## what CI holds the code to, apart from tests; rew
 	$(PYTHON_BIN) -m ruff format --check .
 	$(PYTHON_BIN) -m mypy
 	tools/check_proto.sh $(VENV)
-	tools/check_deploy.sh $(VENV)
 	$(PYTHON_BIN) tools/check_dependencies.py
+	tools/check_deploy.sh $(VENV)
 
 format: $(VENV)/installed-dev ## rewrite the code the way `make check` wants it
 	$(PYTHON_BIN) -m ruff check --fix-only --quiet .

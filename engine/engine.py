@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -30,8 +31,10 @@ from engine.claims import (
 from engine.claims.heads import MAX_TOKENS
 from engine.claims.worker import checked_apart
 from engine.config import EngineConfig
-from engine.diagnose import diagnosis_of, plan_diagnosis, readings_by_layer
+from engine.diagnose import LayerReadings, diagnosis_of, readings_in_slices
+from engine.diagnosis_plan import fit_plan, plan_diagnosis
 from engine.documents import DocumentStream
+from engine.drift import DriftSampler, drift_plan, tell_drift
 from engine.errors import DeadlineExceeded, InvalidInput, LLNError, ModelNotFound
 from engine.model.embedding_model import DEFAULT_MODEL, EmbeddingModel, load_models
 from engine.observer import EngineObserver, Served
@@ -69,6 +72,8 @@ from engine.types import (
     Vector,
 )
 
+logger = logging.getLogger(__name__)
+
 _DEFAULTS = EmbedOptions()
 _CONFIG = EngineConfig()
 _CANARY = "A short text, to see that the model answers."
@@ -96,6 +101,8 @@ class AsyncEngine:
         self._default = models[0]
         self._canary_ran = False
         self._planner = Planner(config, models[0].encoder.device)
+        self._drift = DriftSampler(config)
+        self._drift_tasks: set[asyncio.Task[None]] = set()
         self._thread = DeviceThread[Prepared, Vector](
             run=self._run,
             sweep=self._sweep,
@@ -132,6 +139,8 @@ class AsyncEngine:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        for task in self._drift_tasks:
+            task.cancel()
         await self._thread.stop(self.config.drain_timeout_s)
 
     @property
@@ -266,15 +275,17 @@ class AsyncEngine:
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
         instruments: Sequence[str] | None = None,
+        mode: str = "auto",
         timeout_s: float | None = None,
     ) -> Diagnosis:
-        """What every head does with this text. Embeddings run in between its layers."""
+        """What every head and layer does with this text. Embeddings run between its steps."""
         with self._counting_rejections():
             chosen = self._model(model)
-            plan = plan_diagnosis(chosen, layers, heads, instruments)
+            asked = plan_diagnosis(chosen, layers, heads, instruments, mode)
             prepared = await asyncio.to_thread(prepare_document, text, chosen, _DEFAULTS, None)
+            plan = fit_plan(asked, chosen, prepared.num_embedded, self.config)
         steps = self._in_turns(
-            readings_by_layer(chosen, prepared, plan), "diagnosis", chosen, prepared.num_embedded
+            readings_in_slices(chosen, prepared, plan), "diagnosis", chosen, prepared.num_embedded
         )
         async with _deadline(timeout_s):
             done = [step async for step in steps]
@@ -400,6 +411,7 @@ class AsyncEngine:
             self._learn_from(model, [document], [result])
         finally:
             future.cancel()
+        self._sample_drift(model, [document])
         if on_event is not None and not order.sweep:
             _tell_at_once(document, result, options, on_event)
         self._tell_served([document], [result])
@@ -440,8 +452,9 @@ class AsyncEngine:
                     self._count_truncated(model, piece)
             with _as_the_whole_deadline(timeout_s, started_at):
                 delivered = await asyncio.gather(*futures)
-            self._tell_served(texts, delivered)
             self._learn_from(model, texts, delivered)
+            self._tell_served(texts, delivered)
+            self._sample_drift(model, texts)
             return texts, delivered
         except TimeoutError:  # before all of it was queued
             self._observer.rejected(reason=DeadlineExceeded.code)
@@ -450,10 +463,34 @@ class AsyncEngine:
             for future in futures:
                 future.cancel()
 
+    def _sample_drift(self, model: EmbeddingModel, texts: Sequence[Prepared]) -> None:
+        """Read one of these texts later, if its turn has come. Nobody waits for that."""
+        text = self._drift.choose(texts)
+        if text is not None:
+            task = asyncio.create_task(self._read_drift(model, text))
+            self._drift_tasks.add(task)
+            task.add_done_callback(self._drift_tasks.discard)
+
+    async def _read_drift(self, model: EmbeddingModel, text: Prepared) -> None:
+        plan = drift_plan(model)
+        try:
+            if plan is None:
+                return
+            layers: list[LayerReadings] = []
+            steps = readings_in_slices(model, text, plan)
+            async for step in self._in_turns(steps, "drift", model, text.num_embedded):
+                layers += step.value
+                self._drift.spend(step.compute_s)
+            tell_drift(self._observer, model.name, plan, layers)
+        except LLNError as error:
+            logger.info("a sample for drift was given up: %s", error)
+        finally:
+            self._drift.done()
+
     async def _in_turns(
         self,
         steps: Iterator[Item],
-        kind: Literal["diagnosis", "benchmark"],
+        kind: Literal["diagnosis", "benchmark", "drift"],
         model: EmbeddingModel,
         tokens: int,
     ) -> AsyncIterator[Delivered[Item]]:

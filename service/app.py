@@ -157,10 +157,10 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             engine,
             settings,
             state.metrics,
-            state.keys,
-            state.permits,
             state.jobs,
-            state.server,
+            keys=state.keys,
+            permits=state.permits,
+            http=state.server,
         )
         # Those who watch a benchmark would keep the server from ending as long as it runs.
         async with _held_until(state.draining, state.jobs), _held_until(state.draining, rpc):

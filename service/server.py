@@ -25,9 +25,10 @@ log = logging.getLogger(__name__)
 # Connections accepted in the moment of the signal get this long for their request to arrive.
 _LAST_ARRIVALS_S = 0.1
 
-# How the process reaches itself where it listens on every address.
-_ITSELF = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+
+# How the process reaches itself where it listens on every address.
+_MYSELF = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 def serve(settings: Settings) -> None:
@@ -58,7 +59,12 @@ def serve(settings: Settings) -> None:
 
 async def _run(app: FastAPI, server: _Server, listener: socket.socket, settings: Settings) -> None:
     host, port = listener.getsockname()[:2]
-    app.state.server = Target(host=_ITSELF.get(host, host), port=port, tls=settings.tls is not None)
+    app.state.server = Target(
+        host=_MYSELF.get(host, host),
+        port=port,
+        headers=app.state.keys.for_myself(),
+        tls=settings.tls is not None,
+    )
     async with app.router.lifespan_context(app):
         scheme = "http" if settings.tls is None else "https"
         fields = {

@@ -65,10 +65,6 @@ class Settings(BaseSettings):
     request_timeout_s: float = Field(
         600.0, gt=0, description="Longest a request may take, and its default deadline."
     )
-    benchmark_history: str = Field(
-        "~/.cache/lln/benchmarks.sqlite",
-        description="File that keeps benchmark runs; :memory: forgets them with the process.",
-    )
     body_timeout_s: float = Field(
         60.0, gt=0, description="Longest wait over HTTP for the whole of a request to arrive."
     )
@@ -97,6 +93,10 @@ class Settings(BaseSettings):
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
         description="Origins whose pages may call HTTP, separated by commas; * for any.",
+    )
+    benchmark_history: str = Field(
+        "~/.cache/lln/benchmarks.sqlite",
+        description="File that keeps benchmark runs; :memory: forgets them with the process.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least serious log line written."

@@ -7,7 +7,6 @@ from service.benchmarks.job import BenchmarkJob
 from service.benchmarks.jobs import BenchmarkJobs
 from service.benchmarks.plan import checked_plan
 from service.benchmarks.suite import Row
-from service.grpc.calls import text_header
 from service.grpc.conversions import model_name
 from service.grpc.status import Context, write
 from service.load.client import Target
@@ -31,8 +30,7 @@ class BenchmarksServicer:
             seconds=request.seconds if request.HasField("seconds") else None,
             training=request.training if request.HasField("training") else None,
         )
-        server = self._server and self._server.for_caller(text_header(context))
-        job = await self._jobs.start(plan, server)
+        job = await self._jobs.start(plan, self._server)
         await write(context, _event(job, 0, benchmark=benchmark_message(job)))
         done = 0
         async for rows in job.watch():

@@ -112,7 +112,7 @@ class Calls:
     @asynccontextmanager
     async def _call(self, method: str, context: Context) -> AsyncIterator[None]:
         await _exchange_request_id(context)
-        tracing, header_of = self._metrics.tracing, text_header(context)
+        tracing, header_of = self._metrics.tracing, _text_header(context)
         async with status_on_error(context):
             with (
                 self._metrics.in_progress("grpc"),
@@ -190,13 +190,17 @@ def _decoder(message: type[MessageT]) -> Callable[[bytes], MessageT | Undecodabl
     return decode
 
 
-def text_header(context: Context) -> Callable[[str], str | None]:
+def _text_header(context: Context) -> Callable[[str], str | None]:
     metadata = dict(context.invocation_metadata() or ())
 
-    return lambda name: _text(metadata.get(name))
+    def get(name: str) -> str | None:
+        value = metadata.get(name)
+        return value if isinstance(value, str) else None  # bytes are for names in -bin
+
+    return get
 
 
 async def _exchange_request_id(context: Context) -> None:
-    request_id = take_or_make(text_header(context)(HEADER))
+    request_id = take_or_make(_text_header(context)(HEADER))
     current_request_id.set(request_id)  # each call runs in a task, so a context, of its own
     await context.send_initial_metadata(((HEADER, request_id),))

@@ -49,9 +49,10 @@ async def grpc_server(
     engine: AsyncEngine,
     settings: Settings,
     metrics: Metrics,
+    jobs: BenchmarkJobs,
+    *,
     keys: ApiKeys,
     permits: Permits,
-    jobs: BenchmarkJobs,
     http: Target | None = None,
 ) -> AsyncIterator[str]:
     """Serves while the context is open, and gives the address that is listened on.
@@ -64,10 +65,10 @@ async def grpc_server(
     servicers = {
         _EMBEDDINGS: EmbeddingsServicer(engine, settings, listeners),
         _MODELS: ModelsServicer(engine),
-        _DIAGNOSTICS: DiagnosticsServicer(engine, settings, metrics),
-        _BENCHMARKS: BenchmarksServicer(engine, jobs, http),
+        _DIAGNOSTICS: DiagnosticsServicer(engine, settings),
         _TEI_EMBED: TeiEmbedServicer(engine, settings, listeners),
         _TEI_INFO: TeiInfoServicer(engine, settings),
+        _BENCHMARKS: BenchmarksServicer(engine, jobs, http),
         _HEALTH: health,
         _REFLECTION: ReflectionServicer(_NAMES, listeners),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any, Literal, TypeAlias
 
 import orjson
@@ -29,6 +29,7 @@ Accept: TypeAlias = Annotated[str, Header(description="application/x-ndjson foll
 
 _NDJSON = "application/x-ndjson"
 _TYPES: dict[str, Format] = {_NDJSON: "ndjson", "text/csv": "csv", "image/png": "png"}
+_CREDENTIALS = ("authorization", "x-api-key")
 
 
 @router.post(
@@ -108,7 +109,10 @@ async def cancel_benchmark(benchmark_id: str, jobs: Jobs) -> Response:
 def _this_server(request: Request) -> Target | None:
     """Where this server listens, for a load with the rights of who asked for it."""
     server: Target | None = request.app.state.server
-    return server and server.for_caller(request.headers.get)
+    if server is None:
+        return None
+    headers = {name: request.headers[name] for name in _CREDENTIALS if name in request.headers}
+    return replace(server, headers=headers)
 
 
 def _wanted(accept: str) -> Format:

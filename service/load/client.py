@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-_CREDENTIALS = ("authorization", "x-api-key")
 _Connection: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -26,11 +25,6 @@ class Target:
     def ssl_context(self) -> ssl.SSLContext | None:
         """Of a server on this very machine the name is no proof of anything: it is not checked."""
         return ssl._create_unverified_context() if self.tls else None
-
-    def for_caller(self, get_header: Callable[[str], str | None]) -> Target:
-        """The same, with the rights of whoever asked for the load."""
-        offered = {name: get_header(name) for name in _CREDENTIALS}
-        return replace(self, headers={name: key for name, key in offered.items() if key})
 
 
 class HttpAnswer(NamedTuple):

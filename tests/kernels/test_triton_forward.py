@@ -45,14 +45,14 @@ def test_fresh_buffers_are_poisoned() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("head_dim", [16, 32, 60, 64, 128])
+@pytest.mark.parametrize("head_dim", [16, 60, 128])
 def test_lln_diag_on_ragged_batches(head_dim: int, dtype: torch.dtype) -> None:
     check_lln_diag(Case(head_dim=head_dim, dtype=dtype, sinks=(1, 1), block_size=32))
 
 
 @pytest.mark.parametrize("length", [1, 63, 500])
 def test_lln_diag_on_odd_lengths(length: int) -> None:
-    check_lln_diag(Case(lengths=(length,), num_heads=1))
+    check_lln_diag(Case(lengths=(length,)))
 
 
 @pytest.mark.parametrize(
@@ -65,15 +65,15 @@ def test_lln_diag_on_odd_lengths(length: int) -> None:
         pytest.param(Case(block_size=128, sinks=(3, 2)), id="sinks inside and outside blocks"),
         pytest.param(Case(lengths=(5, 1, 0, 2), sinks=(3, 4)), id="sinks that overlap"),
         pytest.param(Case(lengths=(70,), sinks=(20, 0), block_size=16), id="many sinks"),
-        pytest.param(Case(gated=True), id="gate"),
-        pytest.param(Case(weights=True, biases=True, head_dim=60), id="maps"),
+        pytest.param(Case(num_heads=2, gated=True), id="gate"),
+        pytest.param(Case(num_heads=2, weights=True, biases=True, head_dim=60), id="maps"),
         pytest.param(Case(biases=True), id="biases alone"),
         pytest.param(
-            Case(lengths=(40,), head_dim=256, num_heads=1, weights=True, biases=True),
+            Case(lengths=(40,), head_dim=256, weights=True, biases=True),
             id="256 mapped",
         ),
-        pytest.param(Case(lengths=(40,), head_dim=200, num_heads=1), id="200, channels in steps"),
-        pytest.param(Case(lengths=(*[0] * 130, 5, 3), num_heads=1), id="many sequences"),
+        pytest.param(Case(lengths=(40,), head_dim=200), id="200, channels in steps"),
+        pytest.param(Case(lengths=(*[0] * 130, 5, 3), head_dim=16), id="many sequences"),
         pytest.param(Case(weights=True, biases=True, dtype=torch.bfloat16), id="bfloat16 maps"),
         pytest.param(Case(block_size=128, gated=True, dtype=torch.float16), id="float16 gate"),
     ],
@@ -97,7 +97,7 @@ def test_scores_far_beyond_what_exp_can_hold(dtype: torch.dtype, scale: float) -
         pytest.param(Case(lengths=(63, 0, 130), sinks=(1, 1), gated=True), id="ragged"),
         pytest.param(Case(lengths=(70,), weights=True, biases=True), id="maps"),
         pytest.param(Case(lengths=(150, 1), block_size=128, dtype=torch.bfloat16), id="tiles"),
-        pytest.param(Case(lengths=(9,), head_dim=200, num_heads=1), id="channels in steps"),
+        pytest.param(Case(lengths=(9,), head_dim=200), id="channels in steps"),
     ],
 )
 def test_short_sequences_in_one_launch(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_block_diagonal(sinks: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(Case(lengths=(150, 0, 64, 65), head_dim=16, num_heads=1), id="pieces"),
+        pytest.param(Case(lengths=(150, 0, 64, 65), head_dim=16), id="pieces"),
         pytest.param(Case(weights=True, biases=True), id="maps"),
         pytest.param(Case(biases=True, head_dim=16, lengths=(100, 0)), id="biases alone"),
         pytest.param(Case(lengths=(0, 0)), id="nothing"),
@@ -159,12 +159,12 @@ def test_lln_state_and_read(case: Case) -> None:
 
 @pytest.mark.parametrize("lengths", [(), (0,), (0, 0)])
 def test_nothing_to_do(lengths: tuple[int, ...]) -> None:
-    case = Case(lengths=lengths)
+    case = Case(lengths=lengths, num_heads=2)
     assert run_lln_diag(make_inputs(case), case).shape == (0, 2, 32)
 
 
 def test_slices_of_one_projection() -> None:
-    case = Case()
+    case = Case(num_heads=2)
     inputs = make_inputs(case)
     fused = torch.stack([inputs.q, inputs.k, inputs.v], dim=1)
     q, k, v = fused.unbind(1)
@@ -179,9 +179,7 @@ def test_a_sequence_is_the_same_whatever_shares_its_batch(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(triton_tiles, "SHORT_TOKENS", 40)
-    case = Case(
-        lengths=(70, 0, 150, 33), head_dim=16, num_heads=1, sinks=(1, 1), gated=True, dtype=dtype
-    )
+    case = Case(lengths=(70, 0, 150, 33), head_dim=16, sinks=(1, 1), gated=True, dtype=dtype)
     inputs = make_inputs(case)
     together = run_lln_diag(inputs, case)
     assert torch.equal(together, run_lln_diag(inputs, case))
@@ -194,7 +192,7 @@ def test_a_sequence_is_the_same_whatever_shares_its_batch(
 @pytest.mark.parametrize("value", [math.nan, -math.inf])
 @pytest.mark.parametrize("broken", ["q", "k", "v"])
 def test_what_is_not_finite_shows_in_its_sequence_alone(broken: str, value: float) -> None:
-    case = Case(lengths=(40, 70, 50), num_heads=1, sinks=(1, 1))
+    case = Case(lengths=(40, 70, 50), sinks=(1, 1))
     inputs = make_inputs(case)
     clean = run_lln_diag(inputs, case)
     poisoned = getattr(inputs, broken).clone()

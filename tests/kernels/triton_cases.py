@@ -23,7 +23,7 @@ class Case:
 
     lengths: tuple[int, ...] = (63, 0, 130)
     head_dim: int = 32
-    num_heads: int = 2
+    num_heads: int = 1
     block_size: int = 64
     sinks: tuple[int, int] = (0, 0)
     gated: bool = False
