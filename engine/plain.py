@@ -16,6 +16,7 @@ from engine.diagnose import diagnosis_of, readings_in_slices
 from engine.diagnosis_plan import fit_plan, plan_diagnosis
 from engine.engine import PIECE_TEXTS
 from engine.model.embedding_model import DEFAULT_MODEL, EmbeddingModel, load_model
+from engine.plan import Planner
 from engine.prepare import (
     Prepared,
     check_inputs,
@@ -25,6 +26,7 @@ from engine.prepare import (
 )
 from engine.reader import prepare_document
 from engine.runner import run_batch
+from engine.sweep import Sweep
 from engine.thread import Delivered
 from engine.types import (
     Chunking,
@@ -33,6 +35,7 @@ from engine.types import (
     Embedding,
     EmbedOptions,
     ModelInfo,
+    Plan,
     TextInput,
     Vector,
 )
@@ -47,6 +50,7 @@ class Engine:
     def __init__(self, model: EmbeddingModel, *, config: EngineConfig = _CONFIG) -> None:
         self.model = model
         self.config = config
+        self._planner = Planner(config, model.encoder.device)
         self._max_batch_tokens = config.batch_tokens_on(model.encoder.device.type)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="lln-tokenizer")
 
@@ -110,6 +114,10 @@ class Engine:
         (result,) = self._run([document])
         return document_embedding(document, result, options)
 
+    def plan(self, tokens: int) -> Plan:
+        """What a text of so many tokens would take, measured the first time within a second."""
+        return self._planner.plan(self.model, tokens)
+
     def diagnose(
         self,
         text: str,
@@ -160,6 +168,16 @@ class Engine:
 
     def _run(self, batch: Sequence[Prepared]) -> list[Delivered[Vector]]:
         started_at = perf_counter()
-        vectors = run_batch(self.model, batch)
+        vectors = self._swept(*batch) if self._is_swept(batch) else run_batch(self.model, batch)
         compute_s = perf_counter() - started_at
         return [Delivered(vector, 0.0, compute_s) for vector in vectors]
+
+    def _is_swept(self, batch: Sequence[Prepared]) -> bool:
+        return len(batch) == 1 and self._planner.is_swept(self.model, batch[0].num_embedded)
+
+    def _swept(self, text: Prepared) -> list[Vector]:
+        keep = self._planner.keeps_projections(self.model, text.num_embedded)
+        sweep = Sweep(self.model, text, keep_projections=keep)
+        while sweep.result is None:
+            sweep.step()
+        return [sweep.result]
