@@ -460,8 +460,6 @@ class AsyncEngine:
         finally:
             for future in futures:
                 future.cancel()
-        self._sample_drift(model, texts)
-        return texts, delivered
 
     def _sample_drift(self, model: EmbeddingModel, texts: Sequence[Prepared]) -> None:
         """Read one of these texts later, if its turn has come. Nobody waits for that."""

@@ -6,12 +6,15 @@ pi_ic. Both are softmaxes, so no finite input overflows.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from engine.diagnostics.view import HeadMap, HeadView
+
+_TOKENS_A_TILE = 4_096
 
 
 class Factors(NamedTuple):
@@ -33,10 +36,26 @@ def lln_factors(view: HeadView) -> Factors:
     """pi and kappa of every head, in float64."""
     assert view.alpha is not None, "an LLN view has alpha"
     assert view.beta is not None, "an LLN view has beta"
-    key_exponents = channel_exponents(view.k, view.k_map, view.beta)  # [H, N, D]
-    log_mass = key_exponents.logsumexp(1, keepdim=True)
-    pi = (channel_exponents(view.q, view.q_map, view.alpha) + log_mass).softmax(-1)
-    return Factors(pi, (key_exponents - log_mass).exp_().transpose(1, 2).contiguous())
+    masses = [
+        channel_exponents(view.k[tile], view.k_map, view.beta).logsumexp(1)
+        for tile in token_tiles(view.num_tokens)
+    ]
+    log_mass = torch.stack(masses).logsumexp(0).unsqueeze(1)  # [H, 1, D]
+    shape = (view.num_heads, view.num_tokens, view.head_size)
+    pi = torch.empty(shape, dtype=torch.float64, device=view.q.device)
+    kappa = torch.empty_like(pi.mT, memory_format=torch.contiguous_format)
+    for tile in token_tiles(view.num_tokens):
+        queries = channel_exponents(view.q[tile], view.q_map, view.alpha)
+        pi[:, tile] = (queries + log_mass).softmax(-1)
+        keys = channel_exponents(view.k[tile], view.k_map, view.beta)
+        kappa[:, :, tile] = (keys - log_mass).exp_().mT
+    return Factors(pi, kappa)
+
+
+def token_tiles(num_tokens: int) -> Iterator[slice]:
+    """Tokens by so many that what lies between two operations stays in cache."""
+    for start in range(0, num_tokens, _TOKENS_A_TILE):
+        yield slice(start, min(start + _TOKENS_A_TILE, num_tokens))
 
 
 def channel_exponents(rows: Tensor, head_map: HeadMap | None, scale: Tensor) -> Tensor:

@@ -19,7 +19,6 @@ from engine.diagnostics.view import HeadView
 from engine.diagnostics.work import Work
 
 TILE_BYTES = 2**20
-_MIN_ROWS = 4  # a tile of fewer would read all keys for next to nothing
 _FLOAT64_BYTES = 8
 
 
@@ -107,9 +106,9 @@ def choose_rows(view: HeadView, count: int, seed: int) -> Tensor:
 
 
 def row_tiles(view: HeadView, num_rows: int) -> Iterator[slice]:
-    """So many rows cut into tiles that fit TILE_BYTES, or have a few rows."""
+    """So many rows cut into tiles that fit TILE_BYTES, at least one."""
     fitting = TILE_BYTES // (view.num_heads * view.num_tokens * _FLOAT64_BYTES)
-    size = max(_MIN_ROWS, fitting)
+    size = max(1, fitting)
     for start in range(0, num_rows, size):
         yield slice(start, min(start + size, num_rows))
 
