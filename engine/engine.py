@@ -454,6 +454,8 @@ class AsyncEngine:
                 delivered = await asyncio.gather(*futures)
             self._learn_from(model, texts, delivered)
             self._tell_served(texts, delivered)
+            self._sample_drift(model, texts)
+            return texts, delivered
         except TimeoutError:  # before all of it was queued
             self._observer.rejected(reason=DeadlineExceeded.code)
             raise _deadline_exceeded(timeout_s, started_at) from None
