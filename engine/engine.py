@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Literal, Self, TypeVar
@@ -14,6 +15,16 @@ from engine.benchmark import BenchmarkPlan, benchmark_result, encoder_rows
 from engine.config import EngineConfig
 from engine.diagnose import diagnosis_of, plan_diagnosis, readings_by_layer
 from engine.errors import DeadlineExceeded, LLNError, ModelNotFound
+from engine.maps.cache import ByteCache
+from engine.maps.document import (
+    OpenDocument,
+    check_reader,
+    check_source,
+    find_document,
+    open_document,
+)
+from engine.maps.plan import plan_map
+from engine.maps.steps import map_steps
 from engine.model.embedding_model import DEFAULT_MODEL, EmbeddingModel, load_models
 from engine.observer import EngineObserver
 from engine.prepare import (
@@ -28,6 +39,7 @@ from engine.runner import run_batch
 from engine.scheduler import Scheduler
 from engine.thread import Delivered, DeviceThread
 from engine.types import (
+    AttentionMap,
     BenchmarkResult,
     BenchmarkRow,
     ChunkPlan,
@@ -35,6 +47,7 @@ from engine.types import (
     DocumentEmbedding,
     Embedding,
     EmbedOptions,
+    MapOptions,
     ModelInfo,
     TextInput,
     Tokenization,
@@ -66,6 +79,7 @@ class AsyncEngine:
         self._models = {model.name: model for model in models}
         self._default = models[0]
         self._canary_ran = False
+        self._open = ByteCache(max_bytes=config.max_open_bytes, max_idle_s=config.max_open_idle_s)
         self._thread = DeviceThread[Prepared, Vector](
             run=self._run, scheduler=_scheduler(models, config), observer=self._observer
         )
@@ -183,6 +197,30 @@ class AsyncEngine:
             done = [step async for step in steps]
         return diagnosis_of(chosen, prepared, plan, done)
 
+    async def attention_map(
+        self,
+        text: str | None = None,
+        *,
+        options: MapOptions,
+        document: str | None = None,
+        model: str | None = None,
+        timeout_s: float | None = None,
+    ) -> AttentionMap:
+        """A head's attention within a window, of a text or of a document opened before."""
+        with self._counting_rejections():
+            opened = await self._opened(text, document, model)
+            plan = plan_map(opened, options, self.config)
+        steps = self._in_turns(
+            map_steps(opened, plan, self._open), "diagnosis", opened.model, opened.num_tokens
+        )
+        async with _deadline(timeout_s):
+            done = [step async for step in steps]
+        found = done[-1].value
+        assert isinstance(found, AttentionMap), "the last step brings the map"
+        return replace(
+            found, queue_s=done[0].queue_s, compute_s=sum(step.compute_s for step in done)
+        )
+
     async def benchmark(
         self,
         *,
@@ -203,6 +241,18 @@ class AsyncEngine:
                 if progress is not None:
                     progress(row)
         return benchmark_result(chosen, rows)
+
+    async def _opened(
+        self, text: str | None, handle: str | None, model: str | None
+    ) -> OpenDocument:
+        check_source(text, handle)
+        if handle is not None:
+            found = find_document(self._open, handle)
+            if model is not None:
+                check_reader(found, self._model(model))
+            return found
+        assert text is not None, "one of the two is given"
+        return await asyncio.to_thread(open_document, text, self._model(model), self._open)
 
     async def _prepared_pieces(
         self, inputs: Sequence[TextInput], model: EmbeddingModel, options: EmbedOptions

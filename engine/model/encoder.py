@@ -42,7 +42,7 @@ class Encoder:
     def walk(self, ids: Tensor, bounds: Sequence[int], tap: Tap | None = None) -> Iterator[Tensor]:
         """The same, layer by layer: the states after each."""
         cu_seqlens = torch.tensor(bounds, dtype=torch.int32)
-        x = self._embed(ids, bounds)
+        x = self.embed(ids, bounds)
         for index, (layer, attend) in enumerate(
             zip(self.weights.layers, self.attention, strict=True)
         ):
@@ -52,11 +52,17 @@ class Encoder:
             x = self._finish(attend(q, k, v, cu_seqlens).flatten(1), x, layer)
             yield x
 
-    def _embed(self, ids: Tensor, bounds: Sequence[int]) -> Tensor:
+    def embed(self, ids: Tensor, bounds: Sequence[int]) -> Tensor:
+        """What the first layer reads: [T, W]."""
         words, table = self.weights.words, self.weights.positions
         positions = positions_in_sequences(bounds, self.device) % len(table)
         x = F.embedding(ids, words) + F.embedding(positions, table)
         return self._norm(x, self.weights.embedding_norm)
+
+    def queries_and_keys(self, states: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """q, k of what this layer reads: [T, H, D]."""
+        q, k, _ = self._project(states, self.weights.layers[layer])
+        return q, k
 
     def _project(self, x: Tensor, layer: LayerWeights) -> tuple[Tensor, Tensor, Tensor]:
         """q, k, v as [T, H, D] views of one product."""
