@@ -14,6 +14,7 @@ from fastapi.routing import APIRoute
 from engine.engine import AsyncEngine
 from service.grpc.server import grpc_server
 from service.http import (
+    attention_map,
     benchmarks,
     diagnostics,
     docs,
@@ -34,7 +35,17 @@ from service.version import version_of
 
 _ROUTERS = tuple(
     room.router
-    for room in (embeddings, documents, diagnostics, benchmarks, tokenize, models, health, docs)
+    for room in (
+        embeddings,
+        documents,
+        diagnostics,
+        attention_map,
+        benchmarks,
+        tokenize,
+        models,
+        health,
+        docs,
+    )
 )
 
 

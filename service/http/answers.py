@@ -108,6 +108,56 @@ class DiagnosticsAnswer(Answer):
     accounting: AccountingValue
 
 
+class LinkItem(Answer):
+    """One entry of the attention matrix."""
+
+    query: int
+    key: int
+    weight: float
+
+
+class TopicTokenItem(Answer):
+    """Special tokens have no characters."""
+
+    index: int
+    token: str
+    characters: SpanValue | None
+    weight: float
+
+
+class TopicItem(Answer):
+    """One channel of an LLN head: the tokens it attends to, and those that attend through it."""
+
+    channel: int
+    share: float
+    effective_tokens: float
+    tokens: list[TopicTokenItem]
+    users: list[TopicTokenItem]
+
+
+class AttentionMapAnswer(Answer):
+    """Cell [r][c] holds the queries and keys between the edges r, r + 1 and c, c + 1.
+
+    `topics` is null where none were asked for or the head has no channels.
+    """
+
+    object: Literal["attention_map"]
+    model: str
+    document: str
+    tokens: int
+    layer: int
+    head: int
+    attention: str
+    rows: SpanValue
+    columns: SpanValue
+    row_edges: list[int]
+    column_edges: list[int]
+    statistic: Literal["mass", "mean", "sum"]
+    values: list[list[float]] | str
+    links: list[LinkItem]
+    topics: list[TopicItem] | None
+
+
 class ErrorDetail(Answer):
     """What went wrong, for people (message) and programs (the rest)."""
 

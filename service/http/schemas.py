@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from engine.types import ChunkPlan, EmbedOptions
+from engine.types import ChunkPlan, EmbedOptions, MapOptions, Span
 
 _TEXT_OR_IDS = [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]
 
@@ -94,6 +94,60 @@ class DiagnosticsBody(Body):
     layers: list[int] | None = None
     heads: list[int] | None = None
     instruments: list[str] | None = None
+
+
+class SpanBody(Body):
+    """A half-open range of tokens."""
+
+    start: int
+    end: int
+
+    def span(self) -> Span:
+        return Span(self.start, self.end)
+
+
+class OpenDocumentBody(Body):
+    """A text, or a document opened by an earlier request with it."""
+
+    text: str | None = None
+    document: str | None = Field(None, description="The `document` of an earlier answer.")
+    model: str | None = None
+
+
+class AttentionMapBody(OpenDocumentBody):
+    """Which head to map, which window of it, and how."""
+
+    layer: int
+    head: int
+    rows: SpanBody | None = Field(None, description="Queries shown, as tokens; all when absent.")
+    columns: SpanBody | None = Field(None, description="Keys shown, as tokens; all when absent.")
+    height: int = Field(MapOptions.height, description="Cells, or pixels of a PNG.")
+    width: int = Field(MapOptions.width, description="Cells, or pixels of a PNG.")
+    statistic: Literal["mass", "mean", "sum"] = Field(
+        "mass",
+        description="Of each cell: attention its mean row gives it (a whole row sums to 1), mean "
+        "entry, or sum.",
+    )
+    format: Literal["json", "png"] = "json"
+    encoding_format: EncodingFormat = Field(
+        "float", description="Lists of numbers, or base64 of little-endian float32, row by row."
+    )
+    links: int = Field(MapOptions.links, description="So many of the strongest single entries.")
+    topics: int = Field(MapOptions.topics, description="So many of LLN's channels.")
+    topic_tokens: int = Field(MapOptions.topic_tokens, description="Tokens listed for each topic.")
+
+    def options(self) -> MapOptions:
+        return MapOptions(
+            layer=self.layer,
+            head=self.head,
+            rows=None if self.rows is None else self.rows.span(),
+            columns=None if self.columns is None else self.columns.span(),
+            height=self.height,
+            width=self.width,
+            links=self.links,
+            topics=self.topics,
+            topic_tokens=self.topic_tokens,
+        )
 
 
 class BenchmarkBody(Body):

@@ -87,7 +87,7 @@ def test_positions_beyond_the_table_are_tiled(write_checkpoint: WriteCheckpoint)
     model = load_model(str(write_checkpoint("bert")), config=CPU)
     table = model.info.position_table
     with torch.no_grad():
-        embedded = model.encoder._embed(torch.full((2 * table + 3,), 7), [0, 2 * table + 3])
+        embedded = model.encoder.embed(torch.full((2 * table + 3,), 7), [0, 2 * table + 3])
     assert torch.equal(embedded[:table], embedded[table : 2 * table])
     assert torch.equal(embedded[:3], embedded[2 * table :])
 
