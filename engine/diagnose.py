@@ -12,6 +12,10 @@ from torch import Tensor
 from engine.answers import accounting
 from engine.diagnostics import HeadView, Reading, find_instruments, measure
 from engine.errors import InvalidInput
+from engine.maps.cache import ByteCache
+from engine.maps.document import OpenDocument
+from engine.maps.pauses import Pause
+from engine.maps.walk import queries_and_keys
 from engine.model.attention import LayerAttention, LLNDiagAttention, SoftmaxAttention
 from engine.model.embedding_model import EmbeddingModel
 from engine.prepare import Prepared
@@ -52,8 +56,8 @@ def plan_diagnosis(
 @torch.no_grad()
 def readings_by_layer(
     model: EmbeddingModel, text: Prepared, plan: DiagnosisPlan
-) -> Iterator[LayerReadings]:
-    """The chosen layers' readings, in the order of the layers."""
+) -> Iterator[LayerReadings | Pause]:
+    """Pauses, and the chosen layers' readings in the order of the layers."""
     ids, bounds = pack([text], model.encoder.device)
     seen: list[tuple[Tensor, Tensor]] = []
     states = model.encoder.walk(ids, bounds, tap=lambda _, q, k, v: seen.append((q, k)))
@@ -64,6 +68,17 @@ def readings_by_layer(
             yield _measured(view, plan.instruments)
         if layer >= max(plan.layers):
             return
+
+
+@torch.no_grad()
+def readings_of_open(
+    document: OpenDocument, plan: DiagnosisPlan, cache: ByteCache
+) -> Iterator[LayerReadings | Pause]:
+    """The same of a document opened before, which need not be walked again."""
+    for layer in plan.layers:
+        q, k = yield from queries_and_keys(document, layer, cache)
+        view = head_view(document.model.encoder.attention[layer], q, k).only(plan.heads)
+        yield _measured(view, plan.instruments)
 
 
 def head_view(attention: LayerAttention, q: Tensor, k: Tensor) -> HeadView:
@@ -91,18 +106,17 @@ def diagnosis_of(
     model: EmbeddingModel,
     text: Prepared,
     plan: DiagnosisPlan,
-    layers: Sequence[Delivered[LayerReadings]],
+    turns: Sequence[Delivered[LayerReadings | Pause]],
 ) -> Diagnosis:
-    total = Delivered(None, layers[0].queue_s, sum(layer.compute_s for layer in layers))
+    total = Delivered(None, turns[0].queue_s, sum(turn.compute_s for turn in turns))
+    layers = [turn.value for turn in turns if isinstance(turn.value, LayerReadings)]
     return Diagnosis(
         model=model.name,
         tokens=text.num_embedded,
         layers=plan.layers,
         heads=plan.heads,
         attention=tuple(model.info.attention[layer] for layer in plan.layers),
-        instruments=tuple(
-            _head_values(name, [layer.value for layer in layers]) for name in plan.instruments
-        ),
+        instruments=tuple(_head_values(name, layers) for name in plan.instruments),
         accounting=accounting(text, total),
     )
 

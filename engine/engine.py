@@ -13,7 +13,12 @@ from typing import Literal, Self, TypeVar
 from engine.answers import document_embedding, embedding, tokenization
 from engine.benchmark import BenchmarkPlan, benchmark_result, encoder_rows
 from engine.config import EngineConfig
-from engine.diagnose import diagnosis_of, plan_diagnosis, readings_by_layer
+from engine.diagnose import (
+    diagnosis_of,
+    plan_diagnosis,
+    readings_by_layer,
+    readings_of_open,
+)
 from engine.errors import DeadlineExceeded, LLNError, ModelNotFound
 from engine.maps.cache import ByteCache
 from engine.maps.document import (
@@ -37,6 +42,8 @@ from engine.prepare import (
 )
 from engine.runner import run_batch
 from engine.scheduler import Scheduler
+from engine.structure.plan import plan_structure
+from engine.structure.steps import structure_steps
 from engine.thread import Delivered, DeviceThread
 from engine.types import (
     AttentionMap,
@@ -49,6 +56,7 @@ from engine.types import (
     EmbedOptions,
     MapOptions,
     ModelInfo,
+    Structure,
     TextInput,
     Tokenization,
     Vector,
@@ -175,26 +183,38 @@ class AsyncEngine:
             check_inputs([text], self.config)
             return await asyncio.to_thread(tokenization, text, chosen)
 
+    async def open_document(self, text: str, *, model: str | None = None) -> OpenDocument:
+        """Read a text once, to ask about its attention by its handle from then on."""
+        with self._counting_rejections():
+            return await self._opened(text, None, model)
+
     async def diagnose(
         self,
-        text: str,
+        text: str | None = None,
         *,
+        document: str | None = None,
         model: str | None = None,
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
         instruments: Sequence[str] | None = None,
         timeout_s: float | None = None,
     ) -> Diagnosis:
-        """What every head does with this text. Embeddings run in between its layers."""
+        """What every head does with this text, or with a document opened before. Embeddings run in
+        between its layers."""
         with self._counting_rejections():
-            chosen = self._model(model)
+            check_source(text, document)
+            opened = None if document is None else self._find(document, model)
+            chosen = self._model(model) if opened is None else opened.model
             plan = plan_diagnosis(chosen, layers, heads, instruments)
-            prepared = await asyncio.to_thread(prepare_document, text, chosen, _DEFAULTS, None)
-        steps = self._in_turns(
-            readings_by_layer(chosen, prepared, plan), "diagnosis", chosen, prepared.num_embedded
-        )
+            if opened is not None:
+                prepared, steps = opened.prepared, readings_of_open(opened, plan, self._open)
+            else:
+                assert text is not None, "one of the two is given"
+                prepared = await asyncio.to_thread(prepare_document, text, chosen, _DEFAULTS, None)
+                steps = readings_by_layer(chosen, prepared, plan)
+        turns = self._in_turns(steps, "diagnosis", chosen, prepared.num_embedded)
         async with _deadline(timeout_s):
-            done = [step async for step in steps]
+            done = [turn async for turn in turns]
         return diagnosis_of(chosen, prepared, plan, done)
 
     async def attention_map(
@@ -210,16 +230,28 @@ class AsyncEngine:
         with self._counting_rejections():
             opened = await self._opened(text, document, model)
             plan = plan_map(opened, options, self.config)
-        steps = self._in_turns(
-            map_steps(opened, plan, self._open), "diagnosis", opened.model, opened.num_tokens
-        )
-        async with _deadline(timeout_s):
-            done = [step async for step in steps]
-        found = done[-1].value
+        steps = map_steps(opened, plan, self._open)
+        done, found = await self._last_of(steps, opened, timeout_s)
         assert isinstance(found, AttentionMap), "the last step brings the map"
-        return replace(
-            found, queue_s=done[0].queue_s, compute_s=sum(step.compute_s for step in done)
-        )
+        return replace(found, queue_s=done.queue_s, compute_s=done.compute_s)
+
+    async def structure(
+        self,
+        text: str | None = None,
+        *,
+        scales: Sequence[int] | None = None,
+        document: str | None = None,
+        model: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Structure:
+        """The parts of a text, or of a document opened before, at several scales."""
+        with self._counting_rejections():
+            opened = await self._opened(text, document, model)
+            plan = plan_structure(opened, scales, self.config)
+        steps = structure_steps(opened, plan, self._open)
+        done, found = await self._last_of(steps, opened, timeout_s)
+        assert isinstance(found, Structure), "the last step brings the structure"
+        return replace(found, queue_s=done.queue_s, compute_s=done.compute_s)
 
     async def benchmark(
         self,
@@ -242,17 +274,30 @@ class AsyncEngine:
                     progress(row)
         return benchmark_result(chosen, rows)
 
+    async def _last_of(
+        self, steps: Iterator[Item], document: OpenDocument, timeout_s: float | None
+    ) -> tuple[Delivered[None], Item]:
+        """What the last of these steps on the device brings, and what all of them took."""
+        turns = self._in_turns(steps, "diagnosis", document.model, document.num_tokens)
+        async with _deadline(timeout_s):
+            done = [turn async for turn in turns]
+        compute_s = sum(turn.compute_s for turn in done)
+        return Delivered(None, done[0].queue_s, compute_s), done[-1].value
+
     async def _opened(
         self, text: str | None, handle: str | None, model: str | None
     ) -> OpenDocument:
         check_source(text, handle)
         if handle is not None:
-            found = find_document(self._open, handle)
-            if model is not None:
-                check_reader(found, self._model(model))
-            return found
+            return self._find(handle, model)
         assert text is not None, "one of the two is given"
         return await asyncio.to_thread(open_document, text, self._model(model), self._open)
+
+    def _find(self, handle: str, model: str | None) -> OpenDocument:
+        found = find_document(self._open, handle)
+        if model is not None:
+            check_reader(found, self._model(model))
+        return found
 
     async def _prepared_pieces(
         self, inputs: Sequence[TextInput], model: EmbeddingModel, options: EmbedOptions

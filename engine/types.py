@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -226,6 +226,41 @@ class AttentionMap:
     def sum(self) -> NDArray[np.float64]:
         """The sum of P over each cell."""
         return self.mass * np.diff(self.row_edges)[:, None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """A part of a document that attends to itself more than to what lies around it."""
+
+    level: int  # 0 is the coarsest
+    tokens: Span
+    characters: Span
+    children: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Structure:
+    model: str
+    document: str  # the handle to ask for more by
+    tokens: int
+    layer: int  # whose attention was asked
+    scales: tuple[int, ...]  # tokens of a typical segment, by level
+    segments: tuple[Segment, ...]
+    queue_s: float = 0.0
+    compute_s: float = 0.0
+
+    def spans(self, level: int) -> list[Span]:
+        """The tokens of every segment of this level, in their order."""
+        return list(_spans_of(self.segments, level))
+
+
+def _spans_of(segments: Sequence[Segment], level: int) -> Iterator[Span]:
+    """A segment with no parts of a level stands for itself."""
+    for segment in segments:
+        if segment.level < level and segment.children:
+            yield from _spans_of(segment.children, level)
+        else:
+            yield segment.tokens
 
 
 @dataclass(frozen=True, kw_only=True)

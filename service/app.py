@@ -22,6 +22,8 @@ from service.http import (
     embeddings,
     health,
     models,
+    page,
+    structure,
     tokenize,
 )
 from service.http.answers import ErrorAnswer
@@ -40,11 +42,13 @@ _ROUTERS = tuple(
         documents,
         diagnostics,
         attention_map,
+        structure,
         benchmarks,
         tokenize,
         models,
         health,
         docs,
+        page,
     )
 )
 

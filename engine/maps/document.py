@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from engine.errors import InvalidInput, ResourceNotFound
 from engine.maps.cache import ByteCache
 from engine.model.embedding_model import EmbeddingModel
-from engine.prepare import check_text
+from engine.prepare import Prepared, check_text
 from engine.text.tokenizer import Offsets
 from engine.text.truncation import truncate
 from engine.types import Span
@@ -33,6 +33,17 @@ class OpenDocument:
     @property
     def num_bytes(self) -> int:
         return self.ids.nbytes + self.offsets.nbytes + self.breaks.nbytes
+
+    @property
+    def prepared(self) -> Prepared:
+        """As the engine reads any text."""
+        return Prepared(
+            ids=self.ids,
+            spans=(Span(0, self.num_tokens),),
+            chunks=(),
+            num_tokens=self.num_tokens,
+            dropped=None,
+        )
 
     def characters_of(self, token: int) -> Span | None:
         """The characters a token stands for; None for a special token."""

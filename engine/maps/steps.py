@@ -15,6 +15,7 @@ from engine.maps.links import find_links
 from engine.maps.pauses import PAUSE, InSteps, Pause
 from engine.maps.plan import MapPlan
 from engine.maps.topics import topics_of
+from engine.maps.walk import queries_and_keys
 from engine.types import AttentionMap, Link, Topic
 
 
@@ -45,36 +46,6 @@ def open_head(document: OpenDocument, layer: int, head: int, cache: ByteCache) -
         cache.put(key, lens, lens.num_bytes)
         yield PAUSE
     return lens
-
-
-def queries_and_keys(
-    document: OpenDocument, layer: int, cache: ByteCache
-) -> InSteps[tuple[Tensor, Tensor]]:
-    """q, k of all heads of one layer: [T, H, D].
-
-    What every layer reads is kept, if all of it fits, so that the next head is no new walk.
-    """
-    encoder = document.model.encoder
-    kept: Tensor | None = cache.get(("states", document.handle, layer))
-    if kept is not None:
-        return encoder.queries_and_keys(kept, layer)
-    ids = torch.from_numpy(document.ids).long().to(encoder.device)
-    bounds = [0, document.num_tokens]
-    states = encoder.embed(ids, bounds)
-    keeps = states.nbytes * len(encoder.attention) <= cache.max_bytes
-    taps: list[tuple[Tensor, Tensor]] = []
-    walk = encoder.walk(ids, bounds, tap=lambda _, q, k, v: taps.append((q, k)))
-    for index, after in enumerate(walk):
-        seen = taps.pop()
-        if keeps:
-            cache.put(("states", document.handle, index), states, states.nbytes)
-        states = after
-        if index == layer:
-            found = seen
-            if not keeps:
-                break
-        yield PAUSE
-    return found
 
 
 def _attention_map(

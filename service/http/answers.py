@@ -78,13 +78,17 @@ class DocumentAnswer(Answer):
 
 
 class TokenizeAnswer(Answer):
-    """Offsets are of characters in the text; special tokens have [0, 0]."""
+    """Offsets are of characters in the text; special tokens have [0, 0].
+
+    `document` is there only if the text was to be kept open.
+    """
 
     model: str
     count: int
     ids: list[int]
     offsets: list[tuple[int, int]]
     tokens: list[str]
+    document: str | None
 
 
 class Reading(Answer):
@@ -156,6 +160,27 @@ class AttentionMapAnswer(Answer):
     values: list[list[float]] | str
     links: list[LinkItem]
     topics: list[TopicItem] | None
+
+
+class SegmentItem(Answer):
+    """A part that attends to itself more than to what lies around it, and its own parts."""
+
+    level: int
+    tokens: SpanValue
+    characters: SpanValue
+    children: list[SegmentItem]
+
+
+class StructureAnswer(Answer):
+    """`scales` has the tokens of a typical segment of each level."""
+
+    object: Literal["structure"]
+    model: str
+    document: str
+    tokens: int
+    layer: int
+    scales: list[int]
+    segments: list[SegmentItem]
 
 
 class ErrorDetail(Answer):

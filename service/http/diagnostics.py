@@ -27,16 +27,16 @@ async def diagnostics(
     metrics: ServerMetrics,
 ) -> Response:
     """Each instrument's value for each layer and head, with its method and its error."""
-    model = record.model = engine.resolve(body.model).name
     found = await engine.diagnose(
         body.text,
-        model=model,
+        document=body.document,
+        model=body.model,
         layers=body.layers,
         heads=body.heads,
         instruments=body.instruments,
         timeout_s=timeout_s,
     )
-    record.tokens = found.tokens
+    record.model, record.tokens = found.model, found.tokens
     metrics.diagnosed(found)
     return json_response(diagnosis_document(found), headers=server_timing([found.accounting]))
 

@@ -84,16 +84,10 @@ class DocumentBody(VectorBody):
 class TokenizeBody(Body):
     text: str
     model: str | None = None
-
-
-class DiagnosticsBody(Body):
-    """What to measure of a text's attention; everything when nothing is named."""
-
-    text: str
-    model: str | None = None
-    layers: list[int] | None = None
-    heads: list[int] | None = None
-    instruments: list[str] | None = None
+    open: bool = Field(
+        False,
+        description="Keep the text open for a while, to ask about its attention by `document`.",
+    )
 
 
 class SpanBody(Body):
@@ -112,6 +106,14 @@ class OpenDocumentBody(Body):
     text: str | None = None
     document: str | None = Field(None, description="The `document` of an earlier answer.")
     model: str | None = None
+
+
+class DiagnosticsBody(OpenDocumentBody):
+    """What to measure of a text's attention; everything when nothing is named."""
+
+    layers: list[int] | None = None
+    heads: list[int] | None = None
+    instruments: list[str] | None = None
 
 
 class AttentionMapBody(OpenDocumentBody):
@@ -148,6 +150,14 @@ class AttentionMapBody(OpenDocumentBody):
             topics=self.topics,
             topic_tokens=self.topic_tokens,
         )
+
+
+class StructureBody(OpenDocumentBody):
+    """A document whose parts are looked for, at several scales."""
+
+    scales: list[int] | None = Field(
+        None, description="Tokens of a typical segment, from coarse to fine; chosen when absent."
+    )
 
 
 class BenchmarkBody(Body):
