@@ -16,7 +16,12 @@ from engine.maps.cache import ByteCache
 from engine.maps.document import OpenDocument
 from engine.maps.pauses import Pause
 from engine.maps.walk import queries_and_keys
-from engine.model.attention import LayerAttention, LLNDiagAttention, SoftmaxAttention
+from engine.model.attention import (
+    LayerAttention,
+    LLNDiagAttention,
+    SlidingWindowAttention,
+    SoftmaxAttention,
+)
 from engine.model.embedding_model import EmbeddingModel
 from engine.prepare import Prepared
 from engine.runner import pack
@@ -47,7 +52,7 @@ def plan_diagnosis(
 ) -> DiagnosisPlan:
     """Everything that was not asked for in particular, and nothing that does not exist."""
     return DiagnosisPlan(
-        layers=_chosen("layers", layers, model.info.num_layers),
+        layers=_readable_layers(layers, model),
         heads=_chosen("heads", heads, model.info.num_heads),
         instruments=tuple(one.name for one in find_instruments(instruments)),
     )
@@ -81,10 +86,31 @@ def readings_of_open(
         yield _measured(view, plan.instruments)
 
 
+def _readable_layers(asked: Sequence[int] | None, model: EmbeddingModel) -> tuple[int, ...]:
+    """All layers but those of a sliding window, which the instruments cannot read."""
+    windowed = {
+        layer for layer, kind in enumerate(model.info.attention) if kind == "sliding_window"
+    }
+    if asked is None:
+        return tuple(layer for layer in range(model.info.num_layers) if layer not in windowed)
+    layers = _chosen("layers", asked, model.info.num_layers)
+    for layer in layers:
+        if layer in windowed:
+            raise InvalidInput(
+                f"layer {layer} of {model.name} attends within a sliding window, "
+                "which no instrument reads",
+                code="invalid_layers",
+                param="layers",
+                actual=layer,
+            )
+    return layers
+
+
 def head_view(attention: LayerAttention, q: Tensor, k: Tensor) -> HeadView:
     """The layer's heads as the instruments see them: what the encoder really computed."""
     if isinstance(attention, SoftmaxAttention):
         return HeadView(q=q, k=k, attention="softmax")
+    assert not isinstance(attention, SlidingWindowAttention), "no plan holds such a layer"
     lln = attention.parameters
     kind = attention.kind
     if isinstance(attention, LLNDiagAttention) and len(q) <= lln.block_size:

@@ -13,6 +13,8 @@ Vector: TypeAlias = NDArray[np.float32]
 TextInput: TypeAlias = str | Sequence[int]
 Truncate: TypeAlias = Literal["error", "start", "end"]
 Attention: TypeAlias = Literal["softmax", "lln", "lln_diag", "block_diagonal"]
+PositionScheme: TypeAlias = Literal["tile", "interpolate", "reset"]
+"""What stands in for learned positions beyond their table; engine/model/positions.py says how."""
 
 
 class Span(NamedTuple):

@@ -9,11 +9,11 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from engine.errors import LLNError
 from engine.idle_threads import let_idle_threads_sleep
-from engine.types import BenchmarkRow, Diagnosis, EmbedOptions, HeadValues
+from engine.types import BenchmarkRow, Diagnosis, EmbedOptions, HeadValues, PositionScheme
 from service.errors import PortInUse
 from service.logs import set_up_logs
 from service.settings import SettingsError, load_settings, setting_rows
@@ -120,6 +120,13 @@ def _add_adapt(commands: Any) -> None:
         help="a file or folder of text like yours (default: Python's own reference manual)",
     )
     command.add_argument("--block-size", type=int, default=256)
+    command.add_argument(
+        "--positions",
+        choices=get_args(PositionScheme),
+        default="tile",
+        help="learned positions beyond their table: start it anew, stretch it, or start it anew "
+        "in each block",
+    )
     command.add_argument("--samples", type=int, default=32, help="windows of text to measure on")
     _add_json(command)
 
@@ -225,7 +232,9 @@ def _adapt(chosen: argparse.Namespace) -> None:
         chosen.model,
         chosen.out,
         read_texts(chosen.text) if chosen.text else built_in_texts(),
-        CalibrationPlan(block_size=chosen.block_size, num_samples=chosen.samples),
+        CalibrationPlan(
+            block_size=chosen.block_size, num_samples=chosen.samples, positions=chosen.positions
+        ),
         config=config,
         progress=show,
     )

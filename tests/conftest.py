@@ -49,6 +49,7 @@ TOKENIZER_OF_FAMILY = {
     "distilbert": "wordpiece",
     "roberta": "byte_level_bpe",
     "xlm-roberta": "unigram",
+    "modernbert": "byte_level_bpe",
 }
 
 
@@ -118,7 +119,7 @@ def write_checkpoint(
         vocab_size = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab_size()
         full_config = {**_config(family), "vocab_size": vocab_size, **config}
         _write_json(folder / "config.json", full_config)
-        shapes = _distilbert_shapes if family == "distilbert" else _bert_shapes
+        shapes = _SHAPES_OF_FAMILY.get(family, _bert_shapes)
         tensors = _random_tensors(dict(shapes(full_config)), seed=seed)
         save_file(
             {key_prefix + name: tensor for name, tensor in tensors.items()},
@@ -166,6 +167,8 @@ def _config(family: str) -> dict[str, Any]:
             "sinusoidal_pos_embds": False,
             "pad_token_id": 0,
         }
+    if family == "modernbert":
+        return _modernbert_config()
     is_roberta = family != "bert"
     architecture = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}[family]
     return {
@@ -181,6 +184,32 @@ def _config(family: str) -> dict[str, Any]:
         "type_vocab_size": 1 if is_roberta else 2,
         "pad_token_id": 1 if is_roberta else 0,
         "position_embedding_type": "absolute",
+    }
+
+
+def _modernbert_config() -> dict[str, Any]:
+    return {
+        "model_type": "modernbert",
+        "architectures": ["ModernBertModel"],
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "hidden_activation": "gelu",
+        "norm_eps": 1e-5,
+        "norm_bias": False,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "max_position_embeddings": 8192,
+        "global_attn_every_n_layers": 3,
+        "local_attention": 16,
+        "global_rope_theta": 160000.0,
+        "local_rope_theta": 10000.0,
+        "pad_token_id": 0,
+        "cls_token_id": 2,
+        "sep_token_id": 3,
+        "bos_token_id": 2,
+        "eos_token_id": 3,
     }
 
 
@@ -225,6 +254,25 @@ def _distilbert_shapes(config: Mapping[str, Any]) -> Iterator[tuple[str, Shape]]
         yield from _linear(f"{layer}.ffn.lin1", width, inner)
         yield from _linear(f"{layer}.ffn.lin2", inner, width)
         yield from _layer_norm(f"{layer}.output_layer_norm", width)
+
+
+def _modernbert_shapes(config: Mapping[str, Any]) -> Iterator[tuple[str, Shape]]:
+    width, inner = config["hidden_size"], config["intermediate_size"]
+    yield "embeddings.tok_embeddings.weight", (config["vocab_size"], width)
+    yield "embeddings.norm.weight", (width,)
+    for index in range(config["num_hidden_layers"]):
+        layer = f"layers.{index}"
+        yield f"{layer}.attn.Wqkv.weight", (3 * width, width)
+        yield f"{layer}.attn.Wo.weight", (width, width)
+        if index:
+            yield f"{layer}.attn_norm.weight", (width,)
+        yield f"{layer}.mlp.Wi.weight", (2 * inner, width)
+        yield f"{layer}.mlp.Wo.weight", (width, inner)
+        yield f"{layer}.mlp_norm.weight", (width,)
+    yield "final_norm.weight", (width,)
+
+
+_SHAPES_OF_FAMILY = {"distilbert": _distilbert_shapes, "modernbert": _modernbert_shapes}
 
 
 def _random_tensors(shapes: Mapping[str, Shape], *, seed: int) -> dict[str, NDArray[np.float32]]:

@@ -23,6 +23,7 @@ from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
 from engine.model.pooling import pool
+from engine.types import PositionScheme
 from kernels.attention import block_diagonal_attention, lln_attention, softmax_attention
 
 ALPHAS = (0.5, 1.0, 1.5, 2.0, 3.0)
@@ -40,6 +41,7 @@ class CalibrationPlan:
     num_sinks: tuple[int, int] = (1, 1)
     sample_tokens: int = 512
     num_samples: int = 32
+    positions: PositionScheme = "tile"
 
     def checked(self, teacher: EmbeddingModel) -> CalibrationPlan:
         """The plan, if this model can be calibrated by it."""
@@ -88,7 +90,7 @@ def calibrate(
     progress: Callable[[int, int], None] | None = None,
 ) -> Calibration:
     """Calibrates against a softmax model on real text."""
-    if set(teacher.info.attention) != {"softmax"}:
+    if not set(teacher.info.attention) <= {"softmax", "sliding_window"}:
         raise InvalidInput(
             f"the teacher must attend by softmax, {teacher.name} has {teacher.info.attention}",
             param="attention",
@@ -98,7 +100,10 @@ def calibrate(
     for layer, (q, k, v) in enumerate(_layer_inputs(teacher.encoder, ids, bounds)):
         shift = -k.mean(0)
         shifts.append(shift)
-        fits.append(_fit_layer(q, k, v, shift, torch.tensor(bounds, dtype=torch.int32), plan))
+        if teacher.info.attention[layer] == "sliding_window":
+            fits.append(_unused_fit(teacher.info.num_heads, shift))
+        else:
+            fits.append(_fit_layer(q, k, v, shift, torch.tensor(bounds, dtype=torch.int32), plan))
         if progress is not None:
             progress(layer + 1, teacher.info.num_layers)
     fitted = Calibration(
@@ -109,6 +114,7 @@ def calibrate(
         block_size=plan.block_size,
         num_sinks=plan.num_sinks,
         weights_sha256=teacher.checkpoint.sha256,
+        positions=plan.positions,
     )
     return _with_best_share(fitted, teacher, ids, bounds)
 
@@ -194,6 +200,12 @@ def _fit_layer(
         best = fit if best is None else best.better_of(fit)
     assert best is not None, "the grid is not empty"
     return best
+
+
+def _unused_fit(num_heads: int, like: Tensor) -> _HeadFit:
+    """For a layer that keeps its sliding window: it is linear already."""
+    one = like.new_ones(num_heads)
+    return _HeadFit(one, one, torch.zeros_like(one), torch.zeros_like(one))
 
 
 def _best_mix(alpha: float, beta: float, direction: Tensor, wanted: Tensor) -> _HeadFit:

@@ -10,6 +10,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from engine.errors import CheckpointError
+from engine.types import PositionScheme
 
 FILE_NAME = "lln.safetensors"
 SHIPPED = Path(__file__).parent / "calibrations"
@@ -32,6 +34,7 @@ class Calibration:
     block_size: int
     num_sinks: tuple[int, int]
     weights_sha256: str
+    positions: PositionScheme = "tile"
 
     @property
     def sha256(self) -> str:
@@ -75,6 +78,7 @@ def read_calibration(path: Path, weights_sha256: str) -> Calibration:
         block_size=int(settings["block_size"]),
         num_sinks=(int(first), int(last)),
         weights_sha256=made_for,
+        positions=settings.get("positions", "tile"),
     )
     _check(path, calibration)
     return calibration
@@ -93,7 +97,11 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
 
 def _settings(calibration: Calibration) -> str:
     return json.dumps(
-        {"block_size": calibration.block_size, "num_sinks": list(calibration.num_sinks)}
+        {
+            "block_size": calibration.block_size,
+            "num_sinks": list(calibration.num_sinks),
+            "positions": calibration.positions,
+        }
     )
 
 
@@ -117,6 +125,8 @@ def _check(path: Path, calibration: Calibration) -> None:
         raise _invalid(path, "alpha, beta and mix must share one shape (layers, heads)")
     if calibration.key_shift.shape[:2] != shape or calibration.key_shift.dim() != 3:
         raise _invalid(path, "key_shift must be (layers, heads, head size)")
+    if calibration.positions not in get_args(PositionScheme):
+        raise _invalid(path, f"its position scheme is {calibration.positions!r}")
     if not all(bool(torch.isfinite(getattr(calibration, name)).all()) for name in _TENSORS):
         raise _invalid(path, "it holds numbers that are not finite")
 

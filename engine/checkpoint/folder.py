@@ -22,7 +22,7 @@ from engine.errors import CheckpointError
 
 _logger = logging.getLogger(__name__)
 
-Family: TypeAlias = Literal["bert", "roberta", "xlm-roberta", "distilbert"]
+Family: TypeAlias = Literal["bert", "roberta", "xlm-roberta", "distilbert", "modernbert"]
 Pooling: TypeAlias = Literal["mean", "cls", "max", "none"]
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
@@ -32,6 +32,7 @@ _PREFIX_OF_FAMILY: Mapping[Family, str] = {
     "roberta": "roberta.",
     "xlm-roberta": "roberta.",
     "distilbert": "distilbert.",
+    "modernbert": "model.",
 }
 
 _POOLING_OF_SWITCH: Mapping[str, str] = {

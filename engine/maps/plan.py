@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from engine.config import EngineConfig
 from engine.errors import InvalidInput
 from engine.maps.document import OpenDocument
-from engine.types import MapOptions, Span
+from engine.types import Attention, MapOptions, ModelInfo, Span
 
 MAX_PIXELS = 2_048
 """Cells a side: more than a screen shows."""
@@ -45,6 +45,7 @@ class MapPlan:
 def plan_map(document: OpenDocument, options: MapOptions, config: EngineConfig) -> MapPlan:
     info = document.model.info
     _check_index("layer", options.layer, info.num_layers)
+    _check_readable(options.layer, info)
     _check_index("head", options.head, info.num_heads)
     rows = _window("rows", options.rows, document.num_tokens)
     columns = _window("columns", options.columns, document.num_tokens)
@@ -67,6 +68,18 @@ def plan_map(document: OpenDocument, options: MapOptions, config: EngineConfig) 
     )
     _check_price(plan, document, config.max_map_scores)
     return plan
+
+
+def _check_readable(layer: int, info: ModelInfo) -> None:
+    kind = info.attention[layer]
+    if kind not in get_args(Attention):
+        raise InvalidInput(
+            f"layer {layer} of {info.name} has {kind} attention, of which there are no maps",
+            code="invalid_layer",
+            param="layer",
+            limit=", ".join(get_args(Attention)),
+            actual=kind,
+        )
 
 
 def _check_price(plan: MapPlan, document: OpenDocument, limit: int) -> None:

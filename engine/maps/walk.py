@@ -19,11 +19,11 @@ def queries_and_keys(
     """
     encoder = document.model.encoder
     kept: Tensor | None = cache.get(("states", document.handle, layer))
-    if kept is not None:
-        return encoder.queries_and_keys(kept, layer)
-    ids = torch.from_numpy(document.ids).long().to(encoder.device)
     bounds = [0, document.num_tokens]
-    states = encoder.embed(ids, bounds)
+    if kept is not None:
+        return encoder.queries_and_keys(layer, kept, bounds)
+    ids = torch.from_numpy(document.ids).long().to(encoder.device)
+    states = encoder.first_states(ids, bounds)
     keeps = states.nbytes * len(encoder.attention) <= cache.max_bytes
     taps: list[tuple[Tensor, Tensor]] = []
     walk = encoder.walk(ids, bounds, tap=lambda _, q, k, v: taps.append((q, k)))

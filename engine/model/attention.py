@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from kernels.attention import (
     block_diagonal_attention,
     lln_attention,
     lln_diag_attention,
+    sliding_window_attention,
     softmax_attention,
 )
 
@@ -45,6 +46,19 @@ class SoftmaxAttention:
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
         return softmax_attention(q, k, v, cu_seqlens=cu_seqlens)
+
+
+@dataclass(frozen=True)
+class SlidingWindowAttention:
+    """Softmax over near keys alone, in the layers of a family that were trained so."""
+
+    half_window: int
+    kind: Literal["sliding_window"] = "sliding_window"
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
+        return sliding_window_attention(
+            q, k, v, half_window=self.half_window, cu_seqlens=cu_seqlens
+        )
 
 
 @dataclass(frozen=True)
@@ -91,7 +105,8 @@ class LLNDiagAttention:
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
         lln = self.parameters
-        mix = self.mix_of(cu_seqlens)
+        # Looked at first, since a query is nearly always shorter and waits for every operation.
+        mix = None if len(q) <= lln.block_size else self.mix_of(cu_seqlens)
         if mix is None:
             return BlockDiagonalAttention(lln)(q, k, v, cu_seqlens)
         return lln_diag_attention(
@@ -118,7 +133,7 @@ class LLNDiagAttention:
 
 
 CalibratedAttention: TypeAlias = LLNAttention | BlockDiagonalAttention | LLNDiagAttention
-LayerAttention: TypeAlias = SoftmaxAttention | CalibratedAttention
+LayerAttention: TypeAlias = SoftmaxAttention | SlidingWindowAttention | CalibratedAttention
 
 CALIBRATED: Mapping[str, type[CalibratedAttention]] = {
     "lln": LLNAttention,

@@ -23,6 +23,7 @@ from engine.model.attention import (
     KINDS,
     LayerAttention,
     LLNParameters,
+    SlidingWindowAttention,
     SoftmaxAttention,
 )
 from engine.model.encoder import Encoder
@@ -171,7 +172,7 @@ def _assemble(
     config: EngineConfig,
 ) -> EmbeddingModel:
     checkpoint, weights = parts.checkpoint, parts.weights
-    per_layer = _kinds_by_layer(kinds, len(weights.layers))
+    per_layer = _kinds_by_layer(kinds, weights)
     attention = _layer_attention(per_layer, calibration, checkpoint, weights)
     uses_calibration = any(kind in CALIBRATED for kind in per_layer)
     quadratic = "softmax" in per_layer
@@ -183,7 +184,7 @@ def _assemble(
         num_layers=len(weights.layers),
         num_heads=weights.num_heads,
         max_tokens=config.max_softmax_text_tokens if quadratic else config.max_text_tokens,
-        position_table=len(weights.positions),
+        position_table=weights.trained_positions,
         pooling=checkpoint.pooling,
         prompts=checkpoint.prompts,
         revision=checkpoint.sha256,
@@ -196,12 +197,34 @@ def _assemble(
         info=info,
         parts=parts,
         calibration=calibration,
-        encoder=Encoder(weights, attention),
+        encoder=_encoder(weights, attention, calibration if uses_calibration else None),
         config=config,
     )
 
 
-def _kinds_by_layer(kinds: str | Sequence[str], num_layers: int) -> tuple[str, ...]:
+def _encoder(
+    weights: EncoderWeights, attention: Sequence[LayerAttention], calibration: Calibration | None
+) -> Encoder:
+    if calibration is None:
+        return Encoder(weights, attention)
+    return Encoder(
+        weights,
+        attention,
+        positions=calibration.positions,
+        block_size=calibration.block_size,
+    )
+
+
+def _kinds_by_layer(kinds: str | Sequence[str], weights: EncoderWeights) -> tuple[str, ...]:
+    """What was asked for, but in the layers that were trained to look no further than a window."""
+    asked = _asked_kinds(kinds, len(weights.layers))
+    return tuple(
+        kind if layer.half_window is None else "sliding_window"
+        for kind, layer in zip(asked, weights.layers, strict=True)
+    )
+
+
+def _asked_kinds(kinds: str | Sequence[str], num_layers: int) -> tuple[str, ...]:
     per_layer = (kinds,) * num_layers if isinstance(kinds, str) else tuple(kinds)
     if len(per_layer) != num_layers:
         raise InvalidInput(
@@ -231,7 +254,10 @@ def _layer_attention(
         _check_fits(calibration, weights)
     layers: list[LayerAttention] = []
     for index, kind in enumerate(per_layer):
-        if kind == "softmax":
+        half_window = weights.layers[index].half_window
+        if half_window is not None:
+            layers.append(SlidingWindowAttention(half_window))
+        elif kind == "softmax":
             layers.append(SoftmaxAttention())
         elif calibration is None:
             raise CheckpointError(

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from engine.model.attention import LayerAttention
-from engine.model.linear import linear
-from engine.model.weights import Affine, EncoderWeights, LayerWeights
+from engine.model.layers import Layer, layer_norm, layers_of
+from engine.model.positions import (
+    LearnedPositions,
+    lengths_of_rows,
+    positions_in_sequences,
+)
+from engine.model.weights import EncoderWeights
+from engine.types import PositionScheme
 
 Tap = Callable[[int, Tensor, Tensor, Tensor], None]
 """Called with a layer's index and its q, k, v of shape [T, H, D]."""
@@ -22,16 +27,31 @@ products stays in cache. A GPU takes all rows at once."""
 
 
 class Encoder:
-    """A post-norm transformer encoder with learned positions, tiled beyond their table."""
+    """A transformer encoder of any family, each layer with the attention chosen for it."""
 
-    def __init__(self, weights: EncoderWeights, attention: Sequence[LayerAttention]) -> None:
+    def __init__(
+        self,
+        weights: EncoderWeights,
+        attention: Sequence[LayerAttention],
+        *,
+        positions: PositionScheme = "tile",
+        block_size: int = 0,
+    ) -> None:
         assert len(attention) == len(weights.layers), "one attention a layer"
         self.weights = weights
         self.attention = tuple(attention)
+        self.layers = layers_of(weights)
+        table = weights.positions
+        self._positions = None if table is None else LearnedPositions(table, positions, block_size)
 
     @property
     def device(self) -> torch.device:
         return self.weights.words.device
+
+    @property
+    def reads_lengths(self) -> bool:
+        """Whether a token's position depends on how long its sequence is."""
+        return self._positions is not None and self._positions.scheme != "tile"
 
     def __call__(self, ids: Tensor, bounds: Sequence[int], tap: Tap | None = None) -> Tensor:
         """States [T, W] of ids [T], which hold the sequences between consecutive bounds."""
@@ -42,54 +62,41 @@ class Encoder:
     def walk(self, ids: Tensor, bounds: Sequence[int], tap: Tap | None = None) -> Iterator[Tensor]:
         """The same, layer by layer: the states after each."""
         cu_seqlens = torch.tensor(bounds, dtype=torch.int32)
-        x = self.embed(ids, bounds)
-        for index, (layer, attend) in enumerate(
-            zip(self.weights.layers, self.attention, strict=True)
-        ):
-            q, k, v = self._project(x, layer)
+        positions = positions_in_sequences(bounds, self.device)
+        x = self.first_states(ids, bounds)
+        for index, (layer, attend) in enumerate(zip(self.layers, self.attention, strict=True)):
+            q, k, v = layer.project(x, positions)
             if tap is not None:
                 tap(index, q, k, v)
             x = self._finish(attend(q, k, v, cu_seqlens).flatten(1), x, layer)
             yield x
 
-    def embed(self, ids: Tensor, bounds: Sequence[int]) -> Tensor:
-        """What the first layer reads: [T, W]."""
-        words, table = self.weights.words, self.weights.positions
-        positions = positions_in_sequences(bounds, self.device) % len(table)
-        x = F.embedding(ids, words) + F.embedding(positions, table)
-        return self._norm(x, self.weights.embedding_norm)
+    def first_states(self, ids: Tensor, bounds: Sequence[int]) -> Tensor:
+        """What the first layer reads [T, W], of ids as `walk` takes them."""
+        positions = positions_in_sequences(bounds, self.device)
+        lengths = lengths_of_rows(bounds, self.device) if self.reads_lengths else 0
+        return self.embed(ids, positions, lengths)
 
-    def queries_and_keys(self, states: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """q, k of what this layer reads: [T, H, D]."""
-        q, k, _ = self._project(states, self.weights.layers[layer])
+    def queries_and_keys(
+        self, layer: int, states: Tensor, bounds: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """q, k [T, H, D] of a layer that reads these states."""
+        q, k, _ = self.layers[layer].project(states, positions_in_sequences(bounds, self.device))
         return q, k
 
-    def _project(self, x: Tensor, layer: LayerWeights) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k, v as [T, H, D] views of one product."""
-        qkv = linear(x, layer.qkv).view(len(x), 3, self.weights.num_heads, self.weights.head_dim)
-        q, k, v = qkv.unbind(1)
-        return q, k, v
+    def embed(self, ids: Tensor, positions: Tensor, lengths: Tensor | int) -> Tensor:
+        """The states before the first layer [T, W], of ids [T] at positions [T] of sequences of
+        these lengths, a number or [T]; 0 will do unless `reads_lengths`."""
+        x = F.embedding(ids, self.weights.words)
+        if self._positions is not None:
+            x = x + self._positions(positions, lengths)
+        return layer_norm(x, self.weights.embedding_norm, self.weights.norm_eps)
 
-    def _finish(self, attended: Tensor, x: Tensor, layer: LayerWeights) -> Tensor:
+    def _finish(self, attended: Tensor, x: Tensor, layer: Layer) -> Tensor:
         """Everything after attention, tile by tile: it looks at one token at a time."""
         if x.device.type != "cpu" or len(x) <= CPU_TILE_ROWS:
-            return self._finish_tile(attended, x, layer)
+            return layer.finish(attended, x)
         tiles = zip(
             torch.split(attended, CPU_TILE_ROWS), torch.split(x, CPU_TILE_ROWS), strict=True
         )
-        return torch.cat([self._finish_tile(*tile, layer) for tile in tiles])
-
-    def _finish_tile(self, attended: Tensor, x: Tensor, layer: LayerWeights) -> Tensor:
-        x = self._norm(linear(attended, layer.attention_out) + x, layer.attention_norm)
-        hidden = linear(x, layer.ffn_in, self.weights.activation)
-        return self._norm(linear(hidden, layer.ffn_out) + x, layer.ffn_norm)
-
-    def _norm(self, x: Tensor, norm: Affine) -> Tensor:
-        return F.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, self.weights.norm_eps)
-
-
-def positions_in_sequences(bounds: Sequence[int], device: torch.device) -> Tensor:
-    """Each packed row's index within its own sequence: [T]."""
-    starts, ends = np.array(bounds[:-1]), np.array(bounds[1:])
-    positions = np.arange(bounds[-1]) - np.repeat(starts, ends - starts)
-    return torch.from_numpy(positions).to(device)
+        return torch.cat([layer.finish(*tile) for tile in tiles])

@@ -1,13 +1,14 @@
 """Encoder families: where each keeps its tensors and how its configuration names its sizes.
 
 BERT, RoBERTa / XLM-R and DistilBERT are one architecture (learned positions, post-norm) under
-different names, so a family is data: a reader from its checkpoint to EncoderWeights.
+different names; ModernBERT is another (rotary positions, pre-norm, gated, local layers). A family
+is data: a reader from its checkpoint to EncoderWeights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -18,8 +19,10 @@ from engine.model.linear import pack
 from engine.model.weights import (
     ACTIVATIONS,
     Activation,
+    Affine,
     EncoderWeights,
     LayerWeights,
+    Rotary,
     TensorReader,
 )
 
@@ -97,11 +100,36 @@ def read_distilbert(config: Config, reader: TensorReader) -> EncoderWeights:
     return _read(config, reader, sizes, DISTILBERT_LAYER, first_position=0)
 
 
+def read_modernbert(config: Config, reader: TensorReader) -> EncoderWeights:
+    """Rotary positions, pre-norm, a gated inner layer, and local layers between global ones."""
+    sizes = replace(
+        _bert_sizes(config),
+        activation=_activation(config, "hidden_activation"),
+        norm_eps=_real(config, "norm_eps", default=1e-5),
+    )
+    _check_heads(sizes)
+    norm_bias = bool(config.get("norm_bias", False))
+    return EncoderWeights(
+        words=reader.tensor("embeddings.tok_embeddings.weight", sizes.vocabulary, sizes.width),
+        positions=None,
+        trained_positions=sizes.positions,
+        embedding_norm=reader.norm("embeddings.norm", sizes.width, bias=norm_bias),
+        layers=tuple(
+            _read_modern_layer(config, reader, sizes, index) for index in range(sizes.num_layers)
+        ),
+        num_heads=sizes.num_heads,
+        activation=sizes.activation,
+        norm_eps=sizes.norm_eps,
+        arrangement="pre_norm",
+    )
+
+
 READERS: Mapping[Family, Callable[[Config, TensorReader], EncoderWeights]] = {
     "bert": read_bert,
     "roberta": read_roberta,
     "xlm-roberta": read_roberta,
     "distilbert": read_distilbert,
+    "modernbert": read_modernbert,
 }
 
 
@@ -114,9 +142,11 @@ def _read(
 ) -> EncoderWeights:
     _check_heads(sizes)
     width = sizes.width
+    positions = _read_positions(reader, sizes)[first_position:]
     return EncoderWeights(
         words=reader.tensor("embeddings.word_embeddings.weight", sizes.vocabulary, width),
-        positions=_read_positions(reader, sizes)[first_position:],
+        positions=positions,
+        trained_positions=len(positions),
         embedding_norm=reader.norm("embeddings.LayerNorm", width),
         layers=tuple(_read_layer(reader, sizes, names, index) for index in range(sizes.num_layers)),
         num_heads=sizes.num_heads,
@@ -146,6 +176,77 @@ def _read_layer(reader: TensorReader, sizes: Sizes, names: LayerNames, index: in
         ffn_out=pack(reader.linear(f"{at}.{names.ffn_out}", width, ffn_width)),
         ffn_norm=reader.norm(f"{at}.{names.ffn_norm}", width),
     )
+
+
+def _read_modern_layer(
+    config: Config, reader: TensorReader, sizes: Sizes, index: int
+) -> LayerWeights:
+    at, width, ffn_width = f"layers.{index}", sizes.width, sizes.ffn_width
+    is_last = index == sizes.num_layers - 1
+    is_local = _layer_is_local(config, index)
+    biases = {
+        part: bool(config.get(f"{part}_bias", False)) for part in ("attention", "mlp", "norm")
+    }
+
+    def read_linear(name: str, num_out: int, num_in: int, part: str) -> Affine:
+        return pack(reader.linear(f"{at}.{name}", num_out, num_in, bias=biases[part]))
+
+    def read_norm(name: str) -> Affine:
+        return reader.norm(name, width, bias=biases["norm"])
+
+    return LayerWeights(
+        qkv=read_linear("attn.Wqkv", 3 * width, width, "attention"),
+        attention_out=read_linear("attn.Wo", width, width, "attention"),
+        # The embedding's own norm stands before the first layer.
+        attention_norm=read_norm(f"{at}.attn_norm") if index else None,
+        ffn_in=read_linear("mlp.Wi", 2 * ffn_width, width, "mlp"),
+        ffn_out=read_linear("mlp.Wo", width, ffn_width, "mlp"),
+        ffn_norm=read_norm(f"{at}.mlp_norm"),
+        rotary=_rotary(config, is_local=is_local),
+        # The configuration counts the keys of a whole window, half of them on either side.
+        half_window=_number(config, "local_attention", default=128) // 2 if is_local else None,
+        closing_norm=read_norm("final_norm") if is_last else None,
+    )
+
+
+def _layer_is_local(config: Config, index: int) -> bool:
+    """Named layer by layer in newer configurations; every third is global in older ones."""
+    named = config.get("layer_types")
+    if isinstance(named, list) and index < len(named):
+        return bool(named[index] == "sliding_attention")
+    every = _number(config, "global_attn_every_n_layers", default=3)
+    return bool(index % max(every, 1))
+
+
+def _rotary(config: Config, *, is_local: bool) -> Rotary:
+    """The base for one kind of layer, under its newer or its older name."""
+    kind = "sliding_attention" if is_local else "full_attention"
+    parameters = config.get("rope_parameters")
+    own = parameters.get(kind) if isinstance(parameters, Mapping) else None
+    if isinstance(own, Mapping):
+        if own.get("rope_type", "default") != "default":
+            raise CheckpointError(
+                f"config.json asks for {own['rope_type']!r} rotary positions; known is 'default'",
+                code="invalid_config",
+                param="rope_parameters",
+                limit="default",
+                actual=str(own["rope_type"]),
+            )
+        return Rotary(_real(own, "rope_theta"))
+    name, default = ("local_rope_theta", 1e4) if is_local else ("global_rope_theta", 1.6e5)
+    return Rotary(_real(config, name, default=default))
+
+
+def _real(config: Config, name: str, *, default: float | None = None) -> float:
+    value = config.get(name, default)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+        raise CheckpointError(
+            f"config.json needs a positive number {name}, got {value!r}",
+            code="invalid_config",
+            param=name,
+            actual=str(value),
+        )
+    return float(value)
 
 
 def _bert_sizes(config: Config) -> Sizes:

@@ -13,6 +13,9 @@ from engine.errors import CheckpointError
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 
+Arrangement = Literal["post_norm", "pre_norm"]
+"""Whether a layer's norms follow its two parts, as in BERT, or come before them."""
+
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -28,28 +31,44 @@ class Affine(NamedTuple):
     """A linear layer, or the scale and shift of a norm."""
 
     weight: Tensor
-    bias: Tensor
+    bias: Tensor | None
+
+
+class Rotary(NamedTuple):
+    """Positions as rotations of pairs of channels, faster in the first ones."""
+
+    base: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerWeights:
     qkv: Affine  # [3 W, W]: queries, keys and values in one product
     attention_out: Affine  # [W, W]
-    attention_norm: Affine  # [W]
-    ffn_in: Affine  # [F, W]
+    attention_norm: Affine | None  # [W], after attention or, pre-norm, before it
+    ffn_in: Affine  # [F, W], or [2 F, W] where a gate is beside it
     ffn_out: Affine  # [W, F]
-    ffn_norm: Affine  # [W]
+    ffn_norm: Affine  # [W], after the feed-forward part or, pre-norm, before it
+    rotary: Rotary | None = None  # how queries and keys turn with their positions
+    half_window: int | None = None  # keys further away are not seen; None sees all
+    closing_norm: Affine | None = None  # [W] after the last layer of a pre-norm encoder
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderWeights:
     words: Tensor  # [V, W]
-    positions: Tensor  # [P, W] usable rows only, the first token's first, token type 0 added in
+    positions: Tensor | None
+    """[P, W] usable rows only, the first token's first, token type 0 added in; None where layers
+    have rotary positions."""
+
+    trained_positions: int
+    """Positions seen in training: the table's rows, where there is a table."""
+
     embedding_norm: Affine  # [W]
     layers: tuple[LayerWeights, ...]
     num_heads: int
     activation: Activation
     norm_eps: float
+    arrangement: Arrangement = "post_norm"
 
     @property
     def width(self) -> int:
@@ -96,17 +115,17 @@ class TensorReader:
             )
         return self._place(tensor)
 
-    def linear(self, name: str, num_out: int, num_in: int) -> Affine:
-        return Affine(
-            self.tensor(f"{name}.weight", num_out, num_in), self.tensor(f"{name}.bias", num_out)
-        )
+    def linear(self, name: str, num_out: int, num_in: int, *, bias: bool = True) -> Affine:
+        weight = self.tensor(f"{name}.weight", num_out, num_in)
+        return Affine(weight, self.tensor(f"{name}.bias", num_out) if bias else None)
 
     def stacked(self, names: tuple[str, ...], num_out: int, num_in: int) -> Affine:
         """Several linear layers over the same input as one."""
-        parts = [self.linear(name, num_out, num_in) for name in names]
+        weights = [self.tensor(f"{name}.weight", num_out, num_in) for name in names]
         return Affine(
-            torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts])
+            torch.cat(weights), torch.cat([self.tensor(f"{name}.bias", num_out) for name in names])
         )
 
-    def norm(self, name: str, width: int) -> Affine:
-        return Affine(self.tensor(f"{name}.weight", width), self.tensor(f"{name}.bias", width))
+    def norm(self, name: str, width: int, *, bias: bool = True) -> Affine:
+        weight = self.tensor(f"{name}.weight", width)
+        return Affine(weight, self.tensor(f"{name}.bias", width) if bias else None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from engine.config import EngineConfig
 from engine.errors import InvalidInput
 from engine.maps.document import LINE, PARAGRAPH, SENTENCE, OpenDocument
+from engine.types import Attention
 
 SMALLEST_SCALE = 16
 MAX_SCALES = 6
@@ -41,7 +43,15 @@ def plan_structure(
 
 def layer_of(attention: Sequence[str]) -> int:
     """The layer that is asked: past the middle, where heads attend by topic more than by word."""
-    return (2 * len(attention)) // 3
+    wanted = (2 * len(attention)) // 3
+    readable = [layer for layer, kind in enumerate(attention) if kind in get_args(Attention)]
+    if not readable:
+        raise InvalidInput(
+            "no layer of this model has attention whose structure can be read",
+            code="no_structure",
+            param="model",
+        )
+    return min(readable, key=lambda layer: abs(layer - wanted))
 
 
 def usual_scales(length: int) -> tuple[int, ...]:

@@ -17,6 +17,9 @@ from engine.checkpoint.json_file import missing_file
 from engine.errors import CheckpointError, InvalidInput
 from engine.text.wordpiece import wordpiece_from_vocabulary
 
+_SHORT_TEXT = 4096
+"""Characters that are sooner encoded here than handed to the library's threads."""
+
 Ids = NDArray[np.int32]
 Offsets = NDArray[np.int32]
 
@@ -147,6 +150,8 @@ class TextTokenizer:
     def _run(self, texts: Sequence[str], *, fast: bool) -> list[Encoding]:
         encode = self._tokenizer.encode_batch_fast if fast else self._tokenizer.encode_batch
         try:
+            if len(texts) == 1 and len(texts[0]) <= _SHORT_TEXT:
+                return [self._tokenizer.encode(texts[0])]
             return encode(list(texts))
         except TypeError:
             raise _unencodable(texts) from None

@@ -11,6 +11,7 @@ from kernels.attention.op import (
     softmax_attention,
 )
 from kernels.attention.state import LLNState, merge_states
+from kernels.attention.window import sliding_window_attention
 
 __all__ = [
     "ArgumentError",
@@ -23,5 +24,6 @@ __all__ = [
     "lln_state",
     "merge_states",
     "paper_moment_matching",
+    "sliding_window_attention",
     "softmax_attention",
 ]

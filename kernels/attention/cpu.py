@@ -91,6 +91,8 @@ def block_softmax(
     sinks: Sinks,
 ) -> Tensor:
     """Softmax within blocks (None: within whole sequences), and over the sequence's sinks."""
+    if len(q) and packed.count == 1 and (block_size is None or len(q) <= block_size):
+        return _attend_whole(q, k, v)
     out = torch.empty_like(v)
     batches = block_batches(packed.host_bounds(), block_size, sinks, q.device)
     in_one_pass = _has_logsumexp_kernel(q, k, v)
@@ -161,6 +163,12 @@ def _has_logsumexp_kernel(*rows: Tensor) -> bool:
     """The CPU's fused attention returns its row sums, but knows no gradient through them."""
     needs_grad = torch.is_grad_enabled() and any(x.requires_grad for x in rows)
     return rows[0].device.type == "cpu" and not needs_grad
+
+
+def _attend_whole(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """One sequence as one block: a single query is served without a layout to look up."""
+    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v).squeeze(0).transpose(0, 1)
 
 
 def _attend(batch: BlockBatch, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -3,6 +3,8 @@
 import { post } from "./api.js";
 import { Characters } from "./offsets.js";
 
+const READABLE = ["softmax", "lln", "lln_diag", "block_diagonal"];
+
 export class Session {
   constructor(text, characters, opened, info) {
     Object.assign(this, { text, characters, info });
@@ -25,6 +27,7 @@ export class Session {
   // Layer by layer: what is read is shown while the rest is still being read.
   async *diagnose(signal) {
     for (let layer = 0; layer < this.info.num_layers; layer++) {
+      if (!READABLE.includes(this.info.attention[layer])) continue;
       const found = await post("v1/diagnostics", { document: this.document, layers: [layer] }, signal);
       for (const [name, reading] of Object.entries(found.instruments)) {
         const whole = (this.readings[name] ??= { ...reading, values: [], error: [], methods: new Set() });

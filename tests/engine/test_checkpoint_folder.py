@@ -54,7 +54,8 @@ def test_published_minilm(minilm_folder: Path) -> None:
 def test_every_family(write_checkpoint: WriteCheckpoint, family: str, with_head: bool) -> None:
     from transformers import AutoModel
 
-    prefix = {"xlm-roberta": "roberta."}.get(family, f"{family}.") if with_head else ""
+    own = {"xlm-roberta": "roberta.", "modernbert": "model."}
+    prefix = own.get(family, f"{family}.") if with_head else ""
     folder = write_checkpoint(family, key_prefix=prefix)
     checkpoint = read_checkpoint(folder)
     assert checkpoint.family == family

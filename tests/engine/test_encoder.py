@@ -12,13 +12,13 @@ from transformers import AutoModel
 from engine.config import EngineConfig
 from engine.errors import CheckpointError
 from engine.model.embedding_model import load_model
-from engine.model.encoder import positions_in_sequences
+from engine.model.positions import positions_in_sequences
 
 if TYPE_CHECKING:
     from tests.conftest import WriteCheckpoint
 
 CPU = EngineConfig(device="cpu")
-FAMILIES = ("bert", "roberta", "xlm-roberta", "distilbert")
+FAMILIES = ("bert", "roberta", "xlm-roberta", "distilbert", "modernbert")
 LENGTHS = (5, 1, 40, 17)
 
 
@@ -47,7 +47,8 @@ def packed(sequences: list[list[int]]) -> tuple[torch.Tensor, list[int]]:
 def test_states_equal_those_of_transformers(
     family: str, key_prefix: bool, write_checkpoint: WriteCheckpoint
 ) -> None:
-    prefix = {"xlm-roberta": "roberta."}.get(family, f"{family}.") if key_prefix else ""
+    own = {"xlm-roberta": "roberta.", "modernbert": "model."}
+    prefix = own.get(family, f"{family}.") if key_prefix else ""
     folder = write_checkpoint(family, key_prefix=prefix)
     model = load_model(str(folder), config=CPU)
     sequences = random_sequences(len(model.encoder.weights.words))
@@ -87,7 +88,8 @@ def test_positions_beyond_the_table_are_tiled(write_checkpoint: WriteCheckpoint)
     model = load_model(str(write_checkpoint("bert")), config=CPU)
     table = model.info.position_table
     with torch.no_grad():
-        embedded = model.encoder.embed(torch.full((2 * table + 3,), 7), [0, 2 * table + 3])
+        length = 2 * table + 3
+        embedded = model.encoder.embed(torch.full((length,), 7), torch.arange(length), length)
     assert torch.equal(embedded[:table], embedded[table : 2 * table])
     assert torch.equal(embedded[:3], embedded[2 * table :])
 

@@ -1,0 +1,96 @@
+"""What a layer does around its attention, in the two arrangements that encoders have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from engine.model.linear import activate, linear
+from engine.model.positions import rotate
+from engine.model.weights import Affine, Arrangement, EncoderWeights, LayerWeights
+
+
+class Layer(Protocol):
+    """One layer without its attention: what attention reads, and what follows it."""
+
+    def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v of shape [T, H, D] for states [T, W] at these positions [T]."""
+        ...
+
+    def finish(self, attended: Tensor, x: Tensor) -> Tensor:
+        """The layer's states, from attention's output [T, W] and the states before the layer."""
+        ...
+
+
+@dataclass(frozen=True)
+class PostNormLayer:
+    """BERT's: each part's output is added to its input, then normalised."""
+
+    weights: LayerWeights
+    encoder: EncoderWeights
+
+    def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return _heads(linear(x, self.weights.qkv), self.encoder)
+
+    def finish(self, attended: Tensor, x: Tensor) -> Tensor:
+        weights, activation = self.weights, self.encoder.activation
+        x = self._norm(linear(attended, weights.attention_out) + x, weights.attention_norm)
+        hidden = linear(x, weights.ffn_in, activation)
+        return self._norm(linear(hidden, weights.ffn_out) + x, weights.ffn_norm)
+
+    def _norm(self, x: Tensor, norm: Affine | None) -> Tensor:
+        return layer_norm(x, norm, self.encoder.norm_eps)
+
+
+@dataclass(frozen=True)
+class PreNormLayer:
+    """ModernBERT's: each part reads normalised states; positions are rotary, the inner layer is
+    gated, and the last layer normalises what leaves the encoder."""
+
+    weights: LayerWeights
+    encoder: EncoderWeights
+
+    def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = _heads(
+            linear(self._norm(x, self.weights.attention_norm), self.weights.qkv), self.encoder
+        )
+        rotary = self.weights.rotary
+        if rotary is None:
+            return q, k, v
+        return rotate(q, positions, rotary), rotate(k, positions, rotary), v
+
+    def finish(self, attended: Tensor, x: Tensor) -> Tensor:
+        weights = self.weights
+        x = x + linear(attended, weights.attention_out)
+        inner, gate = linear(self._norm(x, weights.ffn_norm), weights.ffn_in).chunk(2, dim=-1)
+        x = x + linear(activate(inner, self.encoder.activation) * gate, weights.ffn_out)
+        return self._norm(x, weights.closing_norm)
+
+    def _norm(self, x: Tensor, norm: Affine | None) -> Tensor:
+        return layer_norm(x, norm, self.encoder.norm_eps)
+
+
+_LAYER_OF: Mapping[Arrangement, type[PostNormLayer] | type[PreNormLayer]] = {
+    "post_norm": PostNormLayer,
+    "pre_norm": PreNormLayer,
+}
+
+
+def layers_of(weights: EncoderWeights) -> tuple[Layer, ...]:
+    layer = _LAYER_OF[weights.arrangement]
+    return tuple(layer(of_layer, weights) for of_layer in weights.layers)
+
+
+def layer_norm(x: Tensor, norm: Affine | None, eps: float) -> Tensor:
+    """Normalised rows; None leaves them as they are."""
+    return x if norm is None else F.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, eps)
+
+
+def _heads(qkv: Tensor, encoder: EncoderWeights) -> tuple[Tensor, Tensor, Tensor]:
+    """Views of one product."""
+    q, k, v = qkv.view(len(qkv), 3, encoder.num_heads, encoder.head_dim).unbind(1)
+    return q, k, v

@@ -1,0 +1,83 @@
+"""ModernBERT: served as published, and converted to LLN+Diag."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from engine import Engine
+from engine.adapt.calibrate import CalibrationPlan
+from engine.adapt.convert import adapt_model
+from engine.config import EngineConfig
+from engine.errors import CheckpointError, InvalidInput
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import WriteCheckpoint
+
+CPU = EngineConfig(device="cpu")
+TEXTS = ["a cat", "the dog and the cat sat on the mat " * 8, "x"]
+
+
+def test_vectors_equal_those_of_sentence_transformers(write_checkpoint: WriteCheckpoint) -> None:
+    folder = write_checkpoint("modernbert")
+    with Engine.load(str(folder), config=CPU) as engine:
+        found = engine.embed(TEXTS)
+        assert engine.info.attention == ("softmax", "sliding_window", "sliding_window", "softmax")
+    expected = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    assert np.abs(found - expected).max() < 2e-5
+
+
+def test_conversion_keeps_local_layers(write_checkpoint: WriteCheckpoint, tmp_path: Path) -> None:
+    folder = write_checkpoint("modernbert")
+    plan = CalibrationPlan(block_size=16, sample_tokens=64, num_samples=2, positions="reset")
+    adapt_model(str(folder), tmp_path / "out", ["the cat sat on the mat. " * 400], plan, config=CPU)
+    with Engine.load(str(tmp_path / "out"), config=CPU) as engine:
+        kinds = ("lln_diag", "sliding_window", "sliding_window", "lln_diag")
+        assert engine.info.attention == kinds
+        vector = engine.embed(["the cat sat on the mat " * 60])[0]
+        assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
+        assert engine.diagnose("the cat sat").layers == (0, 3)
+        with pytest.raises(InvalidInput, match=r"layer 1 of .* sliding window"):
+            engine.diagnose("the cat sat", layers=[1])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"global_rope_theta": -1.0},
+        {"rope_parameters": {"full_attention": {"rope_type": "yarn", "rope_theta": 1e4}}},
+        {"hidden_activation": "mish"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_configuration_it_cannot_follow(
+    change: dict[str, object], write_checkpoint: WriteCheckpoint
+) -> None:
+    folder = write_checkpoint("modernbert")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(CheckpointError) as caught:
+        Engine.load(str(folder), config=CPU)
+    assert caught.value.code == "invalid_config"
+
+
+def test_newer_names_of_the_configuration(write_checkpoint: WriteCheckpoint) -> None:
+    folder = write_checkpoint("modernbert")
+    config = json.loads((folder / "config.json").read_text())
+    with Engine.load(str(folder), config=CPU) as engine:
+        before = engine.embed(TEXTS)
+    kinds = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]
+    rope = {
+        "full_attention": {"rope_type": "default", "rope_theta": config.pop("global_rope_theta")},
+        "sliding_attention": {"rope_type": "default", "rope_theta": config.pop("local_rope_theta")},
+    }
+    newer = config | {"layer_types": kinds, "rope_parameters": rope}
+    (folder / "config.json").write_text(json.dumps(newer))
+    with Engine.load(str(folder), config=CPU) as engine:
+        assert np.array_equal(engine.embed(TEXTS), before)

@@ -1,0 +1,63 @@
+"""Positions beyond a model's table, and rotary ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.model.positions import LearnedPositions, lengths_of_rows, positions_in_sequences, rotate
+from engine.model.weights import Rotary
+from engine.types import PositionScheme
+
+TABLE = torch.arange(8, dtype=torch.float32).unsqueeze(1)  # row p holds the number p
+
+
+def rows(scheme: PositionScheme, lengths: list[int], block_size: int = 4) -> list[float]:
+    bounds = [0]
+    for length in lengths:
+        bounds.append(bounds[-1] + length)
+    device = torch.device("cpu")
+    embed = LearnedPositions(TABLE, scheme, block_size)
+    return (
+        embed(positions_in_sequences(bounds, device), lengths_of_rows(bounds, device))
+        .flatten()
+        .tolist()
+    )
+
+
+@pytest.mark.parametrize("scheme", ["tile", "interpolate", "reset"])
+def test_a_sequence_within_the_table_takes_its_rows(scheme: PositionScheme) -> None:
+    assert rows(scheme, [8, 0, 1, 3]) == [0, 1, 2, 3, 4, 5, 6, 7, 0, 0, 1, 2]
+
+
+def test_tile_starts_the_table_anew() -> None:
+    assert rows("tile", [10]) == [0, 1, 2, 3, 4, 5, 6, 7, 0, 1]
+
+
+def test_reset_starts_the_table_anew_in_each_block() -> None:
+    assert rows("reset", [2, 10]) == [0, 1, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
+
+
+def test_interpolate_stretches_the_table_over_the_sequence() -> None:
+    assert rows("interpolate", [15]) == pytest.approx([p / 2 for p in range(15)])
+
+
+def test_interpolate_tells_neighbours_of_a_long_document_apart() -> None:
+    length = 1 << 21
+    place = torch.tensor([length - 2, length - 1])
+    below, last = LearnedPositions(TABLE.double(), "interpolate")(place, length).flatten().tolist()
+    assert below < last == 7.0
+
+
+def test_rotations_leave_scores_to_the_distance_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(2, 1, 2, 16, generator=generator, dtype=torch.float64).unbind()
+    rotary = Rotary(base=100.0)
+
+    def score(at_q: int, at_k: int) -> torch.Tensor:
+        turned_q = rotate(q, torch.tensor([at_q]), rotary)
+        turned_k = rotate(k, torch.tensor([at_k]), rotary)
+        return (turned_q * turned_k).sum(-1)
+
+    assert torch.allclose(score(5, 2), score(105, 102), atol=1e-4)
+    assert not torch.allclose(score(5, 2), score(5, 4), atol=1e-2)
