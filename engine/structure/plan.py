@@ -16,7 +16,7 @@ from engine.types import Attention
 
 SMALLEST_SCALE = 16
 MAX_SCALES = 6
-_FINEST_SCALE, _SCALE_STEP, _COARSEST_SHARE = 192, 4, 4
+_FINEST_SCALE, _SCALE_STEP, _COARSEST_SHARE = 64, 3, 4
 _TOKENS_A_PLACE = 96
 """Blank lines alone are used where there is one at least this often, else lines, else sentences."""
 

@@ -28,8 +28,6 @@ export function show(element, visible) {
   element.hidden = !visible;
 }
 
-export const nextFrame = () => new Promise((resolve) => requestAnimationFrame(resolve));
-
 // Gives the browser a turn, so that long work never holds up a click.
 export const turn = () => new Promise((resolve) => setTimeout(resolve));
 

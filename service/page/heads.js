@@ -2,7 +2,7 @@
 
 import { colour, wantsDarkText } from "./colour.js";
 import { make } from "./dom.js";
-import { count, range, shareOf, short } from "./numbers.js";
+import { range, shareOf, short } from "./numbers.js";
 
 export class HeadGrid {
   constructor(parent, { title, onOpen, onLook }) {
@@ -37,7 +37,7 @@ export class HeadGrid {
   row(layer, heads, attention, limits, open) {
     const squares = Array.from({ length: heads }, (_, head) => this.square(layer, head, limits, open));
     return make("div", { class: "grid-row", role: "row" },
-      make("span", { class: "axis", role: "rowheader", title: `layer ${layer}: ${attention}` }, String(layer)), ...squares);
+      make("span", { class: "axis", role: "rowheader", title: `layer ${layer}: ${ATTENTION[attention] ?? attention}` }, String(layer)), ...squares);
   }
 
   square(layer, head, limits, open) {
@@ -95,4 +95,5 @@ function legend([low, high], unit) {
 }
 
 export const valuesOf = (readings) => range(readings.flatMap((reading) => reading.values.flat()));
-export const headsIn = (layers, heads) => `${count(layers * heads)} heads`;
+
+export const ATTENTION = { softmax: "softmax", lln: "LLN", lln_diag: "LLN+Diag", block_diagonal: "block-diagonal" };

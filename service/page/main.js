@@ -1,9 +1,9 @@
 // The page: a text goes in, and what the model's attention does with it comes out.
 
-import { get } from "./api.js";
+import { get, post } from "./api.js";
 import { layerChart } from "./charts.js";
 import { byId, make, setOptions, show } from "./dom.js";
-import { HeadGrid, valuesOf } from "./heads.js";
+import { ATTENTION, HeadGrid, valuesOf } from "./heads.js";
 import { MapView } from "./map.js";
 import { count, short } from "./numbers.js";
 import { drawOutline } from "./outline.js";
@@ -176,7 +176,7 @@ function openSegment({ tokens, characters }) {
 
 function drawInstruments() {
   const names = Object.keys(sessions[0].readings);
-  const name = names.includes(state.instrument) ? state.instrument : names[0];
+  const name = [state.instrument, "entropy", names[0]].find((one) => names.includes(one));
   setOptions(byId("instrument"), names.map((one) => [one, one.replaceAll("_", " ")]), name);
   const readings = sessions.map((session) => session.readings[name]).filter(Boolean);
   const limits = valuesOf(readings);
@@ -226,7 +226,7 @@ async function openTopics(layer, head) {
     const { topics, attention } = await session.topics(layer, head, topicsAsked.signal);
     byId("topics-hint").textContent = topics
       ? "Each channel of LLN is a topic: it reads some tokens, on behalf of others. Choose one to see its words in the text."
-      : `There are none here: this head's attention is ${attention.replace("_", " ")}, which has no channels${attention === "block_diagonal" ? ". LLN takes part in texts longer than one block" : ""}.`;
+      : `There are none here: this head's attention is ${ATTENTION[attention]}, which has no channels${attention === "block_diagonal" ? ". LLN takes part in texts longer than one block" : ""}.`;
     drawTopics(byId("topics"), topics ?? [], { onOpen: markTopic });
   } catch (failure) {
     if (failure.name !== "AbortError") fail(failure);
@@ -314,6 +314,7 @@ function listen() {
     byId("text").focus();
   });
   byId("share").addEventListener("click", copyLink);
+  byId("vector").addEventListener("click", copyVector);
   byId("instrument").addEventListener("change", ({ target }) => {
     state.instrument = target.value;
     drawInstruments();
@@ -378,9 +379,31 @@ async function openFile(file) {
 
 async function copyLink() {
   writeState(state);
-  await navigator.clipboard?.writeText(location.href).catch(() => null);
-  byId("share").textContent = state.text?.startsWith("h") ? "Copied, without the text" : "Copied";
-  setTimeout(() => (byId("share").textContent = "Copy link"), 2000);
+  await copy(location.href, byId("share"), state.text?.startsWith("h") ? "Copied, without the text" : "Copied");
+}
+
+async function copyVector() {
+  const [session] = sessions;
+  try {
+    const { vector } = await post("v1/documents", { text: session.text, model: session.model });
+    await copy(JSON.stringify(vector), byId("vector"), `Copied ${vector.length} numbers`);
+  } catch (failure) {
+    fail(failure);
+  }
+}
+
+const COPIED_MS = 2500;
+
+async function copy(text, button, thanks) {
+  const usual = button.dataset.usual ??= button.textContent;
+  let words = thanks;
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    words = "The browser refused to copy";
+  }
+  button.textContent = words;
+  setTimeout(() => (button.textContent = usual), COPIED_MS);
 }
 
 start();

@@ -4,6 +4,7 @@
 import { floats, post } from "./api.js";
 import { shades } from "./colour.js";
 import { make } from "./dom.js";
+import { ATTENTION } from "./heads.js";
 import { count } from "./numbers.js";
 
 const CELLS = 256;
@@ -54,7 +55,7 @@ export class MapView {
         height: CELLS, width: CELLS, statistic: "mean", encoding_format: "base64",
       }, asking.signal);
       this.found = { ...found, values: floats(found.values), height: found.row_edges.length - 1, width: found.column_edges.length - 1 };
-      this.caption.textContent = `${this.title}, layer ${found.layer}, head ${found.head} · ${found.attention.replace("_", " + ")}`;
+      this.caption.textContent = `${this.title}, layer ${found.layer}, head ${found.head} · ${ATTENTION[found.attention]}`;
       this.canvas.setAttribute("aria-label", this.words());
       this.paint();
       this.draw();

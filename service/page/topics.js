@@ -12,7 +12,7 @@ export function drawTopics(parent, topics, { onOpen }) {
 function topicButton(topic, parent, onOpen) {
   const button = make("button", { type: "button", class: "topic", "aria-pressed": "false", "data-channel": topic.channel },
     make("span", { class: "topic-share" }, `${Math.round(1000 * topic.share) / 10} %`),
-    words("reads", topic.tokens), words("for", topic.users),
+    words("reads", topic.tokens), words("read by", topic.users),
     make("span", { class: "quiet" }, `spreads over ${short(topic.effective_tokens)} tokens`));
   button.addEventListener("click", () => {
     const pressed = button.getAttribute("aria-pressed") !== "true";
