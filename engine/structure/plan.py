@@ -42,25 +42,24 @@ def plan_structure(
 
 
 def layer_of(attention: Sequence[str]) -> int:
-    """The layer that is asked: past the middle, where heads attend by topic more than by word."""
-    wanted = (2 * len(attention)) // 3
-    readable = [layer for layer, kind in enumerate(attention) if kind in get_args(Attention)]
-    if not readable:
-        raise InvalidInput(
-            "no layer of this model has attention whose structure can be read",
-            code="no_structure",
-            param="model",
-        )
-    return min(readable, key=lambda layer: abs(layer - wanted))
+    """The layer that is asked: the last, where heads attend by topic more than by word."""
+    for layer, kind in reversed(list(enumerate(attention))):
+        if kind in get_args(Attention):
+            return layer
+    raise InvalidInput(
+        "no layer of this model has attention whose structure can be read",
+        code="no_structure",
+        param="model",
+    )
 
 
 def usual_scales(length: int) -> tuple[int, ...]:
     scales: list[int] = []
-    scale = max(length // _COARSEST_SHARE, SMALLEST_SCALE)
-    while len(scales) < MAX_SCALES and scale >= min(_FINEST_SCALE, length // _COARSEST_SHARE):
+    scale = length // _COARSEST_SHARE
+    while len(scales) < MAX_SCALES and scale >= _FINEST_SCALE:
         scales.append(scale)
         scale //= _SCALE_STEP
-    return tuple(scales) or (SMALLEST_SCALE,)
+    return tuple(scales) or (max(length // 2, SMALLEST_SCALE),)
 
 
 def places_of(document: OpenDocument) -> NDArray[np.int64]:

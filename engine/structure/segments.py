@@ -28,7 +28,7 @@ def _climb(cohesion: Floats) -> Floats:
     climbs = np.zeros(len(cohesion))
     peak = -np.inf
     for index, value in enumerate(cohesion.tolist()):
-        rising_from_left = index == 0 or value < cohesion[index - 1]
+        rising_from_left = index == 0 or value <= cohesion[index - 1]
         peak = max(peak if rising_from_left else value, value)
         climbs[index] = peak - value
     return climbs
