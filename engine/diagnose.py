@@ -14,7 +14,7 @@ from engine.diagnostics import HeadView, Reading, find_instruments, measure
 from engine.errors import InvalidInput
 from engine.maps.cache import ByteCache
 from engine.maps.document import OpenDocument
-from engine.maps.pauses import Pause
+from engine.maps.pauses import PAUSE, Pause
 from engine.maps.walk import queries_and_keys
 from engine.model.attention import (
     LayerAttention,
@@ -83,7 +83,18 @@ def readings_of_open(
     for layer in plan.layers:
         q, k = yield from queries_and_keys(document, layer, cache)
         view = head_view(document.model.encoder.attention[layer], q, k).only(plan.heads)
-        yield _measured(view, plan.instruments)
+        parts = []
+        for name in plan.instruments:
+            parts.append(_measured(view, [name]))
+            yield PAUSE
+        yield _joined(parts)
+
+
+def _joined(parts: Sequence[LayerReadings]) -> LayerReadings:
+    return LayerReadings(
+        {name: reading for part in parts for name, reading in part.readings.items()},
+        {name: seconds for part in parts for name, seconds in part.seconds.items()},
+    )
 
 
 def _readable_layers(asked: Sequence[int] | None, model: EmbeddingModel) -> tuple[int, ...]:

@@ -16,12 +16,13 @@ import { onTheme, startTheme } from "./theme.js";
 import { drawTopics } from "./topics.js";
 import { View } from "./view.js";
 
-const CHARTS = ["entropy", "temperature"];
+const CHARTS = ["entropy", "temperature"]; // read first; the others when they are asked for
 const REMEMBER_MS = 300;
 
 const state = { view: "document", ...readState() };
 const reader = new Reader(byId("reader"));
 let models = [];
+let instruments = CHARTS;
 let sessions = []; // of the chosen model and, if there is one, of the model beside it
 let grids = [];
 let maps = [];
@@ -44,11 +45,18 @@ async function start() {
   setOptions(byId("model"), names, modelNamed(state.model)?.name ?? models[0].name);
   setOptions(byId("beside"), [["", "nothing"], ...names], modelNamed(state.beside)?.name ?? "");
   startSimilarity(models);
+  instruments = await instrumentNames();
   const text = state.text ? await textFromLink(state.text) : null;
   if (text) {
     byId("text").value = text;
     read();
   } else if (state.text) fail(new Error("This link's text is too long to be in it. Paste or open the text to see the same view."));
+}
+
+// What this server can measure, from the smallest text there is.
+async function instrumentNames() {
+  const found = await post("v1/diagnostics", { text: "a", layers: [0], heads: [0] }).catch(() => null);
+  return found ? Object.keys(found.instruments) : CHARTS;
 }
 
 const modelNamed = (name) => models.find((model) => model.name === name);
@@ -96,7 +104,11 @@ async function read() {
     for (const name of names) sessions.push(await Session.open(text, modelNamed(name), signal));
     state.text = await textForLink(text);
     await openResults(text, signal);
-    await diagnoseAll(signal);
+    openHead(...headOfState());
+    await drawStructure(signal);
+    await measure(CHARTS, signal);
+    drawCharts();
+    await measure([shownInstrument()], signal);
     progress(null);
   } catch (failure) {
     progress(null);
@@ -125,20 +137,18 @@ async function openResults(text, signal) {
   await reader.open(text, signal);
 }
 
-async function diagnoseAll(signal) {
-  const layers = sessions.reduce((sum, { info }) => sum + info.num_layers, 0);
-  const outline = drawStructure(signal);
+// Reads what is missing of these instruments, and shows it layer by layer.
+async function measure(names, signal) {
+  const steps = sessions.reduce((sum, { layers }) => sum + layers.length, 0);
   let done = 0;
   for (const session of sessions) {
-    for await (const _ of session.diagnose(signal)) {
+    for await (const _ of session.read(names, signal)) {
       done += 1;
-      progress(`Reading the heads: layer ${done} of ${layers}`, done / layers);
+      progress(`Reading ${names.map(spoken).join(" and ")}: layer ${done} of ${steps}`, done / steps);
       drawInstruments();
-      if (done === 1) openHead(...headOfState());
     }
   }
-  await outline;
-  drawCharts();
+  drawInstruments();
 }
 
 // A head named by a link, where the model has it.
@@ -152,6 +162,7 @@ function headOfState() {
 
 async function drawStructure(signal) {
   const [session] = sessions;
+  progress("Looking for the document's parts…", null);
   try {
     const found = await session.structure(signal);
     drawOutline(byId("outline"), found.segments, {
@@ -174,20 +185,36 @@ function openSegment({ tokens, characters }) {
 
 // Instruments
 
+const spoken = (name) => name.replaceAll("_", " ");
+
+const shownInstrument = () => (instruments.includes(state.instrument) ? state.instrument : CHARTS[0]);
+
 function drawInstruments() {
-  const names = Object.keys(sessions[0].readings);
-  const name = [state.instrument, "entropy", names[0]].find((one) => names.includes(one));
-  setOptions(byId("instrument"), names.map((one) => [one, one.replaceAll("_", " ")]), name);
-  const readings = sessions.map((session) => session.readings[name]).filter(Boolean);
+  const name = shownInstrument();
+  setOptions(byId("instrument"), instruments.map((one) => [one, spoken(one)]), name);
+  const readings = sessions.map(({ readings: all }) => all[name] ?? { values: [], unit: "", methods: [] });
   const limits = valuesOf(readings);
-  readings.forEach((found, index) => {
+  readings.forEach((reading, index) => {
     const { info } = sessions[index];
     grids[index].draw({
-      layers: info.num_layers, heads: info.num_heads, attention: info.attention, reading: found,
-      name: name.replaceAll("_", " "), limits, open: `${state.layer}.${state.head}`,
+      layers: info.num_layers, heads: info.num_heads, attention: info.attention, reading,
+      name: spoken(name), limits, open: `${state.layer}.${state.head}`,
     });
   });
-  byId("method").textContent = readings.map(({ methods }) => [...methods].join("; ")).filter((one, index, all) => all.indexOf(one) === index).join(" · ");
+  byId("method").textContent = [...new Set(readings.flatMap(({ methods }) => [...methods]))].join(" · ");
+}
+
+async function chooseInstrument(name) {
+  state.instrument = name;
+  remember();
+  drawInstruments();
+  if (sessions.every((session) => session.hasRead(name))) return;
+  try {
+    await measure([name], reading.signal);
+  } catch (failure) {
+    if (failure.name !== "AbortError") fail(failure);
+  }
+  progress(null);
 }
 
 function drawCharts() {
@@ -315,11 +342,7 @@ function listen() {
   });
   byId("share").addEventListener("click", copyLink);
   byId("vector").addEventListener("click", copyVector);
-  byId("instrument").addEventListener("change", ({ target }) => {
-    state.instrument = target.value;
-    drawInstruments();
-    remember();
-  });
+  byId("instrument").addEventListener("change", ({ target }) => chooseInstrument(target.value));
   byId("zoom-in").addEventListener("click", () => (view.zoom(0.5), viewChanged()));
   byId("zoom-out").addEventListener("click", () => (view.zoom(2), viewChanged()));
   byId("zoom-all").addEventListener("click", () => (view.all(), viewChanged()));
@@ -327,7 +350,7 @@ function listen() {
   listenToDrops();
   onTheme(() => {
     if (!sessions.length) return;
-    if (Object.keys(sessions[0].readings).length) drawInstruments();
+    drawInstruments();
     for (const map of maps) map.recolour();
   });
 }

@@ -24,18 +24,29 @@ export class Session {
     return new Session(text, new Characters(text), opened, info);
   }
 
+  // The layers whose heads can be looked at.
+  get layers() {
+    return this.info.attention.flatMap((kind, layer) => (READABLE.includes(kind) ? [layer] : []));
+  }
+
+  hasRead(name) {
+    return this.layers.every((layer) => this.readings[name]?.values[layer]);
+  }
+
   // Layer by layer: what is read is shown while the rest is still being read.
-  async *diagnose(signal) {
-    for (let layer = 0; layer < this.info.num_layers; layer++) {
-      if (!READABLE.includes(this.info.attention[layer])) continue;
-      const found = await post("v1/diagnostics", { document: this.document, layers: [layer] }, signal);
+  async *read(instruments, signal) {
+    for (const layer of this.layers) {
+      const missing = instruments.filter((name) => !this.readings[name]?.values[layer]);
+      if (!missing.length) continue;
+      const found = await post("v1/diagnostics",
+        { document: this.document, layers: [layer], instruments: missing }, signal);
       for (const [name, reading] of Object.entries(found.instruments)) {
         const whole = (this.readings[name] ??= { ...reading, values: [], error: [], methods: new Set() });
         whole.values[layer] = reading.values[0];
         whole.error[layer] = reading.error?.[0];
         whole.methods.add(reading.method);
       }
-      yield layer + 1;
+      yield layer;
     }
   }
 

@@ -115,6 +115,7 @@ def read(page: Page, text: str) -> None:
 def settle(page: Page) -> None:
     """Until everything asked for is there."""
     page.wait_for_selector("#charts svg")
+    page.wait_for_selector(".head.unread", state="detached")
     page.wait_for_selector("#status", state="hidden")
     page.wait_for_selector("[aria-busy=true]", state="detached")
 
@@ -142,6 +143,7 @@ def test_instruments_colour_the_grid(page: Page) -> None:
     square = page.locator("[data-place='2.7']")
     before = square.evaluate("element => element.style.backgroundColor")
     page.select_option("#instrument", "spectral_gap")
+    settle(page)
     assert square.evaluate("element => element.style.backgroundColor") != before
     square.hover()
     assert re.match(r"default, layer 2, head 7: spectral gap \d", page.inner_text("#reading"))
@@ -162,8 +164,8 @@ def test_opening_a_head_and_zooming(page: Page) -> None:
     settle(page)
     assert window_of(page) == [0, 802, 0, 802]
     page.click("#zoom-in")
-    page.wait_for_selector(".map-figure[data-window='200 601 200 601']")
-    assert window_of(page) == [200, 601, 200, 601]
+    page.wait_for_selector(".map-figure[data-window='201 602 201 602']")
+    assert window_of(page) == [201, 602, 201, 602]
     page.locator("canvas.map").focus()
     for _ in range(3):
         page.keyboard.press("+")
