@@ -247,7 +247,7 @@ class AsyncEngine:
         """The parts of a text, or of a document opened before, at several scales."""
         with self._counting_rejections():
             opened = await self._opened(text, document, model)
-            plan = plan_structure(opened, scales, self.config)
+            plan = plan_structure(opened, scales)
         steps = structure_steps(opened, plan, self._open)
         done, found = await self._last_of(steps, opened, timeout_s)
         assert isinstance(found, Structure), "the last step brings the structure"

@@ -1,8 +1,10 @@
 """How strongly the text before a place and the text after it attend to each other.
 
-Of the attention that two neighbouring windows spend on themselves and on each other, cohesion is
-the ratio of what crosses to what stays. A head whose attention forgets about topics has it equally
-high everywhere; a boundary between topics is a place where it is low.
+Around each place lies a window, as a block of Diag would lie there if its middle were the place:
+the softmax of the layer's own scores among the window's tokens. Cohesion is the attention that
+crosses the place over the attention that stays on its side. It is low where the subject changes.
+
+The cost is that of block-diagonal attention, times the share of tokens that are places: linear.
 """
 
 from __future__ import annotations
@@ -10,61 +12,35 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.maps.lens import HeadLens, Prefixes
+from engine.maps.lens import SCORES_A_STEP
 from engine.maps.pauses import PAUSE, InSteps
+from engine.types import Span
 
-_SMALLEST = 1e-30
+REACH = 96
+"""Tokens on each side of a place."""
 
 
-def cohesion(lens: HeadLens, places: Tensor, widths: tuple[int, ...]) -> InSteps[Tensor]:
-    """Of one head, at each place and summed over windows of these widths: [places].
-
-    With LLN each place costs O(D), by prefix sums. Without, the attention between all places is
-    summed once.
-    """
-    if lens.prefixes is not None:
-        masses = _ChannelMasses(lens.prefixes)
-        ratios = [_ratio(masses, places, width, lens.view.num_tokens) for width in widths]
+def cohesion(q: Tensor, k: Tensor, places: Tensor, content: Span) -> InSteps[Tensor]:
+    """The mean over heads at each place, from q and k [T, H, D]: [places] float64."""
+    found = []
+    scores_a_place = q.shape[1] * (2 * REACH) ** 2
+    for some in torch.split(places, max(1, SCORES_A_STEP // scores_a_place)):
+        found.append(_cohesion_at(q, k, some, content))
         yield PAUSE
-        return torch.stack(ratios).sum(0)
-    length = lens.view.num_tokens
-    edges = torch.cat([places.new_tensor([0]), places, places.new_tensor([length])])
-    sums = yield from lens.sums(edges, edges)
-    cells = _CellMasses(edges, sums)
-    return torch.stack([_ratio(cells, places, width, length) for width in widths]).sum(0)
+    return torch.cat(found) if found else places.double()
 
 
-class _ChannelMasses:
-    def __init__(self, prefixes: Prefixes) -> None:
-        self._prefixes = prefixes
-
-    def of(self, rows: tuple[Tensor, Tensor], columns: tuple[Tensor, Tensor]) -> Tensor:
-        pi, kappa = self._prefixes.pi, self._prefixes.kappa
-        return ((pi[rows[1]] - pi[rows[0]]) * (kappa[columns[1]] - kappa[columns[0]])).sum(-1)
-
-
-class _CellMasses:
-    """Rectangles whose sides are places, by two-dimensional prefix sums; others are rounded."""
-
-    def __init__(self, edges: Tensor, sums: Tensor) -> None:
-        self._edges = edges
-        self._prefix = torch.nn.functional.pad(sums.cumsum(0).cumsum(1), (1, 0, 1, 0))
-
-    def of(self, rows: tuple[Tensor, Tensor], columns: tuple[Tensor, Tensor]) -> Tensor:
-        (top, bottom), (left, right) = map(self._indices, rows), map(self._indices, columns)
-        total = self._prefix
-        corners = total[bottom, right] - total[top, right] - total[bottom, left] + total[top, left]
-        return corners.clamp_min(0.0)
-
-    def _indices(self, tokens: Tensor) -> Tensor:
-        above = torch.searchsorted(self._edges, tokens).clamp(1, len(self._edges) - 1)
-        is_nearer_below = tokens - self._edges[above - 1] < self._edges[above] - tokens
-        return above - is_nearer_below.long()
-
-
-def _ratio(masses: _ChannelMasses | _CellMasses, places: Tensor, width: int, length: int) -> Tensor:
-    before = ((places - width).clamp_min(0), places)
-    after = (places, (places + width).clamp_max(length))
-    crosses = masses.of(before, after) + masses.of(after, before)
-    stays = masses.of(before, before) + masses.of(after, after)
-    return crosses / stays.clamp_min(_SMALLEST)
+def _cohesion_at(q: Tensor, k: Tensor, places: Tensor, content: Span) -> Tensor:
+    tokens = places[:, None] + torch.arange(-REACH, REACH, device=places.device)  # [P, W]
+    inside = (tokens >= content.start) & (tokens < content.end)
+    tokens = tokens.clamp(content.start, content.end - 1)
+    queries, keys = (rows[tokens].float().transpose(1, 2) for rows in (q, k))  # [P, H, W, D]
+    scores = queries @ keys.mT * q.shape[-1] ** -0.5
+    weights = scores.masked_fill(~inside[:, None, None, :], -torch.inf).softmax(-1)
+    weights = weights * inside[:, None, :, None]
+    crosses = weights[..., :REACH, REACH:].sum((-1, -2)) + weights[..., REACH:, :REACH].sum(
+        (-1, -2)
+    )
+    stays = inside.sum(-1, keepdim=True) - crosses  # every row sums to 1
+    ratios: Tensor = (crosses / stays).double()
+    return ratios.mean(-1)

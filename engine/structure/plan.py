@@ -9,7 +9,6 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.config import EngineConfig
 from engine.errors import InvalidInput
 from engine.maps.document import LINE, PARAGRAPH, SENTENCE, OpenDocument
 from engine.types import Attention
@@ -31,11 +30,8 @@ class StructurePlan:
     scales: tuple[int, ...]  # tokens of a typical segment, coarse to fine
 
 
-def plan_structure(
-    document: OpenDocument, scales: Sequence[int] | None, config: EngineConfig
-) -> StructurePlan:
+def plan_structure(document: OpenDocument, scales: Sequence[int] | None) -> StructurePlan:
     layer = layer_of(document.model.info.attention)
-    _check_price(document, layer, config.max_map_scores)
     length = document.num_tokens
     chosen = usual_scales(length) if scales is None else _checked(scales)
     return StructurePlan(layer=layer, places=places_of(document), scales=chosen)
@@ -99,19 +95,3 @@ def _checked(scales: Sequence[int]) -> tuple[int, ...]:
                 actual=scale,
             )
     return tuple(sorted(set(scales), reverse=True))
-
-
-def _check_price(document: OpenDocument, layer: int, limit: int) -> None:
-    info = document.model.info
-    price = info.num_heads * document.num_tokens**2
-    if info.attention[layer] == "softmax" and price > limit:
-        longest = int((limit / info.num_heads) ** 0.5)
-        raise InvalidInput(
-            f"the structure of {document.num_tokens} tokens needs {price} scores of softmax "
-            f"attention, the limit is {limit}: send at most {longest} tokens, or read them with "
-            "an LLN+Diag model",
-            code="structure_too_large",
-            param="text",
-            limit=limit,
-            actual=price,
-        )

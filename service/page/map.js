@@ -55,7 +55,7 @@ export class MapView {
         height: CELLS, width: CELLS, statistic: "mean", encoding_format: "base64",
       }, asking.signal);
       this.found = { ...found, values: floats(found.values), height: found.row_edges.length - 1, width: found.column_edges.length - 1 };
-      this.caption.textContent = `${this.title}, layer ${found.layer}, head ${found.head} · ${ATTENTION[found.attention]}`;
+      this.caption.textContent = `${ATTENTION[found.attention]} · layer ${found.layer}, head ${found.head} · ${this.title}`;
       this.canvas.setAttribute("aria-label", this.words());
       this.paint();
       this.draw();
