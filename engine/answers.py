@@ -7,13 +7,17 @@ from typing import Any
 from engine.model.embedding_model import EmbeddingModel
 from engine.prepare import Prepared
 from engine.runner import finish
+from engine.sweep import SweepEvent
 from engine.thread import Delivered
 from engine.types import (
     Accounting,
     Chunk,
+    ChunksReady,
     DocumentEmbedding,
+    DocumentEvent,
     Embedding,
     EmbedOptions,
+    Progress,
     Span,
     Tokenization,
     Vector,
@@ -31,13 +35,38 @@ def embedding(
 def document_embedding(
     document: Prepared, result: Delivered[Vector], options: EmbedOptions
 ) -> DocumentEmbedding:
-    vectors = finish(result.value, options)
-    chunks = tuple(
-        Chunk(index=index, tokens=span.tokens, characters=span.characters, vector=vector)
-        for index, (span, vector) in enumerate(zip(document.chunks, vectors[1:], strict=True))
-    )
     return DocumentEmbedding(
-        vector=vectors[0], chunks=chunks, accounting=accounting(document, result)
+        vector=finish(result.value[:1], options)[0],
+        chunks=chunks_from(document, 0, result.value[1:], options),
+        accounting=accounting(document, result),
+    )
+
+
+def document_event(document: Prepared, event: SweepEvent, options: EmbedOptions) -> DocumentEvent:
+    """What the sweep says, as its caller hears it."""
+    if isinstance(event, Progress):
+        return event
+    return ChunksReady(chunks=chunks_from(document, event.first, event.vectors, options))
+
+
+def chunks_from(
+    document: Prepared, first: int, vectors: Vector, options: EmbedOptions
+) -> tuple[Chunk, ...]:
+    """The chunks that these pooled vectors belong to, which begin with the chunk of this index."""
+    if not len(vectors):
+        return ()
+    spans = document.chunks[first : first + len(vectors)]
+    return tuple(
+        Chunk(
+            index=index,
+            tokens=span.tokens,
+            characters=span.characters,
+            vector=vector,
+            headings=span.headings,
+        )
+        for index, (span, vector) in enumerate(
+            zip(spans, finish(vectors, options), strict=True), first
+        )
     )
 
 

@@ -15,7 +15,7 @@ def _default_num_threads() -> int:
     return os.cpu_count() or 1
 
 
-_ZERO_ALLOWED = ("num_threads", "max_batch_tokens", "drain_timeout_s")
+_ZERO_ALLOWED = ("num_threads", "max_batch_tokens", "min_sweep_tokens", "drain_timeout_s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,10 @@ class EngineConfig:
     max_batch_tokens: int = 0
     """A packed batch takes texts until this many tokens; one longer text is a batch of its own.
     0 chooses by device: enough to keep it busy, no more, since a batch delays those behind it."""
+
+    min_sweep_tokens: int = 0
+    """A text of at least so many tokens is read tile by tile, with other work in between, where
+    its model's attention is linear. 0 chooses by device."""
 
     max_batch_sequences: int = 512
     """A packed batch takes at most this many texts."""
@@ -82,3 +86,7 @@ class EngineConfig:
     def batch_tokens_on(self, device_type: str) -> int:
         """The token budget of one packed batch on a device of this type."""
         return self.max_batch_tokens or (65_536 if device_type == "cuda" else 8_192)
+
+    def sweep_tokens_on(self, device_type: str) -> int:
+        """From how many tokens a text is swept on a device of this type."""
+        return self.min_sweep_tokens or (65_536 if device_type == "cuda" else 2_048)

@@ -132,10 +132,11 @@ def head_view(attention: LayerAttention, q: Tensor, k: Tensor) -> HeadView:
         attention=kind,
         alpha=lln.alpha,
         beta=lln.beta,
-        mix=lln.mix,
+        mix=lln.shares(q),
         block_size=lln.block_size,
         num_sinks=lln.num_sinks,
-        k_map=(None, lln.key_shift),
+        q_map=lln.q_map,
+        k_map=lln.k_map,
     )
 
 

@@ -8,10 +8,25 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import Literal, Self, TypeAlias, TypeVar
 
-from engine.answers import document_embedding, embedding, tokenization
+from engine.answers import (
+    chunks_from,
+    document_embedding,
+    document_event,
+    embedding,
+    tokenization,
+)
 from engine.benchmark import BenchmarkPlan, benchmark_result, encoder_rows
+from engine.claims import (
+    ClaimRow,
+    HeadSample,
+    Material,
+    find_claims,
+    head_samples,
+)
+from engine.claims.heads import MAX_TOKENS
+from engine.claims.worker import checked_apart
 from engine.config import EngineConfig
 from engine.diagnose import (
     diagnosis_of,
@@ -19,6 +34,7 @@ from engine.diagnose import (
     readings_by_layer,
     readings_of_open,
 )
+from engine.documents import DocumentStream
 from engine.errors import DeadlineExceeded, LLNError, ModelNotFound
 from engine.maps.cache import ByteCache
 from engine.maps.document import (
@@ -31,6 +47,7 @@ from engine.maps.document import (
 from engine.maps.plan import plan_map
 from engine.maps.steps import map_steps
 from engine.model.embedding_model import DEFAULT_MODEL, EmbeddingModel, load_models
+from engine.model.tiles import can_tile
 from engine.observer import EngineObserver
 from engine.prepare import (
     Prepared,
@@ -38,24 +55,28 @@ from engine.prepare import (
     check_options,
     check_pools,
     prepare,
-    prepare_document,
 )
+from engine.reader import DocumentReader, prepare_document
 from engine.runner import run_batch
 from engine.scheduler import Scheduler
 from engine.structure.plan import plan_structure
 from engine.structure.steps import structure_steps
-from engine.thread import Delivered, DeviceThread
+from engine.sweep import Sweep, SweepEvent
+from engine.thread import Delivered, DeviceThread, Order
 from engine.types import (
     AttentionMap,
     BenchmarkResult,
     BenchmarkRow,
-    ChunkPlan,
+    Chunking,
+    ChunksReady,
     Diagnosis,
     DocumentEmbedding,
+    DocumentEvent,
     Embedding,
     EmbedOptions,
     MapOptions,
     ModelInfo,
+    Progress,
     Structure,
     TextInput,
     Tokenization,
@@ -68,6 +89,7 @@ _CANARY = "A short text, to see that the model answers."
 PIECE_TEXTS = 64
 """Texts tokenised together: few enough that the device starts while the next ones are read."""
 
+OnDocumentEvent: TypeAlias = Callable[[DocumentEvent], None]
 Item = TypeVar("Item")
 
 
@@ -89,7 +111,10 @@ class AsyncEngine:
         self._canary_ran = False
         self._open = ByteCache(max_bytes=config.max_open_bytes, max_idle_s=config.max_open_idle_s)
         self._thread = DeviceThread[Prepared, Vector](
-            run=self._run, scheduler=_scheduler(models, config), observer=self._observer
+            run=self._run,
+            sweep=self._sweep,
+            scheduler=_scheduler(models, config),
+            observer=self._observer,
         )
 
     @classmethod
@@ -163,18 +188,36 @@ class AsyncEngine:
         text: str,
         *,
         model: str | None = None,
-        chunks: ChunkPlan | None = None,
+        chunks: Chunking | None = None,
         options: EmbedOptions = _DEFAULTS,
         timeout_s: float | None = None,
+        on_event: OnDocumentEvent | None = None,
     ) -> DocumentEmbedding:
-        """One vector for the whole document, and one for each of its late chunks."""
+        """One vector for the whole document, and one for each of its late chunks. `on_event` is
+        called on the event loop with what there is to tell on the way."""
         with self._counting_rejections():
-            chosen = self._model(model)
-            check_options(options, chosen)
-            check_pools(chosen)
-        pieces = self._prepared_document(text, chosen, options, chunks)
-        (prepared,), (result,) = await self._run_texts(chosen, pieces, timeout_s)
-        return document_embedding(prepared, result, options)
+            chosen = self._document_model(model, options)
+            prepared = await asyncio.to_thread(prepare_document, text, chosen, options, chunks)
+        return await self._run_document(chosen, prepared, options, timeout_s, on_event)
+
+    def open_document(
+        self,
+        *,
+        model: str | None = None,
+        chunks: Chunking | None = None,
+        options: EmbedOptions = _DEFAULTS,
+        timeout_s: float | None = None,
+        on_event: OnDocumentEvent | None = None,
+    ) -> DocumentStream:
+        """The same for a document that comes in pieces."""
+
+        async def run(prepared: Prepared, timeout_s: float | None) -> DocumentEmbedding:
+            return await self._run_document(chosen, prepared, options, timeout_s, on_event)
+
+        with self._counting_rejections():
+            chosen = self._document_model(model, options)
+            reader = DocumentReader(chosen, options, chunks, in_pieces=True)
+        return DocumentStream(reader, run, timeout_s, self._counting_rejections)
 
     async def tokenize(self, text: str, *, model: str | None = None) -> Tokenization:
         """The text's tokens and the characters each stands for."""
@@ -183,7 +226,7 @@ class AsyncEngine:
             check_inputs([text], self.config)
             return await asyncio.to_thread(tokenization, text, chosen)
 
-    async def open_document(self, text: str, *, model: str | None = None) -> OpenDocument:
+    async def keep_open(self, text: str, *, model: str | None = None) -> OpenDocument:
         """Read a text once, to ask about its attention by its handle from then on."""
         with self._counting_rejections():
             return await self._opened(text, None, model)
@@ -259,13 +302,14 @@ class AsyncEngine:
         lengths: Sequence[int],
         attentions: Sequence[str],
         repeats: int,
+        training: bool = False,
         model: str | None = None,
         progress: Callable[[BenchmarkRow], None] | None = None,
     ) -> BenchmarkResult:
         """Tokens a second by length on this machine. Other work runs in between its layers."""
         with self._counting_rejections():
             chosen = self._model(model)
-            plan = BenchmarkPlan.checked(lengths, attentions, repeats, chosen)
+            plan = BenchmarkPlan.checked(lengths, attentions, repeats, chosen, training=training)
         rows: list[BenchmarkRow] = []
         async for step in self._in_turns(encoder_rows(plan), "benchmark", chosen, 0):
             for row in step.value:
@@ -299,6 +343,43 @@ class AsyncEngine:
             check_reader(found, self._model(model))
         return found
 
+    async def claims(
+        self,
+        *,
+        only: Sequence[str] | None = None,
+        text: str | None = None,
+        model: str | None = None,
+        thorough: bool = False,
+        progress: Callable[[ClaimRow], None] | None = None,
+    ) -> list[ClaimRow]:
+        """What papers claim of attention, checked here, also on the heads that read `text`.
+
+        Only those heads are computed on the device; the rest in a process of low priority.
+        """
+        with self._counting_rejections():
+            chosen = self._model(model)
+            claims = find_claims(only)
+        heads: tuple[HeadSample, ...] = ()
+        if text is not None:
+            heads = await self.head_samples(text, model=chosen.name, every_head=thorough)
+        rows: list[ClaimRow] = []
+        async for row in checked_apart(claims, Material(heads=heads, thorough=thorough)):
+            rows.append(row)
+            if progress is not None:
+                progress(row)
+        return rows
+
+    async def head_samples(
+        self, text: str, *, model: str | None = None, every_head: bool = False
+    ) -> tuple[HeadSample, ...]:
+        """Queries and keys of heads that read the beginning of this text: one a layer, or all."""
+        with self._counting_rejections():
+            chosen = self._model(model)
+            prepared = await asyncio.to_thread(prepare_document, text, chosen, _DEFAULTS, None)
+        layers = head_samples(chosen, prepared, every_head=every_head)
+        steps = self._in_turns(layers, "diagnosis", chosen, MAX_TOKENS)
+        return tuple([sample async for step in steps for sample in step.value])
+
     async def _prepared_pieces(
         self, inputs: Sequence[TextInput], model: EmbeddingModel, options: EmbedOptions
     ) -> AsyncIterator[list[Prepared]]:
@@ -308,11 +389,34 @@ class AsyncEngine:
             with self._counting_rejections():
                 yield await asyncio.to_thread(prepare, piece, model, options, first_index=start)
 
-    async def _prepared_document(
-        self, text: str, model: EmbeddingModel, options: EmbedOptions, chunks: ChunkPlan | None
-    ) -> AsyncIterator[list[Prepared]]:
-        with self._counting_rejections():
-            yield [await asyncio.to_thread(prepare_document, text, model, options, chunks)]
+    def _document_model(self, name: str | None, options: EmbedOptions) -> EmbeddingModel:
+        chosen = self._model(name)
+        check_options(options, chosen)
+        check_pools(chosen)
+        return chosen
+
+    async def _run_document(
+        self,
+        model: EmbeddingModel,
+        document: Prepared,
+        options: EmbedOptions,
+        timeout_s: float | None,
+        on_event: OnDocumentEvent | None,
+    ) -> DocumentEmbedding:
+        def tell(event: SweepEvent) -> None:
+            assert on_event is not None, "nobody asked for events"
+            on_event(document_event(document, event, options))
+
+        order = self._order(model, document, tell if on_event is not None else None)
+        (future,) = self._thread.submit_all(model.name, [order], timeout_s)
+        self._count_truncated(model, [document])
+        try:
+            result = await future
+        finally:
+            future.cancel()
+        if on_event is not None and not order.sweep:
+            _tell_at_once(document, result, options, on_event)
+        return document_embedding(document, result, options)
 
     async def _run_texts(
         self,
@@ -327,8 +431,8 @@ class AsyncEngine:
         try:
             async for piece in pieces:
                 texts += piece
-                jobs = [(text, text.num_embedded) for text in piece]
-                futures += self._thread.submit_all(model.name, jobs, timeout_s)
+                orders = [self._order(model, text) for text in piece]
+                futures += self._thread.submit_all(model.name, orders, timeout_s)
                 self._count_truncated(model, piece)
             return texts, await asyncio.gather(*futures)
         finally:
@@ -353,6 +457,22 @@ class AsyncEngine:
 
     def _run(self, model: str, texts: Sequence[Prepared]) -> list[Vector]:
         return run_batch(self._models[model], texts)
+
+    def _sweep(self, model: str, text: Prepared) -> Sweep:
+        return Sweep(self._models[model], text)
+
+    def _order(
+        self,
+        model: EmbeddingModel,
+        text: Prepared,
+        on_event: Callable[[SweepEvent], None] | None = None,
+    ) -> Order[Prepared]:
+        return Order(
+            payload=text,
+            tokens=text.num_embedded,
+            sweep=is_swept(model, text.num_embedded),
+            on_event=on_event,
+        )
 
     def _model(self, name: str | None) -> EmbeddingModel:
         if name is None:
@@ -388,6 +508,25 @@ def _scheduler(models: Sequence[EmbeddingModel], config: EngineConfig) -> Schedu
         max_batch_sequences=config.max_batch_sequences,
         max_queue_tokens=config.max_queue_tokens,
     )
+
+
+def is_swept(model: EmbeddingModel, num_tokens: int) -> bool:
+    """Whether a text of this length is read tile by tile."""
+    sweeps_from = model.config.sweep_tokens_on(model.encoder.device.type)
+    return num_tokens >= sweeps_from and can_tile(model.encoder)
+
+
+def _tell_at_once(
+    document: Prepared,
+    result: Delivered[Vector],
+    options: EmbedOptions,
+    on_event: OnDocumentEvent,
+) -> None:
+    """What a document's events are where it is done in one go."""
+    if chunks := chunks_from(document, 0, result.value[1:], options):
+        on_event(ChunksReady(chunks=chunks))
+    total = document.num_embedded
+    on_event(Progress(tokens_done=total, tokens_total=total, seconds_left=0.0))
 
 
 @asynccontextmanager

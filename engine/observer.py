@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-Unit = Literal["batch", "diagnosis", "benchmark"]
+Unit = Literal["batch", "sweep_tile", "diagnosis", "benchmark"]
 
 
 class EngineObserver:
@@ -23,7 +23,13 @@ class EngineObserver:
         """One text was cut because its caller asked for it."""
 
     def cancelled(self, *, reason: Literal["caller_left", "deadline"]) -> None:
-        """One accepted text was given up before it ran."""
+        """One accepted text was given up, before it ran or between two of its tiles."""
+
+    def preempted(self) -> None:
+        """A batch ran between two tiles of a sweep."""
+
+    def recovered_from_oom(self) -> None:
+        """Work that did not fit in memory was split, to be tried again."""
 
     def queue_changed(self, *, depth: int, tokens: int) -> None:
         """Texts and tokens that wait now."""

@@ -21,12 +21,12 @@ from engine.prepare import (
     check_options,
     check_pools,
     prepare,
-    prepare_document,
 )
+from engine.reader import prepare_document
 from engine.runner import run_batch
 from engine.thread import Delivered
 from engine.types import (
-    ChunkPlan,
+    Chunking,
     Diagnosis,
     DocumentEmbedding,
     Embedding,
@@ -100,7 +100,7 @@ class Engine:
         ]
 
     def embed_document(
-        self, text: str, *, chunks: ChunkPlan | None = None, options: EmbedOptions = _DEFAULTS
+        self, text: str, *, chunks: Chunking | None = None, options: EmbedOptions = _DEFAULTS
     ) -> DocumentEmbedding:
         """One vector for the whole document, and one for each of its late chunks."""
         check_options(options, self.model)

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from engine.config import EngineConfig
 from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel
-from engine.text.chunks import ChunkSpan, chunk_spans
+from engine.text.chunks import ChunkSpan
 from engine.text.tokenizer import Encoded
 from engine.text.truncation import truncate
-from engine.types import ChunkPlan, EmbedOptions, Span, TextInput
+from engine.types import EmbedOptions, Span, TextInput
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +53,10 @@ def check_inputs(inputs: Sequence[TextInput], config: EngineConfig) -> None:
             actual=len(inputs),
         )
     for index, item in enumerate(inputs):
-        _check_input(item, f"input[{index}]")
+        check_input(item, f"input[{index}]")
 
 
-def _check_input(item: object, param: str) -> None:
+def check_input(item: object, param: str) -> None:
     if isinstance(item, str):
         check_text(item, param)
     elif isinstance(item, Sequence | np.ndarray):
@@ -148,19 +148,9 @@ def prepare(
     prompt = prompt_of(options, model)
     encoded = _encode(inputs, model, prompt, params)
     return [
-        _fit(item, model, options, param, prompt_length=len(prompt))
+        _fit(item, model, options, param, len(prompt))
         for item, param in zip(encoded, params, strict=True)
     ]
-
-
-def prepare_document(
-    text: str, model: EmbeddingModel, options: EmbedOptions, plan: ChunkPlan | None
-) -> Prepared:
-    """One document with its late chunks, whose characters count from the text without prompt."""
-    _check_input(text, "text")
-    prompt = prompt_of(options, model)
-    encoded = model.tokenizer.encode_batch([prompt + text], with_offsets=plan is not None)[0]
-    return _fit(encoded, model, options, "text", plan=plan, prompt_length=len(prompt))
 
 
 def _encode(
@@ -179,25 +169,16 @@ def _encode_ids(ids: Sequence[int], model: EmbeddingModel, param: str) -> Encode
 
 
 def _fit(
-    encoded: Encoded,
-    model: EmbeddingModel,
-    options: EmbedOptions,
-    param: str,
-    *,
-    plan: ChunkPlan | None = None,
-    prompt_length: int = 0,
+    encoded: Encoded, model: EmbeddingModel, options: EmbedOptions, param: str, prompt_length: int
 ) -> Prepared:
-    kept, dropped = truncate(
-        encoded, max_tokens=model.info.max_tokens, policy=options.truncate, param=param
-    )
-    chunks = tuple(chunk_spans(kept, plan)) if plan is not None else ()
+    max_tokens = model.info.max_tokens
+    if prompt_length and encoded.has_characters and encoded.num_tokens > max_tokens:
+        encoded = encoded.behind_prompt(prompt_length)
+    kept, dropped = truncate(encoded, max_tokens=max_tokens, policy=options.truncate, param=param)
     return Prepared(
         ids=kept.ids,
-        spans=(Span(0, kept.num_tokens), *(chunk.tokens for chunk in chunks)),
-        chunks=tuple(
-            ChunkSpan(chunk.tokens, _without_prompt(chunk.characters, prompt_length))
-            for chunk in chunks
-        ),
+        spans=(Span(0, kept.num_tokens),),
+        chunks=(),
         num_tokens=encoded.num_tokens,
         dropped=_without_prompt(dropped, prompt_length) if dropped else None,
     )

@@ -17,18 +17,48 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, TypeVarTuple
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
 from engine.errors import DeadlineExceeded, DeviceFailure, EngineUnavailable, LLNError, QueueFull
+from engine.jobs import Job, Unit
 from engine.observer import EngineObserver
-from engine.scheduler import Job, Scheduler, Unit
+from engine.scheduler import Scheduler
+from engine.types import Priority
 
 PayloadT = TypeVar("PayloadT")
 ValueT = TypeVar("ValueT")
 ResultT = TypeVar("ResultT")
+ResultT_co = TypeVar("ResultT_co", covariant=True)
 Args = TypeVarTuple("Args")
 
 logger = logging.getLogger(__name__)
+
+
+class Stepwise(Protocol[ResultT_co]):
+    """Work on one text that takes many units."""
+
+    @property
+    def result(self) -> ResultT_co | None:
+        """None until the last step is done."""
+        ...
+
+    def step(self) -> Sequence[object]:
+        """Do a little more, and say what there is to tell the caller of it."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order(Generic[PayloadT]):
+    """One text for the device."""
+
+    payload: PayloadT
+    tokens: int
+    sweep: bool = False
+    """Whether it runs tile by tile, with other work in between."""
+    num_bytes: int = 0
+    seconds: float = 0.0
+    priority: Priority = "normal"
+    on_event: Callable[[Any], None] | None = None
 
 
 class Delivered(NamedTuple, Generic[ValueT]):
@@ -36,24 +66,28 @@ class Delivered(NamedTuple, Generic[ValueT]):
 
     value: ValueT
     queue_s: float
-    compute_s: float  # of the unit it ran in
+    compute_s: float  # of the unit or units it ran in
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one job came to: exactly one of the two is set."""
+    """What a unit meant for one job: news on the way, and at the end a result or an error."""
 
     job: Job
     result: Delivered[Any] | None = None
     error: LLNError | None = None
+    events: Sequence[object] = ()
 
     def tell(self) -> None:
         """Answer the caller, unless it left."""
         if self.job.future.done():
             return
+        if self.job.on_event is not None:
+            for event in self.events:
+                self.job.on_event(event)
         if self.error is not None:
             self.job.future.set_exception(self.error)
-        else:
+        elif self.result is not None:
             self.job.future.set_result(self.result)
 
 
@@ -86,11 +120,14 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         self,
         *,
         run: Callable[[str, Sequence[PayloadT]], Sequence[ResultT]],
+        sweep: Callable[[str, PayloadT], Stepwise[ResultT]],
         scheduler: Scheduler,
         observer: EngineObserver | None = None,
         name: str = "lln-device",
     ) -> None:
         self._run = run
+        self._open_sweep = sweep
+        self._sweeps: dict[Job, Stepwise[ResultT]] = {}  # under way; the thread's own
         self._scheduler = scheduler
         self._observer = observer or EngineObserver()
         self._changed = threading.Condition(threading.Lock())  # guards all below and the scheduler
@@ -148,19 +185,20 @@ class DeviceThread(Generic[PayloadT, ResultT]):
     def submit(
         self, model: str, payload: PayloadT, tokens: int, timeout_s: float | None = None
     ) -> asyncio.Future[Delivered[ResultT]]:
-        """Queue one text. Raises QueueFull, EngineUnavailable or DeadlineExceeded at the door."""
-        return self.submit_all(model, [(payload, tokens)], timeout_s)[0]
+        """Queue one short text. Raises QueueFull, EngineUnavailable or DeadlineExceeded at the
+        door."""
+        return self.submit_all(model, [Order(payload=payload, tokens=tokens)], timeout_s)[0]
 
     def submit_all(
         self,
         model: str,
-        texts: Sequence[tuple[PayloadT, int]],
+        orders: Sequence[Order[PayloadT]],
         timeout_s: float | None = None,
     ) -> list[asyncio.Future[Delivered[ResultT]]]:
-        """Queue the texts of one call, given with their tokens: all of them, or none."""
-        num_tokens = sum(tokens for _, tokens in texts)
+        """Queue the texts of one call: all of them, or none."""
+        num_tokens = sum(order.tokens for order in orders)
         now = time.monotonic()
-        jobs = [self._job(model, payload, tokens, now, timeout_s) for payload, tokens in texts]
+        jobs = [self._job(model, order, now, timeout_s) for order in orders]
         self._admit(jobs, timeout_s, room=partial(self._check_room, num_tokens))
         for job in jobs:
             self._observer.accepted(model=model, tokens=job.tokens)
@@ -178,22 +216,26 @@ class DeviceThread(Generic[PayloadT, ResultT]):
     ) -> asyncio.Future[Delivered[ValueT]]:
         """Queue work that needs the device to itself: it runs when no text waits, or at the latest
         after the scheduler's `max_units_before_call` units. Refused like `submit`."""
-        job = self._job(model, partial(fn, *args), tokens, time.monotonic(), timeout_s)
+        order = Order(payload=partial(fn, *args), tokens=tokens)
+        job = self._job(model, order, time.monotonic(), timeout_s)
         job.kind = kind
         self._admit([job], timeout_s, room=self._check_room_for_call)
         return job.future
 
-    def _job(
-        self, model: str, payload: object, tokens: int, now: float, timeout_s: float | None
-    ) -> Job:
+    def _job(self, model: str, order: Order[Any], now: float, timeout_s: float | None) -> Job:
         return Job(
             model=model,
-            tokens=tokens,
-            payload=payload,
+            tokens=order.tokens,
+            payload=order.payload,
             # Not self._loop, which a thread not yet started lacks; it refuses the job later.
             future=asyncio.get_running_loop().create_future(),
             enqueued_at=now,
             deadline=None if timeout_s is None else now + timeout_s,
+            kind="sweep_tile" if order.sweep else "batch",
+            priority=order.priority,
+            num_bytes=order.num_bytes,
+            seconds=order.seconds,
+            on_event=order.on_event,
         )
 
     def _admit(
@@ -268,7 +310,8 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         self._forget(job, "deadline")
 
     def _forget(self, job: Job, reason: Literal["caller_left", "deadline"]) -> None:
-        """Take a job out of the queue, if it is still there."""
+        """Take a job out of the queue, if it is still there. The thread drops what it holds of a
+        sweep that is no longer there, so that this loop need not free gigabytes."""
         with self._changed:
             was_waiting = self._scheduler.remove(job)
             self._changed.notify()  # it may have been all that a stop waited for
@@ -294,7 +337,8 @@ class DeviceThread(Generic[PayloadT, ResultT]):
     def _unanswered(self) -> list[Job]:
         """The jobs that run or wait; these no longer wait after."""
         running = () if self._running is None else self._running.jobs
-        return [*running, *self._scheduler.remove_all()]
+        # A sweep is in both places while one of its tiles runs.
+        return list(dict.fromkeys([*running, *self._scheduler.remove_all()]))
 
     def _tell_queue(self) -> None:
         scheduler = self._scheduler
@@ -319,27 +363,71 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         unit = self._next_unit()
         if unit is None:
             return False
-        self._on_loop_if_open(_tell_all, self._serve(unit))
+        if outcomes := self._serve(unit):
+            self._on_loop_if_open(_tell_all, outcomes)
         return True
 
     def _next_unit(self) -> Unit | None:
         """Wait for work; None when there is none left and no more will come."""
-        with self._changed:
-            self._running = None
-            while (unit := self._scheduler.next_unit(time.monotonic())) is None:
-                if self._state == "draining" and self._scheduler.is_empty:
-                    return None
-                self._changed.wait()
-            self._running = unit
-        return unit
+        while True:
+            with self._changed:
+                self._running = None
+                given_up = [job for job in self._sweeps if not self._scheduler.holds(job)]
+                if not given_up:
+                    unit = self._scheduler.next_unit(time.monotonic())
+                    if unit is not None:
+                        self._running = unit
+                        return unit
+                    if self._state == "draining" and self._scheduler.is_empty:
+                        return None
+                    self._changed.wait()
+            for job in given_up:  # outside the lock: this frees a lot of memory, which takes time
+                del self._sweeps[job]
 
     def _serve(self, unit: Unit) -> Outcomes:
         started_at = time.monotonic()
-        if unit.kind == "batch":
+        begins = [job for job in unit.jobs if job.started_at is None]
+        if unit.kind in ("batch", "sweep_tile") and begins:
             self._tell_queue()
-            for job in unit.jobs:
+            for job in begins:
+                job.started_at = started_at
                 self._observer.waited(seconds=started_at - job.enqueued_at)
+        if unit.preempts:
+            self._observer.preempted()
+        if unit.kind == "sweep_tile":
+            return self._advance(unit)
         return self._outcomes(unit)
+
+    def _advance(self, unit: Unit) -> Outcomes:
+        """One step of a sweep; after its last one, or a failure, nothing of it stays."""
+        (job,) = unit.jobs
+        started_at = time.monotonic()
+        try:
+            if job not in self._sweeps:
+                self._sweeps[job] = self._open_sweep(job.model, job.payload)
+            events = self._sweeps[job].step()
+        except Exception as error:
+            traceback.clear_frames(error.__traceback__)
+            logger.warning("A sweep of %d tokens failed", job.tokens, exc_info=error)
+            self._finish(unit, time.monotonic() - started_at, failed=True)
+            self._end_sweep(job)
+            return [Outcome(job, error=_answer_to(error))]
+        step_s = time.monotonic() - started_at
+        job.spent_s += step_s
+        self._finish(unit, step_s, failed=False)
+        value = self._sweeps[job].result
+        if value is None:
+            return [Outcome(job, events=events)] if job.on_event is not None else []
+        assert job.started_at is not None, "set with its first tile"
+        self._end_sweep(job)
+        self._token_rate.add(job.tokens, job.spent_s)
+        delivered = Delivered(value, job.started_at - job.enqueued_at, job.spent_s)
+        return [Outcome(job, result=delivered, events=events)]
+
+    def _end_sweep(self, job: Job) -> None:
+        self._sweeps.pop(job, None)
+        with self._changed:
+            self._scheduler.remove(job)
 
     def _outcomes(self, unit: Unit) -> Outcomes:
         """Run a unit; if several jobs fail together, run each alone, so that only the guilty do."""
@@ -381,7 +469,9 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         return values
 
     def _finish(self, unit: Unit, compute_s: float, *, failed: bool) -> None:
-        if not failed:
+        with self._changed:
+            self._scheduler.finished(unit, compute_s)
+        if not failed and unit.kind != "sweep_tile":
             is_batch = unit.kind == "batch"
             rate, work = (self._token_rate, unit.tokens) if is_batch else (self._call_rate, 1)
             rate.add(work, compute_s)

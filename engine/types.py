@@ -10,8 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Vector: TypeAlias = NDArray[np.float32]
+Ids: TypeAlias = NDArray[np.int32]  # [tokens]
+Offsets: TypeAlias = NDArray[np.int32]  # [tokens, 2] characters, from start to before end
 TextInput: TypeAlias = str | Sequence[int]
 Truncate: TypeAlias = Literal["error", "start", "end"]
+Priority: TypeAlias = Literal["normal", "background"]
 Attention: TypeAlias = Literal["softmax", "lln", "lln_diag", "block_diagonal"]
 PositionScheme: TypeAlias = Literal["tile", "interpolate", "reset"]
 """What stands in for learned positions beyond their table; engine/model/positions.py says how."""
@@ -71,6 +74,41 @@ class ChunkPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SentencePlan:
+    """Late chunks of whole sentences."""
+
+    min_tokens: int = 1
+    """Sentences are joined until a chunk has so many tokens; 1 makes each a chunk."""
+
+    max_tokens: int = 256
+    """A longer sentence is cut."""
+
+
+HeadingFormat: TypeAlias = Literal["auto", "markdown", "html", "plain"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadingPlan:
+    """Late chunks from heading to heading."""
+
+    max_tokens: int = 512
+    """A longer section is cut, between sentences where it can be."""
+
+    format: HeadingFormat = "auto"
+    """How headings are written; "auto" looks at the text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanPlan:
+    """Late chunks of the caller's own: they may overlap and come in any order."""
+
+    spans: tuple[Span, ...]  # characters
+
+
+Chunking: TypeAlias = ChunkPlan | SentencePlan | HeadingPlan | SpanPlan
+
+
+@dataclass(frozen=True, kw_only=True)
 class Chunk:
     """A passage pooled from token states that have seen the whole document."""
 
@@ -78,6 +116,7 @@ class Chunk:
     tokens: Span  # of the document's token sequence, special tokens included
     characters: Span  # of the original text
     vector: Vector  # [dim]
+    headings: tuple[str, ...] = ()  # those it stands under, outermost first; `HeadingPlan` only
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +128,28 @@ class DocumentEmbedding:
     @property
     def tokens(self) -> int:
         return self.accounting.tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a document is. Each says at least as much as the one before."""
+
+    tokens_done: int
+    """The work done, in tokens that went through the whole model."""
+
+    tokens_total: int
+    seconds_left: float | None
+    """At the pace so far; None while there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunksReady:
+    """The next chunks in order, with their final vectors."""
+
+    chunks: tuple[Chunk, ...]
+
+
+DocumentEvent: TypeAlias = Progress | ChunksReady
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,6 +335,8 @@ class BenchmarkRow:
     seconds: float  # median
     tokens_per_s: float
     repeats: int
+    work: Literal["forward", "training"] = "forward"
+    peak_bytes: int | None = None  # beyond what was held before; None where nobody can tell
 
 
 @dataclass(frozen=True, kw_only=True)

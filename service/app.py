@@ -12,10 +12,12 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from engine.engine import AsyncEngine
+from service.claims import ClaimsBook
 from service.grpc.server import grpc_server
 from service.http import (
     attention_map,
     benchmarks,
+    claims,
     diagnostics,
     docs,
     documents,
@@ -43,6 +45,7 @@ _ROUTERS = tuple(
         diagnostics,
         attention_map,
         structure,
+        claims,
         benchmarks,
         tokenize,
         models,
@@ -103,10 +106,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with state.engine as engine:
         state.metrics.start_models(engine.models.values())
         state.jobs = BenchmarkJobs(engine)
+        state.claims = ClaimsBook(engine)
         state.started_at = int(time.time())
         rpc = grpc_server(engine, settings, state.metrics)
         async with _held_until(state.draining, rpc):
             yield
+        await state.claims.stop()
         await state.jobs.stop()
 
 

@@ -1,4 +1,5 @@
-"""The command line: `lln serve | embed | models | adapt | bench | diagnose | settings`."""
+"""The command line: `lln serve | embed | models | adapt | bench | diagnose | claims | figures |
+settings`."""
 
 from __future__ import annotations
 
@@ -64,6 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_adapt(commands)
     _add_bench(commands)
     _add_diagnose(commands)
+    _add_claims(commands)
+    _add_figures(commands)
     _add_settings(commands)
     return parser
 
@@ -146,6 +149,31 @@ def _add_diagnose(commands: Any) -> None:
     command.add_argument("--layers", type=_numbers, metavar="N,N,...")
     command.add_argument("--heads", type=_numbers, metavar="N,N,...")
     command.add_argument("--instruments", type=_names, metavar="NAME,NAME,...")
+    _add_model(command)
+    _add_json(command)
+
+
+def _add_claims(commands: Any) -> None:
+    command = _command(commands, "claims", _claims, "check what papers claim of attention")
+    command.add_argument(
+        "--only",
+        action="append",
+        metavar="ID",
+        help="a claim, or a paper by what its claims' ids begin with; may be repeated",
+    )
+    command.add_argument(
+        "--text", type=Path, help="a document whose heads are looked at (default: Python's manual)"
+    )
+    command.add_argument("--thorough", action="store_true", help="more trials, and every head")
+    command.add_argument("--markdown", action="store_true", help="print the page docs/claims.md")
+    _add_model(command)
+    _add_json(command)
+
+
+def _add_figures(commands: Any) -> None:
+    command = _command(commands, "figures", _figures, "draw the LLN paper's figures from this code")
+    command.add_argument("--out", type=Path, required=True, help="the folder to write them to")
+    command.add_argument("--only", action="append", metavar="NAME", help="a figure; repeatable")
     _add_model(command)
     _add_json(command)
 
@@ -298,6 +326,38 @@ def _print_reading(found: Diagnosis, reading: HeadValues) -> None:
     print("layer  " + "".join(f"{f'head {head}':>9}" for head in found.heads))
     for layer, values in zip(found.layers, reading.values, strict=True):
         print(f"{layer:>5}  " + "".join(f"{value:>9.3f}" for value in values))
+
+
+def _claims(chosen: argparse.Namespace) -> None:
+    from engine.claims import ClaimRow, claims_page
+    from engine.claims.heads import document_start
+
+    text = chosen.text.read_text(encoding="utf-8") if chosen.text else document_start()
+
+    def show(row: ClaimRow) -> None:
+        if not (chosen.json or chosen.markdown):
+            corrected = f"\n    {row.corrected}" if row.corrected else ""
+            print(f"{row.verdict:<16}{row.id}: {row.statement}{corrected}", flush=True)
+
+    rows = _with_engine(
+        chosen.model,
+        lambda engine: engine.claims(
+            only=chosen.only, text=text, thorough=chosen.thorough, progress=show
+        ),
+    )
+    if chosen.json:
+        _print_json([asdict(row) for row in rows])
+    elif chosen.markdown:
+        print(claims_page(rows), end="")
+
+
+def _figures(chosen: argparse.Namespace) -> None:
+    from engine.claims.heads import document_start
+    from engine.figures import draw_figures
+
+    heads = _with_engine(chosen.model, lambda engine: engine.head_samples(document_start()))
+    for path in draw_figures(chosen.out, heads, only=chosen.only):
+        print(json.dumps(str(path)) if chosen.json else path, flush=True)
 
 
 def _settings(chosen: argparse.Namespace) -> None:

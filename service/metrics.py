@@ -54,7 +54,7 @@ _SECONDS = (
 _TOKENS = tuple(2.0**power for power in range(2, 25))
 _SEQUENCES = tuple(2.0**power for power in range(11))
 _REJECTIONS = ("queue_full", "text_too_long", "too_many_inputs", "unavailable", "model_not_found")
-_UNITS: tuple[Unit, ...] = ("batch", "diagnosis", "benchmark")
+_UNITS: tuple[Unit, ...] = ("batch", "sweep_tile", "diagnosis", "benchmark")
 _LAYER_GAUGES = {
     "entropy": "attention_entropy",
     "spectral_gap": "attention_spectral_gap",
@@ -229,6 +229,12 @@ class Metrics(EngineObserver):
 
     def cancelled(self, *, reason: Literal["caller_left", "deadline"]) -> None:
         self._cancelled.labels(reason).inc()
+
+    def preempted(self) -> None:
+        self._preemptions.inc()
+
+    def recovered_from_oom(self) -> None:
+        self._oom_recoveries.inc()
 
     def queue_changed(self, *, depth: int, tokens: int) -> None:
         self._queue_depth.set(depth)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
@@ -36,12 +37,19 @@ class Calibration:
     weights_sha256: str
     positions: PositionScheme = "tile"
 
+    # What training may add.
+    query_map: Tensor | None = None  # [L, H, D, D]
+    key_map: Tensor | None = None  # [L, H, D, D]
+    gate: Tensor | None = None  # [L, H, D]
+    adapted: Mapping[str, Tensor] = field(default_factory=dict)
+    """Tensors that replace the encoder's own; engine/model/adapted.py has their names."""
+
     @property
     def sha256(self) -> str:
         """What identifies these very numbers."""
         digest = hashlib.sha256(_settings(self).encode())
-        for name in _TENSORS:
-            digest.update(getattr(self, name).contiguous().numpy().tobytes())
+        for name, tensor in sorted(_tensors(self).items()):
+            digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
         return digest.hexdigest()
 
 
@@ -73,8 +81,14 @@ def read_calibration(path: Path, weights_sha256: str) -> Calibration:
         )
     settings = json.loads(metadata["settings"])
     first, last = settings["num_sinks"]
+    adapted = {
+        name.removeprefix(_ADAPTED): tensors.pop(name)
+        for name in sorted(tensors)
+        if name.startswith(_ADAPTED)
+    }
     calibration = Calibration(
         **tensors,
+        adapted=adapted,
         block_size=int(settings["block_size"]),
         num_sinks=(int(first), int(last)),
         weights_sha256=made_for,
@@ -86,7 +100,7 @@ def read_calibration(path: Path, weights_sha256: str) -> Calibration:
 
 def write_calibration(path: Path, calibration: Calibration) -> None:
     # Copies, because the format refuses tensors that share memory.
-    tensors = {name: getattr(calibration, name).float().clone() for name in _TENSORS}
+    tensors = {name: tensor.clone() for name, tensor in _tensors(calibration).items()}
     metadata = {
         "format": _FORMAT,
         "weights_sha256": calibration.weights_sha256,
@@ -105,16 +119,31 @@ def _settings(calibration: Calibration) -> str:
     )
 
 
-_TENSORS = ("alpha", "beta", "mix", "key_shift")
+_REQUIRED = ("alpha", "beta", "mix", "key_shift")
+_TRAINED = ("query_map", "key_map", "gate")
+_ADAPTED = "adapted."
+
+
+def _tensors(calibration: Calibration) -> dict[str, Tensor]:
+    """All of them, by the names they have in the file."""
+    own = {name: getattr(calibration, name) for name in (*_REQUIRED, *_TRAINED)}
+    adapted = {_ADAPTED + name: tensor for name, tensor in calibration.adapted.items()}
+    return {name: tensor for name, tensor in (own | adapted).items() if tensor is not None}
 
 
 def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
-            missing = set(_TENSORS) - set(file.keys())
-            if missing:
+            names = list(file.keys())
+            if missing := set(_REQUIRED) - set(names):
                 raise _invalid(path, f"it has no tensor {', '.join(sorted(missing))}")
-            return {name: file.get_tensor(name) for name in _TENSORS}, file.metadata() or {}
+            known = {*_REQUIRED, *_TRAINED}
+            for name in names:
+                if name not in known and not name.startswith(_ADAPTED):
+                    raise _invalid(path, f"it has an unknown tensor {name}")
+            return {name: _wide(name, file.get_tensor(name)) for name in names}, (
+                file.metadata() or {}
+            )
     except (SafetensorError, OSError) as error:
         raise _invalid(path, str(error)) from error
 
@@ -127,8 +156,23 @@ def _check(path: Path, calibration: Calibration) -> None:
         raise _invalid(path, "key_shift must be (layers, heads, head size)")
     if calibration.positions not in get_args(PositionScheme):
         raise _invalid(path, f"its position scheme is {calibration.positions!r}")
-    if not all(bool(torch.isfinite(getattr(calibration, name)).all()) for name in _TENSORS):
+    _check_trained(path, calibration)
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in _tensors(calibration).values()):
         raise _invalid(path, "it holds numbers that are not finite")
+
+
+def _check_trained(path: Path, calibration: Calibration) -> None:
+    head_shape = tuple(calibration.key_shift.shape)
+    square = (*head_shape, head_shape[-1])
+    for name, shape in (("query_map", square), ("key_map", square), ("gate", head_shape)):
+        tensor = getattr(calibration, name)
+        if tensor is not None and tuple(tensor.shape) != shape:
+            raise _invalid(path, f"{name} is {tuple(tensor.shape)}, expected {shape}")
+
+
+def _wide(name: str, tensor: Tensor) -> Tensor:
+    """Adapted tensors stay in the half precision they are shipped in until they are loaded."""
+    return tensor if name.startswith(_ADAPTED) else tensor.float()
 
 
 def _invalid(path: Path, why: str) -> CheckpointError:

@@ -13,9 +13,8 @@ from engine.errors import InvalidInput, ResourceNotFound
 from engine.maps.cache import ByteCache
 from engine.model.embedding_model import EmbeddingModel
 from engine.prepare import Prepared, check_text
-from engine.text.tokenizer import Offsets
 from engine.text.truncation import truncate
-from engine.types import Span
+from engine.types import Offsets, Span
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

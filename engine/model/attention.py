@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from engine.types import Attention
 from kernels.attention import (
+    LLNState,
+    TileSinks,
     block_diagonal_attention,
+    block_diagonal_tile,
     lln_attention,
     lln_diag_attention,
+    lln_diag_tile,
+    lln_read,
+    lln_state,
     sliding_window_attention,
     softmax_attention,
 )
+from kernels.attention.op import Map
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +37,73 @@ class LLNParameters:
     block_size: int
     num_sinks: tuple[int, int]
 
+    # What training may add; None leaves it out, at no cost.
+    query_map: Tensor | None = None  # [H, D, D] on the queries before LLN's exponential
+    key_map: Tensor | None = None  # [H, D, D] and on the keys
+    gate: Tensor | None = None  # [H, D] a token's share of LLN is sigmoid(gate . q + logit(mix))
+
+    @property
+    def q_map(self) -> Map | None:
+        if self.query_map is None:
+            return None
+        return self.query_map, torch.zeros_like(self.key_shift)
+
+    @property
+    def k_map(self) -> Map:
+        return self.key_map, self.key_shift
+
+    def shares(self, q: Tensor) -> Tensor:
+        """LLN's share in each token's output: (H,), or (T, H) where tokens decide."""
+        if self.gate is None:
+            return self.mix
+        return torch.sigmoid(torch.einsum("thd,hd->th", q, self.gate) + torch.logit(self.mix))
+
     def on(self, device: torch.device) -> LLNParameters:
-        return replace(
-            self,
-            alpha=self.alpha.to(device),
-            beta=self.beta.to(device),
-            mix=self.mix.to(device),
-            key_shift=self.key_shift.to(device),
-        )
+        tensors: dict[str, Any] = {
+            field.name: value.to(device)
+            for field in fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor)
+        }
+        return replace(self, **tensors)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Some rows of a long sequence, and what their attention must know of all the others."""
+
+    q: Tensor  # [n, H, D]
+    k: Tensor  # [before + n + after, H, D]
+    v: Tensor
+    before: int  # rows of k and v that precede the queries', as far as the attention reaches
+    state: LLNState | None
+    sinks: TileSinks
+
+
+class TiledAttention(Protocol):
+    """Attention that can read a long sequence tile by tile."""
+
+    @property
+    def block_size(self) -> int:
+        """Tiles are whole blocks."""
+        ...
+
+    @property
+    def num_sinks(self) -> tuple[int, int]:
+        """Tokens at either end of the sequence whose keys and values every tile needs."""
+        ...
+
+    @property
+    def reach(self) -> int:
+        """Rows beyond either end of a tile whose keys and values it needs."""
+        ...
+
+    def state_of(self, k: Tensor, v: Tensor, length: int) -> LLNState | None:
+        """What the sequence's state gains from these rows, for a sequence of this length."""
+        ...
+
+    def attend_tile(self, tile: Tile) -> Tensor:
+        """[n, H, D]"""
+        ...
 
 
 @dataclass(frozen=True)
@@ -60,6 +126,27 @@ class SlidingWindowAttention:
             q, k, v, half_window=self.half_window, cu_seqlens=cu_seqlens
         )
 
+    @property
+    def block_size(self) -> int:
+        return 1
+
+    @property
+    def num_sinks(self) -> tuple[int, int]:
+        return (0, 0)
+
+    @property
+    def reach(self) -> int:
+        return self.half_window
+
+    def state_of(self, k: Tensor, v: Tensor, length: int) -> LLNState | None:
+        return None
+
+    def attend_tile(self, tile: Tile) -> Tensor:
+        q, end = tile.k.new_zeros(tile.k.shape), tile.before + len(tile.q)
+        q[tile.before : end] = tile.q
+        attended = sliding_window_attention(q, tile.k, tile.v, half_window=self.half_window)
+        return attended[tile.before : end]
+
 
 @dataclass(frozen=True)
 class LLNAttention:
@@ -73,8 +160,30 @@ class LLNAttention:
             alpha=lln.alpha,
             beta=lln.beta,
             cu_seqlens=cu_seqlens,
-            k_map=(None, lln.key_shift),
+            q_map=lln.q_map,
+            k_map=lln.k_map,
         )
+
+    @property
+    def block_size(self) -> int:
+        return 1
+
+    @property
+    def reach(self) -> int:
+        return 0
+
+    @property
+    def num_sinks(self) -> tuple[int, int]:
+        return (0, 0)
+
+    def state_of(self, k: Tensor, v: Tensor, length: int) -> LLNState | None:
+        lln = self.parameters
+        return lln_state(k, v, beta=lln.beta, k_map=lln.k_map)
+
+    def attend_tile(self, tile: Tile) -> Tensor:
+        assert tile.state is not None, "LLN reads nothing but its state"
+        lln = self.parameters
+        return lln_read(tile.q, tile.state, alpha=lln.alpha, q_map=lln.q_map)
 
 
 @dataclass(frozen=True)
@@ -89,6 +198,26 @@ class BlockDiagonalAttention:
             cu_seqlens=cu_seqlens,
             block_size=lln.block_size,
             num_sinks=lln.num_sinks,
+        )
+
+    @property
+    def block_size(self) -> int:
+        return self.parameters.block_size
+
+    @property
+    def reach(self) -> int:
+        return 0
+
+    @property
+    def num_sinks(self) -> tuple[int, int]:
+        return self.parameters.num_sinks
+
+    def state_of(self, k: Tensor, v: Tensor, length: int) -> LLNState | None:
+        return None
+
+    def attend_tile(self, tile: Tile) -> Tensor:
+        return block_diagonal_tile(
+            tile.q, tile.k, tile.v, block_size=self.block_size, sinks=tile.sinks
         )
 
 
@@ -106,30 +235,58 @@ class LLNDiagAttention:
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
         lln = self.parameters
         # Looked at first, since a query is nearly always shorter and waits for every operation.
-        mix = None if len(q) <= lln.block_size else self.mix_of(cu_seqlens)
-        if mix is None:
+        beyond = None if len(q) <= lln.block_size else self.reaches_beyond(cu_seqlens)
+        if beyond is None:
             return BlockDiagonalAttention(lln)(q, k, v, cu_seqlens)
         return lln_diag_attention(
             *(q, k, v),
             alpha=lln.alpha,
             beta=lln.beta,
-            mix=mix,
+            mix=lln.shares(q) if bool(beyond.all()) else lln.shares(q) * beyond.to(q),
             cu_seqlens=cu_seqlens,
             block_size=lln.block_size,
             num_sinks=lln.num_sinks,
-            k_map=(None, lln.key_shift),
+            q_map=lln.q_map,
+            k_map=lln.k_map,
         )
 
-    def mix_of(self, cu_seqlens: Tensor) -> Tensor | None:
-        """LLN's share, (H,) or (T, H); None where no sequence is longer than one block."""
+    @property
+    def block_size(self) -> int:
+        return self.parameters.block_size
+
+    @property
+    def reach(self) -> int:
+        return 0
+
+    @property
+    def num_sinks(self) -> tuple[int, int]:
+        return self.parameters.num_sinks
+
+    def state_of(self, k: Tensor, v: Tensor, length: int) -> LLNState | None:
+        if length <= self.parameters.block_size:
+            return None
+        return LLNAttention(self.parameters).state_of(k, v, length)
+
+    def attend_tile(self, tile: Tile) -> Tensor:
+        lln = self.parameters
+        if tile.state is None:
+            return BlockDiagonalAttention(lln).attend_tile(tile)
+        return lln_diag_tile(
+            *(tile.q, tile.k, tile.v),
+            state=tile.state,
+            alpha=lln.alpha,
+            mix=lln.shares(tile.q),
+            block_size=lln.block_size,
+            sinks=tile.sinks,
+            q_map=lln.q_map,
+        )
+
+    def reaches_beyond(self, cu_seqlens: Tensor) -> Tensor | None:
+        """Which tokens [T, 1] are of sequences longer than one block; None where none is."""
         lengths = cu_seqlens.diff()
         if not lengths.numel() or int(lengths.max()) <= self.parameters.block_size:
             return None
-        reaches_beyond = lengths > self.parameters.block_size
-        if bool((reaches_beyond | (lengths == 0)).all()):
-            return self.parameters.mix
-        by_token = reaches_beyond.repeat_interleave(lengths).unsqueeze(1)
-        return self.parameters.mix * by_token.to(self.parameters.mix.device)
+        return (lengths > self.parameters.block_size).repeat_interleave(lengths).unsqueeze(1)
 
 
 CalibratedAttention: TypeAlias = LLNAttention | BlockDiagonalAttention | LLNDiagAttention

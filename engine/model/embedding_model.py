@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from engine.checkpoint.calibration import (
     Calibration,
@@ -18,6 +19,7 @@ from engine.checkpoint.sources import locate
 from engine.config import EngineConfig
 from engine.device import Placement, choose_placement
 from engine.errors import CheckpointError, InvalidInput
+from engine.model.adapted import with_adapted
 from engine.model.attention import (
     CALIBRATED,
     KINDS,
@@ -175,6 +177,9 @@ def _assemble(
     per_layer = _kinds_by_layer(kinds, weights)
     attention = _layer_attention(per_layer, calibration, checkpoint, weights)
     uses_calibration = any(kind in CALIBRATED for kind in per_layer)
+    if calibration is not None and uses_calibration:
+        # Softmax keeps what was published, which training may have moved for LLN+Diag.
+        weights = with_adapted(weights, calibration.adapted)
     quadratic = "softmax" in per_layer
     info = ModelInfo(
         name=name,
@@ -290,6 +295,13 @@ def _parameters(calibration: Calibration, layer: int, weights: EncoderWeights) -
         beta=calibration.beta[layer],
         mix=calibration.mix[layer],
         key_shift=calibration.key_shift[layer],
+        query_map=_of_layer(calibration.query_map, layer),
+        key_map=_of_layer(calibration.key_map, layer),
+        gate=_of_layer(calibration.gate, layer),
         block_size=calibration.block_size,
         num_sinks=calibration.num_sinks,
     ).on(weights.words.device)
+
+
+def _of_layer(stacked: Tensor | None, layer: int) -> Tensor | None:
+    return None if stacked is None else stacked[layer]

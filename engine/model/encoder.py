@@ -18,6 +18,9 @@ from engine.model.positions import (
 from engine.model.weights import EncoderWeights
 from engine.types import PositionScheme
 
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""q, k, v of shape [T, H, D] and cu_seqlens to what attention gives, [T, H, D]."""
+
 Tap = Callable[[int, Tensor, Tensor, Tensor], None]
 """Called with a layer's index and its q, k, v of shape [T, H, D]."""
 
@@ -59,12 +62,21 @@ class Encoder:
             last = states
         return last
 
-    def walk(self, ids: Tensor, bounds: Sequence[int], tap: Tap | None = None) -> Iterator[Tensor]:
-        """The same, layer by layer: the states after each."""
+    def walk(
+        self,
+        ids: Tensor,
+        bounds: Sequence[int],
+        tap: Tap | None = None,
+        *,
+        attention: Sequence[Attend] | None = None,
+    ) -> Iterator[Tensor]:
+        """The same, layer by layer: the states after each. `attention` runs in place of the
+        encoder's own."""
         cu_seqlens = torch.tensor(bounds, dtype=torch.int32)
         positions = positions_in_sequences(bounds, self.device)
         x = self.first_states(ids, bounds)
-        for index, (layer, attend) in enumerate(zip(self.layers, self.attention, strict=True)):
+        chosen = self.attention if attention is None else attention
+        for index, (layer, attend) in enumerate(zip(self.layers, chosen, strict=True)):
             q, k, v = layer.project(x, positions)
             if tap is not None:
                 tap(index, q, k, v)

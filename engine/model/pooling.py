@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,3 +26,66 @@ def pool(states: Tensor, spans: Sequence[tuple[int, int]], pooling: Pooling) -> 
         case "none":
             raise ValueError("a model that does not pool gives token states, not one vector")
     return torch.stack(pooled)
+
+
+class SpanPools:
+    """The same, for states that come tile by tile, from the first token to the last.
+
+    Means are summed in float64, tile after tile, so that they do not depend on the tiles' size
+    beyond float32's rounding, nor on the other spans.
+    """
+
+    def __init__(
+        self,
+        spans: Sequence[tuple[int, int]],
+        pooling: Pooling,
+        *,
+        width: int,
+        device: torch.device,
+    ) -> None:
+        assert pooling != "none", "a model that does not pool gives token states, not one vector"
+        self._starts, self._ends = np.array(spans, dtype=np.int64).reshape(-1, 2).T
+        self._pooling = pooling
+        dtype = torch.float64 if pooling == "mean" else torch.float32
+        lowest = -torch.inf if pooling == "max" else 0.0
+        self._pools = torch.full((len(spans), width), lowest, dtype=dtype, device=device)
+
+    def add(self, start: int, states: Tensor) -> None:
+        """The states [n, W] of the tokens from `start` on."""
+        end = start + len(states)
+        touched = np.flatnonzero((self._starts < end) & (self._ends > start))
+        if not len(touched):
+            return
+        first = np.maximum(self._starts[touched], start) - start
+        last = np.minimum(self._ends[touched], end) - start
+        match self._pooling:
+            case "mean":
+                self._add_sums(touched, first, last, states)
+            case "max":
+                for span, low, high in zip(touched, first, last, strict=True):
+                    peak = states[low:high].amax(0).float()
+                    torch.maximum(self._pools[span], peak, out=self._pools[span])
+            case _:
+                begin_here = self._starts[touched] >= start
+                self._pools[touched[begin_here]] = states[first[begin_here]].float()
+
+    def vectors(self, spans: slice) -> Tensor:
+        """The pooled vectors of these spans, whose last tokens have been added: [n, W]."""
+        pools = self._pools[spans]
+        if self._pooling != "mean":
+            return pools
+        lengths = torch.from_numpy(self._ends[spans] - self._starts[spans]).to(pools.device)
+        return (pools / lengths.unsqueeze(1)).float()
+
+    def num_final(self, num_tokens: int, begin: int) -> int:
+        """How many spans from `begin` on have seen all their tokens, after so many tokens."""
+        waiting = np.flatnonzero(self._ends[begin:] > num_tokens)
+        return int(waiting[0]) if len(waiting) else len(self._ends) - begin
+
+    def _add_sums(
+        self, touched: np.ndarray, first: np.ndarray, last: np.ndarray, states: Tensor
+    ) -> None:
+        """Differences of running sums: one pass over the tile, however many spans there are."""
+        running = states.new_zeros(len(states) + 1, states.shape[1], dtype=torch.float64)
+        torch.cumsum(states, 0, dtype=torch.float64, out=running[1:])
+        self._pools[touched] += running[last] - running[first]

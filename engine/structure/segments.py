@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.maps.document import OpenDocument
-from engine.text.chunks import character_span
+from engine.text.passages import character_span
 from engine.types import Segment, Span
 
 _NEAREST = 4  # boundaries of a scale are at least scale / _NEAREST tokens apart

@@ -1,12 +1,31 @@
-"""Late chunks of a fixed number of tokens, and the characters they cover."""
+"""Late chunks: a document cut into passages, each a range of tokens and the characters it covers.
+
+Fixed chunks are cut by tokens alone. Sentences and sections are found in the text, then joined or
+cut to the sizes asked for; every content token is in exactly one of them. Spans of the caller's
+own take every token that has a character in them.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from engine.errors import InvalidInput
-from engine.text.tokenizer import Encoded, Offsets
-from engine.types import ChunkPlan, Span
+from engine.text.headings import sections
+from engine.text.passages import ContentTokens, Passage, character_span
+from engine.text.sentences import sentences
+from engine.text.tokenizer import Encoded
+from engine.types import (
+    Chunking,
+    ChunkPlan,
+    HeadingFormat,
+    HeadingPlan,
+    SentencePlan,
+    Span,
+    SpanPlan,
+)
+
+MAX_CHUNKS = 65_536
+"""Most chunks of one document: their vectors are all held at once."""
 
 
 class ChunkSpan(NamedTuple):
@@ -14,6 +33,40 @@ class ChunkSpan(NamedTuple):
 
     tokens: Span  # of the token sequence, special tokens included
     characters: Span  # of the original text; (0, 0) for token input
+    headings: tuple[str, ...] = ()
+
+
+class Source(NamedTuple):
+    """What chunking may need of a text besides its tokens."""
+
+    content: str = ""  # only where `needs_content` says so
+    num_characters: int = 0
+    was_truncated: bool = False
+
+
+_NO_TEXT = Source()
+
+
+def check_chunking(plan: Chunking) -> None:
+    """What can be told without the text."""
+    if isinstance(plan, ChunkPlan):
+        _check_size("tokens", plan.tokens, least=1)
+        _check_size("overlap", plan.overlap, least=0, most=plan.tokens - 1)
+    elif isinstance(plan, SentencePlan):
+        _check_size("max_tokens", plan.max_tokens, least=1)
+        _check_size("min_tokens", plan.min_tokens, least=1, most=plan.max_tokens)
+    elif isinstance(plan, HeadingPlan):
+        _check_size("max_tokens", plan.max_tokens, least=1)
+        _check_format(plan.format)
+    else:
+        _check_count(len(plan.spans))
+        for index, span in enumerate(plan.spans):
+            _check_span(index, span)
+
+
+def needs_content(plan: Chunking | None) -> bool:
+    """Whether chunking reads the text itself, and not only its tokens."""
+    return isinstance(plan, SentencePlan | HeadingPlan)
 
 
 def plan_chunks(num_content_tokens: int, plan: ChunkPlan) -> list[Span]:
@@ -22,43 +75,163 @@ def plan_chunks(num_content_tokens: int, plan: ChunkPlan) -> list[Span]:
     Every token is in some chunk, and the last chunk brings at least one token that the one before
     it does not have.
     """
-    _validate(plan)
+    check_chunking(plan)
     step = plan.tokens - plan.overlap
     # The last chunk is the first one to reach the end.
     num_starts = 1 + max(0, -(-(num_content_tokens - plan.tokens) // step))
+    _check_count(num_starts)
     starts = range(0, num_starts * step, step) if num_content_tokens else ()
     return [Span(start, min(start + plan.tokens, num_content_tokens)) for start in starts]
 
 
-def chunk_spans(encoded: Encoded, plan: ChunkPlan) -> list[ChunkSpan]:
-    """The chunks of one encoded document; the special tokens around it are in none of them."""
+def chunk_spans(encoded: Encoded, plan: Chunking, source: Source = _NO_TEXT) -> list[ChunkSpan]:
+    """The chunks of one encoded document; the special tokens around it are in none of them.
+
+    A passage without tokens (white space, say) is no chunk, unless it is the caller's own: that is
+    an error.
+    """
+    check_chunking(plan)
     first = encoded.num_prefix
-    spans = plan_chunks(encoded.num_content, plan)
-    tokens = [Span(first + span.start, first + span.end) for span in spans]
-    return [ChunkSpan(span, character_span(encoded.offsets, span)) for span in tokens]
+    offsets = encoded.offsets[first : first + encoded.num_content]
+    if isinstance(plan, SpanPlan):
+        chunks = _of_spans(ContentTokens(offsets), plan, source)
+    elif isinstance(plan, ChunkPlan):
+        fixed = plan_chunks(len(offsets), plan)
+        chunks = [ChunkSpan(tokens, character_span(offsets, tokens)) for tokens in fixed]
+    elif len(offsets) == 0:
+        chunks = []
+    elif isinstance(plan, SentencePlan):
+        chunks = _of_sentences(ContentTokens(offsets), plan, source)
+    else:
+        chunks = _of_sections(ContentTokens(offsets), plan, source)
+    _check_count(len(chunks))
+    return [_shifted(chunk, first) for chunk in chunks]
 
 
-def character_span(offsets: Offsets, tokens: Span) -> Span:
-    """From the first character of these tokens to their last; at least one token."""
-    part = offsets[tokens.start : tokens.end]
-    return Span(int(part[:, 0].min()), int(part[:, 1].max()))
+def _of_spans(content: ContentTokens, plan: SpanPlan, source: Source) -> list[ChunkSpan]:
+    chunks = []
+    for index, span in enumerate(plan.spans):
+        _check_inside(index, span, source.num_characters)
+        tokens = content.touching(span)
+        if tokens.start == tokens.end:
+            raise _no_tokens(index, span)
+        chunks.append(ChunkSpan(tokens, span))
+    return chunks
 
 
-def _validate(plan: ChunkPlan) -> None:
-    if plan.tokens < 1:
+def _of_sentences(content: ContentTokens, plan: SentencePlan, source: Source) -> list[ChunkSpan]:
+    found = content.passages(sentences(source.content), content.all)
+    sized = content.sized(found, min_tokens=plan.min_tokens, max_tokens=plan.max_tokens)
+    return [_chunk(passage, content, source) for passage in sized]
+
+
+def _of_sections(content: ContentTokens, plan: HeadingPlan, source: Source) -> list[ChunkSpan]:
+    found = sections(source.content, plan.format)
+    pieces = [_trimmed(source.content, section.characters) for section in found]
+    return [
+        _chunk(part, content, source, found[passage.piece].headings)
+        for passage in content.passages(pieces, content.all)
+        for part in _parts(content, passage, plan.max_tokens, source.content)
+    ]
+
+
+def _parts(content: ContentTokens, section: Passage, max_tokens: int, text: str) -> list[Passage]:
+    """A section cut between sentences where it is too long."""
+    if section.num_tokens <= max_tokens:
+        return [section]
+    start, end = section.characters
+    pieces = [Span(start + span.start, start + span.end) for span in sentences(text[start:end])]
+    found = content.passages(pieces, section.tokens)
+    return content.sized(found, min_tokens=max_tokens, max_tokens=max_tokens)
+
+
+def _chunk(
+    passage: Passage, content: ContentTokens, source: Source, headings: tuple[str, ...] = ()
+) -> ChunkSpan:
+    """Of a truncated text's first or last passage, only what its tokens cover."""
+    start, end = passage.characters
+    if source.was_truncated:
+        start, end = max(start, content.extent.start), min(end, content.extent.end)
+    return ChunkSpan(passage.tokens, Span(start, end), headings)
+
+
+def _trimmed(text: str, span: Span) -> Span:
+    """Without the white space around it; all of it if there is nothing else."""
+    piece = text[span.start : span.end]
+    content = piece.strip()
+    start = span.start + len(piece) - len(piece.lstrip())
+    return Span(start, start + len(content)) if content else span
+
+
+def _shifted(chunk: ChunkSpan, first: int) -> ChunkSpan:
+    """With its tokens counted from the start of the sequence."""
+    tokens = Span(first + chunk.tokens.start, first + chunk.tokens.end)
+    return chunk._replace(tokens=tokens)
+
+
+def _check_size(name: str, value: int, *, least: int, most: int | None = None) -> None:
+    if value >= least and (most is None or value <= most):
+        return
+    bounds = f"at least {least}" if most is None else f"{least} to {most}"
+    raise InvalidInput(
+        f"{name} of a chunk must be {bounds}, got {value}",
+        code="invalid_chunking",
+        param=f"chunking.{name}",
+        limit=least if value < least else most,
+        actual=value,
+    )
+
+
+def _check_format(form: str) -> None:
+    known = get_args(HeadingFormat)
+    if form not in known:
         raise InvalidInput(
-            f"a chunk must have at least 1 token, got {plan.tokens}",
+            f"format must be one of {', '.join(known)}, got {form!r}",
             code="invalid_chunking",
-            param="chunking.tokens",
-            limit=1,
-            actual=plan.tokens,
+            param="chunking.format",
+            limit=", ".join(known),
+            actual=str(form),
         )
-    if not 0 <= plan.overlap < plan.tokens:
+
+
+def _check_count(count: int) -> None:
+    if count > MAX_CHUNKS:
         raise InvalidInput(
-            f"overlap must be 0 to {plan.tokens - 1} for chunks of {plan.tokens} tokens, "
-            f"got {plan.overlap}",
-            code="invalid_chunking",
-            param="chunking.overlap",
-            limit=plan.tokens - 1,
-            actual=plan.overlap,
+            f"this makes {count} chunks, the limit is {MAX_CHUNKS}; ask for larger ones",
+            code="too_many_chunks",
+            param="chunking",
+            limit=MAX_CHUNKS,
+            actual=count,
         )
+
+
+def _check_span(index: int, span: Span) -> None:
+    if not 0 <= span.start < span.end:
+        raise InvalidInput(
+            f"a span begins at 0 or later and ends after that, got {span.start} to {span.end}",
+            code="invalid_chunking",
+            param=f"chunking.spans[{index}]",
+            limit=0,
+            actual=f"{span.start}:{span.end}",
+        )
+
+
+def _check_inside(index: int, span: Span, num_characters: int) -> None:
+    if span.end > num_characters:
+        raise InvalidInput(
+            f"the text has {num_characters} characters, the span ends at {span.end}",
+            code="invalid_chunking",
+            param=f"chunking.spans[{index}]",
+            limit=num_characters,
+            actual=span.end,
+        )
+
+
+def _no_tokens(index: int, span: Span) -> InvalidInput:
+    return InvalidInput(
+        f"the model reads no token at {span.start} to {span.end}: there is only white space, "
+        "or truncation dropped it",
+        code="empty_chunk",
+        param=f"chunking.spans[{index}]",
+        actual=f"{span.start}:{span.end}",
+    )

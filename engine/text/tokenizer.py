@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -15,13 +15,14 @@ from tokenizers import Encoding, Tokenizer, normalizers
 
 from engine.checkpoint.json_file import missing_file
 from engine.errors import CheckpointError, InvalidInput
+from engine.text.cuts import Cuts, NoCuts, SpaceCuts, allow_space_cuts
+from engine.text.stream import PART_CHARACTERS, TakeTokens, TokenStream, offsets_array
+from engine.text.word_cuts import WordCuts, allow_word_cuts
 from engine.text.wordpiece import wordpiece_from_vocabulary
+from engine.types import Ids, Offsets
 
 _SHORT_TEXT = 4096
 """Characters that are sooner encoded here than handed to the library's threads."""
-
-Ids = NDArray[np.int32]
-Offsets = NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +54,14 @@ class Encoded:
         Worked out when first asked for, since most embeddings never need it.
         """
         if self.read_offsets is None:
-            return np.zeros((len(self.ids), 2), dtype=np.int32)
+            return _no_offsets(len(self.ids))
         return self.read_offsets()
+
+    def behind_prompt(self, prompt_length: int) -> Encoded:
+        """The same with the tokens of a prompt, of so many characters, among those in front."""
+        in_prompt = self.offsets[self.num_prefix :, 1] <= prompt_length
+        num_prompt = int(np.count_nonzero(in_prompt[: self.num_content]))
+        return replace(self, num_prefix=self.num_prefix + num_prompt)
 
     @property
     def special_mask(self) -> NDArray[np.bool_]:
@@ -79,6 +86,7 @@ class TextTokenizer:
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size = 1 + max(vocabulary.values(), default=-1)
         self.prefix_ids, self.suffix_ids = _special_ids(tokenizer, vocabulary)
+        self._cuts = _cuts_of(tokenizer)
 
     @classmethod
     def from_folder(cls, folder: Path, *, lowercase: bool = False) -> TextTokenizer:
@@ -112,13 +120,17 @@ class TextTokenizer:
         Ask for offsets here if they are sure to be needed: they take half as much time again, but
         reading them later encodes the text once more.
         """
-        if with_offsets:
-            return [self._with_offsets(encoding) for encoding in self._run(texts, fast=False)]
-        encodings = self._run(texts, fast=True)
+        of_short = iter(self._encode_short([t for t in texts if not _is_long(t)], with_offsets))
         return [
-            self._encoded(encoding, partial(self._read_offsets, text))
-            for text, encoding in zip(texts, encodings, strict=True)
+            self._encode_long(text, with_offsets) if _is_long(text) else next(of_short)
+            for text in texts
         ]
+
+    def stream(self, take: TakeTokens, *, with_offsets: bool) -> TokenStream:
+        """For a text that comes in pieces; its special tokens are not among those it hands on."""
+        return TokenStream(
+            partial(self._run, special_tokens=False), self._cuts, take, with_offsets=with_offsets
+        )
 
     def encode_ids(self, ids: Sequence[int] | Ids, *, param: str | None = None) -> Encoded:
         """Takes token ids as they are, inside the special tokens unless they bring their own."""
@@ -147,26 +159,54 @@ class TextTokenizer:
         """The written form of each id."""
         return tuple(self._tokenizer.id_to_token(int(token_id)) or "" for token_id in ids)
 
-    def _run(self, texts: Sequence[str], *, fast: bool) -> list[Encoding]:
-        encode = self._tokenizer.encode_batch_fast if fast else self._tokenizer.encode_batch
+    def _encode_short(self, texts: Sequence[str], with_offsets: bool) -> list[Encoded]:
+        encodings = self._run(texts, with_offsets=with_offsets) if texts else []
+        if with_offsets:
+            # Kept as arrays at once: the library's object is many times larger.
+            return [self._encoded(_ids(item), _given(offsets_array(item))) for item in encodings]
+        return [
+            self._encoded(_ids(encoding), partial(self._read_offsets, text))
+            for text, encoding in zip(texts, encodings, strict=True)
+        ]
+
+    def _encode_long(self, text: str, with_offsets: bool) -> Encoded:
+        """A text in parts: in parallel, and without the library's large records of the whole."""
+        ids: list[Ids] = [self.prefix_ids]
+        offsets: list[Offsets] = [_no_offsets(self.num_prefix)]
+
+        def take(part: Ids, part_offsets: Offsets | None) -> None:
+            ids.append(part)
+            if part_offsets is not None:
+                offsets.append(part_offsets)
+
+        _check_unicode([text])
+        stream = self.stream(take, with_offsets=with_offsets)
+        stream.feed(text)
+        stream.finish()
+        ids.append(self.suffix_ids)
+        if not with_offsets:
+            return self._encoded(np.concatenate(ids), partial(self._read_offsets, text))
+        offsets.append(_no_offsets(self.num_suffix))
+        return self._encoded(np.concatenate(ids), _given(np.concatenate(offsets)))
+
+    def _run(
+        self, texts: Sequence[str], *, with_offsets: bool, special_tokens: bool = True
+    ) -> list[Encoding]:
+        tokenizer = self._tokenizer
+        encode = tokenizer.encode_batch if with_offsets else tokenizer.encode_batch_fast
         try:
             if len(texts) == 1 and len(texts[0]) <= _SHORT_TEXT:
-                return [self._tokenizer.encode(texts[0])]
-            return encode(list(texts))
+                return [tokenizer.encode(texts[0], add_special_tokens=special_tokens)]
+            return encode(list(texts), add_special_tokens=special_tokens)
         except TypeError:
-            raise _unencodable(texts) from None
+            _check_unicode(texts)
+            raise
 
-    def _encoded(self, encoding: Encoding, read_offsets: Callable[[], Offsets]) -> Encoded:
-        ids = np.array(encoding.ids, dtype=np.int32)
+    def _encoded(self, ids: Ids, read_offsets: Callable[[], Offsets]) -> Encoded:
         return Encoded(ids, self.num_prefix, self.num_suffix, read_offsets)
 
-    def _with_offsets(self, encoding: Encoding) -> Encoded:
-        # Kept as an array at once: the library's object is many times larger.
-        offsets = _offsets_array(encoding)
-        return self._encoded(encoding, lambda: offsets)
-
     def _read_offsets(self, text: str) -> Offsets:
-        return _offsets_array(self._run([text], fast=False)[0])
+        return self.encode_batch([text], with_offsets=True)[0].offsets
 
     def _brings_special_tokens(self, ids: Ids) -> bool:
         return (
@@ -208,10 +248,26 @@ def _samples(tokenizer: Tokenizer, vocabulary: Iterable[str]) -> Iterator[Encodi
     return (encoding for encoding in encodings if len(encoding) > num_special)
 
 
-def _offsets_array(encoding: Encoding) -> Offsets:
-    pairs = encoding.offsets
-    flat = np.fromiter(chain.from_iterable(pairs), dtype=np.int32, count=2 * len(pairs))
-    return flat.reshape(-1, 2)
+def _cuts_of(tokenizer: Tokenizer) -> Cuts:
+    if allow_word_cuts(tokenizer):
+        return WordCuts(tokenizer)
+    return SpaceCuts() if allow_space_cuts(tokenizer) else NoCuts()
+
+
+def _is_long(text: object) -> bool:
+    return isinstance(text, str) and len(text) > 2 * PART_CHARACTERS
+
+
+def _ids(encoding: Encoding) -> Ids:
+    return np.array(encoding.ids, dtype=np.int32)
+
+
+def _given(offsets: Offsets) -> Callable[[], Offsets]:
+    return lambda: offsets
+
+
+def _no_offsets(num_tokens: int) -> Offsets:
+    return np.zeros((num_tokens, 2), dtype=np.int32)
 
 
 def _integers(ids: Sequence[int] | Ids, *, param: str | None) -> NDArray[np.integer[Any]]:
@@ -227,18 +283,19 @@ def _integers(ids: Sequence[int] | Ids, *, param: str | None) -> NDArray[np.inte
     return array
 
 
-def _unencodable(texts: Sequence[str]) -> InvalidInput:
+def _check_unicode(texts: Sequence[str]) -> None:
     for index, text in enumerate(texts):
         if not isinstance(text, str):
             kind = type(text).__name__
             message = f"input {index} must be a string, got {kind}"
-            return InvalidInput(message, code="invalid_type", actual=kind)
+            raise InvalidInput(message, code="invalid_type", actual=kind)
+        if text.isascii():
+            continue
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            return InvalidInput(
+            raise InvalidInput(
                 f"input {index} has a lone surrogate at character {error.start}",
                 code="invalid_unicode",
                 actual=f"U+{ord(text[error.start]):04X}",
-            )
-    return InvalidInput("the texts cannot be encoded", code="invalid_unicode")
+            ) from None

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import InvalidInput, TextTooLong
-from engine.text.chunks import character_span
+from engine.text.passages import character_span
 from engine.text.tokenizer import Encoded
 from engine.types import Span, Truncate
 
@@ -28,10 +28,9 @@ def truncate(
     if encoded.num_tokens <= max_tokens:
         return Truncated(encoded, None)
     if policy == "error":
-        raise _too_long(encoded, max_tokens, param)
+        raise too_long(encoded.num_tokens, max_tokens, param)
     num_kept = max_tokens - encoded.num_prefix - encoded.num_suffix
-    if num_kept < 1:
-        raise _no_room(encoded, max_tokens)
+    check_room(num_kept, max_tokens)
     first = encoded.num_prefix
     last = first + encoded.num_content
     if policy == "start":
@@ -59,19 +58,25 @@ def _places(encoded: Encoded, kept: Span) -> NDArray[np.intp]:
     return np.concatenate([prefix, np.arange(kept.start, kept.end), suffix])
 
 
-def _too_long(encoded: Encoded, max_tokens: int, param: str | None) -> TextTooLong:
+def too_long(
+    num_tokens: int, max_tokens: int, param: str | None, *, has_ended: bool = True
+) -> TextTooLong:
+    so_far = "" if has_ended else " so far"
     return TextTooLong(
-        f"the text has {encoded.num_tokens} tokens, the limit is {max_tokens}; "
+        f"the text has {num_tokens} tokens{so_far}, the limit is {max_tokens}; "
         'shorten it, or set truncate to "start" or "end"',
         param=param,
         limit=max_tokens,
-        actual=encoded.num_tokens,
+        actual=num_tokens,
     )
 
 
-def _no_room(encoded: Encoded, max_tokens: int) -> InvalidInput:
-    needed = encoded.num_prefix + encoded.num_suffix + 1
-    return InvalidInput(
+def check_room(num_content: int, max_tokens: int) -> None:
+    """Whether anything of a text is left beside the tokens that are always there."""
+    if num_content >= 1:
+        return
+    needed = max_tokens - num_content + 1
+    raise InvalidInput(
         f"a limit of {max_tokens} tokens leaves no room for text; at least {needed} are needed",
         code="limit_too_small",
         limit=needed,

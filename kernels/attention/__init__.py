@@ -11,15 +11,19 @@ from kernels.attention.op import (
     softmax_attention,
 )
 from kernels.attention.state import LLNState, merge_states
+from kernels.attention.tile import TileSinks, block_diagonal_tile, lln_diag_tile
 from kernels.attention.window import sliding_window_attention
 
 __all__ = [
     "ArgumentError",
     "LLNState",
     "MomentMatch",
+    "TileSinks",
     "block_diagonal_attention",
+    "block_diagonal_tile",
     "lln_attention",
     "lln_diag_attention",
+    "lln_diag_tile",
     "lln_read",
     "lln_state",
     "merge_states",

@@ -47,6 +47,13 @@ class PackedSequences:
     def count(self) -> int:
         return self.cu_seqlens.numel() - 1
 
+    @property
+    def longest(self) -> int | None:
+        """The most tokens of a sequence, where the host knows; a traced graph serves any."""
+        if self.bounds is None or torch.compiler.is_compiling():
+            return None
+        return max((end - start for start, end in itertools.pairwise(self.bounds)), default=0)
+
     def host_bounds(self) -> tuple[int, ...]:
         if self.bounds is not None:
             return self.bounds
@@ -84,14 +91,15 @@ def check_cu_seqlens(cu_seqlens: Tensor | None, rows: Tensor) -> PackedSequences
     """Bounds that start at 0, never fall and end at T. None means one sequence."""
     num_rows = rows.shape[0]
     if cu_seqlens is None:
-        bounds: tuple[int, ...] | None = (0, num_rows)
-        return PackedSequences(torch.tensor(bounds, dtype=torch.int32, device=rows.device), bounds)
+        # Made where it is used: copying it there would break graph capture.
+        ends = torch.arange(2, dtype=torch.int32, device=rows.device) * num_rows
+        return PackedSequences(ends, (0, num_rows))
     if cu_seqlens.dtype != torch.int32 or cu_seqlens.dim() != 1 or cu_seqlens.numel() < 1:
         raise ArgumentError(
             "cu_seqlens must be int32 of shape (B + 1,), "
             f"got {cu_seqlens.dtype} {tuple(cu_seqlens.shape)}"
         )
-    if cu_seqlens.device.type != "cpu":
+    if cu_seqlens.device.type != "cpu" or torch.compiler.is_compiling():
         # Reading the values would make the host wait for the device and break graph capture.
         return PackedSequences(cu_seqlens.to(rows.device), None)
     bounds = tuple(cu_seqlens.tolist())
@@ -189,12 +197,19 @@ def accumulation_dtype(rows: Tensor) -> torch.dtype:
     return torch.float64 if rows.dtype == torch.float64 else torch.float32
 
 
+def check_finite(name: str, value: Tensor) -> None:
+    """On the host only: on a device it would wait, and a number that is not finite shows as NaN."""
+    if value.device.type == "cpu" and not bool(torch.isfinite(value).all()):
+        raise ArgumentError(f"{name} must be finite, got {value.detach().tolist()}")
+
+
 def _finite_tensor(name: str, value: float | Tensor, rows: Tensor) -> Tensor:
+    # Tracing sees no values; the operator looks at them when it runs.
+    is_traced = torch.compiler.is_compiling()
     if isinstance(value, Tensor):
-        on_host = value.device.type == "cpu"
-        if on_host and not bool(torch.isfinite(value).all()):
-            raise ArgumentError(f"{name} must be finite, got {value.detach().tolist()}")
+        if not is_traced:
+            check_finite(name, value)
         return value.to(rows.device, accumulation_dtype(rows))
-    if not math.isfinite(value):
+    if not is_traced and not math.isfinite(value):
         raise ArgumentError(f"{name} must be finite, got {value}")
-    return torch.tensor(value, device=rows.device, dtype=accumulation_dtype(rows))
+    return torch.full((), value, device=rows.device, dtype=accumulation_dtype(rows))

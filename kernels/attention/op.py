@@ -1,28 +1,26 @@
 """The public operations: check the arguments, then run them where the tensors are.
 
-On a GPU the forward pass runs in our Triton kernels, and gradients are recomputed in torch
-operations. On a CPU everything runs in torch operations. bfloat16 and float16 are computed in
-float32 on a CPU: without native units they would be slower and no more exact.
+On a GPU forward and backward run in our Triton kernels, as operators of torch's library. On a CPU
+everything runs in torch operations, and goes through the operator where it is being compiled.
+bfloat16 and float16 are computed in float32 on a CPU: without native units they would be slower and
+no more exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from importlib.util import find_spec
-from typing import Any, TypeAlias
+import itertools
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from kernels.attention import arguments, cpu
-from kernels.attention.arguments import AffineMap, Sinks
+from kernels.attention import arguments, cpu, library
+from kernels.attention.arguments import PackedSequences, Sinks
+from kernels.attention.library import Operands
 from kernels.attention.state import LLNState
 
 Map: TypeAlias = tuple[Tensor | None, Tensor]
-Implementation: TypeAlias = Callable[..., Tensor]
-
-_NO_SINKS = Sinks(0, 0)
 
 
 def lln_diag_attention(
@@ -49,48 +47,17 @@ def lln_diag_attention(
     """
     arguments.check_rows(q=q, k=k, v=v)
     packed = arguments.check_cu_seqlens(cu_seqlens, q)
-    block_size = arguments.check_block_size(block_size)
-    sinks = arguments.check_sinks(num_sinks)
-
-    def in_torch(*tensors: Tensor) -> Tensor:
-        q, k, v, alpha, beta, mix, *maps = tensors
-        return cpu.lln_diag(
-            *(q, k, v),
-            alpha=alpha,
-            beta=beta,
-            mix=mix,
-            packed=packed,
-            block_size=block_size,
-            sinks=sinks,
-            q_map=_as_map(*maps[:2]),
-            k_map=_as_map(*maps[2:]),
-        )
-
-    def in_triton(*tensors: Tensor) -> Tensor:
-        q, k, v, alpha, beta, mix, *maps = tensors
-        launched: Tensor = _triton().lln_diag_forward(
-            *(q, k, v),
-            alpha=alpha,
-            beta=beta,
-            mix=mix,
-            cu_seqlens=packed.cu_seqlens,
-            block_size=block_size,
-            num_sinks=sinks,
-            q_map=_as_map(*maps[:2]),
-            k_map=_as_map(*maps[2:]),
-        )
-        return launched
-
-    return _run(
-        in_torch,
-        in_triton,
+    operands = Operands(
         *(q, k, v),
-        arguments.check_scale("alpha", alpha, q, packed.count),
-        arguments.check_scale("beta", beta, k, packed.count),
-        arguments.check_mix(mix, q),
-        *(arguments.check_map("q_map", q_map, q) or (None, None)),
-        *(arguments.check_map("k_map", k_map, k) or (None, None)),
+        alpha=arguments.check_scale("alpha", alpha, q, packed.count),
+        beta=arguments.check_scale("beta", beta, k, packed.count),
+        mix=arguments.check_mix(mix, q),
+        cu_seqlens=packed.cu_seqlens,
+        block_size=arguments.check_block_size(block_size),
+        num_sinks=arguments.check_sinks(num_sinks),
+        longest=packed.longest,
     )
+    return _attend(_with_maps(operands, q_map, k_map))
 
 
 def lln_attention(
@@ -106,8 +73,15 @@ def lln_attention(
 ) -> Tensor:
     """LLN alone: every query reads its sequence's state."""
     arguments.check_rows(q=q, k=k, v=v)
-    state = lln_state(k, v, beta=beta, cu_seqlens=cu_seqlens, k_map=k_map)
-    return lln_read(q, state, alpha=alpha, cu_seqlens=cu_seqlens, q_map=q_map)
+    packed = arguments.check_cu_seqlens(cu_seqlens, q)
+    operands = Operands(
+        *(q, k, v),
+        alpha=arguments.check_scale("alpha", alpha, q, packed.count),
+        beta=arguments.check_scale("beta", beta, k, packed.count),
+        cu_seqlens=packed.cu_seqlens,
+        longest=packed.longest,
+    )
+    return _attend(_with_maps(operands, q_map, k_map))
 
 
 def block_diagonal_attention(
@@ -122,19 +96,14 @@ def block_diagonal_attention(
     """Diag alone: softmax over the query's own block and the sequence's sinks, each key once."""
     arguments.check_rows(q=q, k=k, v=v)
     packed = arguments.check_cu_seqlens(cu_seqlens, q)
-    block_size = arguments.check_block_size(block_size)
-    sinks = arguments.check_sinks(num_sinks)
-
-    def in_torch(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return cpu.block_softmax(q, k, v, packed=packed, block_size=block_size, sinks=sinks)
-
-    def in_triton(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        launched: Tensor = _triton().block_diagonal_forward(
-            *(q, k, v), cu_seqlens=packed.cu_seqlens, block_size=block_size, num_sinks=sinks
-        )
-        return launched
-
-    return _run(in_torch, in_triton, q, k, v)
+    operands = Operands(
+        *(q, k, v),
+        cu_seqlens=packed.cu_seqlens,
+        block_size=arguments.check_block_size(block_size),
+        num_sinks=arguments.check_sinks(num_sinks),
+        longest=packed.longest,
+    )
+    return _attend(operands)
 
 
 def softmax_attention(
@@ -143,7 +112,10 @@ def softmax_attention(
     """Full attention within each sequence: the yardstick, at a cost that grows with the square."""
     arguments.check_rows(q=q, k=k, v=v)
     packed = arguments.check_cu_seqlens(cu_seqlens, q)
-    return cpu.block_softmax(q, k, v, packed=packed, block_size=None, sinks=_NO_SINKS)
+    if q.is_cuda:
+        return _softmax_by_flash(q, k, v, packed)
+    wide = (library.widened(x) for x in (q, k, v))
+    return cpu.block_softmax(*wide, packed=packed, block_size=None, sinks=Sinks(0, 0)).to(q.dtype)
 
 
 def lln_state(
@@ -159,12 +131,12 @@ def lln_state(
     packed = arguments.check_cu_seqlens(cu_seqlens, k)
     scale = arguments.check_scale("beta", beta, k, packed.count)
     affine = arguments.check_map("k_map", k_map, k)
-    if _runs_in_triton(k) and not _needs_gradient(k, v, scale, *(affine or ())):
-        launched: LLNState = _triton().lln_state_forward(
+    if library.runs_in_triton(k) and not _needs_gradient(k, v, scale, *(affine or ())):
+        launched: LLNState = library.triton_launch().lln_state_forward(
             k, v, beta=scale, cu_seqlens=packed.cu_seqlens, k_map=affine
         )
         return launched
-    wide_k, wide_v = _widened(k, v)
+    wide_k, wide_v = library.widened(k), library.widened(v)
     return cpu.lln_state(wide_k, wide_v, beta=scale, packed=packed, k_map=affine)
 
 
@@ -180,106 +152,47 @@ def lln_read(
     arguments.check_rows(q=q)
     packed = arguments.check_cu_seqlens(cu_seqlens, q)
     arguments.check_state(state, q, packed.count)
-
-    def in_torch(
-        q: Tensor, log_mass: Tensor, value: Tensor, alpha: Tensor, *affine: Tensor
-    ) -> Tensor:
-        return cpu.lln_read(
-            q, LLNState(log_mass, value), alpha=alpha, packed=packed, q_map=_as_map(*affine)
-        )
-
-    def in_triton(
-        q: Tensor, log_mass: Tensor, value: Tensor, alpha: Tensor, *affine: Tensor
-    ) -> Tensor:
-        launched: Tensor = _triton().lln_read_forward(
-            q,
-            LLNState(log_mass, value),
-            alpha=alpha,
-            cu_seqlens=packed.cu_seqlens,
-            q_map=_as_map(*affine),
+    scale = arguments.check_scale("alpha", alpha, q, packed.count)
+    affine = arguments.check_map("q_map", q_map, q)
+    if library.runs_in_triton(q) and not _needs_gradient(q, *state, scale, *(affine or ())):
+        launched: Tensor = library.triton_launch().lln_read_forward(
+            q, state, alpha=scale, cu_seqlens=packed.cu_seqlens, q_map=affine
         )
         return launched
-
-    return _run(
-        in_torch,
-        in_triton,
-        q,
-        *state,
-        arguments.check_scale("alpha", alpha, q, packed.count),
-        *(arguments.check_map("q_map", q_map, q) or (None, None)),
-    )
+    wide_q = library.widened(q)
+    return cpu.lln_read(wide_q, state, alpha=scale, packed=packed, q_map=affine).to(q.dtype)
 
 
-def _run(in_torch: Implementation, in_triton: Implementation, *tensors: Tensor | None) -> Tensor:
-    rows = tensors[0]
-    assert rows is not None, "the first tensor holds the rows"
-    if not _runs_in_triton(rows):
-        return _run_wide(in_torch, *tensors)
-    if _needs_gradient(*tensors):
-        result: Tensor = _TritonForward.apply(in_torch, in_triton, *tensors)  # type: ignore[no-untyped-call]
-        return result
-    return in_triton(*tensors)
+def _attend(operands: Operands) -> Tensor:
+    if operands.q.is_cuda or torch.compiler.is_compiling():
+        return library.attend(operands)
+    return library.attend_in_torch(operands)
 
 
-def _run_wide(in_torch: Implementation, *tensors: Tensor | None) -> Tensor:
-    """Compute in at least float32, answer in the caller's dtype."""
-    rows = tensors[0]
-    assert rows is not None, "the first tensor holds the rows"
-    return in_torch(*_widened(*tensors)).to(rows.dtype)
+def _with_maps(operands: Operands, q_map: Map | None, k_map: Map | None) -> Operands:
+    q_weight, q_bias = arguments.check_map("q_map", q_map, operands.q) or (None, None)
+    k_weight, k_bias = arguments.check_map("k_map", k_map, operands.k) or (None, None)
+    return operands._replace(q_weight=q_weight, q_bias=q_bias, k_weight=k_weight, k_bias=k_bias)
 
 
-class _TritonForward(torch.autograd.Function):
-    """Forward in Triton; backward recomputes the same function in torch operations."""
+def _softmax_by_flash(q: Tensor, k: Tensor, v: Tensor, packed: PackedSequences) -> Tensor:
+    """torch's fused kernels, which never hold N x N; sequences of a batch are read where they lie.
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        in_torch: Implementation,
-        in_triton: Implementation,
-        *tensors: Tensor | None,
-    ) -> Tensor:
-        ctx.in_torch = in_torch
-        ctx.save_for_backward(*tensors)
-        return in_triton(*tensors)
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        needed = ctx.needs_input_grad[2:]
-        inputs = [
-            None if x is None else x.detach().requires_grad_(is_needed)
-            for x, is_needed in zip(ctx.saved_tensors, needed, strict=True)
-        ]
-        with torch.enable_grad():
-            out = _run_wide(ctx.in_torch, *inputs)
-        wanted = [x for x in inputs if x is not None and x.requires_grad]
-        found = iter(torch.autograd.grad(out, wanted, grad_outputs, allow_unused=True))
-        return (None, None, *(next(found) if is_needed else None for is_needed in needed))
+    One sequence runs without waiting for the device. Several are cut apart on the host.
+    """
+    if packed.count == 1:
+        return _fused_softmax(q, k, v)
+    bounds = packed.host_bounds()
+    lengths = [end - start for start, end in itertools.pairwise(bounds)]
+    parts = (torch.split(x, lengths) for x in (q, k, v))
+    found = [_fused_softmax(*rows) for rows in zip(*parts, strict=True)]
+    return torch.cat(found) if found else torch.empty_like(q)
 
 
-def _runs_in_triton(rows: Tensor) -> bool:
-    return rows.is_cuda and rows.dtype != torch.float64 and _has_triton()
+def _fused_softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v).squeeze(0).transpose(0, 1)
 
 
 def _needs_gradient(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-
-
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
-
-
-def _triton() -> Any:
-    """The launchers, imported on first use: a machine without a GPU has no triton."""
-    from kernels.attention import triton_launch
-
-    return triton_launch
-
-
-def _widened(*tensors: Tensor | None) -> tuple[Any, ...]:
-    narrow = (torch.bfloat16, torch.float16)
-    return tuple(x.float() if x is not None and x.dtype in narrow else x for x in tensors)
-
-
-def _as_map(weight: Tensor | None, bias: Tensor | None) -> AffineMap | None:
-    return None if bias is None else AffineMap(weight, bias)

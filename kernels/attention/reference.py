@@ -71,8 +71,8 @@ def lln_attention(
     """LLN by its definition: a row-normalised kernel of exp features."""
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     packed = arguments.check_cu_seqlens(cu_seqlens, q)
-    scaled_q = _scaled("alpha", alpha, q, packed, q_map)
-    scaled_k = _scaled("beta", beta, k, packed, k_map)
+    scaled_q = scaled_rows("alpha", alpha, q, packed, q_map)
+    scaled_k = scaled_rows("beta", beta, k, packed, k_map)
     out = torch.empty_like(v)
     for rows in _sequences(packed):
         out[rows] = _heads(lln_matrix(scaled_q[rows], scaled_k[rows]), v[rows])
@@ -146,7 +146,7 @@ def lln_state(
     """Channel masses and channel means of every sequence, in float64."""
     k, v = k.double(), v.double()
     packed = arguments.check_cu_seqlens(cu_seqlens, k)
-    scaled_k = _scaled("beta", beta, k, packed, k_map)
+    scaled_k = scaled_rows("beta", beta, k, packed, k_map)
     _, num_heads, head_dim = k.shape
     log_mass = k.new_full((packed.count, num_heads, head_dim), -math.inf)
     value = k.new_zeros(packed.count, num_heads, head_dim, head_dim)
@@ -170,7 +170,7 @@ def lln_read(
     """What every query reads from its sequence's state, in float64."""
     q = q.double()
     packed = arguments.check_cu_seqlens(cu_seqlens, q)
-    scaled_q = _scaled("alpha", alpha, q, packed, q_map)
+    scaled_q = scaled_rows("alpha", alpha, q, packed, q_map)
     out = torch.empty_like(q)
     for index, rows in enumerate(_sequences(packed)):
         pi = (scaled_q[rows] + state.log_mass[index].double()).softmax(-1)
@@ -209,7 +209,7 @@ def visible_keys(
     return same_block | sink[None, :]
 
 
-def _scaled(
+def scaled_rows(
     name: str,
     scale: float | Tensor,
     rows: Tensor,

@@ -18,6 +18,15 @@ class LLNState(NamedTuple):
     value: Tensor  # [B, H, D, D] kappa V, the mean value of each channel; 0 for an empty sequence
 
 
+def empty_state(rows: Tensor, num_sequences: int, value_dtype: torch.dtype) -> LLNState:
+    """Room for the states of so many sequences, not yet written."""
+    _, num_heads, head_dim = rows.shape
+    return LLNState(
+        rows.new_empty(num_sequences, num_heads, head_dim, dtype=torch.float32),
+        rows.new_empty(num_sequences, num_heads, head_dim, head_dim, dtype=value_dtype),
+    )
+
+
 def merge_states(a: LLNState, b: LLNState) -> LLNState:
     """The state of two pieces of a sequence read as one, exact up to rounding."""
     log_mass = torch.logaddexp(a.log_mass, b.log_mass)

@@ -2,222 +2,247 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton  # type: ignore[import-untyped]
 from torch import Tensor
 
-from kernels.attention.state import LLNState
+from kernels.attention import triton_tiles
+from kernels.attention.state import LLNState, empty_state
+from kernels.attention.triton_operands import (
+    Map,
+    device_of,
+    launch,
+    map_flags,
+    map_operands,
+    precision,
+    row_strides,
+    unit_stride,
+)
 from kernels.attention.triton_output import lln_diag_kernel
+from kernels.attention.triton_short import short_sequences_kernel
 from kernels.attention.triton_slots import num_slots
 from kernels.attention.triton_state import lln_state_kernel, merge_pieces_kernel
+from kernels.attention.triton_tiles import (
+    family_of,
+    merge_tile,
+    output_tile,
+    padded_head_dim,
+    piece_tokens,
+    query_span,
+    state_tile,
+)
 
 SUPPORTED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-Map = tuple[Tensor | None, Tensor]  # weight (None is the identity) and bias
+L2_SHARE = 1 / 3
+"""Of the L2 cache, for the keys and values of a group of heads; the rest is for what streams by."""
 
 
-@dataclass(frozen=True)
-class StateTile:
-    """How one program of the state pass works."""
-
-    tokens: int  # per step
-    channels: int
-    piece: int  # tokens of a sequence that one program sums
-    num_warps: int
-    num_stages: int
-
-
-@dataclass(frozen=True)
-class MergeTile:
-    """How one program that merges pieces works."""
-
-    channels: int
-    num_warps: int = 4
-    num_stages: int = 3
-
-
-@dataclass(frozen=True)
-class OutputTile:
-    """How one program of the output pass works."""
-
-    queries: int
-    keys: int  # per step
-    channels: int  # per step
-    sinks: int  # per step
-    num_warps: int
-    num_stages: int
-
-
-@dataclass(frozen=True)
-class Span:
-    """How the tokens of a sequence become query tiles that share their keys."""
-
-    tokens: int  # whole blocks: as many as fill one tile, or a single one of several tiles
-    tiles: int
-    rows: int  # of one tile
-
-    @property
-    def is_one_tile(self) -> bool:
-        return self.tiles == 1
-
-
-def state_tile(head_dim: int, dtype: torch.dtype, *, weight: bool) -> StateTile:
-    """The same for every length, so that a sequence is always summed in the same order."""
-    width = padded_head_dim(head_dim)
-    single = dtype == torch.float32
-    channels = min(width, 64 if single or weight else 128)
-    if width == 256:
-        channels = 32 if single or weight else 64
-    return StateTile(
-        tokens=32 if single or width == 256 else 64,
-        channels=channels,
-        # A piece costs a state written and read back: an eighth of the keys and values it sums.
-        piece=max(1024, 16 * width),
-        num_warps=4 if width <= 64 else 8,
-        num_stages=2,
-    )
-
-
-def merge_tile(head_dim: int) -> MergeTile:
-    return MergeTile(channels=max(1, 1024 // padded_head_dim(head_dim)))
-
-
-def output_tile(head_dim: int, dtype: torch.dtype, *, weight: bool) -> OutputTile:
-    """The same for every length, so that a query always meets its keys in the same order."""
-    width = padded_head_dim(head_dim)
-    if dtype == torch.float32:
-        rows = 16 if width == 256 else 32
-        return OutputTile(
-            queries=rows,
-            keys=rows,
-            channels=min(width, 32 if width == 256 else 64),
-            sinks=16,
-            num_warps=4 if width <= 32 else 8,
-            num_stages=2,
-        )
-    return OutputTile(
-        queries=64,
-        keys=32 if width == 256 else 64,
-        channels=min(width, 32 if width == 256 else 64 if weight else 128),
-        sinks=16,
-        num_warps=4 if width <= 64 else 8,
-        num_stages=2,
-    )
-
-
-def query_span(block_size: int, rows: int) -> Span:
-    if block_size <= rows:
-        tokens = rows // block_size * block_size
-        return Span(tokens, tiles=1, rows=tokens)
-    tiles = -(-block_size // rows)
-    return Span(block_size, tiles, rows=-(-block_size // tiles))
-
-
-def padded_head_dim(head_dim: int) -> int:
-    """Blocks are powers of two; the rest is masked."""
-    return max(16, 1 << (head_dim - 1).bit_length())
-
-
-def lln_diag_forward(
+def attention_forward(
     q: Tensor,  # [T, H, D]
     k: Tensor,
     v: Tensor,
     *,
-    alpha: Tensor,  # float32 [B, H]
-    beta: Tensor,  # float32 [B, H]
-    mix: Tensor,  # float32 [H] or [T, H]
     cu_seqlens: Tensor,  # int32 [B + 1]
-    block_size: int,
-    num_sinks: tuple[int, int],
-    q_map: Map | None,
-    k_map: Map | None,
-) -> Tensor:
-    """mix * LLN + (1 - mix) * Diag, in two passes: the state, then all the rest."""
-    # Nobody else reads this state, so it is kept in the dtype that the output pass multiplies in.
-    state = _state(k, v, beta, cu_seqlens, k_map, value_dtype=q.dtype)
-    return _output(
-        q, k, v, state=state, alpha=alpha, mix=mix, cu_seqlens=cu_seqlens,
-        block_size=block_size, num_sinks=num_sinks, q_map=q_map,
-    )  # fmt: skip
+    alpha: Tensor | None = None,  # float32 [B, H]; None without LLN
+    beta: Tensor | None = None,  # float32 [B, H]; None without LLN
+    mix: Tensor | None = None,  # float32 [H] or [T, H]; None where there is one branch
+    block_size: int | None = None,  # None without Diag
+    num_sinks: tuple[int, int] = (0, 0),
+    q_map: Map | None = None,
+    k_map: Map | None = None,
+    longest: int | None = None,  # no sequence has more tokens, where that is known
+    keep_state: bool = False,
+) -> tuple[Tensor, LLNState | None]:
+    """mix * LLN + (1 - mix) * Diag, or one of them; the state too where a gradient will want it."""
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    if beta is None:
+        _output(
+            q, k, v, out, cu_seqlens=cu_seqlens, block_size=block_size, num_sinks=num_sinks
+        )  # fmt: skip
+        return out, None
+    states = []
+    for heads in head_groups(k, num_rows=q.shape[0]):
+        group = _Group(
+            q[:, heads], k[:, heads], v[:, heads], out[:, heads],
+            alpha=None if alpha is None else alpha[:, heads],
+            beta=beta[:, heads],
+            mix=None if mix is None else mix[..., heads],
+            q_map=_of_heads(q_map, heads),
+            k_map=_of_heads(k_map, heads),
+        )  # fmt: skip
+        states.append(_attend(group, cu_seqlens, block_size, num_sinks, longest))
+    if not keep_state:
+        return out, None
+    # Nobody else reads this state: it is kept in the dtype that the output pass multiplies in.
+    whole = states[0] if len(states) == 1 else _side_by_side(states)
+    return out, whole
 
 
 def lln_state_forward(
     k: Tensor, v: Tensor, *, beta: Tensor, cu_seqlens: Tensor, k_map: Map | None
 ) -> LLNState:
-    return _state(k, v, beta, cu_seqlens, k_map, value_dtype=torch.float32)
+    state = empty_state(k, cu_seqlens.numel() - 1, torch.float32)
+    _state(k, v, state, beta, cu_seqlens, k_map)
+    return state
 
 
 def lln_read_forward(
     q: Tensor, state: LLNState, *, alpha: Tensor, cu_seqlens: Tensor, q_map: Map | None
 ) -> Tensor:
-    return _output(q, state=state, alpha=alpha, cu_seqlens=cu_seqlens, q_map=q_map)
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    _output(q, q, q, out, state=state, alpha=alpha, cu_seqlens=cu_seqlens, q_map=q_map)
+    return out
 
 
-def block_diagonal_forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
+class _Group(NamedTuple):
+    """Some heads, all of which may be."""
+
+    q: Tensor  # [T, H, D]
+    k: Tensor
+    v: Tensor
+    out: Tensor
+    alpha: Tensor | None  # [B, H]
+    beta: Tensor  # [B, H]
+    mix: Tensor | None  # [H] or [T, H]
+    q_map: Map | None
+    k_map: Map | None
+
+
+def head_groups(k: Tensor, num_rows: int) -> list[slice]:
+    """Heads whose keys and values stay in the L2 cache from the state pass to the output pass.
+
+    Only the order of work changes, so this may depend on the length. A group must keep the state
+    pass's programs on half of the device's processors, or what is saved in bytes is lost in time.
+    """
+    num_heads = k.shape[1]
+    if not k.is_cuda:
+        return [slice(0, num_heads)]
+    device = torch.cuda.get_device_properties(k.device)
+    bytes_per_head = 2 * num_rows * k.shape[2] * k.element_size()
+    fitting = int(device.L2_cache_size * L2_SHARE) // max(bytes_per_head, 1)
+    pieces = num_rows // piece_tokens(k.shape[2])
+    if fitting >= num_heads or 2 * fitting * pieces < device.multi_processor_count:
+        return [slice(0, num_heads)]
+    num_groups = -(-num_heads // fitting)
+    size = -(-num_heads // num_groups)
+    return [slice(first, min(first + size, num_heads)) for first in range(0, num_heads, size)]
+
+
+def _side_by_side(states: list[LLNState]) -> LLNState:
+    log_mass, value = zip(*states, strict=True)
+    return LLNState(torch.cat(log_mass, dim=1), torch.cat(value, dim=1))
+
+
+def _of_heads(affine: Map | None, heads: slice) -> Map | None:
+    if affine is None:
+        return None
+    weight, bias = affine
+    return None if weight is None else weight[heads], bias[heads]
+
+
+def _attend(
+    group: _Group,
     cu_seqlens: Tensor,
-    block_size: int,
+    block_size: int | None,
     num_sinks: tuple[int, int],
-) -> Tensor:
-    return _output(q, k, v, cu_seqlens=cu_seqlens, block_size=block_size, num_sinks=num_sinks)
+    longest: int | None,
+) -> LLNState:
+    """The short sequences in one launch, and the others in two passes, if there may be any."""
+    q, k, v, out, alpha, beta, mix, q_map, k_map = group
+    num_rows, num_sequences = q.shape[0], cu_seqlens.numel() - 1
+    state = empty_state(k, num_sequences, q.dtype)
+    longest = num_rows if longest is None else longest
+    short = triton_tiles.SHORT_TOKENS
+    # One sequence is as long as all rows.
+    if short >= 0 and (num_sequences > 1 or num_rows <= short):
+        _short(group, state, cu_seqlens, block_size, num_sinks)
+    if longest > short or short < 0:
+        _state(k, v, state, beta, cu_seqlens, k_map, short=short)
+        _output(
+            q, k, v, out, state=state, alpha=alpha, mix=mix, cu_seqlens=cu_seqlens,
+            block_size=block_size, num_sinks=num_sinks, q_map=q_map, short=short,
+        )  # fmt: skip
+    return state
+
+
+def _short(
+    group: _Group,
+    state: LLNState,
+    cu_seqlens: Tensor,
+    block_size: int | None,
+    num_sinks: tuple[int, int],
+) -> None:
+    q, k, v = (unit_stride(x) for x in group[:3])
+    num_heads, head_dim = q.shape[1:]
+    constants = short_constants(
+        head_dim, q.dtype, block_size=block_size, sinks=any(num_sinks),
+        q_map=map_flags(group.q_map), k_map=map_flags(group.k_map), family=family_of(q.device),
+    )  # fmt: skip
+    span = query_span(block_size or constants["BM"], constants["BM"])
+    with device_of(q):
+        launch(
+            short_sequences_kernel, (cu_seqlens.numel() - 1) * num_heads,
+            q, k, v, group.out, *state,
+            *map_operands(group.q_map, q), *map_operands(group.k_map, q), group.alpha, group.beta,
+            q if group.mix is None else group.mix, cu_seqlens, num_heads, block_size or span.tokens,
+            span.tokens, span.tiles, span.rows, *num_sinks, triton_tiles.SHORT_TOKENS,
+            1.0 / math.sqrt(head_dim), *q.stride()[:2], *k.stride()[:2], *v.stride()[:2],
+            group.out.stride(0), *row_strides(group.alpha), *row_strides(group.beta),
+            *row_strides(group.mix), **constants,
+        )  # fmt: skip
 
 
 def _state(
     k: Tensor,
     v: Tensor,
+    state: LLNState,
     beta: Tensor,
     cu_seqlens: Tensor,
     k_map: Map | None,
     *,
-    value_dtype: torch.dtype,
-) -> LLNState:
+    short: int = -1,
+) -> None:
+    """Writes the states of sequences of more than `short` tokens."""
     num_rows, num_heads, head_dim = k.shape
     num_sequences = cu_seqlens.numel() - 1
-    flags = _map_flags(k_map)
-    tile = state_tile(head_dim, k.dtype, weight=flags["weight"])
-    k, v = _unit_stride(k), _unit_stride(v)
-    state = LLNState(
-        k.new_empty(num_sequences, num_heads, head_dim, dtype=torch.float32),
-        k.new_empty(num_sequences, num_heads, head_dim, head_dim, dtype=value_dtype),
-    )
+    flags = map_flags(k_map)
+    family = family_of(k.device)
+    tile = state_tile(head_dim, k.dtype, weight=flags["weight"], family=family)
+    k, v = unit_stride(k), unit_stride(v)
     slots = num_slots(num_rows, num_sequences, tile.piece, 1)
     # Only a sequence of several pieces leaves any behind, and that takes more rows than a piece.
     kept = slots if num_rows > tile.piece else 0
     peak = k.new_empty(kept, num_heads, head_dim, dtype=torch.float32)
     mass = torch.empty_like(peak)
     sums = k.new_empty(kept, num_heads, head_dim, head_dim, dtype=torch.float32)
-    weight, bias = _map_operands(k_map, k)
-    with _device_of(k):
-        _launch(
+    weight, bias = map_operands(k_map, k)
+    with device_of(k):
+        launch(
             lln_state_kernel,
             slots * num_heads * triton.cdiv(head_dim, tile.channels),
             k, v, weight, bias, beta, cu_seqlens, *state, peak, mass, sums,
-            num_sequences, num_heads, *k.stride()[:2], *v.stride()[:2], *beta.stride(),
-            **state_constants(head_dim, k.dtype, **flags),
+            num_sequences, num_heads, short, *k.stride()[:2], *v.stride()[:2], *beta.stride(),
+            **state_constants(head_dim, k.dtype, family=family, **flags),
         )  # fmt: skip
         if kept:
             merge = merge_tile(head_dim)
-            _launch(
+            launch(
                 merge_pieces_kernel,
                 num_sequences * num_heads * triton.cdiv(head_dim, merge.channels),
                 peak, mass, sums, cu_seqlens, *state, num_heads,
                 **merge_constants(head_dim, tile.piece),
             )  # fmt: skip
-    return state
 
 
 def _output(
     q: Tensor,
-    k: Tensor | None = None,
-    v: Tensor | None = None,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
     *,
     state: LLNState | None = None,
     alpha: Tensor | None = None,
@@ -226,8 +251,9 @@ def _output(
     block_size: int | None = None,
     num_sinks: tuple[int, int] = (0, 0),
     q_map: Map | None = None,
-) -> Tensor:
-    """The branches for which there are arguments; absent operands are never read."""
+    short: int = -1,
+) -> None:
+    """The branches for which there are arguments, for sequences of more than `short` tokens."""
     num_rows, num_heads, head_dim = q.shape
     num_sequences = cu_seqlens.numel() - 1
     constants = output_constants(
@@ -236,34 +262,31 @@ def _output(
         block_size=block_size,
         lln=state is not None,
         sinks=any(num_sinks),
-        **_map_flags(q_map),
+        family=family_of(q.device),
+        **map_flags(q_map),
     )
     span = query_span(block_size or constants["BM"], constants["BM"])
-    q = _unit_stride(q)
-    k = q if k is None else _unit_stride(k)
-    v = q if v is None else _unit_stride(v)
+    q, k, v = unit_stride(q), unit_stride(k), unit_stride(v)
     log_mass, value = (q, q) if state is None else (part.contiguous() for part in state)
-    weight, bias = _map_operands(q_map, q)
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    with _device_of(q):
-        _launch(
+    weight, bias = map_operands(q_map, q)
+    with device_of(q):
+        launch(
             lln_diag_kernel,
             num_slots(num_rows, num_sequences, span.tokens, span.tiles) * num_heads,
             q, k, v, out, log_mass, value, weight, bias,
             q if alpha is None else alpha, q if mix is None else mix, cu_seqlens,
             num_sequences, num_heads, block_size or span.tokens,
-            span.tokens, span.tiles, span.rows, *num_sinks, 1.0 / math.sqrt(head_dim),
-            *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *_row_strides(alpha),
-            *_row_strides(mix), **constants,
+            span.tokens, span.tiles, span.rows, *num_sinks, short, 1.0 / math.sqrt(head_dim),
+            *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], out.stride(0), *row_strides(alpha),
+            *row_strides(mix), **constants,
         )  # fmt: skip
-    return out
 
 
 def state_constants(
-    head_dim: int, dtype: torch.dtype, *, weight: bool, bias: bool
+    head_dim: int, dtype: torch.dtype, *, weight: bool, bias: bool, family: str | None = None
 ) -> dict[str, Any]:
     """Everything the state kernel is compiled for."""
-    tile = state_tile(head_dim, dtype, weight=weight)
+    tile = state_tile(head_dim, dtype, weight=weight, family=family)
     return {
         "PIECE": tile.piece,
         "D": head_dim,
@@ -272,7 +295,7 @@ def state_constants(
         "BT": tile.tokens,
         "WEIGHT": weight,
         "BIAS": bias,
-        **_precision(dtype),
+        **precision(dtype),
         "num_warps": tile.num_warps,
         "num_stages": tile.num_stages,
     }
@@ -300,9 +323,10 @@ def output_constants(
     sinks: bool,
     weight: bool,
     bias: bool,
+    family: str | None = None,
 ) -> dict[str, Any]:
     """Everything the output kernel is compiled for. Without a block size there is no Diag."""
-    tile = output_tile(head_dim, dtype, weight=weight)
+    tile = output_tile(head_dim, dtype, weight=weight, block_size=block_size, family=family)
     one_step = block_size is not None and query_span(block_size, tile.queries).is_one_tile
     return {
         "D": head_dim,
@@ -318,60 +342,33 @@ def output_constants(
         "BIAS": bias,
         "ONE_STEP": one_step,
         "SINKS": sinks,
-        **_precision(dtype),
+        **precision(dtype),
         "num_warps": tile.num_warps,
         "num_stages": tile.num_stages,
     }
 
 
-def _precision(dtype: torch.dtype) -> dict[str, Any]:
-    return {
-        # Three tf32 products are as exact as one float32 product and run on tensor cores; "ieee"
-        # leaves them, keeps whole operands in registers and spills. 16-bit rows ignore this.
-        "PRECISION": "tf32x3",
-        # A 16-bit number is exact in tf32, whose rounding of the weight is below the rows' own.
-        "MAP_PRECISION": "tf32x3" if dtype == torch.float32 else "tf32",
-        # Triton's interpreter cannot multiply bfloat16.
-        "UPCAST": triton.knobs.runtime.interpret and dtype == torch.bfloat16,
+def short_constants(
+    head_dim: int,
+    dtype: torch.dtype,
+    *,
+    block_size: int | None,
+    sinks: bool,
+    q_map: dict[str, bool],
+    k_map: dict[str, bool],
+    family: str | None = None,
+) -> dict[str, Any]:
+    """Everything the kernel of short sequences is compiled for: both passes' own, in one."""
+    state = state_constants(head_dim, dtype, family=family, **k_map)
+    output = output_constants(
+        head_dim, dtype, block_size=block_size, lln=True, sinks=sinks, family=family, **q_map
+    )
+    dropped = ("LLN", "WEIGHT", "BIAS")
+    return {name: value for name, value in output.items() if name not in dropped} | {
+        "BT": state["BT"],
+        "STATE_BC": state["BC"],
+        "Q_WEIGHT": q_map["weight"],
+        "Q_BIAS": q_map["bias"],
+        "K_WEIGHT": k_map["weight"],
+        "K_BIAS": k_map["bias"],
     }
-
-
-def _launch(
-    kernel: Any,
-    num_programs: int,
-    *operands: object,
-    **constants: object,
-) -> None:
-    if num_programs:
-        kernel[(num_programs,)](*operands, **constants)
-
-
-def _device_of(x: Tensor) -> contextlib.AbstractContextManager[object]:
-    """Triton launches on the current device, which need not be the tensors' own."""
-    return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()
-
-
-def _unit_stride(x: Tensor) -> Tensor:
-    """Rows and heads may lie anywhere (as slices of one fused projection do), channels may not."""
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def _map_flags(affine: Map | None) -> dict[str, bool]:
-    return {
-        "weight": affine is not None and affine[0] is not None,
-        "bias": affine is not None,
-    }
-
-
-def _map_operands(affine: Map | None, absent: Tensor) -> tuple[Tensor, Tensor]:
-    if affine is None:
-        return absent, absent
-    weight, bias = affine
-    return absent if weight is None else weight.contiguous(), bias.contiguous()
-
-
-def _row_strides(x: Tensor | None) -> tuple[int, int]:
-    """Strides of an [n, H] operand; one without rows is the same for all."""
-    if x is None:
-        return 0, 0
-    return (x.stride(0), x.stride(1)) if x.dim() == 2 else (0, x.stride(0))

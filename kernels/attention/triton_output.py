@@ -199,32 +199,27 @@ def attend_to_sinks(
     return b_peak, b_mass, b_acc
 
 
-# A batch must not change how its queries are answered, so nothing that varies with it, by value
-# or by alignment, may choose the code.
-@triton.jit(
-    do_not_specialize=[
-        "p_alpha", "p_mix", "p_cu_seqlens", "num_sequences", "num_heads", "block_size", "span",
-        "tiles_per_span", "rows_per_tile", "first_sinks", "last_sinks", "stride_alpha_b",
-        "stride_alpha_h", "stride_mix_t", "stride_mix_h",
-    ]
-)  # fmt: skip
-def lln_diag_kernel(
+@triton.jit
+def answer_tile(
     p_q,  # queries [T, H, D]
     p_k,  # keys [T, H, D]; unused without DIAG
     p_v,  # values [T, H, D]; unused without DIAG
-    p_out,  # out: [T, H, D], contiguous
+    p_out,  # out: [T, H, D], heads side by side
     p_log_mass,  # log s of every sequence, float32 [B, H, D]; unused without LLN
     p_value,  # kappa V of every sequence [B, H, D, D]; unused without LLN
     p_weight,  # query map's weight, float32 [H, D, D]; unused without WEIGHT
     p_bias,  # query map's bias, float32 [H, D]; unused without BIAS
     p_alpha,  # float32 [B, H]; unused without LLN
     p_mix,  # LLN's share, float32 [T, H] by its strides; unused unless LLN and DIAG
-    p_cu_seqlens,  # first packed row of every sequence, then T, int32 [B + 1]
-    num_sequences,
+    i_b,  # the sequence
+    i_h,  # the head
+    i_begin,  # the sequence's first packed row
+    length,  # its tokens
+    i_span,  # the first of the tokens that share their keys
+    i_m,  # the tile's first token
     num_heads,
     block_size,
     span,
-    tiles_per_span,
     rows_per_tile,
     first_sinks,
     last_sinks,
@@ -235,6 +230,7 @@ def lln_diag_kernel(
     stride_kh,
     stride_vt,
     stride_vh,
+    stride_ot,
     stride_alpha_b,
     stride_alpha_h,
     stride_mix_t,
@@ -255,18 +251,8 @@ def lln_diag_kernel(
     MAP_PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    # Heads vary fastest: neighbours read the same rows.
-    i_program = tl.program_id(0).to(tl.int64)
-    i_h = i_program % num_heads
-    i_b, i_begin, length, i_tile = locate(
-        p_cu_seqlens, i_program // num_heads, num_sequences, span, tiles_per_span
-    )
-    i_span = i_tile // tiles_per_span * span
+    """One tile of one sequence and head: read, attend, mix, store."""
     i_span_end = tl.minimum(i_span + span, length)
-    i_m = i_span + i_tile % tiles_per_span * rows_per_tile
-    if i_m >= i_span_end:
-        return
-
     o_d = tl.arange(0, BD)
     o_m = tl.arange(0, BM)
     num_queries = tl.minimum(rows_per_tile, i_span_end - i_m).to(tl.int32)
@@ -309,5 +295,84 @@ def lln_diag_kernel(
             b_out = b_mix[:, None] * b_out + (1.0 - b_mix)[:, None] * b_diag
         else:
             b_out = b_diag
-    p_out_rows = p_out + (i_row * num_heads + i_h) * D + o_m[:, None] * (num_heads * D)
+    p_out_rows = p_out + i_row * stride_ot + i_h * D + o_m[:, None] * stride_ot
     tl.store(p_out_rows + o_d[None, :], b_out.to(p_out.dtype.element_ty), mask=m_md)
+
+
+# A batch must not change how its queries are answered, so nothing that varies with it, by value
+# or by alignment, may choose the code.
+@triton.jit(
+    do_not_specialize=[
+        "p_alpha", "p_mix", "p_cu_seqlens", "num_sequences", "num_heads", "block_size", "span",
+        "tiles_per_span", "rows_per_tile", "first_sinks", "last_sinks", "short", "stride_alpha_b",
+        "stride_alpha_h", "stride_mix_t", "stride_mix_h",
+    ]
+)  # fmt: skip
+def lln_diag_kernel(
+    p_q,  # queries [T, H, D]
+    p_k,  # keys [T, H, D]; unused without DIAG
+    p_v,  # values [T, H, D]; unused without DIAG
+    p_out,  # out: [T, H, D], heads side by side
+    p_log_mass,  # log s of every sequence, float32 [B, H, D]; unused without LLN
+    p_value,  # kappa V of every sequence [B, H, D, D]; unused without LLN
+    p_weight,  # query map's weight, float32 [H, D, D]; unused without WEIGHT
+    p_bias,  # query map's bias, float32 [H, D]; unused without BIAS
+    p_alpha,  # float32 [B, H]; unused without LLN
+    p_mix,  # LLN's share, float32 [T, H] by its strides; unused unless LLN and DIAG
+    p_cu_seqlens,  # first packed row of every sequence, then T, int32 [B + 1]
+    num_sequences,
+    num_heads,
+    block_size,
+    span,
+    tiles_per_span,
+    rows_per_tile,
+    first_sinks,
+    last_sinks,
+    short,  # sequences of at most so many tokens are done elsewhere
+    scale,
+    stride_qt,
+    stride_qh,
+    stride_kt,
+    stride_kh,
+    stride_vt,
+    stride_vh,
+    stride_ot,
+    stride_alpha_b,
+    stride_alpha_h,
+    stride_mix_t,
+    stride_mix_h,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BC: tl.constexpr,
+    BS: tl.constexpr,
+    LLN: tl.constexpr,
+    DIAG: tl.constexpr,
+    WEIGHT: tl.constexpr,
+    BIAS: tl.constexpr,
+    ONE_STEP: tl.constexpr,
+    SINKS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    MAP_PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    # Heads vary fastest: neighbours read the same rows.
+    i_program = tl.program_id(0).to(tl.int64)
+    i_h = i_program % num_heads
+    i_b, i_begin, length, i_tile = locate(
+        p_cu_seqlens, i_program // num_heads, num_sequences, span, tiles_per_span
+    )
+    i_span = i_tile // tiles_per_span * span
+    i_m = i_span + i_tile % tiles_per_span * rows_per_tile
+    if (i_m >= tl.minimum(i_span + span, length)) | (length <= short):
+        return
+
+    answer_tile(
+        p_q, p_k, p_v, p_out, p_log_mass, p_value, p_weight, p_bias, p_alpha, p_mix,
+        i_b, i_h, i_begin, length, i_span, i_m, num_heads, block_size, span, rows_per_tile,
+        first_sinks, last_sinks, scale, stride_qt, stride_qh, stride_kt, stride_kh, stride_vt,
+        stride_vh, stride_ot, stride_alpha_b, stride_alpha_h, stride_mix_t, stride_mix_h,
+        D, BD, BM, BN, BC, BS, LLN, DIAG, WEIGHT, BIAS, ONE_STEP, SINKS, PRECISION, MAP_PRECISION,
+        UPCAST,
+    )  # fmt: skip

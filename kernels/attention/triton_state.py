@@ -44,11 +44,93 @@ def project(
     return b_y
 
 
+@triton.jit
+def sum_tokens(
+    p_k,  # some tokens' keys, one head's [num_tokens, D]
+    p_v,  # their values [num_tokens, D]
+    p_weight,  # one head's key map, float32 [D, D]; unused without WEIGHT
+    beta,
+    num_tokens,
+    o_c,  # [BC] channels
+    stride_kt,
+    stride_vt,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    BC: tl.constexpr,
+    BT: tl.constexpr,
+    WEIGHT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    MAP_PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    """Greatest score, mass and weighted sum of values of some channels: [BC], [BC], [BC, BD]."""
+    o_d = tl.arange(0, BD)
+    m_d = o_d < D
+    m_c = o_c < D
+    b_peak = tl.full([BC], float("-inf"), tl.float32)
+    b_mass = tl.zeros([BC], tl.float32)
+    b_sum = tl.zeros([BC, BD], tl.float32)
+    for i_t in range(0, num_tokens, BT):
+        o_t = i_t + tl.arange(0, BT)
+        m_t = o_t < num_tokens
+        b_v = tl.load(
+            p_v + o_t[:, None] * stride_vt + o_d[None, :],
+            mask=m_t[:, None] & m_d[None, :],
+            other=0.0,
+        )  # [BT, BD]
+        if UPCAST:
+            b_v = b_v.to(tl.float32)
+        p_k_rows = p_k + o_t[:, None] * stride_kt
+        if WEIGHT:
+            b_x = project(p_k_rows, m_t, p_weight, o_c, D, BD, BT, BC, MAP_PRECISION)
+        else:
+            b_x = tl.load(p_k_rows + o_c[None, :], mask=m_t[:, None] & m_c[None, :], other=0.0).to(
+                tl.float32
+            )
+        b_score = tl.where(m_t[:, None], beta * b_x, float("-inf"))  # [BT, BC]
+        b_new_peak = tl.maximum(b_peak, tl.max(b_score, 0))
+        b_shrink = tl.exp(b_peak - b_new_peak)
+        b_weight = tl.exp(b_score - b_new_peak[None, :])
+        b_mass = b_mass * b_shrink + tl.sum(b_weight, 0)
+        b_sum = tl.dot(
+            tl.trans(b_weight.to(b_v.dtype)),
+            b_v,
+            b_sum * b_shrink[:, None],
+            input_precision=PRECISION,
+        )
+        b_peak = b_new_peak
+    return b_peak, b_mass, b_sum
+
+
+@triton.jit
+def store_state(
+    b_peak,  # [BC] greatest score
+    b_mass,  # [BC] sum of exp(score - peak)
+    b_sum,  # [BC, BD] sum of exp(score - peak) v
+    p_log_mass,  # out: one sequence and head's log s, float32 [D]
+    p_value,  # out: the same one's kappa V, any float type [D, D]
+    length,
+    o_c,  # [BC] channels
+    D: tl.constexpr,
+    BD: tl.constexpr,
+):
+    """What is known of all of a sequence's tokens, as its state."""
+    o_d = tl.arange(0, BD)
+    m_c = o_c < D
+    # Without tokens the mass is 0 and the peak -inf: log s is -inf, and the mean is set to 0.
+    b_divisor = tl.where(length > 0, b_mass, 1.0)
+    tl.store(p_log_mass + o_c, b_peak + tl.log(b_divisor), mask=m_c)
+    b_value = (b_sum / b_divisor[:, None]).to(p_value.dtype.element_ty)
+    m_entry = m_c[:, None] & (o_d < D)[None, :]
+    tl.store(p_value + o_c[:, None] * D + o_d[None, :], b_value, mask=m_entry)
+
+
 # A batch must not change how its sequences are summed, so nothing that varies with it, by value
 # or by alignment, may choose the code.
 @triton.jit(
     do_not_specialize=[
-        "p_beta", "p_cu_seqlens", "num_sequences", "num_heads", "stride_beta_b", "stride_beta_h",
+        "p_beta", "p_cu_seqlens", "num_sequences", "num_heads", "short", "stride_beta_b",
+        "stride_beta_h",
     ]
 )  # fmt: skip
 def lln_state_kernel(
@@ -65,6 +147,7 @@ def lln_state_kernel(
     p_part_sum,  # out: a piece's sum of exp(score - peak) v, float32 [slots, H, D, D]
     num_sequences,
     num_heads,
+    short,  # sequences of at most so many tokens are done elsewhere
     stride_kt,
     stride_kh,
     stride_vt,
@@ -90,7 +173,7 @@ def lln_state_kernel(
     i_slot = i_program // NC // num_heads
     i_b, i_begin, length, i_piece = locate(p_cu_seqlens, i_slot, num_sequences, PIECE, 1)
     # An empty sequence still has its first piece, which writes the empty state.
-    if (i_piece > 0) & (i_piece * PIECE >= length):
+    if ((i_piece > 0) & (i_piece * PIECE >= length)) | (length <= short):
         return
 
     beta = tl.load(p_beta + i_b * stride_beta_b + i_h * stride_beta_h)
@@ -98,65 +181,33 @@ def lln_state_kernel(
     o_c = i_c * BC + tl.arange(0, BC)
     m_d = o_d < D
     m_c = o_c < D
-    b_peak = tl.full([BC], float("-inf"), tl.float32)
-    b_mass = tl.zeros([BC], tl.float32)
-    b_sum = tl.zeros([BC, BD], tl.float32)
     num_tokens = tl.minimum(length - i_piece * PIECE, PIECE).to(tl.int32)
     # Offsets within a piece fit in 32 bits; where it begins need not.
     i_row = i_begin + i_piece * PIECE
     p_k += i_h * stride_kh + i_row * stride_kt
     p_v += i_h * stride_vh + i_row * stride_vt
-    for i_t in range(0, num_tokens, BT):
-        o_t = i_t + tl.arange(0, BT)
-        m_t = o_t < num_tokens
-        b_v = tl.load(
-            p_v + o_t[:, None] * stride_vt + o_d[None, :],
-            mask=m_t[:, None] & m_d[None, :],
-            other=0.0,
-        )  # [BT, BD]
-        if UPCAST:
-            b_v = b_v.to(tl.float32)
-        p_k_rows = p_k + o_t[:, None] * stride_kt
-        if WEIGHT:
-            b_x = project(p_k_rows, m_t, p_weight + i_h * D * D, o_c, D, BD, BT, BC, MAP_PRECISION)
-        else:
-            b_x = tl.load(p_k_rows + o_c[None, :], mask=m_t[:, None] & m_c[None, :], other=0.0).to(
-                tl.float32
-            )
-        b_score = tl.where(m_t[:, None], beta * b_x, float("-inf"))  # [BT, BC]
-        b_new_peak = tl.maximum(b_peak, tl.max(b_score, 0))
-        b_shrink = tl.exp(b_peak - b_new_peak)
-        b_weight = tl.exp(b_score - b_new_peak[None, :])
-        b_mass = b_mass * b_shrink + tl.sum(b_weight, 0)
-        b_sum = tl.dot(
-            tl.trans(b_weight.to(b_v.dtype)),
-            b_v,
-            b_sum * b_shrink[:, None],
-            input_precision=PRECISION,
-        )
-        b_peak = b_new_peak
+    b_peak, b_mass, b_sum = sum_tokens(
+        p_k, p_v, p_weight + i_h * D * D, beta, num_tokens, o_c, stride_kt, stride_vt,
+        D, BD, BC, BT, WEIGHT, PRECISION, MAP_PRECISION, UPCAST,
+    )  # fmt: skip
 
     o_channel = i_h * D + o_c
     if BIAS:
         # A bias multiplies all keys of a channel alike: it moves the peak and nothing else.
         b_peak += beta * tl.load(p_bias + o_channel, mask=m_c, other=0.0)
-    o_entry = o_channel[:, None] * D + o_d[None, :]
-    m_entry = m_c[:, None] & m_d[None, :]
     if length <= PIECE:
-        p_log_mass += i_b * num_heads * D
-        p_value += i_b * num_heads * D * D
-        # Without tokens the mass is 0 and the peak -inf: log s is -inf, and the mean is set to 0.
-        b_divisor = tl.where(length > 0, b_mass, 1.0)
-        tl.store(p_log_mass + o_channel, b_peak + tl.log(b_divisor), mask=m_c)
-        b_value = b_sum / b_divisor[:, None]
-        tl.store(p_value + o_entry, b_value.to(p_value.dtype.element_ty), mask=m_entry)
+        o_state = (i_b * num_heads + i_h) * D
+        store_state(
+            b_peak, b_mass, b_sum, p_log_mass + o_state, p_value + o_state * D, length, o_c, D, BD
+        )
     else:
         p_part_peak += i_slot * num_heads * D
         p_part_mass += i_slot * num_heads * D
         p_part_sum += i_slot * num_heads * D * D
         tl.store(p_part_peak + o_channel, b_peak, mask=m_c)
         tl.store(p_part_mass + o_channel, b_mass, mask=m_c)
-        tl.store(p_part_sum + o_entry, b_sum, mask=m_entry)
+        o_entry = o_channel[:, None] * D + o_d[None, :]
+        tl.store(p_part_sum + o_entry, b_sum, mask=m_c[:, None] & m_d[None, :])
 
 
 @triton.jit(do_not_specialize=["p_cu_seqlens", "num_heads"])

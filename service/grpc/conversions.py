@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from google.protobuf.message import Message
 
 from engine.types import (
     Accounting,
     AttentionMap,
+    Chunk,
+    Chunking,
+    ChunkPlan,
+    ChunksReady,
     Diagnosis,
     Embedding,
     EmbedOptions,
+    HeadingPlan,
     HeadValues,
     MapOptions,
     ModelInfo,
+    Progress,
+    SentencePlan,
     Span,
+    SpanPlan,
     TextInput,
     Tokenization,
     Topic,
@@ -24,6 +33,7 @@ from engine.types import (
     Truncate,
     Vector,
 )
+from service.documents import EVENT_NAMES, Accepted, Event, Finished
 from service.errors import InvalidField
 from service.pb.lln.v1 import diagnostics_pb2, embeddings_pb2, models_pb2
 
@@ -119,6 +129,62 @@ def _row_scales(vector: Vector) -> Vector:
     """What one step of int8 stands for, so that a row's largest number becomes 127."""
     largest: Vector = np.abs(vector).max(axis=-1, keepdims=True)
     return np.where(largest > 0, largest / np.float32(127), np.float32(1))
+
+
+def chunking(message: embeddings_pb2.Chunking) -> Chunking | None:
+    """How a document is to be cut; None for not at all. Unset fields take the plan's defaults."""
+    match message.WhichOneof("plan"):
+        case "fixed":
+            return ChunkPlan(**_set_fields(message.fixed))
+        case "sentences":
+            return SentencePlan(**_set_fields(message.sentences))
+        case "headings":
+            return HeadingPlan(**_set_fields(message.headings))
+        case "spans":
+            return SpanPlan(spans=tuple(Span(span.start, span.end) for span in message.spans.spans))
+    return None
+
+
+def _set_fields(message: Message) -> dict[str, Any]:
+    return {field.name: value for field, value in message.ListFields()}
+
+
+def document_event(event: Event, form: embeddings_pb2.VectorFormat) -> embeddings_pb2.DocumentEvent:
+    return embeddings_pb2.DocumentEvent(**{EVENT_NAMES[type(event)]: _event_part(event, form)})
+
+
+def _event_part(event: Event, form: embeddings_pb2.VectorFormat) -> Any:
+    match event:
+        case Accepted():
+            return embeddings_pb2.DocumentAccepted(model=event.model, tokens=event.tokens)
+        case Progress():
+            return embeddings_pb2.DocumentProgress(
+                tokens_done=event.tokens_done,
+                tokens_total=event.tokens_total,
+                seconds_left=event.seconds_left,
+            )
+        case ChunksReady():
+            chunks = (_chunk_message(chunk, form) for chunk in event.chunks)
+            return embeddings_pb2.DocumentChunks(chunks=chunks)
+        case Finished():
+            return embeddings_pb2.DocumentResult(
+                model=event.model,
+                vector=vector_message(event.embedding.vector, form),
+                num_chunks=len(event.embedding.chunks),
+                accounting=_accounting_message(event.embedding.accounting),
+            )
+
+
+def _chunk_message(chunk: Chunk, form: embeddings_pb2.VectorFormat) -> embeddings_pb2.Chunk:
+    return embeddings_pb2.Chunk(
+        index=chunk.index,
+        tokens=embeddings_pb2.TokenSpan(start=chunk.tokens.start, end=chunk.tokens.end),
+        characters=embeddings_pb2.CharacterSpan(
+            start=chunk.characters.start, end=chunk.characters.end
+        ),
+        headings=chunk.headings,
+        vector=vector_message(chunk.vector, form),
+    )
 
 
 def _accounting_message(accounting: Accounting) -> embeddings_pb2.Accounting:

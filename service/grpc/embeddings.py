@@ -1,18 +1,22 @@
-"""lln.v1.Embeddings: a batch at once, or a stream of texts answered in order."""
+"""lln.v1.Embeddings: a batch at once, a stream of texts answered in order, a document in pieces."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Coroutine
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from engine.engine import AsyncEngine
 from engine.errors import EngineUnavailable, LLNError, QueueFull
+from engine.types import DocumentEmbedding
+from service.documents import DocumentRequest, Event, Tell, embed_pieces, stream_events
 from service.errors import as_lln_error
 from service.grpc.calls import Undecodable, decoded
 from service.grpc.conversions import (
+    chunking,
+    document_event,
     embed_options,
     embedding_message,
     model_name,
@@ -20,6 +24,7 @@ from service.grpc.conversions import (
     vector_format,
 )
 from service.grpc.deadlines import seconds_left
+from service.grpc.document_pieces import DocumentPiece, DocumentPieces
 from service.grpc.listeners import Listeners
 from service.grpc.status import Context, error_message, write
 from service.grpc.streams import answer_in_order
@@ -64,6 +69,26 @@ class EmbeddingsServicer:
         )
         if not finished:
             raise EngineUnavailable("the server is stopping; all requests it had read are answered")
+
+    async def EmbedDocument(self, requests: AsyncIterable[DocumentPiece], context: Context) -> None:
+        reader = DocumentPieces(requests, self._listeners)
+        opening = await reader.opening()
+        form = vector_format(opening.options)
+        request = DocumentRequest(
+            model=self._engine.resolve(model_name(opening)).name,
+            options=embed_options(opening.options),
+            chunking=chunking(opening.chunking),
+            timeout_s=seconds_left(context, self._settings),
+        )
+
+        def embed(tell: Tell) -> Coroutine[Any, Any, DocumentEmbedding]:
+            pieces, listen = reader.pieces(), self._listeners.run
+            return embed_pieces(self._engine, request, pieces, tell=tell, listen=listen)
+
+        async def send(event: Event) -> None:
+            await write(context, document_event(event, form))
+
+        await stream_events(embed, request.model, send)
 
     async def _answer(self, request: StreamRequest, context: Context) -> pb.EmbedStreamResponse:
         """The answer to one item of a stream; whatever goes wrong with it is its answer."""

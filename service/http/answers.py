@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
@@ -62,9 +62,13 @@ class AccountingValue(Answer):
 
 
 class ChunkItem(Answer):
+    """Characters are code points of the text; headings are those it stands under, outermost first,
+    and only where chunks go from heading to heading."""
+
     index: int
     tokens: SpanValue
     characters: SpanValue
+    headings: list[str]
     vector: VectorValue
 
 
@@ -204,6 +208,8 @@ class BenchmarkRowValue(Answer):
     seconds: float
     tokens_per_s: float
     repeats: int
+    work: Literal["forward", "training"]
+    peak_bytes: int | None
 
 
 class BenchmarkAnswer(Answer):
@@ -226,6 +232,28 @@ class BenchmarkAnswer(Answer):
 class BenchmarkList(Answer):
     object: Literal["list"]
     data: list[BenchmarkAnswer]
+
+
+class ClaimItem(Answer):
+    """One claim. `corrected` is there only if it was measured to be true, and `margin` is what the
+    true statement had to spare on its worst case."""
+
+    id: str
+    paper: str
+    statement: str
+    verdict: Literal["holds", "fails", "holds_corrected", "definition"]
+    corrected: str | None
+    margin: float | None
+    evidence: dict[str, Any]
+    seconds: float
+
+
+class ClaimList(Answer):
+    object: Literal["list"]
+    state: Literal["computing", "done"]
+    checked: int
+    total: int
+    data: list[ClaimItem]
 
 
 class ModelAnswer(Answer):

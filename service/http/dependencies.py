@@ -8,6 +8,7 @@ from fastapi import Depends, Header, Request
 
 from engine.engine import AsyncEngine
 from engine.errors import InvalidInput
+from service.claims import ClaimsBook
 from service.http.observe import RequestRecord
 from service.jobs import BenchmarkJobs
 from service.metrics import Metrics
@@ -34,6 +35,11 @@ async def _metrics(request: Request) -> Metrics:
 async def _jobs(request: Request) -> BenchmarkJobs:
     jobs: BenchmarkJobs = request.app.state.jobs
     return jobs
+
+
+async def _claims(request: Request) -> ClaimsBook:
+    claims: ClaimsBook = request.app.state.claims
+    return claims
 
 
 async def _record(request: Request) -> RequestRecord:
@@ -69,5 +75,6 @@ Engine: TypeAlias = Annotated[AsyncEngine, Depends(_engine)]
 ServerSettings: TypeAlias = Annotated[Settings, Depends(_settings)]
 ServerMetrics: TypeAlias = Annotated[Metrics, Depends(_metrics)]
 Jobs: TypeAlias = Annotated[BenchmarkJobs, Depends(_jobs)]
+Claims: TypeAlias = Annotated[ClaimsBook, Depends(_claims)]
 Record: TypeAlias = Annotated[RequestRecord, Depends(_record)]
 TimeoutS: TypeAlias = Annotated[float, Depends(_timeout_s)]

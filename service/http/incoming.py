@@ -12,9 +12,21 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from engine.errors import RequestCancelled
 from service.errors import BodyTooLarge
 
+STREAMED = "text/plain"
+"""The media type of a body that is read as it comes."""
+
+
+def media_type(headers: Headers) -> str:
+    """What the body is declared to be, without parameters."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
 
 class Incoming:
-    """Reads the whole body within the limit, and cancels the handler when its caller leaves."""
+    """Reads the whole body within the limit, and cancels the handler when its caller leaves.
+
+    Plain text is a document that is read as it comes: how much of it there may be is a question of
+    its tokens, and for its handler.
+    """
 
     def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
         self._app = app
@@ -24,11 +36,14 @@ class Incoming:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        self._refuse_announced(Headers(scope=scope))
-        body = await self._read(receive)
         caller = _Caller(receive, send)
+        if media_type(Headers(scope=scope)) == STREAMED:
+            body: Receive = caller.receive
+        else:
+            self._refuse_announced(Headers(scope=scope))
+            body = _replay(await self._read(caller.receive), caller)
         async with caller.cancels_when_gone():
-            await self._app(scope, _replay(body, caller), caller.send)
+            await self._app(scope, body, caller.send)
 
     def _refuse_announced(self, headers: Headers) -> None:
         """Refuses by the announced length, so that the body need not be sent at all."""
@@ -40,8 +55,6 @@ class Incoming:
         body = bytearray()
         while True:
             message = await receive()
-            if message["type"] == "http.disconnect":
-                raise RequestCancelled("the caller left while sending the request")
             body += message.get("body", b"")
             if len(body) > self._max_body_bytes:
                 raise self._too_large(len(body))
@@ -57,13 +70,23 @@ class Incoming:
 
 
 class _Caller:
-    """The other end of the connection, once it has said everything."""
+    """The other end of the connection: what it says, and whether it is still there after that."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive = receive
         self._send = send
         self._answered = False
+        self._has_said_all = asyncio.Event()
         self.gone = asyncio.Event()
+
+    async def receive(self) -> Message:
+        """The next part of the body."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise RequestCancelled("the caller left while sending the request")
+        if not message.get("more_body", False):
+            self._has_said_all.set()
+        return message
 
     async def send(self, message: Message) -> None:
         last = message["type"] == "http.response.body" and not message.get("more_body", False)
@@ -71,7 +94,8 @@ class _Caller:
         await self._send(message)
 
     async def _watch(self, handler: asyncio.Task[object]) -> None:
-        await self._receive()  # the body is read, so all that can come is the disconnect
+        await self._has_said_all.wait()
+        await self._receive()  # all that can come now is the disconnect
         if not self._answered:
             self.gone.set()
             handler.cancel()

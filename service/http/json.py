@@ -13,6 +13,7 @@ from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from service.errors import UnreadableBody, UnsupportedMediaType
+from service.http.incoming import media_type
 
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY
 
@@ -48,13 +49,13 @@ class _ParsedRequest(Request):
 
 
 def _require_json(request: Request) -> None:
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json":
+    declared = media_type(request.headers)
+    if declared != "application/json":
         raise UnsupportedMediaType(
-            f"the body must be sent as application/json, got {media_type or 'no content-type'}",
+            f"the body must be sent as application/json, got {declared or 'no content-type'}",
             param="content-type",
             limit="application/json",
-            actual=media_type,
+            actual=declared,
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from engine.errors import EngineUnavailable, RequestCancelled
+from engine.errors import EngineUnavailable, LLNError, RequestCancelled
 from service.errors import as_lln_error
 from service.http.errors import error_response
 from service.metrics import OK, Metrics
@@ -27,12 +27,13 @@ _QUIET = ("GET /health/live", "GET /health/ready", "GET /metrics")
 
 @dataclass(eq=False)
 class RequestRecord:
-    """What is known of a request by its end. Handlers fill `tokens` and `model`."""
+    """What is known of a request by its end. Handlers fill `tokens`, `model` and `told`."""
 
     request_id: str
     started_at: float
     status: int | None = None
     code: str = RequestCancelled.code
+    told: LLNError | None = None  # a failure that is part of an answer that had begun
     tokens: int | None = None
     model: str | None = None
 
@@ -69,7 +70,7 @@ class Observe:
     ) -> None:
         try:
             await self._app(scope, receive, send)
-            record.code = OK
+            record.code = record.told.code if record.told else OK
         except asyncio.CancelledError:  # not by the caller: that would be a RequestCancelled
             await self._answer_failure(_out_of_time(), scope, receive, send, record)
         except Exception as error:

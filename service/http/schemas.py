@@ -9,7 +9,18 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from engine.types import ChunkPlan, EmbedOptions, MapOptions, Span
+from engine.types import Chunking as EngineChunking
+from engine.types import (
+    ChunkPlan,
+    EmbedOptions,
+    HeadingFormat,
+    HeadingPlan,
+    MapOptions,
+    SentencePlan,
+    Span,
+    SpanPlan,
+)
+from service.errors import InvalidField
 
 _TEXT_OR_IDS = [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]
 
@@ -28,7 +39,7 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class VectorBody(Body):
+class VectorFields(BaseModel):
     """The fields that say how texts become vectors."""
 
     model: str | None = Field(None, description="One of GET /v1/models; the first when absent.")
@@ -54,6 +65,10 @@ class VectorBody(Body):
         )
 
 
+class VectorBody(Body, VectorFields):
+    """The same as part of a JSON body."""
+
+
 class EmbeddingsBody(VectorBody):
     """OpenAI's embeddings request, and prompt_name, normalize and truncate."""
 
@@ -61,17 +76,80 @@ class EmbeddingsBody(VectorBody):
     user: str | None = Field(None, description="Accepted for OpenAI's clients; not used.")
 
 
-class Chunking(Body):
-    """How a document is cut into late chunks: not at all, or into fixed numbers of tokens."""
+class SpanBody(Body):
+    """A half-open range of characters, which are Unicode code points."""
 
-    type: Literal["none", "fixed"] = "none"
-    tokens: int = ChunkPlan.tokens
-    overlap: int = ChunkPlan.overlap
+    start: int
+    end: int
 
-    def plan(self) -> ChunkPlan | None:
-        if self.type == "none":
-            return None
-        return ChunkPlan(tokens=self.tokens, overlap=self.overlap)
+
+ChunkingType: TypeAlias = Literal["none", "fixed", "sentences", "headings", "spans"]
+
+
+class ChunkingFields(BaseModel):
+    """The sizes and forms of chunks; each type has some of them."""
+
+    tokens: int | None = Field(default=None, description="fixed: tokens of a chunk (256).")
+    overlap: int | None = Field(
+        default=None, description="fixed: tokens shared with the one before (0)."
+    )
+    min_tokens: int | None = Field(
+        default=None, description="sentences: they are joined until there are so many tokens (1)."
+    )
+    max_tokens: int | None = Field(
+        default=None, description="sentences, headings: longer passages are cut (256, 512)."
+    )
+    format: HeadingFormat | None = Field(
+        default=None, description='headings: how they are written ("auto" looks at the text).'
+    )
+
+
+class Chunking(Body, ChunkingFields):
+    """How a document is cut into late chunks: not at all, into fixed numbers of tokens, sentences,
+    sections, or the caller's own spans, which may overlap and come in any order."""
+
+    type: ChunkingType = "none"
+    spans: list[SpanBody] | None = Field(
+        default=None, description="spans: of characters of the text."
+    )
+
+    def plan(self) -> EngineChunking | None:
+        given = {
+            name: getattr(self, name)
+            for name in sorted(self.model_fields_set - {"type"})
+            if getattr(self, name) is not None
+        }
+        for name in given:
+            if name not in _CHUNKING_FIELDS[self.type]:
+                raise InvalidField(
+                    f"chunking.{name} does not go with type {self.type}",
+                    code="unknown_field",
+                    param=f"chunking.{name}",
+                    limit=", ".join(_CHUNKING_FIELDS[self.type]),
+                )
+        return self._plan_of(given)
+
+    def _plan_of(self, given: dict[str, Any]) -> EngineChunking | None:
+        match self.type:
+            case "none":
+                return None
+            case "fixed":
+                return ChunkPlan(**given)
+            case "sentences":
+                return SentencePlan(**given)
+            case "headings":
+                return HeadingPlan(**given)
+            case "spans":
+                return SpanPlan(spans=tuple(Span(s.start, s.end) for s in self.spans or ()))
+
+
+_CHUNKING_FIELDS: dict[ChunkingType, tuple[str, ...]] = {
+    "none": (),
+    "fixed": ("tokens", "overlap"),
+    "sentences": ("min_tokens", "max_tokens"),
+    "headings": ("max_tokens", "format"),
+    "spans": ("spans",),
+}
 
 
 class DocumentBody(VectorBody):
@@ -79,6 +157,23 @@ class DocumentBody(VectorBody):
 
     text: str
     chunking: Chunking = Chunking()
+
+    def chunk_plan(self) -> EngineChunking | None:
+        return self.chunking.plan()
+
+
+class DocumentQuery(VectorFields, ChunkingFields):
+    """The same for a document whose text is the body: all but `spans`, in the query string."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    chunking: Literal["none", "fixed", "sentences", "headings"] = Field(
+        "none", description="The type of chunks."
+    )
+
+    def chunk_plan(self) -> EngineChunking | None:
+        given = {name: getattr(self, name) for name in ChunkingFields.model_fields}
+        return Chunking.model_validate({"type": self.chunking, **given}).plan()
 
 
 class TokenizeBody(Body):
@@ -90,7 +185,7 @@ class TokenizeBody(Body):
     )
 
 
-class SpanBody(Body):
+class TokenSpanBody(Body):
     """A half-open range of tokens."""
 
     start: int
@@ -121,8 +216,8 @@ class AttentionMapBody(OpenDocumentBody):
 
     layer: int
     head: int
-    rows: SpanBody | None = Field(None, description="Queries shown, as tokens; all when absent.")
-    columns: SpanBody | None = Field(None, description="Keys shown, as tokens; all when absent.")
+    rows: TokenSpanBody | None = Field(None, description="Queries shown; all when absent.")
+    columns: TokenSpanBody | None = Field(None, description="Keys shown; all when absent.")
     height: int = Field(MapOptions.height, description="Cells, or pixels of a PNG.")
     width: int = Field(MapOptions.width, description="Cells, or pixels of a PNG.")
     statistic: Literal["mass", "mean", "sum"] = Field(

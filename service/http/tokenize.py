@@ -34,4 +34,4 @@ async def tokenize(body: TokenizeBody, engine: Engine, record: Record) -> Respon
 async def _opened(body: TokenizeBody, engine: Engine, model: str) -> str | None:
     if not body.open:
         return None
-    return (await engine.open_document(body.text, model=model)).handle
+    return (await engine.keep_open(body.text, model=model)).handle

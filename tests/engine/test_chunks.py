@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import InvalidInput
-from engine.text import TextTokenizer, chunk_spans, plan_chunks
-from engine.types import ChunkPlan
+from engine.text import ChunkSpan, TextTokenizer, chunk_spans, plan_chunks
+from engine.text.chunks import MAX_CHUNKS, Source
+from engine.types import Chunking, ChunkPlan, HeadingPlan, SentencePlan, Span, SpanPlan
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,167 @@ def test_chunk_spans_of_a_text(minilm_folder: Path) -> None:
 def test_chunk_spans_of_nothing_and_of_token_ids(minilm_folder: Path) -> None:
     tokenizer = TextTokenizer.from_folder(minilm_folder)
     assert chunk_spans(tokenizer.encode_batch([""])[0], ChunkPlan()) == []
+    assert chunk_spans(tokenizer.encode_batch([" \n"])[0], SentencePlan(), Source(" \n", 2)) == []
     chunks = chunk_spans(tokenizer.encode_ids([7592, 2088]), ChunkPlan(tokens=1))
     assert [chunk.tokens for chunk in chunks] == [(1, 2), (2, 3)]
     assert all(chunk.characters == (0, 0) for chunk in chunks)
+
+
+@pytest.fixture(scope="module")
+def minilm(minilm_folder: Path) -> TextTokenizer:
+    return TextTokenizer.from_folder(minilm_folder)
+
+
+def chunks_of(tokenizer: TextTokenizer, text: str, plan: Chunking) -> list[ChunkSpan]:
+    encoded = tokenizer.encode_batch([text], with_offsets=True)[0]
+    return chunk_spans(encoded, plan, Source(text, len(text)))
+
+
+def texts(text: str, chunks: list[ChunkSpan]) -> list[str]:
+    return [text[slice(*chunk.characters)] for chunk in chunks]
+
+
+SENTENCES = "One two. Three four five! 六七。 \n\n \0 Eight 😀."
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        (SentencePlan(), ["One two.", "Three four five!", "六七。", "\0 Eight 😀."]),
+        (SentencePlan(min_tokens=4), ["One two. Three four five!", "六七。 \n\n \0 Eight 😀."]),
+        (
+            SentencePlan(max_tokens=2),
+            ["One", "two.", "Three four", "five!", "六", "七。", "\0 Eight", "😀."],
+        ),
+        (
+            SentencePlan(min_tokens=7, max_tokens=7),
+            ["One two. Three four five!", "六七。 \n\n \0 Eight 😀."],
+        ),
+    ],
+)
+def test_sentences_by_size(minilm: TextTokenizer, plan: SentencePlan, expected: list[str]) -> None:
+    assert texts(SENTENCES, chunks_of(minilm, SENTENCES, plan)) == expected
+
+
+def test_sections_have_their_headings_and_are_cut_between_sentences(
+    minilm: TextTokenizer,
+) -> None:
+    text = "Before.\n\n# One\n\nFirst words here. Second words here.\n\n## Two\n\nEnd 😀"
+    chunks = chunks_of(minilm, text, HeadingPlan(max_tokens=7))
+    assert texts(text, chunks) == [
+        "Before.",
+        "# One\n\nFirst words here.",
+        "Second words here.",
+        "## Two\n\nEnd 😀",
+    ]
+    assert [chunk.headings for chunk in chunks] == [(), ("One",), ("One",), ("One", "Two")]
+
+
+def test_spans_of_the_callers_own(minilm: TextTokenizer) -> None:
+    text = "naïve 😀 unbelievabilities"
+    spans = (Span(8, 12), Span(0, 7), Span(6, 7), Span(3, 4))
+    chunks = chunks_of(minilm, text, SpanPlan(spans=spans))
+    assert tuple(chunk.characters for chunk in chunks) == spans
+    assert [chunk.tokens for chunk in chunks[1:]] == [(1, 3), (2, 3), (1, 2)]
+    assert chunks[0].tokens.start == 3
+
+
+@pytest.mark.parametrize(
+    ("spans", "code", "param"),
+    [
+        ([(0, 1), (1, 1)], "invalid_chunking", "chunking.spans[1]"),
+        ([(2, 1)], "invalid_chunking", "chunking.spans[0]"),
+        ([(-1, 1)], "invalid_chunking", "chunking.spans[0]"),
+        ([(0, 5)], "invalid_chunking", "chunking.spans[0]"),
+        ([(0, 1), (1, 3)], "empty_chunk", "chunking.spans[1]"),
+        ([(0, 1)] * (MAX_CHUNKS + 1), "too_many_chunks", "chunking"),
+    ],
+)
+def test_spans_that_are_refused(
+    minilm: TextTokenizer, spans: list[tuple[int, int]], code: str, param: str
+) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        chunks_of(minilm, "a  b", SpanPlan(spans=tuple(Span(*span) for span in spans)))
+    assert (caught.value.code, caught.value.param) == (code, param)
+
+
+@pytest.mark.parametrize(
+    ("plan", "param"),
+    [
+        (SentencePlan(min_tokens=0), "chunking.min_tokens"),
+        (SentencePlan(min_tokens=5, max_tokens=4), "chunking.min_tokens"),
+        (SentencePlan(max_tokens=0), "chunking.max_tokens"),
+        (HeadingPlan(max_tokens=0), "chunking.max_tokens"),
+        (HeadingPlan(format="latex"), "chunking.format"),  # type: ignore[arg-type]
+    ],
+)
+def test_impossible_sizes_are_refused(minilm: TextTokenizer, plan: Chunking, param: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        chunks_of(minilm, "text", plan)
+    assert (caught.value.code, caught.value.param) == ("invalid_chunking", param)
+
+
+def test_too_many_chunks_are_refused() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        plan_chunks(1_000_000, ChunkPlan(tokens=8))
+    assert (caught.value.code, caught.value.limit) == ("too_many_chunks", MAX_CHUNKS)
+    assert caught.value.actual == 125_000
+
+
+PARTS = st.sampled_from(
+    [
+        *(
+            "One",
+            "two.",
+            "# a",
+            "===",
+            "NAME",
+            "<h1>x</h1>",
+            "Mr.",
+            " ",
+            "  ",
+            "\n",
+            "\n\n",
+            "六。",
+        ),
+        *(
+            "é",
+            "e\u0301",
+            "\u0301",
+            "👩\u200d👧",
+            "\0",
+            "\ufeff",
+            "שלום",
+            "六。",
+            "unbelievabilities",
+        ),
+    ]
+)
+
+
+@given(
+    text=st.lists(PARTS, max_size=30).map("".join),
+    sizes=st.tuples(st.integers(1, 9), st.integers(0, 9)),
+    by_heading=st.booleans(),
+)
+def test_every_token_is_in_one_chunk_and_every_chunk_has_its_characters(
+    minilm: TextTokenizer, text: str, sizes: tuple[int, int], by_heading: bool
+) -> None:
+    least, more = sizes
+    max_tokens = least + more
+    plan: Chunking = SentencePlan(min_tokens=least, max_tokens=max_tokens)
+    if by_heading:
+        plan = HeadingPlan(max_tokens=max_tokens)
+    encoded = minilm.encode_batch([text], with_offsets=True)[0]
+    chunks = chunk_spans(encoded, plan, Source(text, len(text)))
+    bounds = [1, *(chunk.tokens.end for chunk in chunks)]
+    assert [chunk.tokens.start for chunk in chunks] == bounds[:-1]
+    assert bounds[-1] == encoded.num_tokens - 1
+    end = 0
+    for chunk in chunks:
+        assert 1 <= chunk.tokens.end - chunk.tokens.start <= max_tokens
+        assert end <= chunk.characters.start < chunk.characters.end <= len(text)
+        starts, ends = encoded.offsets[slice(*chunk.tokens)].T
+        assert chunk.characters.start <= starts.min()
+        assert ends.max() <= chunk.characters.end
+        end = chunk.characters.end

@@ -1,24 +1,24 @@
-"""The policy, with a clock that the tests turn: examples first, then random arrivals."""
+"""The policy, by example, with a clock that the tests turn."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.scheduler import Job, Scheduler, Unit
+from engine.jobs import Job, Unit
+from engine.observer import Unit as UnitKind
+from engine.scheduler import FIRST_UNIT_S, Scheduler
+from engine.types import Priority
 
 MAX_BATCH_TOKENS = 100
 MAX_BATCH_SEQUENCES = 4
 MAX_QUEUE_TOKENS = 1_000
 MAX_QUEUE_CALLS = 3
-MAX_UNITS_BEFORE_CALL = 5
+MAX_SWEEP_BYTES = 1_000
+LONG_SHARE = 0.25
 
 
 def new_scheduler() -> Scheduler:
@@ -27,7 +27,8 @@ def new_scheduler() -> Scheduler:
         max_batch_sequences=MAX_BATCH_SEQUENCES,
         max_queue_tokens=MAX_QUEUE_TOKENS,
         max_queue_calls=MAX_QUEUE_CALLS,
-        max_units_before_call=MAX_UNITS_BEFORE_CALL,
+        max_sweep_bytes=MAX_SWEEP_BYTES,
+        long_share=LONG_SHARE,
     )
 
 
@@ -44,8 +45,11 @@ class Line:
         tokens: int,
         *,
         model: str = "a",
-        kind: Literal["batch", "diagnosis"] = "batch",
+        kind: UnitKind = "batch",
         timeout_s: float | None = None,
+        priority: Priority = "normal",
+        num_bytes: int = 0,
+        seconds: float = 0.0,
     ) -> Job:
         job = Job(
             model=model,
@@ -55,6 +59,9 @@ class Line:
             enqueued_at=self.now,
             deadline=None if timeout_s is None else self.now + timeout_s,
             kind=kind,
+            priority=priority,
+            num_bytes=num_bytes,
+            seconds=seconds,
         )
         self.scheduler.add(job)
         return job
@@ -62,12 +69,23 @@ class Line:
     def call(self) -> Job:
         return self.add(0, model="", kind="diagnosis")
 
-    def serve(self) -> list[Job]:
+    def sweep(self, *, num_bytes: int = 100, seconds: float = 10.0) -> Job:
+        return self.add(5_000, kind="sweep_tile", num_bytes=num_bytes, seconds=seconds)
+
+    def unit(self, seconds: float = 1.0) -> Unit | None:
+        """The next unit, which takes so long."""
         unit = self.scheduler.next_unit(self.now)
+        if unit is not None:
+            self.now += seconds
+            self.scheduler.finished(unit, seconds)
+        return unit
+
+    def serve(self, seconds: float = 1.0) -> list[Job]:
+        unit = self.unit(seconds)
         return [] if unit is None else list(unit.jobs)
 
-    def serve_all(self) -> list[list[Job]]:
-        return list(iter(self.serve, []))
+    def serve_all(self, seconds: float = 0.1) -> list[list[Job]]:
+        return list(iter(lambda: self.serve(seconds), []))
 
 
 @pytest.fixture
@@ -80,6 +98,9 @@ def line() -> Iterator[Line]:
 def test_nothing_waits(line: Line) -> None:
     assert line.scheduler.next_unit(0.0) is None
     assert line.scheduler.is_empty
+
+
+# Batches
 
 
 def test_a_batch_fills_in_order_up_to_the_token_budget(line: Line) -> None:
@@ -99,22 +120,9 @@ def test_a_batch_holds_a_bounded_number_of_sequences(line: Line) -> None:
     assert line.serve_all() == [jobs[:-1], jobs[-1:]]
 
 
-def test_a_unit_has_one_model_and_the_oldest_job_chooses_it(line: Line) -> None:
+def test_a_unit_has_one_model_and_the_first_job_chooses_it(line: Line) -> None:
     a1, b1, a2, b2 = (line.add(10, model=model) for model in "abab")
     assert line.serve_all() == [[a1, a2], [b1, b2]]
-
-
-def test_jobs_over_the_budget_run_alone_in_turn_with_batches(line: Line) -> None:
-    long = [line.add(500) for _ in range(2)]
-    short = [line.add(60) for _ in range(3)]
-    assert line.serve_all() == [[short[0]], [long[0]], [short[1]], [long[1]], [short[2]]]
-
-
-def test_a_lane_that_was_empty_does_not_owe_a_turn(line: Line) -> None:
-    line.add(500), line.add(501)
-    assert [job.tokens for unit in line.serve_all() for job in unit] == [500, 501]
-    line.add(502), line.add(50)
-    assert [job.tokens for unit in line.serve_all() for job in unit] == [50, 502]
 
 
 def test_departed_jobs_are_passed_over(line: Line) -> None:
@@ -141,6 +149,151 @@ def test_a_model_whose_jobs_all_left_does_not_hide_another(line: Line) -> None:
     assert line.serve() == [alive]
 
 
+def test_a_background_text_lets_others_pass_but_not_for_ever(line: Line) -> None:
+    background = line.add(100, priority="background")
+    line.now = 29.0
+    normal = line.add(100)
+    line.now = 31.0
+    late = line.add(100)
+    assert line.serve_all() == [[normal], [background], [late]]
+
+
+def test_a_deadline_nearer_than_patience_counts(line: Line) -> None:
+    relaxed = line.add(100, priority="background")
+    pressed = line.add(100, priority="background", timeout_s=5.0)
+    assert line.serve_all() == [[pressed], [relaxed]]
+
+
+# Long work
+
+
+def test_short_work_goes_before_long(line: Line) -> None:
+    long, short = line.add(500), line.add(60)
+    assert line.serve_all() == [[short], [long]]
+
+
+def test_long_work_is_owed_its_share_under_constant_load(line: Line) -> None:
+    line.add(500)
+    first_long_at = None
+    for _ in range(5):
+        line.add(100)
+        (job,) = line.serve(FIRST_UNIT_S)
+        if job.tokens == 500:
+            first_long_at = line.now
+    # Three parts of short work earn one of long work.
+    assert first_long_at == pytest.approx(4 * FIRST_UNIT_S)
+
+
+def test_a_long_unit_is_paid_for_before_the_next(line: Line) -> None:
+    tiles: list[Job] = []
+    short = 0
+    sweep = line.sweep()
+    for _ in range(400):
+        line.add(100)
+        (job,) = line.serve(0.3 if sweep in tiles and len(tiles) % 2 else 0.1)
+        tiles += [sweep] if job is sweep else []
+        short += job is not sweep
+    assert len(tiles) > 10
+    assert short > 2 * len(tiles)
+
+
+def test_idle_time_is_not_held_against_long_work(line: Line) -> None:
+    sweep = line.sweep()
+    for _ in range(1_000):
+        assert line.serve(0.1) == [sweep]
+    for _ in range(3):
+        line.add(100)
+        assert line.serve(0.1) != [sweep]
+    line.add(100)
+    assert line.serve(0.1) == [sweep]
+
+
+def test_kinds_of_long_work_share_by_time(line: Line) -> None:
+    sweep = line.sweep()
+    calls = [line.call(), line.call()]
+    served = [line.serve(1.0 if number == 1 else 0.1)[0] for number in range(15)]
+    assert served[:2] == [sweep, calls[0]]
+    assert served[2:11] == [sweep] * 9, "until it has had as much time as the call"
+    assert calls[1] in served[11:13]
+
+
+def test_a_call_runs_when_no_text_waits(line: Line) -> None:
+    calls = [line.call(), line.call()]
+    texts = [line.add(60), line.add(60)]
+    assert line.serve_all() == [[texts[0]], [texts[1]], [calls[0]], [calls[1]]]
+
+
+# Sweeps
+
+
+def test_a_sweep_runs_tile_by_tile_until_it_is_removed(line: Line) -> None:
+    sweep = line.sweep()
+    assert line.scheduler.num_waiting == 1
+    assert [line.serve() for _ in range(3)] == [[sweep]] * 3
+    assert line.scheduler.num_waiting == 0
+    assert line.scheduler.holds(sweep)
+    assert not line.scheduler.is_empty
+    assert line.scheduler.remove(sweep)
+    assert not line.scheduler.remove(sweep)
+    assert line.scheduler.is_empty
+
+
+def test_a_batch_between_two_tiles_preempts(line: Line) -> None:
+    line.sweep()
+    line.add(10)
+    first = line.unit()
+    assert first is not None
+    assert not first.preempts, "the sweep has not begun"
+    line.serve()
+    line.add(10)
+    second = line.unit()
+    assert second is not None
+    assert (second.kind, second.preempts) == ("batch", True)
+
+
+def test_a_shorter_sweep_overtakes_a_longer_one_that_came_little_before(line: Line) -> None:
+    long = line.sweep(seconds=100.0)
+    assert line.serve() == [long]
+    short = line.sweep(seconds=5.0)
+    assert line.serve() == [short]
+    line.now = 98.0
+    late = line.sweep(seconds=5.0)
+    line.scheduler.remove(short)
+    assert line.serve() == [long], "it is due before one that comes so late"
+    line.scheduler.remove(long)
+    assert line.serve() == [late]
+
+
+def test_sweeps_begin_only_within_the_memory_budget_and_in_order(line: Line) -> None:
+    big = line.sweep(num_bytes=600, seconds=3.0)
+    assert line.serve() == [big]
+    second_big = line.sweep(num_bytes=600, seconds=1.0)
+    small = line.sweep(num_bytes=100, seconds=1.5)
+    assert line.serve() == [big], "the next one due does not fit, and nobody begins before it"
+    line.scheduler.remove(big)
+    assert line.serve() == [second_big]
+    line.scheduler.remove(second_big)
+    assert line.serve() == [small]
+
+
+def test_a_sweep_beyond_the_budget_begins_alone(line: Line) -> None:
+    huge = line.sweep(num_bytes=10 * MAX_SWEEP_BYTES)
+    assert line.serve() == [huge]
+
+
+def test_a_sweep_whose_caller_left_holds_its_memory_until_it_is_removed(line: Line) -> None:
+    big = line.sweep(num_bytes=600)
+    line.serve()
+    other = line.sweep(num_bytes=600)
+    big.future.cancel()
+    assert line.serve() == []
+    line.scheduler.remove(big)
+    assert line.serve() == [other]
+
+
+# Admission
+
+
 def test_remove_says_whether_the_job_still_waited(line: Line) -> None:
     gone, served = line.add(500), line.add(10)
     assert line.scheduler.remove(gone)
@@ -151,7 +304,7 @@ def test_remove_says_whether_the_job_still_waited(line: Line) -> None:
 
 
 def test_remove_all_gives_everything_back_in_order(line: Line) -> None:
-    jobs = [line.add(10), line.call(), line.add(500), line.add(10, model="b")]
+    jobs = [line.add(10), line.call(), line.add(500), line.sweep(), line.add(10, model="b")]
     assert line.scheduler.remove_all() == jobs
     assert line.scheduler.is_empty
     assert line.serve() == []
@@ -177,175 +330,8 @@ def test_calls_have_a_limit_of_their_own(line: Line) -> None:
     assert not line.scheduler.can_add_call()
 
 
-def test_a_call_runs_when_no_text_waits(line: Line) -> None:
-    calls = [line.call(), line.call()]
-    texts = [line.add(60), line.add(60)]
-    assert line.serve_all() == [[texts[0]], [texts[1]], [calls[0]], [calls[1]]]
-
-
-def test_a_call_waits_for_a_bounded_number_of_units_under_constant_load(line: Line) -> None:
-    first, second = line.call(), line.call()
-    served: list[Job] = []
-    while not (first in served and second in served):
-        line.add(100), line.add(500)
-        served += line.serve()
-    assert served.index(first) == MAX_UNITS_BEFORE_CALL
-    assert served.index(second) == 2 * MAX_UNITS_BEFORE_CALL + 1
-
-
-def test_units_that_ran_before_a_call_came_do_not_count(line: Line) -> None:
-    for _ in range(10 * MAX_UNITS_BEFORE_CALL):
-        line.add(100)
-        line.serve()
-    call, text = line.call(), line.add(100)
-    assert line.serve_all() == [[text], [call]]
-
-
 def test_a_unit_splits_into_units_of_one_job(line: Line) -> None:
     jobs = (line.add(10), line.add(20))
     unit = Unit(jobs)
     assert (unit.tokens, unit.kind, unit.model) == (30, "batch", "a")
     assert [single.jobs for single in unit.singly()] == [(jobs[0],), (jobs[1],)]
-
-
-TextTokens = st.one_of(st.integers(1, 60), st.integers(90, 110), st.integers(1, 1_500))
-LaneName = Literal["short", "long", "call"]
-
-
-def lane_of(job: Job) -> LaneName:
-    if job.kind != "batch":
-        return "call"
-    return "short" if job.tokens <= MAX_BATCH_TOKENS else "long"
-
-
-class Arrivals(RuleBasedStateMachine):
-    """Random arrivals, departures and turns, against a plain list of who waits."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.line = Line()
-        self.waiting: list[Job] = []
-        self.patience: dict[int, int] = {}  # units that may still go past each waiting job
-        self.last_text_lane: LaneName | None = None
-        self.units_past_call = 0
-
-    def teardown(self) -> None:
-        while any(not job.has_departed(self.line.now) for job in self.waiting):
-            self.serve()
-        for job in list(self.waiting):
-            self.bury(job)
-        assert self.line.scheduler.is_empty
-        self.line.loop.close()
-
-    def live(self, lane: LaneName | None = None) -> list[Job]:
-        now = self.line.now
-        jobs = [job for job in self.waiting if not job.has_departed(now)]
-        return [job for job in jobs if lane in (None, lane_of(job))]
-
-    def join(self, job: Job) -> None:
-        ahead = len([other for other in self.waiting if lane_of(other) == lane_of(job)])
-        self.waiting.append(job)
-        turns = ahead + 1
-        if job.kind == "batch":
-            # A turn of the other lane for each of ours, and now and then a call.
-            units = 2 * turns + 1
-            self.patience[job.number] = units + units // MAX_UNITS_BEFORE_CALL + 1
-        else:
-            self.patience[job.number] = turns * (MAX_UNITS_BEFORE_CALL + 1)
-
-    def bury(self, job: Job) -> None:
-        assert self.line.scheduler.remove(job)
-        self.waiting.remove(job)
-
-    @initialize(model=st.sampled_from("ab"), tokens=TextTokens)
-    def first_text(self, model: str, tokens: int) -> None:
-        assert self.line.scheduler.can_add(tokens)
-        self.join(self.line.add(tokens, model=model))
-
-    @rule(
-        model=st.sampled_from("abc"),
-        tokens=TextTokens,
-        timeout_s=st.none() | st.integers(1, 9).map(float),
-    )
-    def text_arrives(self, model: str, tokens: int, timeout_s: float | None) -> None:
-        if self.line.scheduler.can_add(tokens):
-            self.join(self.line.add(tokens, model=model, timeout_s=timeout_s))
-        else:
-            waiting_tokens = sum(job.tokens for job in self.waiting)
-            assert waiting_tokens + tokens > MAX_QUEUE_TOKENS
-
-    @rule()
-    def call_arrives(self) -> None:
-        if self.line.scheduler.can_add_call():
-            self.join(self.line.call())
-
-    @precondition(lambda self: self.waiting)
-    @rule(data=st.data())
-    def caller_leaves(self, data: st.DataObject) -> None:
-        data.draw(st.sampled_from(self.waiting)).future.cancel()
-
-    @rule(seconds=st.sampled_from([0.5, 3.0]))
-    def time_passes(self, seconds: float) -> None:
-        self.line.now += seconds
-
-    @rule()
-    def departed_are_buried(self) -> None:
-        for job in [job for job in self.waiting if job.has_departed(self.line.now)]:
-            self.bury(job)
-
-    @rule()
-    def serve(self) -> None:
-        unit = self.line.scheduler.next_unit(self.line.now)
-        if unit is None:
-            assert not self.live()
-            return
-        self.check_unit(unit)
-        self.check_turn(lane_of(unit.jobs[0]))
-        for job in unit.jobs:
-            self.waiting.remove(job)  # raises if it was served before, or left
-        self.check_patience()
-
-    def check_unit(self, unit: Unit) -> None:
-        """It is a prefix of its model's live jobs in its lane, and as long as the budget allows."""
-        jobs = list(unit.jobs)
-        in_lane = self.live(lane_of(jobs[0]))
-        same_model = [job for job in in_lane if job.model == unit.model]
-        assert jobs[0] is in_lane[0]
-        assert jobs == same_model[: len(jobs)]
-        assert len(jobs) == 1 or unit.tokens <= MAX_BATCH_TOKENS
-        assert len(jobs) <= MAX_BATCH_SEQUENCES
-        if lane_of(jobs[0]) == "short" and len(jobs) < min(len(same_model), MAX_BATCH_SEQUENCES):
-            assert unit.tokens + same_model[len(jobs)].tokens > MAX_BATCH_TOKENS
-
-    def check_turn(self, lane: LaneName) -> None:
-        if lane == "call":
-            assert self.units_past_call >= MAX_UNITS_BEFORE_CALL or not (
-                self.live("short") or self.live("long")
-            )
-            self.units_past_call = 0
-            return
-        assert self.units_past_call < MAX_UNITS_BEFORE_CALL or not self.live("call")
-        if self.live("short") and self.live("long"):
-            assert lane != self.last_text_lane
-        self.last_text_lane = lane
-        calls_wait = any(lane_of(job) == "call" for job in self.waiting)
-        self.units_past_call = self.units_past_call + 1 if calls_wait else 0
-
-    def check_patience(self) -> None:
-        for job in self.live():
-            self.patience[job.number] -= 1
-            assert self.patience[job.number] >= 0, "starved"
-
-    @invariant()
-    def counts_agree(self) -> None:
-        scheduler = self.line.scheduler
-        texts: list[Any] = [job for job in self.waiting if job.kind == "batch"]
-        assert scheduler.num_waiting == len(texts)
-        assert scheduler.waiting_tokens == sum(job.tokens for job in texts)
-        assert scheduler.num_waiting_calls == len(self.waiting) - len(texts)
-        assert scheduler.num_waiting_calls <= MAX_QUEUE_CALLS
-        assert scheduler.waiting_tokens <= MAX_QUEUE_TOKENS or len(texts) == 1
-
-
-Arrivals.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-TestArrivals = Arrivals.TestCase

@@ -24,6 +24,7 @@ from triton.compiler import ASTSource  # type: ignore[import-untyped]
 from kernels.attention import triton_launch
 from kernels.attention.triton_output import lln_diag_kernel
 from kernels.attention.triton_state import lln_state_kernel, merge_pieces_kernel
+from kernels.attention.triton_tiles import state_tile
 
 HEAD_DIMS = (16, 32, 64, 128, 256)
 CAPABILITIES = (80, 89, 90)
@@ -89,11 +90,11 @@ def compile_build(build: Build) -> dict[str, Any]:
 
 
 def kernel_of(build: Build) -> tuple[Any, dict[str, Any]]:
-    flags = {"weight": build.weight, "bias": build.weight}
+    flags: dict[str, Any] = {"weight": build.weight, "bias": build.weight}
     if build.form == "state":
         return lln_state_kernel, triton_launch.state_constants(build.head_dim, build.dtype, **flags)
     if build.form == "merge":
-        piece = triton_launch.state_tile(build.head_dim, build.dtype, weight=False).piece
+        piece = state_tile(build.head_dim, build.dtype, weight=False).piece
         constants = triton_launch.merge_constants(build.head_dim, piece)
         return merge_pieces_kernel, {"num_stages": 3, **constants}
     block_size = {"one tile a block": 16, "tiles of a block": 512, "Diag alone": 64}

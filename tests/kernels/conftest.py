@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from kernels.attention import triton_tiles
+
 # Without it cuBLAS refuses to work under deterministic algorithms, which poisoned_memory asks for.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
@@ -19,3 +21,15 @@ def poisoned_memory() -> Iterator[None]:
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sequences of a few tiles have several pieces, which an interpreter can do in time."""
+    monkeypatch.setattr(triton_tiles, "piece_tokens", lambda _: 64)
+
+
+@pytest.fixture
+def two_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short sequences take the way of long ones."""
+    monkeypatch.setattr(triton_tiles, "SHORT_TOKENS", -1)

@@ -47,7 +47,7 @@ def test_many_batches_of_blocks() -> None:
 
 
 def test_gradients() -> None:
-    q, k, v = (x.double().requires_grad_() for x in random_qkv(21))
+    q, k, v = (x[:, :1, :16].double().requires_grad_() for x in random_qkv(9))
     assert torch.autograd.gradcheck(
         lambda q, k, v: sliding_window_attention(q, k, v, half_window=3), (q, k, v)
     )

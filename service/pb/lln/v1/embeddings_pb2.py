@@ -24,17 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"service/pb/lln/v1/embeddings.proto\x12\x06lln.v1\"q\n\x0c\x45mbedRequest\x12\x12\n\x05model\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x1c\n\x05input\x18\x02 \x03(\x0b\x32\r.lln.v1.Input\x12%\n\x07options\x18\x03 \x01(\x0b\x32\x14.lln.v1.EmbedOptionsB\x08\n\x06_model\"E\n\rEmbedResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12%\n\nembeddings\x18\x02 \x03(\x0b\x32\x11.lln.v1.Embedding\"\x83\x01\n\x12\x45mbedStreamRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x12\n\x05model\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x1c\n\x05input\x18\x03 \x01(\x0b\x32\r.lln.v1.Input\x12%\n\x07options\x18\x04 \x01(\x0b\x32\x14.lln.v1.EmbedOptionsB\x08\n\x06_model\"t\n\x13\x45mbedStreamResponse\x12\n\n\x02id\x18\x01 \x01(\t\x12&\n\tembedding\x18\x02 \x01(\x0b\x32\x11.lln.v1.EmbeddingH\x00\x12\x1e\n\x05\x65rror\x18\x03 \x01(\x0b\x32\r.lln.v1.ErrorH\x00\x42\t\n\x07outcome\"F\n\x05Input\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12%\n\ttoken_ids\x18\x02 \x01(\x0b\x32\x10.lln.v1.TokenIdsH\x00\x42\x06\n\x04\x66orm\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x03\"\xd0\x01\n\x0c\x45mbedOptions\x12\x18\n\x0bprompt_name\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x17\n\ndimensions\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x16\n\tnormalize\x18\x03 \x01(\x08H\x02\x88\x01\x01\x12\"\n\x08truncate\x18\x04 \x01(\x0e\x32\x10.lln.v1.Truncate\x12$\n\x06\x66ormat\x18\x05 \x01(\x0e\x32\x14.lln.v1.VectorFormatB\x0e\n\x0c_prompt_nameB\r\n\x0b_dimensionsB\x0c\n\n_normalize\"S\n\tEmbedding\x12\x1e\n\x06vector\x18\x01 \x01(\x0b\x32\x0e.lln.v1.Vector\x12&\n\naccounting\x18\x02 \x01(\x0b\x32\x12.lln.v1.Accounting\"[\n\x06Vector\x12$\n\x06\x66ormat\x18\x01 \x01(\x0e\x32\x14.lln.v1.VectorFormat\x12\r\n\x05shape\x18\x02 \x03(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0e\n\x06scales\x18\x04 \x03(\x02\"\x81\x01\n\nAccounting\x12\x0e\n\x06tokens\x18\x01 \x01(\x04\x12\x17\n\x0ftokens_embedded\x18\x02 \x01(\x04\x12&\n\x07\x64ropped\x18\x03 \x01(\x0b\x32\x15.lln.v1.CharacterSpan\x12\x0f\n\x07queue_s\x18\x04 \x01(\x01\x12\x11\n\tcompute_s\x18\x05 \x01(\x01\"+\n\rCharacterSpan\x12\r\n\x05start\x18\x01 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x04\"\xc0\x01\n\x05\x45rror\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x12\n\x05param\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x12\n\x05limit\x18\x05 \x01(\tH\x01\x88\x01\x01\x12\x13\n\x06\x61\x63tual\x18\x06 \x01(\tH\x02\x88\x01\x01\x12\x1a\n\rretry_after_s\x18\x07 \x01(\x01H\x03\x88\x01\x01\x42\x08\n\x06_paramB\x08\n\x06_limitB\t\n\x07_actualB\x10\n\x0e_retry_after_s*^\n\x08Truncate\x12\x18\n\x14TRUNCATE_UNSPECIFIED\x10\x00\x12\x12\n\x0eTRUNCATE_ERROR\x10\x01\x12\x12\n\x0eTRUNCATE_START\x10\x02\x12\x10\n\x0cTRUNCATE_END\x10\x03*{\n\x0cVectorFormat\x12\x1d\n\x19VECTOR_FORMAT_UNSPECIFIED\x10\x00\x12\x19\n\x15VECTOR_FORMAT_FLOAT32\x10\x01\x12\x19\n\x15VECTOR_FORMAT_FLOAT16\x10\x02\x12\x16\n\x12VECTOR_FORMAT_INT8\x10\x03\x32\x8e\x01\n\nEmbeddings\x12\x34\n\x05\x45mbed\x12\x14.lln.v1.EmbedRequest\x1a\x15.lln.v1.EmbedResponse\x12J\n\x0b\x45mbedStream\x12\x1a.lln.v1.EmbedStreamRequest\x1a\x1b.lln.v1.EmbedStreamResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"service/pb/lln/v1/embeddings.proto\x12\x06lln.v1\"q\n\x0c\x45mbedRequest\x12\x12\n\x05model\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x1c\n\x05input\x18\x02 \x03(\x0b\x32\r.lln.v1.Input\x12%\n\x07options\x18\x03 \x01(\x0b\x32\x14.lln.v1.EmbedOptionsB\x08\n\x06_model\"E\n\rEmbedResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12%\n\nembeddings\x18\x02 \x03(\x0b\x32\x11.lln.v1.Embedding\"\x83\x01\n\x12\x45mbedStreamRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x12\n\x05model\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x1c\n\x05input\x18\x03 \x01(\x0b\x32\r.lln.v1.Input\x12%\n\x07options\x18\x04 \x01(\x0b\x32\x14.lln.v1.EmbedOptionsB\x08\n\x06_model\"t\n\x13\x45mbedStreamResponse\x12\n\n\x02id\x18\x01 \x01(\t\x12&\n\tembedding\x18\x02 \x01(\x0b\x32\x11.lln.v1.EmbeddingH\x00\x12\x1e\n\x05\x65rror\x18\x03 \x01(\x0b\x32\r.lln.v1.ErrorH\x00\x42\t\n\x07outcome\"K\n\x14\x45mbedDocumentRequest\x12%\n\x04open\x18\x01 \x01(\x0b\x32\x17.lln.v1.DocumentOptions\x12\x0c\n\x04text\x18\x02 \x01(\x0c\"z\n\x0f\x44ocumentOptions\x12\x12\n\x05model\x18\x01 \x01(\tH\x00\x88\x01\x01\x12%\n\x07options\x18\x02 \x01(\x0b\x32\x14.lln.v1.EmbedOptions\x12\"\n\x08\x63hunking\x18\x03 \x01(\x0b\x32\x10.lln.v1.ChunkingB\x08\n\x06_model\"\xb5\x01\n\x08\x43hunking\x12$\n\x05\x66ixed\x18\x01 \x01(\x0b\x32\x13.lln.v1.FixedChunksH\x00\x12+\n\tsentences\x18\x02 \x01(\x0b\x32\x16.lln.v1.SentenceChunksH\x00\x12)\n\x08headings\x18\x03 \x01(\x0b\x32\x15.lln.v1.HeadingChunksH\x00\x12#\n\x05spans\x18\x04 \x01(\x0b\x32\x12.lln.v1.SpanChunksH\x00\x42\x06\n\x04plan\"O\n\x0b\x46ixedChunks\x12\x13\n\x06tokens\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x14\n\x07overlap\x18\x02 \x01(\x05H\x01\x88\x01\x01\x42\t\n\x07_tokensB\n\n\x08_overlap\"`\n\x0eSentenceChunks\x12\x17\n\nmin_tokens\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x17\n\nmax_tokens\x18\x02 \x01(\x05H\x01\x88\x01\x01\x42\r\n\x0b_min_tokensB\r\n\x0b_max_tokens\"W\n\rHeadingChunks\x12\x17\n\nmax_tokens\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x13\n\x06\x66ormat\x18\x02 \x01(\tH\x01\x88\x01\x01\x42\r\n\x0b_max_tokensB\t\n\x07_format\"2\n\nSpanChunks\x12$\n\x05spans\x18\x01 \x03(\x0b\x32\x15.lln.v1.CharacterSpan\"\xc8\x01\n\rDocumentEvent\x12,\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x18.lln.v1.DocumentAcceptedH\x00\x12,\n\x08progress\x18\x02 \x01(\x0b\x32\x18.lln.v1.DocumentProgressH\x00\x12(\n\x06\x63hunks\x18\x03 \x01(\x0b\x32\x16.lln.v1.DocumentChunksH\x00\x12(\n\x06result\x18\x04 \x01(\x0b\x32\x16.lln.v1.DocumentResultH\x00\x42\x07\n\x05\x65vent\"1\n\x10\x44ocumentAccepted\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x01(\x04\"i\n\x10\x44ocumentProgress\x12\x13\n\x0btokens_done\x18\x01 \x01(\x04\x12\x14\n\x0ctokens_total\x18\x02 \x01(\x04\x12\x19\n\x0cseconds_left\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\x0f\n\r_seconds_left\"/\n\x0e\x44ocumentChunks\x12\x1d\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\r.lln.v1.Chunk\"\x96\x01\n\x05\x43hunk\x12\r\n\x05index\x18\x01 \x01(\r\x12!\n\x06tokens\x18\x02 \x01(\x0b\x32\x11.lln.v1.TokenSpan\x12)\n\ncharacters\x18\x03 \x01(\x0b\x32\x15.lln.v1.CharacterSpan\x12\x10\n\x08headings\x18\x04 \x03(\t\x12\x1e\n\x06vector\x18\x05 \x01(\x0b\x32\x0e.lln.v1.Vector\"{\n\x0e\x44ocumentResult\x12\r\n\x05model\x18\x01 \x01(\t\x12\x1e\n\x06vector\x18\x02 \x01(\x0b\x32\x0e.lln.v1.Vector\x12\x12\n\nnum_chunks\x18\x03 \x01(\r\x12&\n\naccounting\x18\x04 \x01(\x0b\x32\x12.lln.v1.Accounting\"\'\n\tTokenSpan\x12\r\n\x05start\x18\x01 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x04\"F\n\x05Input\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12%\n\ttoken_ids\x18\x02 \x01(\x0b\x32\x10.lln.v1.TokenIdsH\x00\x42\x06\n\x04\x66orm\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x03\"\xd0\x01\n\x0c\x45mbedOptions\x12\x18\n\x0bprompt_name\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x17\n\ndimensions\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x16\n\tnormalize\x18\x03 \x01(\x08H\x02\x88\x01\x01\x12\"\n\x08truncate\x18\x04 \x01(\x0e\x32\x10.lln.v1.Truncate\x12$\n\x06\x66ormat\x18\x05 \x01(\x0e\x32\x14.lln.v1.VectorFormatB\x0e\n\x0c_prompt_nameB\r\n\x0b_dimensionsB\x0c\n\n_normalize\"S\n\tEmbedding\x12\x1e\n\x06vector\x18\x01 \x01(\x0b\x32\x0e.lln.v1.Vector\x12&\n\naccounting\x18\x02 \x01(\x0b\x32\x12.lln.v1.Accounting\"[\n\x06Vector\x12$\n\x06\x66ormat\x18\x01 \x01(\x0e\x32\x14.lln.v1.VectorFormat\x12\r\n\x05shape\x18\x02 \x03(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0e\n\x06scales\x18\x04 \x03(\x02\"\x81\x01\n\nAccounting\x12\x0e\n\x06tokens\x18\x01 \x01(\x04\x12\x17\n\x0ftokens_embedded\x18\x02 \x01(\x04\x12&\n\x07\x64ropped\x18\x03 \x01(\x0b\x32\x15.lln.v1.CharacterSpan\x12\x0f\n\x07queue_s\x18\x04 \x01(\x01\x12\x11\n\tcompute_s\x18\x05 \x01(\x01\"+\n\rCharacterSpan\x12\r\n\x05start\x18\x01 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x04\"\xc0\x01\n\x05\x45rror\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x12\n\x05param\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x12\n\x05limit\x18\x05 \x01(\tH\x01\x88\x01\x01\x12\x13\n\x06\x61\x63tual\x18\x06 \x01(\tH\x02\x88\x01\x01\x12\x1a\n\rretry_after_s\x18\x07 \x01(\x01H\x03\x88\x01\x01\x42\x08\n\x06_paramB\x08\n\x06_limitB\t\n\x07_actualB\x10\n\x0e_retry_after_s*^\n\x08Truncate\x12\x18\n\x14TRUNCATE_UNSPECIFIED\x10\x00\x12\x12\n\x0eTRUNCATE_ERROR\x10\x01\x12\x12\n\x0eTRUNCATE_START\x10\x02\x12\x10\n\x0cTRUNCATE_END\x10\x03*{\n\x0cVectorFormat\x12\x1d\n\x19VECTOR_FORMAT_UNSPECIFIED\x10\x00\x12\x19\n\x15VECTOR_FORMAT_FLOAT32\x10\x01\x12\x19\n\x15VECTOR_FORMAT_FLOAT16\x10\x02\x12\x16\n\x12VECTOR_FORMAT_INT8\x10\x03\x32\xd8\x01\n\nEmbeddings\x12\x34\n\x05\x45mbed\x12\x14.lln.v1.EmbedRequest\x1a\x15.lln.v1.EmbedResponse\x12J\n\x0b\x45mbedStream\x12\x1a.lln.v1.EmbedStreamRequest\x1a\x1b.lln.v1.EmbedStreamResponse(\x01\x30\x01\x12H\n\rEmbedDocument\x12\x1c.lln.v1.EmbedDocumentRequest\x1a\x15.lln.v1.DocumentEvent(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'service.pb.lln.v1.embeddings_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TRUNCATE']._serialized_start=1342
-  _globals['_TRUNCATE']._serialized_end=1436
-  _globals['_VECTORFORMAT']._serialized_start=1438
-  _globals['_VECTORFORMAT']._serialized_end=1561
+  _globals['_TRUNCATE']._serialized_start=2776
+  _globals['_TRUNCATE']._serialized_end=2870
+  _globals['_VECTORFORMAT']._serialized_start=2872
+  _globals['_VECTORFORMAT']._serialized_end=2995
   _globals['_EMBEDREQUEST']._serialized_start=46
   _globals['_EMBEDREQUEST']._serialized_end=159
   _globals['_EMBEDRESPONSE']._serialized_start=161
@@ -43,22 +43,50 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EMBEDSTREAMREQUEST']._serialized_end=364
   _globals['_EMBEDSTREAMRESPONSE']._serialized_start=366
   _globals['_EMBEDSTREAMRESPONSE']._serialized_end=482
-  _globals['_INPUT']._serialized_start=484
-  _globals['_INPUT']._serialized_end=554
-  _globals['_TOKENIDS']._serialized_start=556
-  _globals['_TOKENIDS']._serialized_end=579
-  _globals['_EMBEDOPTIONS']._serialized_start=582
-  _globals['_EMBEDOPTIONS']._serialized_end=790
-  _globals['_EMBEDDING']._serialized_start=792
-  _globals['_EMBEDDING']._serialized_end=875
-  _globals['_VECTOR']._serialized_start=877
-  _globals['_VECTOR']._serialized_end=968
-  _globals['_ACCOUNTING']._serialized_start=971
-  _globals['_ACCOUNTING']._serialized_end=1100
-  _globals['_CHARACTERSPAN']._serialized_start=1102
-  _globals['_CHARACTERSPAN']._serialized_end=1145
-  _globals['_ERROR']._serialized_start=1148
-  _globals['_ERROR']._serialized_end=1340
-  _globals['_EMBEDDINGS']._serialized_start=1564
-  _globals['_EMBEDDINGS']._serialized_end=1706
+  _globals['_EMBEDDOCUMENTREQUEST']._serialized_start=484
+  _globals['_EMBEDDOCUMENTREQUEST']._serialized_end=559
+  _globals['_DOCUMENTOPTIONS']._serialized_start=561
+  _globals['_DOCUMENTOPTIONS']._serialized_end=683
+  _globals['_CHUNKING']._serialized_start=686
+  _globals['_CHUNKING']._serialized_end=867
+  _globals['_FIXEDCHUNKS']._serialized_start=869
+  _globals['_FIXEDCHUNKS']._serialized_end=948
+  _globals['_SENTENCECHUNKS']._serialized_start=950
+  _globals['_SENTENCECHUNKS']._serialized_end=1046
+  _globals['_HEADINGCHUNKS']._serialized_start=1048
+  _globals['_HEADINGCHUNKS']._serialized_end=1135
+  _globals['_SPANCHUNKS']._serialized_start=1137
+  _globals['_SPANCHUNKS']._serialized_end=1187
+  _globals['_DOCUMENTEVENT']._serialized_start=1190
+  _globals['_DOCUMENTEVENT']._serialized_end=1390
+  _globals['_DOCUMENTACCEPTED']._serialized_start=1392
+  _globals['_DOCUMENTACCEPTED']._serialized_end=1441
+  _globals['_DOCUMENTPROGRESS']._serialized_start=1443
+  _globals['_DOCUMENTPROGRESS']._serialized_end=1548
+  _globals['_DOCUMENTCHUNKS']._serialized_start=1550
+  _globals['_DOCUMENTCHUNKS']._serialized_end=1597
+  _globals['_CHUNK']._serialized_start=1600
+  _globals['_CHUNK']._serialized_end=1750
+  _globals['_DOCUMENTRESULT']._serialized_start=1752
+  _globals['_DOCUMENTRESULT']._serialized_end=1875
+  _globals['_TOKENSPAN']._serialized_start=1877
+  _globals['_TOKENSPAN']._serialized_end=1916
+  _globals['_INPUT']._serialized_start=1918
+  _globals['_INPUT']._serialized_end=1988
+  _globals['_TOKENIDS']._serialized_start=1990
+  _globals['_TOKENIDS']._serialized_end=2013
+  _globals['_EMBEDOPTIONS']._serialized_start=2016
+  _globals['_EMBEDOPTIONS']._serialized_end=2224
+  _globals['_EMBEDDING']._serialized_start=2226
+  _globals['_EMBEDDING']._serialized_end=2309
+  _globals['_VECTOR']._serialized_start=2311
+  _globals['_VECTOR']._serialized_end=2402
+  _globals['_ACCOUNTING']._serialized_start=2405
+  _globals['_ACCOUNTING']._serialized_end=2534
+  _globals['_CHARACTERSPAN']._serialized_start=2536
+  _globals['_CHARACTERSPAN']._serialized_end=2579
+  _globals['_ERROR']._serialized_start=2582
+  _globals['_ERROR']._serialized_end=2774
+  _globals['_EMBEDDINGS']._serialized_start=2998
+  _globals['_EMBEDDINGS']._serialized_end=3214
 # @@protoc_insertion_point(module_scope)

@@ -69,6 +69,136 @@ class EmbedStreamResponse(_message.Message):
     error: Error
     def __init__(self, id: _Optional[str] = ..., embedding: _Optional[_Union[Embedding, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
 
+class EmbedDocumentRequest(_message.Message):
+    __slots__ = ("open", "text")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    open: DocumentOptions
+    text: bytes
+    def __init__(self, open: _Optional[_Union[DocumentOptions, _Mapping]] = ..., text: _Optional[bytes] = ...) -> None: ...
+
+class DocumentOptions(_message.Message):
+    __slots__ = ("model", "options", "chunking")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    CHUNKING_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    options: EmbedOptions
+    chunking: Chunking
+    def __init__(self, model: _Optional[str] = ..., options: _Optional[_Union[EmbedOptions, _Mapping]] = ..., chunking: _Optional[_Union[Chunking, _Mapping]] = ...) -> None: ...
+
+class Chunking(_message.Message):
+    __slots__ = ("fixed", "sentences", "headings", "spans")
+    FIXED_FIELD_NUMBER: _ClassVar[int]
+    SENTENCES_FIELD_NUMBER: _ClassVar[int]
+    HEADINGS_FIELD_NUMBER: _ClassVar[int]
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    fixed: FixedChunks
+    sentences: SentenceChunks
+    headings: HeadingChunks
+    spans: SpanChunks
+    def __init__(self, fixed: _Optional[_Union[FixedChunks, _Mapping]] = ..., sentences: _Optional[_Union[SentenceChunks, _Mapping]] = ..., headings: _Optional[_Union[HeadingChunks, _Mapping]] = ..., spans: _Optional[_Union[SpanChunks, _Mapping]] = ...) -> None: ...
+
+class FixedChunks(_message.Message):
+    __slots__ = ("tokens", "overlap")
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    OVERLAP_FIELD_NUMBER: _ClassVar[int]
+    tokens: int
+    overlap: int
+    def __init__(self, tokens: _Optional[int] = ..., overlap: _Optional[int] = ...) -> None: ...
+
+class SentenceChunks(_message.Message):
+    __slots__ = ("min_tokens", "max_tokens")
+    MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    min_tokens: int
+    max_tokens: int
+    def __init__(self, min_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ...) -> None: ...
+
+class HeadingChunks(_message.Message):
+    __slots__ = ("max_tokens", "format")
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    max_tokens: int
+    format: str
+    def __init__(self, max_tokens: _Optional[int] = ..., format: _Optional[str] = ...) -> None: ...
+
+class SpanChunks(_message.Message):
+    __slots__ = ("spans",)
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    spans: _containers.RepeatedCompositeFieldContainer[CharacterSpan]
+    def __init__(self, spans: _Optional[_Iterable[_Union[CharacterSpan, _Mapping]]] = ...) -> None: ...
+
+class DocumentEvent(_message.Message):
+    __slots__ = ("accepted", "progress", "chunks", "result")
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    accepted: DocumentAccepted
+    progress: DocumentProgress
+    chunks: DocumentChunks
+    result: DocumentResult
+    def __init__(self, accepted: _Optional[_Union[DocumentAccepted, _Mapping]] = ..., progress: _Optional[_Union[DocumentProgress, _Mapping]] = ..., chunks: _Optional[_Union[DocumentChunks, _Mapping]] = ..., result: _Optional[_Union[DocumentResult, _Mapping]] = ...) -> None: ...
+
+class DocumentAccepted(_message.Message):
+    __slots__ = ("model", "tokens")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    tokens: int
+    def __init__(self, model: _Optional[str] = ..., tokens: _Optional[int] = ...) -> None: ...
+
+class DocumentProgress(_message.Message):
+    __slots__ = ("tokens_done", "tokens_total", "seconds_left")
+    TOKENS_DONE_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    tokens_done: int
+    tokens_total: int
+    seconds_left: float
+    def __init__(self, tokens_done: _Optional[int] = ..., tokens_total: _Optional[int] = ..., seconds_left: _Optional[float] = ...) -> None: ...
+
+class DocumentChunks(_message.Message):
+    __slots__ = ("chunks",)
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    chunks: _containers.RepeatedCompositeFieldContainer[Chunk]
+    def __init__(self, chunks: _Optional[_Iterable[_Union[Chunk, _Mapping]]] = ...) -> None: ...
+
+class Chunk(_message.Message):
+    __slots__ = ("index", "tokens", "characters", "headings", "vector")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CHARACTERS_FIELD_NUMBER: _ClassVar[int]
+    HEADINGS_FIELD_NUMBER: _ClassVar[int]
+    VECTOR_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    tokens: TokenSpan
+    characters: CharacterSpan
+    headings: _containers.RepeatedScalarFieldContainer[str]
+    vector: Vector
+    def __init__(self, index: _Optional[int] = ..., tokens: _Optional[_Union[TokenSpan, _Mapping]] = ..., characters: _Optional[_Union[CharacterSpan, _Mapping]] = ..., headings: _Optional[_Iterable[str]] = ..., vector: _Optional[_Union[Vector, _Mapping]] = ...) -> None: ...
+
+class DocumentResult(_message.Message):
+    __slots__ = ("model", "vector", "num_chunks", "accounting")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VECTOR_FIELD_NUMBER: _ClassVar[int]
+    NUM_CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    ACCOUNTING_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    vector: Vector
+    num_chunks: int
+    accounting: Accounting
+    def __init__(self, model: _Optional[str] = ..., vector: _Optional[_Union[Vector, _Mapping]] = ..., num_chunks: _Optional[int] = ..., accounting: _Optional[_Union[Accounting, _Mapping]] = ...) -> None: ...
+
+class TokenSpan(_message.Message):
+    __slots__ = ("start", "end")
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    end: int
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
 class Input(_message.Message):
     __slots__ = ("text", "token_ids")
     TEXT_FIELD_NUMBER: _ClassVar[int]

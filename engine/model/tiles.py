@@ -1,0 +1,230 @@
+"""One long sequence through the encoder, tile by tile, so that it can pause after any of them.
+
+A layer needs of the whole sequence only LLN's state and the sinks (and where attention has a
+window, the rows just beyond the tile). So a visit to a tile takes it through one layer, and adds
+its keys and values to the next layer's state at once. What lives on between visits is one row of
+hidden states a token, updated in place, and, where there is room, the projections made for the
+next layer's state, which its own visit then need not make again.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, Self, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.model.attention import SoftmaxAttention, Tile, TiledAttention
+from engine.model.encoder import CPU_TILE_ROWS, Encoder
+from engine.types import Span
+from kernels.attention import LLNState, TileSinks, merge_states
+
+GPU_TILE_ROWS = 65_536
+"""Enough to keep a large GPU busy; some milliseconds."""
+
+
+class Visit(NamedTuple):
+    """What one step did: these rows left this layer with these states."""
+
+    layer: int  # -1 for the embedding that comes before the first layer
+    rows: Span
+    states: Tensor  # [n, W]
+
+
+class Projections(NamedTuple):
+    """Queries, keys and values of some rows of one layer."""
+
+    q: Tensor  # [n, H, D]
+    k: Tensor
+    v: Tensor
+
+    def rows(self, start: int, end: int) -> Self:
+        return type(self)(*(part[start:end] for part in self))
+
+    def copied(self) -> Projections:
+        return Projections(*(part.clone() for part in self))
+
+    def with_rows_after(self, *others: Projections) -> Projections:
+        return Projections(*(torch.cat(parts) for parts in zip(self, *others, strict=True)))
+
+
+class SequenceSinks(NamedTuple):
+    """One layer's projections of the sinks."""
+
+    first: Projections  # at the sequence's start
+    last: Projections  # and at its end
+
+
+class TiledPass:
+    """The encoder over one sequence, a visit at a time. A visit that raises has changed nothing."""
+
+    def __init__(self, encoder: Encoder, ids: NDArray[np.int32], *, keep_projections: bool) -> None:
+        assert can_tile(encoder), "softmax has to see the whole sequence at once"
+        assert len(ids) > 0, "there is nothing to read"
+        self.tile_rows = tile_rows(encoder)
+        self._encoder = encoder
+        self._attention = cast(tuple[TiledAttention, ...], encoder.attention)
+        self._ids = ids
+        weights = encoder.weights
+        like = weights.words
+        self._states = like.new_empty(len(ids), weights.width)
+        self._projections: Projections | None = None
+        if keep_projections:
+            shape = (3, len(ids), weights.num_heads, weights.head_dim)
+            self._projections = Projections(*like.new_empty(shape))
+        self._layer = -1
+        self._next_row = 0
+        self._state: LLNState | None = None  # the layer's own, finished
+        self._sinks_of_layer: SequenceSinks | None = None  # read when its first tile comes
+        self._tail: Projections | None = None  # what a window reaches of the tiles before
+        self._next_state: LLNState | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self._layer == len(self._attention)
+
+    @property
+    def states(self) -> Tensor:
+        """The hidden states [T, W] as far as they are computed."""
+        return self._states
+
+    @torch.inference_mode()
+    def visit(self) -> Visit:
+        """Take the next tile through its layer."""
+        layer, rows = self._layer, self._next_tile()
+        if layer < 0:
+            states, tail = self._embedded(rows), None
+        else:
+            states, tail = self._through_layer(rows)
+        projections, next_state = None, None
+        if layer + 1 < len(self._attention):
+            projections = self._project(layer + 1, states, rows)
+            next_state = self._with_tile(layer + 1, projections)
+        # All that could run out of memory has run: from here on the visit takes effect.
+        self._states[rows.start : rows.end] = states
+        if projections is not None and self._projections is not None:
+            for kept, made in zip(self._projections, projections, strict=True):
+                kept[rows.start : rows.end] = made
+        self._next_state, self._tail, self._next_row = next_state, tail, rows.end
+        if rows.end == len(self._ids):
+            self._layer, self._next_row = layer + 1, 0
+            self._state, self._next_state = next_state, None
+            self._sinks_of_layer = self._tail = None
+        return Visit(layer, rows, states)
+
+    def shrink(self) -> bool:
+        """Halve the tiles from here on; False if they cannot be smaller."""
+        block = _block_size(self._encoder)
+        smaller = max(block, self.tile_rows // 2 // block * block, _fewest_rows(self._encoder))
+        if smaller >= self.tile_rows:
+            return False
+        self.tile_rows = smaller
+        return True
+
+    def _next_tile(self) -> Span:
+        """A short remainder goes with the tile before it, so that no tile ends among the sinks."""
+        start, length = self._next_row, len(self._ids)
+        end = start + self.tile_rows
+        most_sinks = max(attention.num_sinks[1] for attention in self._attention)
+        return Span(start, length if length - end <= most_sinks else end)
+
+    def _embedded(self, rows: Span) -> Tensor:
+        ids = torch.from_numpy(self._ids[rows.start : rows.end].astype(np.int64))
+        positions = self._positions(rows)
+        return self._encoder.embed(ids.to(self._encoder.device), positions, len(self._ids))
+
+    def _positions(self, rows: Span) -> Tensor:
+        return torch.arange(rows.start, rows.end, device=self._encoder.device)
+
+    def _project(self, layer: int, states: Tensor, rows: Span) -> Projections:
+        made = self._encoder.layers[layer].project(states, self._positions(rows))
+        return Projections(*made)
+
+    def _through_layer(self, rows: Span) -> tuple[Tensor, Projections | None]:
+        """The layer's states, and what the next tile's window reaches of this one."""
+        attention = self._attention[self._layer]
+        own = self._own(rows)
+        seen, before, tail = own, 0, None
+        if attention.reach:
+            seen, before = self._with_surroundings(own, rows, attention.reach)
+            upto = seen.rows(0, before + len(own.q))
+            tail = upto.rows(max(len(upto.q) - attention.reach, 0), len(upto.q))
+        tile = Tile(
+            q=own.q,
+            k=seen.k,
+            v=seen.v,
+            before=before,
+            state=self._state,
+            sinks=self._sinks(rows),
+        )
+        attended = attention.attend_tile(tile).flatten(1)
+        states = self._states[rows.start : rows.end]
+        return self._encoder.layers[self._layer].finish(attended, states), tail
+
+    def _read_sinks(self) -> SequenceSinks:
+        """Copies, since the rows they come from change while the others are visited."""
+        first, last = self._attention[self._layer].num_sinks
+        length = len(self._ids)
+        first = min(first, length)
+        ends = Span(0, first), Span(max(length - last, first), length)
+        return SequenceSinks(*(self._own(rows).copied() for rows in ends))
+
+    def _own(self, rows: Span) -> Projections:
+        """Projections of rows that this layer has not changed yet."""
+        if self._projections is None:
+            return self._project(self._layer, self._states[rows.start : rows.end], rows)
+        return self._projections.rows(rows.start, rows.end)
+
+    def _with_surroundings(
+        self, own: Projections, rows: Span, reach: int
+    ) -> tuple[Projections, int]:
+        after = self._own(Span(rows.end, min(rows.end + reach, len(self._ids))))
+        if self._tail is None:
+            return own.with_rows_after(after), 0
+        return self._tail.with_rows_after(own, after), len(self._tail.q)
+
+    def _sinks(self, rows: Span) -> TileSinks:
+        """Those outside the tile as they are, those inside by number."""
+        whole = self._sinks_of_layer = self._sinks_of_layer or self._read_sinks()
+        num_first, num_last = len(whole.first.q), len(whole.last.q)
+        holds_first, holds_last = rows.start == 0, rows.end == len(self._ids)
+        outside = whole.first.rows(0, 0 if holds_first else num_first).with_rows_after(
+            whole.last.rows(0, 0 if holds_last else num_last)
+        )
+        inside = (num_first if holds_first else 0, num_last if holds_last else 0)
+        return TileSinks(inside, outside.k, outside.v)
+
+    def _with_tile(self, layer: int, projections: Projections) -> LLNState | None:
+        gained = self._attention[layer].state_of(projections.k, projections.v, len(self._ids))
+        if gained is None or self._next_row == 0:
+            return gained
+        assert self._next_state is not None, "every tile before gave a state"
+        return merge_states(self._next_state, gained)
+
+
+def can_tile(encoder: Encoder) -> bool:
+    return not any(isinstance(one, SoftmaxAttention) for one in encoder.attention)
+
+
+def tile_rows(encoder: Encoder) -> int:
+    """Whole blocks, so that none lies in two tiles."""
+    wanted = CPU_TILE_ROWS if encoder.device.type == "cpu" else GPU_TILE_ROWS
+    block = _block_size(encoder)
+    return max(block, wanted // block * block, _fewest_rows(encoder))
+
+
+def _block_size(encoder: Encoder) -> int:
+    attention = cast(tuple[TiledAttention, ...], encoder.attention)
+    # A single row would do where there are no blocks, but no tile need be that small.
+    return math.lcm(16, *(one.block_size for one in attention))
+
+
+def _fewest_rows(encoder: Encoder) -> int:
+    """Whole blocks that hold all sinks of one end."""
+    block = _block_size(encoder)
+    attention = cast(tuple[TiledAttention, ...], encoder.attention)
+    sinks = max(max(one.num_sinks) for one in attention)
+    return -(-sinks // block) * block

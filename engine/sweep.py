@@ -1,0 +1,127 @@
+"""One long text on the device: a step at a time, with vectors that come as they become final."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TypeAlias
+
+import torch
+
+from engine.model.embedding_model import EmbeddingModel
+from engine.model.pooling import SpanPools
+from engine.model.tiles import TiledPass, Visit
+from engine.prepare import Prepared
+from engine.types import Progress, Vector
+
+
+@dataclass(frozen=True)
+class PooledSpans:
+    """Vectors of the text's next spans, the whole text (its first one) aside."""
+
+    first: int
+    vectors: Vector  # [n, dim]
+
+
+SweepEvent: TypeAlias = Progress | PooledSpans
+
+
+class Sweep:
+    """A text's way through the model. `result` is set when `step` has run often enough."""
+
+    def __init__(self, model: EmbeddingModel, text: Prepared) -> None:
+        encoder = model.encoder
+        self._pass = TiledPass(encoder, text.ids, keep_projections=True)
+        self._num_tokens = len(text.ids)
+        self._num_layers = len(encoder.weights.layers)
+        self._work = LayerWork.of(model)
+        self._work_done = 0.0
+        self._began_at: float | None = None
+        self._pools: SpanPools | None = None
+        if model.checkpoint.pooling != "none":
+            # The whole text comes last: it is final only when everything is.
+            spans = [*text.spans[1:], text.spans[0]]
+            self._pools = SpanPools(
+                spans,
+                model.checkpoint.pooling,
+                width=encoder.weights.width,
+                device=encoder.device,
+            )
+        self._num_told = 0
+        self._num_chunks = len(text.spans) - 1
+        self.result: Vector | None = None
+
+    @torch.inference_mode()
+    def step(self) -> Sequence[SweepEvent]:
+        """One tile through one layer, and what there is to tell of it."""
+        if self._began_at is None:
+            self._began_at = perf_counter()
+        visit = self._pass.visit()
+        self._work_done += self._work.of_visit(visit, self._num_layers)
+        events: list[SweepEvent] = [self._progress()]
+        if visit.layer == self._num_layers - 1:
+            events += self._pooled(visit)
+        if self._pass.is_done:
+            self.result = self._finished()
+        return events
+
+    def _progress(self) -> Progress:
+        share = min(self._work_done / self._work.of_text(self._num_tokens, self._num_layers), 1.0)
+        assert self._began_at is not None, "set by the first step"
+        elapsed_s = perf_counter() - self._began_at
+        done = self._num_tokens if self._pass.is_done else int(share * self._num_tokens)
+        return Progress(
+            tokens_done=done,
+            tokens_total=self._num_tokens,
+            seconds_left=elapsed_s * (1 - share) / share,
+        )
+
+    def _pooled(self, visit: Visit) -> list[SweepEvent]:
+        if self._pools is None:
+            return []
+        self._pools.add(visit.rows.start, visit.states)
+        first = self._num_told
+        count = self._pools.num_final(visit.rows.end, first)
+        self._num_told = min(first + count, self._num_chunks)
+        if self._num_told == first:
+            return []
+        return [PooledSpans(first, _to_host(self._pools.vectors(slice(first, self._num_told))))]
+
+    def _finished(self) -> Vector:
+        if self._pools is None:
+            return _to_host(self._pass.states)
+        chunks = self._pools.vectors(slice(0, self._num_chunks))
+        whole = self._pools.vectors(slice(self._num_chunks, None))
+        return _to_host(torch.cat([whole, chunks]))
+
+
+@dataclass(frozen=True)
+class LayerWork:
+    """Multiplications a token costs, by part of a layer."""
+
+    project: int
+    rest: int
+
+    @classmethod
+    def of(cls, model: EmbeddingModel) -> LayerWork:
+        layer = model.encoder.weights.layers[0]
+        rest = (layer.attention_out, layer.ffn_in, layer.ffn_out)
+        return cls(
+            project=math.prod(layer.qkv.weight.shape),
+            rest=sum(math.prod(part.weight.shape) for part in rest),
+        )
+
+    def of_visit(self, visit: Visit, num_layers: int) -> float:
+        """A visit ends one layer and makes the projections of the next."""
+        a_token = self.rest * (visit.layer >= 0) + self.project * (visit.layer + 1 < num_layers)
+        return a_token * (visit.rows.end - visit.rows.start)
+
+    def of_text(self, num_tokens: int, num_layers: int) -> float:
+        return (self.project + self.rest) * num_layers * num_tokens
+
+
+def _to_host(tensor: torch.Tensor) -> Vector:
+    vectors: Vector = tensor.float().cpu().numpy()
+    return vectors

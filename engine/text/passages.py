@@ -1,0 +1,110 @@
+"""Pieces of a text and the tokens in them: found by their characters, cut and joined by size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain, pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from engine.types import Ids, Offsets, Span
+
+
+class Passage(NamedTuple):
+    tokens: Span  # counted from the first content token
+    characters: Span
+    piece: int = 0  # which one of the text it was made from
+
+    @property
+    def num_tokens(self) -> int:
+        return self.tokens.end - self.tokens.start
+
+    def joined(self, following: Passage) -> Passage:
+        tokens = Span(self.tokens.start, following.tokens.end)
+        return Passage(tokens, Span(self.characters.start, following.characters.end), self.piece)
+
+
+class ContentTokens:
+    """The content tokens of a document, by the characters they stand for."""
+
+    def __init__(self, offsets: Offsets) -> None:
+        self._offsets = offsets
+        # Normalisers may swap neighbouring marks, so that not every token begins after the last.
+        self._starts: Ids = np.maximum.accumulate(offsets[:, 0])
+        self._ends: Ids = np.maximum.accumulate(offsets[:, 1])
+
+    @property
+    def all(self) -> Span:
+        return Span(0, len(self._offsets))
+
+    @property
+    def extent(self) -> Span:
+        """From the first character that a token stands for to the last."""
+        return Span(int(self._starts[0]), int(self._ends[-1]))
+
+    def characters(self, tokens: Span) -> Span:
+        return character_span(self._offsets, tokens)
+
+    def touching(self, characters: Span) -> Span:
+        """The tokens that have a character in a span; it is empty if there are none."""
+        first = int(np.searchsorted(self._ends, characters.start, side="right"))
+        end = int(np.searchsorted(self._starts, characters.end, side="left"))
+        return Span(first, max(first, end))
+
+    def passages(self, pieces: Sequence[Span], within: Span) -> list[Passage]:
+        """Pieces of the text in order, but for those without tokens. Each of the tokens `within`
+        is in one passage: the last that begins before the token ends, or else the first."""
+        # By its end, since the start of a token may be the space before its word.
+        bounds = np.searchsorted(self._ends, [piece.start for piece in pieces], side="right")
+        starts = np.clip(bounds, within.start, within.end).tolist()
+        starts[:1] = [within.start]
+        spans = (Span(start, end) for start, end in pairwise([*starts, within.end]))
+        return [
+            Passage(span, characters, index)
+            for index, (span, characters) in enumerate(zip(spans, pieces, strict=True))
+            if span.start < span.end
+        ]
+
+    def sized(
+        self, passages: Iterable[Passage], *, min_tokens: int, max_tokens: int
+    ) -> list[Passage]:
+        """Neighbours joined until they are large enough, and those that are too large cut."""
+        found: list[Passage] = []
+        for passage in chain.from_iterable(self._cut(item, max_tokens) for item in passages):
+            if found and found[-1].num_tokens < min_tokens and _fit(found[-1], passage, max_tokens):
+                found[-1] = found[-1].joined(passage)
+            else:
+                found.append(passage)
+        if len(found) < 2:
+            return found
+        *before, beside, last = found
+        is_small = last.num_tokens < min_tokens and _fit(beside, last, max_tokens)
+        return [*before, beside.joined(last)] if is_small else found
+
+    def _cut(self, passage: Passage, max_tokens: int) -> list[Passage]:
+        """A passage as the fewest that are small enough, of about the same size."""
+        count = -(-passage.num_tokens // max_tokens)
+        if count == 1:
+            return [passage]
+        first = passage.tokens.start
+        bounds = [first + passage.num_tokens * part // count for part in range(count + 1)]
+        cut = [Span(start, end) for start, end in pairwise(bounds)]
+        spans = [self.characters(tokens) for tokens in cut]
+        # What has no tokens, a mark for instance, stays with the tokens beside it.
+        spans[0] = Span(passage.characters.start, spans[0].end)
+        spans[-1] = Span(spans[-1].start, passage.characters.end)
+        return [
+            Passage(tokens, characters, passage.piece)
+            for tokens, characters in zip(cut, spans, strict=True)
+        ]
+
+
+def character_span(offsets: Offsets, tokens: Span) -> Span:
+    """From the first character of these tokens to their last; at least one token."""
+    part = offsets[tokens.start : tokens.end]
+    return Span(int(part[:, 0].min()), int(part[:, 1].max()))
+
+
+def _fit(one: Passage, other: Passage, max_tokens: int) -> bool:
+    return one.num_tokens + other.num_tokens <= max_tokens

@@ -1,0 +1,363 @@
+"""Launches the backward kernels. Nothing here waits for the device.
+
+Two passes over the rows, as in the forward: queries and gradients give the gradient of the state,
+then every tile of tokens is finished in one program. Sums over tiles and pieces have a fixed order.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+import triton  # type: ignore[import-untyped]
+from torch import Tensor
+
+from kernels.attention.state import LLNState
+from kernels.attention.triton_gradient_diag import diag_rows_kernel
+from kernels.attention.triton_gradient_lln import key_map_gradient_kernel
+from kernels.attention.triton_gradient_rows import (
+    add_tiles_kernel,
+    add_to_sinks_kernel,
+    rows_gradient_kernel,
+)
+from kernels.attention.triton_gradient_state import add_pieces_kernel, state_gradient_kernel
+from kernels.attention.triton_operands import (
+    Map,
+    device_of,
+    launch,
+    map_flags,
+    map_operands,
+    precision,
+    row_strides,
+    unit_stride,
+)
+from kernels.attention.triton_slots import num_slots
+from kernels.attention.triton_tiles import (
+    family_of,
+    padded_head_dim,
+    query_span,
+    rows_gradient_tile,
+    state_gradient_tile,
+)
+
+ADDED_NUMBERS = 1024
+"""Numbers of a piece that one program adds up."""
+
+
+class Gradients(NamedTuple):
+    """In the order of the forward's tensors; None where there was none."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    alpha: Tensor | None = None  # float32 [B, H]
+    beta: Tensor | None = None  # float32 [B, H]
+    mix: Tensor | None = None  # float32 [T, H]
+    q_weight: Tensor | None = None
+    q_bias: Tensor | None = None
+    k_weight: Tensor | None = None
+    k_bias: Tensor | None = None
+
+
+class StateGradient(NamedTuple):
+    """What the tokens must know of the state's gradient."""
+
+    value: Tensor  # [B, H, D, D] of kappa V, in a dtype of float32's range
+    excess: Tensor  # float32 [B, H, 3, D]: e; then the sums of dz and of x dz
+    q_weight: Tensor | None  # float32 [H, D, D]
+
+
+def attention_backward(
+    grad: Tensor,  # [T, H, D]
+    q: Tensor,  # [T, H, D]
+    k: Tensor,
+    v: Tensor,
+    *,
+    cu_seqlens: Tensor,  # int32 [B + 1]
+    state: LLNState | None = None,  # as the forward left it; None without LLN
+    alpha: Tensor | None = None,  # float32 [B, H]
+    beta: Tensor | None = None,  # float32 [B, H]
+    mix: Tensor | None = None,  # float32 [H] or [T, H]; None where there is one branch
+    block_size: int | None = None,  # None without Diag
+    num_sinks: tuple[int, int] = (0, 0),
+    q_map: Map | None = None,
+    k_map: Map | None = None,
+) -> Gradients:
+    q, k, v, grad = (unit_stride(x) for x in (q, k, v, grad))
+    if state is None:
+        assert block_size is not None, "without a state there is Diag"
+        found = _rows(grad, q, k, v, cu_seqlens, block_size=block_size, num_sinks=num_sinks)
+        return Gradients(*found[:3])
+    assert alpha is not None, "a state is read with alpha"
+    assert beta is not None, "a state is written with beta"
+    state = LLNState(*(part.contiguous() for part in state))
+    of_state = _state(grad, q, state, alpha, mix, cu_seqlens, q_map)
+    found = _rows(
+        grad, q, k, v, cu_seqlens, state=state, of_state=of_state, alpha=alpha, beta=beta,
+        mix=mix, block_size=block_size, num_sinks=num_sinks, q_map=q_map, k_map=k_map,
+    )  # fmt: skip
+    _, dz, stretch = of_state.excess.unbind(2)  # [B, H, D] each
+    d_alpha, d_beta = stretch.sum(-1), found.beta
+    assert d_beta is not None, "there is a state"
+    if q_map is not None:
+        d_alpha = d_alpha + (q_map[1] * dz).sum(-1)
+    if k_map is not None:
+        d_beta = d_beta + (k_map[1] * dz).sum(-1)
+    k_weight = _key_weight(k, v, state, of_state, beta, cu_seqlens, k_map)
+    return found._replace(
+        alpha=d_alpha,
+        beta=d_beta,
+        q_weight=of_state.q_weight,
+        q_bias=None if q_map is None else (alpha.unsqueeze(-1) * dz).sum(0),
+        k_weight=k_weight,
+        k_bias=None if k_map is None else (beta.unsqueeze(-1) * dz).sum(0),
+    )
+
+
+def _state(
+    grad: Tensor,
+    q: Tensor,
+    state: LLNState,
+    alpha: Tensor,
+    mix: Tensor | None,
+    cu_seqlens: Tensor,
+    q_map: Map | None,
+) -> StateGradient:
+    num_rows, num_heads, head_dim = q.shape
+    num_sequences = cu_seqlens.numel() - 1
+    constants = state_gradient_constants(
+        head_dim, q.dtype, mix=mix is not None, family=family_of(q.device), **map_flags(q_map)
+    )
+    piece = constants["PIECE"]
+    slots = num_slots(num_rows, num_sequences, piece, 1)
+    # Only a sequence of several pieces leaves any behind, and that takes more rows than a piece.
+    kept = slots if num_rows > piece else 0
+    shape = num_heads, head_dim, head_dim
+    value = q.new_empty(num_sequences, *shape, dtype=wide_dtype(q.dtype))
+    channels = q.new_empty(num_sequences, num_heads, 3, head_dim, dtype=torch.float32)
+    part_value = q.new_empty(kept, *shape, dtype=torch.float32)
+    part_channels = q.new_empty(kept, num_heads, 3, head_dim, dtype=torch.float32)
+    # Slots that no piece takes are added up with the others.
+    part_weight = q.new_zeros(slots, *shape, dtype=torch.float32) if constants["WEIGHT"] else None
+    weight, bias = map_operands(q_map, q)
+    with device_of(q):
+        launch(
+            state_gradient_kernel,
+            slots * num_heads * triton.cdiv(head_dim, constants["BC"]),
+            q, grad, weight, bias, alpha, q if mix is None else mix, cu_seqlens, *state,
+            value, channels, part_value, part_channels, q if part_weight is None else part_weight,
+            num_sequences, num_heads, *q.stride()[:2], *grad.stride()[:2], *alpha.stride(),
+            *row_strides(mix), **constants,
+        )  # fmt: skip
+        if kept:
+            add_pieces(part_value, cu_seqlens, value, piece)
+            add_pieces(part_channels, cu_seqlens, channels, piece)
+    return StateGradient(value, channels, None if part_weight is None else part_weight.sum(0))
+
+
+def add_pieces(parts: Tensor, cu_seqlens: Tensor, sums: Tensor, piece: int) -> None:
+    num_sequences, num_heads = sums.shape[:2]
+    constants = add_pieces_constants(piece, parts[0, 0].numel())
+    launch(
+        add_pieces_kernel,
+        num_sequences * num_heads * triton.cdiv(constants["SIZE"], constants["BS"]),
+        *(parts, cu_seqlens, sums, num_heads),
+        **constants,
+    )
+
+
+def _rows(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens: Tensor,
+    *,
+    state: LLNState | None = None,
+    of_state: StateGradient | None = None,
+    alpha: Tensor | None = None,
+    beta: Tensor | None = None,
+    mix: Tensor | None = None,
+    block_size: int | None = None,
+    num_sinks: tuple[int, int] = (0, 0),
+    q_map: Map | None = None,
+    k_map: Map | None = None,
+) -> Gradients:
+    """The gradients that tiles of rows find, and what they add to their sequence's."""
+    num_rows, num_heads, head_dim = q.shape
+    num_sequences = cu_seqlens.numel() - 1
+    constants = rows_gradient_constants(
+        head_dim, q.dtype, block_size=block_size, lln=state is not None, sinks=any(num_sinks),
+        q_map=map_flags(q_map), k_map=map_flags(k_map), family=family_of(q.device),
+    )  # fmt: skip
+    span = query_span(block_size or constants["BM"], constants["BM"])
+    slots = num_slots(num_rows, num_sequences, span.tokens, span.tiles)
+    out = [torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(3)]
+    by_row = q.new_empty(3, num_rows, num_heads, dtype=torch.float32)
+    of_mix, log_sum, mean = by_row
+    tile_beta = q.new_empty(slots, num_heads, dtype=torch.float32)
+    sinks = q.new_empty(2, slots, num_heads, sum(num_sinks), head_dim, dtype=torch.float32)
+    of_beta = q.new_empty(num_sequences, num_heads, dtype=torch.float32)
+    absent = q
+    cut = span.tokens, span.tiles, span.rows
+    rows = [stride for x in (q, k, v, grad) for stride in x.stride()[:2]]
+    scale = 1.0 / math.sqrt(head_dim)
+    with device_of(q):
+        if constants["DIAG"] and not constants["ONE_STEP"]:
+            launch(
+                diag_rows_kernel, slots * num_heads,
+                q, k, v, grad, log_sum, mean, cu_seqlens, num_sequences, num_heads,
+                block_size, *cut, *num_sinks, scale, *rows, **diag_rows_constants(constants),
+            )  # fmt: skip
+        launch(
+            rows_gradient_kernel, slots * num_heads,
+            q, k, v, grad, *out, of_mix, tile_beta, *sinks,
+            *((absent, absent) if state is None else state),
+            *((absent, absent) if of_state is None else of_state[:2]),
+            log_sum, mean, *map_operands(q_map, absent), *map_operands(k_map, absent),
+            absent if alpha is None else alpha, absent if beta is None else beta,
+            absent if mix is None else mix, cu_seqlens, num_sequences, num_heads,
+            block_size or span.tokens, *cut, *num_sinks, scale, *rows,
+            *row_strides(alpha), *row_strides(beta), *row_strides(mix), **constants,
+        )  # fmt: skip
+        if state is not None:
+            launch(
+                add_tiles_kernel, num_sequences * num_heads,
+                tile_beta, cu_seqlens, of_beta, num_heads, *cut, BT=ADDED_NUMBERS,
+            )  # fmt: skip
+        for parts, gradient in zip(sinks, out[1:], strict=True):
+            launch(
+                add_to_sinks_kernel, num_sequences * num_heads * sum(num_sinks),
+                parts, gradient, cu_seqlens, num_heads, *cut, *num_sinks,
+                **add_to_sinks_constants(head_dim),
+            )  # fmt: skip
+    both = constants["LLN"] and constants["DIAG"]
+    return Gradients(
+        q=out[0],
+        k=out[1],
+        v=out[2],
+        beta=None if state is None else of_beta,
+        mix=of_mix if both else None,
+    )
+
+
+def _key_weight(
+    k: Tensor,
+    v: Tensor,
+    state: LLNState,
+    of_state: StateGradient,
+    beta: Tensor,
+    cu_seqlens: Tensor,
+    k_map: Map | None,
+) -> Tensor | None:
+    if k_map is None or k_map[0] is None:
+        return None
+    num_rows, num_heads, head_dim = k.shape
+    num_sequences = cu_seqlens.numel() - 1
+    constants = key_map_constants(head_dim, k.dtype, family_of(k.device))
+    slots = num_slots(num_rows, num_sequences, constants["PIECE"], 1)
+    parts = k.new_zeros(slots, num_heads, head_dim, head_dim, dtype=torch.float32)
+    with device_of(k):
+        launch(
+            key_map_gradient_kernel,
+            slots * num_heads * triton.cdiv(head_dim, constants["BC"]),
+            k, v, *map_operands(k_map, k), beta, cu_seqlens, state.log_mass, *of_state[:2], parts,
+            num_sequences, num_heads, *k.stride()[:2], *v.stride()[:2], *beta.stride(),
+            **constants,
+        )  # fmt: skip
+    return parts.sum(0)
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """A gradient summed over a whole sequence outgrows float16."""
+    return torch.float32 if dtype == torch.float16 else dtype
+
+
+def state_gradient_constants(
+    head_dim: int,
+    dtype: torch.dtype,
+    *,
+    mix: bool,
+    weight: bool,
+    bias: bool,
+    family: str | None = None,
+) -> dict[str, Any]:
+    """Everything the first pass is compiled for."""
+    tile = state_gradient_tile(head_dim, dtype, weight=weight, family=family)
+    return {
+        "PIECE": tile.piece,
+        "D": head_dim,
+        "BD": padded_head_dim(head_dim),
+        "BC": tile.channels,
+        "BK": tile.columns,
+        "BT": tile.tokens,
+        "MIX": mix,
+        "WEIGHT": weight,
+        "BIAS": bias,
+        **precision(dtype),
+        "num_warps": tile.num_warps,
+        "num_stages": tile.num_stages,
+    }
+
+
+def add_pieces_constants(piece: int, size: int) -> dict[str, Any]:
+    return {"PIECE": piece, "SIZE": size, "BS": ADDED_NUMBERS}
+
+
+def rows_gradient_constants(
+    head_dim: int,
+    dtype: torch.dtype,
+    *,
+    block_size: int | None,
+    lln: bool,
+    sinks: bool,
+    q_map: dict[str, bool],
+    k_map: dict[str, bool],
+    family: str | None = None,
+) -> dict[str, Any]:
+    """Everything the second pass is compiled for. Without a block size there is no Diag."""
+    weight = q_map["weight"] or k_map["weight"]
+    tile = rows_gradient_tile(head_dim, dtype, weight=weight, block_size=block_size, family=family)
+    one_step = block_size is not None and query_span(block_size, tile.rows).is_one_tile
+    return {
+        "D": head_dim,
+        "BD": padded_head_dim(head_dim),
+        "BM": tile.rows,
+        "BN": tile.keys,
+        "BC": tile.channels,
+        "BK": tile.columns,
+        "BS": tile.sinks,
+        "LLN": lln,
+        "DIAG": block_size is not None,
+        "Q_WEIGHT": q_map["weight"],
+        "Q_BIAS": q_map["bias"],
+        "K_WEIGHT": k_map["weight"],
+        "K_BIAS": k_map["bias"],
+        "ONE_STEP": one_step,
+        "SINKS": sinks,
+        **precision(dtype),
+        "num_warps": tile.num_warps,
+        "num_stages": tile.num_stages,
+    }
+
+
+def diag_rows_constants(rows: dict[str, Any]) -> dict[str, Any]:
+    """Those of the second pass that the rows' statistics are compiled for as well."""
+    names = ("D", "BD", "BM", "BN", "BS", "SINKS", "PRECISION", "UPCAST")
+    return {name: rows[name] for name in (*names, "num_warps", "num_stages")}
+
+
+def add_to_sinks_constants(head_dim: int) -> dict[str, Any]:
+    width = padded_head_dim(head_dim)
+    return {"D": head_dim, "BD": width, "BT": max(1, 4096 // width)}
+
+
+def key_map_constants(
+    head_dim: int, dtype: torch.dtype, family: str | None = None
+) -> dict[str, Any]:
+    first_pass = state_gradient_constants(
+        head_dim, dtype, mix=False, weight=True, bias=True, family=family
+    )
+    names = ("PIECE", "D", "BD", "BC", "BK", "BT", "MAP_PRECISION", "UPCAST")
+    return {name: first_pass[name] for name in (*names, "num_warps", "num_stages")}

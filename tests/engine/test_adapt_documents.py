@@ -1,0 +1,114 @@
+"""Documents for training: how they are read, split and cut into windows."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.adapt.batches import TokenCorpus
+from engine.adapt.corpora import load_corpus, roff_sections, split_title
+from engine.adapt.documents import (
+    Document,
+    fingerprint,
+    for_training,
+    held_out,
+    read_documents,
+)
+from engine.errors import InvalidInput
+
+DOCUMENTS = [Document(str(n), f"title {n}", f"the text number {n}") for n in range(400)]
+
+
+def test_folders_are_read_with_what_is_compressed(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("# one")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "b.rst.gz").write_bytes(gzip.compress("zwei ß".encode()))
+    (tmp_path / "c.bin").write_bytes(b"\x00")
+    (tmp_path / "d.txt").write_text(" \n")
+    found = read_documents(tmp_path)
+    assert [(one.name, one.body) for one in found] == [
+        ("a.md", "# one"),
+        ("sub/b.rst.gz", "zwei ß"),
+    ]
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"text": "one", "title": "t"}) + "\n" + json.dumps({"text": "two"}))
+    assert read_documents(path) == [Document("0", "t", "one"), Document("1", "", "two")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", '{"text": 1}', 'row 0 of a.jsonl has no "text"'),
+        ("a.jsonl", '{"text": "x"}\nnot json', "line 2, is not JSON"),
+        ("a.txt", "   ", "holds no text"),
+    ],
+)
+def test_data_that_cannot_be_used(tmp_path: Path, name: str, content: str, message: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InvalidInput, match=message):
+        read_documents(tmp_path / name)
+
+
+def test_the_split_covers_everything_once_and_moves_nothing_as_a_corpus_grows() -> None:
+    held, rest = held_out(DOCUMENTS), for_training(DOCUMENTS)
+    assert len(held) + len(rest) == 400
+    assert 50 < len(held) < 110
+    assert set(held_out(DOCUMENTS[:100])) == set(held) & set(DOCUMENTS[:100])
+
+
+def test_fingerprints_know_texts_and_no_order() -> None:
+    assert fingerprint(DOCUMENTS) == fingerprint(reversed(DOCUMENTS))
+    assert fingerprint(DOCUMENTS) != fingerprint(DOCUMENTS[1:])
+
+
+def test_windows_lie_within_one_document() -> None:
+    documents = [np.full(length, value, np.int32) for value, length in enumerate((5, 30, 90))]
+    corpus = TokenCorpus(documents, np.array([-1], np.int32), np.array([-2], np.int32))
+    batch = corpus.batch(22, 40, np.random.default_rng(0))
+    seen = set()
+    for start, end in batch.spans:
+        window = batch.ids[start:end].tolist()
+        assert (window[0], window[-1], len(window)) == (-1, -2, 22)
+        assert len(set(window[1:-1])) == 1
+        seen.add(window[1])
+    assert seen == {1, 2}
+    again = corpus.batch(22, 40, np.random.default_rng(0))
+    assert again.ids.tolist() == batch.ids.tolist()
+
+
+def test_windows_longer_than_every_document() -> None:
+    corpus = TokenCorpus([np.ones(5, np.int32)], np.zeros(0, np.int32), np.zeros(0, np.int32))
+    with pytest.raises(InvalidInput, match="no document has 6 tokens"):
+        corpus.batch(6, 1, np.random.default_rng(0))
+
+
+def test_titles_are_taken_out_of_their_pages() -> None:
+    page = ".. SPDX\n\n=====\nTitle\n=====\n\nBody\n----\ntext"
+    assert split_title(page) == ("Title", "Body\n----\ntext")
+    assert split_title("no heading") == ("", "no heading")
+
+
+def test_manual_pages_become_text() -> None:
+    page = (
+        '.TH a 1\n.SH NAME\na \\- does \\fBit\\fP\n.SH SEE ALSO\n.BR b (2),\n.PP\n.B "c d"\nend\n'
+    )
+    assert roff_sections(page) == {"NAME": "a - does it", "SEE ALSO": "b(2),\n\nc d\nend"}
+
+
+def test_a_speech_does_not_hold_its_query() -> None:
+    corpus = load_corpus("speeches")
+    assert len(corpus.documents) == len(corpus.queries) > 200
+    for document, query in zip(corpus.documents, corpus.queries, strict=True):
+        assert query not in document.body
+
+
+def test_an_unknown_corpus_names_those_that_are_known() -> None:
+    with pytest.raises(InvalidInput, match="known are kernel, python, speeches"):
+        load_corpus("novels")

@@ -1,0 +1,368 @@
+"""Documents in pieces: the same tokens, chunks and vectors as when they come whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import TypeVar
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from engine.config import EngineConfig
+from engine.documents import READ_BYTES, DocumentStream
+from engine.engine import AsyncEngine
+from engine.errors import DeadlineExceeded, InvalidInput, TextTooLong
+from engine.model.embedding_model import EmbeddingModel
+from engine.observer import EngineObserver
+from engine.prepare import Prepared, prepare
+from engine.reader import MAX_UNCUT_CHARACTERS, DocumentReader, prepare_document
+from engine.text.utf8 import Utf8Reader
+from engine.types import (
+    Chunking,
+    ChunkPlan,
+    ChunksReady,
+    DocumentEmbedding,
+    DocumentEvent,
+    EmbedOptions,
+    HeadingPlan,
+    Progress,
+    SentencePlan,
+    Span,
+    SpanPlan,
+    Truncate,
+)
+
+Result = TypeVar("Result")
+
+MEGABYTE = 1_048_576
+TEXT = "# Größe\n\nNaïve 😀 e\u0301 שלום. 日本語。 unbelievabilities [SEP] " + "x" * 150 + "\n"
+
+
+def with_limit(model: EmbeddingModel, max_tokens: int, prompt: str = "") -> EmbeddingModel:
+    """The same model as if it read no more, and had a prompt."""
+    prompts = {"query": prompt} if prompt else {}
+    return replace(
+        model,
+        info=replace(model.info, max_tokens=max_tokens),
+        parts=replace(model.parts, checkpoint=replace(model.checkpoint, prompts=prompts)),
+    )
+
+
+def read(
+    model: EmbeddingModel,
+    pieces: list[str],
+    options: EmbedOptions = EmbedOptions(),  # noqa: B008  # frozen
+    plan: Chunking | None = None,
+) -> Prepared:
+    reader = DocumentReader(model, options, plan, in_pieces=True)
+    for piece in pieces:
+        reader.feed(piece)
+    return reader.finish()
+
+
+def serve(
+    model: EmbeddingModel,
+    work: Callable[[AsyncEngine], Awaitable[Result]],
+    observer: EngineObserver | None = None,
+) -> Result:
+    async def run() -> Result:
+        config = EngineConfig(device="cpu")
+        async with AsyncEngine([model], config=config, observer=observer) as engine:
+            return await work(engine)
+
+    return asyncio.run(run())
+
+
+async def feed_all(document: DocumentStream, pieces: Sequence[bytes | str]) -> DocumentEmbedding:
+    for piece in pieces:
+        await document.feed(piece)
+    return await document.finish()
+
+
+async def stream(
+    engine: AsyncEngine,
+    text: str,
+    size: int,
+    *,
+    chunks: Chunking | None = None,
+    on_event: Callable[[DocumentEvent], None] | None = None,
+) -> DocumentEmbedding:
+    document = engine.open_document(chunks=chunks, on_event=on_event)
+    data = text.encode()
+    return await feed_all(
+        document, [data[start : start + size] for start in range(0, len(data), size)]
+    )
+
+
+@pytest.mark.parametrize("size", [1, 1_000, MEGABYTE])
+def test_pieces_give_the_whole_documents_embedding(
+    default_model: EmbeddingModel, size: int
+) -> None:
+    text = TEXT * 40
+    plan = SentencePlan(min_tokens=20)
+    events: list[DocumentEvent] = []
+
+    async def work(engine: AsyncEngine) -> tuple[DocumentEmbedding, DocumentEmbedding]:
+        whole = await engine.embed_document(text, chunks=plan)
+        return whole, await stream(engine, text, size, chunks=plan, on_event=events.append)
+
+    whole, streamed = serve(default_model, work)
+    assert float(whole.vector @ streamed.vector) > 0.999999
+    assert len(whole.chunks) == len(streamed.chunks) == 39
+    for one, other in zip(whole.chunks, streamed.chunks, strict=True):
+        assert (one.tokens, one.characters) == (other.tokens, other.characters)
+        assert float(one.vector @ other.vector) > 0.999999
+    progress = [event for event in events if isinstance(event, Progress)]
+    assert progress[-1].tokens_done == progress[-1].tokens_total == whole.tokens
+    ready = [event for event in events if isinstance(event, ChunksReady)]
+    told = [chunk.index for event in ready for chunk in event.chunks]
+    assert told == list(range(len(whole.chunks)))
+
+
+@given(
+    pieces=st.lists(st.text(max_size=30), max_size=8),
+    prompt=st.sampled_from(["", "query: ", "query"]),
+    max_tokens=st.integers(8, 60),
+    policy=st.sampled_from(["error", "start", "end"]),
+    name=st.sampled_from([None, "query"]),
+)
+@settings(deadline=None)
+def test_a_document_is_read_as_a_text_is(
+    default_model: EmbeddingModel,
+    pieces: list[str],
+    prompt: str,
+    max_tokens: int,
+    policy: Truncate,
+    name: str | None,
+) -> None:
+    text = "".join(pieces)
+    model = with_limit(default_model, max_tokens, prompt)
+    options = EmbedOptions(truncate=policy, prompt_name=name if prompt else None)
+
+    def outcome(attempt: Callable[[], Prepared]) -> object:
+        try:
+            found = attempt()
+        except InvalidInput as error:
+            return error.code, error.limit, error.actual
+        return found.ids.tolist(), found.num_tokens, found.dropped
+
+    expected = outcome(lambda: prepare([text], model, options)[0])
+    assume(text)
+    assert outcome(lambda: read(model, pieces, options)) == expected
+
+
+@pytest.mark.parametrize("policy", ["start", "end"])
+def test_what_is_dropped_is_not_kept_in_memory(
+    default_model: EmbeddingModel, policy: Truncate
+) -> None:
+    model = with_limit(default_model, 1_000)
+    reader = DocumentReader(model, EmbedOptions(truncate=policy), None, in_pieces=True)
+    for _ in range(40):
+        reader.feed("some words " * 5_000)
+    assert reader._kept._num_held < 200_000 < reader.num_tokens
+    prepared = reader.finish()
+    assert prepared.num_embedded == 1_000
+    assert prepared.num_tokens == 400_002
+    length = 40 * 55_000
+    kept = 998 // 2 * 11
+    expected = Span(0, length - kept - 1) if policy == "start" else Span(kept, length - 1)
+    assert prepared.dropped == expected
+
+
+def test_the_prompt_is_no_part_of_chunks_and_is_never_dropped(
+    default_model: EmbeddingModel,
+) -> None:
+    model = with_limit(default_model, 12, prompt="query: ")
+    options = EmbedOptions(prompt_name="query", truncate="start")
+    text = "one two. three four. five six seven eight nine ten"
+    for plan in (ChunkPlan(tokens=3), SentencePlan(), SpanPlan(spans=(Span(21, 25),))):
+        found = read(model, [text], options, plan)
+        assert model.tokenizer.tokens_of(found.ids)[:4] == ("[CLS]", "query", ":", "four")
+        assert found.chunks[0].tokens.start >= 3
+        assert all(chunk.characters.start >= 15 for chunk in found.chunks)
+    assert found.dropped == (0, 14)
+    (embedded,) = prepare([text], model, options)
+    assert embedded.ids.tolist() == found.ids.tolist()
+    assert embedded.dropped == found.dropped
+
+
+def test_chunks_of_a_truncated_document_end_with_it(default_model: EmbeddingModel) -> None:
+    model = with_limit(default_model, 8)
+    text = "One two three. Four five six. Seven."
+    found = read(model, [text], EmbedOptions(truncate="end"), SentencePlan())
+    assert [text[slice(*chunk.characters)] for chunk in found.chunks] == [
+        "One two three.",
+        "Four five",
+    ]
+    with pytest.raises(InvalidInput) as caught:
+        read(model, [text], EmbedOptions(truncate="end"), SpanPlan(spans=(Span(30, 35),)))
+    assert caught.value.code == "empty_chunk"
+
+
+def test_a_document_that_is_too_long_is_refused_before_its_end(
+    default_model: EmbeddingModel,
+) -> None:
+    model = with_limit(default_model, 1_000)
+
+    async def work(engine: AsyncEngine) -> InvalidInput:
+        document = engine.open_document()
+        piece = "some words " * 1_000
+        with pytest.raises(TextTooLong) as caught:
+            await feed_all(document, [piece] * 1_000)
+        with pytest.raises(InvalidInput) as closed:
+            await document.finish()
+        assert closed.value.code == "document_closed"
+        assert document.tokens == 0
+        return caught.value
+
+    error = serve(model, work)
+    assert (error.code, error.limit) == ("text_too_long", 1_000)
+    assert isinstance(error.actual, int)
+    assert 1_000 < error.actual < 300_000
+
+
+def test_time_runs_out_while_pieces_come(default_model: EmbeddingModel) -> None:
+    async def work(engine: AsyncEngine) -> None:
+        document = engine.open_document(timeout_s=0.001)
+        await asyncio.sleep(0.01)
+        with pytest.raises(DeadlineExceeded) as caught:
+            await document.feed(b"x" * READ_BYTES)
+        assert caught.value.limit == 0.001
+        late = engine.open_document(timeout_s=0.001)
+        await late.feed(b"x")
+        await asyncio.sleep(0.01)
+        with pytest.raises(DeadlineExceeded):
+            await late.finish()
+
+    serve(default_model, work)
+
+
+def test_plans_are_checked_before_anything_is_read(default_model: EmbeddingModel) -> None:
+    async def work(engine: AsyncEngine) -> None:
+        for plan in (ChunkPlan(tokens=0), SpanPlan(spans=(Span(3, 2),))):
+            with pytest.raises(InvalidInput) as caught:
+                engine.open_document(chunks=plan)
+            assert caught.value.code == "invalid_chunking"
+
+    serve(default_model, work)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "position"),
+    [
+        ([b"ab\xff"], 2),
+        ([b"a\xe6", b"\x97", b"x"], 1),
+        ([b"a\xf0\x9f", b"\x98"], 1),
+        ([b"\xc0"], 0),
+    ],
+)
+def test_broken_utf8_is_named_by_its_byte(
+    default_model: EmbeddingModel, pieces: list[bytes], position: int
+) -> None:
+    async def work(engine: AsyncEngine) -> None:
+        document = engine.open_document()
+        with pytest.raises(InvalidInput) as caught:
+            await feed_all(document, pieces)
+        assert (caught.value.code, caught.value.actual) == ("invalid_utf8", position)
+
+    serve(default_model, work)
+
+
+@given(text=st.text(max_size=60), size=st.integers(1, 7))
+def test_utf8_in_pieces(text: str, size: int) -> None:
+    data = text.encode()
+    reader = Utf8Reader()
+    parts = [reader.read(data[start : start + size]) for start in range(0, len(data), size)]
+    reader.finish()
+    assert "".join(parts) == text
+
+
+def test_strings_may_come_in_pieces_but_not_half_characters(
+    default_model: EmbeddingModel,
+) -> None:
+    async def work(engine: AsyncEngine) -> None:
+        document = engine.open_document()
+        await document.feed("fine")
+        with pytest.raises(InvalidInput) as caught:
+            await document.feed("ab\ud800")
+        assert (caught.value.code, caught.value.actual) == ("invalid_unicode", "U+D800")
+
+    serve(default_model, work)
+
+
+def test_64_megabytes_without_a_space_are_one_unknown_word(default_model: EmbeddingModel) -> None:
+    started_at = perf_counter()
+    pieces = ["go " + "x" * MEGABYTE, *(["x" * MEGABYTE] * 63), " on"]
+    found = read(default_model, pieces, plan=ChunkPlan(tokens=1))
+    assert default_model.tokenizer.tokens_of(found.ids)[1:-1] == ("go", "[UNK]", "on")
+    assert found.chunks[1].characters == (3, 3 + 64 * MEGABYTE)
+    assert perf_counter() - started_at < 20
+
+
+@pytest.mark.parametrize(
+    ("text", "num_tokens"),
+    [
+        ("word", 3),
+        (" \n\t ", 2),
+        ("\0\0", 2),
+        ("a\0b", 3),
+        ("\u0301\u0301", 2),
+        ("😀" * 200, 3),
+        ("👩\u200d👩\u200d👧", 3),
+        ("e\u0301", 3),
+        ("שלום عالم", None),
+        ("日本" * 3, 8),
+        ("\ufeff", 2),
+    ],
+)
+def test_unusual_documents_are_embedded(
+    default_model: EmbeddingModel, text: str, num_tokens: int | None
+) -> None:
+    async def work(engine: AsyncEngine) -> None:
+        for plan in (ChunkPlan(), SentencePlan(), HeadingPlan()):
+            found = await stream(engine, text, 1, chunks=plan)
+            assert np.isfinite(found.vector).all()
+            assert num_tokens in (None, found.tokens)
+            assert len(found.chunks) == (0 if found.tokens == 2 else 1)
+
+    serve(default_model, work)
+
+
+def test_text_that_cannot_be_cut_is_refused_in_time(default_model: EmbeddingModel) -> None:
+    """Marks that the tokenizer drops never end a word."""
+    with pytest.raises(InvalidInput) as caught:
+        read(default_model, ["a", *["\u0301" * (MEGABYTE // 2)] * 9])
+    assert (caught.value.code, caught.value.limit) == ("uncuttable_text", MAX_UNCUT_CHARACTERS)
+
+
+def test_truncated_documents_are_counted(default_model: EmbeddingModel) -> None:
+    class Tally(EngineObserver):
+        num_truncated = 0
+
+        def truncated(self, *, model: str) -> None:
+            self.num_truncated += 1
+
+    tally = Tally()
+
+    async def work(engine: AsyncEngine) -> None:
+        options = EmbedOptions(truncate="end")
+        document = engine.open_document(options=options)
+        await document.feed("some words " * 100)
+        await document.finish()
+        await engine.embed_document("short", options=options)
+
+    serve(with_limit(default_model, 50), work, tally)
+    assert tally.num_truncated == 1
+
+
+def test_whole_documents_say_how_long_they_are(default_model: EmbeddingModel) -> None:
+    with pytest.raises(TextTooLong) as caught:
+        prepare_document(
+            "some words " * 60_000, with_limit(default_model, 10), EmbedOptions(), None
+        )
+    assert (caught.value.limit, caught.value.actual) == (10, 120_002)

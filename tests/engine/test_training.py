@@ -1,0 +1,224 @@
+"""Training a student: what it starts as, what it learns, and how it goes on after a stop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from engine.adapt.batches import Batch, TokenCorpus
+from engine.adapt.calibrate import CalibrationPlan, calibrate
+from engine.adapt.convert import built_in_texts
+from engine.adapt.objective import targets_of
+from engine.adapt.student import Part, Student, StudentPlan
+from engine.adapt.training import METRICS_FILE, Stage, Training, TrainingPlan, cut_queries
+from engine.checkpoint.calibration import (
+    FILE_NAME,
+    Calibration,
+    read_calibration,
+    write_calibration,
+)
+from engine.config import EngineConfig
+from engine.errors import CheckpointError, InvalidInput
+from engine.model.embedding_model import EmbeddingModel, load_model
+
+if TYPE_CHECKING:
+    from tests.conftest import WriteCheckpoint
+
+CPU = EngineConfig(device="cpu")
+RATES: dict[Part, float] = {"scalars": 1e-2, "maps": 1e-2, "encoder": 1e-3}
+STATES = Stage(kind="states", steps=4, lengths=(48, 64), batch_tokens=512, rates=RATES)
+PLAN = TrainingPlan(
+    stages=(
+        replace(STATES, kind="attention"),
+        STATES,
+        replace(STATES, kind="contrast", query_tokens=8),
+    ),
+    teacher_window=40,
+    save_every=5,
+)
+
+
+@pytest.fixture
+def teacher(write_checkpoint: WriteCheckpoint) -> EmbeddingModel:
+    return load_model(str(write_checkpoint("bert")), config=CPU)
+
+
+@pytest.fixture
+def calibration(teacher: EmbeddingModel) -> Calibration:
+    plan = CalibrationPlan(block_size=16, sample_tokens=48, num_samples=4)
+    return calibrate(teacher, built_in_texts()[:20], plan)
+
+
+@pytest.fixture
+def corpus(teacher: EmbeddingModel) -> TokenCorpus:
+    return TokenCorpus.of(built_in_texts()[:20], teacher.tokenizer)
+
+
+def a_batch(corpus: TokenCorpus, length: int = 60) -> Batch:
+    import numpy as np
+
+    return corpus.batch(length, 4, np.random.default_rng(0))
+
+
+def trained(student: Student) -> Iterator[tuple[str, torch.Tensor]]:
+    return ((name, tensor.detach().clone()) for name, tensor in student.tensors.items())
+
+
+def test_a_student_begins_as_its_calibration(
+    teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus
+) -> None:
+    batch = a_batch(corpus)
+    student = Student(teacher, calibration, StudentPlan())
+    with torch.no_grad():
+        found = student.encoder()(batch.ids, batch.bounds)
+        expected = teacher.with_calibration(calibration).encoder(batch.ids, batch.bounds)
+    # Shares of exactly 0 and 1 become 0.001 and 0.999, which a gate can move.
+    assert torch.allclose(found, expected, atol=0.02)
+
+
+def test_every_part_learns_and_every_stage_runs(
+    teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus, tmp_path: Path
+) -> None:
+    student = Student(teacher, calibration, StudentPlan())
+    before = dict(trained(student))
+    Training(teacher, student, corpus, PLAN, tmp_path).run()
+    moved = {name for name, tensor in trained(student) if not torch.equal(tensor, before[name])}
+    assert {"alpha", "beta", "share", "key_shift", "gate", "query_map", "key_map"} <= moved
+    assert {"positions", "layers.0.qkv.weight", "layers.1.ffn_norm.bias"} <= moved
+    lines = [json.loads(line) for line in (tmp_path / METRICS_FILE).read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(12))
+    assert [line["stage"] for line in lines[::4]] == ["attention", "states", "contrast"]
+
+
+def test_training_brings_the_student_nearer(
+    teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus, tmp_path: Path
+) -> None:
+    student = Student(teacher, calibration, StudentPlan())
+    stage = replace(STATES, steps=30, lengths=(64,), rates={"scalars": 1e-2, "maps": 1e-2})
+    reports = list(
+        Training(
+            teacher, student, corpus, TrainingPlan(stages=(stage,), warmup=1), tmp_path
+        ).reports()
+    )
+    losses = [report.loss for report in reports]
+    assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
+
+
+def test_an_interrupted_run_ends_where_a_whole_one_does(
+    teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus, tmp_path: Path
+) -> None:
+    whole, stopped = (Student(teacher, calibration, StudentPlan()) for _ in range(2))
+    Training(teacher, whole, corpus, PLAN, tmp_path / "whole").run()
+    first = Training(teacher, stopped, corpus, PLAN, tmp_path / "stopped")
+    for report in first.reports():
+        first._write(report)
+        if report.step == 7:  # two steps after the last save
+            break
+    resumed = Student(teacher, calibration, StudentPlan())
+    second = Training(teacher, resumed, corpus, PLAN, tmp_path / "stopped")
+    assert second.step == 5
+    second.run()
+    for name, tensor in trained(whole):
+        assert torch.equal(tensor, resumed.tensors[name]), name
+    lines = (tmp_path / "stopped" / METRICS_FILE).read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == list(range(12))
+
+
+def test_another_plan_does_not_resume(
+    teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus, tmp_path: Path
+) -> None:
+    student = Student(teacher, calibration, StudentPlan())
+    Training(teacher, student, corpus, PLAN, tmp_path).save()
+    with pytest.raises(InvalidInput, match="another plan"):
+        Training(teacher, student, corpus, replace(PLAN, seed=1), tmp_path)
+
+
+def test_what_was_learned_is_written_and_read_back(
+    teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus, tmp_path: Path
+) -> None:
+    student = Student(teacher, calibration, StudentPlan())
+    Training(teacher, student, corpus, PLAN, tmp_path / "run").run()
+    learned = student.calibration()
+    write_calibration(tmp_path / FILE_NAME, learned)
+    read = read_calibration(tmp_path / FILE_NAME, teacher.checkpoint.sha256)
+    assert read.sha256 == learned.sha256 != calibration.sha256
+    batch = a_batch(corpus)
+    with torch.no_grad():
+        found = teacher.with_calibration(read).encoder(batch.ids, batch.bounds)
+        expected = student.encoder()(batch.ids, batch.bounds)
+        softmax = teacher.with_calibration(read).with_attention("softmax")
+        published = teacher.encoder(batch.ids, batch.bounds)
+        assert torch.equal(softmax.encoder(batch.ids, batch.bounds), published)
+    assert torch.allclose(found, expected, atol=0.02)
+
+
+def test_the_control_takes_nothing_of_lln(
+    teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus
+) -> None:
+    batch = a_batch(corpus)
+    control = Student(teacher, calibration, StudentPlan(without_lln=True))
+    diag = teacher.with_calibration(calibration).with_attention("block_diagonal")
+    with torch.no_grad():
+        found = control.encoder()(batch.ids, batch.bounds)
+        assert torch.allclose(found, diag.encoder(batch.ids, batch.bounds), atol=1e-5)
+
+
+def test_a_teacher_reads_long_texts_through_overlapping_windows(
+    teacher: EmbeddingModel, corpus: TokenCorpus
+) -> None:
+    batch = a_batch(corpus, 100)
+    whole = targets_of(teacher.encoder, batch, 100)
+    windowed = targets_of(teacher.encoder, batch, 40)
+    assert len(windowed.states) == len(whole.states) == 2
+    assert windowed.states[-1].shape == whole.states[-1].shape
+    assert bool(torch.isfinite(windowed.states[-1]).all())
+    with torch.no_grad():
+        ids = batch.ids
+        first = torch.cat([ids[:39], ids[99:100]])
+        alone = teacher.encoder(first, [0, 40])
+    # The first window's rows up to the middle of its overlap with the second.
+    assert torch.allclose(windowed.states[-1][:28], alone[:28], atol=1e-5)
+
+
+def test_cut_queries_and_the_rest_make_up_the_text(corpus: TokenCorpus) -> None:
+    import numpy as np
+
+    batch = a_batch(corpus)
+    queries, rests = cut_queries(batch, 10, np.random.default_rng(1))
+    for (q0, q1), (r0, r1), (start, end) in zip(
+        queries.spans, rests.spans, batch.spans, strict=True
+    ):
+        whole = batch.ids[start:end].tolist()
+        query, rest = queries.ids[q0:q1].tolist(), rests.ids[r0:r1].tolist()
+        assert (query[0], query[-1]) == (whole[0], whole[-1])
+        assert sorted(query[1:-1] + rest) == sorted(whole)
+
+
+def test_rates_that_diverge_are_told(
+    teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus, tmp_path: Path
+) -> None:
+    student = Student(teacher, calibration, StudentPlan())
+    with torch.no_grad():
+        student.tensors["alpha"].fill_(torch.inf)
+    with pytest.raises((CheckpointError, ValueError), match=r"loss of step 0|must be finite"):
+        Training(teacher, student, corpus, PLAN, tmp_path).run()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"stages": ()},
+        {"stages": (replace(STATES, batch_tokens=32),)},
+        {"stages": (replace(STATES, kind="contrast", query_tokens=40),)},
+    ],
+    ids=["no stage", "batch too small", "query too long"],
+)
+def test_plans_that_cannot_be_run(change: dict[str, object]) -> None:
+    with pytest.raises(InvalidInput):
+        replace(PLAN, **change)  # type: ignore[arg-type]

@@ -1,0 +1,231 @@
+"""The Triton backward kernels against the float64 reference's own gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.kernels.triton_cases import (
+    Case,
+    Inputs,
+    expect_lln_diag,
+    make_inputs,
+    only,
+    plain_lln_diag,
+)
+
+triton_launch = pytest.importorskip("kernels.attention.triton_launch")
+triton_gradient_launch = pytest.importorskip("kernels.attention.triton_gradient_launch")
+
+pytestmark = [
+    pytest.mark.usefixtures("poisoned_memory"),
+    # How the interpreter of Triton 3.6 reads a loop's bounds.
+    pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning"),
+]
+
+Gradients = dict[str, Tensor]
+Run = Callable[[Inputs, Case], Tensor]
+
+
+def output_gradient(inputs: Inputs) -> Tensor:
+    generator = torch.Generator().manual_seed(7)
+    return torch.randn(inputs.q.shape, generator=generator).to(inputs.q)
+
+
+def run_backward(inputs: Inputs, case: Case, grad: Tensor) -> Gradients:
+    """Forward, then backward with the state that the forward left."""
+    branches = {"block_size": case.block_size, "num_sinks": case.sinks}
+    _, state = triton_launch.attention_forward(**vars(inputs), **branches, keep_state=True)
+    found = triton_gradient_launch.attention_backward(grad, **vars(inputs), **branches, state=state)
+    gradients = {name: value for name, value in found._asdict().items() if value is not None}
+    if not case.gated:
+        gradients["mix"] = gradients["mix"].sum(0)
+    return gradients
+
+
+def gradients_of(
+    run: Run, inputs: Inputs, case: Case, grad: Tensor, dtype: torch.dtype
+) -> Gradients:
+    """By autograd, with everything that rows are made of in one dtype."""
+    leaves: Gradients = {}
+
+    def leaf(name: str, value: Tensor) -> Tensor:
+        leaves[name] = value.detach().to(dtype).requires_grad_()
+        return leaves[name]
+
+    def affine(name: str) -> tuple[Tensor | None, Tensor] | None:
+        given = getattr(inputs, f"{name}_map")
+        if given is None:
+            return None
+        weight, bias = given
+        mapped = None if weight is None else leaf(f"{name}_weight", weight)
+        return mapped, leaf(f"{name}_bias", bias)
+
+    names = ("q", "k", "v", "alpha", "beta", "mix")
+    traced = replace(
+        inputs,
+        **{name: leaf(name, getattr(inputs, name)) for name in names},
+        q_map=affine("q"),
+        k_map=affine("k"),
+    )
+    found = torch.autograd.grad(run(traced, case), list(leaves.values()), grad.to(dtype))
+    return dict(zip(leaves, found, strict=True))
+
+
+def check_backward(case: Case) -> None:
+    """At most three times the error of plain torch, plus a few last places of float32.
+
+    A gradient that cancels is as exact as the largest beside it, and a score's own rounding moves
+    its weight by eps times the score.
+    """
+    inputs = make_inputs(case)
+    grad = output_gradient(inputs)
+    found = run_backward(inputs, case, grad)
+    truth = gradients_of(expect_lln_diag, inputs, case, grad, torch.float64)
+    plain = gradients_of(plain_lln_diag, inputs, case, grad, case.dtype)
+    assert found.keys() == truth.keys()
+    largest = max(float(gradient.abs().max()) for gradient in truth.values())
+    floor = 16 * torch.finfo(torch.float32).eps * largest * max(1.0, case.scale)
+    for name, expected in truth.items():
+        allowed = 3 * float((plain[name].double() - expected).abs().max()) + floor
+        error = float((found[name].double() - expected).abs().max())
+        assert error <= allowed, f"{name}: {error:.3g} where {allowed:.3g} is allowed"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("head_dim", [16, 60, 128])
+def test_ragged_batches(head_dim: int, dtype: torch.dtype) -> None:
+    check_backward(
+        Case(
+            lengths=(33, 0, 70),
+            num_heads=1,
+            head_dim=head_dim,
+            dtype=dtype,
+            sinks=(1, 1),
+            block_size=32,
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(Case(lengths=(1,), num_heads=1), id="one token"),
+        pytest.param(Case(lengths=(70,), block_size=16, gated=True), id="many blocks a tile"),
+        pytest.param(Case(lengths=(100, 3), block_size=80), id="blocks of uneven tiles"),
+        pytest.param(
+            Case(lengths=(150,), num_heads=1, block_size=128, sinks=(3, 2), gated=True),
+            id="sinks inside and outside blocks of several tiles",
+        ),
+        pytest.param(Case(lengths=(5, 1, 0, 2), sinks=(3, 4)), id="sinks that overlap"),
+        pytest.param(Case(lengths=(70,), sinks=(20, 0), block_size=16), id="many sinks"),
+        pytest.param(Case(lengths=(40, 0, 33), weights=True, biases=True), id="maps"),
+        pytest.param(Case(lengths=(40, 33), biases=True), id="biases alone"),
+        pytest.param(
+            Case(lengths=(9,), head_dim=200, num_heads=1, weights=True, biases=True),
+            id="200 mapped, channels in steps",
+        ),
+        pytest.param(
+            Case(lengths=(40,), weights=True, biases=True, dtype=torch.bfloat16),
+            id="bfloat16 maps",
+        ),
+    ],
+)
+def test_every_form(case: Case) -> None:
+    check_backward(case)
+
+
+@pytest.mark.usefixtures("short_pieces")
+def test_sequences_of_several_pieces() -> None:
+    check_backward(Case(lengths=(150, 20), num_heads=1, weights=True, biases=True))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale"), [(torch.float32, 60.0), (torch.bfloat16, 60.0), (torch.float16, 15.0)]
+)
+def test_scores_far_beyond_what_exp_can_hold(dtype: torch.dtype, scale: float) -> None:
+    check_backward(Case(lengths=(50,), num_heads=1, scale=scale, dtype=dtype))
+
+
+def test_each_branch_alone() -> None:
+    case = Case(lengths=(40, 21), num_heads=1)
+    inputs = make_inputs(case)
+    grad = output_gradient(inputs)
+    rows = {name: getattr(inputs, name) for name in ("q", "k", "v", "cu_seqlens")}
+    scales = {"alpha": inputs.alpha, "beta": inputs.beta}
+    _, state = triton_launch.attention_forward(**rows, **scales, keep_state=True)
+    lln = triton_gradient_launch.attention_backward(grad, **rows, **scales, state=state)
+    diag = triton_gradient_launch.attention_backward(grad, **rows, block_size=case.block_size)
+    for share, found in ((1.0, lln), (0.0, diag)):
+        whole = replace(inputs, mix=torch.full_like(inputs.mix, share))
+        expected = gradients_of(expect_lln_diag, whole, case, grad, torch.float64)
+        for name in ("q", "k", "v"):
+            difference = getattr(found, name).double() - expected[name]
+            assert float(difference.abs().max()) <= 2e-6 * float(expected[name].abs().max())
+
+
+def test_a_loss_scaled_to_float16s_end_does_not_overflow() -> None:
+    case = Case(lengths=(300,), num_heads=1, dtype=torch.float16, block_size=16)
+    inputs = make_inputs(case)
+    grad = torch.full_like(inputs.q, 6e4 / 32)
+    for name, gradient in run_backward(inputs, case, grad).items():
+        assert bool(gradient.isfinite().all()), name
+
+
+@pytest.mark.parametrize("lengths", [(), (0,), (0, 0)])
+def test_nothing_to_do(lengths: tuple[int, ...]) -> None:
+    case = Case(lengths=lengths, sinks=(1, 1), weights=True, biases=True)
+    inputs = make_inputs(case)
+    found = run_backward(inputs, case, output_gradient(inputs))
+    assert found["q"].shape == (0, 2, 32)
+    assert all(bool((gradient == 0).all()) for gradient in found.values())
+
+
+@pytest.mark.usefixtures("short_pieces")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_sequence_is_the_same_whatever_shares_its_batch(dtype: torch.dtype) -> None:
+    case = Case(
+        lengths=(40, 0, 150), head_dim=16, num_heads=1, sinks=(1, 1), gated=True, dtype=dtype
+    )
+    inputs = make_inputs(case)
+    grad = output_gradient(inputs)
+    together = run_backward(inputs, case, grad)
+    again = run_backward(inputs, case, grad)
+    assert all(torch.equal(together[name], again[name]) for name in together)
+    for index, rows in enumerate(inputs.bounds):
+        length = rows.stop - rows.start
+        alone = run_backward(only(inputs, index), replace(case, lengths=(length,)), grad[rows])
+        for name in ("q", "k", "v", "mix"):
+            assert torch.equal(together[name][rows], alone[name]), name
+        for name in ("alpha", "beta"):
+            assert torch.equal(together[name][index], alone[name][0]), name
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy remarks on NaN in the interpreter
+def test_nan_stays_in_its_sequence() -> None:
+    case = Case(lengths=(40, 50, 30), num_heads=1, sinks=(1, 1))
+    inputs = make_inputs(case)
+    grad = output_gradient(inputs)
+    poisoned = inputs.k.clone()
+    poisoned[45] = math.nan
+    clean = run_backward(inputs, case, grad)
+    found = run_backward(replace(inputs, k=poisoned), case, grad)
+    for name in ("q", "k", "v"):
+        assert bool(found[name][40:90].isnan().all()), name
+        for rows in (slice(0, 40), slice(90, 120)):
+            assert torch.equal(found[name][rows], clean[name][rows]), name
+
+
+def test_gradients_of_expanded_and_sliced_rows() -> None:
+    case = Case(lengths=(40,), num_heads=2)
+    inputs = make_inputs(case)
+    fused: Sequence[Tensor] = torch.stack([inputs.q, inputs.k, inputs.v], dim=1).unbind(1)
+    grad = torch.ones(()).to(inputs.q).expand(inputs.q.shape)
+    sliced = run_backward(replace(inputs, q=fused[0], k=fused[1], v=fused[2]), case, grad)
+    whole = run_backward(inputs, case, grad.contiguous())
+    assert all(torch.equal(sliced[name], whole[name]) for name in whole)

@@ -1,0 +1,148 @@
+"""Calls of every form, and what plain torch makes of them: shared by the Triton kernels' tests."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from kernels.attention import reference
+from kernels.attention.arguments import Sinks
+from kernels.attention.reference import Map
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call, named by what is unusual about it."""
+
+    lengths: tuple[int, ...] = (63, 0, 130)
+    head_dim: int = 32
+    num_heads: int = 2
+    block_size: int = 64
+    sinks: tuple[int, int] = (0, 0)
+    gated: bool = False
+    weights: bool = False
+    biases: bool = False
+    scale: float = 1.0
+    dtype: torch.dtype = field(default=torch.float32)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    alpha: Tensor
+    beta: Tensor
+    mix: Tensor
+    cu_seqlens: Tensor
+    q_map: Map | None
+    k_map: Map | None
+
+    @property
+    def bounds(self) -> list[slice]:
+        return [slice(start, end) for start, end in pairwise(self.cu_seqlens.tolist())]
+
+
+def make_inputs(case: Case, seed: int = 0) -> Inputs:
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    rows, heads, dim = sum(case.lengths), case.num_heads, case.head_dim
+    per_sequence = (len(case.lengths), heads)
+    cu_seqlens = torch.tensor((0, *case.lengths)).cumsum(0, dtype=torch.int32)
+
+    def affine() -> Map | None:
+        if not case.biases:
+            return None
+        bias = random(heads, dim).to(DEVICE)
+        if not case.weights:
+            return None, bias
+        return (random(heads, dim, dim) / math.sqrt(dim)).to(DEVICE), bias
+
+    return Inputs(
+        q=(case.scale * random(rows, heads, dim)).to(DEVICE, case.dtype),
+        k=(case.scale * random(rows, heads, dim)).to(DEVICE, case.dtype),
+        v=random(rows, heads, dim).to(DEVICE, case.dtype),
+        alpha=(1 + 0.3 * random(*per_sequence)).to(DEVICE),
+        beta=(1 + 0.3 * random(*per_sequence)).to(DEVICE),
+        mix=random(*((rows, heads) if case.gated else (heads,))).sigmoid().to(DEVICE),
+        cu_seqlens=cu_seqlens.to(DEVICE),
+        q_map=affine(),
+        k_map=affine(),
+    )
+
+
+def only(inputs: Inputs, index: int) -> Inputs:
+    """One sequence as a batch of its own."""
+    rows = inputs.bounds[index]
+    return replace(
+        inputs,
+        q=inputs.q[rows],
+        k=inputs.k[rows],
+        v=inputs.v[rows],
+        alpha=inputs.alpha[index : index + 1],
+        beta=inputs.beta[index : index + 1],
+        mix=inputs.mix[rows],
+        cu_seqlens=torch.tensor([0, rows.stop - rows.start], dtype=torch.int32, device=DEVICE),
+    )
+
+
+def expect_lln_diag(inputs: Inputs, case: Case) -> Tensor:
+    return reference.lln_diag_attention(
+        **vars(inputs), block_size=case.block_size, num_sinks=case.sinks
+    )
+
+
+def plain_lln_diag(inputs: Inputs, case: Case) -> Tensor:
+    """What ordinary torch operations in the inputs' own dtype give: the yardstick of rounding."""
+    out = torch.empty_like(inputs.v)
+    q = apply_map(inputs.q, inputs.q_map)
+    k = apply_map(inputs.k, inputs.k_map)
+    for index, rows in enumerate(inputs.bounds):
+        alpha, beta = (x[index, :, None].to(q.dtype) for x in (inputs.alpha, inputs.beta))
+        score = beta * k[rows]
+        pi = (alpha * q[rows] + score.logsumexp(0)).softmax(-1)
+        mean = torch.einsum("jhc,jhd->hcd", score.softmax(0), inputs.v[rows])
+        lln = torch.einsum("ihc,hcd->ihd", pi, mean)
+        diag = plain_diag(inputs.q[rows], inputs.k[rows], inputs.v[rows], case)
+        share = (inputs.mix[rows] if case.gated else inputs.mix).unsqueeze(-1).to(q.dtype)
+        out[rows] = share * lln + (1 - share) * diag
+    return out
+
+
+def plain_diag(q: Tensor, k: Tensor, v: Tensor, case: Case) -> Tensor:
+    sinks = Sinks(*case.sinks)
+    visible = reference.visible_keys(q.shape[0], case.block_size, sinks, q.device)
+    score = torch.einsum("ihd,jhd->hij", q, k) / math.sqrt(case.head_dim)
+    return torch.einsum("hij,jhd->ihd", score.masked_fill(~visible, -math.inf).softmax(-1), v)
+
+
+def apply_map(x: Tensor, affine: Map | None) -> Tensor:
+    if affine is None:
+        return x
+    weight, bias = affine
+    if weight is not None:
+        x = torch.einsum("thc,hcd->thd", x, weight.to(x.dtype))
+    return x + bias.to(x.dtype)
+
+
+def assert_as_exact(found: Tensor, plain: Tensor, truth: Tensor) -> None:
+    """At most twice the error of plain torch, plus a few last places of float32."""
+    assert found.dtype == plain.dtype
+    floor = 4 * torch.finfo(torch.float32).eps * float(truth.abs().max())
+    assert largest_error(found, truth) <= 2 * largest_error(plain, truth) + floor
+
+
+def largest_error(x: Tensor, truth: Tensor) -> float:
+    error = (x.double() - truth).abs().max()
+    assert bool(torch.isfinite(error)), "not every value was written, or one is not finite"
+    return float(error)
