@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.plan import Plan
 from benchmarks.row import Row
 from benchmarks.store import ROOT, commit, cpu_name, store
-from benchmarks.suites import fidelity, long, mixed, parity, short, windows
+from benchmarks.suites import fidelity, long, mixed, parity, short, structure, windows
 from benchmarks.table import table
 from benchmarks.workbench import Workbench
 from engine.config import EngineConfig
@@ -22,6 +22,7 @@ SUITES: Mapping[str, Callable[[Workbench, Plan], Iterator[Row]]] = {
     "windows": windows.measure,
     "parity": parity.measure,
     "fidelity": fidelity.measure,
+    "structure": structure.measure,
 }
 RESULTS = ROOT / "benchmarks" / "results"
 
