@@ -26,7 +26,7 @@ from engine.structure.plan import StructurePlan, layer_of
 from engine.structure.steps import structure_steps
 from engine.types import Structure
 
-NUM_DOCUMENTS, NUM_QUICK = 60, 3
+NUM_DOCUMENTS, NUM_QUICK = 40, 3
 SEED = 7
 _CACHE_BYTES = 2**30
 

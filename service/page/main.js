@@ -11,6 +11,7 @@ import { Reader } from "./reader.js";
 import { SAMPLE } from "./sample.js";
 import { Session } from "./session.js";
 import { startSimilarity } from "./similarity.js";
+import { setSourceText, sourceText, startSource } from "./source.js";
 import { readState, textForLink, textFromLink, windowOf, writeState } from "./state.js";
 import { onTheme, startTheme } from "./theme.js";
 import { drawTopics } from "./topics.js";
@@ -48,7 +49,7 @@ async function start() {
   instruments = await instrumentNames();
   const text = state.text ? await textFromLink(state.text) : null;
   if (text) {
-    byId("text").value = text;
+    setSourceText(text);
     read();
   } else if (state.text) fail(new Error("This link's text is too long to be in it. Paste or open the text to see the same view."));
 }
@@ -88,7 +89,7 @@ async function read() {
   reading?.abort();
   reading = new AbortController();
   const { signal } = reading;
-  const text = byId("text").value;
+  const text = sourceText();
   show(byId("error"), false);
   if (!text.trim()) {
     fail(new Error("There is no text to read yet."));
@@ -312,13 +313,14 @@ function progress(words, share) {
 
 function fail(failure) {
   const again = make("button", { type: "button", onclick: read }, "Try again");
-  byId("error").replaceChildren(make("span", {}, failure.message), ...(byId("text").value ? [again] : []));
+  byId("error").replaceChildren(make("span", {}, failure.message), ...(sourceText() ? [again] : []));
   show(byId("error"), true);
 }
 
 // Listeners
 
 function listen() {
+  startSource();
   const source = byId("source");
   source.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -329,7 +331,7 @@ function listen() {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) source.requestSubmit();
   });
   byId("sample").addEventListener("click", () => {
-    byId("text").value = SAMPLE;
+    setSourceText(SAMPLE);
     source.requestSubmit();
   });
   byId("open-file").addEventListener("click", () => byId("file").click());
@@ -392,7 +394,7 @@ async function openFile(file) {
   if (!file) return;
   showView("document");
   try {
-    byId("text").value = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
+    setSourceText(new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer()));
   } catch {
     fail(new Error(`${file.name} is not UTF-8 text.`));
     return;

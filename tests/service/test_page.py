@@ -347,7 +347,16 @@ def test_long_document_stays_responsive(page: Page, long_document: str) -> None:
           }).observe({ type: "longtask" });
         }"""
     )
-    page.fill("#text", long_document)
+    page.evaluate(
+        """(text) => {
+          const data = new DataTransfer();
+          data.setData("text", text);
+          const paste = { clipboardData: data, cancelable: true };
+          document.querySelector("#text").dispatchEvent(new ClipboardEvent("paste", paste));
+        }""",
+        long_document,
+    )
+    assert "characters" in page.inner_text("#held")
     page.click("#read")
     page.wait_for_selector(".piece")
     page.wait_for_selector("canvas.map[aria-label]")
