@@ -15,7 +15,16 @@ def _default_num_threads() -> int:
     return os.cpu_count() or 1
 
 
-_ZERO_ALLOWED = ("num_threads", "max_batch_tokens", "min_sweep_tokens", "drain_timeout_s")
+_ZERO_ALLOWED = (
+    "num_threads",
+    "max_batch_tokens",
+    "min_sweep_tokens",
+    "max_sweep_bytes",
+    "drain_timeout_s",
+)
+
+
+_MAX_LONG_PERCENT = 90
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +47,14 @@ class EngineConfig:
     min_sweep_tokens: int = 0
     """A text of at least so many tokens is read tile by tile, with other work in between, where
     its model's attention is linear. 0 chooses by device."""
+
+    max_sweep_bytes: int = 0
+    """Memory that the texts of one moment may take together, beyond the models. 0 takes half of
+    what is free when the engine is made."""
+
+    long_percent: int = 25
+    """Of the device's time, what sweeps, other long texts and calls get together at least while
+    short texts wait too."""
 
     max_batch_sequences: int = 512
     """A packed batch takes at most this many texts."""
@@ -63,10 +80,24 @@ class EngineConfig:
     max_map_scores: int = 268_435_456
     """Most attention scores computed one by one for a map: all of softmax's at 16,384 tokens."""
 
+    max_token_states: int = 16_384
+    """Most tokens in one call that asks for the state of each of them."""
+
+    stuck_after_s: float = 600.0
+    """A device that is at one unit of work for longer counts as stuck, and not as ready."""
+
     drain_timeout_s: float = 30.0
     """How long stopping waits for accepted work before it fails what is left."""
 
     def __post_init__(self) -> None:
+        if self.long_percent > _MAX_LONG_PERCENT:
+            raise InvalidInput(
+                f"long_percent must be at most {_MAX_LONG_PERCENT}, got {self.long_percent}",
+                code="invalid_setting",
+                param="long_percent",
+                limit=_MAX_LONG_PERCENT,
+                actual=self.long_percent,
+            )
         for field in fields(self):
             value = getattr(self, field.name)
             smallest = 0 if field.name in _ZERO_ALLOWED else 1

@@ -41,6 +41,9 @@ class EmbedOptions:
     truncate: Truncate = "error"
     """A text beyond the model's limit: refuse it, drop its start or drop its end."""
 
+    priority: Priority = "normal"
+    """Whether texts that come a little later may go first."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Accounting:
@@ -147,6 +150,29 @@ class ChunksReady:
     """The next chunks in order, with their final vectors."""
 
     chunks: tuple[Chunk, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a text of so many tokens would take here, were it alone."""
+
+    model: str
+    tokens: int
+    fits: bool
+    """Whether it would be let in: within the model's longest text and the memory there is."""
+    path: Literal["packed", "swept"]
+    bytes: int
+    """The most it holds at once, beyond the model itself."""
+    seconds: float
+    """Of the device; reading the text into tokens comes before."""
+    tiles: int
+    """Pieces of each layer between which other work can run; 1 for a packed text."""
+    tile_tokens: int
+    """Tokens of a piece at most."""
+    keeps_projections: bool
+    """Whether a sweep has the room to make each layer's projections only once."""
+    max_tokens: int
+    max_bytes: int
 
 
 DocumentEvent: TypeAlias = Progress | ChunksReady

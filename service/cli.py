@@ -1,5 +1,5 @@
-"""The command line: `lln serve | embed | models | adapt | bench | diagnose | claims | figures |
-settings`."""
+"""The command line: `lln serve | embed | plan | models | adapt | bench | diagnose | claims |
+figures | settings`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from engine.errors import LLNError
 from engine.idle_threads import let_idle_threads_sleep
-from engine.types import BenchmarkRow, Diagnosis, EmbedOptions, HeadValues, PositionScheme
+from engine.types import Diagnosis, EmbedOptions, HeadValues, Plan, PositionScheme
 from service.errors import PortInUse
 from service.logs import set_up_logs
 from service.settings import SettingsError, load_settings, setting_rows
@@ -49,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complain(error: Exception, code: int) -> int:
-    print(f"lln: {error}", file=sys.stderr)
+    for line in str(error).splitlines():
+        print(f"lln: {line}", file=sys.stderr)
     return code
 
 
@@ -65,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_adapt(commands)
     _add_bench(commands)
     _add_diagnose(commands)
+    _add_plan(commands)
     _add_claims(commands)
     _add_figures(commands)
     _add_settings(commands)
@@ -136,9 +138,15 @@ def _add_adapt(commands: Any) -> None:
 
 def _add_bench(commands: Any) -> None:
     command = _command(commands, "bench", _bench, "measure this machine by length of text")
-    command.add_argument("--lengths", type=_numbers, default=[512, 2048, 8192], metavar="N,N,...")
-    command.add_argument("--attentions", type=_names, default=["softmax", "lln_diag"])
-    command.add_argument("--repeats", type=int, default=3)
+    command.add_argument("--suite", default="encoder", help="attention, encoder, serving, quality")
+    command.add_argument("--lengths", type=_numbers, metavar="N,N,...")
+    command.add_argument("--attentions", type=_names, metavar="NAME,NAME,...")
+    command.add_argument("--dtypes", type=_names, metavar="NAME,NAME,...")
+    command.add_argument("--repeats", type=int)
+    command.add_argument("--training", action="store_true", help="time a step of training")
+    command.add_argument("--seconds", type=float, help="of the serving suite: for each load")
+    command.add_argument("--server", metavar="URL", help="of the serving suite: what it loads")
+    command.add_argument("--out", type=Path, help="folder for the rows as JSON, CSV and a picture")
     _add_model(command)
     _add_json(command)
 
@@ -149,6 +157,13 @@ def _add_diagnose(commands: Any) -> None:
     command.add_argument("--layers", type=_numbers, metavar="N,N,...")
     command.add_argument("--heads", type=_numbers, metavar="N,N,...")
     command.add_argument("--instruments", type=_names, metavar="NAME,NAME,...")
+    _add_model(command)
+    _add_json(command)
+
+
+def _add_plan(commands: Any) -> None:
+    command = _command(commands, "plan", _plan, "what texts of some lengths would take here")
+    command.add_argument("tokens", type=_numbers, metavar="TOKENS,TOKENS,...")
     _add_model(command)
     _add_json(command)
 
@@ -282,25 +297,9 @@ def _print_table(rows: Sequence[Sequence[str]]) -> None:
 
 
 def _bench(chosen: argparse.Namespace) -> None:
-    def show(row: BenchmarkRow) -> None:
-        if not chosen.json:
-            print(
-                f"{row.attention:<16}{row.tokens:>9}{row.seconds:>12.4f}{row.tokens_per_s:>14.0f}"
-            )
+    from service.benchmarks.shell import bench
 
-    if not chosen.json:
-        print(f"{'attention':<16}{'tokens':>9}{'seconds':>12}{'tokens/s':>14}")
-    result = _with_engine(
-        chosen.model,
-        lambda engine: engine.benchmark(
-            lengths=chosen.lengths,
-            attentions=chosen.attentions,
-            repeats=chosen.repeats,
-            progress=show,
-        ),
-    )
-    if chosen.json:
-        _print_json(asdict(result))
+    _with_engine(chosen.model, lambda engine: bench(engine, chosen))
 
 
 def _diagnose(chosen: argparse.Namespace) -> None:
@@ -326,6 +325,21 @@ def _print_reading(found: Diagnosis, reading: HeadValues) -> None:
     print("layer  " + "".join(f"{f'head {head}':>9}" for head in found.heads))
     for layer, values in zip(found.layers, reading.values, strict=True):
         print(f"{layer:>5}  " + "".join(f"{value:>9.3f}" for value in values))
+
+
+def _plan(chosen: argparse.Namespace) -> None:
+    async def plans(engine: AsyncEngine) -> list[Plan]:
+        return [await engine.plan(tokens) for tokens in chosen.tokens]
+
+    found = _with_engine(chosen.model, plans)
+    if chosen.json:
+        _print_json([asdict(plan) for plan in found])
+        return
+    print(f"{'tokens':>10} {'path':>7} {'megabytes':>10} {'seconds':>8} {'fits':>5}")
+    for plan in found:
+        fits = "yes" if plan.fits else "no"
+        megabytes = plan.bytes / 1e6
+        print(f"{plan.tokens:>10} {plan.path:>7} {megabytes:>10.1f} {plan.seconds:>8.2f} {fits:>5}")
 
 
 def _claims(chosen: argparse.Namespace) -> None:

@@ -42,7 +42,7 @@ def adapt_model(
         raise InvalidInput(f"{out} is not empty", code="folder_not_empty", param="out")
     teacher = load_model(model, attention="softmax", config=config)
     calibration = calibrate(teacher, texts, plan, progress)
-    _copy(teacher.checkpoint.folder, out)
+    copy_model(teacher.checkpoint.folder, out)
     write_calibration(out / FILE_NAME, calibration)
     ids, bounds = sample_windows(teacher, texts, plan, offset=1.0)
     cosines = fidelity(teacher, teacher.with_calibration(calibration), ids, bounds)
@@ -76,7 +76,7 @@ def _text_files(paths: Sequence[Path]) -> Iterator[Path]:
             yield path
 
 
-def _copy(folder: Path, out: Path) -> None:
+def copy_model(folder: Path, out: Path) -> None:
     """What describes the model; pickles and other formats of the same weights stay behind."""
     for file in sorted(folder.rglob("*")):
         place = out / file.relative_to(folder)

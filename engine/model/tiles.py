@@ -205,6 +205,12 @@ class TiledPass:
         return merge_states(self._next_state, gained)
 
 
+def kept_bytes(encoder: Encoder, num_tokens: int, *, keep_projections: bool) -> int:
+    """What a pass over so many tokens holds from its first visit to its last."""
+    a_row = encoder.weights.width * encoder.weights.words.element_size()
+    return num_tokens * a_row * (4 if keep_projections else 1)
+
+
 def can_tile(encoder: Encoder) -> bool:
     return not any(isinstance(one, SoftmaxAttention) for one in encoder.attention)
 

@@ -47,7 +47,8 @@ def lln_state(
     k: Tensor, v: Tensor, *, beta: Tensor, packed: PackedSequences, k_map: AffineMap | None
 ) -> LLNState:
     batches = piece_batches(packed.host_bounds(), PIECE_ROWS, k.device)
-    pieces = [_piece_state(batch, k, v, beta, k_map) for batch in batches]
+    vanishing = bool(k.numel() and torch.isneginf(k.detach().amin()))
+    pieces = [_piece_state(batch, k, v, beta, k_map, vanishing=vanishing) for batch in batches]
     if not pieces:
         return _empty_state(k, packed.count)
     owners = torch.cat([batch.owners for batch in batches])
@@ -92,7 +93,7 @@ def block_softmax(
 ) -> Tensor:
     """Softmax within blocks (None: within whole sequences), and over the sequence's sinks."""
     if len(q) and packed.count == 1 and (block_size is None or len(q) <= block_size):
-        return _attend_whole(q, k, v)
+        return attend_whole(q, k, v)
     out = torch.empty_like(v)
     batches = block_batches(packed.host_bounds(), block_size, sinks, q.device)
     in_one_pass = _has_logsumexp_kernel(q, k, v)
@@ -110,16 +111,27 @@ def block_softmax(
 
 
 def _piece_state(
-    batch: SpanBatch, k: Tensor, v: Tensor, beta: Tensor, k_map: AffineMap | None
+    batch: SpanBatch,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    k_map: AffineMap | None,
+    *,
+    vanishing: bool,
 ) -> LLNState:
     scores = _mapped(batch.gather(k), k_map) * beta[batch.owners][:, None, :, None]
+    if vanishing:
+        # A key of minus infinity would weigh nothing and be hidden.
+        scores = scores.masked_fill(torch.isneginf(scores), torch.nan)
     if batch.padding is not None:
         scores = scores.masked_fill(batch.padding[:, :, None, None], -torch.inf)
     peak = scores.detach().amax(1, keepdim=True)  # [n, 1, H, D]
     # The running maximum of each channel keeps exp within (0, 1] at any finite input.
     weights = _exp_shifted(scores, peak)  # [n, w, H, D]
-    mass = weights.sum(1)  # [n, H, D]
     summed = weights.permute(0, 2, 3, 1) @ batch.gather(v).transpose(1, 2)  # [n, H, D, D]
+    # 0 times what is not finite is NaN: a value that is not shows in all that is read, not only in
+    # its own column.
+    mass = weights.sum(1) + (summed.detach() * 0.0).sum(-1)  # [n, H, D]
     return LLNState(peak.squeeze(1) + mass.log(), summed / mass.unsqueeze(-1))
 
 
@@ -165,7 +177,7 @@ def _has_logsumexp_kernel(*rows: Tensor) -> bool:
     return rows[0].device.type == "cpu" and not needs_grad
 
 
-def _attend_whole(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def attend_whole(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """One sequence as one block: a single query is served without a layout to look up."""
     q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v).squeeze(0).transpose(0, 1)

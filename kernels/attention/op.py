@@ -13,7 +13,6 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from kernels.attention import arguments, cpu, library
 from kernels.attention.arguments import PackedSequences, Sinks
@@ -181,17 +180,12 @@ def _softmax_by_flash(q: Tensor, k: Tensor, v: Tensor, packed: PackedSequences) 
     One sequence runs without waiting for the device. Several are cut apart on the host.
     """
     if packed.count == 1:
-        return _fused_softmax(q, k, v)
+        return cpu.attend_whole(q, k, v)
     bounds = packed.host_bounds()
     lengths = [end - start for start, end in itertools.pairwise(bounds)]
     parts = (torch.split(x, lengths) for x in (q, k, v))
-    found = [_fused_softmax(*rows) for rows in zip(*parts, strict=True)]
+    found = [cpu.attend_whole(*rows) for rows in zip(*parts, strict=True)]
     return torch.cat(found) if found else torch.empty_like(q)
-
-
-def _fused_softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
-    return F.scaled_dot_product_attention(q, k, v).squeeze(0).transpose(0, 1)
 
 
 def _needs_gradient(*tensors: Tensor | None) -> bool:

@@ -91,7 +91,8 @@ def sum_tokens(
         b_new_peak = tl.maximum(b_peak, tl.max(b_score, 0))
         b_shrink = tl.exp(b_peak - b_new_peak)
         b_weight = tl.exp(b_score - b_new_peak[None, :])
-        b_mass = b_mass * b_shrink + tl.sum(b_weight, 0)
+        # A key of minus infinity weighs nothing; 0 times it is NaN, so that it shows.
+        b_mass = b_mass * b_shrink + tl.sum(b_weight + 0.0 * b_x, 0)
         b_sum = tl.dot(
             tl.trans(b_weight.to(b_v.dtype)),
             b_v,
@@ -99,7 +100,8 @@ def sum_tokens(
             input_precision=PRECISION,
         )
         b_peak = b_new_peak
-    return b_peak, b_mass, b_sum
+    # So a value that is not finite shows in all that is read from the state.
+    return b_peak, b_mass + tl.sum(0.0 * b_sum, 1), b_sum
 
 
 @triton.jit

@@ -61,7 +61,8 @@ def _log_weights(question: Question, sequence: int, keys: slice, rows: Tensor, h
 
 def _scores(question: Question, keys: slice, rows: Tensor, head: int) -> Tensor:
     q, k = question.q[rows, head].double(), question.k[keys, head].double()
-    return q @ k.t() * q.shape[-1] ** -0.5
+    scores: Tensor = q @ k.t() * q.shape[-1] ** -0.5
+    return scores
 
 
 def _log_lln(question: Question, sequence: int, keys: slice, rows: Tensor, head: int) -> Tensor:

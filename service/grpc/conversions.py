@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +23,8 @@ from engine.types import (
     HeadValues,
     MapOptions,
     ModelInfo,
+    Plan,
+    Priority,
     Progress,
     SentencePlan,
     Span,
@@ -42,6 +45,13 @@ _TRUNCATE: dict[int, Truncate] = {
     embeddings_pb2.TRUNCATE_ERROR: "error",
     embeddings_pb2.TRUNCATE_START: "start",
     embeddings_pb2.TRUNCATE_END: "end",
+}
+
+
+_PRIORITY: dict[int, Priority] = {
+    embeddings_pb2.PRIORITY_UNSPECIFIED: EmbedOptions.priority,
+    embeddings_pb2.PRIORITY_NORMAL: "normal",
+    embeddings_pb2.PRIORITY_BACKGROUND: "background",
 }
 
 
@@ -78,6 +88,7 @@ def embed_options(message: embeddings_pb2.EmbedOptions) -> EmbedOptions:
         dimensions=message.dimensions if message.HasField("dimensions") else None,
         normalize=message.normalize if message.HasField("normalize") else EmbedOptions.normalize,
         truncate=_truncate(message.truncate),
+        priority=_priority(message.priority),
     )
 
 
@@ -85,6 +96,12 @@ def _truncate(number: int) -> Truncate:
     if number not in _TRUNCATE:
         raise _unknown_number("truncate", number, embeddings_pb2.Truncate.keys())
     return _TRUNCATE[number]
+
+
+def _priority(number: int) -> Priority:
+    if number not in _PRIORITY:
+        raise _unknown_number("priority", number, embeddings_pb2.Priority.keys())
+    return _PRIORITY[number]
 
 
 def vector_format(message: embeddings_pb2.EmbedOptions) -> embeddings_pb2.VectorFormat:
@@ -227,6 +244,19 @@ def tokenization_message(tokenization: Tokenization) -> models_pb2.TokenizeRespo
         starts=(span.start for span in tokenization.offsets),
         ends=(span.end for span in tokenization.offsets),
     )
+
+
+def plan_size(request: models_pb2.PlanRequest) -> tuple[int | None, str | None]:
+    """The number of tokens or the text, whichever was sent."""
+    size = request.WhichOneof("size")
+    return (
+        request.tokens if size == "tokens" else None,
+        request.text if size == "text" else None,
+    )
+
+
+def plan_message(plan: Plan) -> models_pb2.PlanResponse:
+    return models_pb2.PlanResponse(**asdict(plan))
 
 
 def diagnosis_message(diagnosis: Diagnosis) -> diagnostics_pb2.DiagnoseResponse:

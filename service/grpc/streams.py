@@ -11,6 +11,9 @@ from service.grpc.listeners import Listeners
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
+MAX_IN_FLIGHT = 64
+"""Requests of one stream that are read but whose answers have not been taken yet."""
+
 
 async def answer_in_order(
     requests: AsyncIterable[Request],

@@ -35,8 +35,6 @@ _HEADERS = {
     # Always asked for anew, and answered in a few bytes while it is the same.
     "cache-control": "no-cache",
     "content-security-policy": _POLICY,
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
 }
 
 
@@ -58,6 +56,7 @@ def _read_assets() -> dict[str, _Asset]:
 
 
 _ASSETS = _read_assets()
+PATHS = frozenset(f"/page/{name}" for name in _ASSETS)
 
 
 @router.get("/")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +18,7 @@ from engine.adapt.evaluate import (
     recall_by_position,
     retrieval_on,
 )
+from engine.adapt.report import EvaluationPlan, evaluate
 from engine.adapt.retrieval import best_of_parts, quality, ranks_of, spearman, top_agreement
 from engine.config import EngineConfig
 from engine.model.embedding_model import EmbeddingModel, load_model
@@ -95,3 +97,28 @@ def test_recall_by_position(model: EmbeddingModel) -> None:
     found = recall_by_position(model, model, corpus, length=120, count=8, planted_tokens=20)
     assert [one.position for one in found] == [0.0, 0.25, 0.5, 0.75, 1.0]
     assert all(1 / 8 <= one.quality.mrr <= 1 for one in found)
+
+
+def test_the_whole_report(model: EmbeddingModel) -> None:
+    plan = EvaluationPlan(
+        corpora=("speeches",),
+        lengths=(32, 10**7),
+        texts=20,
+        shortest_document=100,
+        most_documents=3,
+        planted_documents=4,
+        planted_length=300,
+        window=64,
+    )
+    told: list[str] = []
+    found = evaluate(model, model, plan, told.append)
+    assert [row["tokens"] for row in found["fidelity"]] == [32]
+    assert {row["corpus"] for row in found["retrieval"]} == {"speeches"}
+    assert found["held_out"]["speeches"]
+    assert len(found["recall_by_position"]) == 5
+    assert told == [
+        "fidelity at 32 tokens",
+        "fidelity at 10000000 tokens",
+        "retrieval among 3 documents of speeches",
+    ]
+    json.dumps(found)

@@ -14,6 +14,8 @@ import torch
 from engine.adapt.batches import Batch, TokenCorpus
 from engine.adapt.calibrate import CalibrationPlan, calibrate
 from engine.adapt.convert import built_in_texts
+from engine.adapt.distil import DistilPlan, distil_model
+from engine.adapt.documents import Document
 from engine.adapt.objective import targets_of
 from engine.adapt.student import Part, Student, StudentPlan
 from engine.adapt.training import METRICS_FILE, Stage, Training, TrainingPlan, cut_queries
@@ -222,3 +224,31 @@ def test_rates_that_diverge_are_told(
 def test_plans_that_cannot_be_run(change: dict[str, object]) -> None:
     with pytest.raises(InvalidInput):
         replace(PLAN, **change)  # type: ignore[arg-type]
+
+
+def test_distilling_into_a_folder(write_checkpoint: WriteCheckpoint, tmp_path: Path) -> None:
+    folder = write_checkpoint("bert")
+    documents = [Document(str(n), "", text) for n, text in enumerate(built_in_texts()[:20])]
+    plan = DistilPlan(
+        calibration=CalibrationPlan(block_size=16, sample_tokens=48, num_samples=4), training=PLAN
+    )
+    out = distil_model(str(folder), tmp_path / "out", {"manual": documents}, plan, config=CPU)
+    made = load_model(str(out), config=CPU)
+    assert made.info.attention == ("lln_diag", "lln_diag")
+    assert made.calibration is not None
+    assert made.calibration.gate is not None
+    account = json.loads((out / "data.json").read_text())
+    assert account["sources"]["manual"]["documents"] == 20
+    assert len((out / "metrics.jsonl").read_text().splitlines()) == 12
+    assert not (out / "training").exists()
+
+
+def test_distilling_refuses_a_folder_in_use_and_no_data(
+    write_checkpoint: WriteCheckpoint, tmp_path: Path
+) -> None:
+    folder = str(write_checkpoint("bert"))
+    with pytest.raises(InvalidInput, match="nothing to train on"):
+        distil_model(folder, tmp_path / "new", {"none": []}, DistilPlan(), config=CPU)
+    (tmp_path / "a file").touch()
+    with pytest.raises(InvalidInput, match="not empty"):
+        distil_model(folder, tmp_path, {}, DistilPlan(), config=CPU)

@@ -21,16 +21,36 @@ import triton  # type: ignore[import-untyped]
 from triton.backends.compiler import GPUTarget  # type: ignore[import-untyped]
 from triton.compiler import ASTSource  # type: ignore[import-untyped]
 
-from kernels.attention import triton_launch
+from kernels.attention import triton_gradient_launch as gradients
+from kernels.attention import triton_launch, triton_tiles
+from kernels.attention.triton_gradient_diag import diag_rows_kernel
+from kernels.attention.triton_gradient_lln import key_map_gradient_kernel
+from kernels.attention.triton_gradient_rows import (
+    add_tiles_kernel,
+    add_to_sinks_kernel,
+    rows_gradient_kernel,
+)
+from kernels.attention.triton_gradient_state import add_pieces_kernel, state_gradient_kernel
 from kernels.attention.triton_output import lln_diag_kernel
+from kernels.attention.triton_short import short_sequences_kernel
 from kernels.attention.triton_state import lln_state_kernel, merge_pieces_kernel
-from kernels.attention.triton_tiles import state_tile
+from kernels.instruments import triton_launch as instruments
+from kernels.instruments.triton_moments import moments_kernel
+from kernels.instruments.triton_rows import row_statistics_kernel
 
 HEAD_DIMS = (16, 32, 64, 128, 256)
 CAPABILITIES = (80, 89, 90)
-ROWS = {"p_q", "p_k", "p_v", "p_out", "p_value"}  # pointers in the dtype of the inputs
+# Pointers in the dtype of the inputs.
+ROWS = {"p_q", "p_k", "p_v", "p_g", "p_x", "p_out", "p_dq", "p_dk", "p_dv", "p_rows", "p_value"}
+INTEGERS = {"p_cu_seqlens", "p_tile_sequence", "p_tile_rows", "p_tile_first"}
 POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
-FORMS = ("state", "merge", "one tile a block", "tiles of a block", "LLN alone", "Diag alone")
+FORWARD = ("state", "merge", "short", "one tile a block", "tiles of a block")
+PARTS = ("LLN alone", "Diag alone")
+BACKWARD = ("state gradient", "rows gradient, one tile", "rows gradient, tiles")
+SMALL = ("diag rows", "key map gradient", "add pieces", "add tiles", "add to sinks")
+INSTRUMENTS = ("row statistics", "moments")
+FORMS = (*FORWARD, *PARTS, *BACKWARD, *SMALL, *INSTRUMENTS)
+MAPPED = {"state", "short", "one tile a block", "tiles of a block", "LLN alone", *BACKWARD}
 
 
 @dataclass(frozen=True)
@@ -53,23 +73,25 @@ def every_build() -> Iterator[Build]:
     """All that we would launch. float16 stands in bfloat16's place: both are two bytes wide."""
     dtypes = (torch.float32, torch.bfloat16)
     for build in product(FORMS, HEAD_DIMS, dtypes, (False, True), CAPABILITIES):
-        if build[0] not in ("merge", "Diag alone") or not build[3]:
+        if build[0] in MAPPED or not build[3]:
             yield Build(*build)
 
 
 def usual_builds() -> Iterator[Build]:
     """Those that meet a limit first: the greatest heads, on the smallest and the newest GPU."""
     for build in every_build():
-        if build.form in ("state", "tiles of a block", "one tile a block") and (
-            (build.capability == 89 and build.head_dim >= 128 and build.weight)
-            or (build.capability == 90 and build.dtype == torch.bfloat16 and not build.weight)
+        is_wide = build.capability == 89 and build.head_dim == 256 and build.weight
+        is_usual = build.capability == 90 and build.dtype == torch.bfloat16 and not build.weight
+        if (build.form in (*FORWARD, *PARTS) and (is_wide or is_usual)) or (
+            build.form in BACKWARD and (is_wide or (is_usual and build.head_dim == 64))
         ):
             yield build
 
 
 def compile_build(build: Build) -> dict[str, Any]:
     kernel, constants = kernel_of(build)
-    options = {name: constants.pop(name) for name in ("num_warps", "num_stages")}
+    names = ("num_warps", "num_stages")
+    options = {name: constants.pop(name) for name in names if name in constants}
     signature, attributes = {}, {}
     for index, name in enumerate(kernel.arg_names):
         signature[name] = type_of(name, constants, build)
@@ -90,22 +112,58 @@ def compile_build(build: Build) -> dict[str, Any]:
 
 
 def kernel_of(build: Build) -> tuple[Any, dict[str, Any]]:
+    head_dim, dtype = build.head_dim, build.dtype
     flags: dict[str, Any] = {"weight": build.weight, "bias": build.weight}
-    if build.form == "state":
-        return lln_state_kernel, triton_launch.state_constants(build.head_dim, build.dtype, **flags)
-    if build.form == "merge":
-        piece = state_tile(build.head_dim, build.dtype, weight=False).piece
-        constants = triton_launch.merge_constants(build.head_dim, piece)
-        return merge_pieces_kernel, {"num_stages": 3, **constants}
-    block_size = {"one tile a block": 16, "tiles of a block": 512, "Diag alone": 64}
-    return lln_diag_kernel, triton_launch.output_constants(
-        build.head_dim,
-        build.dtype,
-        block_size=block_size.get(build.form),
-        lln=build.form != "Diag alone",
-        sinks=build.form != "LLN alone",
-        **flags,
-    )
+    both_maps: dict[str, Any] = {"q_map": flags, "k_map": flags}
+    piece = triton_tiles.piece_tokens(head_dim)
+    match build.form:
+        case "state":
+            return lln_state_kernel, triton_launch.state_constants(head_dim, dtype, **flags)
+        case "merge":
+            return merge_pieces_kernel, triton_launch.merge_constants(head_dim, piece)
+        case "short":
+            constants = triton_launch.short_constants(
+                head_dim, dtype, block_size=64, sinks=True, **both_maps
+            )
+            return short_sequences_kernel, constants
+        case "one tile a block" | "tiles of a block" | "Diag alone" | "LLN alone":
+            sizes = {"one tile a block": 16, "tiles of a block": 512, "Diag alone": 64}
+            return lln_diag_kernel, triton_launch.output_constants(
+                head_dim,
+                dtype,
+                block_size=sizes.get(build.form),
+                lln=build.form != "Diag alone",
+                sinks=build.form != "LLN alone",
+                **flags,
+            )
+        case "state gradient":
+            constants = gradients.state_gradient_constants(head_dim, dtype, mix=True, **flags)
+            return state_gradient_kernel, constants
+        case "rows gradient, one tile" | "rows gradient, tiles" | "diag rows":
+            constants = gradients.rows_gradient_constants(
+                head_dim,
+                dtype,
+                block_size=16 if build.form.endswith("one tile") else 512,
+                lln=True,
+                sinks=True,
+                **both_maps,
+            )
+            if build.form == "diag rows":
+                return diag_rows_kernel, gradients.diag_rows_constants(constants)
+            return rows_gradient_kernel, constants
+        case "key map gradient":
+            return key_map_gradient_kernel, gradients.key_map_constants(head_dim, dtype)
+        case "add pieces":
+            return add_pieces_kernel, gradients.add_pieces_constants(piece, head_dim**2)
+        case "add tiles":
+            return add_tiles_kernel, {"BT": gradients.ADDED_NUMBERS}
+        case "add to sinks":
+            return add_to_sinks_kernel, gradients.add_to_sinks_constants(head_dim)
+        case "row statistics":
+            constants = instruments.row_constants(head_dim, scores=True, channels=True)
+            return row_statistics_kernel, constants
+        case _:
+            return moments_kernel, instruments.moments_constants(head_dim)
 
 
 def type_of(name: str, constants: dict[str, Any], build: Build) -> str:
@@ -115,8 +173,10 @@ def type_of(name: str, constants: dict[str, Any], build: Build) -> str:
     is_callers_state = name == "p_value" and build.form == "LLN alone"
     if name in ROWS and not is_callers_state:
         return POINTERS[build.dtype]
+    if name == "p_value_gradient":
+        return POINTERS[gradients.wide_dtype(build.dtype)]
     if name.startswith("p_"):
-        return "*i32" if name == "p_cu_seqlens" else "*fp32"
+        return "*i32" if name in INTEGERS else "*fp32"
     return "fp32" if name == "scale" else "i32"
 
 

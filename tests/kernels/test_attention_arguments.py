@@ -24,6 +24,8 @@ def bounds(*values: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
         ({"cu_seqlens": bounds(0, 9)}, "end at T = 10, got 9"),
         ({"cu_seqlens": bounds(0, 7, 5, 10)}, "falls from 7 to 5 at 1"),
         ({"cu_seqlens": bounds(0, 10, dtype=torch.int64)}, "int64"),
+        ({"cu_seqlens": bounds(0, 10).view(1, 2)}, r"\(1, 2\)"),
+        ({"cu_seqlens": bounds()}, r"\(0,\)"),
         ({"block_size": 24}, "got 24"),
         ({"block_size": 0}, "got 0"),
         ({"num_sinks": -1}, "got -1"),
@@ -32,6 +34,9 @@ def bounds(*values: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
         ({"alpha": torch.ones(3)}, r"\(3,\)"),
         ({"beta": torch.ones(4, 2)}, "4 rows for 1 sequences"),
         ({"mix": torch.ones(9, 2)}, r"\(9, 2\)"),
+        ({"mix": float("inf")}, "mix must be finite, got inf"),
+        ({"mix": torch.tensor([0.5, float("nan")])}, "mix must be finite"),
+        ({"num_sinks": (1, -2)}, r"got \(1, -2\)"),
         ({"q_map": (torch.ones(2, 32, 31), torch.ones(2, 32))}, r"\(2, 32, 31\)"),
         ({"k_map": (None, torch.ones(2, 31))}, r"\(2, 31\)"),
     ],
@@ -49,6 +54,8 @@ def test_settings(changed: dict[str, Any], named: str) -> None:
         (1, torch.zeros(10, 2, 64), r"\(10, 2, 64\)"),
         (2, torch.zeros(10, 2, 32, dtype=torch.float64), "dtype"),
         (2, torch.zeros(11, 2, 32), r"\(11, 2, 32\)"),
+        (1, torch.zeros(10, 2, 32, device="meta"), "device: cpu and meta"),
+        (0, torch.zeros(10, 0, 32), r"no heads, shape \(10, 0, 32\)"),
     ],
 )
 def test_rows_that_do_not_fit(index: int, replacement: torch.Tensor, named: str) -> None:

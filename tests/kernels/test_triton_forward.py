@@ -191,17 +191,18 @@ def test_a_sequence_is_the_same_whatever_shares_its_batch(
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy remarks on NaN in the interpreter
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
 @pytest.mark.parametrize("broken", ["q", "k", "v"])
-def test_nan_stays_in_its_sequence_and_shows_there(broken: str) -> None:
+def test_what_is_not_finite_shows_in_its_sequence_alone(broken: str, value: float) -> None:
     case = Case(lengths=(40, 70, 50), num_heads=1, sinks=(1, 1))
     inputs = make_inputs(case)
     clean = run_lln_diag(inputs, case)
     poisoned = getattr(inputs, broken).clone()
-    poisoned[45] = math.nan
+    poisoned[45, 0, 7] = value
     found = run_lln_diag(replace(inputs, **{broken: poisoned}), case)
     first, second, third = inputs.bounds
     assert torch.equal(found[first], clean[first])
     assert torch.equal(found[third], clean[third])
-    # A broken query is its own row's; a broken key or value reaches all that read the state.
+    # A query is read in its own row alone; a key or a value reaches all rows of its sequence.
     hurt = found[45] if broken == "q" else found[second]
     assert bool(hurt.isnan().all())

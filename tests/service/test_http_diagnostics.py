@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import httpx
@@ -70,54 +69,3 @@ def test_bad_input(http: httpx.Client, fields: dict[str, Any], status: int) -> N
     response = http.post("/v1/diagnostics", json={"text": TEXT, **fields})
     assert response.status_code == status, response.text
     assert response.json()["error"]["code"]
-
-
-def test_benchmark_runs_and_is_kept(http: httpx.Client) -> None:
-    plan: dict[str, Any] = {
-        "suite": "encoder",
-        "lengths": [64, 128],
-        "attentions": ["softmax", "lln_diag"],
-        "repeats": 1,
-    }
-    response = http.post("/v1/benchmarks", json=plan)
-    assert response.status_code == 202
-    started = response.json()
-    assert started["state"] in ("queued", "running")
-    location = response.headers["location"]
-    assert location == f"/v1/benchmarks/{started['id']}"
-    document = started
-    deadline = time.monotonic() + 60
-    while document["state"] in ("queued", "running"):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-        document = http.get(location).json()
-    assert document["state"] == "done", document["error"]
-    assert {(row["attention"], row["tokens"]) for row in document["rows"]} == {
-        (attention, length) for attention in plan["attentions"] for length in plan["lengths"]
-    }
-    assert all(row["seconds"] > 0 and row["tokens_per_s"] > 0 for row in document["rows"])
-    assert document["machine"]
-    assert document["id"] in [one["id"] for one in http.get("/v1/benchmarks").json()["data"]]
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"suite": "decoder"}, "suite"),
-        ({"lengths": []}, "lengths"),
-        ({"lengths": [0]}, "lengths[0]"),
-        ({"attentions": ["magic"]}, "attentions[0]"),
-        ({"repeats": 0}, "repeats"),
-        ({"repeat": 1}, "repeat"),
-    ],
-)
-def test_bad_benchmark(http: httpx.Client, fields: dict[str, Any], param: str) -> None:
-    response = http.post("/v1/benchmarks", json=fields)
-    assert response.status_code == 422
-    assert response.json()["error"]["param"] == param
-
-
-def test_unknown_benchmark(http: httpx.Client) -> None:
-    response = http.get("/v1/benchmarks/bench-none")
-    assert response.status_code == 404
-    assert response.json()["error"]["code"] == "not_found"

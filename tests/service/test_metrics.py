@@ -8,13 +8,22 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from engine.observer import Served
 from engine.types import Accounting, Diagnosis, HeadValues, ModelInfo
-from service.metrics import Metrics
+from service.metrics import Metrics, length_class
 
 PROMISED = {
     "requests": "counter",
     "request_seconds": "histogram",
     "requests_in_progress": "gauge",
+    "ready": "gauge",
+    "tokenise_seconds": "histogram",
+    "text_seconds": "histogram",
+    "queue_tokens_limit": "gauge",
+    "batch_tokens_limit": "gauge",
+    "benchmarks": "counter",
+    "benchmarks_running": "gauge",
+    "benchmark_tokens_per_second": "gauge",
     "queue_seconds": "histogram",
     "compute_seconds": "histogram",
     "tokens": "counter",
@@ -120,6 +129,21 @@ def test_observer(metrics: Metrics) -> None:
     assert value(metrics, "compute_seconds_sum", {"kind": "batch"}) == pytest.approx(0.1)
     assert value(metrics, "batch_tokens_sum") == 21
     assert value(metrics, "batch_sequences_sum") == 3
+
+
+@pytest.mark.parametrize(
+    ("tokens", "label"),
+    [(1, "128"), (128, "128"), (129, "512"), (2**20, "1048576"), (2**20 + 1, "longer")],
+)
+def test_length_class(tokens: int, label: str) -> None:
+    assert length_class(tokens) == label
+
+
+def test_served_counts_each_text_in_the_class_of_its_length(metrics: Metrics) -> None:
+    metrics.served([Served(10, 0.25, 0.5, None), Served(4000, 1.0, 2.0, None)])
+    assert value(metrics, "text_seconds_sum", {"length": "128"}) == pytest.approx(0.75)
+    assert value(metrics, "text_seconds_sum", {"length": "8192"}) == pytest.approx(3.0)
+    assert value(metrics, "text_seconds_count", {"length": "512"}) == 0
 
 
 def test_request_finished(metrics: Metrics) -> None:

@@ -1,0 +1,108 @@
+"""From a softmax model and real documents to a trained LLN+Diag model in a folder of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.adapt.batches import TokenCorpus
+from engine.adapt.calibrate import CalibrationPlan, calibrate
+from engine.adapt.convert import copy_model
+from engine.adapt.documents import Document, fingerprint, for_training, held_out
+from engine.adapt.student import Student, StudentPlan
+from engine.adapt.training import StepReport, Training, TrainingPlan
+from engine.checkpoint.calibration import (
+    FILE_NAME,
+    Calibration,
+    read_calibration,
+    write_calibration,
+)
+from engine.config import EngineConfig
+from engine.errors import InvalidInput
+from engine.model.embedding_model import EmbeddingModel, load_model
+
+DATA_FILE = "data.json"
+_RUN = "training"
+_HELD_OUT_SHARE = 0.2
+_CALIBRATION_TEXT = 4_000_000  # characters; more makes calibration slower and no better
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistilPlan:
+    calibration: CalibrationPlan = CalibrationPlan()  # noqa: RUF009 - frozen
+    student: StudentPlan = StudentPlan()  # noqa: RUF009 - frozen
+    training: TrainingPlan = TrainingPlan()  # noqa: RUF009 - frozen
+
+
+def distil_model(
+    model: str,
+    out: Path,
+    data: Mapping[str, Sequence[Document]],
+    plan: DistilPlan,
+    *,
+    config: EngineConfig,
+    progress: Callable[[StepReport, int], None] | None = None,
+) -> Path:
+    """Train on the documents of `data`, by the name of where they come from, and write the model.
+
+    The run lives in a folder inside `out`. Called again after an interruption, it goes on from
+    the last saved step. A part of every corpus is held out; `data.json` says which by its hash.
+    """
+    run = out / _RUN
+    if out.exists() and any(out.iterdir()) and not run.exists():
+        raise InvalidInput(f"{out} is not empty", code="folder_not_empty", param="out")
+    teacher = load_model(model, attention="softmax", config=config)
+    run.mkdir(parents=True, exist_ok=True)
+    texts = [document.body for part in data.values() for document in _training_part(part)]
+    if not texts:
+        raise InvalidInput("there is nothing to train on", code="no_documents", param="data")
+    calibration = _calibrated(teacher, texts, plan.calibration, run)
+    student = Student(teacher, calibration, plan.student)
+    corpus = TokenCorpus.of(texts, teacher.tokenizer)
+    _write_account(out, data, corpus)
+    Training(teacher, student, corpus, plan.training, run).run(progress)
+    copy_model(teacher.checkpoint.folder, out)
+    write_calibration(out / FILE_NAME, student.calibration())
+    shutil.move(run / "metrics.jsonl", out / "metrics.jsonl")
+    shutil.rmtree(run)
+    return out
+
+
+def _training_part(documents: Sequence[Document]) -> list[Document]:
+    return for_training(documents, _HELD_OUT_SHARE)
+
+
+def _calibrated(
+    teacher: EmbeddingModel, texts: Sequence[str], plan: CalibrationPlan, run: Path
+) -> Calibration:
+    """Made once a run, since a resumed one must begin from the very same numbers."""
+    path = run / FILE_NAME
+    if not path.exists():
+        write_calibration(path, calibrate(teacher, list(_some(texts)), plan))
+    return read_calibration(path, teacher.checkpoint.sha256)
+
+
+def _some(texts: Sequence[str]) -> Sequence[str]:
+    """Texts from all over the data, not more than calibration can use."""
+    total = sum(map(len, texts))
+    every = max(1, total // _CALIBRATION_TEXT)
+    return texts[::every]
+
+
+def _write_account(out: Path, data: Mapping[str, Sequence[Document]], corpus: TokenCorpus) -> None:
+    account = {
+        "tokens": corpus.num_tokens,
+        "held_out_share": _HELD_OUT_SHARE,
+        "sources": {
+            name: {
+                "documents": len(documents),
+                "trained_on": fingerprint(_training_part(documents)),
+                "held_out": fingerprint(held_out(documents, _HELD_OUT_SHARE)),
+            }
+            for name, documents in data.items()
+        },
+    }
+    (out / DATA_FILE).write_text(json.dumps(account, indent=2) + "\n", encoding="utf-8")

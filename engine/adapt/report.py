@@ -1,0 +1,133 @@
+"""The whole evaluation of a model against the softmax model it was made from, as one document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from engine.adapt.batches import TokenCorpus
+from engine.adapt.corpora import Corpus, available, load_corpus
+from engine.adapt.documents import fingerprint, held_out
+from engine.adapt.evaluate import (
+    as_rows,
+    bm25_scores,
+    fidelity_at,
+    recall_by_position,
+    retrieval_on,
+)
+from engine.errors import InvalidInput
+from engine.model.embedding_model import EmbeddingModel
+
+_HAS_BM25 = "rank_bm25"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationPlan:
+    corpora: tuple[str, ...] = ()  # all whose packages are installed
+    lengths: tuple[int, ...] = (64, 128, 256, 512, 2048, 8192, 16_384)
+    texts: int = 200  # of each length; fewer where they are long
+    shortest_document: int = 2000  # tokens, for retrieval
+    most_documents: int = 400  # of each corpus
+    planted_documents: int = 100  # of this length, for recall by position
+    planted_length: int = 2048
+    window: int = 512  # what the teacher reads at once
+    seed: int = 1
+
+
+def evaluate(
+    teacher: EmbeddingModel,
+    student: EmbeddingModel,
+    plan: EvaluationPlan = EvaluationPlan(),
+    progress: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """On documents that no training touched; a length that none of them has is left out."""
+    tell = progress or (lambda _: None)
+    corpora = [_held_out(name) for name in plan.corpora or available()]
+    if not corpora:
+        raise InvalidInput(
+            "no corpus is installed; `lln evaluate --help` names their packages",
+            code="missing_package",
+            param="corpora",
+        )
+    bodies = [document.body for corpus in corpora for document in corpus.documents]
+    tokens = TokenCorpus.of(bodies, teacher.tokenizer)
+    return {
+        "teacher": teacher.name,
+        "student": student.name,
+        "weights": teacher.checkpoint.sha256,
+        "calibration": student.info.calibration,
+        "plan": asdict(plan),
+        "held_out": {corpus.name: fingerprint(corpus.documents) for corpus in corpora},
+        "fidelity": list(_fidelity(teacher, student, tokens, plan, tell)),
+        "retrieval": list(_retrieval(teacher, student, corpora, plan, tell)),
+        "recall_by_position": [
+            asdict(one)
+            for one in recall_by_position(
+                teacher,
+                student,
+                tokens,
+                length=plan.planted_length,
+                count=plan.planted_documents,
+                seed=plan.seed,
+            )
+        ],
+    }
+
+
+def _fidelity(
+    teacher: EmbeddingModel,
+    student: EmbeddingModel,
+    tokens: TokenCorpus,
+    plan: EvaluationPlan,
+    tell: Callable[[str], None],
+) -> Iterator[dict[str, Any]]:
+    for length in plan.lengths:
+        tell(f"fidelity at {length} tokens")
+        count = max(20, min(plan.texts, 200_000 // length))
+        try:
+            found = fidelity_at(
+                teacher, student, tokens, length, count=count, window=plan.window, seed=plan.seed
+            )
+        except InvalidInput:
+            continue
+        yield asdict(found)
+
+
+def _retrieval(
+    teacher: EmbeddingModel,
+    student: EmbeddingModel,
+    corpora: Sequence[Corpus],
+    plan: EvaluationPlan,
+    tell: Callable[[str], None],
+) -> Iterator[dict[str, Any]]:
+    from importlib.util import find_spec
+
+    bm25 = bm25_scores if find_spec(_HAS_BM25) else None
+    for corpus in corpora:
+        long = _long_ones(corpus, teacher, plan)
+        if len(long.documents) < 2:
+            continue
+        tell(f"retrieval among {len(long.documents)} documents of {corpus.name}")
+        yield from as_rows(retrieval_on(teacher, student, long, window=plan.window, bm25=bm25))
+
+
+def _held_out(name: str) -> Corpus:
+    whole = load_corpus(name)
+    kept = set(held_out(whole.documents))
+    return _only(whole, [document in kept for document in whole.documents])
+
+
+def _long_ones(corpus: Corpus, teacher: EmbeddingModel, plan: EvaluationPlan) -> Corpus:
+    encoded = teacher.tokenizer.encode_batch([document.body for document in corpus.documents])
+    chosen = [item.num_tokens >= plan.shortest_document for item in encoded]
+    return _only(corpus, chosen, plan.most_documents)
+
+
+def _only(corpus: Corpus, chosen: Sequence[bool], most: int | None = None) -> Corpus:
+    kept = [index for index, is_chosen in enumerate(chosen) if is_chosen][:most]
+    return Corpus(
+        corpus.name,
+        tuple(corpus.documents[index] for index in kept),
+        tuple(corpus.queries[index] for index in kept),
+    )

@@ -1,0 +1,83 @@
+"""python -m kernels.bench: measures, prints the worst first, stores JSON and pictures."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from kernels.bench.check import run_checks
+from kernels.bench.clock import Clock, measure_ceiling
+from kernels.bench.plots import draw
+from kernels.bench.record import ROOT, Record, facts_of, table
+from kernels.bench.suites import SUITES, Bench
+
+
+def main() -> None:
+    options = parse()
+    started_at = time.monotonic()
+    device = torch.device(options.device)
+    if options.check and (failures := run_checks(device)):
+        sys.exit(f"{failures} checks failed; wrong answers are not worth timing")
+    if options.check_only:
+        return
+    measure(options, device, deadline=started_at + options.budget_s)
+
+
+def parse() -> argparse.Namespace:
+    on_gpu = torch.cuda.is_available()
+    parser = argparse.ArgumentParser(prog="python -m kernels.bench", description=__doc__)
+    parser.add_argument("suites", nargs="*", default=[*SUITES], help=f"of {', '.join(SUITES)}")
+    parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
+    parser.add_argument("--dtype", default="bfloat16" if on_gpu else "float32")
+    parser.add_argument("--check", action="store_true", help="first see that answers are right")
+    parser.add_argument(
+        "--check-only", action="store_true", help="measure nothing; implies --check"
+    )
+    parser.add_argument("--budget-s", type=float, default=480, help="begin no suite after it")
+    parser.add_argument("--seconds-each", type=float, default=0.3, help="of one measurement")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "kernels")
+    options = parser.parse_args()
+    if unknown := set(options.suites) - set(SUITES):
+        parser.error(f"no such suite: {', '.join(sorted(unknown))}")
+    options.check = options.check or options.check_only
+    return options
+
+
+def measure(options: argparse.Namespace, device: torch.device, *, deadline: float) -> None:
+    clock = Clock(device, options.seconds_each)
+    dtype = getattr(torch, options.dtype)
+    ceiling = measure_ceiling(clock, dtype)
+    best = {"copy_bytes_per_s": ceiling.bytes_per_s, "product_flops_per_s": ceiling.flops_per_s}
+    record = Record(options.out / f"{device.type}.json", {**facts_of(device), **best})
+    print(f"{record.facts['device']}: copies {ceiling.bytes_per_s / 1e12:.3g} TB/s,", end=" ")
+    print(f"multiplies {ceiling.flops_per_s / 1e12:.3g} TFLOP/s in {options.dtype}")
+    bench = Bench(clock, ceiling, dtype, large=device.type == "cuda")
+    for name in options.suites:
+        run_suite(name, bench, record, deadline)
+    record.save()
+    print(table(record.rows))
+    pictures = draw(record.rows, options.out, str(record.facts["device"]))
+    print(f"written: {', '.join(map(str, [record.path, *pictures]))}")
+    if record.skipped:
+        print(f"no time left for: {', '.join(record.skipped)}")
+
+
+def run_suite(name: str, bench: Bench, record: Record, deadline: float) -> None:
+    rows = SUITES[name](bench)
+    while True:
+        if time.monotonic() > deadline:
+            record.skipped.append(name)
+            return
+        row = next(rows, None)
+        if row is None:
+            return
+        record.add(row)
+        print(table([row]).splitlines()[1], flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""Are the operations right on this very device? Each check prints a line and can fail."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels.attention import lln_diag_attention, reference
+from kernels.bench import formula
+from kernels.instruments import moments, row_statistics
+from kernels.instruments import reference as instruments_reference
+
+Check = tuple[str, Callable[[], None]]
+LENGTHS = (63, 0, 500, 1, 300)
+LONGER = 1300  # of several pieces, on a GPU; the dense reference is slow on a CPU
+BLOCK_SIZE = 64
+NUM_HEADS = 2
+LEAVES = ("q", "k", "v", "alpha", "beta", "mix")
+
+
+def run_checks(device: torch.device) -> int:
+    """The number of checks that failed."""
+    names = [name for name, _ in checks(device)]
+    if device.type != "cuda":
+        return sum(not report(device, name) for name in names)
+    # Most of the time goes into compiling kernels, which the later measurements find in the cache.
+    workers = max(1, min(8, (os.cpu_count() or 1) // 2))
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        return sum(not passed for passed in pool.map(partial(report, device), names))
+
+
+def report(device: torch.device, name: str) -> bool:
+    """Runs one check and prints how it went."""
+    try:
+        dict(checks(device))[name]()
+    except Exception as error:
+        print(f"FAILED  {name}: {(str(error) or repr(error)).splitlines()[0]}", flush=True)
+        return False
+    print(f"ok      {name}", flush=True)
+    return True
+
+
+def checks(device: torch.device) -> Iterator[Check]:
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        for dim in (16, 60, 64, 128, 256):
+            yield f"forward, D {dim}, {dtype}", partial(check_forward, device, dim, dtype)
+        for dim in (32, 64, 128):
+            yield f"backward, D {dim}, {dtype}", partial(check_backward, device, dim, dtype)
+    for block_size in (16, 128, 512):
+        yield f"sinks and maps, blocks of {block_size}", partial(check_forms, device, block_size)
+    yield "bitwise, run to run and whatever the batch", partial(check_repeats, device)
+    yield "NaN stays in its sequence", partial(check_nan, device)
+    yield "instruments", partial(check_instruments, device)
+    if device.type == "cuda":
+        yield "captured as a CUDA graph", partial(check_graph, device)
+        yield "torch.compile in one graph", partial(check_compile, device)
+
+
+def make_arguments(device: torch.device, dim: int, dtype: torch.dtype) -> dict[str, Any]:
+    lengths = (*LENGTHS, LONGER) if device.type == "cuda" else LENGTHS
+    generator = torch.Generator().manual_seed(dim)
+    size = sum(lengths), NUM_HEADS, dim
+    q, k, v = (torch.randn(size, generator=generator).to(device, dtype) for _ in range(3))
+    per_sequence = len(lengths), NUM_HEADS
+    return {
+        "q": q,
+        "k": k,
+        "v": v,
+        "alpha": (1 + 0.3 * torch.randn(per_sequence, generator=generator)).to(device),
+        "beta": (1 + 0.3 * torch.randn(per_sequence, generator=generator)).to(device),
+        "mix": torch.rand(NUM_HEADS, generator=generator).to(device),
+        "cu_seqlens": torch.tensor([0, *lengths]).cumsum(0, dtype=torch.int32).to(device),
+        "block_size": BLOCK_SIZE,
+    }
+
+
+def plain(arguments: dict[str, Any]) -> Tensor:
+    """The formula, one sequence after the other, in the dtype of the rows."""
+    bounds = arguments["cu_seqlens"].tolist()
+    parts = []
+    for index in range(len(bounds) - 1):
+        rows = slice(bounds[index], bounds[index + 1])
+        if rows.start < rows.stop:
+            q, k, v = (arguments[name][rows] for name in ("q", "k", "v"))
+            alpha, beta = arguments["alpha"][index], arguments["beta"][index]
+            settings = {"mix": arguments["mix"], "block_size": arguments["block_size"]}
+            parts.append(formula.lln_diag(q, k, v, alpha=alpha, beta=beta, **settings))
+    return torch.cat(parts)
+
+
+def check_forward(device: torch.device, dim: int, dtype: torch.dtype) -> None:
+    arguments = make_arguments(device, dim, dtype)
+    truth = reference.lln_diag_attention(**arguments)
+    require_as_exact(lln_diag_attention(**arguments), plain(arguments), truth, 2, "output")
+
+
+def check_backward(device: torch.device, dim: int, dtype: torch.dtype) -> None:
+    arguments = make_arguments(device, dim, dtype)
+    grad = torch.randn(arguments["q"].shape, generator=torch.Generator().manual_seed(1))
+    grad = grad.to(device, dtype)
+    found = gradients(lambda given: lln_diag_attention(**given), arguments, grad)
+    same = gradients(plain, arguments, grad)
+    truth = gradients(lambda given: reference.lln_diag_attention(**given), arguments, grad.double())
+    for name, mine, other, exact in zip(LEAVES, found, same, truth, strict=True):
+        require_as_exact(mine, other, exact, 3, f"gradient of {name}")
+
+
+def gradients(
+    run: Callable[[dict[str, Any]], Tensor], arguments: dict[str, Any], grad: Tensor
+) -> tuple[Tensor, ...]:
+    leaves = {name: arguments[name].detach().requires_grad_() for name in LEAVES}
+    return torch.autograd.grad(run({**arguments, **leaves}), list(leaves.values()), grad)
+
+
+def check_forms(device: torch.device, block_size: int) -> None:
+    arguments = make_arguments(device, 64, torch.float32)
+    generator = torch.Generator().manual_seed(2)
+    weight = torch.randn(NUM_HEADS, 64, 64, generator=generator).to(device) / 8
+    bias = torch.randn(NUM_HEADS, 64, generator=generator).to(device)
+    arguments |= {"block_size": block_size, "num_sinks": (2, 1), "q_map": (weight, bias)}
+    gate = torch.rand(arguments["q"].shape[:2], generator=generator).to(device)
+    arguments |= {"k_map": (weight, bias), "mix": gate}
+    truth = reference.lln_diag_attention(**arguments)
+    difference = float((lln_diag_attention(**arguments) - truth).abs().max())
+    require(difference <= 3e-5, f"differs by {difference:.2g}")
+    grad = torch.randn_like(arguments["q"])
+    found = gradients(lambda given: lln_diag_attention(**given), arguments, grad)
+    exact = gradients(lambda given: reference.lln_diag_attention(**given), arguments, grad.double())
+    for name, mine, theirs in zip(LEAVES, found, exact, strict=True):
+        error = float((mine - theirs).abs().max() / theirs.abs().max())
+        require(error <= 1e-3, f"gradient of {name} differs by {error:.2g}")
+
+
+def check_repeats(device: torch.device) -> None:
+    for dtype in (torch.bfloat16, torch.float32):
+        arguments = make_arguments(device, 64, dtype)
+        together = lln_diag_attention(**arguments)
+        for _ in range(20):
+            require(torch.equal(together, lln_diag_attention(**arguments)), f"{dtype}: run to run")
+        if device.type != "cuda":
+            continue  # a CPU's products may depend on the shape of the batch
+        bounds = arguments["cu_seqlens"].tolist()
+        for index in range(len(bounds) - 1):
+            rows = slice(bounds[index], bounds[index + 1])
+            alone = {name: arguments[name][rows] for name in ("q", "k", "v")}
+            alone |= {name: arguments[name][index : index + 1] for name in ("alpha", "beta")}
+            out = lln_diag_attention(**alone, mix=arguments["mix"], block_size=BLOCK_SIZE)
+            require(torch.equal(together[rows], out), f"{dtype}: sequence {index} alone")
+
+
+def check_nan(device: torch.device) -> None:
+    arguments = make_arguments(device, 32, torch.float32)
+    clean = lln_diag_attention(**arguments)
+    arguments["k"] = arguments["k"].clone()
+    arguments["k"][100] = math.nan
+    found = lln_diag_attention(**arguments)
+    require(bool(found[63:563].isnan().all()), "hidden in its own sequence")
+    for rows in (slice(0, 63), slice(563, None)):
+        require(torch.equal(found[rows], clean[rows]), "another sequence changed")
+
+
+def check_instruments(device: torch.device) -> None:
+    given = make_arguments(device, 64, torch.float32)
+    q, k = given["q"], given["k"]
+    settings = {name: given[name] for name in ("alpha", "beta", "mix", "cu_seqlens", "block_size")}
+    for kind in ("softmax", "lln", "lln_diag"):
+        found = row_statistics(q, k, kind=kind, **settings)
+        truth = instruments_reference.row_statistics(q, k, kind=kind, **settings)
+        for name, mine, theirs in zip(truth._fields, found, truth, strict=True):
+            error = float(
+                ((mine - theirs).abs().amax((-2, -1)) / theirs.abs().amax((-2, -1))).max()
+            )
+            require(error <= 1e-4, f"{kind}: {name} differs by {error:.2g}")
+    gram = moments(q, given["cu_seqlens"]).gram
+    error = float((gram - instruments_reference.moments(q, given["cu_seqlens"]).gram).abs().max())
+    require(error <= 1e-2, f"Gram matrix differs by {error:.2g}")
+
+
+def check_graph(device: torch.device) -> None:
+    arguments = make_arguments(device, 64, torch.bfloat16)
+    expected = lln_diag_attention(**arguments)
+    torch.cuda.synchronize(device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = lln_diag_attention(**arguments)
+    graph.replay()
+    torch.cuda.synchronize(device)
+    require(torch.equal(out, expected), "the graph's output differs")
+
+
+def check_compile(device: torch.device) -> None:
+    arguments = make_arguments(device, 64, torch.bfloat16)
+    compiled = torch.compile(lambda **given: 2 * lln_diag_attention(**given), fullgraph=True)
+    require(torch.equal(compiled(**arguments), 2 * lln_diag_attention(**arguments)), "differs")
+
+
+def require_as_exact(
+    found: Tensor, same_dtype: Tensor, truth: Tensor, factor: int, what: str
+) -> None:
+    """At most so many times the error of plain torch, plus a few last places of float32."""
+    error = float((found.double() - truth).abs().max())
+    floor = 32 * torch.finfo(torch.float32).eps * max(1.0, float(truth.abs().max()))
+    allowed = factor * float((same_dtype.double() - truth).abs().max()) + floor
+    require(error <= allowed, f"{what}: error {error:.3g} where {allowed:.3g} is allowed")
+
+
+def require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise AssertionError(otherwise)

@@ -1,0 +1,126 @@
+"""Measured rows, and the file that holds them: rewritten as they come, so that little is lost."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("torch", "triton", "flash-attn", "flash-linear-attention", "flash-bla")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One measured call. A call that failed has no seconds and says why."""
+
+    suite: str
+    name: str
+    tokens: int
+    num_heads: int
+    head_dim: int
+    dtype: str
+    block_size: int | None = None
+    seconds: float | None = None
+    floor_seconds: float | None = None  # the least its bytes, or its arithmetic, can take
+    peak_bytes: int | None = None
+    ratio: float | None = None  # what the suite compares
+    target: str | None = None
+    met: bool | None = None
+    note: str = ""
+
+    @property
+    def fraction(self) -> float | None:
+        """Of what the device can do at best."""
+        if not self.seconds or self.floor_seconds is None:
+            return None
+        return self.floor_seconds / self.seconds
+
+
+@dataclass
+class Record:
+    path: Path
+    facts: dict[str, Any]
+    rows: list[Row] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+    def add(self, row: Row) -> None:
+        self.rows.append(row)
+        self.save()
+
+    def save(self) -> None:
+        content = {
+            **self.facts,
+            "skipped": self.skipped,
+            "rows": [{**asdict(row), "fraction": row.fraction} for row in self.rows],
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def facts_of(device: torch.device) -> dict[str, Any]:
+    on_gpu = device.type == "cuda"
+    name = torch.cuda.get_device_name(device) if on_gpu else platform.processor()
+    return {
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "device": name or platform.machine(),
+        "python": platform.python_version(),
+        "versions": {package: _version(package) for package in PACKAGES},
+        "cuda": torch.version.cuda,
+        "cache": "cold" if on_gpu else "warm",
+    }
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Worst fraction first; rows without one in the order they came."""
+    ordered = sorted(rows, key=lambda row: 2.0 if row.fraction is None else row.fraction)
+    head = ("suite", "name", "tokens", "H", "D", "block", "time", "of best", "ratio", "target", "")
+    lines = [head, *map(_cells, ordered)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    met = {True: "met", False: "NOT MET", None: ""}[row.met]
+    return (
+        row.suite,
+        row.name,
+        f"{row.tokens:,}",
+        str(row.num_heads),
+        str(row.head_dim),
+        "" if row.block_size is None else str(row.block_size),
+        "-" if row.seconds is None else f"{row.seconds * 1e3:.4g} ms",
+        "" if row.fraction is None else f"{row.fraction:.1%}",
+        "" if row.ratio is None else f"{row.ratio:.3g}",
+        row.target or "",
+        " ".join(part for part in (met, row.note) if part),
+    )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str:
+    """Of the working tree; a plain copy of it has none."""
+    try:
+        command = ["git", "rev-parse", "--short=12", "HEAD"]
+        found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return found.stdout.strip()

@@ -1,0 +1,142 @@
+"""python -m kernels.tune: measures tile sizes on this GPU and writes those that win to tiles.json.
+
+A choice is for a family of devices, a head size, a dtype and a block size, never for a length, so
+serving never tunes. Without measured choices the defaults of triton_tiles.py hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernels.attention import triton_tiles
+from kernels.bench.clock import Clock, Run
+from kernels.bench.record import facts_of
+from kernels.bench.shapes import Inputs, Shape
+from kernels.bench.suites import both_run, forward_run
+
+TOKENS, NUM_HEADS = 65536, 12
+HEAD_DIMS = (32, 64, 128, 256)
+BLOCK_SIZES = (64, 128, 256)
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+GAIN_WORTH_A_LINE = 0.98
+
+Numbers = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Question:
+    """One line of the table, and how to measure what it decides."""
+
+    purpose: str
+    default: Numbers
+    candidates: tuple[Numbers, ...]
+    run: Run
+
+
+def main() -> None:
+    options = parse()
+    if not torch.cuda.is_available():
+        sys.exit("kernels.tune measures a GPU, and there is none here")
+    device = torch.device("cuda")
+    family = triton_tiles.family_of(device)
+    if family is None:
+        sys.exit(f"{torch.cuda.get_device_name()} is of no family the table knows")
+    clock = Clock(device, seconds_each=0.1)
+    chosen = triton_tiles.table().setdefault(family, {})
+    for question in questions(device, [getattr(torch, name) for name in options.dtypes]):
+        answer(question, chosen, clock.seconds)
+        write(options.out, family, chosen, facts_of(device))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m kernels.tune", description=__doc__)
+    names = [str(dtype).removeprefix("torch.") for dtype in DTYPES]
+    parser.add_argument("--dtypes", nargs="+", choices=names, default=names)
+    parser.add_argument("--out", type=Path, default=triton_tiles.TABLE)
+    return parser.parse_args()
+
+
+def answer(question: Question, chosen: dict[str, Numbers], seconds: Callable[[Run], float]) -> None:
+    """Leaves the fastest candidate in the table, or no line where the default is as good."""
+    chosen.pop(question.purpose, None)
+    best, best_seconds = None, GAIN_WORTH_A_LINE * seconds(question.run)
+    for candidate in question.candidates:
+        chosen[question.purpose] = candidate
+        try:
+            found = seconds(question.run)
+        except RuntimeError:  # does not fit the device
+            continue
+        if found < best_seconds:
+            best, best_seconds = candidate, found
+    if best is None:
+        chosen.pop(question.purpose, None)
+    else:
+        chosen[question.purpose] = best
+    print(f"{question.purpose}: {best or 'default'}", flush=True)
+
+
+def questions(device: torch.device, dtypes: list[torch.dtype]) -> Iterator[Question]:
+    for dtype, head_dim in itertools.product(dtypes, HEAD_DIMS):
+        yield from _of_passes(device, dtype, head_dim)
+        for block_size in BLOCK_SIZES:
+            yield from _of_blocks(device, dtype, head_dim, block_size)
+
+
+def _of_passes(device: torch.device, dtype: torch.dtype, head_dim: int) -> Iterator[Question]:
+    inputs = Inputs(Shape(TOKENS, NUM_HEADS, head_dim), dtype, device)
+    state = asdict(triton_tiles.state_tile(head_dim, dtype, weight=False))
+    gradient = asdict(triton_tiles.state_gradient_tile(head_dim, dtype, weight=False))
+    steps = {"tokens": (32, 64, 128), "num_warps": (4, 8), "num_stages": (2, 3, 4)}
+    yield _question("state", head_dim, dtype, state, steps, forward_run(inputs))
+    yield _question("state gradient", head_dim, dtype, gradient, steps, both_run(inputs))
+
+
+def _of_blocks(
+    device: torch.device, dtype: torch.dtype, head_dim: int, block_size: int
+) -> Iterator[Question]:
+    inputs = Inputs(Shape(TOKENS, NUM_HEADS, head_dim, block_size), dtype, device)
+    settings: dict[str, Any] = {"weight": False, "block_size": block_size}
+    output = asdict(triton_tiles.output_tile(head_dim, dtype, **settings))
+    rows = asdict(triton_tiles.rows_gradient_tile(head_dim, dtype, **settings))
+    forward = {"queries": (32, 64, 128), "num_warps": (4, 8), "num_stages": (1, 2, 3)}
+    backward = {"rows": (32, 64), "num_warps": (4, 8), "num_stages": (1, 2)}
+    yield _question("output", head_dim, dtype, output, forward, forward_run(inputs), block_size)
+    yield _question("rows gradient", head_dim, dtype, rows, backward, both_run(inputs), block_size)
+
+
+def _question(
+    tile: str,
+    head_dim: int,
+    dtype: torch.dtype,
+    default: Numbers,
+    steps: Mapping[str, tuple[int, ...]],
+    run: Run,
+    block_size: int | None = None,
+) -> Question:
+    purpose = triton_tiles.purpose(tile, head_dim, dtype, weight=False, block_size=block_size)
+    combined = (
+        dict(zip(steps, numbers, strict=True)) for numbers in itertools.product(*steps.values())
+    )
+    return Question(purpose, default, tuple(default | numbers for numbers in combined), run)
+
+
+def write(path: Path, family: str, chosen: Mapping[str, Numbers], facts: Mapping[str, Any]) -> None:
+    """This family's lines; those of others stay."""
+    content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    measured_on = content.get("measured_on", {}) | {family: facts}
+    tiles = content.get("tiles", {}) | {family: chosen}
+    text = json.dumps({"measured_on": measured_on, "tiles": tiles}, indent=1)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
