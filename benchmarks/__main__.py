@@ -11,6 +11,7 @@ from benchmarks.plan import Plan
 from benchmarks.row import Row
 from benchmarks.store import ROOT, commit, cpu_name, store
 from benchmarks.suites import (
+    diagnostics,
     fidelity,
     fire,
     load,
@@ -41,6 +42,7 @@ SUITES: Mapping[str, Callable[[Workbench, Plan], Iterator[Row]]] = {
     "load": load.measure,
     "peers": peers.measure,
     "soak": soak.measure,
+    "diagnostics": diagnostics.measure_suite,
 }
 BY_NAME_ONLY = ("peers", "soak")
 """They need what `make bench` does not install, or half an hour."""

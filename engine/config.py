@@ -22,8 +22,7 @@ _ZERO_ALLOWED = (
     "max_sweep_bytes",
     "drain_timeout_s",
 )
-
-
+_SHARES = ("drift_rate", "drift_max_share")
 _MAX_LONG_PERCENT = 90
 
 
@@ -68,6 +67,18 @@ class EngineConfig:
     max_softmax_text_tokens: int = 65_536
     """Longest text for a model with a softmax layer, whose cost grows with the square."""
 
+    max_exact_pairs: int = 2**34
+    """Pairs of tokens, over all heads, that a diagnosis asked to be exact may look at."""
+
+    drift_rate: float = 0.001
+    """Share of the texts embedded whose attention is sampled for drift; 0 for none."""
+
+    drift_max_tokens: int = 2_048
+    """Longer texts are never sampled."""
+
+    drift_max_share: float = 0.02
+    """Share of the time that the device may spend on sampling, at most."""
+
     max_inputs: int = 2_048
     """Most texts in one call, as in OpenAI's contract."""
 
@@ -100,15 +111,8 @@ class EngineConfig:
             )
         for field in fields(self):
             value = getattr(self, field.name)
-            smallest = 0 if field.name in _ZERO_ALLOWED else 1
-            if isinstance(value, int | float) and value < smallest:
-                raise InvalidInput(
-                    f"{field.name} must be at least {smallest}, got {value}",
-                    code="invalid_setting",
-                    param=field.name,
-                    limit=smallest,
-                    actual=value,
-                )
+            if isinstance(value, int | float):
+                _check(field.name, value)
 
     @property
     def compute_threads(self) -> int:
@@ -121,3 +125,21 @@ class EngineConfig:
     def sweep_tokens_on(self, device_type: str) -> int:
         """From how many tokens a text is swept on a device of this type."""
         return self.min_sweep_tokens or (65_536 if device_type == "cuda" else 2_048)
+
+
+def _check(name: str, value: float) -> None:
+    if name in _SHARES and not 0 <= value <= 1:
+        raise _invalid(name, value, "between 0 and 1", 1)
+    smallest = 0 if name in (*_ZERO_ALLOWED, *_SHARES) else 1
+    if value < smallest:
+        raise _invalid(name, value, f"at least {smallest}", smallest)
+
+
+def _invalid(name: str, value: float, wanted: str, limit: int) -> InvalidInput:
+    return InvalidInput(
+        f"{name} must be {wanted}, got {value}",
+        code="invalid_setting",
+        param=name,
+        limit=limit,
+        actual=value,
+    )

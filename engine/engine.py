@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -31,14 +32,12 @@ from engine.claims import (
 from engine.claims.heads import MAX_TOKENS
 from engine.claims.worker import checked_apart
 from engine.config import EngineConfig
-from engine.diagnose import (
-    diagnosis_of,
-    plan_diagnosis,
-    readings_by_layer,
-    readings_of_open,
-)
+from engine.diagnose import LayerReadings, diagnosis_of, readings_in_slices
+from engine.diagnosis_plan import fit_plan, plan_diagnosis
 from engine.documents import DocumentStream
+from engine.drift import DriftSampler, drift_plan, tell_drift
 from engine.errors import DeadlineExceeded, InvalidInput, LLNError, ModelNotFound
+from engine.layer_states import layer_steps
 from engine.maps.cache import ByteCache
 from engine.maps.document import (
     OpenDocument,
@@ -49,6 +48,7 @@ from engine.maps.document import (
 )
 from engine.maps.plan import plan_map
 from engine.maps.steps import map_steps
+from engine.maps.walk import open_layer_steps
 from engine.model.embedding_model import DEFAULT_MODEL, EmbeddingModel, load_models
 from engine.observer import EngineObserver, Served
 from engine.plan import Planner
@@ -90,6 +90,8 @@ from engine.types import (
     Vector,
 )
 
+logger = logging.getLogger(__name__)
+
 _DEFAULTS = EmbedOptions()
 _CONFIG = EngineConfig()
 _CANARY = "A short text, to see that the model answers."
@@ -118,6 +120,8 @@ class AsyncEngine:
         self._canary_ran = False
         self._open = ByteCache(max_bytes=config.max_open_bytes, max_idle_s=config.max_open_idle_s)
         self._planner = Planner(config, models[0].encoder.device)
+        self._drift = DriftSampler(config)
+        self._drift_tasks: set[asyncio.Task[None]] = set()
         self._thread = DeviceThread[Prepared, Vector](
             run=self._run,
             sweep=self._sweep,
@@ -154,6 +158,8 @@ class AsyncEngine:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        for task in self._drift_tasks:
+            task.cancel()
         await self._thread.stop(self.config.drain_timeout_s)
 
     @property
@@ -294,22 +300,25 @@ class AsyncEngine:
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
         instruments: Sequence[str] | None = None,
+        mode: str = "auto",
         timeout_s: float | None = None,
     ) -> Diagnosis:
-        """What every head does with this text, or with a document opened before. Embeddings run in
-        between its layers."""
+        """What every head and layer does with this text, or with a document opened before.
+        Embeddings run between its steps."""
         with self._counting_rejections():
             check_source(text, document)
             opened = None if document is None else self._find(document, model)
             chosen = self._model(model) if opened is None else opened.model
-            plan = plan_diagnosis(chosen, layers, heads, instruments)
+            asked = plan_diagnosis(chosen, layers, heads, instruments, mode)
             if opened is not None:
-                prepared, steps = opened.prepared, readings_of_open(opened, plan, self._open)
+                prepared, walk = opened.prepared, open_layer_steps(opened, self._open)
             else:
                 assert text is not None, "one of the two is given"
                 prepared = await asyncio.to_thread(prepare_document, text, chosen, _DEFAULTS, None)
-                steps = readings_by_layer(chosen, prepared, plan)
-        turns = self._in_turns(steps, "diagnosis", chosen, prepared.num_embedded)
+                walk = layer_steps(chosen, prepared)
+            plan = fit_plan(asked, chosen, prepared.num_embedded, self.config)
+        slices = readings_in_slices(chosen, prepared, plan, walk)
+        turns = self._in_turns(slices, "diagnosis", chosen, prepared.num_embedded)
         async with _deadline(timeout_s):
             done = [turn async for turn in turns]
         return diagnosis_of(chosen, prepared, plan, done)
@@ -495,6 +504,7 @@ class AsyncEngine:
             self._learn_from(model, [document], [result])
         finally:
             future.cancel()
+        self._sample_drift(model, [document])
         if on_event is not None and not order.sweep:
             _tell_at_once(document, result, options, on_event)
         self._tell_served([document], [result])
@@ -537,18 +547,43 @@ class AsyncEngine:
                 delivered = await asyncio.gather(*futures)
             self._learn_from(model, texts, delivered)
             self._tell_served(texts, delivered)
-            return texts, delivered
         except TimeoutError:  # before all of it was queued
             self._observer.rejected(reason=DeadlineExceeded.code)
             raise _deadline_exceeded(timeout_s, started_at) from None
         finally:
             for future in futures:
                 future.cancel()
+        self._sample_drift(model, texts)
+        return texts, delivered
+
+    def _sample_drift(self, model: EmbeddingModel, texts: Sequence[Prepared]) -> None:
+        """Read one of these texts later, if its turn has come. Nobody waits for that."""
+        text = self._drift.choose(texts)
+        if text is not None:
+            task = asyncio.create_task(self._read_drift(model, text))
+            self._drift_tasks.add(task)
+            task.add_done_callback(self._drift_tasks.discard)
+
+    async def _read_drift(self, model: EmbeddingModel, text: Prepared) -> None:
+        plan = drift_plan(model)
+        try:
+            if plan is None:
+                return
+            layers: list[LayerReadings] = []
+            steps = readings_in_slices(model, text, plan)
+            async for step in self._in_turns(steps, "drift", model, text.num_embedded):
+                layers += step.value
+                self._drift.spend(step.compute_s)
+            tell_drift(self._observer, model.name, plan, layers)
+        except LLNError as error:
+            logger.info("a sample for drift was given up: %s", error)
+        finally:
+            self._drift.done()
 
     async def _in_turns(
         self,
         steps: Iterator[Item],
-        kind: Literal["diagnosis", "benchmark"],
+        kind: Literal["diagnosis", "benchmark", "drift"],
         model: EmbeddingModel,
         tokens: int,
     ) -> AsyncIterator[Delivered[Item]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-Unit = Literal["batch", "sweep_tile", "calibration", "diagnosis", "benchmark"]
+Unit = Literal["batch", "sweep_tile", "calibration", "diagnosis", "benchmark", "drift"]
 
 
 class Served(NamedTuple):
@@ -57,3 +57,6 @@ class EngineObserver:
 
     def served(self, texts: Sequence[Served]) -> None:
         """The texts of one call came back from the device. Called in the caller's context."""
+
+    def attention_sampled(self, *, model: str, layer: int, instrument: str, value: float) -> None:
+        """The mean over a layer's heads of what an instrument read from one live text."""

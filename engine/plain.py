@@ -12,7 +12,8 @@ import numpy as np
 
 from engine.answers import document_embedding, embedding
 from engine.config import EngineConfig
-from engine.diagnose import diagnosis_of, plan_diagnosis, readings_by_layer
+from engine.diagnose import diagnosis_of, readings_in_slices
+from engine.diagnosis_plan import fit_plan, plan_diagnosis
 from engine.engine import PIECE_TEXTS
 from engine.model.embedding_model import DEFAULT_MODEL, EmbeddingModel, load_model
 from engine.plan import Planner
@@ -124,13 +125,15 @@ class Engine:
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
         instruments: Sequence[str] | None = None,
+        mode: str = "auto",
     ) -> Diagnosis:
-        """What every head does with this text."""
-        plan = plan_diagnosis(self.model, layers, heads, instruments)
+        """What every head and layer does with this text."""
+        asked = plan_diagnosis(self.model, layers, heads, instruments, mode)
         document = prepare_document(text, self.model, _DEFAULTS, None)
+        plan = fit_plan(asked, self.model, document.num_embedded, self.config)
         done = []
         started_at = perf_counter()
-        for readings in readings_by_layer(self.model, document, plan):
+        for readings in readings_in_slices(self.model, document, plan):
             done.append(Delivered(readings, 0.0, perf_counter() - started_at))
             started_at = perf_counter()
         return diagnosis_of(self.model, document, plan, done)

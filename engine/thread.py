@@ -40,7 +40,7 @@ ResultT = TypeVar("ResultT")
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 Args = TypeVarTuple("Args")
 
-CallKind: TypeAlias = Literal["calibration", "diagnosis", "benchmark"]
+CallKind: TypeAlias = Literal["calibration", "diagnosis", "benchmark", "drift"]
 
 logger = logging.getLogger(__name__)
 

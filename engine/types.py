@@ -16,6 +16,10 @@ TextInput: TypeAlias = str | Sequence[int]
 Truncate: TypeAlias = Literal["error", "start", "end"]
 Priority: TypeAlias = Literal["normal", "background"]
 Attention: TypeAlias = Literal["softmax", "lln", "lln_diag", "block_diagonal"]
+Mode: TypeAlias = Literal["auto", "exact", "sampled"]
+"""Of a diagnosis: what would cost N x N is exact while that is cheap, always, or sampled."""
+Scope: TypeAlias = Literal["head", "layer"]
+"""Whether an instrument reads every head or whole layers."""
 PositionScheme: TypeAlias = Literal["tile", "interpolate", "reset"]
 """What stands in for learned positions beyond their table; engine/model/positions.py says how."""
 
@@ -207,16 +211,52 @@ class ModelInfo:
     aliases: tuple[str, ...] = ()
 
 
+Nested: TypeAlias = float | Sequence["Nested"]
+"""Numbers in lists of lists."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """A quantity read beside an instrument's value."""
+
+    name: str
+    unit: str
+    values: tuple[Nested | None, ...]  # [layers], each [heads] or [heads][...]; None where not read
+    error: tuple[Nested | None, ...] | None  # like values, None where exact
+
+
 @dataclass(frozen=True, kw_only=True)
 class HeadValues:
-    """One instrument's reading of every head asked for."""
+    """One instrument's reading of every head asked for, or of every layer."""
 
     instrument: str
     unit: str
     method: str
-    values: tuple[tuple[float, ...], ...]  # [layers][heads]
-    error: tuple[tuple[float, ...], ...] | None  # [layers][heads], None where exact
+    values: tuple[tuple[float, ...], ...]  # [layers][heads], [layers][1] of whole layers
+    error: tuple[tuple[float, ...], ...] | None  # like values, None where exact
     compute_s: float
+    scope: Scope = "head"
+    cost: str = ""
+    """How the work grows with N tokens, heads of D, blocks of b, states of W."""
+    beside: tuple[Beside, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """An instrument that was not asked for by name and is too dear at this length."""
+
+    instrument: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstrumentInfo:
+    """What there is to read."""
+
+    name: str
+    unit: str
+    scope: Scope
+    description: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,6 +268,8 @@ class Diagnosis:
     attention: tuple[str, ...]  # one for each layer in `layers`
     instruments: tuple[HeadValues, ...]
     accounting: Accounting
+    mode: Mode = "auto"
+    left_out: tuple[LeftOut, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

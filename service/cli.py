@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from engine.errors import LLNError
 from engine.idle_threads import let_idle_threads_sleep
-from engine.types import Diagnosis, EmbedOptions, HeadValues, Plan, PositionScheme
+from engine.types import EmbedOptions, Plan, PositionScheme
 from service.errors import PortInUse
 from service.logs import set_up_logs
 from service.settings import SettingsError, load_settings, setting_rows
@@ -153,10 +153,15 @@ def _add_bench(commands: Any) -> None:
 
 def _add_diagnose(commands: Any) -> None:
     command = _command(commands, "diagnose", _diagnose, "measure the attention of a text")
-    command.add_argument("text", help="'-' reads standard input")
+    command.add_argument("file", help="a text file; '-' reads standard input")
     command.add_argument("--layers", type=_numbers, metavar="N,N,...")
     command.add_argument("--heads", type=_numbers, metavar="N,N,...")
     command.add_argument("--instruments", type=_names, metavar="NAME,NAME,...")
+    command.add_argument(
+        "--mode",
+        default="auto",
+        help="auto, exact or sampled, where exactness costs all pairs of tokens (default: auto)",
+    )
     _add_model(command)
     _add_json(command)
 
@@ -303,11 +308,15 @@ def _bench(chosen: argparse.Namespace) -> None:
 
 
 def _diagnose(chosen: argparse.Namespace) -> None:
-    text = _read(chosen.text)
+    text = sys.stdin.read() if chosen.file == "-" else Path(chosen.file).read_text("utf-8")
     found = _with_engine(
         chosen.model,
         lambda engine: engine.diagnose(
-            text, layers=chosen.layers, heads=chosen.heads, instruments=chosen.instruments
+            text,
+            layers=chosen.layers,
+            heads=chosen.heads,
+            instruments=chosen.instruments,
+            mode=chosen.mode,
         ),
     )
     if chosen.json:
@@ -315,16 +324,9 @@ def _diagnose(chosen: argparse.Namespace) -> None:
 
         _print_json(diagnosis_document(found))
         return
-    print(f"{found.tokens} tokens, model {found.model}")
-    for reading in found.instruments:
-        _print_reading(found, reading)
+    from service.diagnosis_table import diagnosis_lines
 
-
-def _print_reading(found: Diagnosis, reading: HeadValues) -> None:
-    print(f"\n{reading.instrument} ({reading.unit}, {reading.method})")
-    print("layer  " + "".join(f"{f'head {head}':>9}" for head in found.heads))
-    for layer, values in zip(found.layers, reading.values, strict=True):
-        print(f"{layer:>5}  " + "".join(f"{value:>9.3f}" for value in values))
+    print("\n".join(diagnosis_lines(found)))
 
 
 def _plan(chosen: argparse.Namespace) -> None:
@@ -343,15 +345,16 @@ def _plan(chosen: argparse.Namespace) -> None:
 
 
 def _claims(chosen: argparse.Namespace) -> None:
-    from engine.claims import ClaimRow, claims_page
+    from engine.claims import ClaimRow, claims_page, find_claims
     from engine.claims.heads import document_start
 
+    find_claims(chosen.only)  # a misspelt name should not cost the loading of a model
     text = chosen.text.read_text(encoding="utf-8") if chosen.text else document_start()
 
     def show(row: ClaimRow) -> None:
         if not (chosen.json or chosen.markdown):
-            corrected = f"\n    {row.corrected}" if row.corrected else ""
-            print(f"{row.verdict:<16}{row.id}: {row.statement}{corrected}", flush=True)
+            said = "".join(f"\n    {text}" for text in (row.corrected, row.remark) if text)
+            print(f"{row.verdict:<16}{row.id}: {row.statement}{said}", flush=True)
 
     rows = _with_engine(
         chosen.model,
@@ -367,8 +370,9 @@ def _claims(chosen: argparse.Namespace) -> None:
 
 def _figures(chosen: argparse.Namespace) -> None:
     from engine.claims.heads import document_start
-    from engine.figures import draw_figures
+    from engine.figures import draw_figures, find_figures
 
+    find_figures(chosen.only)
     heads = _with_engine(chosen.model, lambda engine: engine.head_samples(document_start()))
     for path in draw_figures(chosen.out, heads, only=chosen.only):
         print(json.dumps(str(path)) if chosen.json else path, flush=True)

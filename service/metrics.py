@@ -25,7 +25,7 @@ from prometheus_client import (
 from prometheus_client.exposition import choose_encoder
 
 from engine.observer import EngineObserver, Served, Unit
-from engine.types import Diagnosis, ModelInfo
+from engine.types import ModelInfo
 from service.tracing import Tracing
 
 Protocol: TypeAlias = Literal["http", "grpc"]
@@ -63,13 +63,28 @@ _REJECTIONS = (
     "unavailable",
     "model_not_found",
 )
-_UNITS: tuple[Unit, ...] = ("batch", "sweep_tile", "calibration", "diagnosis", "benchmark")
+_UNITS: tuple[Unit, ...] = (
+    "batch",
+    "sweep_tile",
+    "calibration",
+    "diagnosis",
+    "benchmark",
+    "drift",
+)
 _LENGTHS = (128, 512, 2048, 8192, 32_768, 131_072, 1_048_576)
 _LONGER = "longer"
-_LAYER_GAUGES = {
-    "entropy": "attention_entropy",
-    "spectral_gap": "attention_spectral_gap",
-    "temperature": "attention_temperature",
+_DRIFT = {
+    "entropy": ("attention_entropy", "nats", tuple(step / 2 for step in range(1, 25))),
+    "spectral_gap": (
+        "attention_spectral_gap",
+        "1 less the size of the second eigenvalue",
+        (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+    ),
+    "temperature": (
+        "attention_temperature",
+        "1 / spread of a row's scores",
+        tuple(2.0 ** (power / 2) for power in range(-10, 11)),
+    ),
 }
 
 
@@ -205,12 +220,14 @@ class Metrics(EngineObserver):
 
     def _add_layers(self) -> None:
         self._layers = {
-            instrument: self._gauge(
+            instrument: self._histogram(
                 name,
-                f"Mean {instrument.replace('_', ' ')} of a layer's heads in the last diagnosis.",
+                f"Mean {instrument.replace('_', ' ')} of a layer's heads ({meaning}), one for each "
+                "live text sampled.",
+                buckets,
                 ("model", "layer"),
             )
-            for instrument, name in _LAYER_GAUGES.items()
+            for instrument, (name, meaning, buckets) in _DRIFT.items()
         }
 
     def _add_benchmarks(self) -> None:
@@ -264,6 +281,7 @@ class Metrics(EngineObserver):
         for info in models:
             self._tokens.labels(info.name)
             self._truncated.labels(info.name)
+            self._start_layers(info)
             kinds = "+".join(dict.fromkeys(info.attention))
             self._model.labels(
                 info.name,
@@ -275,6 +293,12 @@ class Metrics(EngineObserver):
                 info.device,
                 info.dtype,
             ).set(1)
+
+    def _start_layers(self, info: ModelInfo) -> None:
+        for layer, kind in enumerate(info.attention):
+            if kind != "sliding_window":  # which no instrument reads
+                for drift in self._layers.values():
+                    drift.labels(info.name, layer)
 
     def in_progress(self, protocol: Protocol) -> AbstractContextManager[None]:
         """Counts a request as in progress while the context is open."""
@@ -288,14 +312,8 @@ class Metrics(EngineObserver):
         self._requests.labels(protocol, method, code).inc(1, exemplar)
         self._request_seconds.labels(protocol, method).observe(seconds, exemplar)
 
-    def diagnosed(self, diagnosis: Diagnosis) -> None:
-        """A diagnosis is done; its layer means become the gauges of drift."""
-        for reading in diagnosis.instruments:
-            gauge = self._layers.get(reading.instrument)
-            if gauge is None:
-                continue
-            for layer, values in zip(diagnosis.layers, reading.values, strict=True):
-                gauge.labels(diagnosis.model, layer).set(sum(values) / len(values))
+    def attention_sampled(self, *, model: str, layer: int, instrument: str, value: float) -> None:
+        self._layers[instrument].labels(model, layer).observe(value)
 
     def accepted(self, *, model: str, tokens: int) -> None:
         self._tokens.labels(model).inc(tokens)

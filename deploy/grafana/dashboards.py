@@ -361,7 +361,7 @@ ATTENTION = Dashboard(
         Section(
             "Drift",
             (
-                _drift("entropy", "Entropy", "How widely a layer's heads look, in bits."),
+                _drift("entropy", "Entropy", "How widely a layer's heads look, in nats."),
                 _drift(
                     "spectral_gap",
                     "Spectral gap",

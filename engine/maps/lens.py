@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.diagnostics.base import HeadView
-from engine.diagnostics.rows import lln_factors
+from engine.diagnostics.factors import lln_factors
+from engine.diagnostics.view import HeadView
 from engine.maps.pauses import PAUSE, InSteps
 
 SCORES_A_STEP = 2**22
@@ -75,7 +75,7 @@ class HeadLens:
         for block in range(cells.first_row // size, -(-cells.end_row // size)):
             start = max(block * size, cells.first_row)
             end = min((block + 1) * size, cells.end_row)
-            keys = self.view.visible_keys(block)
+            keys = visible_keys(self.view, block)
             cells.add(start, self._diag(start, end, keys), keys)
             done += (end - start) * len(keys)
             if done >= SCORES_A_STEP:
@@ -108,7 +108,7 @@ class HeadLens:
         size = self.view.block_size
         for block in range(start // size, -(-end // size)):
             first, last = max(block * size, start), min((block + 1) * size, end)
-            keys = self.view.visible_keys(block)
+            keys = visible_keys(self.view, block)
             inside = (keys >= columns.start) & (keys < columns.stop)
             diag = self._diag(first, last, keys)[:, inside]
             matrix[first - start : last - start].index_add_(1, keys[inside] - columns.start, diag)
@@ -159,6 +159,12 @@ class Cells:
         in_columns = self.column_cells[keys]
         inside = in_columns < self.sums.shape[1]
         self.sums[first : last + 1].index_add_(1, in_columns[inside], by_row[:, inside])
+
+
+def visible_keys(view: HeadView, block: int) -> Tensor:
+    """The keys that Diag shows to every query of a block: its own and the sinks, each once."""
+    own = range(block * view.block_size, min((block + 1) * view.block_size, view.num_tokens))
+    return torch.tensor(sorted({*own, *view.sinks}), device=view.q.device)
 
 
 def lln_share(view: HeadView) -> Tensor:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from engine.diagnose import head_view
+from engine.layer_states import head_view
 from engine.maps.cache import ByteCache
 from engine.maps.document import OpenDocument
 from engine.maps.lens import HeadLens
@@ -15,7 +16,7 @@ from engine.maps.links import find_links
 from engine.maps.pauses import PAUSE, InSteps, Pause
 from engine.maps.plan import MapPlan
 from engine.maps.topics import topics_of
-from engine.maps.walk import queries_and_keys
+from engine.maps.walk import layer_of
 from engine.types import AttentionMap, Link, Topic
 
 
@@ -40,9 +41,10 @@ def open_head(document: OpenDocument, layer: int, head: int, cache: ByteCache) -
     key = ("lens", document.handle, layer, head)
     lens: HeadLens | None = cache.get(key)
     if lens is None:
-        q, k = yield from queries_and_keys(document, layer, cache)
-        view = head_view(document.model.encoder.attention[layer], q, k).only([head])
-        lens = HeadLens.of(view)
+        step = yield from layer_of(document, layer, cache)
+        view = head_view(document.model, step)
+        # What the map does not need is not kept with it.
+        lens = HeadLens.of(replace(view, v=None, x=None, out=None).only([head]))
         cache.put(key, lens, lens.num_bytes)
         yield PAUSE
     return lens

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.diagnostics.entropy import entropy_of_probabilities
+from engine.diagnostics.statistics import entropy_of_probabilities
 from engine.maps.document import OpenDocument
 from engine.maps.lens import HeadLens
 from engine.types import Topic, TopicToken

@@ -89,12 +89,11 @@ class Encoder:
         lengths = lengths_of_rows(bounds, self.device) if self.reads_lengths else 0
         return self.embed(ids, positions, lengths)
 
-    def queries_and_keys(
+    def projected(
         self, layer: int, states: Tensor, bounds: Sequence[int]
-    ) -> tuple[Tensor, Tensor]:
-        """q, k [T, H, D] of a layer that reads these states."""
-        q, k, _ = self.layers[layer].project(states, positions_in_sequences(bounds, self.device))
-        return q, k
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k, v [T, H, D] of a layer that reads these states."""
+        return self.layers[layer].project(states, positions_in_sequences(bounds, self.device))
 
     def embed(self, ids: Tensor, positions: Tensor, lengths: Tensor | int) -> Tensor:
         """The states before the first layer [T, W], of ids [T] at positions [T] of sequences of

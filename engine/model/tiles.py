@@ -91,6 +91,11 @@ class TiledPass:
         """The hidden states [T, W] as far as they are computed."""
         return self._states
 
+    @property
+    def projections(self) -> Projections | None:
+        """Of the layer whose tiles come next, once the layer before is done; None if not kept."""
+        return self._projections
+
     @torch.inference_mode()
     def visit(self) -> Visit:
         """Take the next tile through its layer."""

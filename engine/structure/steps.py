@@ -9,7 +9,7 @@ import torch
 from engine.maps.cache import ByteCache
 from engine.maps.document import OpenDocument
 from engine.maps.pauses import Pause
-from engine.maps.walk import queries_and_keys
+from engine.maps.walk import layer_of
 from engine.structure.cohesion import cohesion
 from engine.structure.plan import StructurePlan
 from engine.structure.segments import choose_boundaries, depths, nested
@@ -23,9 +23,9 @@ def structure_steps(
     """Pauses, and at the end the structure."""
     tokenizer = document.model.tokenizer
     content = Span(tokenizer.num_prefix, document.num_tokens - tokenizer.num_suffix)
-    q, k = yield from queries_and_keys(document, plan.layer, cache)
-    places = torch.from_numpy(plan.places).to(q.device)
-    values = yield from cohesion(q, k, places, content)
+    layer = yield from layer_of(document, plan.layer, cache)
+    places = torch.from_numpy(plan.places).to(layer.q.device)
+    values = yield from cohesion(layer.q, layer.k, places, content)
     depth = depths(values.cpu().numpy())
     levels: list[list[int]] = []
     for scale in plan.scales:

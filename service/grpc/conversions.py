@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 from engine.types import (
     Accounting,
     AttentionMap,
+    Beside,
     Chunk,
     Chunking,
     ChunkPlan,
@@ -23,6 +24,7 @@ from engine.types import (
     HeadValues,
     MapOptions,
     ModelInfo,
+    Nested,
     Plan,
     Priority,
     Progress,
@@ -269,6 +271,11 @@ def diagnosis_message(diagnosis: Diagnosis) -> diagnostics_pb2.DiagnoseResponse:
         instruments=map(_instrument_message, diagnosis.instruments),
         queue_s=diagnosis.accounting.queue_s,
         compute_s=diagnosis.accounting.compute_s,
+        mode=diagnosis.mode,
+        left_out=(
+            diagnostics_pb2.LeftOut(instrument=one.instrument, reason=one.reason)
+            for one in diagnosis.left_out
+        ),
     )
 
 
@@ -283,6 +290,9 @@ def _instrument_message(reading: HeadValues) -> diagnostics_pb2.Instrument:
             for row, row_errors in zip(reading.values, errors, strict=True)
         ],
         compute_s=reading.compute_s,
+        scope=reading.scope,
+        cost=reading.cost,
+        beside=map(_beside_message, reading.beside),
     )
 
 
@@ -336,3 +346,17 @@ def _topic_token_message(token: TopicToken) -> diagnostics_pb2.TopicToken:
     if token.characters is not None:
         message.characters.start, message.characters.end = token.characters
     return message
+
+
+def _beside_message(part: Beside) -> diagnostics_pb2.Beside:
+    errors = part.error or (None,) * len(part.values)
+    layers = (_array(*pair) for pair in zip(part.values, errors, strict=True))
+    return diagnostics_pb2.Beside(name=part.name, unit=part.unit, layers=layers)
+
+
+def _array(values: Nested | None, errors: Nested | None) -> diagnostics_pb2.Array:
+    if values is None:
+        return diagnostics_pb2.Array()
+    array = np.asarray(values)
+    flat_errors = () if errors is None else np.asarray(errors).ravel()
+    return diagnostics_pb2.Array(shape=array.shape, values=array.ravel(), errors=flat_errors)

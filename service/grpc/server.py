@@ -65,7 +65,7 @@ async def grpc_server(
     servicers = {
         _EMBEDDINGS: EmbeddingsServicer(engine, settings, listeners),
         _MODELS: ModelsServicer(engine),
-        _DIAGNOSTICS: DiagnosticsServicer(engine, settings, metrics),
+        _DIAGNOSTICS: DiagnosticsServicer(engine, settings),
         _TEI_EMBED: TeiEmbedServicer(engine, settings, listeners),
         _TEI_INFO: TeiInfoServicer(engine, settings),
         _BENCHMARKS: BenchmarksServicer(engine, jobs, http),

@@ -111,24 +111,51 @@ class PlanAnswer(Answer):
     max_bytes: int
 
 
-class Reading(Answer):
-    """One instrument: a value for each layer and head, and its error where it was sampled."""
+class BesideValue(Answer):
+    """A quantity read beside a value: by layer, a number or a list for each head (of whole layers
+    just one); null for a layer where it is not read."""
 
     unit: str
+    values: list[Any]
+    error: list[Any] | None
+
+
+class Reading(Answer):
+    """One instrument: a value for each layer and head (of whole layers, one for each layer), and
+    its error where it is not exact."""
+
+    unit: str
+    scope: Literal["head", "layer"]
     method: str
-    values: list[list[float | None]]
-    error: list[list[float | None]] | None
+    values: list[list[float]]
+    error: list[list[float]] | None
+    beside: dict[str, BesideValue]
+    cost: str
     compute_s: float
+
+
+class InstrumentItem(Answer):
+    name: str
+    unit: str
+    scope: Literal["head", "layer"]
+    description: str
+
+
+class InstrumentList(Answer):
+    object: Literal["list"]
+    data: list[InstrumentItem]
 
 
 class DiagnosticsAnswer(Answer):
     object: Literal["diagnosis"]
     model: str
     tokens: int
+    mode: Literal["auto", "exact", "sampled"]
     layers: list[int]
     heads: list[int]
     attention: list[str]
     instruments: dict[str, Reading]
+    left_out: dict[str, str]
     accounting: AccountingValue
 
 
@@ -302,6 +329,7 @@ class ClaimItem(Answer):
     paper: str
     statement: str
     verdict: Literal["holds", "fails", "holds_corrected", "definition"]
+    remark: str | None
     corrected: str | None
     margin: float | None
     evidence: dict[str, Any]

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from engine.device import DTYPES
+from engine.errors import InvalidInput
 from engine.types import Chunking as EngineChunking
 from engine.types import (
     ChunkPlan,
@@ -36,7 +37,6 @@ from service.benchmarks.plan import (
 )
 from service.benchmarks.suite import BenchmarkPlan
 from service.benchmarks.suites import SUITES
-from service.errors import InvalidField
 
 _TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
 _IDS: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
@@ -173,7 +173,8 @@ class Chunking(Body, ChunkingFields):
         }
         for name in given:
             if name not in _CHUNKING_FIELDS[self.type]:
-                raise InvalidField(
+                # Not InvalidField: the body has the shape that openapi.json asks for.
+                raise InvalidInput(
                     f"chunking.{name} does not go with type {self.type}",
                     code="unknown_field",
                     param=f"chunking.{name}",
@@ -273,6 +274,12 @@ class DiagnosticsBody(OpenDocumentBody):
     layers: list[AtLeastZero] | None = None
     heads: list[AtLeastZero] | None = None
     instruments: list[str] | None = None
+    mode: str = Field(
+        "auto",
+        description="Where exactness costs all pairs of tokens: auto (exact for short texts, "
+        "sampled with a stated error beyond), exact (refused beyond a budget), sampled.",
+        json_schema_extra={"enum": ["auto", "exact", "sampled"]},
+    )
 
 
 class AttentionMapBody(OpenDocumentBody):

@@ -54,10 +54,10 @@ async function start() {
   } else if (state.text) fail(new Error("This link's text is too long to be in it. Paste or open the text to see the same view."));
 }
 
-// What this server can measure, from the smallest text there is.
+// What this server can measure of a head.
 async function instrumentNames() {
-  const found = await post("v1/diagnostics", { text: "a", layers: [0], heads: [0] }).catch(() => null);
-  return found ? Object.keys(found.instruments) : CHARTS;
+  const found = await get("v1/diagnostics/instruments").catch(() => null);
+  return found ? found.data.filter(({ scope }) => scope === "head").map(({ name }) => name) : CHARTS;
 }
 
 const modelNamed = (name) => models.find((model) => model.name === name);

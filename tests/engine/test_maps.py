@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.config import EngineConfig
-from engine.diagnose import head_view
-from engine.diagnostics.base import HeadView
+from engine.diagnostics.blocks import Blocks
+from engine.diagnostics.factors import lln_factors
 from engine.diagnostics.rows import HeadRows
+from engine.diagnostics.view import HeadView
 from engine.engine import AsyncEngine
 from engine.errors import DeadlineExceeded, InvalidInput, LLNError, ResourceNotFound
+from engine.layer_states import head_view, layer_steps
 from engine.maps.cache import ByteCache
 from engine.maps.document import open_document
 from engine.maps.lens import HeadLens
@@ -62,7 +64,10 @@ def random_head(kind: Attention, length: int, *, gates: bool = False) -> HeadVie
 
 
 def dense_matrix(view: HeadView) -> NDArray[np.float64]:
-    return HeadRows(view).full(torch.arange(view.num_tokens))[0].numpy()
+    factors = lln_factors(view) if view.has_channels else None
+    blocks = Blocks(view) if view.has_blocks else None
+    rows = HeadRows(view, factors, blocks).full(torch.arange(view.num_tokens))
+    return rows[0].numpy()
 
 
 def cell_sums(matrix: NDArray[np.float64], rows: Tensor, columns: Tensor) -> NDArray[np.float64]:
@@ -133,14 +138,10 @@ def test_real_head_matches_what_the_encoder_computed(
     text = " ".join(long_text.split()[:words])
     found = map_of(default_model, text, layer=3, head=5, height=31, width=23)
     document = open_document(text, default_model, ByteCache(max_bytes=1 << 30, max_idle_s=9))
-    seen: dict[int, tuple[Tensor, Tensor]] = {}
     with torch.no_grad():
-        default_model.encoder(
-            torch.from_numpy(document.ids).long(),
-            [0, document.num_tokens],
-            tap=lambda layer, q, k, v: seen.update({layer: (q, k)}),
-        )
-    view = head_view(default_model.encoder.attention[3], *seen[3]).only([5])
+        steps = layer_steps(default_model, document.prepared)
+        step = next(step for step in steps if step is not None and step.index == 3)
+        view = head_view(default_model, step).only([5])
     edges = (torch.tensor(found.row_edges), torch.tensor(found.column_edges))
     np.testing.assert_allclose(
         found.sum, cell_sums(dense_matrix(view), *edges), rtol=1e-6, atol=1e-10

@@ -16,7 +16,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from deploy.grafana.build import on_disk, rendered
-from engine.types import Accounting, Diagnosis, HeadValues, ModelInfo
+from engine.types import ModelInfo
 from service.benchmarks.suites import SUITES
 from service.errors import ERROR_TABLE
 from service.metrics import Metrics
@@ -90,30 +90,14 @@ def queries() -> Iterator[str]:
 
 
 def busy_metrics() -> Metrics:
-    """The metrics of a server that serves a model, answered a request and made a diagnosis."""
+    """The metrics of a server that serves a model, answered a request and sampled a text."""
     metrics = Metrics()
-    accounting = Accounting(tokens=3, tokens_embedded=3)
-    readings = tuple(
-        HeadValues(
-            instrument=name, unit="", method="exact", values=((1.0,),), error=None, compute_s=0.1
-        )
-        for name in ("entropy", "spectral_gap", "temperature")
-    )
     metrics.start_methods("http", ["/v1/embeddings"])
     metrics.start_models([MODEL])
     metrics.start_suites(SUITES)
     metrics.benchmark_measured(suite="encoder", attention="lln", tokens=16, tokens_per_s=1.0)
-    metrics.diagnosed(
-        Diagnosis(
-            model=MODEL.name,
-            tokens=3,
-            layers=(0,),
-            heads=(0,),
-            attention=("softmax",),
-            instruments=readings,
-            accounting=accounting,
-        )
-    )
+    for instrument in ("entropy", "spectral_gap", "temperature"):
+        metrics.attention_sampled(model=MODEL.name, layer=0, instrument=instrument, value=1.0)
     return metrics
 
 

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from engine.observer import Served
-from engine.types import Accounting, Diagnosis, HeadValues, ModelInfo
+from engine.types import ModelInfo
 from service.metrics import Metrics, length_class
 
 PROMISED = {
@@ -41,9 +41,9 @@ PROMISED = {
     "rejected": "counter",
     "device_memory_bytes": "gauge",
     "model_info": "gauge",
-    "attention_entropy": "gauge",
-    "attention_spectral_gap": "gauge",
-    "attention_temperature": "gauge",
+    "attention_entropy": "histogram",
+    "attention_spectral_gap": "histogram",
+    "attention_temperature": "histogram",
 }
 
 MODEL = ModelInfo(
@@ -155,28 +155,14 @@ def test_request_finished(metrics: Metrics) -> None:
     assert value(metrics, "request_seconds_sum", labels) == pytest.approx(0.5)
 
 
-def test_diagnosed_sets_the_mean_of_each_layer(metrics: Metrics) -> None:
-    entropy = HeadValues(
-        instrument="entropy",
-        unit="bits",
-        method="exact",
-        values=((1.0, 3.0), (2.0, 4.0)),
-        error=None,
-        compute_s=0.1,
-    )
-    metrics.diagnosed(
-        Diagnosis(
-            model="default",
-            tokens=10,
-            layers=(0, 5),
-            heads=(0, 1),
-            attention=("lln_diag", "lln_diag"),
-            instruments=(entropy,),
-            accounting=Accounting(tokens=10, tokens_embedded=10),
-        )
-    )
-    assert value(metrics, "attention_entropy", {"model": "default", "layer": "0"}) == 2
-    assert value(metrics, "attention_entropy", {"model": "default", "layer": "5"}) == 3
+def test_drift_is_a_histogram_a_layer(metrics: Metrics) -> None:
+    metrics.start_models([MODEL])
+    labels = {"model": "default", "layer": "5"}
+    assert value(metrics, "attention_entropy_count", labels) == 0
+    metrics.attention_sampled(model="default", layer=5, instrument="entropy", value=2.2)
+    assert value(metrics, "attention_entropy_sum", labels) == pytest.approx(2.2)
+    assert value(metrics, "attention_entropy_bucket", {**labels, "le": "2.0"}) == 0
+    assert value(metrics, "attention_entropy_bucket", {**labels, "le": "2.5"}) == 1
 
 
 def test_openmetrics_when_asked_for(metrics: Metrics) -> None:

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from deploy.grafana.build import on_disk
+from tests.service.conftest import RunningServer, StartServer
 
 PROMETHEUS = shutil.which("prometheus")
 RULES = Path(__file__).resolve().parents[2] / "deploy" / "prometheus" / "rules"
@@ -32,6 +33,12 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+@pytest.fixture
+def server(start_server: StartServer) -> RunningServer:
+    """One that samples the attention of every text, as a busier one does of some."""
+    return start_server(LLN_ENGINE__DRIFT_RATE="1", LLN_ENGINE__DRIFT_MAX_SHARE="1")
 
 
 @pytest.fixture
