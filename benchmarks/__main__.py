@@ -21,6 +21,7 @@ from benchmarks.suites import (
     peers,
     short,
     soak,
+    structure,
     sweep,
     windows,
 )
@@ -37,6 +38,7 @@ SUITES: Mapping[str, Callable[[Workbench, Plan], Iterator[Row]]] = {
     "fire": fire.measure,
     "parity": parity.measure,
     "fidelity": fidelity.measure,
+    "structure": structure.measure,
     "load": load.measure,
     "peers": peers.measure,
     "soak": soak.measure,

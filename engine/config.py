@@ -82,6 +82,15 @@ class EngineConfig:
     max_inputs: int = 2_048
     """Most texts in one call, as in OpenAI's contract."""
 
+    max_open_bytes: int = 1_073_741_824
+    """Memory for documents whose attention is being looked at; the oldest are closed beyond it."""
+
+    max_open_idle_s: float = 900.0
+    """A document that nobody looked at for so long is closed."""
+
+    max_map_scores: int = 268_435_456
+    """Most attention scores computed one by one for a map: all of softmax's at 16,384 tokens."""
+
     max_token_states: int = 16_384
     """Most tokens in one call that asks for the state of each of them."""
 

@@ -35,10 +35,16 @@ class LayerReadings:
 
 
 def readings_in_slices(
-    model: EmbeddingModel, text: Prepared, plan: DiagnosisPlan
+    model: EmbeddingModel,
+    text: Prepared,
+    plan: DiagnosisPlan,
+    layers: Iterator[LayerStep | None] | None = None,
 ) -> Iterator[tuple[LayerReadings, ...]]:
-    """The chosen layers' readings in the order of the layers: those that a slice of time ended."""
-    steps = readings_by_layer(model, text, plan)
+    """The chosen layers' readings in the order of the layers: those that a slice of time ended.
+
+    `layers` is the walk through the text, where there is a shorter one than a new one.
+    """
+    steps = readings_by_layer(model, text, plan, layers)
     while True:
         done: list[LayerReadings] = []
         slice_ends = perf_counter() + SLICE_S
@@ -55,11 +61,14 @@ def readings_in_slices(
 
 @torch.no_grad()
 def readings_by_layer(
-    model: EmbeddingModel, text: Prepared, plan: DiagnosisPlan
+    model: EmbeddingModel,
+    text: Prepared,
+    plan: DiagnosisPlan,
+    layers: Iterator[LayerStep | None] | None = None,
 ) -> Iterator[LayerReadings | None]:
     """The same, with None wherever others may have a turn."""
     readers = {name: LAYER_INSTRUMENTS[name].start() for name in plan.of_layers}
-    for step in layer_steps(model, text):
+    for step in layers or layer_steps(model, text):
         if step is None:
             yield None
             continue

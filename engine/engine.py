@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from types import TracebackType
@@ -36,6 +37,18 @@ from engine.diagnosis_plan import fit_plan, plan_diagnosis
 from engine.documents import DocumentStream
 from engine.drift import DriftSampler, drift_plan, tell_drift
 from engine.errors import DeadlineExceeded, InvalidInput, LLNError, ModelNotFound
+from engine.layer_states import layer_steps
+from engine.maps.cache import ByteCache
+from engine.maps.document import (
+    OpenDocument,
+    check_reader,
+    check_source,
+    find_document,
+    open_document,
+)
+from engine.maps.plan import plan_map
+from engine.maps.steps import map_steps
+from engine.maps.walk import open_layer_steps
 from engine.model.embedding_model import DEFAULT_MODEL, EmbeddingModel, load_models
 from engine.observer import EngineObserver, Served
 from engine.plan import Planner
@@ -52,9 +65,12 @@ from engine.price import price_of
 from engine.reader import DocumentReader, prepare_document
 from engine.runner import run_batch
 from engine.scheduler import Scheduler
+from engine.structure.plan import plan_structure
+from engine.structure.steps import structure_steps
 from engine.sweep import Sweep, SweepEvent
 from engine.thread import Delivered, DeviceThread, Order
 from engine.types import (
+    AttentionMap,
     BenchmarkResult,
     BenchmarkRow,
     Chunking,
@@ -64,9 +80,11 @@ from engine.types import (
     DocumentEvent,
     Embedding,
     EmbedOptions,
+    MapOptions,
     ModelInfo,
     Plan,
     Progress,
+    Structure,
     TextInput,
     Tokenization,
     Vector,
@@ -100,6 +118,7 @@ class AsyncEngine:
         self._models = {model.name: model for model in models}
         self._default = models[0]
         self._canary_ran = False
+        self._open = ByteCache(max_bytes=config.max_open_bytes, max_idle_s=config.max_open_idle_s)
         self._planner = Planner(config, models[0].encoder.device)
         self._drift = DriftSampler(config)
         self._drift_tasks: set[asyncio.Task[None]] = set()
@@ -267,10 +286,16 @@ class AsyncEngine:
             check_inputs([text], self.config)
             return await asyncio.to_thread(tokenization, text, chosen)
 
+    async def keep_open(self, text: str, *, model: str | None = None) -> OpenDocument:
+        """Read a text once, to ask about its attention by its handle from then on."""
+        with self._counting_rejections():
+            return await self._opened(text, None, model)
+
     async def diagnose(
         self,
-        text: str,
+        text: str | None = None,
         *,
+        document: str | None = None,
         model: str | None = None,
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
@@ -278,18 +303,61 @@ class AsyncEngine:
         mode: str = "auto",
         timeout_s: float | None = None,
     ) -> Diagnosis:
-        """What every head and layer does with this text. Embeddings run between its steps."""
+        """What every head and layer does with this text, or with a document opened before.
+        Embeddings run between its steps."""
         with self._counting_rejections():
-            chosen = self._model(model)
+            check_source(text, document)
+            opened = None if document is None else self._find(document, model)
+            chosen = self._model(model) if opened is None else opened.model
             asked = plan_diagnosis(chosen, layers, heads, instruments, mode)
-            prepared = await asyncio.to_thread(prepare_document, text, chosen, _DEFAULTS, None)
+            if opened is not None:
+                prepared, walk = opened.prepared, open_layer_steps(opened, self._open)
+            else:
+                assert text is not None, "one of the two is given"
+                prepared = await asyncio.to_thread(prepare_document, text, chosen, _DEFAULTS, None)
+                walk = layer_steps(chosen, prepared)
             plan = fit_plan(asked, chosen, prepared.num_embedded, self.config)
-        steps = self._in_turns(
-            readings_in_slices(chosen, prepared, plan), "diagnosis", chosen, prepared.num_embedded
-        )
+        slices = readings_in_slices(chosen, prepared, plan, walk)
+        turns = self._in_turns(slices, "diagnosis", chosen, prepared.num_embedded)
         async with _deadline(timeout_s):
-            done = [step async for step in steps]
+            done = [turn async for turn in turns]
         return diagnosis_of(chosen, prepared, plan, done)
+
+    async def attention_map(
+        self,
+        text: str | None = None,
+        *,
+        options: MapOptions,
+        document: str | None = None,
+        model: str | None = None,
+        timeout_s: float | None = None,
+    ) -> AttentionMap:
+        """A head's attention within a window, of a text or of a document opened before."""
+        with self._counting_rejections():
+            opened = await self._opened(text, document, model)
+            plan = plan_map(opened, options, self.config)
+        steps = map_steps(opened, plan, self._open)
+        done, found = await self._last_of(steps, opened, timeout_s)
+        assert isinstance(found, AttentionMap), "the last step brings the map"
+        return replace(found, queue_s=done.queue_s, compute_s=done.compute_s)
+
+    async def structure(
+        self,
+        text: str | None = None,
+        *,
+        scales: Sequence[int] | None = None,
+        document: str | None = None,
+        model: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Structure:
+        """The parts of a text, or of a document opened before, at several scales."""
+        with self._counting_rejections():
+            opened = await self._opened(text, document, model)
+            plan = plan_structure(opened, scales)
+        steps = structure_steps(opened, plan, self._open)
+        done, found = await self._last_of(steps, opened, timeout_s)
+        assert isinstance(found, Structure), "the last step brings the structure"
+        return replace(found, queue_s=done.queue_s, compute_s=done.compute_s)
 
     async def benchmark(
         self,
@@ -311,6 +379,31 @@ class AsyncEngine:
             if progress is not None:
                 progress(row)
         return benchmark_result(chosen, rows)
+
+    async def _last_of(
+        self, steps: Iterator[Item], document: OpenDocument, timeout_s: float | None
+    ) -> tuple[Delivered[None], Item]:
+        """What the last of these steps on the device brings, and what all of them took."""
+        turns = self._in_turns(steps, "diagnosis", document.model, document.num_tokens)
+        async with _deadline(timeout_s):
+            done = [turn async for turn in turns]
+        compute_s = sum(turn.compute_s for turn in done)
+        return Delivered(None, done[0].queue_s, compute_s), done[-1].value
+
+    async def _opened(
+        self, text: str | None, handle: str | None, model: str | None
+    ) -> OpenDocument:
+        check_source(text, handle)
+        if handle is not None:
+            return self._find(handle, model)
+        assert text is not None, "one of the two is given"
+        return await asyncio.to_thread(open_document, text, self._model(model), self._open)
+
+    def _find(self, handle: str, model: str | None) -> OpenDocument:
+        found = find_document(self._open, handle)
+        if model is not None:
+            check_reader(found, self._model(model))
+        return found
 
     async def measure(
         self,

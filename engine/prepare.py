@@ -59,7 +59,7 @@ def check_inputs(inputs: Sequence[TextInput], config: EngineConfig) -> None:
 
 def check_input(item: object, param: str) -> None:
     if isinstance(item, str):
-        _check_text(item, param)
+        check_text(item, param)
     elif isinstance(item, Sequence | np.ndarray):
         if len(item) == 0:
             raise InvalidInput(f"{param} holds no tokens", code="empty_text", param=param)
@@ -73,7 +73,7 @@ def check_input(item: object, param: str) -> None:
         )
 
 
-def _check_text(text: str, param: str) -> None:
+def check_text(text: str, param: str) -> None:
     if not text:
         raise InvalidInput(f"{param} is an empty string", code="empty_text", param=param)
     if not text.isascii():

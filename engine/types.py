@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -270,6 +270,128 @@ class Diagnosis:
     accounting: Accounting
     mode: Mode = "auto"
     left_out: tuple[LeftOut, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapOptions:
+    """Which head to map, which window of it, and into how many cells."""
+
+    layer: int
+    head: int
+    rows: Span | None = None
+    """The queries shown, as tokens; None is all."""
+
+    columns: Span | None = None
+    """The keys shown, as tokens; None is all."""
+
+    height: int = 256
+    width: int = 256
+    """Cells wanted; never more than there are tokens."""
+
+    links: int = 0
+    """So many of the window's strongest single entries."""
+
+    topics: int = 0
+    """So many of LLN's channels, those that carry most attention first."""
+
+    topic_tokens: int = 12
+    """Tokens listed for each of them."""
+
+
+class Link(NamedTuple):
+    """One entry of the attention matrix."""
+
+    query: int
+    key: int
+    weight: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicToken:
+    index: int
+    token: str
+    characters: Span | None  # None for a special token
+    weight: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topic:
+    """One channel of an LLN head."""
+
+    channel: int
+    share: float  # of all the head's attention
+    effective_tokens: float  # exp of the entropy over its tokens
+    tokens: tuple[TopicToken, ...]  # those it attends to
+    users: tuple[TopicToken, ...]  # those that attend through it
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionMap:
+    """A head's attention from the rows (queries) to the columns (keys) of a window."""
+
+    model: str
+    document: str  # the handle to ask for more by
+    tokens: int
+    layer: int
+    head: int
+    attention: Attention
+    rows: Span
+    columns: Span
+    row_edges: tuple[int, ...]
+    column_edges: tuple[int, ...]
+    mass: NDArray[np.float64]
+    """[rows, columns]: how much of its attention the mean token of a cell's rows gives to the
+    cell's columns. A row of all columns sums to 1."""
+
+    links: tuple[Link, ...]
+    topics: tuple[Topic, ...] | None  # None if not asked for, or if there are no channels
+    queue_s: float = 0.0
+    compute_s: float = 0.0
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """The mean entry of P in each cell."""
+        return self.mass / np.diff(self.column_edges)
+
+    @property
+    def sum(self) -> NDArray[np.float64]:
+        """The sum of P over each cell."""
+        return self.mass * np.diff(self.row_edges)[:, None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """A part of a document that attends to itself more than to what lies around it."""
+
+    level: int  # 0 is the coarsest
+    tokens: Span
+    characters: Span
+    children: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Structure:
+    model: str
+    document: str  # the handle to ask for more by
+    tokens: int
+    layer: int  # whose attention was asked
+    scales: tuple[int, ...]  # tokens of a typical segment, by level
+    segments: tuple[Segment, ...]
+    queue_s: float = 0.0
+    compute_s: float = 0.0
+
+    def spans(self, level: int) -> list[Span]:
+        """The tokens of every segment of this level, in their order."""
+        return list(_spans_of(self.segments, level))
+
+
+def _spans_of(segments: Sequence[Segment], level: int) -> Iterator[Span]:
+    """A segment with no parts of a level stands for itself."""
+    for segment in segments:
+        if segment.level < level and segment.children:
+            yield from _spans_of(segment.children, level)
+        else:
+            yield segment.tokens
 
 
 @dataclass(frozen=True, kw_only=True)

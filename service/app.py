@@ -20,6 +20,7 @@ from service.benchmarks.suites import SUITES
 from service.claims import ClaimsBook
 from service.grpc.server import grpc_server
 from service.http import (
+    attention_map,
     benchmarks,
     claims,
     diagnostics,
@@ -28,7 +29,9 @@ from service.http import (
     embeddings,
     health,
     models,
+    page,
     plan,
+    structure,
     tei,
     tokenize,
 )
@@ -50,6 +53,8 @@ _ROUTERS = tuple(
         embeddings,
         documents,
         diagnostics,
+        attention_map,
+        structure,
         claims,
         benchmarks,
         plan,
@@ -58,6 +63,7 @@ _ROUTERS = tuple(
         tei,
         health,
         docs,
+        page,
     )
 )
 
@@ -105,7 +111,7 @@ def _add_layers(app: FastAPI, settings: Settings) -> None:
         Access,
         keys=state.keys,
         permits=state.permits,
-        unguarded=UNGUARDED if settings.metrics_need_key else {*UNGUARDED, "/metrics"},
+        unguarded={*UNGUARDED, *page.PATHS, *(() if settings.metrics_need_key else ("/metrics",))},
     )
     app.add_middleware(Observe, metrics=state.metrics, methods=methods)
     app.add_middleware(SecurityHeaders)

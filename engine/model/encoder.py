@@ -74,8 +74,7 @@ class Encoder:
         encoder's own."""
         cu_seqlens = torch.tensor(bounds, dtype=torch.int32)
         positions = positions_in_sequences(bounds, self.device)
-        lengths = lengths_of_rows(bounds, self.device) if self.reads_lengths else 0
-        x = self.embed(ids, positions, lengths)
+        x = self.first_states(ids, bounds)
         chosen = self.attention if attention is None else attention
         for index, (layer, attend) in enumerate(zip(self.layers, chosen, strict=True)):
             q, k, v = layer.project(x, positions)
@@ -83,6 +82,18 @@ class Encoder:
                 tap(index, q, k, v)
             x = self._finish(attend(q, k, v, cu_seqlens).flatten(1), x, layer)
             yield x
+
+    def first_states(self, ids: Tensor, bounds: Sequence[int]) -> Tensor:
+        """What the first layer reads [T, W], of ids as `walk` takes them."""
+        positions = positions_in_sequences(bounds, self.device)
+        lengths = lengths_of_rows(bounds, self.device) if self.reads_lengths else 0
+        return self.embed(ids, positions, lengths)
+
+    def projected(
+        self, layer: int, states: Tensor, bounds: Sequence[int]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k, v [T, H, D] of a layer that reads these states."""
+        return self.layers[layer].project(states, positions_in_sequences(bounds, self.device))
 
     def embed(self, ids: Tensor, positions: Tensor, lengths: Tensor | int) -> Tensor:
         """The states before the first layer [T, W], of ids [T] at positions [T] of sequences of

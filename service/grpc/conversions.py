@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from engine.types import (
     Accounting,
+    AttentionMap,
     Beside,
     Chunk,
     Chunking,
@@ -21,6 +22,7 @@ from engine.types import (
     EmbedOptions,
     HeadingPlan,
     HeadValues,
+    MapOptions,
     ModelInfo,
     Nested,
     Plan,
@@ -31,6 +33,8 @@ from engine.types import (
     SpanPlan,
     TextInput,
     Tokenization,
+    Topic,
+    TopicToken,
     Truncate,
     Vector,
 )
@@ -290,6 +294,58 @@ def _instrument_message(reading: HeadValues) -> diagnostics_pb2.Instrument:
         cost=reading.cost,
         beside=map(_beside_message, reading.beside),
     )
+
+
+def map_options(request: diagnostics_pb2.AttentionMapRequest) -> MapOptions:
+    has = request.HasField
+    return MapOptions(
+        layer=request.layer,
+        head=request.head,
+        rows=_span(request.rows) if has("rows") else None,
+        columns=_span(request.columns) if has("columns") else None,
+        height=request.height if has("height") else MapOptions.height,
+        width=request.width if has("width") else MapOptions.width,
+        links=request.links,
+        topics=request.topics,
+        topic_tokens=request.topic_tokens if has("topic_tokens") else MapOptions.topic_tokens,
+    )
+
+
+def _span(message: diagnostics_pb2.TokenRange) -> Span:
+    return Span(message.start, message.end)
+
+
+def attention_map_message(found: AttentionMap) -> diagnostics_pb2.AttentionMapResponse:
+    return diagnostics_pb2.AttentionMapResponse(
+        model=found.model,
+        document=found.document,
+        tokens=found.tokens,
+        attention=found.attention,
+        row_edges=found.row_edges,
+        column_edges=found.column_edges,
+        mass=found.mass.ravel().tolist(),
+        links=(diagnostics_pb2.Link(**link._asdict()) for link in found.links),
+        topics=map(_topic_message, found.topics or ()),
+        queue_s=found.queue_s,
+        compute_s=found.compute_s,
+    )
+
+
+def _topic_message(topic: Topic) -> diagnostics_pb2.Topic:
+    return diagnostics_pb2.Topic(
+        channel=topic.channel,
+        share=topic.share,
+        effective_tokens=topic.effective_tokens,
+        tokens=map(_topic_token_message, topic.tokens),
+        users=map(_topic_token_message, topic.users),
+    )
+
+
+def _topic_token_message(token: TopicToken) -> diagnostics_pb2.TopicToken:
+    message = diagnostics_pb2.TopicToken(index=token.index, token=token.token, weight=token.weight)
+    if token.characters is not None:
+        message.characters.start, message.characters.end = token.characters
+    return message
 
 
 def _beside_message(part: Beside) -> diagnostics_pb2.Beside:

@@ -6,7 +6,12 @@ from dataclasses import asdict
 
 from engine.diagnostics.listing import instrument_infos
 from engine.engine import AsyncEngine
-from service.grpc.conversions import diagnosis_message, model_name
+from service.grpc.conversions import (
+    attention_map_message,
+    diagnosis_message,
+    map_options,
+    model_name,
+)
 from service.grpc.deadlines import seconds_left
 from service.grpc.status import Context
 from service.pb.lln.v1 import diagnostics_pb2 as pb
@@ -29,6 +34,18 @@ class DiagnosticsServicer:
             timeout_s=seconds_left(context, self._settings),
         )
         return diagnosis_message(diagnosis)
+
+    async def AttentionMap(
+        self, request: pb.AttentionMapRequest, context: Context
+    ) -> pb.AttentionMapResponse:
+        found = await self._engine.attention_map(
+            request.text if request.HasField("text") else None,
+            document=request.document if request.HasField("document") else None,
+            model=model_name(request),
+            options=map_options(request),
+            timeout_s=seconds_left(context, self._settings),
+        )
+        return attention_map_message(found)
 
     async def ListInstruments(
         self, request: pb.ListInstrumentsRequest, context: Context

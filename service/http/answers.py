@@ -82,13 +82,17 @@ class DocumentAnswer(Answer):
 
 
 class TokenizeAnswer(Answer):
-    """Offsets are of characters in the text; special tokens have [0, 0]."""
+    """Offsets are of characters in the text; special tokens have [0, 0].
+
+    `document` is there only if the text was to be kept open.
+    """
 
     model: str
     count: int
     ids: list[int]
     offsets: list[Annotated[list[int], Field(min_length=2, max_length=2)]]
     tokens: list[str]
+    document: str | None
 
 
 class PlanAnswer(Answer):
@@ -153,6 +157,77 @@ class DiagnosticsAnswer(Answer):
     instruments: dict[str, Reading]
     left_out: dict[str, str]
     accounting: AccountingValue
+
+
+class LinkItem(Answer):
+    """One entry of the attention matrix."""
+
+    query: int
+    key: int
+    weight: float
+
+
+class TopicTokenItem(Answer):
+    """Special tokens have no characters."""
+
+    index: int
+    token: str
+    characters: SpanValue | None
+    weight: float
+
+
+class TopicItem(Answer):
+    """One channel of an LLN head: the tokens it attends to, and those that attend through it."""
+
+    channel: int
+    share: float
+    effective_tokens: float
+    tokens: list[TopicTokenItem]
+    users: list[TopicTokenItem]
+
+
+class AttentionMapAnswer(Answer):
+    """Cell [r][c] holds the queries and keys between the edges r, r + 1 and c, c + 1.
+
+    `topics` is null where none were asked for or the head has no channels.
+    """
+
+    object: Literal["attention_map"]
+    model: str
+    document: str
+    tokens: int
+    layer: int
+    head: int
+    attention: str
+    rows: SpanValue
+    columns: SpanValue
+    row_edges: list[int]
+    column_edges: list[int]
+    statistic: Literal["mass", "mean", "sum"]
+    values: list[list[float]] | str
+    links: list[LinkItem]
+    topics: list[TopicItem] | None
+
+
+class SegmentItem(Answer):
+    """A part that attends to itself more than to what lies around it, and its own parts."""
+
+    level: int
+    tokens: SpanValue
+    characters: SpanValue
+    children: list[SegmentItem]
+
+
+class StructureAnswer(Answer):
+    """`scales` has the tokens of a typical segment of each level."""
+
+    object: Literal["structure"]
+    model: str
+    document: str
+    tokens: int
+    layer: int
+    scales: list[int]
+    segments: list[SegmentItem]
 
 
 class ErrorDetail(Answer):

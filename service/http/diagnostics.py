@@ -34,17 +34,17 @@ async def diagnostics(
     body: DiagnosticsBody, engine: Engine, timeout_s: TimeoutS, record: Record
 ) -> Response:
     """Each instrument's value for each layer and head, with its method, error and cost."""
-    model = record.model = engine.resolve(body.model).name
     found = await engine.diagnose(
         body.text,
-        model=model,
+        document=body.document,
+        model=body.model,
         layers=body.layers,
         heads=body.heads,
         instruments=body.instruments,
         mode=body.mode,
         timeout_s=timeout_s,
     )
-    record.tokens = found.tokens
+    record.model, record.tokens = found.model, found.tokens
     return json_response(diagnosis_document(found), headers=server_timing([found.accounting]))
 
 

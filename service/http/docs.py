@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import resources
 
 from fastapi import APIRouter, Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, Response
 
 from service.http.json import json_response
 
@@ -22,8 +22,3 @@ async def docs() -> Response:
 @router.get("/openapi.json")
 async def openapi(request: Request) -> Response:
     return json_response(request.app.openapi())
-
-
-@router.get("/")
-async def root() -> Response:
-    return RedirectResponse("docs")

@@ -18,7 +18,8 @@ _PAGES = {
 
 
 class SecurityHeaders:
-    """Adds them to every answer, and to pages what only pages need."""
+    """Adds them to every answer, and to pages what only pages need and what they have no stricter
+    word on."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -33,7 +34,8 @@ class SecurityHeaders:
                 headers = MutableHeaders(scope=message)
                 headers.update(_ALWAYS)
                 if headers.get("content-type", "").startswith("text/html"):
-                    headers.update(_PAGES)
+                    for name, value in _PAGES.items():
+                        headers.setdefault(name, value)
             await send(message)
 
         await self._app(scope, receive, send_with_headers)

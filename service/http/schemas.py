@@ -18,6 +18,7 @@ from engine.types import (
     EmbedOptions,
     HeadingFormat,
     HeadingPlan,
+    MapOptions,
     ModelInfo,
     SentencePlan,
     Span,
@@ -230,6 +231,10 @@ class DocumentQuery(VectorFields, ChunkingFields):
 class TokenizeBody(Body):
     text: Text
     model: str | None = None
+    open: bool = Field(
+        False,
+        description="Keep the text open for a while, to ask about its attention by `document`.",
+    )
 
 
 class PlanBody(Body):
@@ -238,13 +243,33 @@ class PlanBody(Body):
     tokens: int | None = Field(None, description="Special tokens included.")
     text: str | None = None
     model: str | None = None
+    open: bool = Field(
+        False,
+        description="Keep the text open for a while, to ask about its attention by `document`.",
+    )
 
 
-class DiagnosticsBody(Body):
+class TokenSpanBody(Body):
+    """A half-open range of tokens."""
+
+    start: int
+    end: int
+
+    def span(self) -> Span:
+        return Span(self.start, self.end)
+
+
+class OpenDocumentBody(Body):
+    """A text, or a document opened by an earlier request with it."""
+
+    text: str | None = None
+    document: str | None = Field(None, description="The `document` of an earlier answer.")
+    model: str | None = None
+
+
+class DiagnosticsBody(OpenDocumentBody):
     """What to measure of a text's attention; everything when nothing is named."""
 
-    text: Text
-    model: str | None = None
     layers: list[AtLeastZero] | None = None
     heads: list[AtLeastZero] | None = None
     instruments: list[str] | None = None
@@ -253,6 +278,50 @@ class DiagnosticsBody(Body):
         description="Where exactness costs all pairs of tokens: auto (exact for short texts, "
         "sampled with a stated error beyond), exact (refused beyond a budget), sampled.",
         json_schema_extra={"enum": ["auto", "exact", "sampled"]},
+    )
+
+
+class AttentionMapBody(OpenDocumentBody):
+    """Which head to map, which window of it, and how."""
+
+    layer: int
+    head: int
+    rows: TokenSpanBody | None = Field(None, description="Queries shown; all when absent.")
+    columns: TokenSpanBody | None = Field(None, description="Keys shown; all when absent.")
+    height: int = Field(MapOptions.height, description="Cells, or pixels of a PNG.")
+    width: int = Field(MapOptions.width, description="Cells, or pixels of a PNG.")
+    statistic: Literal["mass", "mean", "sum"] = Field(
+        "mass",
+        description="Of each cell: attention its mean row gives it (a whole row sums to 1), mean "
+        "entry, or sum.",
+    )
+    format: Literal["json", "png"] = "json"
+    encoding_format: EncodingFormat = Field(
+        "float", description="Lists of numbers, or base64 of little-endian float32, row by row."
+    )
+    links: int = Field(MapOptions.links, description="So many of the strongest single entries.")
+    topics: int = Field(MapOptions.topics, description="So many of LLN's channels.")
+    topic_tokens: int = Field(MapOptions.topic_tokens, description="Tokens listed for each topic.")
+
+    def options(self) -> MapOptions:
+        return MapOptions(
+            layer=self.layer,
+            head=self.head,
+            rows=None if self.rows is None else self.rows.span(),
+            columns=None if self.columns is None else self.columns.span(),
+            height=self.height,
+            width=self.width,
+            links=self.links,
+            topics=self.topics,
+            topic_tokens=self.topic_tokens,
+        )
+
+
+class StructureBody(OpenDocumentBody):
+    """A document whose parts are looked for, at several scales."""
+
+    scales: list[int] | None = Field(
+        None, description="Tokens of a typical segment, from coarse to fine; chosen when absent."
     )
 
 

@@ -26,5 +26,12 @@ async def tokenize(body: TokenizeBody, engine: Engine, record: Record) -> Respon
         "ids": await dump_list(found.ids),
         "offsets": await dump_list([offset.start, offset.end] for offset in found.offsets),
         "tokens": await dump_list(found.tokens),
+        "document": await _opened(body, engine, model),
     }
     return json_response(document)
+
+
+async def _opened(body: TokenizeBody, engine: Engine, model: str) -> str | None:
+    if not body.open:
+        return None
+    return (await engine.keep_open(body.text, model=model)).handle

@@ -123,3 +123,101 @@ class HeadValues(_message.Message):
     values: _containers.RepeatedScalarFieldContainer[float]
     errors: _containers.RepeatedScalarFieldContainer[float]
     def __init__(self, values: _Optional[_Iterable[float]] = ..., errors: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class AttentionMapRequest(_message.Message):
+    __slots__ = ("text", "document", "model", "layer", "head", "rows", "columns", "height", "width", "links", "topics", "topic_tokens")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    LAYER_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    document: str
+    model: str
+    layer: int
+    head: int
+    rows: TokenRange
+    columns: TokenRange
+    height: int
+    width: int
+    links: int
+    topics: int
+    topic_tokens: int
+    def __init__(self, text: _Optional[str] = ..., document: _Optional[str] = ..., model: _Optional[str] = ..., layer: _Optional[int] = ..., head: _Optional[int] = ..., rows: _Optional[_Union[TokenRange, _Mapping]] = ..., columns: _Optional[_Union[TokenRange, _Mapping]] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., links: _Optional[int] = ..., topics: _Optional[int] = ..., topic_tokens: _Optional[int] = ...) -> None: ...
+
+class TokenRange(_message.Message):
+    __slots__ = ("start", "end")
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    end: int
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class AttentionMapResponse(_message.Message):
+    __slots__ = ("model", "document", "tokens", "attention", "row_edges", "column_edges", "mass", "links", "topics", "queue_s", "compute_s")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENT_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ATTENTION_FIELD_NUMBER: _ClassVar[int]
+    ROW_EDGES_FIELD_NUMBER: _ClassVar[int]
+    COLUMN_EDGES_FIELD_NUMBER: _ClassVar[int]
+    MASS_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_S_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_S_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    document: str
+    tokens: int
+    attention: str
+    row_edges: _containers.RepeatedScalarFieldContainer[int]
+    column_edges: _containers.RepeatedScalarFieldContainer[int]
+    mass: _containers.RepeatedScalarFieldContainer[float]
+    links: _containers.RepeatedCompositeFieldContainer[Link]
+    topics: _containers.RepeatedCompositeFieldContainer[Topic]
+    queue_s: float
+    compute_s: float
+    def __init__(self, model: _Optional[str] = ..., document: _Optional[str] = ..., tokens: _Optional[int] = ..., attention: _Optional[str] = ..., row_edges: _Optional[_Iterable[int]] = ..., column_edges: _Optional[_Iterable[int]] = ..., mass: _Optional[_Iterable[float]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., queue_s: _Optional[float] = ..., compute_s: _Optional[float] = ...) -> None: ...
+
+class Link(_message.Message):
+    __slots__ = ("query", "key", "weight")
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    query: int
+    key: int
+    weight: float
+    def __init__(self, query: _Optional[int] = ..., key: _Optional[int] = ..., weight: _Optional[float] = ...) -> None: ...
+
+class Topic(_message.Message):
+    __slots__ = ("channel", "share", "effective_tokens", "tokens", "users")
+    CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    EFFECTIVE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    channel: int
+    share: float
+    effective_tokens: float
+    tokens: _containers.RepeatedCompositeFieldContainer[TopicToken]
+    users: _containers.RepeatedCompositeFieldContainer[TopicToken]
+    def __init__(self, channel: _Optional[int] = ..., share: _Optional[float] = ..., effective_tokens: _Optional[float] = ..., tokens: _Optional[_Iterable[_Union[TopicToken, _Mapping]]] = ..., users: _Optional[_Iterable[_Union[TopicToken, _Mapping]]] = ...) -> None: ...
+
+class TopicToken(_message.Message):
+    __slots__ = ("index", "token", "characters", "weight")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    CHARACTERS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    token: str
+    characters: TokenRange
+    weight: float
+    def __init__(self, index: _Optional[int] = ..., token: _Optional[str] = ..., characters: _Optional[_Union[TokenRange, _Mapping]] = ..., weight: _Optional[float] = ...) -> None: ...

@@ -40,6 +40,11 @@ class DiagnosticsStub:
                 request_serializer=service_dot_pb_dot_lln_dot_v1_dot_diagnostics__pb2.DiagnoseRequest.SerializeToString,
                 response_deserializer=service_dot_pb_dot_lln_dot_v1_dot_diagnostics__pb2.DiagnoseResponse.FromString,
                 _registered_method=True)
+        self.AttentionMap = channel.unary_unary(
+                '/lln.v1.Diagnostics/AttentionMap',
+                request_serializer=service_dot_pb_dot_lln_dot_v1_dot_diagnostics__pb2.AttentionMapRequest.SerializeToString,
+                response_deserializer=service_dot_pb_dot_lln_dot_v1_dot_diagnostics__pb2.AttentionMapResponse.FromString,
+                _registered_method=True)
         self.ListInstruments = channel.unary_unary(
                 '/lln.v1.Diagnostics/ListInstruments',
                 request_serializer=service_dot_pb_dot_lln_dot_v1_dot_diagnostics__pb2.ListInstrumentsRequest.SerializeToString,
@@ -53,6 +58,13 @@ class DiagnosticsServicer:
 
     def Diagnose(self, request, context):
         """Reads instruments (entropy, temperature, spectral gap, ...) off the attention of a text.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AttentionMap(self, request, context):
+        """One head's attention, summed over the cells of a window.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -72,6 +84,11 @@ def add_DiagnosticsServicer_to_server(servicer, server):
                     servicer.Diagnose,
                     request_deserializer=service_dot_pb_dot_lln_dot_v1_dot_diagnostics__pb2.DiagnoseRequest.FromString,
                     response_serializer=service_dot_pb_dot_lln_dot_v1_dot_diagnostics__pb2.DiagnoseResponse.SerializeToString,
+            ),
+            'AttentionMap': grpc.unary_unary_rpc_method_handler(
+                    servicer.AttentionMap,
+                    request_deserializer=service_dot_pb_dot_lln_dot_v1_dot_diagnostics__pb2.AttentionMapRequest.FromString,
+                    response_serializer=service_dot_pb_dot_lln_dot_v1_dot_diagnostics__pb2.AttentionMapResponse.SerializeToString,
             ),
             'ListInstruments': grpc.unary_unary_rpc_method_handler(
                     servicer.ListInstruments,
@@ -107,6 +124,33 @@ class Diagnostics:
             '/lln.v1.Diagnostics/Diagnose',
             service_dot_pb_dot_lln_dot_v1_dot_diagnostics__pb2.DiagnoseRequest.SerializeToString,
             service_dot_pb_dot_lln_dot_v1_dot_diagnostics__pb2.DiagnoseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AttentionMap(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lln.v1.Diagnostics/AttentionMap',
+            service_dot_pb_dot_lln_dot_v1_dot_diagnostics__pb2.AttentionMapRequest.SerializeToString,
+            service_dot_pb_dot_lln_dot_v1_dot_diagnostics__pb2.AttentionMapResponse.FromString,
             options,
             channel_credentials,
             insecure,

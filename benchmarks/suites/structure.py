@@ -1,0 +1,115 @@
+"""Boundaries found by attention against the headings that were taken out of documentation.
+
+Pk and WindowDiff over paragraphs, lower is better, 0 is every heading found. Everyone places its
+boundaries before paragraphs. All but TextTiling, which chooses its own number, are told how many
+headings there were. "No boundaries" shows what the measures give for saying nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+from nltk.metrics.segmentation import pk, windowdiff
+from nltk.tokenize.texttiling import TextTilingTokenizer
+from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+from benchmarks.headings import CORPORA, Sections, draw_sections
+from benchmarks.plan import Plan
+from benchmarks.row import Row, Target
+from benchmarks.workbench import Workbench
+from engine.maps.cache import ByteCache
+from engine.maps.document import open_document
+from engine.model.embedding_model import EmbeddingModel
+from engine.structure.plan import StructurePlan, layer_of
+from engine.structure.steps import structure_steps
+from engine.types import Structure
+
+NUM_DOCUMENTS, NUM_QUICK = 40, 3
+SEED = 7
+_CACHE_BYTES = 2**30
+
+Segmenter = Callable[[Sections], list[bool]]
+"""Which paragraphs begin a segment."""
+
+
+def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
+    segmenters: dict[str, Segmenter] = {
+        "attention, LLN+Diag": partial(by_attention, bench.lln_diag.model),
+        "attention, softmax": partial(by_attention, bench.softmax.model),
+        "TextTiling": by_text_tiling,
+        "uniform cuts": by_even_cuts,
+        "no boundaries": lambda sections: [False] * len(sections.paragraphs),
+    }
+    for corpus, folder in CORPORA.items():
+        drawn = draw_sections(folder, NUM_QUICK if plan.quick else NUM_DOCUMENTS, SEED)
+        if not drawn:
+            print(f"{corpus}: nothing below {folder}; install the Debian package for its figures")
+            continue
+        case = f"{corpus}, {len(drawn)} documents"
+        yield from _rows(case, drawn, segmenters)
+
+
+def _rows(case: str, drawn: Sequence[Sections], segmenters: dict[str, Segmenter]) -> Iterator[Row]:
+    scores = {
+        name: np.array([_scores(sections, segment(sections)) for sections in drawn])
+        for name, segment in segmenters.items()
+    }
+    for column, measure_name in enumerate(("Pk", "WindowDiff")):
+        rivals = min(scores[name][:, column].mean() for name in ("TextTiling", "uniform cuts"))
+        for name, found in scores.items():
+            values = found[:, column]
+            wins = name == "attention, LLN+Diag"
+            yield Row(
+                case=case,
+                measure=f"mean {measure_name}, {name}",
+                value=float(values.mean()),
+                target=Target("<=", float(rivals)) if wins else None,
+                seconds={},
+                spread=(float(values.min()), float(values.max())),
+            )
+
+
+def _scores(sections: Sections, found: list[bool]) -> tuple[float, float]:
+    """Windows of half a mean section, as both measures were defined with."""
+    reference, guess = (_marks(flags) for flags in (sections.begins, found))
+    width = max(2, round(len(reference) / (2 * (sections.num_boundaries + 1))))
+    return pk(reference, guess, k=width), windowdiff(reference, guess, width)
+
+
+def _marks(flags: Sequence[bool]) -> str:
+    """A boundary lies before a paragraph, and never before the first."""
+    return "".join("1" if flag else "0" for flag in flags[1:])
+
+
+def by_attention(model: EmbeddingModel, sections: Sections) -> list[bool]:
+    cache = ByteCache(max_bytes=_CACHE_BYTES, max_idle_s=60)
+    document = open_document(sections.text, model, cache)
+    content = document.num_tokens - model.tokenizer.num_special
+    firsts = np.searchsorted(document.offsets[1:-1, 0], sections.starts) + 1
+    # A scale that asks for as many segments as there were, and places before paragraphs alone.
+    scale = round(content / (sections.num_boundaries + 1))
+    plan = StructurePlan(layer=layer_of(model.info.attention), places=firsts[1:], scales=(scale,))
+    *_, found = structure_steps(document, plan, cache)
+    assert isinstance(found, Structure), "the last step brings the structure"
+    begins = {span.start for span in found.spans(0)[1:]}
+    return [int(first) in begins for first in firsts]
+
+
+def by_text_tiling(sections: Sections) -> list[bool]:
+    text = "\n\n".join(paragraph.replace("\n", " ") for paragraph in sections.paragraphs)
+    flags = [False] * len(sections.paragraphs)
+    try:
+        tiles = TextTilingTokenizer(stopwords=list(ENGLISH_STOP_WORDS)).tokenize(text)
+    except ValueError:  # it finds no paragraph breaks that it accepts, so no boundaries
+        return flags
+    for end in np.cumsum([len(tile) for tile in tiles])[:-1]:
+        flags[int(np.abs(np.array(sections.starts) - end).argmin())] = True
+    return flags
+
+
+def by_even_cuts(sections: Sections) -> list[bool]:
+    length, cuts = len(sections.paragraphs), sections.num_boundaries
+    chosen = {round(cut * length / (cuts + 1)) for cut in range(1, cuts + 1)}
+    return [index in chosen for index in range(length)]

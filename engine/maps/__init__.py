@@ -1,0 +1,1 @@
+"""Maps of a head's attention at any resolution, without its N x N matrix."""

@@ -1,0 +1,67 @@
+"""The encoder walked through an open document, and remembered for the next question about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from engine.layer_states import LayerStep, layer_steps
+from engine.maps.cache import ByteCache
+from engine.maps.document import OpenDocument
+from engine.maps.pauses import PAUSE, InSteps
+
+
+def open_layer_steps(document: OpenDocument, cache: ByteCache) -> Iterator[LayerStep | None]:
+    """The layers in their order, and None wherever others may have a turn.
+
+    What each layer reads is kept, if all of it fits, so that the next question is no new walk.
+    """
+    num_layers = document.model.info.num_layers
+    kept = [_kept(document, index, cache) for index in range(num_layers + 1)]
+    if all(states is not None for states in kept):
+        yield from (_step_from(document, index, cache) for index in range(num_layers))
+        return
+    for step in layer_steps(document.model, document.prepared):
+        if step is not None:
+            _keep(document, step.index, step.before, cache)
+            if step.index + 1 == num_layers:
+                _keep(document, num_layers, step.after.clone(), cache)
+        yield step
+
+
+def layer_of(document: OpenDocument, layer: int, cache: ByteCache) -> InSteps[LayerStep]:
+    """One layer of the document."""
+    if (found := _step_from(document, layer, cache)) is not None:
+        return found
+    for step in open_layer_steps(document, cache):
+        if step is not None and step.index == layer:
+            found = step
+            if not _can_keep(document, step.before, cache):
+                break
+        yield PAUSE
+    assert found is not None, "a plan holds layers that exist"
+    return found
+
+
+def _step_from(document: OpenDocument, layer: int, cache: ByteCache) -> LayerStep | None:
+    """A layer from what is kept of it."""
+    before, after = (_kept(document, index, cache) for index in (layer, layer + 1))
+    if before is None or after is None:
+        return None
+    q, k, v = document.model.encoder.projected(layer, before, [0, document.num_tokens])
+    return LayerStep(index=layer, before=before, after=after, q=q, k=k, v=v)
+
+
+def _kept(document: OpenDocument, index: int, cache: ByteCache) -> Tensor | None:
+    states: Tensor | None = cache.get(("states", document.handle, index))
+    return states
+
+
+def _keep(document: OpenDocument, index: int, states: Tensor, cache: ByteCache) -> None:
+    if _can_keep(document, states, cache):
+        cache.put(("states", document.handle, index), states, states.nbytes)
+
+
+def _can_keep(document: OpenDocument, states: Tensor, cache: ByteCache) -> bool:
+    return states.nbytes * (document.model.info.num_layers + 1) <= cache.max_bytes

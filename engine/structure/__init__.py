@@ -1,0 +1,1 @@
+"""The parts of a document, found where attention thins out."""

@@ -1,0 +1,42 @@
+// The server's own API, and its errors as they are.
+
+export class ApiError extends Error {
+  constructor(message, code, status) {
+    super(message);
+    this.code = code;
+    this.status = status;
+  }
+}
+
+async function ask(path, options) {
+  let response;
+  try {
+    response = await fetch(path, options);
+  } catch (failure) {
+    if (failure.name === "AbortError") throw failure;
+    throw new ApiError("The server cannot be reached. Is it still running?", "unreachable", 0);
+  }
+  const document = await response.json().catch(() => null);
+  if (response.ok && document !== null) return document;
+  const error = document?.error ?? {};
+  throw new ApiError(
+    error.message ?? `The server answered with status ${response.status}.`,
+    error.code ?? "unknown",
+    response.status,
+  );
+}
+
+export const get = (path, signal) => ask(path, { signal });
+
+export const post = (path, body, signal) =>
+  ask(path, {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify(body),
+    signal,
+  });
+
+export function floats(base64) {
+  const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+  return new Float32Array(bytes.buffer);
+}

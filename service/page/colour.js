@@ -1,0 +1,36 @@
+// One sequential scale, from the page's own background to its accent and beyond: more ink is more.
+
+import { isDark } from "./theme.js";
+
+const LIGHT = [[251, 250, 247], [214, 229, 232], [125, 176, 187], [27, 113, 130], [4, 40, 60]];
+const DARK = [[24, 28, 32], [25, 58, 68], [31, 109, 125], [93, 181, 196], [222, 246, 248]];
+
+const tables = new Map();
+
+function table(stops) {
+  if (!tables.has(stops)) {
+    const colours = new Uint8Array(256 * 3);
+    for (let shade = 0; shade < 256; shade++) {
+      const place = (shade / 255) * (stops.length - 1);
+      const below = Math.min(Math.floor(place), stops.length - 2);
+      for (let channel = 0; channel < 3; channel++) {
+        const from = stops[below][channel];
+        colours[3 * shade + channel] = from + (stops[below + 1][channel] - from) * (place - below);
+      }
+    }
+    tables.set(stops, colours);
+  }
+  return tables.get(stops);
+}
+
+// [256 * 3] red, green, blue.
+export const shades = () => table(isDark() ? DARK : LIGHT);
+
+// share: 0 to 1.
+export function colour(share) {
+  const at = 3 * Math.round(255 * Math.min(1, Math.max(0, share)));
+  return `rgb(${shades().subarray(at, at + 3).join(" ")})`;
+}
+
+// Whether text on this shade should be dark.
+export const wantsDarkText = (share) => (isDark() ? share > 0.6 : share < 0.55);

@@ -1,0 +1,38 @@
+// Elements, and nothing else.
+
+export const byId = (id) => document.getElementById(id);
+
+const SVG = "http://www.w3.org/2000/svg";
+
+// make("button", { type: "button", onclick }, "Text", child): attributes, listeners, children.
+export function make(tag, attributes = {}, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+export function makeSvg(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== undefined && value !== false) {
+      element.setAttribute(name, value === true ? "" : value);
+    }
+  }
+  element.append(...children);
+  return element;
+}
+
+export function show(element, visible) {
+  element.hidden = !visible;
+}
+
+// Gives the browser a turn, so that long work never holds up a click.
+export const turn = () => new Promise((resolve) => setTimeout(resolve));
+
+export function setOptions(select, options, chosen) {
+  select.replaceChildren(
+    ...options.map(([value, label]) => make("option", { value, selected: value === chosen }, label)),
+  );
+}

@@ -1,0 +1,99 @@
+// Layers x heads: one square a head, coloured by an instrument.
+
+import { colour, wantsDarkText } from "./colour.js";
+import { make } from "./dom.js";
+import { range, shareOf, short } from "./numbers.js";
+
+export class HeadGrid {
+  constructor(parent, { title, onOpen, onLook }) {
+    this.onOpen = onOpen;
+    this.onLook = onLook;
+    this.title = title;
+    this.squares = [];
+    this.element = make("figure", { class: "heads" });
+    parent.append(this.element);
+  }
+
+  // reading: { values[layer][head], error, unit }, rows of layers not read yet are missing.
+  draw({ layers, heads, attention, reading, name, limits, open }) {
+    this.reading = reading;
+    this.name = name;
+    const focused = this.squares.flat().find((square) => square === document.activeElement)?.dataset.place;
+    const columns = Array.from({ length: heads }, (_, head) =>
+      make("span", { class: "axis", "aria-hidden": "true" }, String(head)));
+    const rows = Array.from({ length: layers }, (_, layer) => this.row(layer, heads, attention[layer], limits, open));
+    const grid = make("div", { class: "grid", role: "grid", "aria-label": `${this.title}: layers by heads` },
+      make("div", { class: "grid-row", "aria-hidden": "true" }, make("span", { class: "axis" }), ...columns), ...rows);
+    grid.style.setProperty("--heads", heads);
+    grid.addEventListener("keydown", (event) => this.move(event));
+    this.element.replaceChildren(
+      make("figcaption", {}, this.title), grid, legend(limits, reading.unit));
+    this.squares = rows.map((row) => [...row.querySelectorAll(".head")]);
+    const entry = this.squares.flat().find((square) => square.dataset.place === (focused ?? open)) ?? this.squares[0]?.[0];
+    if (entry) entry.tabIndex = 0;
+    if (focused) entry?.focus();
+  }
+
+  row(layer, heads, attention, limits, open) {
+    const squares = Array.from({ length: heads }, (_, head) => this.square(layer, head, limits, open));
+    return make("div", { class: "grid-row", role: "row" },
+      make("span", { class: "axis", role: "rowheader", title: `layer ${layer}: ${ATTENTION[attention] ?? attention}` }, String(layer)), ...squares);
+  }
+
+  square(layer, head, limits, open) {
+    const value = this.reading.values[layer]?.[head];
+    const place = `${layer}.${head}`;
+    const square = make("button", {
+      type: "button", class: "head", role: "gridcell", tabindex: -1, "data-place": place,
+      "aria-label": this.words(layer, head), "aria-selected": String(place === open),
+      onclick: () => this.onOpen(layer, head),
+      onpointerenter: () => this.onLook(this.words(layer, head)),
+      onfocus: () => this.onLook(this.words(layer, head)),
+    });
+    if (value === undefined || value === null) square.classList.add("unread");
+    else {
+      const share = shareOf(value, limits);
+      square.style.backgroundColor = colour(share);
+      square.classList.toggle("on-light", wantsDarkText(share));
+    }
+    return square;
+  }
+
+  words(layer, head) {
+    const value = this.reading.values[layer]?.[head];
+    if (value === undefined || value === null) return `${this.title}, layer ${layer}, head ${head}: not read`;
+    const error = this.reading.error?.[layer]?.[head];
+    const unit = this.reading.unit === "dimensionless" ? "" : ` ${this.reading.unit}`;
+    const bound = error ? ` ± ${short(error)}` : "";
+    return `${this.title}, layer ${layer}, head ${head}: ${this.name} ${short(value)}${bound}${unit}`;
+  }
+
+  move(event) {
+    const [layer, head] = (event.target.dataset.place ?? "").split(".").map(Number);
+    if (Number.isNaN(head)) return;
+    const last = this.squares[0].length - 1;
+    const next = {
+      ArrowLeft: [layer, head - 1], ArrowRight: [layer, head + 1],
+      ArrowUp: [layer - 1, head], ArrowDown: [layer + 1, head],
+      Home: [layer, 0], End: [layer, last],
+    }[event.key];
+    const square = next && this.squares[next[0]]?.[next[1]];
+    if (next) event.preventDefault();
+    if (!square) return;
+    event.target.tabIndex = -1;
+    square.tabIndex = 0;
+    square.focus();
+  }
+}
+
+function legend([low, high], unit) {
+  const bar = make("span", { class: "ramp", "aria-hidden": "true" });
+  const stops = Array.from({ length: 9 }, (_, index) => colour(index / 8));
+  bar.style.backgroundImage = `linear-gradient(to right, ${stops.join(", ")})`;
+  const name = unit === "dimensionless" ? "" : ` ${unit}`;
+  return make("div", { class: "legend" }, make("span", {}, short(low)), bar, make("span", {}, `${short(high)}${name}`));
+}
+
+export const valuesOf = (readings) => range(readings.flatMap((reading) => reading.values.flat()));
+
+export const ATTENTION = { softmax: "softmax", lln: "LLN", lln_diag: "LLN+Diag", block_diagonal: "block-diagonal" };

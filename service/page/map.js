@@ -1,0 +1,268 @@
+// A head's attention on a canvas. Zooming scales the picture at once; the sums for the new window
+// come from the server a moment later and take its place.
+
+import { floats, post } from "./api.js";
+import { shades } from "./colour.js";
+import { make } from "./dom.js";
+import { ATTENTION } from "./heads.js";
+import { count } from "./numbers.js";
+
+const CELLS = 256;
+const SETTLE_MS = 90;
+const NAMED_TOKENS = 40; // in a window of so few the axes can name them
+const EDGE = 46; // CSS pixels of the axes
+
+export class MapView {
+  constructor(parent, { title, view, token, onView, onCell, onError, onPick }) {
+    Object.assign(this, { title, view, token, onView, onCell, onError, onPick });
+    this.canvas = make("canvas", { class: "map", tabindex: 0, role: "img" });
+    this.caption = make("figcaption", {}, title);
+    this.element = make("figure", { class: "map-figure" }, this.caption, this.canvas);
+    parent.append(this.element);
+    this.listen();
+    new ResizeObserver(() => this.draw()).observe(this.canvas);
+  }
+
+  // source: { document, layer, head }
+  open(source) {
+    this.source = source;
+    this.found = null;
+    this.ask(0);
+    this.draw();
+  }
+
+  changed() {
+    this.draw();
+    this.ask(SETTLE_MS);
+  }
+
+  ask(delay) {
+    clearTimeout(this.timer);
+    this.element.setAttribute("aria-busy", "true");
+    this.timer = setTimeout(() => this.fetch(), delay);
+  }
+
+  async fetch() {
+    this.asking?.abort();
+    this.asking = new AbortController();
+    const asking = this.asking;
+    const { rows, columns } = this.view;
+    try {
+      const found = await post("v1/attention/map", {
+        ...this.source,
+        rows: { start: rows[0], end: rows[1] },
+        columns: { start: columns[0], end: columns[1] },
+        height: CELLS, width: CELLS, statistic: "mean", encoding_format: "base64",
+      }, asking.signal);
+      this.found = { ...found, values: floats(found.values), height: found.row_edges.length - 1, width: found.column_edges.length - 1 };
+      this.caption.textContent = `${ATTENTION[found.attention]} · layer ${found.layer}, head ${found.head} · ${this.title}`;
+      this.canvas.setAttribute("aria-label", this.words());
+      this.paint();
+      this.draw();
+      this.element.removeAttribute("aria-busy");
+      this.element.dataset.window = [...rows, ...columns].join(" ");
+    } catch (failure) {
+      if (failure.name === "AbortError") return;
+      this.element.removeAttribute("aria-busy");
+      this.onError(failure);
+    }
+  }
+
+  words() {
+    const { rows, columns } = this.view;
+    return `Attention map of ${this.caption.textContent}: rows ${count(rows[0])} to ${count(rows[1])}, columns ${count(columns[0])} to ${count(columns[1])} of ${count(this.view.tokens)} tokens`;
+  }
+
+  // The cells as a picture, one pixel each: log scale from a tenth of even attention upwards.
+  paint() {
+    const { values, width, height, tokens } = this.found;
+    const even = 1 / tokens;
+    let largest = 2 * even;
+    for (const value of values) if (value > largest) largest = value;
+    const low = Math.log(even / 10);
+    const scale = 255 / (Math.log(largest) - low);
+    const colours = shades();
+    const image = new ImageData(width, height);
+    for (let cell = 0; cell < values.length; cell++) {
+      const shade = 3 * Math.round(Math.max(0, (Math.log(values[cell] + 1e-30) - low) * scale));
+      image.data[4 * cell] = colours[shade];
+      image.data[4 * cell + 1] = colours[shade + 1];
+      image.data[4 * cell + 2] = colours[shade + 2];
+      image.data[4 * cell + 3] = 255;
+    }
+    this.picture ??= document.createElement("canvas");
+    this.picture.width = width;
+    this.picture.height = height;
+    this.picture.getContext("2d").putImageData(image, 0, 0);
+  }
+
+  recolour() {
+    if (this.found) this.paint();
+    this.draw();
+  }
+
+  draw() {
+    const ratio = devicePixelRatio || 1;
+    const size = this.canvas.clientWidth;
+    if (!size) return;
+    const side = size - EDGE;
+    this.canvas.width = size * ratio;
+    this.canvas.height = size * ratio;
+    const context = this.canvas.getContext("2d");
+    context.scale(ratio, ratio);
+    const style = getComputedStyle(this.canvas);
+    context.font = `11px ${style.fontFamily}`;
+    context.fillStyle = style.color;
+    this.drawAxes(context, side);
+    context.translate(EDGE, EDGE);
+    context.beginPath();
+    context.rect(0, 0, side, side);
+    context.clip();
+    if (this.found) this.drawPicture(context, side);
+  }
+
+  // Where the fetched window lies within the one looked at now.
+  drawPicture(context, side) {
+    const { rows, columns } = this.view;
+    const place = (edges, [start, end]) => {
+      const scale = side / (end - start);
+      return [(edges[0] - start) * scale, (edges.at(-1) - edges[0]) * scale];
+    };
+    const [x, width] = place(this.found.column_edges, columns);
+    const [y, height] = place(this.found.row_edges, rows);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(this.picture, x, y, width, height);
+  }
+
+  drawAxes(context, side) {
+    for (const [span, vertical] of [[this.view.columns, false], [this.view.rows, true]]) {
+      for (const [at, label] of ticks(span, this.token)) {
+        const place = EDGE + ((at - span[0]) / (span[1] - span[0])) * side;
+        context.save();
+        if (vertical) context.translate(EDGE - 6, place);
+        else {
+          context.translate(place, EDGE - 6);
+          if (span[1] - span[0] <= NAMED_TOKENS) context.rotate(-Math.PI / 2);
+        }
+        const rotated = vertical || span[1] - span[0] <= NAMED_TOKENS;
+        context.textAlign = vertical ? "right" : rotated ? "left" : place > side ? "right" : "left";
+        context.textBaseline = rotated ? "middle" : "alphabetic";
+        context.fillText(label, 0, 0, EDGE - 8);
+        context.restore();
+      }
+    }
+  }
+
+  cellAt(event) {
+    if (!this.found) return null;
+    const box = this.canvas.getBoundingClientRect();
+    const side = box.width - EDGE;
+    const [x, y] = [(event.clientX - box.left - EDGE) / side, (event.clientY - box.top - EDGE) / side];
+    if (x < 0 || y < 0 || x >= 1 || y >= 1) return null;
+    const token = ([start, end], share) => start + share * (end - start);
+    const column = cellOf(this.found.column_edges, token(this.view.columns, x));
+    const row = cellOf(this.found.row_edges, token(this.view.rows, y));
+    if (column < 0 || row < 0) return null;
+    return {
+      rows: [this.found.row_edges[row], this.found.row_edges[row + 1]],
+      columns: [this.found.column_edges[column], this.found.column_edges[column + 1]],
+      mean: this.found.values[row * this.found.width + column],
+      even: 1 / this.found.tokens,
+    };
+  }
+
+  share(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const side = box.width - EDGE;
+    const inside = (value) => Math.min(1, Math.max(0, value));
+    return [inside((event.clientX - box.left - EDGE) / side), inside((event.clientY - box.top - EDGE) / side)];
+  }
+
+  listen() {
+    const { canvas } = this;
+    canvas.addEventListener("wheel", (event) => {
+      event.preventDefault();
+      this.view.zoom(Math.exp(Math.max(-1, Math.min(1, event.deltaY / 300))), ...this.share(event));
+      this.onView();
+    }, { passive: false });
+    canvas.addEventListener("keydown", (event) => {
+      const step = {
+        ArrowLeft: () => this.view.pan(-0.2, 0), ArrowRight: () => this.view.pan(0.2, 0),
+        ArrowUp: () => this.view.pan(0, -0.2), ArrowDown: () => this.view.pan(0, 0.2),
+        "+": () => this.view.zoom(0.5), "=": () => this.view.zoom(0.5), "-": () => this.view.zoom(2),
+        0: () => this.view.all(),
+      }[event.key];
+      if (!step || event.ctrlKey || event.metaKey) return;
+      event.preventDefault();
+      step();
+      this.onView();
+    });
+    this.listenToPointers();
+  }
+
+  // One pointer drags, two pinch, and one that did not move picks a cell.
+  listenToPointers() {
+    const { canvas } = this;
+    const pointers = new Map();
+    let moved = false;
+    canvas.addEventListener("pointerdown", (event) => {
+      canvas.setPointerCapture(event.pointerId);
+      pointers.set(event.pointerId, [event.clientX, event.clientY]);
+      moved = pointers.size > 1;
+    });
+    canvas.addEventListener("pointermove", (event) => {
+      const before = pointers.get(event.pointerId);
+      if (!before) {
+        this.onCell(this.cellAt(event));
+        return;
+      }
+      const side = canvas.clientWidth - EDGE;
+      const now = [event.clientX, event.clientY];
+      if (pointers.size === 2) {
+        const [other] = [...pointers].filter(([id]) => id !== event.pointerId).map(([, place]) => place);
+        const spread = (place) => Math.hypot(place[0] - other[0], place[1] - other[1]) || 1;
+        this.view.zoom(spread(before) / spread(now), ...this.share(event));
+      } else if (moved || Math.hypot(now[0] - before[0], now[1] - before[1]) > 4) {
+        this.view.pan((before[0] - now[0]) / side, (before[1] - now[1]) / side);
+      } else return;
+      moved = true;
+      pointers.set(event.pointerId, now);
+      this.onView();
+    });
+    const end = (event) => {
+      if (pointers.delete(event.pointerId) && !moved && event.type === "pointerup") {
+        const cell = this.cellAt(event);
+        if (cell) this.onPick(cell);
+      }
+    };
+    canvas.addEventListener("pointerup", end);
+    canvas.addEventListener("pointercancel", end);
+    canvas.addEventListener("pointerleave", () => this.onCell(null));
+  }
+}
+
+function cellOf(edges, token) {
+  if (token < edges[0] || token >= edges.at(-1)) return -1;
+  let low = 0;
+  let high = edges.length - 1;
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (edges[middle] <= token) low = middle;
+    else high = middle;
+  }
+  return low;
+}
+
+// [token, label]: the tokens themselves in a small window, round numbers in a large one.
+function ticks([start, end], token) {
+  const size = end - start;
+  if (size <= NAMED_TOKENS) {
+    return Array.from({ length: size }, (_, index) => [start + index + 0.5, token(start + index)]);
+  }
+  const rough = size / 4;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((times) => times * power).find((candidate) => candidate >= rough);
+  const found = [];
+  for (let at = Math.ceil(start / step) * step; at < end; at += step) found.push([at, count(at)]);
+  return found;
+}

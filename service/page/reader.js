@@ -1,0 +1,104 @@
+// The text as a column of short pieces, of which the browser draws only those in sight. Marks are
+// highlights over the text (CSS Custom Highlight API), so marking never touches the elements.
+
+import { make, turn } from "./dom.js";
+import { firstNotBelow } from "./offsets.js";
+
+const PIECE = 600; // units, more or less: pieces end where lines or words do
+const PIECES_A_TURN = 200;
+
+export class Reader {
+  constructor(element) {
+    this.element = element;
+    this.starts = [];
+    this.nodes = [];
+  }
+
+  async open(text, signal) {
+    this.clear();
+    this.element.replaceChildren();
+    this.starts = pieceStarts(text);
+    this.nodes = [];
+    for (let first = 0; first < this.starts.length; first += PIECES_A_TURN) {
+      const fragment = document.createDocumentFragment();
+      const last = Math.min(first + PIECES_A_TURN, this.starts.length);
+      for (let index = first; index < last; index++) {
+        const end = this.starts[index + 1] ?? text.length;
+        const node = document.createTextNode(text.slice(this.starts[index], end));
+        this.nodes.push(node);
+        const piece = make("p", { class: "piece" }, node);
+        piece.style.containIntrinsicBlockSize = `auto ${Math.ceil(node.length / 50) * 1.6}em`;
+        fragment.append(piece);
+      }
+      this.element.append(fragment);
+      await turn();
+      signal?.throwIfAborted();
+    }
+  }
+
+  // spans: [start, end) in units. The same name replaces what it marked before.
+  mark(name, spans) {
+    if (!globalThis.Highlight) return;
+    const ranges = spans.flatMap(([start, end]) => this.ranges(start, end));
+    if (ranges.length) CSS.highlights.set(name, new Highlight(...ranges));
+    else CSS.highlights.delete(name);
+  }
+
+  clear(...names) {
+    if (!globalThis.Highlight) return;
+    for (const name of names.length ? names : [...CSS.highlights.keys()]) CSS.highlights.delete(name);
+  }
+
+  scrollTo(start) {
+    const at = this.place(start);
+    if (!at) return;
+    const range = new Range();
+    range.setStart(at.node, at.offset);
+    range.setEnd(at.node, Math.min(at.offset + 1, at.node.length));
+    // Drawn first: what lies out of sight has no measured place yet.
+    at.node.parentElement.scrollIntoView({ block: "nearest" });
+    const box = this.element.getBoundingClientRect();
+    this.element.scrollTop += range.getBoundingClientRect().top - box.top - box.height / 4;
+  }
+
+  place(unit) {
+    const index = firstNotBelow(this.starts, unit + 1) - 1;
+    if (index < 0) return null;
+    const node = this.nodes[index];
+    return { index, node, offset: Math.min(unit - this.starts[index], node.length) };
+  }
+
+  // A range within each piece: one across pieces would mark the space between them too.
+  ranges(start, end) {
+    const from = this.place(start);
+    const to = this.place(Math.max(start, end - 1));
+    if (!from || !to) return [];
+    const found = [];
+    for (let index = from.index; index <= to.index; index++) {
+      const range = new Range();
+      range.setStart(this.nodes[index], index === from.index ? from.offset : 0);
+      const last = index === to.index ? to.offset + 1 : this.nodes[index].length;
+      range.setEnd(this.nodes[index], Math.min(last, this.nodes[index].length));
+      found.push(range);
+    }
+    return found;
+  }
+}
+
+function pieceStarts(text) {
+  const starts = [];
+  for (let start = 0; start < text.length; ) {
+    starts.push(start);
+    start = pieceEnd(text, start);
+  }
+  return starts;
+}
+
+function pieceEnd(text, start) {
+  const wanted = start + PIECE;
+  if (wanted >= text.length) return text.length;
+  const line = text.indexOf("\n", wanted - PIECE / 2);
+  if (line >= 0 && line < wanted + PIECE) return line + 1;
+  const space = text.lastIndexOf(" ", wanted);
+  return space > start ? space + 1 : wanted;
+}

@@ -1,0 +1,31 @@
+// Light or dark: the system's choice until the reader makes one.
+
+const KEY = "lln-theme";
+const query = matchMedia("(prefers-color-scheme: dark)");
+const listeners = new Set();
+
+export const isDark = () => (document.documentElement.dataset.theme ?? system()) === "dark";
+const system = () => (query.matches ? "dark" : "light");
+
+export function onTheme(listener) {
+  listeners.add(listener);
+}
+
+function announce(button) {
+  button.textContent = isDark() ? "Light" : "Dark";
+  button.setAttribute("aria-label", `Use the ${isDark() ? "light" : "dark"} theme`);
+  for (const listener of listeners) listener();
+}
+
+export function startTheme(button) {
+  const kept = localStorage.getItem(KEY);
+  if (kept === "light" || kept === "dark") document.documentElement.dataset.theme = kept;
+  button.addEventListener("click", () => {
+    const theme = isDark() ? "light" : "dark";
+    document.documentElement.dataset.theme = theme;
+    localStorage.setItem(KEY, theme);
+    announce(button);
+  });
+  query.addEventListener("change", () => announce(button));
+  announce(button);
+}

@@ -1,0 +1,375 @@
+"""The page at /: what is served, and what a reader does with it in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+PAGE = Path(__file__).resolve().parents[2] / "service" / "page"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+SAMPLE = re.search(r"`(.+?)`", (PAGE / "sample.js").read_text(), re.DOTALL)
+
+
+# Served
+
+
+def test_front_page(http: httpx.Client) -> None:
+    response = http.get("/")
+    assert response.status_code == 200
+    assert response.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in response.headers["content-security-policy"]
+    assert "unsafe" not in response.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in PAGE.iterdir()))
+def test_every_part_is_served_and_known_by_its_etag(http: httpx.Client, name: str) -> None:
+    response = http.get(f"/page/{name}")
+    assert response.content == (PAGE / name).read_bytes()
+    again = http.get(f"/page/{name}", headers={"if-none-match": response.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    changed = http.get(f"/page/{name}", headers={"if-none-match": '"other"'})
+    assert changed.status_code == 200
+
+
+@pytest.mark.parametrize("name", ["nothing.js", "..%2fapp.py", "index.html.bak"])
+def test_nothing_else_is_served(http: httpx.Client, name: str) -> None:
+    assert http.get(f"/page/{name}").status_code == 404
+
+
+def test_nothing_is_fetched_from_elsewhere() -> None:
+    for path in PAGE.iterdir():
+        addresses = set(re.findall(r"https?://[\w./-]+", path.read_text()))
+        assert addresses <= {"http://www.w3.org/2000/svg"}, path.name
+
+
+def test_modules_import_what_exists() -> None:
+    for path in PAGE.glob("*.js"):
+        for names, module in re.findall(r'import \{([^}]+)\} from "\./(\S+)"', path.read_text()):
+            source = (PAGE / module).read_text()
+            for name in (name.strip() for name in names.split(",")):
+                assert re.search(rf"export [\w ]*\b{name}\b", source), (path.name, name)
+
+
+# Used
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
+        pytest.skip(f"none of {', '.join(BROWSERS)} is installed")
+    with driver.sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=program, args=list(FLAGS))
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def page(browser: Browser, http: httpx.Client) -> Iterator[Page]:
+    """A fresh tab on the front page, in which nothing may go wrong unnoticed."""
+    context = browser.new_context(
+        base_url=str(http.base_url), viewport={"width": 1400, "height": 1000}
+    )
+    context.set_default_timeout(60_000)
+    tab = context.new_page()
+    problems: list[str] = []
+    tab.on("pageerror", lambda error: problems.append(str(error)))
+    strangers: list[str] = []
+    tab.on("request", lambda request: strangers.append(request.url))
+    tab.goto("/")
+    tab.wait_for_selector("#model option", state="attached")
+    yield tab
+    context.close()
+    assert problems == []
+    assert [url for url in strangers if not url.startswith(str(http.base_url))] == []
+
+
+def read(page: Page, text: str) -> None:
+    page.fill("#text", text)
+    page.click("#read")
+    settle(page)
+
+
+def settle(page: Page) -> None:
+    """Until everything asked for is there."""
+    page.wait_for_selector("#charts svg")
+    page.wait_for_selector(".head.unread", state="detached")
+    page.wait_for_selector("#status", state="hidden")
+    page.wait_for_selector("[aria-busy=true]", state="detached")
+
+
+def test_reading_the_sample(page: Page) -> None:
+    page.click("#sample")
+    settle(page)
+    assert page.locator(".head").count() == 6 * 12
+    assert page.locator(".head.unread").count() == 0
+    assert page.locator("[role=treeitem]").count() >= 3
+    assert page.locator("#charts svg").count() == 2
+    assert "802 tokens" in page.inner_text("#facts")
+    assert len(page.inner_text(".map-figure figcaption")) > 10
+    assert page.evaluate("document.querySelector('#reader').textContent") == sample()
+
+
+def sample() -> str:
+    assert SAMPLE is not None, "the sample is a template string"
+    return SAMPLE[1]
+
+
+def test_instruments_colour_the_grid(page: Page) -> None:
+    page.click("#sample")
+    settle(page)
+    square = page.locator("[data-place='2.7']")
+    before = square.evaluate("element => element.style.backgroundColor")
+    page.select_option("#instrument", "spectral_gap")
+    settle(page)
+    assert square.evaluate("element => element.style.backgroundColor") != before
+    square.hover()
+    assert re.match(r"default, layer 2, head 7: spectral gap \d", page.inner_text("#reading"))
+    shown = float(page.inner_text("#reading").split("gap ")[1].split(" ")[0])
+    response = page.request.post(
+        "/v1/diagnostics",
+        data={"text": sample(), "layers": [2], "heads": [7], "instruments": ["spectral_gap"]},
+    )
+    told = response.json()["instruments"]["spectral_gap"]["values"][0][0]
+    assert shown == pytest.approx(told, rel=5e-3)
+
+
+def test_opening_a_head_and_zooming(page: Page) -> None:
+    page.click("#sample")
+    settle(page)
+    page.click("[data-place='3.5']")
+    page.wait_for_selector(".map-figure figcaption:has-text('layer 3, head 5')")
+    settle(page)
+    assert window_of(page) == [0, 802, 0, 802]
+    page.click("#zoom-in")
+    page.wait_for_selector(".map-figure[data-window='201 602 201 602']")
+    assert window_of(page) == [201, 602, 201, 602]
+    page.locator("canvas.map").focus()
+    for _ in range(3):
+        page.keyboard.press("+")
+    page.keyboard.press("ArrowDown")
+    settle(page)
+    rows = window_of(page)[:2]
+    assert rows[1] - rows[0] == 51, "an eighth of 401, rounded at each step"
+    page.locator("canvas.map").hover(position={"x": 300, "y": 300})
+    page.mouse.wheel(0, -2000)
+    settle(page)
+    assert "attends to" in page.inner_text("#cell")
+    page.locator("canvas.map").click(position={"x": 300, "y": 300})
+    assert marked(page, "column") >= 1
+    page.keyboard.press("0")
+    settle(page)
+    assert window_of(page) == [0, 802, 0, 802]
+
+
+def window_of(page: Page) -> list[int]:
+    value = page.locator(".map-figure").first.get_attribute("data-window")
+    assert value is not None, "the map has been drawn"
+    return [int(number) for number in value.split()]
+
+
+def marked(page: Page, name: str) -> int:
+    found: int = page.evaluate(f"CSS.highlights.get('{name}')?.size ?? 0")
+    return found
+
+
+def test_topics_are_marked_in_the_text(page: Page) -> None:
+    page.click("#sample")
+    settle(page)
+    page.wait_for_selector(".topic")
+    topic = page.locator(".topic").nth(1)
+    topic.click()
+    assert marked(page, "topic") > 5
+    words = page.evaluate(
+        "[...CSS.highlights.get('topic')].map(range => range.toString().toLowerCase())"
+    )
+    named = topic.locator(".topic-words").first.inner_text().removeprefix("reads ").split(", ")
+    assert set(words) & set(named)
+    topic.click()
+    assert marked(page, "topic") == 0
+
+
+def test_structure_moves_text_and_map(page: Page) -> None:
+    page.click("#sample")
+    settle(page)
+    page.locator("[role=treeitem] > .node").nth(2).click()
+    assert marked(page, "segment") >= 1
+    settle(page)
+    start, end, *_ = window_of(page)
+    assert 0 < start < end < 802
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    settle(page)
+    assert window_of(page)[0] >= start
+
+
+def test_keyboard_in_the_grid(page: Page) -> None:
+    page.click("#sample")
+    settle(page)
+    page.locator("[data-place='0.0']").focus()
+    for key in ("ArrowDown", "ArrowRight", "ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    page.wait_for_selector(".map-figure figcaption:has-text('layer 1, head 2')")
+    assert page.locator("[tabindex='0'].head").count() == 1
+
+
+def test_a_link_opens_the_same_view(page: Page, browser: Browser, http: httpx.Client) -> None:
+    page.click("#sample")
+    settle(page)
+    page.click("[data-place='4.3']")
+    page.click("#zoom-in")
+    settle(page)
+    page.wait_for_url(re.compile("rows="))
+    other = browser.new_context().new_page()
+    other.goto(page.url)
+    settle(other)
+    other.wait_for_selector(".map-figure figcaption:has-text('layer 4, head 3')")
+    assert window_of(other) == window_of(page)
+    other.context.close()
+
+
+def test_two_models_side_by_side(page: Page) -> None:
+    page.select_option("#beside", "sentence-transformers/all-MiniLM-L6-v2")
+    page.click("#sample")
+    settle(page)
+    assert page.locator(".heads").count() == page.locator("canvas.map").count() == 2
+    captions = page.locator(".map-figure figcaption").all_inner_texts()
+    assert "LLN+Diag" in captions[0]
+    assert "softmax" in captions[1]
+
+
+def test_similarity(page: Page) -> None:
+    page.click("#tab-similarity")
+    page.click("#similarity-form .primary")
+    page.wait_for_selector(".matrix")
+    cells = [float(text) for text in page.locator(".cosine").all_inner_texts()]
+    assert cells[::4] == [1.0, 1.0, 1.0]
+    assert cells[1] > cells[2], "a harbour is nearer to a lighthouse than a pancake is"
+
+
+def test_short_text_says_why_it_has_no_topics(page: Page) -> None:
+    read(page, "Hi \U0001f30d there")
+    page.wait_for_selector("#topics-hint:has-text('block-diagonal')")
+    assert page.locator(".head.unread").count() == 0
+
+
+def test_marks_are_right_beyond_the_basic_plane(page: Page) -> None:
+    """JavaScript counts such characters twice."""
+    text = "\U0001f30d\U0001f30d " + sample()
+    read(page, text)
+    page.wait_for_selector(".topic")
+    page.locator(".topic").first.click()
+    words = page.evaluate("[...CSS.highlights.get('topic')].map(range => range.toString())")
+    assert words
+    assert all(word == word.strip() for word in words)
+
+
+def test_errors_are_told_and_can_be_retried(page: Page) -> None:
+    page.click("#read")
+    page.wait_for_selector("#error:has-text('no text')")
+    page.route("**/v1/tokenize", lambda route: route.abort())
+    page.fill("#text", "some text")
+    page.click("#read")
+    page.wait_for_selector("#error:has-text('cannot be reached')")
+    page.unroute("**/v1/tokenize")
+    page.click("#error button")
+    settle(page)
+    assert page.locator("#error").is_hidden()
+
+
+def test_server_errors_are_shown_in_its_own_words(page: Page) -> None:
+    def refuse(route: Any) -> None:
+        body = {"error": {"message": "The queue is full.", "code": "queue_full"}}
+        route.fulfill(status=429, content_type="application/json", body=json.dumps(body))
+
+    page.route("**/v1/diagnostics", refuse)
+    page.fill("#text", "some text")
+    page.click("#read")
+    page.wait_for_selector("#error:has-text('The queue is full.')")
+
+
+def test_dark_and_light(page: Page) -> None:
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(background)
+    page.click("#theme")
+    dark = page.evaluate(background)
+    assert dark != light
+    page.reload()
+    assert page.evaluate(background) == dark
+
+
+@pytest.mark.parametrize("width", [360, 820])
+def test_nothing_is_wider_than_a_phone(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 740})
+    page.click("#sample")
+    settle(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_first_paint(page: Page) -> None:
+    page.reload()
+    page.wait_for_timeout(200)
+    [paint] = page.evaluate(
+        "performance.getEntriesByName('first-contentful-paint').map(entry => entry.startTime)"
+    )
+    assert paint < 1000
+
+
+def test_long_document_stays_responsive(page: Page, long_document: str) -> None:
+    """The longest time for which a click would have had to wait."""
+    page.evaluate(
+        """() => {
+          window.longest = 0;
+          new PerformanceObserver((list) => {
+            for (const entry of list.getEntries()) longest = Math.max(longest, entry.duration);
+          }).observe({ type: "longtask" });
+        }"""
+    )
+    page.evaluate(
+        """(text) => {
+          const data = new DataTransfer();
+          data.setData("text", text);
+          const paste = { clipboardData: data, cancelable: true };
+          document.querySelector("#text").dispatchEvent(new ClipboardEvent("paste", paste));
+        }""",
+        long_document,
+    )
+    assert "characters" in page.inner_text("#held")
+    page.click("#read")
+    page.wait_for_selector(".piece")
+    page.wait_for_selector("canvas.map[aria-label]")
+    page.click("#zoom-in")
+    page.wait_for_selector("[aria-busy=true]", state="detached")
+    started = time.perf_counter()
+    page.evaluate("document.querySelector('#reader').scrollTop = 1e6")
+    assert page.evaluate("document.querySelector('#reader').scrollTop") > 30_000
+    assert time.perf_counter() - started < 1
+    assert page.evaluate("longest") < 500
+
+
+@pytest.fixture
+def long_document() -> str:
+    """Some 20,000 tokens; the figures for 100,000 are measured by the benchmarks."""
+    return "\n\n".join([sample()] * 25)
