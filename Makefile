@@ -3,12 +3,12 @@ VENV ?= .venv
 TORCH ?= auto
 PYTHON_BIN = $(VENV)/bin/python
 PROTOC = $(PYTHON_BIN) -m grpc_tools.protoc -I service/pb=proto
-PROTOS = $(wildcard proto/lln/v1/*.proto)
+PROTOS = $(wildcard proto/*/v1/*.proto)
 ARGS ?=
 GPU_PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check format proto bench bench-gpu clean
+.PHONY: help serve test check format proto bench bench-gpu fuzz audit clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-9s  %s\n", $$1, $$2}' Makefile
@@ -28,8 +28,8 @@ check: $(VENV)/installed-dev ## what CI holds the code to, apart from tests; rew
 	$(PYTHON_BIN) -m ruff format --check .
 	$(PYTHON_BIN) -m mypy
 	tools/check_proto.sh $(VENV)
-	$(PYTHON_BIN) -m check_jsonschema --builtin-schema vendor.compose-spec deploy/compose*.yaml
-	$(PYTHON_BIN) deploy/grafana/build_dashboard.py --check
+	$(PYTHON_BIN) tools/check_dependencies.py
+	tools/check_deploy.sh $(VENV)
 
 format: $(VENV)/installed-dev ## rewrite the code the way `make check` wants it
 	$(PYTHON_BIN) -m ruff check --fix-only --quiet .
@@ -44,6 +44,14 @@ bench: $(VENV)/installed-bench ## measure this machine and print the tables (ARG
 # The kernels need torch and Triton only, so that a plain copy of this tree and python3 will do.
 bench-gpu: ## check and time the kernels on a GPU, within 9 minutes (GPU_PYTHON=python3)
 	$(GPU_PYTHON) -m kernels.bench --check --budget-s 440 $(ARGS)
+
+fuzz: $(VENV)/installed-test ## throw made-up requests at a server, over both protocols (ARGS="--help")
+	$(PYTHON_BIN) -m tests.fuzz $(ARGS)
+
+audit: $(VENV)/installed-test ## look what is installed up in the advisory database (needs network)
+	$(PYTHON_BIN) -m venv $(VENV)-audit
+	$(VENV)-audit/bin/python -m pip install --quiet pip-audit
+	$(VENV)-audit/bin/pip-audit --path "$$($(PYTHON_BIN) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 
 clean: ## remove caches and build output; the environment stays
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

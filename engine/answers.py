@@ -32,6 +32,10 @@ def embedding(
     return Embedding(vector=vectors[0] if pooled else vectors, accounting=accounting(text, result))
 
 
+def token_states(text: Prepared, result: Delivered[Vector], options: EmbedOptions) -> Embedding:
+    return Embedding(vector=finish(result.value, options), accounting=accounting(text, result))
+
+
 def document_embedding(
     document: Prepared, result: Delivered[Vector], options: EmbedOptions
 ) -> DocumentEmbedding:

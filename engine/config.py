@@ -15,7 +15,15 @@ def _default_num_threads() -> int:
     return os.cpu_count() or 1
 
 
-_ZERO_ALLOWED = ("num_threads", "max_batch_tokens", "min_sweep_tokens", "drain_timeout_s")
+_ZERO_ALLOWED = (
+    "num_threads",
+    "max_batch_tokens",
+    "min_sweep_tokens",
+    "max_sweep_bytes",
+    "drain_timeout_s",
+)
+_SHARES = ("drift_rate", "drift_max_share")
+_MAX_LONG_PERCENT = 90
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +47,14 @@ class EngineConfig:
     """A text of at least so many tokens is read tile by tile, with other work in between, where
     its model's attention is linear. 0 chooses by device."""
 
+    max_sweep_bytes: int = 0
+    """Memory that the texts of one moment may take together, beyond the models. 0 takes half of
+    what is free when the engine is made."""
+
+    long_percent: int = 25
+    """Of the device's time, what sweeps, other long texts and calls get together at least while
+    short texts wait too."""
+
     max_batch_sequences: int = 512
     """A packed batch takes at most this many texts."""
 
@@ -51,24 +67,43 @@ class EngineConfig:
     max_softmax_text_tokens: int = 65_536
     """Longest text for a model with a softmax layer, whose cost grows with the square."""
 
+    max_exact_pairs: int = 2**34
+    """Pairs of tokens, over all heads, that a diagnosis asked to be exact may look at."""
+
+    drift_rate: float = 0.001
+    """Share of the texts embedded whose attention is sampled for drift; 0 for none."""
+
+    drift_max_tokens: int = 2_048
+    """Longer texts are never sampled."""
+
+    drift_max_share: float = 0.02
+    """Share of the time that the device may spend on sampling, at most."""
+
     max_inputs: int = 2_048
     """Most texts in one call, as in OpenAI's contract."""
+
+    max_token_states: int = 16_384
+    """Most tokens in one call that asks for the state of each of them."""
+
+    stuck_after_s: float = 600.0
+    """A device that is at one unit of work for longer counts as stuck, and not as ready."""
 
     drain_timeout_s: float = 30.0
     """How long stopping waits for accepted work before it fails what is left."""
 
     def __post_init__(self) -> None:
+        if self.long_percent > _MAX_LONG_PERCENT:
+            raise InvalidInput(
+                f"long_percent must be at most {_MAX_LONG_PERCENT}, got {self.long_percent}",
+                code="invalid_setting",
+                param="long_percent",
+                limit=_MAX_LONG_PERCENT,
+                actual=self.long_percent,
+            )
         for field in fields(self):
             value = getattr(self, field.name)
-            smallest = 0 if field.name in _ZERO_ALLOWED else 1
-            if isinstance(value, int | float) and value < smallest:
-                raise InvalidInput(
-                    f"{field.name} must be at least {smallest}, got {value}",
-                    code="invalid_setting",
-                    param=field.name,
-                    limit=smallest,
-                    actual=value,
-                )
+            if isinstance(value, int | float):
+                _check(field.name, value)
 
     @property
     def compute_threads(self) -> int:
@@ -81,3 +116,21 @@ class EngineConfig:
     def sweep_tokens_on(self, device_type: str) -> int:
         """From how many tokens a text is swept on a device of this type."""
         return self.min_sweep_tokens or (65_536 if device_type == "cuda" else 2_048)
+
+
+def _check(name: str, value: float) -> None:
+    if name in _SHARES and not 0 <= value <= 1:
+        raise _invalid(name, value, "between 0 and 1", 1)
+    smallest = 0 if name in (*_ZERO_ALLOWED, *_SHARES) else 1
+    if value < smallest:
+        raise _invalid(name, value, f"at least {smallest}", smallest)
+
+
+def _invalid(name: str, value: float, wanted: str, limit: int) -> InvalidInput:
+    return InvalidInput(
+        f"{name} must be {wanted}, got {value}",
+        code="invalid_setting",
+        param=name,
+        limit=limit,
+        actual=value,
+    )

@@ -10,6 +10,7 @@ from engine.config import EngineConfig
 from engine.errors import InvalidInput
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES: tuple[str, ...] = tuple(_DTYPES)
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ def choose_placement(config: EngineConfig) -> Placement:
     if device.type == "cpu" and config.dtype != "float32":
         raise _invalid("dtype", config.dtype, "float32 on a CPU, where it is the fastest")
     return Placement(device, _DTYPES[config.dtype])
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The number format of this name, one of DTYPES."""
+    return _DTYPES[name]
 
 
 def _choose_device(name: str) -> torch.device:

@@ -1,4 +1,7 @@
-"""One text's diagnosis: the encoder walked layer by layer, its heads measured on the way."""
+"""One text's diagnosis: the encoder walked layer by layer, its attention measured on the way.
+
+Only one layer is held at a time, and the work is done in short slices, between which texts run.
+"""
 
 from __future__ import annotations
 
@@ -7,175 +10,149 @@ from dataclasses import dataclass
 from time import perf_counter
 
 import torch
-from torch import Tensor
 
 from engine.answers import accounting
-from engine.diagnostics import HeadView, Reading, find_instruments, measure
-from engine.errors import InvalidInput
-from engine.model.attention import (
-    LayerAttention,
-    LLNDiagAttention,
-    SlidingWindowAttention,
-    SoftmaxAttention,
-)
+from engine.diagnosis_plan import DiagnosisPlan
+from engine.diagnostics import LAYER_INSTRUMENTS, AnyInstrument, Instrument, Reading
+from engine.diagnostics.base import Floats
+from engine.diagnostics.layers import LayerReader
+from engine.diagnostics.measuring import TimedReading, read_heads, timed
+from engine.layer_states import LayerStep, head_view, layer_steps, layer_view
 from engine.model.embedding_model import EmbeddingModel
 from engine.prepare import Prepared
-from engine.runner import pack
 from engine.thread import Delivered
-from engine.types import Diagnosis, HeadValues
+from engine.types import Beside, Diagnosis, HeadValues
 
-
-@dataclass(frozen=True, kw_only=True)
-class DiagnosisPlan:
-    layers: tuple[int, ...]
-    heads: tuple[int, ...]
-    instruments: tuple[str, ...]
+SLICE_S = 0.02
+"""How long the device is held before others have a turn; one operation may make it longer."""
 
 
 @dataclass(frozen=True)
 class LayerReadings:
     """What the instruments read from one layer, and how long each took."""
 
-    readings: Mapping[str, Reading]
-    seconds: Mapping[str, float]
+    readings: Mapping[str, TimedReading]
 
 
-def plan_diagnosis(
-    model: EmbeddingModel,
-    layers: Sequence[int] | None,
-    heads: Sequence[int] | None,
-    instruments: Sequence[str] | None,
-) -> DiagnosisPlan:
-    """Everything that was not asked for in particular, and nothing that does not exist."""
-    return DiagnosisPlan(
-        layers=_readable_layers(layers, model),
-        heads=_chosen("heads", heads, model.info.num_heads),
-        instruments=tuple(one.name for one in find_instruments(instruments)),
-    )
+def readings_in_slices(
+    model: EmbeddingModel, text: Prepared, plan: DiagnosisPlan
+) -> Iterator[tuple[LayerReadings, ...]]:
+    """The chosen layers' readings in the order of the layers: those that a slice of time ended."""
+    steps = readings_by_layer(model, text, plan)
+    while True:
+        done: list[LayerReadings] = []
+        slice_ends = perf_counter() + SLICE_S
+        for step in steps:
+            if step is not None:
+                done.append(step)
+            if perf_counter() >= slice_ends:
+                break
+        else:
+            yield tuple(done)
+            return
+        yield tuple(done)
 
 
 @torch.no_grad()
 def readings_by_layer(
     model: EmbeddingModel, text: Prepared, plan: DiagnosisPlan
-) -> Iterator[LayerReadings]:
-    """The chosen layers' readings, in the order of the layers."""
-    ids, bounds = pack([text], model.encoder.device)
-    seen: list[tuple[Tensor, Tensor]] = []
-    states = model.encoder.walk(ids, bounds, tap=lambda _, q, k, v: seen.append((q, k)))
-    for layer, _ in enumerate(states):
-        q, k = seen.pop()
-        if layer in plan.layers:
-            view = head_view(model.encoder.attention[layer], q, k).only(plan.heads)
-            yield _measured(view, plan.instruments)
-        if layer >= max(plan.layers):
+) -> Iterator[LayerReadings | None]:
+    """The same, with None wherever others may have a turn."""
+    readers = {name: LAYER_INSTRUMENTS[name].start() for name in plan.of_layers}
+    for step in layer_steps(model, text):
+        if step is None:
+            yield None
+            continue
+        yield from _read_layer(model, step, plan, readers)
+        if step.index >= max(plan.layers):
             return
-
-
-def _readable_layers(asked: Sequence[int] | None, model: EmbeddingModel) -> tuple[int, ...]:
-    """All layers but those of a sliding window, which the instruments cannot read."""
-    windowed = {
-        layer for layer, kind in enumerate(model.info.attention) if kind == "sliding_window"
-    }
-    if asked is None:
-        return tuple(layer for layer in range(model.info.num_layers) if layer not in windowed)
-    layers = _chosen("layers", asked, model.info.num_layers)
-    for layer in layers:
-        if layer in windowed:
-            raise InvalidInput(
-                f"layer {layer} of {model.name} attends within a sliding window, "
-                "which no instrument reads",
-                code="invalid_layers",
-                param="layers",
-                actual=layer,
-            )
-    return layers
-
-
-def head_view(attention: LayerAttention, q: Tensor, k: Tensor) -> HeadView:
-    """The layer's heads as the instruments see them: what the encoder really computed."""
-    if isinstance(attention, SoftmaxAttention):
-        return HeadView(q=q, k=k, attention="softmax")
-    assert not isinstance(attention, SlidingWindowAttention), "no plan holds such a layer"
-    lln = attention.parameters
-    kind = attention.kind
-    if isinstance(attention, LLNDiagAttention) and len(q) <= lln.block_size:
-        kind = "block_diagonal"  # one block, where LLN takes no share
-    return HeadView(
-        q=q,
-        k=k,
-        attention=kind,
-        alpha=lln.alpha,
-        beta=lln.beta,
-        mix=lln.shares(q),
-        block_size=lln.block_size,
-        num_sinks=lln.num_sinks,
-        q_map=lln.q_map,
-        k_map=lln.k_map,
-    )
 
 
 def diagnosis_of(
     model: EmbeddingModel,
     text: Prepared,
     plan: DiagnosisPlan,
-    layers: Sequence[Delivered[LayerReadings]],
+    slices: Sequence[Delivered[tuple[LayerReadings, ...]]],
 ) -> Diagnosis:
-    total = Delivered(None, layers[0].queue_s, sum(layer.compute_s for layer in layers))
+    total = Delivered(None, slices[0].queue_s, sum(one.compute_s for one in slices))
+    layers = [layer for one in slices for layer in one.value]
     return Diagnosis(
         model=model.name,
         tokens=text.num_embedded,
         layers=plan.layers,
         heads=plan.heads,
         attention=tuple(model.info.attention[layer] for layer in plan.layers),
-        instruments=tuple(
-            _head_values(name, [layer.value for layer in layers]) for name in plan.instruments
-        ),
+        instruments=tuple(_head_values(one, layers) for one in plan.instruments),
         accounting=accounting(text, total),
+        mode=plan.effort.mode,
+        left_out=plan.left_out,
     )
 
 
-def _measured(view: HeadView, instruments: Sequence[str]) -> LayerReadings:
-    readings: dict[str, Reading] = {}
-    seconds: dict[str, float] = {}
-    for name in instruments:
-        started_at = perf_counter()
-        readings.update(measure(view, [name]))
-        seconds[name] = perf_counter() - started_at
-    return LayerReadings(readings, seconds)
+def _read_layer(
+    model: EmbeddingModel,
+    step: LayerStep,
+    plan: DiagnosisPlan,
+    readers: Mapping[str, LayerReader],
+) -> Iterator[LayerReadings | None]:
+    found: dict[str, TimedReading] = {}
+    is_chosen = step.index in plan.layers
+    if is_chosen and plan.of_heads:
+        view = head_view(model, step).only(plan.heads)
+        found = yield from read_heads(view, plan.of_heads, plan.effort)
+    for name, reader in readers.items():
+        if is_chosen or LAYER_INSTRUMENTS[name].needs_all_layers:
+            found[name] = yield from timed(reader(layer_view(model, step)))
+    if is_chosen:
+        yield LayerReadings(found)
 
 
-def _head_values(name: str, layers: Sequence[LayerReadings]) -> HeadValues:
-    readings = [layer.readings[name] for layer in layers]
+def _head_values(instrument: AnyInstrument, layers: Sequence[LayerReadings]) -> HeadValues:
+    timed = [layer.readings[instrument.name] for layer in layers]
+    readings = [one.reading for one in timed]
     exact = all(reading.error is None for reading in readings)
     return HeadValues(
-        instrument=name,
+        instrument=instrument.name,
         unit=readings[0].unit,
         method="; ".join(dict.fromkeys(reading.method for reading in readings)),
-        values=tuple(tuple(reading.values.tolist()) for reading in readings),
+        values=tuple(_row(reading.values) for reading in readings),
         error=None if exact else tuple(_errors(reading) for reading in readings),
-        compute_s=sum(layer.seconds[name] for layer in layers),
+        compute_s=sum(one.compute_s for one in timed),
+        scope="head" if isinstance(instrument, Instrument) else "layer",
+        cost="; ".join(dict.fromkeys(reading.cost for reading in readings)),
+        beside=_beside(readings),
     )
+
+
+def _beside(readings: Sequence[Reading]) -> tuple[Beside, ...]:
+    """Layers of different attention may have different quantities beside their values."""
+    names = dict.fromkeys(name for reading in readings for name in reading.beside)
+    return tuple(_beside_values(name, readings) for name in names)
+
+
+def _beside_values(name: str, readings: Sequence[Reading]) -> Beside:
+    parts = [reading.beside.get(name) for reading in readings]
+    known = [part for part in parts if part is not None]
+    is_exact = all(part.error is None for part in known)
+    return Beside(
+        name=name,
+        unit=known[0].unit,
+        values=tuple(None if part is None else part.values.tolist() for part in parts),
+        error=None
+        if is_exact
+        else tuple(
+            None if part is None or part.error is None else part.error.tolist() for part in parts
+        ),
+    )
+
+
+def _row(values: Floats) -> tuple[float, ...]:
+    """A layer's one value is a row of its own."""
+    return tuple(values.reshape(-1).tolist())
 
 
 def _errors(reading: Reading) -> tuple[float, ...]:
     """An exact layer beside sampled ones has no error."""
     if reading.error is None:
-        return (0.0,) * len(reading.values)
-    return tuple(reading.error.tolist())
-
-
-def _chosen(param: str, asked: Sequence[int] | None, count: int) -> tuple[int, ...]:
-    if asked is None:
-        return tuple(range(count))
-    if not asked:
-        raise InvalidInput(f"{param} is empty", code=f"invalid_{param}", param=param)
-    for index in asked:
-        if not 0 <= index < count:
-            raise InvalidInput(
-                f"{param} holds {index}; the model has 0 to {count - 1}",
-                code=f"invalid_{param}",
-                param=param,
-                limit=count - 1,
-                actual=index,
-            )
-    return tuple(sorted(set(asked)))
+        return (0.0,) * reading.values.size
+    return _row(reading.error)

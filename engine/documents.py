@@ -51,9 +51,7 @@ class DocumentStream:
 
     async def feed(self, piece: bytes | str) -> None:
         """Take a piece. Raises as soon as the document is known to be refused."""
-        with self._giving_up() as reader:
-            if self._prepared is not None:
-                raise _closed()
+        with self._reading() as reader:
             self._gathered += piece if isinstance(piece, bytes) else _encoded(piece)
             if len(self._gathered) >= READ_BYTES:
                 await self._read(reader)
@@ -61,7 +59,7 @@ class DocumentStream:
     async def end(self) -> None:
         """Say that there are no more pieces. `tokens` is then final, and what chunking or the
         text's length forbid has been raised."""
-        with self._giving_up() as reader:
+        with self._reading() as reader:
             await self._read(reader)
             self._utf8.finish()
             self._prepared = await asyncio.to_thread(reader.finish)
@@ -70,10 +68,11 @@ class DocumentStream:
         """Embed what was fed. Afterwards nothing more can be."""
         if self._prepared is None:
             await self.end()
-        with self._giving_up():
-            prepared, timeout_s = self._prepared, self._seconds_left()
-        assert prepared is not None  # after `end`
+        assert self._prepared is not None  # set by `end`
+        prepared = self._prepared
         self.abort()
+        with self._counting_rejections():
+            timeout_s = self._seconds_left()
         return await self._run(prepared, timeout_s)
 
     def abort(self) -> None:
@@ -93,12 +92,14 @@ class DocumentStream:
         reader.feed(self._utf8.read(data))
 
     @contextmanager
-    def _giving_up(self) -> Iterator[DocumentReader]:
+    def _reading(self) -> Iterator[DocumentReader]:
         """Gives the document up if anything goes wrong, also if the caller leaves."""
         try:
             with self._counting_rejections():
-                if self._reader is None:
-                    raise _closed()
+                if self._reader is None or self._prepared is not None:
+                    raise InvalidInput(
+                        "the document has ended or was given up", code="document_closed"
+                    )
                 yield self._reader
         except BaseException:
             self.abort()
@@ -114,10 +115,6 @@ class DocumentStream:
                 limit=self._timeout_s,
             )
         return seconds
-
-
-def _closed() -> InvalidInput:
-    return InvalidInput("the document has ended or was given up", code="document_closed")
 
 
 def _encoded(piece: str) -> bytes:

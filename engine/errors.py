@@ -80,6 +80,12 @@ class QueueFull(LLNError):
     code = "queue_full"
 
 
+class InsufficientMemory(LLNError):
+    """Work that does not fit into the memory it may have, even alone and in its smallest parts."""
+
+    code = "insufficient_memory"
+
+
 class DeadlineExceeded(LLNError):
     """The caller's deadline passed before the work was done."""
 

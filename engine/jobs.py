@@ -78,6 +78,11 @@ class Unit:
     def tokens(self) -> int:
         return sum(job.tokens for job in self.jobs)
 
+    def halves(self) -> tuple[Unit, Unit]:
+        """The same jobs in two units; there are two at least."""
+        middle = len(self.jobs) // 2
+        return Unit(self.jobs[:middle]), Unit(self.jobs[middle:])
+
     def singly(self) -> Iterator[Unit]:
         """The same jobs, each in a unit of its own."""
         return (Unit((job,)) for job in self.jobs)

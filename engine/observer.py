@@ -5,9 +5,19 @@ Methods are called from the device thread or the event loop; they must be quick 
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
-Unit = Literal["batch", "sweep_tile", "diagnosis", "benchmark"]
+Unit = Literal["batch", "sweep_tile", "calibration", "diagnosis", "benchmark", "drift"]
+
+
+class Served(NamedTuple):
+    """One text that the device is done with."""
+
+    tokens: int
+    queue_s: float
+    compute_s: float  # of the unit it ran in
+    started_at: float | None  # of that unit, by time.monotonic(); None if nobody noted it
 
 
 class EngineObserver:
@@ -41,3 +51,12 @@ class EngineObserver:
 
     def waited(self, *, seconds: float) -> None:
         """One text left the queue after so long."""
+
+    def tokenised(self, *, texts: int, tokens: int, seconds: float) -> None:
+        """Texts of one call became tokens. Called in the caller's context."""
+
+    def served(self, texts: Sequence[Served]) -> None:
+        """The texts of one call came back from the device. Called in the caller's context."""
+
+    def attention_sampled(self, *, model: str, layer: int, instrument: str, value: float) -> None:
+        """The mean over a layer's heads of what an instrument read from one live text."""

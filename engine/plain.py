@@ -12,9 +12,11 @@ import numpy as np
 
 from engine.answers import document_embedding, embedding
 from engine.config import EngineConfig
-from engine.diagnose import diagnosis_of, plan_diagnosis, readings_by_layer
+from engine.diagnose import diagnosis_of, readings_in_slices
+from engine.diagnosis_plan import fit_plan, plan_diagnosis
 from engine.engine import PIECE_TEXTS
 from engine.model.embedding_model import DEFAULT_MODEL, EmbeddingModel, load_model
+from engine.plan import Planner
 from engine.prepare import (
     Prepared,
     check_inputs,
@@ -24,6 +26,7 @@ from engine.prepare import (
 )
 from engine.reader import prepare_document
 from engine.runner import run_batch
+from engine.sweep import Sweep
 from engine.thread import Delivered
 from engine.types import (
     Chunking,
@@ -32,6 +35,7 @@ from engine.types import (
     Embedding,
     EmbedOptions,
     ModelInfo,
+    Plan,
     TextInput,
     Vector,
 )
@@ -46,6 +50,7 @@ class Engine:
     def __init__(self, model: EmbeddingModel, *, config: EngineConfig = _CONFIG) -> None:
         self.model = model
         self.config = config
+        self._planner = Planner(config, model.encoder.device)
         self._max_batch_tokens = config.batch_tokens_on(model.encoder.device.type)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="lln-tokenizer")
 
@@ -109,6 +114,10 @@ class Engine:
         (result,) = self._run([document])
         return document_embedding(document, result, options)
 
+    def plan(self, tokens: int) -> Plan:
+        """What a text of so many tokens would take, measured the first time within a second."""
+        return self._planner.plan(self.model, tokens)
+
     def diagnose(
         self,
         text: str,
@@ -116,13 +125,15 @@ class Engine:
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
         instruments: Sequence[str] | None = None,
+        mode: str = "auto",
     ) -> Diagnosis:
-        """What every head does with this text."""
-        plan = plan_diagnosis(self.model, layers, heads, instruments)
+        """What every head and layer does with this text."""
+        asked = plan_diagnosis(self.model, layers, heads, instruments, mode)
         document = prepare_document(text, self.model, _DEFAULTS, None)
+        plan = fit_plan(asked, self.model, document.num_embedded, self.config)
         done = []
         started_at = perf_counter()
-        for readings in readings_by_layer(self.model, document, plan):
+        for readings in readings_in_slices(self.model, document, plan):
             done.append(Delivered(readings, 0.0, perf_counter() - started_at))
             started_at = perf_counter()
         return diagnosis_of(self.model, document, plan, done)
@@ -157,6 +168,16 @@ class Engine:
 
     def _run(self, batch: Sequence[Prepared]) -> list[Delivered[Vector]]:
         started_at = perf_counter()
-        vectors = run_batch(self.model, batch)
+        vectors = self._swept(*batch) if self._is_swept(batch) else run_batch(self.model, batch)
         compute_s = perf_counter() - started_at
         return [Delivered(vector, 0.0, compute_s) for vector in vectors]
+
+    def _is_swept(self, batch: Sequence[Prepared]) -> bool:
+        return len(batch) == 1 and self._planner.is_swept(self.model, batch[0].num_embedded)
+
+    def _swept(self, text: Prepared) -> list[Vector]:
+        keep = self._planner.keeps_projections(self.model, text.num_embedded)
+        sweep = Sweep(self.model, text, keep_projections=keep)
+        while sweep.result is None:
+            sweep.step()
+        return [sweep.result]

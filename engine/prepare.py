@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.config import EngineConfig
-from engine.errors import InvalidInput
+from engine.errors import InvalidInput, TextTooLong
+from engine.jobs import PATIENCE_S
 from engine.model.embedding_model import EmbeddingModel
 from engine.text.chunks import ChunkSpan
 from engine.text.tokenizer import Encoded
@@ -104,6 +105,15 @@ def check_options(options: EmbedOptions, model: EmbeddingModel) -> None:
             param="truncate",
             actual=str(options.truncate),
         )
+    if options.priority not in PATIENCE_S:
+        known = ", ".join(PATIENCE_S)
+        raise InvalidInput(
+            f"priority must be one of {known}, got {options.priority!r}",
+            code="invalid_priority",
+            param="priority",
+            limit=known,
+            actual=str(options.priority),
+        )
     prompt_of(options, model)
 
 
@@ -114,6 +124,19 @@ def check_pools(model: EmbeddingModel) -> None:
             code="model_does_not_pool",
             param="model",
             actual=model.name,
+        )
+
+
+def check_token_states(num_tokens: int, config: EngineConfig) -> None:
+    """Token states are as large as the text is long, so a call may ask for so many only."""
+    limit = config.max_token_states
+    if num_tokens > limit:
+        raise TextTooLong(
+            f"the call asks for the states of {num_tokens} tokens or more, the limit is {limit}",
+            code="too_many_token_states",
+            param="input",
+            limit=limit,
+            actual=num_tokens,
         )
 
 
@@ -151,6 +174,12 @@ def prepare(
         _fit(item, model, options, param, len(prompt))
         for item, param in zip(encoded, params, strict=True)
     ]
+
+
+def token_by_token(text: Prepared) -> Prepared:
+    """The same text, to be answered with the state of each of its tokens."""
+    spans = tuple(Span(token, token + 1) for token in range(text.num_embedded))
+    return replace(text, spans=spans)
 
 
 def _encode(

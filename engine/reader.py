@@ -12,7 +12,7 @@ from engine.types import Chunking, EmbedOptions, Span
 MAX_UNCUT_CHARACTERS = 4_194_304
 """Text of a stream held back for want of a place to cut it: it costs some hundred bytes each."""
 
-MAX_READ_CHARACTERS = 67_108_864
+MAX_READ_CHARACTERS = 16_777_216
 """Text of a stream kept for chunking to read, where it needs more than tokens."""
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TypeAlias
 
 import torch
 
+from engine.memory import is_out_of_memory, let_go_of_caches
 from engine.model.embedding_model import EmbeddingModel
+from engine.model.encoder import Encoder
 from engine.model.pooling import SpanPools
 from engine.model.tiles import TiledPass, Visit
 from engine.prepare import Prepared
@@ -31,9 +34,18 @@ SweepEvent: TypeAlias = Progress | PooledSpans
 class Sweep:
     """A text's way through the model. `result` is set when `step` has run often enough."""
 
-    def __init__(self, model: EmbeddingModel, text: Prepared) -> None:
+    def __init__(
+        self,
+        model: EmbeddingModel,
+        text: Prepared,
+        *,
+        keep_projections: bool = True,
+        on_out_of_memory: Callable[[], None] = lambda: None,
+    ) -> None:
         encoder = model.encoder
-        self._pass = TiledPass(encoder, text.ids, keep_projections=True)
+        self._on_out_of_memory = on_out_of_memory
+        self._pass = self._begin(encoder, text, keep_projections)
+        self._device = encoder.device
         self._num_tokens = len(text.ids)
         self._num_layers = len(encoder.weights.layers)
         self._work = LayerWork.of(model)
@@ -58,7 +70,7 @@ class Sweep:
         """One tile through one layer, and what there is to tell of it."""
         if self._began_at is None:
             self._began_at = perf_counter()
-        visit = self._pass.visit()
+        visit = self._visit()
         self._work_done += self._work.of_visit(visit, self._num_layers)
         events: list[SweepEvent] = [self._progress()]
         if visit.layer == self._num_layers - 1:
@@ -66,6 +78,30 @@ class Sweep:
         if self._pass.is_done:
             self.result = self._finished()
         return events
+
+    def _begin(self, encoder: Encoder, text: Prepared, keep_projections: bool) -> TiledPass:
+        """With kept projections if they were planned and fit; without them otherwise."""
+        if keep_projections:
+            try:
+                return TiledPass(encoder, text.ids, keep_projections=True)
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                self._on_out_of_memory()
+        return TiledPass(encoder, text.ids, keep_projections=False)
+
+    def _visit(self) -> Visit:
+        """The next tile, in smaller and smaller pieces while it does not fit in memory."""
+        while True:
+            try:
+                return self._pass.visit()
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error) or not self._pass.shrink():
+                    raise
+                # Its frames would keep the tensors that are in the way.
+                traceback.clear_frames(error.__traceback__)
+            self._on_out_of_memory()
+            let_go_of_caches(self._device)
 
     def _progress(self) -> Progress:
         share = min(self._work_done / self._work.of_text(self._num_tokens, self._num_layers), 1.0)

@@ -19,10 +19,19 @@ from functools import partial
 from itertools import chain
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
-from engine.errors import DeadlineExceeded, DeviceFailure, EngineUnavailable, LLNError, QueueFull
+from engine.errors import (
+    DeadlineExceeded,
+    DeviceFailure,
+    EngineUnavailable,
+    InsufficientMemory,
+    LLNError,
+    QueueFull,
+)
 from engine.jobs import Job, Unit
+from engine.memory import is_out_of_memory
 from engine.observer import EngineObserver
 from engine.scheduler import Scheduler
+from engine.throughput import Throughput
 from engine.types import Priority
 
 PayloadT = TypeVar("PayloadT")
@@ -30,6 +39,8 @@ ValueT = TypeVar("ValueT")
 ResultT = TypeVar("ResultT")
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 Args = TypeVarTuple("Args")
+
+CallKind: TypeAlias = Literal["calibration", "diagnosis", "benchmark", "drift"]
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +78,7 @@ class Delivered(NamedTuple, Generic[ValueT]):
     value: ValueT
     queue_s: float
     compute_s: float  # of the unit or units it ran in
+    started_at: float | None = None  # of the first, by time.monotonic(); None off the thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,32 +94,26 @@ class Outcome:
         """Answer the caller, unless it left."""
         if self.job.future.done():
             return
-        if self.job.on_event is not None:
-            for event in self.events:
-                self.job.on_event(event)
+        self._tell_events()
         if self.error is not None:
             self.job.future.set_exception(self.error)
         elif self.result is not None:
             self.job.future.set_result(self.result)
 
+    def _tell_events(self) -> None:
+        listener = self.job.on_event
+        if listener is None:
+            return
+        try:
+            for event in self.events:
+                listener(event)
+        except Exception:
+            # The caller's own mistake must not cost it its answer, nor others theirs.
+            logger.exception("A listener to events failed, and hears no more")
+            self.job.on_event = None
+
 
 Outcomes: TypeAlias = list[Outcome]
-
-
-class Throughput:
-    """Work a second, over about the last ten units."""
-
-    def __init__(self) -> None:
-        self._work = 0.0
-        self._seconds = 0.0
-
-    def add(self, work: float, seconds: float) -> None:
-        self._work = 0.9 * self._work + work
-        self._seconds = 0.9 * self._seconds + seconds
-
-    def seconds_for(self, work: float) -> float:
-        """How long so much work takes; one second while nothing has been measured."""
-        return work * self._seconds / self._work if self._work else 1.0
 
 
 _MIN_RETRY_S = 0.05  # sooner, a client would only knock
@@ -133,6 +139,7 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         self._changed = threading.Condition(threading.Lock())  # guards all below and the scheduler
         self._state: Literal["starting", "accepting", "draining", "dead"] = "starting"
         self._running: Unit | None = None
+        self._running_since = 0.0
         # Daemonic: a unit that never returns must not keep the process from ending.
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._ended = asyncio.Event()
@@ -151,6 +158,12 @@ class DeviceThread(Generic[PayloadT, ResultT]):
     def accepting(self) -> bool:
         """Whether new work is let in."""
         return self._state == "accepting"
+
+    @property
+    def busy_s(self) -> float:
+        """How long the unit that runs now has been running; 0 between units."""
+        with self._changed:
+            return 0.0 if self._running is None else time.monotonic() - self._running_since
 
     async def start(self) -> None:
         """Start the thread, for the loop this runs on. A stopped thread cannot start again."""
@@ -209,7 +222,7 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         self,
         fn: Callable[[*Args], ValueT],
         *args: *Args,
-        kind: Literal["diagnosis", "benchmark"] = "diagnosis",
+        kind: CallKind = "diagnosis",
         model: str = "",
         tokens: int = 0,
         timeout_s: float | None = None,
@@ -376,7 +389,7 @@ class DeviceThread(Generic[PayloadT, ResultT]):
                 if not given_up:
                     unit = self._scheduler.next_unit(time.monotonic())
                     if unit is not None:
-                        self._running = unit
+                        self._running, self._running_since = unit, time.monotonic()
                         return unit
                     if self._state == "draining" and self._scheduler.is_empty:
                         return None
@@ -421,7 +434,7 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         assert job.started_at is not None, "set with its first tile"
         self._end_sweep(job)
         self._token_rate.add(job.tokens, job.spent_s)
-        delivered = Delivered(value, job.started_at - job.enqueued_at, job.spent_s)
+        delivered = Delivered(value, job.started_at - job.enqueued_at, job.spent_s, job.started_at)
         return [Outcome(job, result=delivered, events=events)]
 
     def _end_sweep(self, job: Job) -> None:
@@ -430,7 +443,8 @@ class DeviceThread(Generic[PayloadT, ResultT]):
             self._scheduler.remove(job)
 
     def _outcomes(self, unit: Unit) -> Outcomes:
-        """Run a unit; if several jobs fail together, run each alone, so that only the guilty do."""
+        """Run a unit. If several jobs fail together, run each alone, so that only the guilty do;
+        if they do not fit in memory together, run half of them at a time."""
         result = self._attempt(unit)
         if not isinstance(result, Exception):
             return result
@@ -438,11 +452,16 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         traceback.clear_frames(result.__traceback__)
         if len(unit.jobs) == 1:
             return [Outcome(unit.jobs[0], error=_answer_to(result))]
+        if is_out_of_memory(result):
+            self._observer.recovered_from_oom()
+            return list(chain.from_iterable(map(self._retry, unit.halves())))
         return list(chain.from_iterable(map(self._retry, unit.singly())))
 
-    def _retry(self, single: Unit) -> Outcomes:
-        has_departed = single.jobs[0].has_departed(time.monotonic())
-        return [] if has_departed else self._outcomes(single)
+    def _retry(self, part: Unit) -> Outcomes:
+        """Without those whose callers left meanwhile."""
+        now = time.monotonic()
+        staying = tuple(job for job in part.jobs if not job.has_departed(now))
+        return self._outcomes(Unit(staying)) if staying else []
 
     def _attempt(self, unit: Unit) -> Outcomes | Exception:
         started_at = time.monotonic()
@@ -455,7 +474,7 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         compute_s = time.monotonic() - started_at
         self._finish(unit, compute_s, failed=False)
         return [
-            Outcome(job, Delivered(value, started_at - job.enqueued_at, compute_s))
+            Outcome(job, Delivered(value, started_at - job.enqueued_at, compute_s, started_at))
             for job, value in zip(unit.jobs, values, strict=True)
         ]
 
@@ -521,6 +540,8 @@ def _answer_to(error: BaseException) -> LLNError:
     """An exception of the caller's own, raised from what the device said."""
     if isinstance(error, LLNError):
         answer = error.for_caller()
+    elif is_out_of_memory(error):
+        answer = InsufficientMemory("There is not enough memory for this work, even alone.")
     elif isinstance(error, Exception):
         answer = DeviceFailure(f"The device failed on this work ({type(error).__name__}).")
     else:

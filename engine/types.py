@@ -16,6 +16,10 @@ TextInput: TypeAlias = str | Sequence[int]
 Truncate: TypeAlias = Literal["error", "start", "end"]
 Priority: TypeAlias = Literal["normal", "background"]
 Attention: TypeAlias = Literal["softmax", "lln", "lln_diag", "block_diagonal"]
+Mode: TypeAlias = Literal["auto", "exact", "sampled"]
+"""Of a diagnosis: what would cost N x N is exact while that is cheap, always, or sampled."""
+Scope: TypeAlias = Literal["head", "layer"]
+"""Whether an instrument reads every head or whole layers."""
 PositionScheme: TypeAlias = Literal["tile", "interpolate", "reset"]
 """What stands in for learned positions beyond their table; engine/model/positions.py says how."""
 
@@ -40,6 +44,9 @@ class EmbedOptions:
     normalize: bool = True
     truncate: Truncate = "error"
     """A text beyond the model's limit: refuse it, drop its start or drop its end."""
+
+    priority: Priority = "normal"
+    """Whether texts that come a little later may go first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +156,29 @@ class ChunksReady:
     chunks: tuple[Chunk, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a text of so many tokens would take here, were it alone."""
+
+    model: str
+    tokens: int
+    fits: bool
+    """Whether it would be let in: within the model's longest text and the memory there is."""
+    path: Literal["packed", "swept"]
+    bytes: int
+    """The most it holds at once, beyond the model itself."""
+    seconds: float
+    """Of the device; reading the text into tokens comes before."""
+    tiles: int
+    """Pieces of each layer between which other work can run; 1 for a packed text."""
+    tile_tokens: int
+    """Tokens of a piece at most."""
+    keeps_projections: bool
+    """Whether a sweep has the room to make each layer's projections only once."""
+    max_tokens: int
+    max_bytes: int
+
+
 DocumentEvent: TypeAlias = Progress | ChunksReady
 
 
@@ -181,16 +211,52 @@ class ModelInfo:
     aliases: tuple[str, ...] = ()
 
 
+Nested: TypeAlias = float | Sequence["Nested"]
+"""Numbers in lists of lists."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """A quantity read beside an instrument's value."""
+
+    name: str
+    unit: str
+    values: tuple[Nested | None, ...]  # [layers], each [heads] or [heads][...]; None where not read
+    error: tuple[Nested | None, ...] | None  # like values, None where exact
+
+
 @dataclass(frozen=True, kw_only=True)
 class HeadValues:
-    """One instrument's reading of every head asked for."""
+    """One instrument's reading of every head asked for, or of every layer."""
 
     instrument: str
     unit: str
     method: str
-    values: tuple[tuple[float, ...], ...]  # [layers][heads]
-    error: tuple[tuple[float, ...], ...] | None  # [layers][heads], None where exact
+    values: tuple[tuple[float, ...], ...]  # [layers][heads], [layers][1] of whole layers
+    error: tuple[tuple[float, ...], ...] | None  # like values, None where exact
     compute_s: float
+    scope: Scope = "head"
+    cost: str = ""
+    """How the work grows with N tokens, heads of D, blocks of b, states of W."""
+    beside: tuple[Beside, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """An instrument that was not asked for by name and is too dear at this length."""
+
+    instrument: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstrumentInfo:
+    """What there is to read."""
+
+    name: str
+    unit: str
+    scope: Scope
+    description: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +268,8 @@ class Diagnosis:
     attention: tuple[str, ...]  # one for each layer in `layers`
     instruments: tuple[HeadValues, ...]
     accounting: Accounting
+    mode: Mode = "auto"
+    left_out: tuple[LeftOut, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

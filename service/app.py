@@ -10,8 +10,13 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from starlette.middleware.cors import CORSMiddleware
 
 from engine.engine import AsyncEngine
+from service.api_keys import ApiKeys
+from service.benchmarks.history import History
+from service.benchmarks.jobs import BenchmarkJobs
+from service.benchmarks.suites import SUITES
 from service.claims import ClaimsBook
 from service.grpc.server import grpc_server
 from service.http import (
@@ -23,14 +28,19 @@ from service.http import (
     embeddings,
     health,
     models,
+    plan,
+    tei,
     tokenize,
 )
+from service.http.access import UNGUARDED, Access
 from service.http.answers import ErrorAnswer
+from service.http.big_json import BigJson
 from service.http.errors import install_error_handlers
+from service.http.headers import SecurityHeaders
 from service.http.incoming import Incoming
 from service.http.observe import Observe
-from service.jobs import BenchmarkJobs
 from service.metrics import Metrics
+from service.permits import Permits
 from service.settings import Settings
 from service.version import version_of
 
@@ -42,8 +52,10 @@ _ROUTERS = tuple(
         diagnostics,
         claims,
         benchmarks,
+        plan,
         tokenize,
         models,
+        tei,
         health,
         docs,
     )
@@ -65,26 +77,57 @@ def create_app(
     app.state.settings = settings
     app.state.engine = engine
     app.state.metrics = metrics or Metrics()
+    app.state.keys = ApiKeys(
+        (key.get_secret_value() for key in settings.api_keys), settings.api_keys_file
+    )
+    app.state.permits = Permits(settings.max_open_requests)
+    app.state.big_json = BigJson()
     app.state.draining = asyncio.Event()
+    app.state.server = None  # where HTTP listens, once it does
     for router in _ROUTERS:
         app.include_router(router)
-    install_error_handlers(app)
-    app.add_middleware(Incoming, max_body_bytes=settings.max_body_bytes)
-    methods = _methods()
-    app.state.metrics.start_methods("http", methods)
-    # The last one added is the outermost.
-    app.add_middleware(Observe, metrics=app.state.metrics, methods=methods)
+    install_error_handlers(app, _routes())
+    _add_layers(app, settings)
     return app
+
+
+def _add_layers(app: FastAPI, settings: Settings) -> None:
+    """What a request passes before its handler; the last one added is the outermost."""
+    state = app.state
+    methods = _methods()
+    state.metrics.start_methods("http", methods)
+    app.add_middleware(
+        Incoming,
+        max_body_bytes=settings.max_body_bytes,
+        body_timeout_s=settings.body_timeout_s,
+    )
+    app.add_middleware(
+        Access,
+        keys=state.keys,
+        permits=state.permits,
+        unguarded=UNGUARDED if settings.metrics_need_key else {*UNGUARDED, "/metrics"},
+    )
+    app.add_middleware(Observe, metrics=state.metrics, methods=methods)
+    app.add_middleware(SecurityHeaders)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["authorization", "content-type", "x-api-key", "x-request-id"],
+            expose_headers=["x-request-id", "retry-after", "server-timing"],
+        )
+
+
+def _routes() -> list[APIRoute]:
+    every = (route for router in _ROUTERS for route in router.routes)
+    return [route for route in every if isinstance(route, APIRoute)]
 
 
 def _methods() -> list[str]:
     """Every verb and route template, as metrics and log lines name them."""
     return [
-        f"{method} {route.path}"
-        for router in _ROUTERS
-        for route in router.routes
-        if isinstance(route, APIRoute)
-        for method in sorted(route.methods or ())
+        f"{method} {route.path}" for route in _routes() for method in sorted(route.methods or ())
     ]
 
 
@@ -99,14 +142,31 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         )
     async with state.engine as engine:
         state.metrics.start_models(engine.models.values())
-        state.jobs = BenchmarkJobs(engine)
+        state.metrics.start_suites(SUITES)
+        state.metrics.start_readiness(lambda: engine.ready and not state.draining.is_set())
+        device_type = next(iter(engine.models.values())).device.partition(":")[0]
+        state.metrics.start_limits(
+            queue_tokens=settings.engine.max_queue_tokens,
+            batch_tokens=settings.engine.batch_tokens_on(device_type),
+        )
+        history = await asyncio.to_thread(History, settings.benchmark_history)
+        state.jobs = BenchmarkJobs(engine, history, state.metrics)
         state.claims = ClaimsBook(engine)
         state.started_at = int(time.time())
-        rpc = grpc_server(engine, settings, state.metrics)
-        async with _held_until(state.draining, rpc):
+        rpc = grpc_server(
+            engine,
+            settings,
+            state.metrics,
+            state.jobs,
+            keys=state.keys,
+            permits=state.permits,
+            http=state.server,
+        )
+        # Those who watch a benchmark would keep the server from ending as long as it runs.
+        async with _held_until(state.draining, state.jobs), _held_until(state.draining, rpc):
             yield
         await state.claims.stop()
-        await state.jobs.stop()
+        state.big_json.close()
 
 
 @asynccontextmanager

@@ -1,5 +1,5 @@
-"""The command line: `lln serve | embed | models | adapt | bench | diagnose | claims | figures |
-settings`."""
+"""The command line: `lln serve | embed | plan | models | adapt | bench | diagnose | claims |
+figures | settings`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from engine.errors import LLNError
 from engine.idle_threads import let_idle_threads_sleep
-from engine.types import BenchmarkRow, Diagnosis, EmbedOptions, HeadValues, PositionScheme
+from engine.types import EmbedOptions, Plan, PositionScheme
 from service.errors import PortInUse
 from service.logs import set_up_logs
 from service.settings import SettingsError, load_settings, setting_rows
@@ -49,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complain(error: Exception, code: int) -> int:
-    print(f"lln: {error}", file=sys.stderr)
+    for line in str(error).splitlines():
+        print(f"lln: {line}", file=sys.stderr)
     return code
 
 
@@ -65,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_adapt(commands)
     _add_bench(commands)
     _add_diagnose(commands)
+    _add_plan(commands)
     _add_claims(commands)
     _add_figures(commands)
     _add_settings(commands)
@@ -136,19 +138,37 @@ def _add_adapt(commands: Any) -> None:
 
 def _add_bench(commands: Any) -> None:
     command = _command(commands, "bench", _bench, "measure this machine by length of text")
-    command.add_argument("--lengths", type=_numbers, default=[512, 2048, 8192], metavar="N,N,...")
-    command.add_argument("--attentions", type=_names, default=["softmax", "lln_diag"])
-    command.add_argument("--repeats", type=int, default=3)
+    command.add_argument("--suite", default="encoder", help="attention, encoder, serving, quality")
+    command.add_argument("--lengths", type=_numbers, metavar="N,N,...")
+    command.add_argument("--attentions", type=_names, metavar="NAME,NAME,...")
+    command.add_argument("--dtypes", type=_names, metavar="NAME,NAME,...")
+    command.add_argument("--repeats", type=int)
+    command.add_argument("--training", action="store_true", help="time a step of training")
+    command.add_argument("--seconds", type=float, help="of the serving suite: for each load")
+    command.add_argument("--server", metavar="URL", help="of the serving suite: what it loads")
+    command.add_argument("--out", type=Path, help="folder for the rows as JSON, CSV and a picture")
     _add_model(command)
     _add_json(command)
 
 
 def _add_diagnose(commands: Any) -> None:
     command = _command(commands, "diagnose", _diagnose, "measure the attention of a text")
-    command.add_argument("text", help="'-' reads standard input")
+    command.add_argument("file", help="a text file; '-' reads standard input")
     command.add_argument("--layers", type=_numbers, metavar="N,N,...")
     command.add_argument("--heads", type=_numbers, metavar="N,N,...")
     command.add_argument("--instruments", type=_names, metavar="NAME,NAME,...")
+    command.add_argument(
+        "--mode",
+        default="auto",
+        help="auto, exact or sampled, where exactness costs all pairs of tokens (default: auto)",
+    )
+    _add_model(command)
+    _add_json(command)
+
+
+def _add_plan(commands: Any) -> None:
+    command = _command(commands, "plan", _plan, "what texts of some lengths would take here")
+    command.add_argument("tokens", type=_numbers, metavar="TOKENS,TOKENS,...")
     _add_model(command)
     _add_json(command)
 
@@ -282,33 +302,21 @@ def _print_table(rows: Sequence[Sequence[str]]) -> None:
 
 
 def _bench(chosen: argparse.Namespace) -> None:
-    def show(row: BenchmarkRow) -> None:
-        if not chosen.json:
-            print(
-                f"{row.attention:<16}{row.tokens:>9}{row.seconds:>12.4f}{row.tokens_per_s:>14.0f}"
-            )
+    from service.benchmarks.shell import bench
 
-    if not chosen.json:
-        print(f"{'attention':<16}{'tokens':>9}{'seconds':>12}{'tokens/s':>14}")
-    result = _with_engine(
-        chosen.model,
-        lambda engine: engine.benchmark(
-            lengths=chosen.lengths,
-            attentions=chosen.attentions,
-            repeats=chosen.repeats,
-            progress=show,
-        ),
-    )
-    if chosen.json:
-        _print_json(asdict(result))
+    _with_engine(chosen.model, lambda engine: bench(engine, chosen))
 
 
 def _diagnose(chosen: argparse.Namespace) -> None:
-    text = _read(chosen.text)
+    text = sys.stdin.read() if chosen.file == "-" else Path(chosen.file).read_text("utf-8")
     found = _with_engine(
         chosen.model,
         lambda engine: engine.diagnose(
-            text, layers=chosen.layers, heads=chosen.heads, instruments=chosen.instruments
+            text,
+            layers=chosen.layers,
+            heads=chosen.heads,
+            instruments=chosen.instruments,
+            mode=chosen.mode,
         ),
     )
     if chosen.json:
@@ -316,28 +324,37 @@ def _diagnose(chosen: argparse.Namespace) -> None:
 
         _print_json(diagnosis_document(found))
         return
-    print(f"{found.tokens} tokens, model {found.model}")
-    for reading in found.instruments:
-        _print_reading(found, reading)
+    from service.diagnosis_table import diagnosis_lines
+
+    print("\n".join(diagnosis_lines(found)))
 
 
-def _print_reading(found: Diagnosis, reading: HeadValues) -> None:
-    print(f"\n{reading.instrument} ({reading.unit}, {reading.method})")
-    print("layer  " + "".join(f"{f'head {head}':>9}" for head in found.heads))
-    for layer, values in zip(found.layers, reading.values, strict=True):
-        print(f"{layer:>5}  " + "".join(f"{value:>9.3f}" for value in values))
+def _plan(chosen: argparse.Namespace) -> None:
+    async def plans(engine: AsyncEngine) -> list[Plan]:
+        return [await engine.plan(tokens) for tokens in chosen.tokens]
+
+    found = _with_engine(chosen.model, plans)
+    if chosen.json:
+        _print_json([asdict(plan) for plan in found])
+        return
+    print(f"{'tokens':>10} {'path':>7} {'megabytes':>10} {'seconds':>8} {'fits':>5}")
+    for plan in found:
+        fits = "yes" if plan.fits else "no"
+        megabytes = plan.bytes / 1e6
+        print(f"{plan.tokens:>10} {plan.path:>7} {megabytes:>10.1f} {plan.seconds:>8.2f} {fits:>5}")
 
 
 def _claims(chosen: argparse.Namespace) -> None:
-    from engine.claims import ClaimRow, claims_page
+    from engine.claims import ClaimRow, claims_page, find_claims
     from engine.claims.heads import document_start
 
+    find_claims(chosen.only)  # a misspelt name should not cost the loading of a model
     text = chosen.text.read_text(encoding="utf-8") if chosen.text else document_start()
 
     def show(row: ClaimRow) -> None:
         if not (chosen.json or chosen.markdown):
-            corrected = f"\n    {row.corrected}" if row.corrected else ""
-            print(f"{row.verdict:<16}{row.id}: {row.statement}{corrected}", flush=True)
+            said = "".join(f"\n    {text}" for text in (row.corrected, row.remark) if text)
+            print(f"{row.verdict:<16}{row.id}: {row.statement}{said}", flush=True)
 
     rows = _with_engine(
         chosen.model,
@@ -353,8 +370,9 @@ def _claims(chosen: argparse.Namespace) -> None:
 
 def _figures(chosen: argparse.Namespace) -> None:
     from engine.claims.heads import document_start
-    from engine.figures import draw_figures
+    from engine.figures import draw_figures, find_figures
 
+    find_figures(chosen.only)
     heads = _with_engine(chosen.model, lambda engine: engine.head_samples(document_start()))
     for path in draw_figures(chosen.out, heads, only=chosen.only):
         print(json.dumps(str(path)) if chosen.json else path, flush=True)

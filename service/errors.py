@@ -14,6 +14,7 @@ from engine.errors import (
     DeadlineExceeded,
     DeviceFailure,
     EngineUnavailable,
+    InsufficientMemory,
     InvalidInput,
     LLNError,
     ModelNotFound,
@@ -49,10 +50,34 @@ class UnsupportedMediaType(InvalidInput):
     code = "unsupported_media_type"
 
 
+class BodyTimeout(LLNError):
+    """The request did not arrive in time."""
+
+    code = "body_timeout"
+
+
+class Unauthenticated(LLNError):
+    """The server asks for an API key, and the request brought none that it knows."""
+
+    code = "invalid_api_key"
+
+
 class MethodNotAllowed(LLNError):
     """The route exists, the method on it does not."""
 
     code = "method_not_allowed"
+
+
+class NotAvailable(LLNError):
+    """This server cannot do what was asked for, though another may: an extra is not installed."""
+
+    code = "not_available"
+
+
+class StorageFailure(LLNError):
+    """What must be kept could not be written or read: the disk is full, or worse."""
+
+    code = "storage_failure"
 
 
 class PortInUse(Exception):
@@ -77,12 +102,17 @@ ERROR_TABLE: tuple[ErrorRow, ...] = (
     ErrorRow(InvalidField, 422, _BAD_REQUEST, StatusCode.INVALID_ARGUMENT),
     ErrorRow(BodyTooLarge, 413, _BAD_REQUEST, StatusCode.RESOURCE_EXHAUSTED),
     ErrorRow(UnsupportedMediaType, 415, _BAD_REQUEST, StatusCode.INVALID_ARGUMENT),
+    ErrorRow(Unauthenticated, 401, "authentication_error", StatusCode.UNAUTHENTICATED),
     ErrorRow(ModelNotFound, 404, _BAD_REQUEST, StatusCode.NOT_FOUND),
     ErrorRow(ResourceNotFound, 404, _BAD_REQUEST, StatusCode.NOT_FOUND),
     ErrorRow(MethodNotAllowed, 405, _BAD_REQUEST, StatusCode.UNIMPLEMENTED),
+    ErrorRow(BodyTimeout, 408, _BAD_REQUEST, StatusCode.DEADLINE_EXCEEDED),
     ErrorRow(QueueFull, 429, "rate_limit_error", StatusCode.RESOURCE_EXHAUSTED),
     ErrorRow(RequestCancelled, 499, "request_cancelled", StatusCode.CANCELLED),
+    ErrorRow(NotAvailable, 501, "server_error", StatusCode.UNIMPLEMENTED),
+    ErrorRow(StorageFailure, 503, "service_unavailable", StatusCode.UNAVAILABLE),
     ErrorRow(EngineUnavailable, 503, "service_unavailable", StatusCode.UNAVAILABLE),
+    ErrorRow(InsufficientMemory, 507, "server_error", StatusCode.RESOURCE_EXHAUSTED),
     ErrorRow(DeadlineExceeded, 504, "timeout", StatusCode.DEADLINE_EXCEEDED),
     ErrorRow(CheckpointError, 500, "server_error", StatusCode.FAILED_PRECONDITION),
     ErrorRow(DeviceFailure, 500, "server_error", StatusCode.INTERNAL),

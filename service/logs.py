@@ -1,4 +1,4 @@
-"""Log lines: JSON for machines, short text for a terminal, each with its request's id.
+"""Log lines: JSON for machines, short text for a terminal, with the ids of request and trace.
 
 What a line is about goes into `extra={"fields": {...}}`. Texts of users never do.
 """
@@ -14,14 +14,13 @@ import orjson
 
 from service.request_ids import current_request_id
 from service.settings import Settings
+from service.tracing import current_trace_id
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     fields: dict[str, Any] = getattr(record, "fields", {})
-    request_id = current_request_id.get()
-    if request_id is not None:
-        return {"request_id": request_id, **fields}
-    return fields
+    ids = {"request_id": current_request_id.get(), "trace_id": current_trace_id.get()}
+    return {name: value for name, value in ids.items() if value is not None} | fields
 
 
 class JsonFormatter(logging.Formatter):

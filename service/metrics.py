@@ -7,7 +7,7 @@ numbers), so the number of series is bounded whatever clients send.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
@@ -24,8 +24,9 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import choose_encoder
 
-from engine.observer import EngineObserver, Unit
-from engine.types import Diagnosis, ModelInfo
+from engine.observer import EngineObserver, Served, Unit
+from engine.types import ModelInfo
+from service.tracing import Tracing
 
 Protocol: TypeAlias = Literal["http", "grpc"]
 
@@ -53,12 +54,37 @@ _SECONDS = (
 )
 _TOKENS = tuple(2.0**power for power in range(2, 25))
 _SEQUENCES = tuple(2.0**power for power in range(11))
-_REJECTIONS = ("queue_full", "text_too_long", "too_many_inputs", "unavailable", "model_not_found")
-_UNITS: tuple[Unit, ...] = ("batch", "sweep_tile", "diagnosis", "benchmark")
-_LAYER_GAUGES = {
-    "entropy": "attention_entropy",
-    "spectral_gap": "attention_spectral_gap",
-    "temperature": "attention_temperature",
+_REJECTIONS = (
+    "queue_full",
+    "text_too_long",
+    "too_many_inputs",
+    "insufficient_memory",
+    "deadline_exceeded",
+    "unavailable",
+    "model_not_found",
+)
+_UNITS: tuple[Unit, ...] = (
+    "batch",
+    "sweep_tile",
+    "calibration",
+    "diagnosis",
+    "benchmark",
+    "drift",
+)
+_LENGTHS = (128, 512, 2048, 8192, 32_768, 131_072, 1_048_576)
+_LONGER = "longer"
+_DRIFT = {
+    "entropy": ("attention_entropy", "nats", tuple(step / 2 for step in range(1, 25))),
+    "spectral_gap": (
+        "attention_spectral_gap",
+        "1 less the size of the second eigenvalue",
+        (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+    ),
+    "temperature": (
+        "attention_temperature",
+        "1 / spread of a row's scores",
+        tuple(2.0 ** (power / 2) for power in range(-10, 11)),
+    ),
 }
 
 
@@ -70,28 +96,38 @@ class Exposition(NamedTuple):
 class Metrics(EngineObserver):
     """Every metric of one server, in a registry of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, tracing: Tracing | None = None) -> None:
+        self.tracing = tracing or Tracing()
         # In the plain text format each of those would pose as one more gauge.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
+        self.labels: dict[str, tuple[str, ...]] = {}
+        """Of each of our metrics, also of those that have no series yet."""
         self._add_requests()
         self._add_engine()
         self._add_device()
         self._add_layers()
+        self._add_benchmarks()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
 
     def _counter(self, name: str, help_text: str, labels: Sequence[str] = ()) -> Counter:
-        return Counter(f"lln_{name}", help_text, labels, registry=self.registry)
+        return Counter(self._named(name, labels), help_text, labels, registry=self.registry)
 
     def _gauge(self, name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
-        return Gauge(f"lln_{name}", help_text, labels, registry=self.registry)
+        return Gauge(self._named(name, labels), help_text, labels, registry=self.registry)
 
     def _histogram(
         self, name: str, help_text: str, buckets: Sequence[float], labels: Sequence[str] = ()
     ) -> Histogram:
-        return Histogram(f"lln_{name}", help_text, labels, buckets=buckets, registry=self.registry)
+        return Histogram(
+            self._named(name, labels), help_text, labels, buckets=buckets, registry=self.registry
+        )
+
+    def _named(self, name: str, labels: Sequence[str]) -> str:
+        self.labels[f"lln_{name}"] = tuple(labels)
+        return f"lln_{name}"
 
     def _add_requests(self) -> None:
         self._requests = self._counter(
@@ -108,6 +144,7 @@ class Metrics(EngineObserver):
         )
         for protocol in ("http", "grpc"):
             self._in_progress.labels(protocol)
+        self._ready = self._gauge("ready", "1 while the server takes work and its models answer.")
 
     def _add_engine(self) -> None:
         self._queue_seconds = self._histogram(
@@ -115,6 +152,15 @@ class Metrics(EngineObserver):
         )
         self._compute_seconds = self._histogram(
             "compute_seconds", "Time the device spent on one unit of work.", _SECONDS, ("kind",)
+        )
+        self._tokenise_seconds = self._histogram(
+            "tokenise_seconds", "Time to turn the texts of one call into tokens.", _SECONDS
+        )
+        self._text_seconds = self._histogram(
+            "text_seconds",
+            "Time of one text in the queue and on the device, by the class of its length.",
+            _SECONDS,
+            ("length",),
         )
         self._tokens = self._counter("tokens", "Tokens accepted.", ("model",))
         self._request_tokens = self._histogram(
@@ -126,6 +172,12 @@ class Metrics(EngineObserver):
         )
         self._queue_depth = self._gauge("queue_depth", "Texts waiting now.")
         self._queue_tokens = self._gauge("queue_tokens", "Tokens waiting now.")
+        self._queue_tokens_limit = self._gauge(
+            "queue_tokens_limit", "Tokens that may wait; beyond, work is refused at the door."
+        )
+        self._batch_tokens_limit = self._gauge(
+            "batch_tokens_limit", "Tokens that a packed batch takes."
+        )
         self._units = self._counter("units", "Units of work the device finished.", ("kind",))
         self._failed_units = self._counter("failed_units", "Units of work that failed.", ("kind",))
         self._preemptions = self._counter(
@@ -145,6 +197,8 @@ class Metrics(EngineObserver):
             self._units.labels(kind)
             self._failed_units.labels(kind)
             self._compute_seconds.labels(kind)
+        for length in (*map(str, _LENGTHS), _LONGER):
+            self._text_seconds.labels(length)
         for reason in ("caller_left", "deadline"):
             self._cancelled.labels(reason)
         for reason in _REJECTIONS:
@@ -166,13 +220,47 @@ class Metrics(EngineObserver):
 
     def _add_layers(self) -> None:
         self._layers = {
-            instrument: self._gauge(
+            instrument: self._histogram(
                 name,
-                f"Mean {instrument.replace('_', ' ')} of a layer's heads in the last diagnosis.",
+                f"Mean {instrument.replace('_', ' ')} of a layer's heads ({meaning}), one for each "
+                "live text sampled.",
+                buckets,
                 ("model", "layer"),
             )
-            for instrument, name in _LAYER_GAUGES.items()
+            for instrument, (name, meaning, buckets) in _DRIFT.items()
         }
+
+    def _add_benchmarks(self) -> None:
+        self._benchmarks = self._counter(
+            "benchmarks", "Benchmark runs that ended, by how.", ("suite", "state")
+        )
+        self._benchmarks_running = self._gauge(
+            "benchmarks_running", "Benchmark runs under way.", ("suite",)
+        )
+        self._benchmark_speed = self._gauge(
+            "benchmark_tokens_per_second",
+            "Tokens a second in the last benchmark, by kind of attention and class of length.",
+            ("suite", "attention", "length"),
+        )
+
+    def start_suites(self, suites: Iterable[str]) -> None:
+        """Makes the series of the benchmark suites exist before their first run."""
+        for suite in suites:
+            self._benchmarks_running.labels(suite)
+            for state in ("done", "failed", "cancelled", "interrupted"):
+                self._benchmarks.labels(suite, state)
+
+    def benchmark_running(self, suite: str) -> AbstractContextManager[None]:
+        """Counts a run as under way while the context is open."""
+        return self._benchmarks_running.labels(suite).track_inprogress()
+
+    def benchmark_finished(self, *, suite: str, state: str) -> None:
+        self._benchmarks.labels(suite, state).inc()
+
+    def benchmark_measured(
+        self, *, suite: str, attention: str, tokens: int, tokens_per_s: float
+    ) -> None:
+        self._benchmark_speed.labels(suite, attention, length_class(tokens)).set(tokens_per_s)
 
     def start_methods(self, protocol: Protocol, methods: Iterable[str]) -> None:
         """Makes the series of a protocol's methods exist before their first request."""
@@ -180,11 +268,20 @@ class Metrics(EngineObserver):
             self._requests.labels(protocol, method, OK)
             self._request_seconds.labels(protocol, method)
 
+    def start_readiness(self, is_ready: Callable[[], bool]) -> None:
+        self._ready.set_function(is_ready)
+
+    def start_limits(self, *, queue_tokens: int, batch_tokens: int) -> None:
+        """What the gauges of waiting and batched tokens are to be seen against."""
+        self._queue_tokens_limit.set(queue_tokens)
+        self._batch_tokens_limit.set(batch_tokens)
+
     def start_models(self, models: Iterable[ModelInfo]) -> None:
         """Makes the series of the served models exist before their first request."""
         for info in models:
             self._tokens.labels(info.name)
             self._truncated.labels(info.name)
+            self._start_layers(info)
             kinds = "+".join(dict.fromkeys(info.attention))
             self._model.labels(
                 info.name,
@@ -197,6 +294,12 @@ class Metrics(EngineObserver):
                 info.dtype,
             ).set(1)
 
+    def _start_layers(self, info: ModelInfo) -> None:
+        for layer, kind in enumerate(info.attention):
+            if kind != "sliding_window":  # which no instrument reads
+                for drift in self._layers.values():
+                    drift.labels(info.name, layer)
+
     def in_progress(self, protocol: Protocol) -> AbstractContextManager[None]:
         """Counts a request as in progress while the context is open."""
         return self._in_progress.labels(protocol).track_inprogress()
@@ -205,17 +308,12 @@ class Metrics(EngineObserver):
         self, *, protocol: Protocol, method: str, code: str, seconds: float
     ) -> None:
         """One request was answered. `method` is a route or an RPC, `code` an error's or "ok"."""
-        self._requests.labels(protocol, method, code).inc()
-        self._request_seconds.labels(protocol, method).observe(seconds)
+        exemplar = self.tracing.exemplar()
+        self._requests.labels(protocol, method, code).inc(1, exemplar)
+        self._request_seconds.labels(protocol, method).observe(seconds, exemplar)
 
-    def diagnosed(self, diagnosis: Diagnosis) -> None:
-        """A diagnosis is done; its layer means become the gauges of drift."""
-        for reading in diagnosis.instruments:
-            gauge = self._layers.get(reading.instrument)
-            if gauge is None:
-                continue
-            for layer, values in zip(diagnosis.layers, reading.values, strict=True):
-                gauge.labels(diagnosis.model, layer).set(sum(values) / len(values))
+    def attention_sampled(self, *, model: str, layer: int, instrument: str, value: float) -> None:
+        self._layers[instrument].labels(model, layer).observe(value)
 
     def accepted(self, *, model: str, tokens: int) -> None:
         self._tokens.labels(model).inc(tokens)
@@ -254,10 +352,26 @@ class Metrics(EngineObserver):
     def waited(self, *, seconds: float) -> None:
         self._queue_seconds.observe(seconds)
 
+    def tokenised(self, *, texts: int, tokens: int, seconds: float) -> None:
+        self._tokenise_seconds.observe(seconds)
+        self.tracing.tokenised(texts=texts, tokens=tokens, seconds=seconds)
+
+    def served(self, texts: Sequence[Served]) -> None:
+        exemplar = self.tracing.exemplar()
+        for text in texts:
+            histogram = self._text_seconds.labels(length_class(text.tokens))
+            histogram.observe(text.queue_s + text.compute_s, exemplar)
+        self.tracing.served(texts)
+
     def expose(self, accept: str = "") -> Exposition:
         """The page Prometheus scrapes, in the format its Accept header asks for."""
         encode, content_type = choose_encoder(accept)
         return Exposition(encode(self.registry), content_type)
+
+
+def length_class(tokens: int) -> str:
+    """The least of a few bounds that a length lies within: a label of bounded cardinality."""
+    return next((str(bound) for bound in _LENGTHS if tokens <= bound), _LONGER)
 
 
 class _Memory(NamedTuple):

@@ -15,20 +15,28 @@ from fastapi import FastAPI
 from engine.engine import AsyncEngine
 from service.app import create_app
 from service.errors import PortInUse
+from service.load.client import Target
 from service.metrics import Metrics
 from service.settings import Settings
+from service.tracing import tracing_of
 
 log = logging.getLogger(__name__)
 
 # Connections accepted in the moment of the signal get this long for their request to arrive.
 _LAST_ARRIVALS_S = 0.1
 
+_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+
+# How the process reaches itself where it listens on every address.
+_MYSELF = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
 
 def serve(settings: Settings) -> None:
     """Serves until SIGTERM or SIGINT, then answers what is in flight and returns."""
     listener = _bind(settings.http_host, settings.http_port)
     _check_free(settings.grpc_host, settings.grpc_port)
-    metrics = Metrics()
+    tracing = tracing_of(settings)
+    metrics = Metrics(tracing)
     engine = AsyncEngine.load(settings.models, config=settings.engine, observer=metrics)
     app = create_app(settings, engine, metrics)
     config = uvicorn.Config(
@@ -39,24 +47,42 @@ def serve(settings: Settings) -> None:
         server_header=False,
         timeout_keep_alive=75,  # longer than clients keep idle connections: they should close first
         timeout_graceful_shutdown=int(settings.engine.drain_timeout_s) + 1,
+        **(settings.tls.uvicorn_options() if settings.tls else {}),
     )
-    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        runner.run(_run(app, _Server(config), listener, settings))
+    try:
+        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+            runner.run(_run(app, _Server(config), listener, settings))
+    finally:
+        tracing.stop()
     _leave()
 
 
 async def _run(app: FastAPI, server: _Server, listener: socket.socket, settings: Settings) -> None:
+    host, port = listener.getsockname()[:2]
+    app.state.server = Target(
+        host=_MYSELF.get(host, host),
+        port=port,
+        headers=app.state.keys.for_myself(),
+        tls=settings.tls is not None,
+    )
     async with app.router.lifespan_context(app):
-        host, port = listener.getsockname()[:2]
+        scheme = "http" if settings.tls is None else "https"
         fields = {
-            "http": f"http://{host}:{port}",
+            "http": f"{scheme}://{host}:{port}",
             "grpc": f"{settings.grpc_host}:{settings.grpc_port}",
             "models": list(app.state.engine.models),
         }
         log.info("serving", extra={"fields": fields})
+        _warn_if_open(app, settings)
         await server.serve([listener])
         log.info("stopping")
     log.info("stopped")
+
+
+def _warn_if_open(app: FastAPI, settings: Settings) -> None:
+    hosts = {settings.http_host, settings.grpc_host}
+    if not app.state.keys.required and not hosts <= _LOOPBACK:
+        log.warning("anyone who reaches these ports is served: there are no API keys")
 
 
 class _Server(uvicorn.Server):

@@ -9,20 +9,35 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from itertools import pairwise
-from typing import Annotated, Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import (
+    Field,
+    FilePath,
+    SecretStr,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from engine.config import EngineConfig
 from engine.errors import InvalidInput
+from service.api_keys import check_api_key, read_key_file
+from service.tls import TlsFiles
 
 PREFIX = "LLN_"
 _DELIMITER = "__"
 
 
 class SettingsError(Exception):
-    """A setting is unknown or has a value that cannot be. The message is one line."""
+    """Settings that are unknown or have values that cannot be: a line for each."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
 
 
 class Settings(BaseSettings):
@@ -50,20 +65,90 @@ class Settings(BaseSettings):
     request_timeout_s: float = Field(
         600.0, gt=0, description="Longest a request may take, and its default deadline."
     )
+    body_timeout_s: float = Field(
+        60.0, gt=0, description="Longest wait over HTTP for the whole of a request to arrive."
+    )
+    max_open_requests: int = Field(
+        1024, ge=1, description="Requests answered at once, over both protocols together."
+    )
+    max_streams_per_connection: int = Field(
+        1024, ge=1, description="Calls that one gRPC connection may have open at once."
+    )
+    api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
+        default=(), description="Keys that callers must have one of, separated by commas."
+    )
+    api_keys_file: FilePath | None = Field(
+        None, description="File with a key a line, read again when it changes."
+    )
+    metrics_need_key: bool = Field(
+        False, description="Whether /metrics asks for a key too, where there are keys."
+    )
+    tls_cert_file: FilePath | None = Field(
+        None, description="Certificate chain (PEM); with it both protocols speak TLS."
+    )
+    tls_key_file: FilePath | None = Field(None, description="The certificate's private key (PEM).")
+    tls_client_ca_file: FilePath | None = Field(
+        None, description="Authority (PEM) that must have signed the certificate of every client."
+    )
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="Origins whose pages may call HTTP, separated by commas; * for any.",
+    )
+    benchmark_history: str = Field(
+        "~/.cache/lln/benchmarks.sqlite",
+        description="File that keeps benchmark runs; :memory: forgets them with the process.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least serious log line written."
     )
     log_format: Literal["auto", "text", "json"] = Field(
         "auto", description="JSON lines or human text; auto is text on a terminal."
     )
+    otlp_endpoint: str = Field(
+        "",
+        description="Where traces go by OTLP over gRPC, like http://host:4317; none if empty.",
+    )
+    trace_share: float = Field(
+        1.0, ge=0, le=1, description="Share of requests traced, where the caller has not decided."
+    )
     engine: EngineConfig = Field(default_factory=EngineConfig)
 
-    @field_validator("models", mode="before")
+    @field_validator("models", "api_keys", "cors_origins", mode="before")
     @classmethod
     def _split_names(cls, value: Any) -> Any:
         if isinstance(value, str):
             return tuple(name.strip() for name in value.split(",") if name.strip())
         return value
+
+    @field_validator("api_keys")
+    @classmethod
+    def _check_keys(cls, keys: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+        for key in keys:
+            check_api_key(key.get_secret_value())
+        return keys
+
+    @field_validator("api_keys_file")
+    @classmethod
+    def _check_keys_file(cls, file: Path | None) -> Path | None:
+        if file is not None:
+            read_key_file(file)
+        return file
+
+    @model_validator(mode="after")
+    def _check_tls(self) -> Self:
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            raise ValueError("LLN_TLS_CERT_FILE and LLN_TLS_KEY_FILE are set both or not at all")
+        if self.tls_client_ca_file is not None and self.tls is None:
+            raise ValueError("LLN_TLS_CLIENT_CA_FILE needs LLN_TLS_CERT_FILE")
+        if self.tls is not None:
+            self.tls.check()
+        return self
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        if self.tls_cert_file is None or self.tls_key_file is None:
+            return None
+        return TlsFiles(self.tls_cert_file, self.tls_key_file, self.tls_client_ca_file)
 
 
 class SettingRow(NamedTuple):
@@ -78,12 +163,20 @@ def setting_rows() -> Iterator[SettingRow]:
     """Every environment variable the server knows, with its default."""
     for name, field in Settings.model_fields.items():
         if name != "engine":
-            shown = field.default if name != "models" else ",".join(field.default)
-            yield SettingRow(PREFIX + name.upper(), str(shown), field.description or "")
+            yield SettingRow(
+                PREFIX + name.upper(), _shown_default(field.default), field.description or ""
+            )
     docs = _attribute_docs(EngineConfig)
     for part in fields(EngineConfig):
         variable = f"{PREFIX}ENGINE{_DELIMITER}{part.name.upper()}"
         yield SettingRow(variable, str(part.default), docs.get(part.name, ""))
+
+
+def _shown_default(value: Any) -> str:
+    """A default as it would be written in the environment."""
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return "" if value is None else str(value)
 
 
 def _attribute_docs(kind: type) -> dict[str, str]:
@@ -98,29 +191,57 @@ def _attribute_docs(kind: type) -> dict[str, str]:
     return docs
 
 
-def _refuse_unknown(environment: Mapping[str, str]) -> None:
+def _unknown_names(environment: Mapping[str, str]) -> Iterator[str]:
     """pydantic-settings ignores a misspelt variable in silence, so the names are compared here."""
     known = {row.variable for row in setting_rows()}
     for variable in sorted(environment):
         if variable.upper().startswith(PREFIX) and variable.upper() not in known:
             nearest = difflib.get_close_matches(variable.upper(), known, n=1, cutoff=0.0)[0]
-            raise SettingsError(f"unknown setting {variable}; did you mean {nearest}?")
+            yield f"unknown setting {variable}; did you mean {nearest}?"
 
 
-def _describe(error: ValidationError) -> str:
-    """The first thing pydantic found wrong, in one line that names the variable and its value."""
-    first = error.errors()[0]
-    variable = PREFIX + _DELIMITER.join(str(part).upper() for part in first["loc"])
-    return f"bad setting {variable}={first['input']!r}: {first['msg']}"
+def _bad_values(error: ValidationError, prefix: str = PREFIX) -> Iterator[str]:
+    """A line for each thing pydantic found wrong, which names the variable and its value."""
+    for problem in error.errors():
+        message = problem["msg"].removeprefix("Value error, ")
+        if not problem["loc"]:  # of several settings together, which the message names
+            yield f"bad settings: {message}"
+            continue
+        name = _DELIMITER.join(str(part).upper() for part in problem["loc"] if part != "engine")
+        is_secret = problem["loc"][0] == "api_keys"
+        value = "" if is_secret else f"={problem['input']!r}"
+        yield f"bad setting {prefix}{name}{value}: {message}"
+
+
+def _bad_engine_values(environment: Mapping[str, str]) -> Iterator[str]:
+    """Each of the engine's variables alone: its configuration stops at the first that is wrong."""
+    prefix = f"{PREFIX}ENGINE{_DELIMITER}"
+    config = TypeAdapter(EngineConfig)
+    for part in fields(EngineConfig):
+        variable = prefix + part.name.upper()
+        value = next((v for name, v in environment.items() if name.upper() == variable), None)
+        if value is None:
+            continue
+        try:
+            config.validate_python({part.name: value})
+        except ValidationError as error:
+            yield from _bad_values(error, prefix)
+        except InvalidInput as error:
+            yield f"bad setting {variable}={error.actual!r}: {error.message}"
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """Settings from the environment; `overrides` (the command line) win over it."""
-    _refuse_unknown(os.environ)
+    """Settings from the environment; `overrides` (the command line) win over it.
+
+    All that is wrong is told at once, so that nobody has to start five times to mend five things.
+    """
+    problems = [*_unknown_names(os.environ), *_bad_engine_values(os.environ)]
+    if problems:
+        overrides["engine"] = EngineConfig()  # what is wrong with it is told already
     try:
-        return Settings(**overrides)
+        settings = Settings(**overrides)
     except ValidationError as error:
-        raise SettingsError(_describe(error)) from error
-    except InvalidInput as error:
-        variable = f"{PREFIX}ENGINE{_DELIMITER}{(error.param or '').upper()}"
-        raise SettingsError(f"bad setting {variable}={error.actual!r}: {error.message}") from error
+        problems += _bad_values(error)
+    if problems:
+        raise SettingsError(*problems)
+    return settings

@@ -55,8 +55,10 @@ REFITTED: Mapping[int, Line] = MappingProxyType(
 
 _SCORE_VARIANCES = np.linspace(0.5, 4.0, 15)
 _FEATURE_VARIANCES = tuple(np.linspace(1.0, 46.0, 31).tolist())
-_HALVINGS = 24
-_WIDEST = 64.0
+_HALVINGS = 18
+WIDEST = 64.0
+"""The largest feature variance that matching by entropy tries. Some real heads, such as those that
+look at one neighbour only, are sharper than LLN is there."""
 _NARROWEST = 1e-4
 
 
@@ -82,7 +84,7 @@ def entropy_matched(q: Tensor, k: Tensor, effort: Effort | None = None) -> HeadM
     the range tried.
     """
     wanted = _entropy(_softmax_view(q, k), effort)
-    low, high = (torch.full_like(wanted, end) for end in (_NARROWEST, _WIDEST))
+    low, high = (torch.full_like(wanted, end) for end in (_NARROWEST, WIDEST))
     for _ in range(_HALVINGS):
         middle = (low * high).sqrt()
         too_even = _entropy(_lln_view(q, k, _split(middle, q, k)), effort) > wanted

@@ -9,16 +9,15 @@ layers. Embedding tables are left as they are: their gradient does not depend on
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from engine.model.adapted import dense, named_tensors
 from engine.model.encoder import Attend, Encoder
 from engine.model.layers import Layer, layers_of
 from engine.model.positions import lengths_of_rows, positions_in_sequences
-from engine.model.weights import Affine, EncoderWeights, LayerWeights
 
 
 class _Done(NamedTuple):
@@ -34,8 +33,12 @@ class TrainableLayers:
     def __init__(
         self, encoder: Encoder, attention: Sequence[Attend], *, rate: float = 1e-6
     ) -> None:
-        weights = trainable(encoder.weights)
-        self.parameters = [parameters_of(layer) for layer in weights.layers]
+        self.tensors = {
+            name: tensor.detach().clone().requires_grad_()
+            for name, tensor in named_tensors(encoder.weights)
+            if name.startswith("layers.")
+        }
+        weights = dense(encoder.weights, self.tensors)
         self._encoder = encoder
         self._attention = tuple(attention)
         self._layers = layers_of(weights)
@@ -50,9 +53,13 @@ class TrainableLayers:
             x = done[-1].left.detach()
             yield
         gradient = 2 * x / x.numel()
-        for parameters in reversed(self.parameters):
-            gradient = self._backward(done.pop(), parameters, gradient)
+        for index in reversed(range(len(self._layers))):
+            gradient = self._backward(done.pop(), self._tensors_of(index), gradient)
             yield
+
+    def _tensors_of(self, index: int) -> list[Tensor]:
+        prefix = f"layers.{index}."
+        return [tensor for name, tensor in self.tensors.items() if name.startswith(prefix)]
 
     @torch.no_grad()
     def _embedded(self, ids: Tensor, bounds: Sequence[int]) -> Tensor:
@@ -74,31 +81,3 @@ class TrainableLayers:
             for parameter, of_parameter in zip(parameters, found[1:], strict=True):
                 parameter -= self._rate * of_parameter
         return found[0]
-
-
-def trainable(weights: EncoderWeights) -> EncoderWeights:
-    """A copy whose layers take part in differentiation."""
-    return replace(weights, layers=tuple(map(_trainable_layer, weights.layers)))
-
-
-def _trainable_layer(layer: LayerWeights) -> LayerWeights:
-    copies = {name: _trainable_affine(affine) for name, affine in _affines(layer)}
-    return replace(layer, **copies)  # type: ignore[arg-type]  # each under its own name
-
-
-def _trainable_affine(affine: Affine) -> Affine:
-    weight = affine.weight.to_dense() if affine.weight.is_mkldnn else affine.weight.clone()
-    bias = None if affine.bias is None else affine.bias.clone().requires_grad_()
-    return Affine(weight.requires_grad_(), bias)
-
-
-def parameters_of(layer: LayerWeights) -> list[Tensor]:
-    """Every tensor of a layer."""
-    return [part for _, affine in _affines(layer) for part in affine if part is not None]
-
-
-def _affines(layer: LayerWeights) -> Iterator[tuple[str, Affine]]:
-    for field in fields(layer):
-        value = getattr(layer, field.name)
-        if isinstance(value, Affine):
-            yield field.name, value

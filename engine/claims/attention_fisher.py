@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from engine.claims.base import Claim, Finding, Material, Measured, Repair, Replacement
 from engine.claims.matrices import covariance, gaussian, jacobian, random_attention
 from engine.diagnostics.dense import softmax_matrix
-from engine.diagnostics.entropy import entropy_of_probabilities
+from engine.diagnostics.statistics import entropy_of_probabilities
 
 PAPER = "Fisher Information Matrix Approximation for Attention Distribution"
 ANY_CONSTANT = 1e3

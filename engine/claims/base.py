@@ -94,6 +94,7 @@ class Claim:
     statement: str
     check: Callable[[Material, torch.Generator], Finding]
     correction: Repair | Replacement | None = None
+    remark: str | None = None  # what a reader of the verdict should know
     is_definition: bool = False
 
 
@@ -105,6 +106,7 @@ class ClaimRow:
     paper: str
     statement: str
     verdict: Verdict
+    remark: str | None
     corrected: str | None  # only if it was measured to be true
     margin: float | None  # what the true statement had to spare on its worst case
     evidence: Evidence
@@ -127,6 +129,7 @@ def row_of(claim: Claim, finding: Finding, seconds: float) -> ClaimRow:
         paper=claim.paper,
         statement=claim.statement,
         verdict=verdict,
+        remark=claim.remark,
         corrected=claim.correction.text if claim.correction and is_corrected else None,
         margin=true.margin if true is not None and true.holds else None,
         evidence=dict(finding.evidence)

@@ -14,9 +14,9 @@ from engine.claims.base import Claim, Finding, Material, Measured
 from engine.claims.matrices import gaussian
 from engine.diagnostics import HeadView
 from engine.diagnostics.dense import attention_matrix, second_modulus
-from engine.diagnostics.entropy import entropy_of_probabilities
+from engine.diagnostics.factors import lln_factors
 from engine.diagnostics.lapack import eigenvalues
-from engine.diagnostics.rows import lln_factors
+from engine.diagnostics.statistics import entropy_of_probabilities
 from kernels.attention import LLNState, lln_state, merge_states
 from kernels.attention.reference import lln_matrix
 

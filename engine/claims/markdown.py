@@ -25,7 +25,8 @@ page is what `lln claims --markdown` printed, and a test runs the claims again a
 A claim *holds* if no case broke it beyond rounding (or beyond the error it allows where it says \
 "approximately"). It *holds when corrected* if the conclusion stands once a hypothesis, a constant \
 or an order is added, and *fails* if another statement has to take its place; the last column has \
-what was measured to be true. That nothing was found to break a claim is no proof of it.
+what was measured to be true. That nothing was found to break a claim is no proof of it. \
+`(x)` is the Kronecker product, `s` a variance as the statement says.
 """
 
 
@@ -45,5 +46,6 @@ def _tables(rows: Sequence[ClaimRow]) -> Iterator[str]:
         yield "| id | statement | verdict | what is true |"
         yield "|---|---|---|---|"
         for row in of_paper:
-            cells = (f"`{row.id}`", row.statement, _WORDS[row.verdict], row.corrected or "")
+            said = " ".join(filter(None, (row.corrected, row.remark)))
+            cells = (f"`{row.id}`", row.statement, _WORDS[row.verdict], said)
             yield "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"

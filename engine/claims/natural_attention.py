@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from engine.claims.base import Claim, Finding, Material, Measured, Repair, Replacement
 from engine.claims.matrices import gaussian, random_attention
 from engine.diagnostics.dense import lln_matrix, softmax_matrix
-from engine.diagnostics.entropy import entropy_of_probabilities
+from engine.diagnostics.statistics import entropy_of_probabilities
 
 PAPER = "Natural Attention: Theoretical Foundations"
 
@@ -34,7 +34,6 @@ def _check_definition(material: Material, generator: Generator) -> Finding:
         evidence={
             "pattern_row_sums_miss_one_by": float(row_error),
             "output_row_sums_miss_one_by": float(output_error),
-            "note": "A(X) is defined as the output; later proofs need the stochastic pattern",
         },
     )
 
@@ -64,7 +63,6 @@ def _check_energy_bound(material: Material, generator: Generator) -> Finding:
         evidence={
             "largest_ratio_random": max(ratios),
             "ratio_aligned_rank_one": tight,
-            "note": "an upper bound that aligned rank one attains; nothing is conserved",
         },
     )
 
@@ -323,6 +321,7 @@ CLAIMS = (
         paper=PAPER,
         statement="A(X) = softmax(X W_Q W_K^T X^T / sqrt(d)) X W_V.",
         check=_check_definition,
+        remark="Later proofs take A for the stochastic pattern, which this output is not.",
         is_definition=True,
     ),
     Claim(
@@ -337,6 +336,7 @@ CLAIMS = (
         paper=PAPER,
         statement="With |W_Q|_F^2 = |W_K|_F^2 = d, sum_h tr(E_h E_h^T) <= d H |X|_F^4.",
         check=_check_energy_bound,
+        remark="An upper bound, which aligned weights of rank one attain; nothing is conserved.",
     ),
     Claim(
         id="natural-attention.theorem-4",

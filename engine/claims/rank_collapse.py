@@ -118,8 +118,6 @@ def _check_rate_bound(material: Material, generator: Generator) -> Finding:
         stated=Measured(worst=worst - 1, cases=trials),
         evidence={
             "largest_ratio_found": worst,
-            "note": "not refuted, and not proved: the printed proof uses a norm that is none "
-            "and equation 9, which fails",
         },
     )
 
@@ -242,6 +240,8 @@ CLAIMS = (
         statement="|res SAN(X)| <= (4 beta / sqrt(d))^((3^L - 1) / 2) |res X|^(3^L), "
         "tested at L = 1.",
         check=_check_rate_bound,
+        remark="Not refuted, and not proved: the printed proof rests on a norm that is none and on "
+        "equation 9, which fails.",
     ),
     Claim(
         id="rank-collapse.theorem-2.2-limit",

@@ -5,15 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.diagnostics.base import HeadView
-from engine.diagnostics.entropy import entropy_of_probabilities
+from engine.diagnostics.blocks import Blocks
+from engine.diagnostics.factors import lln_factors
 from engine.diagnostics.lapack import eigenvalues
 from engine.diagnostics.rows import HeadRows
+from engine.diagnostics.statistics import entropy_of_probabilities
+from engine.diagnostics.view import HeadView
 
 
 def attention_matrix(view: HeadView) -> Tensor:
     """Every row of every head, in float64: [H, N, N]."""
-    return HeadRows(view).full(torch.arange(view.num_tokens, device=view.q.device))
+    factors = lln_factors(view) if view.has_channels else None
+    reader = HeadRows(view, factors, Blocks(view) if view.has_blocks else None)
+    return reader.full(torch.arange(view.num_tokens, device=view.q.device))
 
 
 def softmax_matrix(q: Tensor, k: Tensor) -> Tensor:

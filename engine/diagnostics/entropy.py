@@ -1,9 +1,17 @@
 """The mean entropy of a head's attention rows, H = -(1/N) sum_ij P_ij log P_ij, in nats.
 
-The LLN paper's eq. 7 in natural units (divide by log 2 for its bits): 0 when every token attends to
-one token, log N when all attend evenly. Exact row by row, in tiles; block-diagonal rows are short,
-so that kind is linear. For the others the cost is N x N, so beyond `Effort.max_exact_tokens` the
-mean is taken over rows drawn without replacement, and the error is its standard error.
+0 when every token attends to one token, log N when all attend evenly; the LLN paper's eq. 7 in
+bits is read beside.
+
+- Block-diagonal rows are short: exact, linear.
+- Softmax: exact row by row where all rows are read, else the mean of a sample, corrected by what
+  the variance of the scores, known of every row, explains.
+- LLN: the entropy of a mixture, sum_c pi_ic H(kappa_c) <= H(P_i) <= the same + H(pi_i), a bracket
+  in linear time. Where rows are sampled, both of its parts are known of every row, and only what
+  they do not explain has a sampling error.
+- LLN+Diag: with p = m l + (1 - m) b in the block and p = m l beyond it,
+  sum p log p = sum_block (p log p - m l log m l) + m sum l log l + m log m. The first term is exact
+  and linear; only m times the entropy of LLN is sampled, and bracketed.
 """
 
 from __future__ import annotations
@@ -13,104 +21,111 @@ import math
 import torch
 from torch import Tensor
 
-from engine.diagnostics.base import Effort, HeadView, Instrument, Reading
-from engine.diagnostics.rows import HeadRows, block_runs, head_groups, row_tiles
+from engine.diagnostics.base import Instrument, Quantity, Reading
+from engine.diagnostics.factors import token_tiles
+from engine.diagnostics.heads import Heads
+from engine.diagnostics.statistics import Estimate, error_floats, floats, mean_of
+from engine.diagnostics.work import Work
 
-_SMALLEST = torch.finfo(torch.float64).tiny
 
-
-def measure_entropy(view: HeadView, effort: Effort) -> Reading:
-    """The mean row entropy of every head."""
-    rows = _rows_to_read(view, effort)
-    per_row = _row_entropies(view, rows)
-    sampled = len(rows) < view.num_tokens
-    error = _standard_error(per_row, view.num_tokens) if sampled else None
-    method = f"sampled: {len(rows)} rows, standard error" if sampled else "exact: every row"
+def measure_entropy(heads: Heads) -> Work[Reading]:
+    """The mean row entropy of every head, and its bracket where there is one."""
+    estimate = yield from mean_entropy(heads)
+    sampled = estimate.error is not None
+    count = heads.effort.num_rows(heads.num_tokens)
+    beside = {
+        "bits": Quantity(
+            values=floats(estimate.values) / math.log(2),
+            unit="bits",
+            error=None if estimate.error is None else floats(estimate.error) / math.log(2),
+        )
+    }
+    if heads.view.has_channels:
+        bracket = yield from entropy_bracket(heads)
+        for name, bound in zip(("lower", "upper"), bracket, strict=True):
+            beside[name] = Quantity(values=floats(bound), unit=ENTROPY.unit)
     return Reading(
-        values=per_row.mean(1).cpu().numpy(),
-        error=None if error is None else error.cpu().numpy(),
-        method=method,
+        values=floats(estimate.values),
+        error=error_floats(estimate.error),
+        method=_method(heads, count) if sampled else "exact: every row",
         unit=ENTROPY.unit,
+        cost=_cost(heads, count),
+        beside=beside,
     )
 
 
-def num_rows_to_read(view: HeadView, effort: Effort) -> int:
-    """All rows, or as many as cost what the longest exact text costs."""
-    length = view.num_tokens
-    if view.attention == "block_diagonal" or length <= effort.max_exact_tokens:
-        return length
-    affordable = effort.max_exact_tokens**2 // length
-    return min(length, max(affordable, effort.min_sampled_rows, 2))
+def mean_entropy(heads: Heads) -> Work[Estimate]:
+    if heads.view.attention == "block_diagonal":
+        rows = yield from heads.block_rows()
+        return Estimate(rows.entropy.mean(1), None)
+    sample = yield from heads.rows()
+    entropy = sample.statistics.entropy
+    if not heads.view.has_channels:
+        return (yield from heads.mean_of_softmax(entropy))
+    if heads.reads_all_rows:
+        return mean_of(entropy, heads.num_tokens)
+    lower, width = yield from _row_bracket(heads)
+    if heads.view.attention == "lln_diag":
+        exact = yield from _entropy_of_blocks(heads)
+        share = heads.mix()
+        lower, width = share * lower, share * width
+        entropy = entropy - exact[:, sample.rows]
+    controls = [(known[:, sample.rows], known.mean(1)) for known in (lower, width)]
+    found = mean_of(entropy, heads.num_tokens, controls)
+    if heads.view.attention == "lln_diag":
+        return Estimate(found.values + exact.mean(1), found.error)
+    return found
 
 
-def _rows_to_read(view: HeadView, effort: Effort) -> Tensor:
-    count = num_rows_to_read(view, effort)
-    if count == view.num_tokens:
-        return torch.arange(count, device=view.q.device)
-    generator = torch.Generator().manual_seed(effort.seed)
-    chosen = torch.randperm(view.num_tokens, generator=generator)[:count]
-    return chosen.sort().values.to(view.q.device)
+def entropy_bracket(heads: Heads) -> Work[tuple[Tensor, Tensor]]:
+    """Bounds of the mean row entropy of LLN and LLN+Diag, exact and linear: [H] each."""
+    lower, width = yield from _row_bracket(heads)
+    if heads.view.attention == "lln_diag":
+        exact = yield from _entropy_of_blocks(heads)
+        share = heads.mix()
+        lower, width = exact + share * lower, share * width
+    return lower.mean(1), (lower + width).mean(1)
 
 
-def _row_entropies(view: HeadView, rows: Tensor) -> Tensor:
-    """The entropy of every head's rows: [H, rows]."""
-    entropies = torch.full(
-        (view.num_heads, len(rows)), math.nan, dtype=torch.float64, device=view.q.device
-    )
-    for heads in head_groups(view):
-        group = HeadRows(view.only(heads))
-        for tile in row_tiles(group.view, len(rows)):
-            entropies[heads[0] : heads[-1] + 1, tile] = _tile_entropies(group, rows[tile])
-    return entropies
+def _row_bracket(heads: Heads) -> Work[tuple[Tensor, Tensor]]:
+    """sum_c pi_c H(kappa_c) and H(pi) of every row: [H, N] each."""
+    factors = yield from heads.factors()
+    tiles = list(token_tiles(heads.num_tokens))
+    by_tile = [torch.special.entr(factors.kappa[:, :, tile]).sum(-1) for tile in tiles]
+    channels = torch.stack(by_tile).sum(0).unsqueeze(-1)  # [H, D, 1]
+    yield
+    widths = [torch.special.entr(factors.pi[:, tile]).sum(-1) for tile in tiles]
+    return (factors.pi @ channels).squeeze(-1), torch.cat(widths, dim=1)
 
 
-def _tile_entropies(group: HeadRows, rows: Tensor) -> Tensor:
-    """[H, rows]."""
-    match group.view.attention:
-        case "softmax":
-            return entropy_of_scores(group.scores(rows))
-        case "block_diagonal":
-            return _entropies_within_blocks(group, rows)
+def _entropy_of_blocks(heads: Heads) -> Work[Tensor]:
+    """All of a row's entropy under LLN+Diag but m H(LLN): [H, N]."""
+    seen = yield from heads.seen_sums()
+    share = heads.mix()
+    of_share: Tensor = torch.special.xlogy(share, share)
+    return of_share * (seen.lln - 1) + share * seen.lln_log_lln - seen.p_log_p
+
+
+def _method(heads: Heads, count: int) -> str:
+    match heads.view.attention:
         case "lln":
-            return entropy_of_probabilities(group.lln(rows))
+            return f"sampled: {count} rows, corrected by the bracket of all; standard error"
         case "lln_diag":
-            return entropy_of_probabilities(group.lln_diag(rows))
+            return f"exact in blocks, LLN sampled: {count} rows, corrected by the bracket of all"
+        case _:
+            return f"sampled: {count} rows, corrected by the score variance of all; standard error"
 
 
-def _entropies_within_blocks(group: HeadRows, rows: Tensor) -> Tensor:
-    parts = [
-        entropy_of_scores(group.scores(rows[run.positions], group.view.visible_keys(run.block)))
-        for run in block_runs(group.view, rows)
-    ]
-    return torch.cat(parts, dim=1)
-
-
-def entropy_of_scores(scores: Tensor) -> Tensor:
-    """log Z - mean score, both from the row's maximum: two terms >= 0. Overwrites the scores."""
-    scores -= scores.amax(-1, keepdim=True)
-    weights = scores.exp()
-    mass = weights.sum(-1)
-    mean_score: Tensor = torch.linalg.vecdot(weights, scores) / mass
-    return mass.log() - mean_score
-
-
-def entropy_of_probabilities(probabilities: Tensor) -> Tensor:
-    """-sum p log p, where 0 log 0 is 0; rounding may take a one-hot row below 0, so it is held."""
-    logs = probabilities.clamp_min(_SMALLEST).log_()
-    negative: Tensor = torch.linalg.vecdot(probabilities, logs)
-    return negative.clamp_max(0.0).abs()
-
-
-def _standard_error(per_row: Tensor, population: int) -> Tensor:
-    """Of a mean over rows drawn without replacement: [H]."""
-    count = per_row.shape[1]
-    unseen = 1 - count / population
-    return per_row.std(1) * math.sqrt(unseen / count)
+def _cost(heads: Heads, count: int) -> str:
+    rows = "N^2 D" if count == heads.num_tokens else f"{count} N D"
+    in_blocks = {"block_diagonal": "N b D", "lln_diag": f"N b D + {rows}"}
+    return in_blocks.get(heads.view.attention, rows)
 
 
 ENTROPY = Instrument(
     name="entropy",
     unit="nats",
-    description="mean entropy of the attention rows; 0 is one token, log N is all tokens evenly",
+    description="mean entropy of the attention rows; 0 is one token, log N is all tokens evenly. "
+    "Beside: bits, and the linear bracket of kinds with LLN.",
     measure=measure_entropy,
 )

@@ -45,7 +45,7 @@ def _solve(solver: Callable[[Tensor], Solution], matrices: Tensor) -> Solution:
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(exact.shape, generator=generator, dtype=torch.float64)
     for size in _NOISE:
-        with suppress(_DidNotConverge), _one_thread():
+        with suppress(_DidNotConverge), one_thread():
             return solver(exact + size * unit * noise if size else exact)
     raise DeviceFailure(f"no eigenvalues found for matrices of shape {tuple(exact.shape)}")
 
@@ -58,7 +58,7 @@ def condition_numbers(vectors: Tensor, which: Tensor) -> Tensor:
     for a defective eigenvalue.
     """
     size = vectors.shape[-1]
-    with _one_thread():
+    with one_thread():
         triangle: Tensor = torch.linalg.qr(vectors, mode="r").R
         wanted = torch.eye(size, dtype=vectors.dtype)[which].unsqueeze(-1)
         row: Tensor = torch.linalg.solve_triangular(triangle.mT, wanted, upper=False)
@@ -67,7 +67,9 @@ def condition_numbers(vectors: Tensor, which: Tensor) -> Tensor:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
+    """For LAPACK on small matrices, and for its batches: oneMKL's batched LU of several threads
+    was seen to return pivots of 0."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

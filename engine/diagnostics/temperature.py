@@ -1,9 +1,9 @@
 """The implicit temperature of a head: how much its scores vary along a row.
 
 The LLN paper defines (eq. 5) tau = 1 / sigma, sigma^2 the variance of the scores
-a_ij = q_i . k_j / sqrt(D). It estimates sigma from the element variances of q and k, which is right
-only when both are isotropic, and counts differences between rows, to which a softmax is blind.
-Here sigma^2 is the mean over rows of the variance within the row, exactly:
+a_ij = q_i . k_j / sqrt(D). It takes sigma^2 = var(q) var(k) + C_cross over all elements, which is
+right only when both are isotropic, and counts differences between rows, to which a softmax is
+blind; it is read beside. Here sigma^2 is the mean over rows of the variance within the row:
 
     sigma^2 = (1/N) sum_i Var_j(a_ij) = tr(Q^T Q Cov(K)) / (N D),
 
@@ -20,48 +20,77 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.diagnostics.base import Effort, HeadView, Instrument, Reading
+from engine.diagnostics.base import Instrument, Quantity, Reading
+from engine.diagnostics.heads import Heads
+from engine.diagnostics.statistics import floats
+from engine.diagnostics.work import Work
 
 HIGHEST = 1e6
 
 
-def measure_temperature(view: HeadView, effort: Effort) -> Reading:
+def measure_temperature(heads: Heads) -> Work[Reading]:
     """tau = 1 / sigma of every head."""
-    del effort  # always exact, always linear
-    q, k = view.q.double(), view.k.double()
+    view = heads.view
+    yield
     if view.attention == "block_diagonal":
-        total, rows = _variance_in_blocks(view, q, k), "the keys its block sees"
+        variance = yield from _variance_in_blocks(heads)
+        rows, cost = "the keys its block sees", "N b D"
     else:
-        total, rows = _row_variance(q, k), "the whole sequence"
-    sigma = (total / view.num_tokens).sqrt() * view.scale
-    values = 1.0 / sigma.clamp_min(1.0 / HIGHEST)
+        variance = score_variance(view.q.double(), view.k.double()) * view.scale**2
+        rows, cost = "the whole sequence", "N D^2"
     return Reading(
-        values=values.cpu().numpy(),
+        values=floats(_temperature_of(variance)),
         error=None,
         method=f"exact: 1 / sqrt(mean variance of q.k / sqrt(D) over {rows})",
         unit=TEMPERATURE.unit,
+        cost=cost,
+        beside={
+            "paper": Quantity(
+                values=floats(_temperature_of(element_variance(view.q, view.k))),
+                unit=TEMPERATURE.unit,
+            )
+        },
     )
 
 
-def _variance_in_blocks(view: HeadView, q: Tensor, k: Tensor) -> Tensor:
-    total = q.new_zeros(view.num_heads)
-    for block in range(view.num_blocks):
-        rows = slice(block * view.block_size, (block + 1) * view.block_size)
-        total += _row_variance(q[rows], k[view.visible_keys(block)])
-    return total
-
-
-def _row_variance(q: Tensor, k: Tensor) -> Tensor:
-    """sum_i Var_j(q_i . k_j) of every head: [H]."""
+def score_variance(q: Tensor, k: Tensor) -> Tensor:
+    """(1/N) sum_i Var_j(q_i . k_j) of [N, H, D] in float64: [H]."""
     centred = k - k.mean(0)
-    covariance = torch.einsum("jhc,jhd->hcd", centred, centred) / k.shape[0]
-    gram = torch.einsum("ihc,ihd->hcd", q, q)
+    covariance = torch.einsum("jhc,jhd->hcd", centred, centred) / len(k)
+    gram = torch.einsum("ihc,ihd->hcd", q, q) / len(q)
     return (gram * covariance).sum((1, 2)).clamp_min(0.0)
+
+
+def element_variance(q: Tensor, k: Tensor) -> Tensor:
+    """Eq. 5: var(q) var(k) + C_cross, C_cross = cov(q^2, k^2) - cov(q, k)^2 of paired elements."""
+    q, k = (x.double().transpose(0, 1).flatten(1) for x in (q, k))
+    q, k = q - q.mean(1, keepdim=True), k - k.mean(1, keepdim=True)
+    cross = (q * k).mean(1)
+    squares = (q.square() * k.square()).mean(1) - q.square().mean(1) * k.square().mean(1)
+    variance = q.square().mean(1) * k.square().mean(1) + squares - cross.square()
+    return variance.clamp_min(0.0)
+
+
+def _temperature_of(variance: Tensor) -> Tensor:
+    return 1.0 / variance.sqrt().clamp_min(1.0 / HIGHEST)
+
+
+def _variance_in_blocks(heads: Heads) -> Work[Tensor]:
+    blocks = heads.blocks
+    assert blocks is not None, "block-diagonal attention has blocks"
+    q, k = heads.view.q.double() * heads.view.scale, heads.view.k.double()
+    total = q.new_zeros(heads.num_heads)
+    for block in range(blocks.count):
+        rows = q[block * blocks.width : (block + 1) * blocks.width]
+        total += len(rows) * score_variance(rows, k[blocks.keys[block][blocks.seen[block]]])
+        yield
+    return total / heads.num_tokens
 
 
 TEMPERATURE = Instrument(
     name="temperature",
     unit="dimensionless",
-    description="1 / standard deviation of a row's scores; high is even, low is sharp",
+    description="1 / standard deviation of a row's scores; high is even, low is sharp. "
+    "Beside: the paper's eq. 5.",
     measure=measure_temperature,
 )

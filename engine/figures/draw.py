@@ -31,7 +31,7 @@ def draw_figures(
     out: Path, heads: tuple[HeadSample, ...], only: Sequence[str] | None = None
 ) -> Iterator[Path]:
     """Writes each figure when its path is asked for."""
-    for name in _chosen(only):
+    for name in find_figures(only):
         figure = FIGURES[name](heads)
         out.mkdir(parents=True, exist_ok=True)
         path = out / f"{figure.name}.png"
@@ -40,7 +40,8 @@ def draw_figures(
         yield path
 
 
-def _chosen(only: Sequence[str] | None) -> Sequence[str]:
+def find_figures(only: Sequence[str] | None) -> Sequence[str]:
+    """The figures of these names; all of them for None."""
     for name in only or ():
         if name not in FIGURES:
             known = ", ".join(FIGURES)

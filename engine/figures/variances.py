@@ -14,7 +14,7 @@ from engine.claims.matrices import gaussian_heads
 from engine.diagnostics.dense import lln_matrix, log_variance, softmax_matrix
 from engine.figures.figure import Figure, Method, Panel, Series, Source
 
-TOKENS, HEAD_SIZE, DRAWS = 512, 32, 3
+TOKENS, HEAD_SIZE, DRAWS = 384, 32, 3
 VARIANCES = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0)
 
 

@@ -39,8 +39,13 @@ def linear(x: Tensor, layer: Affine, activation: Activation | None = None) -> Te
             x, layer.weight, layer.bias, name, [], variant
         )
         return fused
-    weight = layer.weight.to_dense() if is_packed else layer.weight
+    weight = dense_weight(layer)
     return activate(F.linear(x, weight, layer.bias), activation)
+
+
+def dense_weight(layer: Affine) -> Tensor:
+    """The weight [out, in], whatever order it is kept in."""
+    return layer.weight.to_dense() if layer.weight.is_mkldnn else layer.weight
 
 
 def activate(x: Tensor, activation: Activation | None) -> Tensor:

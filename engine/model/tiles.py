@@ -91,6 +91,11 @@ class TiledPass:
         """The hidden states [T, W] as far as they are computed."""
         return self._states
 
+    @property
+    def projections(self) -> Projections | None:
+        """Of the layer whose tiles come next, once the layer before is done; None if not kept."""
+        return self._projections
+
     @torch.inference_mode()
     def visit(self) -> Visit:
         """Take the next tile through its layer."""
@@ -203,6 +208,12 @@ class TiledPass:
             return gained
         assert self._next_state is not None, "every tile before gave a state"
         return merge_states(self._next_state, gained)
+
+
+def kept_bytes(encoder: Encoder, num_tokens: int, *, keep_projections: bool) -> int:
+    """What a pass over so many tokens holds from its first visit to its last."""
+    a_row = encoder.weights.width * encoder.weights.words.element_size()
+    return num_tokens * a_row * (4 if keep_projections else 1)
 
 
 def can_tile(encoder: Encoder) -> bool:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import grpc
@@ -18,10 +18,13 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from engine.errors import LLNError, RequestCancelled
+from service.api_keys import ApiKeys
 from service.errors import UnreadableBody
 from service.grpc.status import Context, status_on_error
 from service.metrics import OK, Metrics
+from service.permits import Permits
 from service.request_ids import HEADER, current_request_id, take_or_make
+from service.tracing import RequestSpan
 
 log = logging.getLogger("service.access")
 
@@ -29,6 +32,7 @@ _QUIET = ("grpc.health.v1.Health/Check",)
 
 MessageT = TypeVar("MessageT", bound=Message)
 Behaviour = Callable[[Any, Context], Any]
+Guard = Callable[[Context], AbstractAsyncContextManager[None]]
 
 
 class Undecodable(NamedTuple):
@@ -46,63 +50,79 @@ def decoded(request: MessageT | Undecodable) -> MessageT:
 
 
 class Calls:
-    """Wraps the methods of services and counts what comes of them."""
+    """Wraps the methods of services, guards them and counts what comes of them."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, keys: ApiKeys, permits: Permits) -> None:
         self._metrics = metrics
+        self._keys = keys
+        self._permits = permits
 
     def handler(
-        self, service: ServiceDescriptor, servicer: object
+        self, service: ServiceDescriptor, servicer: object, *, guarded: bool
     ) -> grpc.GenericRpcHandler[Any, Any]:
         """The methods of a service, each answered by the servicer's method of the same name."""
         # A later release of health or reflection may know methods that we do not.
         methods = [method for method in service.methods if hasattr(servicer, method.name)]
         self._metrics.start_methods("grpc", map(_method_name, methods))
         handlers = {
-            method.name: self._method_handler(method, getattr(servicer, method.name))
+            method.name: self._method_handler(method, getattr(servicer, method.name), guarded)
             for method in methods
         }
         return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
     def _method_handler(
-        self, method: MethodDescriptor, behaviour: Behaviour
+        self, method: MethodDescriptor, behaviour: Behaviour, guarded: bool
     ) -> grpc.RpcMethodHandler[Any, Any]:
+        guard = self._guard if guarded else _no_guard
         decode = _decoder(GetMessageClass(method.input_type))
         encode = GetMessageClass(method.output_type).SerializeToString
         name = _method_name(method)
         if method.client_streaming and method.server_streaming:
-            stream = self._streaming(name, behaviour)
+            stream = self._streaming(name, behaviour, guard)
             return grpc.stream_stream_rpc_method_handler(stream, decode, encode)
         if method.server_streaming:
-            stream = self._streaming(name, _with_decoded_request(behaviour))
+            stream = self._streaming(name, _with_decoded_request(behaviour), guard)
             return grpc.unary_stream_rpc_method_handler(stream, decode, encode)
-        unary = self._unary(name, _with_decoded_request(behaviour))
+        unary = self._unary(name, _with_decoded_request(behaviour), guard)
         return grpc.unary_unary_rpc_method_handler(unary, decode, encode)
 
-    def _unary(self, method: str, behaviour: Behaviour) -> Behaviour:
+    def _unary(self, method: str, behaviour: Behaviour, guard: Guard) -> Behaviour:
         async def answer(request: object, context: Context) -> Message:
-            async with self._call(method, context):
+            async with self._call(method, context), guard(context):
                 response: Message = await behaviour(request, context)
             return response
 
         return answer
 
-    def _streaming(self, method: str, behaviour: Behaviour) -> Behaviour:
+    def _streaming(self, method: str, behaviour: Behaviour, guard: Guard) -> Behaviour:
         async def answer(request: object, context: Context) -> None:
-            async with self._call(method, context):
+            async with self._call(method, context), guard(context):
                 await behaviour(request, context)
 
         return answer
 
     @asynccontextmanager
+    async def _guard(self, context: Context) -> AsyncIterator[None]:
+        """Asks for a key and a permit, as over HTTP."""
+        metadata = dict(context.invocation_metadata() or ())
+        self._keys.check(_text(metadata.get("authorization")), _text(metadata.get("x-api-key")))
+        with self._permits.one():
+            yield
+
+    @asynccontextmanager
     async def _call(self, method: str, context: Context) -> AsyncIterator[None]:
         await _exchange_request_id(context)
+        tracing, header_of = self._metrics.tracing, _text_header(context)
         async with status_on_error(context):
-            with self._metrics.in_progress("grpc"), self._outcome(method):
+            with (
+                self._metrics.in_progress("grpc"),
+                tracing.request("grpc", header_of) as span,
+                self._outcome(method, span),
+            ):
                 yield
 
     @contextmanager
-    def _outcome(self, method: str) -> Iterator[None]:
+    def _outcome(self, method: str, span: RequestSpan) -> Iterator[None]:
         started, code = time.perf_counter(), OK
         try:
             yield
@@ -117,8 +137,22 @@ class Calls:
             self._metrics.request_finished(
                 protocol="grpc", method=method, code=code, seconds=seconds
             )
-            fields = {"method": method, "code": code, "seconds": round(seconds, 6)}
+            fields: dict[str, str | float] = {
+                "method": method,
+                "code": code,
+                "seconds": round(seconds, 6),
+            }
             log.log(_level(method, code), "request", extra={"fields": fields})
+            span.describe(method, fields)
+
+
+@asynccontextmanager
+async def _no_guard(context: Context) -> AsyncIterator[None]:
+    yield
+
+
+def _text(value: str | bytes | None) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _with_decoded_request(behaviour: Behaviour) -> Behaviour:
@@ -156,8 +190,17 @@ def _decoder(message: type[MessageT]) -> Callable[[bytes], MessageT | Undecodabl
     return decode
 
 
+def _text_header(context: Context) -> Callable[[str], str | None]:
+    metadata = dict(context.invocation_metadata() or ())
+
+    def get(name: str) -> str | None:
+        value = metadata.get(name)
+        return value if isinstance(value, str) else None  # bytes are for names in -bin
+
+    return get
+
+
 async def _exchange_request_id(context: Context) -> None:
-    offered = dict(context.invocation_metadata() or ()).get(HEADER)
-    request_id = take_or_make(offered if isinstance(offered, str) else None)
+    request_id = take_or_make(_text_header(context)(HEADER))
     current_request_id.set(request_id)  # each call runs in a task, so a context, of its own
     await context.send_initial_metadata(((HEADER, request_id),))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,6 +11,7 @@ from google.protobuf.message import Message
 
 from engine.types import (
     Accounting,
+    Beside,
     Chunk,
     Chunking,
     ChunkPlan,
@@ -20,6 +22,9 @@ from engine.types import (
     HeadingPlan,
     HeadValues,
     ModelInfo,
+    Nested,
+    Plan,
+    Priority,
     Progress,
     SentencePlan,
     Span,
@@ -38,6 +43,13 @@ _TRUNCATE: dict[int, Truncate] = {
     embeddings_pb2.TRUNCATE_ERROR: "error",
     embeddings_pb2.TRUNCATE_START: "start",
     embeddings_pb2.TRUNCATE_END: "end",
+}
+
+
+_PRIORITY: dict[int, Priority] = {
+    embeddings_pb2.PRIORITY_UNSPECIFIED: EmbedOptions.priority,
+    embeddings_pb2.PRIORITY_NORMAL: "normal",
+    embeddings_pb2.PRIORITY_BACKGROUND: "background",
 }
 
 
@@ -74,6 +86,7 @@ def embed_options(message: embeddings_pb2.EmbedOptions) -> EmbedOptions:
         dimensions=message.dimensions if message.HasField("dimensions") else None,
         normalize=message.normalize if message.HasField("normalize") else EmbedOptions.normalize,
         truncate=_truncate(message.truncate),
+        priority=_priority(message.priority),
     )
 
 
@@ -81,6 +94,12 @@ def _truncate(number: int) -> Truncate:
     if number not in _TRUNCATE:
         raise _unknown_number("truncate", number, embeddings_pb2.Truncate.keys())
     return _TRUNCATE[number]
+
+
+def _priority(number: int) -> Priority:
+    if number not in _PRIORITY:
+        raise _unknown_number("priority", number, embeddings_pb2.Priority.keys())
+    return _PRIORITY[number]
 
 
 def vector_format(message: embeddings_pb2.EmbedOptions) -> embeddings_pb2.VectorFormat:
@@ -225,6 +244,19 @@ def tokenization_message(tokenization: Tokenization) -> models_pb2.TokenizeRespo
     )
 
 
+def plan_size(request: models_pb2.PlanRequest) -> tuple[int | None, str | None]:
+    """The number of tokens or the text, whichever was sent."""
+    size = request.WhichOneof("size")
+    return (
+        request.tokens if size == "tokens" else None,
+        request.text if size == "text" else None,
+    )
+
+
+def plan_message(plan: Plan) -> models_pb2.PlanResponse:
+    return models_pb2.PlanResponse(**asdict(plan))
+
+
 def diagnosis_message(diagnosis: Diagnosis) -> diagnostics_pb2.DiagnoseResponse:
     return diagnostics_pb2.DiagnoseResponse(
         model=diagnosis.model,
@@ -235,6 +267,11 @@ def diagnosis_message(diagnosis: Diagnosis) -> diagnostics_pb2.DiagnoseResponse:
         instruments=map(_instrument_message, diagnosis.instruments),
         queue_s=diagnosis.accounting.queue_s,
         compute_s=diagnosis.accounting.compute_s,
+        mode=diagnosis.mode,
+        left_out=(
+            diagnostics_pb2.LeftOut(instrument=one.instrument, reason=one.reason)
+            for one in diagnosis.left_out
+        ),
     )
 
 
@@ -249,4 +286,21 @@ def _instrument_message(reading: HeadValues) -> diagnostics_pb2.Instrument:
             for row, row_errors in zip(reading.values, errors, strict=True)
         ],
         compute_s=reading.compute_s,
+        scope=reading.scope,
+        cost=reading.cost,
+        beside=map(_beside_message, reading.beside),
     )
+
+
+def _beside_message(part: Beside) -> diagnostics_pb2.Beside:
+    errors = part.error or (None,) * len(part.values)
+    layers = (_array(*pair) for pair in zip(part.values, errors, strict=True))
+    return diagnostics_pb2.Beside(name=part.name, unit=part.unit, layers=layers)
+
+
+def _array(values: Nested | None, errors: Nested | None) -> diagnostics_pb2.Array:
+    if values is None:
+        return diagnostics_pb2.Array()
+    array = np.asarray(values)
+    flat_errors = () if errors is None else np.asarray(errors).ravel()
+    return diagnostics_pb2.Array(shape=array.shape, values=array.ravel(), errors=flat_errors)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
+from engine.diagnostics.listing import instrument_infos
 from engine.engine import AsyncEngine
 from service.grpc.conversions import diagnosis_message, model_name
 from service.grpc.deadlines import seconds_left
 from service.grpc.status import Context
-from service.metrics import Metrics
 from service.pb.lln.v1 import diagnostics_pb2 as pb
 from service.settings import Settings
 
 
 class DiagnosticsServicer:
-    def __init__(self, engine: AsyncEngine, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, engine: AsyncEngine, settings: Settings) -> None:
         self._engine = engine
         self._settings = settings
-        self._metrics = metrics
 
     async def Diagnose(self, request: pb.DiagnoseRequest, context: Context) -> pb.DiagnoseResponse:
         diagnosis = await self._engine.diagnose(
@@ -24,7 +25,13 @@ class DiagnosticsServicer:
             layers=list(request.layers) or None,
             heads=list(request.heads) or None,
             instruments=list(request.instruments) or None,
+            mode=request.mode if request.HasField("mode") else "auto",
             timeout_s=seconds_left(context, self._settings),
         )
-        self._metrics.diagnosed(diagnosis)
         return diagnosis_message(diagnosis)
+
+    async def ListInstruments(
+        self, request: pb.ListInstrumentsRequest, context: Context
+    ) -> pb.ListInstrumentsResponse:
+        infos = (pb.InstrumentInfo(**asdict(one)) for one in instrument_infos())
+        return pb.ListInstrumentsResponse(instruments=infos)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterable, Coroutine
 from functools import partial
 from typing import Any, TypeAlias
 
 from engine.engine import AsyncEngine
-from engine.errors import EngineUnavailable, LLNError, QueueFull
+from engine.errors import EngineUnavailable, LLNError
 from engine.types import DocumentEmbedding
 from service.documents import DocumentRequest, Event, Tell, embed_pieces, stream_events
 from service.errors import as_lln_error
@@ -26,17 +25,13 @@ from service.grpc.conversions import (
 from service.grpc.deadlines import seconds_left
 from service.grpc.document_pieces import DocumentPiece, DocumentPieces
 from service.grpc.listeners import Listeners
+from service.grpc.patience import when_there_is_room
 from service.grpc.status import Context, error_message, write
-from service.grpc.streams import answer_in_order
+from service.grpc.streams import MAX_IN_FLIGHT, answer_in_order
 from service.pb.lln.v1 import embeddings_pb2 as pb
 from service.settings import Settings
 
 log = logging.getLogger(__name__)
-
-MAX_IN_FLIGHT = 64
-"""Requests of one stream that are read but whose answers have not been taken yet."""
-
-_RETRY_S = 0.25
 
 StreamRequest: TypeAlias = pb.EmbedStreamRequest | Undecodable
 
@@ -105,20 +100,14 @@ class EmbeddingsServicer:
 
     async def _embed_one(self, request: pb.EmbedStreamRequest, context: Context) -> pb.Embedding:
         form = vector_format(request.options)
-        loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + seconds_left(context, self._settings)
-        while True:
-            try:
-                [embedding] = await self._engine.embed(
-                    text_inputs([request.input]),
-                    model=model_name(request),
-                    options=embed_options(request.options),
-                    timeout_s=give_up_at - loop.time(),
-                )
-                return embedding_message(embedding, form)
-            except QueueFull as full:
-                # A stream can simply be read more slowly, so waiting is better than refusing.
-                wait_s = min(full.retry_after_s or _RETRY_S, _RETRY_S)
-                if loop.time() + wait_s >= give_up_at:
-                    raise
-            await asyncio.sleep(wait_s)
+
+        async def attempt(timeout_s: float) -> pb.Embedding:
+            [embedding] = await self._engine.embed(
+                text_inputs([request.input]),
+                model=model_name(request),
+                options=embed_options(request.options),
+                timeout_s=timeout_s,
+            )
+            return embedding_message(embedding, form)
+
+        return await when_there_is_room(attempt, seconds_left(context, self._settings))

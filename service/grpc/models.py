@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from engine.engine import AsyncEngine
-from service.grpc.conversions import model_message, model_name, tokenization_message
+from service.grpc.conversions import (
+    model_message,
+    model_name,
+    plan_message,
+    plan_size,
+    tokenization_message,
+)
 from service.grpc.status import Context
 from service.pb.lln.v1 import models_pb2 as pb
 
@@ -21,3 +27,7 @@ class ModelsServicer:
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         tokenization = await self._engine.tokenize(request.text, model=model_name(request))
         return tokenization_message(tokenization)
+
+    async def Plan(self, request: pb.PlanRequest, context: Context) -> pb.PlanResponse:
+        tokens, text = plan_size(request)
+        return plan_message(await self._engine.plan(tokens, text=text, model=model_name(request)))

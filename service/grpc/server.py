@@ -11,6 +11,9 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from engine.engine import AsyncEngine
+from service.api_keys import ApiKeys
+from service.benchmarks.jobs import BenchmarkJobs
+from service.grpc.benchmarks import BenchmarksServicer
 from service.grpc.calls import Calls
 from service.grpc.diagnostics import DiagnosticsServicer
 from service.grpc.embeddings import EmbeddingsServicer
@@ -18,8 +21,12 @@ from service.grpc.health import HealthServicer
 from service.grpc.listeners import Listeners
 from service.grpc.models import ModelsServicer
 from service.grpc.reflection import ReflectionServicer
+from service.grpc.tei import TeiEmbedServicer, TeiInfoServicer
+from service.load.client import Target
 from service.metrics import Metrics
-from service.pb.lln.v1 import diagnostics_pb2, embeddings_pb2, models_pb2
+from service.pb.lln.v1 import benchmarks_pb2, diagnostics_pb2, embeddings_pb2, models_pb2
+from service.pb.tei.v1 import tei_pb2
+from service.permits import Permits
 from service.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -27,19 +34,30 @@ log = logging.getLogger(__name__)
 _EMBEDDINGS = embeddings_pb2.DESCRIPTOR.services_by_name["Embeddings"]
 _MODELS = models_pb2.DESCRIPTOR.services_by_name["Models"]
 _DIAGNOSTICS = diagnostics_pb2.DESCRIPTOR.services_by_name["Diagnostics"]
+_BENCHMARKS = benchmarks_pb2.DESCRIPTOR.services_by_name["Benchmarks"]
+_TEI_EMBED = tei_pb2.DESCRIPTOR.services_by_name["Embed"]
+_TEI_INFO = tei_pb2.DESCRIPTOR.services_by_name["Info"]
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 _REFLECTION = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
 
-_OURS = (_EMBEDDINGS, _MODELS, _DIAGNOSTICS)
+_OURS = (_EMBEDDINGS, _MODELS, _DIAGNOSTICS, _BENCHMARKS, _TEI_EMBED, _TEI_INFO)
 _NAMES = tuple(service.full_name for service in (*_OURS, _HEALTH, _REFLECTION))
 
 
 @asynccontextmanager
 async def grpc_server(
-    engine: AsyncEngine, settings: Settings, metrics: Metrics
+    engine: AsyncEngine,
+    settings: Settings,
+    metrics: Metrics,
+    jobs: BenchmarkJobs,
+    *,
+    keys: ApiKeys,
+    permits: Permits,
+    http: Target | None = None,
 ) -> AsyncIterator[str]:
     """Serves while the context is open, and gives the address that is listened on.
 
+    `http` is where the same process listens for HTTP, which the serving benchmark measures.
     Leaving it turns health off, refuses new calls and lets those in flight finish.
     """
     listeners = Listeners()
@@ -47,12 +65,18 @@ async def grpc_server(
     servicers = {
         _EMBEDDINGS: EmbeddingsServicer(engine, settings, listeners),
         _MODELS: ModelsServicer(engine),
-        _DIAGNOSTICS: DiagnosticsServicer(engine, settings, metrics),
+        _DIAGNOSTICS: DiagnosticsServicer(engine, settings),
+        _TEI_EMBED: TeiEmbedServicer(engine, settings, listeners),
+        _TEI_INFO: TeiInfoServicer(engine, settings),
+        _BENCHMARKS: BenchmarksServicer(engine, jobs, http),
         _HEALTH: health,
         _REFLECTION: ReflectionServicer(_NAMES, listeners),
     }
-    calls = Calls(metrics)
-    handlers = [calls.handler(service, servicer) for service, servicer in servicers.items()]
+    calls = Calls(metrics, keys, permits)
+    handlers = [
+        calls.handler(service, servicer, guarded=service is not _HEALTH)
+        for service, servicer in servicers.items()
+    ]
     server = aio.server(handlers=handlers, options=_options(settings))
     address = _listen(server, settings)
     await server.start()
@@ -69,6 +93,7 @@ def _options(settings: Settings) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", settings.max_body_bytes),
         ("grpc.max_send_message_length", -1),
+        ("grpc.max_concurrent_streams", settings.max_streams_per_connection),
         # Without this a second server would listen on the same port and take half the calls.
         ("grpc.so_reuseport", 0),
     ]
@@ -76,5 +101,9 @@ def _options(settings: Settings) -> list[tuple[str, int]]:
 
 def _listen(server: aio.Server, settings: Settings) -> str:
     host = f"[{settings.grpc_host}]" if ":" in settings.grpc_host else settings.grpc_host
-    port = server.add_insecure_port(f"{host}:{settings.grpc_port}")
+    address = f"{host}:{settings.grpc_port}"
+    if settings.tls is None:
+        port = server.add_insecure_port(address)
+    else:
+        port = server.add_secure_port(address, settings.tls.grpc_credentials())
     return f"{host}:{port}"

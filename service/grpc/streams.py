@@ -11,6 +11,9 @@ from service.grpc.listeners import Listeners
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
+MAX_IN_FLIGHT = 64
+"""Requests of one stream that are read but whose answers have not been taken yet."""
+
 
 async def answer_in_order(
     requests: AsyncIterable[Request],
@@ -35,7 +38,12 @@ async def answer_in_order(
             async def read() -> None:
                 await slots.acquire()
                 async for request in requests:
-                    answers.put_nowait(tasks.create_task(answer(request)))
+                    answering = answer(request)
+                    try:
+                        answers.put_nowait(tasks.create_task(answering))
+                    except RuntimeError:  # the stream has failed, and is being cleared away
+                        answering.close()
+                        return
                     await slots.acquire()
 
             reading = tasks.create_task(listeners.run(read()))

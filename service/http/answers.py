@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from engine.errors import Quantity
 
@@ -87,28 +87,71 @@ class TokenizeAnswer(Answer):
     model: str
     count: int
     ids: list[int]
-    offsets: list[tuple[int, int]]
+    offsets: list[Annotated[list[int], Field(min_length=2, max_length=2)]]
     tokens: list[str]
 
 
-class Reading(Answer):
-    """One instrument: a value for each layer and head, and its error where it was sampled."""
+class PlanAnswer(Answer):
+    """What a text would take here, were it alone."""
+
+    model: str
+    tokens: int
+    fits: bool
+    path: Literal["packed", "swept"]
+    bytes: int
+    seconds: float
+    tiles: int
+    tile_tokens: int
+    keeps_projections: bool
+    max_tokens: int
+    max_bytes: int
+
+
+class BesideValue(Answer):
+    """A quantity read beside a value: by layer, a number or a list for each head (of whole layers
+    just one); null for a layer where it is not read."""
 
     unit: str
+    values: list[Any]
+    error: list[Any] | None
+
+
+class Reading(Answer):
+    """One instrument: a value for each layer and head (of whole layers, one for each layer), and
+    its error where it is not exact."""
+
+    unit: str
+    scope: Literal["head", "layer"]
     method: str
-    values: list[list[float | None]]
-    error: list[list[float | None]] | None
+    values: list[list[float]]
+    error: list[list[float]] | None
+    beside: dict[str, BesideValue]
+    cost: str
     compute_s: float
+
+
+class InstrumentItem(Answer):
+    name: str
+    unit: str
+    scope: Literal["head", "layer"]
+    description: str
+
+
+class InstrumentList(Answer):
+    object: Literal["list"]
+    data: list[InstrumentItem]
 
 
 class DiagnosticsAnswer(Answer):
     object: Literal["diagnosis"]
     model: str
     tokens: int
+    mode: Literal["auto", "exact", "sampled"]
     layers: list[int]
     heads: list[int]
     attention: list[str]
     instruments: dict[str, Reading]
+    left_out: dict[str, str]
     accounting: AccountingValue
 
 
@@ -127,36 +170,80 @@ class ErrorAnswer(Answer):
     error: ErrorDetail
 
 
-class BenchmarkRowValue(Answer):
-    attention: str
-    tokens: int
-    seconds: float
-    tokens_per_s: float
-    repeats: int
-    work: Literal["forward", "training"]
-    peak_bytes: int | None
-
-
 class BenchmarkAnswer(Answer):
+    """Rows have the columns of their suite, which GET /v1/benchmarks/suites lists."""
+
     object: Literal["benchmark"]
     id: str
-    state: Literal["queued", "running", "done", "failed"]
+    state: Literal["queued", "running", "done", "failed", "cancelled", "interrupted"]
     suite: str
+    model: str
     lengths: list[int]
     attentions: list[str]
+    dtypes: list[str]
     repeats: int
-    model: str
+    seconds: float
+    training: bool
     created_at: float
     started_at: float | None
     finished_at: float | None
-    rows: list[BenchmarkRowValue]
-    machine: dict[str, str] | None
+    num_rows: int
+    rows: list[dict[str, str | int | float]]
+    machine: dict[str, str]
     error: ErrorDetail | None
 
 
 class BenchmarkList(Answer):
     object: Literal["list"]
     data: list[BenchmarkAnswer]
+
+
+class MeasureValue(Answer):
+    name: str
+    unit: str
+    better: Literal["lower", "higher"]
+
+
+class SuiteValue(Answer):
+    name: str
+    about: str
+    fields: list[str]
+    lengths: list[int]
+    attentions: list[str]
+    known_attentions: list[str]
+    labels: list[str]
+    x: MeasureValue
+    measures: list[MeasureValue]
+
+
+class SuiteList(Answer):
+    object: Literal["list"]
+    data: list[SuiteValue]
+
+
+class Change(Answer):
+    """One figure in two runs; `ratio` is b's over a's, null where a's is 0."""
+
+    a: float
+    b: float
+    ratio: float | None
+    better: Literal["a", "b", "neither"]
+
+
+class ComparedRow(Answer):
+    key: dict[str, str | int | float]
+    measures: dict[str, Change]
+
+
+class ComparisonAnswer(Answer):
+    object: Literal["benchmark_comparison"]
+    suite: str
+    a: str
+    b: str
+    rows: list[ComparedRow]
+    only_in_a: list[dict[str, str | int | float]]
+    only_in_b: list[dict[str, str | int | float]]
+    machine: dict[str, tuple[str | None, str | None]]
 
 
 class ClaimItem(Answer):
@@ -167,6 +254,7 @@ class ClaimItem(Answer):
     paper: str
     statement: str
     verdict: Literal["holds", "fails", "holds_corrected", "definition"]
+    remark: str | None
     corrected: str | None
     margin: float | None
     evidence: dict[str, Any]
@@ -204,6 +292,53 @@ class ModelAnswer(Answer):
     device: str
     dtype: str
     aliases: list[str]
+
+
+class Health(Answer):
+    status: Literal["alive", "ready"]
+    models: list[str] | None = None
+
+
+class TeiPooling(Answer):
+    pooling: str
+
+
+class TeiModelType(Answer):
+    embedding: TeiPooling
+
+
+class InfoAnswer(BaseModel):
+    """What runs here; the fields from `model_id` on are those of text-embeddings-inference, of the
+    model that answers when none is named."""
+
+    name: str
+    version: str
+    python: str
+    libraries: dict[str, str]
+    models: list[dict[str, Any]]
+    limits: dict[str, Any]
+    model_id: str
+    model_sha: str
+    model_dtype: str
+    served_model_name: str
+    model_type: TeiModelType
+    max_concurrent_requests: int
+    max_input_length: int
+    max_batch_tokens: int
+    max_batch_requests: int
+    max_client_batch_size: int
+    auto_truncate: bool
+    tokenization_workers: int
+    sha: str | None
+    docker_label: str | None
+
+
+class VectorList(RootModel[list[list[float]]]):
+    """A vector for each text."""
+
+
+class TokenStates(RootModel[list[list[list[float]]]]):
+    """For each text, a vector for each of its tokens."""
 
 
 class ModelList(Answer):

@@ -1,62 +1,142 @@
-"""POST and GET /v1/benchmarks: this machine measured on demand."""
+"""POST, GET and DELETE /v1/benchmarks: this machine measured on demand."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import asdict, replace
+from typing import Annotated, Any, Literal, TypeAlias
 
-from fastapi import APIRouter, Response
+import orjson
+from fastapi import APIRouter, Header, Query, Request, Response
+from starlette.responses import StreamingResponse
 
-from service.errors import error_fields
-from service.http.answers import BenchmarkAnswer, BenchmarkList
+from service.benchmarks.compare import compare
+from service.benchmarks.documents import job_document, rows_as_csv, suite_document
+from service.benchmarks.job import BenchmarkJob
+from service.benchmarks.plot import plot_png
+from service.benchmarks.suites import SUITES
+from service.http.answers import BenchmarkAnswer, BenchmarkList, ComparisonAnswer, SuiteList
 from service.http.dependencies import Engine, Jobs
 from service.http.json import JsonRoute, json_response
 from service.http.schemas import BenchmarkBody
-from service.jobs import BenchmarkJob, BenchmarkPlan
+from service.load.client import Target
 
 router = APIRouter(route_class=JsonRoute, tags=["benchmarks"])
+
+Format: TypeAlias = Literal["json", "csv", "png", "ndjson"]
+Accept: TypeAlias = Annotated[str, Header(description="application/x-ndjson follows the run.")]
+
+_NDJSON = "application/x-ndjson"
+_TYPES: dict[str, Format] = {_NDJSON: "ndjson", "text/csv": "csv", "image/png": "png"}
+_CREDENTIALS = ("authorization", "x-api-key")
 
 
 @router.post(
     "/v1/benchmarks", response_model=BenchmarkAnswer, status_code=202, summary="Start a benchmark"
 )
-async def start_benchmark(body: BenchmarkBody, jobs: Jobs, engine: Engine) -> Response:
-    """Answers at once with an id; runs take turns, and short requests go before them."""
-    plan = BenchmarkPlan(
-        suite=body.suite,
-        lengths=tuple(body.lengths),
-        attentions=tuple(body.attentions),
-        repeats=body.repeats,
-        model=engine.resolve(body.model).name,
-    )
-    job = jobs.start(plan)
-    return json_response(job_document(job), 202, {"location": f"/v1/benchmarks/{job.id}"})
+async def start_benchmark(
+    request: Request, body: BenchmarkBody, jobs: Jobs, engine: Engine, accept: Accept = ""
+) -> Response:
+    """Answers at once with an id; runs take turns, and requests for vectors go before them."""
+    plan = body.plan(engine.resolve(body.model))
+    job = await jobs.start(plan, _this_server(request))
+    location = {"location": f"/v1/benchmarks/{job.id}"}
+    if _NDJSON in accept:
+        return _stream(job, 202, location)
+    return json_response(job_document(job), 202, location)
 
 
 @router.get("/v1/benchmarks", response_model=BenchmarkList, summary="List the benchmarks")
 async def list_benchmarks(jobs: Jobs) -> Response:
-    return json_response({"object": "list", "data": [job_document(job) for job in jobs.list()]})
+    """The last hundred, newest first, those of earlier processes included."""
+    found = await jobs.list()
+    return json_response({"object": "list", "data": [job_document(job) for job in found]})
+
+
+@router.get("/v1/benchmarks/suites", response_model=SuiteList, summary="List the suites")
+async def list_suites() -> Response:
+    """What can be measured, and the columns of the rows."""
+    suites = [suite_document(suite) for suite in SUITES.values()]
+    return json_response({"object": "list", "data": suites})
+
+
+@router.get(
+    "/v1/benchmarks/compare", response_model=ComparisonAnswer, summary="Compare two benchmarks"
+)
+async def compare_benchmarks(
+    jobs: Jobs,
+    a: Annotated[str, Query(description="A run's id.")],
+    b: Annotated[str, Query(description="Another's, of the same suite.")],
+) -> Response:
+    """Each figure of both runs, their ratio, and which is better."""
+    found = compare(await jobs.get(a), await jobs.get(b))
+    return json_response({"object": "benchmark_comparison", **asdict(found)})
 
 
 @router.get(
     "/v1/benchmarks/{benchmark_id}",
     response_model=BenchmarkAnswer,
     summary="One benchmark and its rows so far",
+    responses={200: {"content": {name: {} for name in _TYPES}}},
 )
-async def get_benchmark(benchmark_id: str, jobs: Jobs) -> Response:
-    return json_response(job_document(jobs.get(benchmark_id)))
+async def get_benchmark(
+    benchmark_id: str,
+    jobs: Jobs,
+    format: Annotated[Format | None, Query(description="Instead of an Accept header.")] = None,
+    accept: Accept = "",
+) -> Response:
+    """As JSON, as CSV, as a picture (PNG), or as a stream of JSON lines that ends with the run."""
+    job = await jobs.get(benchmark_id)
+    match format or _wanted(accept):
+        case "csv":
+            return Response(rows_as_csv(job), media_type="text/csv")
+        case "png":
+            return Response(await asyncio.to_thread(plot_png, job), media_type="image/png")
+        case "ndjson":
+            return _stream(job)
+    return json_response(job_document(job))
 
 
-def job_document(job: BenchmarkJob) -> dict[str, Any]:
-    return {
-        "object": "benchmark",
-        "id": job.id,
-        "state": job.state,
-        **asdict(job.plan),
-        "created_at": job.created_at,
-        "started_at": job.started_at,
-        "finished_at": job.finished_at,
-        "rows": [asdict(row) for row in job.rows],
-        "machine": dict(job.result.machine) if job.result else None,
-        "error": error_fields(job.error) if job.error else None,
-    }
+@router.delete(
+    "/v1/benchmarks/{benchmark_id}", response_model=BenchmarkAnswer, summary="Cancel a benchmark"
+)
+async def cancel_benchmark(benchmark_id: str, jobs: Jobs) -> Response:
+    """Its rows so far are kept. A run that has ended stays as it is."""
+    return json_response(job_document(await jobs.cancel(benchmark_id)))
+
+
+def _this_server(request: Request) -> Target | None:
+    """Where this server listens, for a load with the rights of who asked for it."""
+    server: Target | None = request.app.state.server
+    if server is None:
+        return None
+    headers = {name: request.headers[name] for name in _CREDENTIALS if name in request.headers}
+    return replace(server, headers=headers)
+
+
+def _wanted(accept: str) -> Format:
+    return next((name for media_type, name in _TYPES.items() if media_type in accept), "json")
+
+
+def _stream(
+    job: BenchmarkJob, status: int = 200, headers: dict[str, str] | None = None
+) -> StreamingResponse:
+    return StreamingResponse(_lines(job), status, headers, media_type=_NDJSON)
+
+
+async def _lines(job: BenchmarkJob) -> AsyncIterator[bytes]:
+    """The run, each row as it comes, and how the run is after it."""
+    yield _line({"event": "benchmark", "benchmark": job_document(job) | {"rows": []}})
+    done = 0
+    async for rows in job.watch():
+        for row in rows:
+            done += 1
+            yield _line({"event": "row", "row": dict(row), "done": done, "num_rows": job.num_rows})
+        if not rows:
+            yield _line({"event": "state", "state": job.state})
+    yield _line({"event": "end", "benchmark": job_document(job)})
+
+
+def _line(event: dict[str, Any]) -> bytes:
+    return orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE)

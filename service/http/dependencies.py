@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Annotated, TypeAlias
 
 from fastapi import Depends, Header, Request
+from pydantic import WithJsonSchema
 
 from engine.engine import AsyncEngine
 from engine.errors import InvalidInput
+from service.benchmarks.jobs import BenchmarkJobs
 from service.claims import ClaimsBook
 from service.http.observe import RequestRecord
-from service.jobs import BenchmarkJobs
 from service.metrics import Metrics
 from service.settings import Settings
 
@@ -50,7 +51,9 @@ async def _record(request: Request) -> RequestRecord:
 async def _timeout_s(
     settings: Annotated[Settings, Depends(_settings)],
     x_request_timeout_ms: Annotated[
-        str | None, Header(description="Give up after so many milliseconds.")
+        str | None,
+        Header(description="Give up after so many milliseconds."),
+        WithJsonSchema({"type": "string", "pattern": "^[1-9][0-9]{0,11}$"}),
     ] = None,
 ) -> float:
     """The caller's deadline, never beyond the server's own."""

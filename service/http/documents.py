@@ -49,7 +49,13 @@ class DocumentCall:
     """One call of either route: how it is answered, however the document came."""
 
     def __init__(
-        self, engine: Engine, timeout_s: TimeoutS, record: Record, accept: Annotated[str, Header()]
+        self,
+        engine: Engine,
+        timeout_s: TimeoutS,
+        record: Record,
+        accept: Annotated[
+            str, Header(description=f"{NDJSON} for events while the work goes on.")
+        ] = "",
     ) -> None:
         self._engine = engine
         self._timeout_s = timeout_s

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 from fastapi import APIRouter, Response
 
-from engine.errors import InvalidInput
-from engine.types import Embedding, TextInput
+from engine.types import Embedding
 from service.http.answers import EmbeddingsAnswer
 from service.http.dependencies import Engine, Record, TimeoutS
+from service.http.inputs import as_inputs
 from service.http.json import JsonRoute, dump_list, json_response
 from service.http.schemas import EmbeddingsBody, EncodingFormat
 from service.http.vectors import encode_vector, server_timing, span, usage
@@ -25,7 +25,7 @@ async def embeddings(
     """One vector for each text, in order. Texts are strings or lists of token ids."""
     model = record.model = engine.resolve(body.model).name
     found = await engine.embed(
-        _as_inputs(body.input), model=model, options=body.options(), timeout_s=timeout_s
+        as_inputs(body.input, "input"), model=model, options=body.options(), timeout_s=timeout_s
     )
     tokens = record.tokens = sum(embedding.accounting.tokens_embedded for embedding in found)
     document = {
@@ -36,27 +36,6 @@ async def embeddings(
     }
     timing = server_timing([embedding.accounting for embedding in found])
     return json_response(document, headers=timing)
-
-
-def _as_inputs(value: Any) -> Sequence[TextInput]:
-    """A lone text, or a lone list of token ids, is a list of one; the engine checks the rest."""
-    if isinstance(value, str):
-        return [value]
-    if not isinstance(value, list):
-        raise InvalidInput(
-            f"input must be a string, token ids, or a list of either, got {_json_type(value)}",
-            code="invalid_type",
-            param="input",
-            actual=_json_type(value),
-        )
-    if value and all(type(item) is int for item in value):
-        return [value]
-    return cast(Sequence[TextInput], value)
-
-
-def _json_type(value: Any) -> str:
-    names = {type(None): "null", bool: "boolean", dict: "object", int: "number", float: "number"}
-    return names.get(type(value), type(value).__name__)
 
 
 def _items(found: Sequence[Embedding], encoding: EncodingFormat) -> Iterator[dict[str, Any]]:

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NoReturn
 
+import orjson
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 
 from engine.errors import LLNError, Quantity, ResourceNotFound
-from service.errors import InvalidField, MethodNotAllowed, error_fields, row_for
+from service.errors import (
+    InvalidField,
+    MethodNotAllowed,
+    Unauthenticated,
+    error_fields,
+    row_for,
+)
 from service.http.json import json_response
 
 _SHOWN = 80  # of a refused value; the caller knows the rest
@@ -25,13 +35,15 @@ def error_response(error: LLNError) -> Response:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
     if isinstance(error, MethodNotAllowed):
         headers["allow"] = str(error.limit)
+    if isinstance(error, Unauthenticated):
+        headers["www-authenticate"] = 'Bearer realm="lln"'
     return json_response({"error": error_fields(error)}, row_for(error).http_status, headers)
 
 
-def install_error_handlers(app: FastAPI) -> None:
+def install_error_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
     """Turns the framework's own errors into ours, which `Observe` answers like all others."""
     app.add_exception_handler(RequestValidationError, _raise_invalid_field)
-    app.add_exception_handler(HTTPException, _raise_typed)
+    app.add_exception_handler(HTTPException, partial(_raise_typed, routes))
 
 
 async def _raise_invalid_field(_: Request, error: Exception) -> NoReturn:
@@ -39,20 +51,26 @@ async def _raise_invalid_field(_: Request, error: Exception) -> NoReturn:
     raise _invalid_field(error.errors()[0]) from error
 
 
-async def _raise_typed(request: Request, error: Exception) -> NoReturn:
+async def _raise_typed(routes: Sequence[APIRoute], request: Request, error: Exception) -> NoReturn:
     assert isinstance(error, HTTPException)  # registered for nothing else
     if error.status_code == 404:
         raise ResourceNotFound(
             f"there is nothing at {request.url.path}", code="route_not_found"
         ) from error
     if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
+        allowed = _allowed(routes, request)
         raise MethodNotAllowed(
             f"{request.url.path} takes {allowed}, got {request.method}",
             limit=allowed,
             actual=request.method,
         ) from error
     raise LLNError(str(error.detail)) from error
+
+
+def _allowed(routes: Sequence[APIRoute], request: Request) -> str:
+    """Every verb of the path: the framework names those of the first route that has it only."""
+    at_path = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
+    return ", ".join(sorted({verb for route in at_path for verb in route.methods or ()}))
 
 
 def _invalid_field(problem: dict[str, Any]) -> InvalidField:
@@ -89,8 +107,10 @@ def _limit(context: dict[str, Any]) -> Quantity | None:
 
 
 def _shown(value: Any) -> Quantity:
-    if isinstance(value, int | float):
+    if isinstance(value, int | float) and not isinstance(value, bool):
         return value
+    if value is None or isinstance(value, bool):
+        return orjson.dumps(value).decode()
     text = value if isinstance(value, str) else type(value).__name__
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 

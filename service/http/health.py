@@ -6,22 +6,28 @@ from fastapi import APIRouter, Request, Response
 from starlette.responses import PlainTextResponse
 
 from engine.errors import EngineUnavailable
+from service.http.answers import Health
 from service.http.dependencies import Engine, ServerMetrics
 from service.http.json import json_response
 
 router = APIRouter(tags=["health"])
 
 
-@router.get("/health/live", summary="Does the process answer?")
+@router.get("/health/live", response_model=Health, summary="Does the process answer?")
 async def live() -> Response:
     return json_response({"status": "alive"})
 
 
-@router.get("/health/ready", summary="Do the models answer?")
+@router.get("/health", response_model=Health, summary="Do the models answer?")
+@router.get("/health/ready", response_model=Health, summary="Do the models answer?")
 async def ready(request: Request, engine: Engine) -> Response:
     """200 once each model has answered a first text; 503 with the reason otherwise."""
     if request.app.state.draining.is_set():
         raise EngineUnavailable("the server is stopping", code="draining")
+    if engine.stuck:
+        limit = engine.config.stuck_after_s
+        message = f"the device has been at one piece of work for more than {limit:g} s"
+        raise EngineUnavailable(message, code="stuck", limit=limit)
     if not engine.ready:
         raise EngineUnavailable("the engine does not take work", code="not_ready")
     return json_response({"status": "ready", "models": list(engine.models)})

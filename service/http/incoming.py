@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.errors import RequestCancelled
-from service.errors import BodyTooLarge
+from service.errors import BodyTimeout, BodyTooLarge
 
 STREAMED = "text/plain"
 """The media type of a body that is read as it comes."""
@@ -28,9 +28,10 @@ class Incoming:
     its tokens, and for its handler.
     """
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_body_bytes: int, body_timeout_s: float) -> None:
         self._app = app
         self._max_body_bytes = max_body_bytes
+        self._body_timeout_s = body_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -41,7 +42,7 @@ class Incoming:
             body: Receive = caller.receive
         else:
             self._refuse_announced(Headers(scope=scope))
-            body = _replay(await self._read(caller.receive), caller)
+            body = _replay(await self._read_in_time(caller.receive), caller)
         async with caller.cancels_when_gone():
             await self._app(scope, body, caller.send)
 
@@ -50,6 +51,17 @@ class Incoming:
         announced = headers.get("content-length", "")
         if announced.isdecimal() and int(announced) > self._max_body_bytes:
             raise self._too_large(int(announced))
+
+    async def _read_in_time(self, receive: Receive) -> bytes:
+        """A caller who sends a byte a minute would hold a place for ever."""
+        try:
+            async with asyncio.timeout(self._body_timeout_s):
+                return await self._read(receive)
+        except TimeoutError:
+            raise BodyTimeout(
+                f"the request did not arrive in {self._body_timeout_s:g} s",
+                limit=self._body_timeout_s,
+            ) from None
 
     async def _read(self, receive: Receive) -> bytes:
         body = bytearray()

@@ -12,7 +12,8 @@ from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from service.errors import UnreadableBody, UnsupportedMediaType
+from service.errors import UnsupportedMediaType
+from service.http.big_json import BigJson
 from service.http.incoming import media_type
 
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY
@@ -31,7 +32,9 @@ class JsonRoute(APIRoute):
 
         async def handle_json(request: Request) -> Response:
             _require_json(request)
-            return await handle(_ParsedRequest(request, _parse(await request.body())))
+            parser: BigJson = request.app.state.big_json
+            document = await parser.parse(await request.body())
+            return await handle(_ParsedRequest(request, document))
 
         return handle_json
 
@@ -57,25 +60,6 @@ def _require_json(request: Request) -> None:
             limit="application/json",
             actual=declared,
         )
-
-
-def _parse(body: bytes) -> Any:
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise _unreadable(body, error) from error
-
-
-def _unreadable(body: bytes, error: orjson.JSONDecodeError) -> UnreadableBody:
-    try:
-        body.decode()
-    except UnicodeDecodeError as broken:
-        message = f"the body is not UTF-8: byte {body[broken.start]:#04x} at {broken.start}"
-        return UnreadableBody(message, code="invalid_utf8", actual=broken.start)
-    if "surrogate" in error.msg:
-        message = f"the body has half of a surrogate pair at character {error.pos}"
-        return UnreadableBody(message, code="invalid_unicode", actual=error.pos)
-    return UnreadableBody(f"the body is not JSON: {error}", actual=error.pos)
 
 
 def json_response(

@@ -9,9 +9,10 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from engine.types import ModelInfo
-from service.http.answers import ModelAnswer, ModelList
+from service.http.answers import InfoAnswer, ModelAnswer, ModelList
 from service.http.dependencies import Engine, ServerSettings
 from service.http.json import json_response
+from service.settings import Settings
 from service.version import version_of
 
 router = APIRouter(tags=["models"])
@@ -42,7 +43,7 @@ async def get_model(model: str, request: Request, engine: Engine) -> Response:
     return json_response(model_document(engine.resolve(model), request.app.state.started_at))
 
 
-@router.get("/info", summary="What runs here, and within which limits")
+@router.get("/info", response_model=InfoAnswer, summary="What runs here, and within which limits")
 async def info(engine: Engine, settings: ServerSettings) -> Response:
     document = {
         "name": "lln",
@@ -52,8 +53,31 @@ async def info(engine: Engine, settings: ServerSettings) -> Response:
         "models": [asdict(info) for info in engine.models.values()],
         "limits": {
             "max_body_bytes": settings.max_body_bytes,
+            "max_open_requests": settings.max_open_requests,
             "request_timeout_s": settings.request_timeout_s,
             **asdict(settings.engine),
         },
+        **_tei_info(engine.resolve(None), settings),
     }
     return json_response(document)
+
+
+def _tei_info(model: ModelInfo, settings: Settings) -> dict[str, Any]:
+    """The fields that clients of text-embeddings-inference look for."""
+    limits = settings.engine
+    return {
+        "model_id": model.name,
+        "model_sha": model.revision,
+        "model_dtype": model.dtype,
+        "served_model_name": model.name,
+        "model_type": {"embedding": {"pooling": model.pooling}},
+        "max_concurrent_requests": settings.max_open_requests,
+        "max_input_length": model.max_tokens,
+        "max_batch_tokens": limits.batch_tokens_on(model.device.partition(":")[0]),
+        "max_batch_requests": limits.max_batch_sequences,
+        "max_client_batch_size": limits.max_inputs,
+        "auto_truncate": False,
+        "tokenization_workers": limits.compute_threads,
+        "sha": None,
+        "docker_label": None,
+    }

@@ -22,7 +22,7 @@ log = logging.getLogger("service.access")
 
 UNMATCHED = "unmatched"
 
-_QUIET = ("GET /health/live", "GET /health/ready", "GET /metrics")
+_QUIET = ("GET /health", "GET /health/live", "GET /health/ready", "GET /metrics")
 
 
 @dataclass(eq=False)
@@ -54,16 +54,18 @@ class Observe:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        record = RequestRecord(
-            take_or_make(Headers(scope=scope).get(HEADER)), started_at=time.perf_counter()
-        )
+        headers = Headers(scope=scope)
+        record = RequestRecord(take_or_make(headers.get(HEADER)), started_at=time.perf_counter())
         scope.setdefault("state", {})["record"] = record
         current_request_id.set(record.request_id)
-        with self._metrics.in_progress("http"):
+        tracing = self._metrics.tracing
+        with self._metrics.in_progress("http"), tracing.request("http", headers.get) as span:
             try:
                 await self._answer(scope, receive, _marking(send, record), record)
             finally:
-                self._finish(self._method_label(scope), record)
+                method = self._method_label(scope)
+                self._finish(method, record)
+                span.describe(method, _log_fields(method, record))
 
     async def _answer(
         self, scope: Scope, receive: Receive, send: Send, record: RequestRecord

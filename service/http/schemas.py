@@ -5,33 +5,81 @@ Bounds that the engine knows (lengths, counts, dimensions) are checked there, on
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
+from engine.device import DTYPES
+from engine.errors import InvalidInput
 from engine.types import Chunking as EngineChunking
 from engine.types import (
     ChunkPlan,
     EmbedOptions,
     HeadingFormat,
     HeadingPlan,
+    ModelInfo,
     SentencePlan,
     Span,
     SpanPlan,
+    Truncate,
 )
-from service.errors import InvalidField
+from service.benchmarks.plan import (
+    DEFAULT_SUITE,
+    MAX_ATTENTIONS,
+    MAX_LENGTH,
+    MAX_LENGTHS,
+    MAX_REPEATS,
+    MAX_SECONDS,
+    MIN_SECONDS,
+    checked_plan,
+)
+from service.benchmarks.suite import BenchmarkPlan
+from service.benchmarks.suites import SUITES
 
-_TEXT_OR_IDS = [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]
+_TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
+_IDS: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
+_TEXTS: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": [_TEXT, _IDS]}}
 
 # Left to the engine: a union of lists would be tried branch by branch, with a baffling error.
 Input: TypeAlias = Annotated[
     Any,
-    WithJsonSchema({"anyOf": [*_TEXT_OR_IDS, {"type": "array", "items": {"anyOf": _TEXT_OR_IDS}}]}),
+    WithJsonSchema({"anyOf": [_TEXT, _IDS, _TEXTS]}),
 ]
+Text: TypeAlias = Annotated[str, WithJsonSchema(_TEXT)]
 EncodingFormat: TypeAlias = Literal["float", "base64"]
-AttentionName: TypeAlias = Literal["softmax", "lln", "lln_diag", "block_diagonal"]
+
+
+_EXACT = 2**53  # beyond it, a float does not say which whole number was meant
+
+
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number, and some languages write 512 as 512.0."""
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < _EXACT
+    return int(value) if is_whole else value
+
+
+def _whole_number(least: int) -> WithJsonSchema:
+    """For the schema alone: the engine checks, once for all faces."""
+    return WithJsonSchema({"type": "integer", "minimum": least, "maximum": _EXACT - 1})
+
+
+AtLeastOne: TypeAlias = Annotated[int, BeforeValidator(_whole), _whole_number(1)]
+AtLeastZero: TypeAlias = Annotated[int, BeforeValidator(_whole), _whole_number(0)]
+BenchmarkLength: TypeAlias = Annotated[int, Field(ge=1, le=131_072), BeforeValidator(_whole)]
+BenchmarkRepeats: TypeAlias = Annotated[int, Field(ge=1, le=20), BeforeValidator(_whole)]
 
 _DEFAULTS = EmbedOptions()
+_NULL = {"type": "null"}
+
+
+def _some(item: dict[str, Any], most: int) -> dict[str, Any]:
+    """A list, or null. For fields whose bounds are checked where both protocols pass."""
+    return {"anyOf": [{"type": "array", "items": item, "minItems": 1, "maxItems": most}, _NULL]}
+
+
+def _number(kind: str, least: float, most: float) -> dict[str, Any]:
+    return {"anyOf": [{"type": kind, "minimum": least, "maximum": most}, _NULL]}
 
 
 class Body(BaseModel):
@@ -45,7 +93,7 @@ class VectorFields(BaseModel):
     encoding_format: EncodingFormat = Field(
         "float", description="Numbers, or base64 of little-endian float32."
     )
-    dimensions: int | None = Field(
+    dimensions: AtLeastOne | None = Field(
         None, description="Keep the first so many numbers, then normalise."
     )
     prompt_name: str | None = Field(None, description="A prompt of the model's own.")
@@ -54,6 +102,9 @@ class VectorFields(BaseModel):
         _DEFAULTS.truncate,
         description="What to do with a text that is too long: refuse it, or drop one end of it.",
     )
+    priority: Literal["normal", "background"] = Field(
+        _DEFAULTS.priority, description="Background texts let those go first that come soon after."
+    )
 
     def options(self) -> EmbedOptions:
         return EmbedOptions(
@@ -61,6 +112,7 @@ class VectorFields(BaseModel):
             dimensions=self.dimensions,
             normalize=self.normalize,
             truncate=self.truncate,
+            priority=self.priority,
         )
 
 
@@ -78,8 +130,8 @@ class EmbeddingsBody(VectorBody):
 class SpanBody(Body):
     """A half-open range of characters, which are Unicode code points."""
 
-    start: int
-    end: int
+    start: AtLeastZero
+    end: AtLeastZero
 
 
 ChunkingType: TypeAlias = Literal["none", "fixed", "sentences", "headings", "spans"]
@@ -88,14 +140,14 @@ ChunkingType: TypeAlias = Literal["none", "fixed", "sentences", "headings", "spa
 class ChunkingFields(BaseModel):
     """The sizes and forms of chunks; each type has some of them."""
 
-    tokens: int | None = Field(default=None, description="fixed: tokens of a chunk (256).")
-    overlap: int | None = Field(
+    tokens: AtLeastOne | None = Field(default=None, description="fixed: tokens of a chunk (256).")
+    overlap: AtLeastZero | None = Field(
         default=None, description="fixed: tokens shared with the one before (0)."
     )
-    min_tokens: int | None = Field(
+    min_tokens: AtLeastOne | None = Field(
         default=None, description="sentences: they are joined until there are so many tokens (1)."
     )
-    max_tokens: int | None = Field(
+    max_tokens: AtLeastOne | None = Field(
         default=None, description="sentences, headings: longer passages are cut (256, 512)."
     )
     format: HeadingFormat | None = Field(
@@ -120,7 +172,8 @@ class Chunking(Body, ChunkingFields):
         }
         for name in given:
             if name not in _CHUNKING_FIELDS[self.type]:
-                raise InvalidField(
+                # Not InvalidField: the body has the shape that openapi.json asks for.
+                raise InvalidInput(
                     f"chunking.{name} does not go with type {self.type}",
                     code="unknown_field",
                     param=f"chunking.{name}",
@@ -154,7 +207,7 @@ _CHUNKING_FIELDS: dict[ChunkingType, tuple[str, ...]] = {
 class DocumentBody(VectorBody):
     """One document, however long."""
 
-    text: str
+    text: Text
     chunking: Chunking = Chunking()
 
     def chunk_plan(self) -> EngineChunking | None:
@@ -176,29 +229,98 @@ class DocumentQuery(VectorFields, ChunkingFields):
 
 
 class TokenizeBody(Body):
-    text: str
+    text: Text
+    model: str | None = None
+
+
+class PlanBody(Body):
+    """A text, or how many tokens it would have."""
+
+    tokens: int | None = Field(None, description="Special tokens included.")
+    text: str | None = None
     model: str | None = None
 
 
 class DiagnosticsBody(Body):
     """What to measure of a text's attention; everything when nothing is named."""
 
-    text: str
+    text: Text
     model: str | None = None
-    layers: list[int] | None = None
-    heads: list[int] | None = None
+    layers: list[AtLeastZero] | None = None
+    heads: list[AtLeastZero] | None = None
     instruments: list[str] | None = None
+    mode: str = Field(
+        "auto",
+        description="Where exactness costs all pairs of tokens: auto (exact for short texts, "
+        "sampled with a stated error beyond), exact (refused beyond a budget), sampled.",
+        json_schema_extra={"enum": ["auto", "exact", "sampled"]},
+    )
 
 
 class BenchmarkBody(Body):
-    """A benchmark of this machine."""
+    """A benchmark of this machine. Left out fields take the suite's own values."""
 
-    suite: Literal["encoder"] = "encoder"
-    lengths: list[Annotated[int, Field(ge=1, le=131_072)]] = Field(
-        default=[512, 2048, 8192], min_length=1, max_length=12
-    )
-    attentions: list[AttentionName] = Field(
-        default=["softmax", "lln_diag"], min_length=1, max_length=4
-    )
-    repeats: int = Field(3, ge=1, le=20)
+    suite: Annotated[str, WithJsonSchema({"type": "string", "enum": list(SUITES)})] = DEFAULT_SUITE
+    lengths: Annotated[
+        list[int] | None,
+        WithJsonSchema(
+            _some({"type": "integer", "minimum": 1, "maximum": MAX_LENGTH}, MAX_LENGTHS)
+        ),
+    ] = None
+    attentions: Annotated[
+        list[str] | None, WithJsonSchema(_some({"type": "string"}, MAX_ATTENTIONS))
+    ] = None
+    dtypes: Annotated[
+        list[str] | None,
+        WithJsonSchema(_some({"type": "string", "enum": list(DTYPES)}, len(DTYPES))),
+    ] = None
+    repeats: Annotated[int | None, WithJsonSchema(_number("integer", 1, MAX_REPEATS))] = None
+    seconds: Annotated[
+        float | None, WithJsonSchema(_number("number", MIN_SECONDS, MAX_SECONDS))
+    ] = None
+    training: bool | None = None
     model: str | None = None
+
+    def plan(self, model: ModelInfo) -> BenchmarkPlan:
+        return checked_plan(
+            model,
+            suite=self.suite,
+            lengths=self.lengths,
+            attentions=self.attentions,
+            dtypes=self.dtypes,
+            repeats=self.repeats,
+            seconds=self.seconds,
+            training=self.training,
+        )
+
+
+class TokenStatesBody(Body):
+    """text-embeddings-inference's request for the state of every token, and `model`."""
+
+    inputs: Input
+    model: str | None = Field(None, description="One of GET /v1/models; the first when absent.")
+    truncate: bool | None = Field(None, description="Cut a text that is too long, not refuse it.")
+    truncation_direction: Literal["right", "left", "Right", "Left"] = "right"
+    prompt_name: str | None = Field(None, description="A prompt of the model's own.")
+
+    def options(self) -> EmbedOptions:
+        return EmbedOptions(
+            prompt_name=self.prompt_name, truncate=self._truncate(), normalize=False
+        )
+
+    def _truncate(self) -> Truncate:
+        if not self.truncate:
+            return "error"
+        return "start" if self.truncation_direction.lower() == "left" else "end"
+
+
+class EmbedBody(TokenStatesBody):
+    """text-embeddings-inference's request for one vector a text, and `model`."""
+
+    normalize: bool = _DEFAULTS.normalize
+    dimensions: AtLeastOne | None = Field(
+        None, description="Keep the first so many numbers, then normalise."
+    )
+
+    def options(self) -> EmbedOptions:
+        return replace(super().options(), normalize=self.normalize, dimensions=self.dimensions)

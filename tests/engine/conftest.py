@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pydoc_data.topics import topics
 
 import pytest
+import torch
 
 from engine.config import EngineConfig
 from engine.model.embedding_model import EmbeddingModel, load_models
@@ -49,3 +51,12 @@ def real_texts(long_text: str) -> list[str]:
         " ".join(words[start : start + length])
         for start, length in zip(starts, lengths, strict=True)
     ]
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """LAPACK on several threads crawls where other work takes the cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

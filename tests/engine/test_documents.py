@@ -124,6 +124,37 @@ def test_pieces_give_the_whole_documents_embedding(
     assert told == list(range(len(whole.chunks)))
 
 
+@pytest.mark.parametrize(
+    "plan",
+    [
+        ChunkPlan(tokens=100, overlap=30),
+        HeadingPlan(max_tokens=200),
+        SpanPlan(spans=(Span(900, 3_000), Span(0, 4_000), Span(40, 60))),
+    ],
+    ids=lambda plan: type(plan).__name__,
+)
+def test_packed_swept_and_streamed_are_one(
+    default_model: EmbeddingModel, long_text: str, plan: Chunking
+) -> None:
+    text = long_text[:4_000]
+
+    def with_sweeps_from(num_tokens: int) -> EmbeddingModel:
+        config = EngineConfig(device="cpu", min_sweep_tokens=num_tokens)
+        return replace(default_model, config=config)
+
+    packed = serve(
+        with_sweeps_from(100_000), lambda engine: engine.embed_document(text, chunks=plan)
+    )
+    swept = serve(with_sweeps_from(256), lambda engine: engine.embed_document(text, chunks=plan))
+    streamed = serve(with_sweeps_from(256), lambda engine: stream(engine, text, 999, chunks=plan))
+    for other in (swept, streamed):
+        assert float(packed.vector @ other.vector) > 0.999999
+        for one, same in zip(packed.chunks, other.chunks, strict=True):
+            assert (one.tokens, one.characters) == (same.tokens, same.characters)
+            assert one.headings == same.headings
+            assert float(one.vector @ same.vector) > 0.999999
+
+
 @given(
     pieces=st.lists(st.text(max_size=30), max_size=8),
     prompt=st.sampled_from(["", "query: ", "query"]),
@@ -224,6 +255,22 @@ def test_a_document_that_is_too_long_is_refused_before_its_end(
     assert (error.code, error.limit) == ("text_too_long", 1_000)
     assert isinstance(error.actual, int)
     assert 1_000 < error.actual < 300_000
+
+
+def test_nothing_is_taken_after_the_end(default_model: EmbeddingModel) -> None:
+    async def work(engine: AsyncEngine) -> None:
+        document = engine.open_document()
+        await document.feed("a text")
+        await document.end()
+        assert document.tokens == 4
+        found = await document.finish()
+        assert found.tokens == 4
+        for late in (document.feed(b"x"), document.end(), document.finish()):
+            with pytest.raises(InvalidInput) as caught:
+                await late
+            assert caught.value.code == "document_closed"
+
+    serve(default_model, work)
 
 
 def test_time_runs_out_while_pieces_come(default_model: EmbeddingModel) -> None:

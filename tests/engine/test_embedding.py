@@ -178,6 +178,7 @@ def test_inputs_that_are_refused(
         (EmbedOptions(dimensions=385), "invalid_dimensions"),
         (EmbedOptions(prompt_name="query"), "unknown_prompt"),
         (EmbedOptions(truncate="middle"), "invalid_truncate"),  # type: ignore[arg-type]
+        (EmbedOptions(priority="first"), "invalid_priority"),  # type: ignore[arg-type]
     ],
     ids=str,
 )

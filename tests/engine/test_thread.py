@@ -81,7 +81,7 @@ async def test_results_come_on_the_loop_one_wake_up_a_unit() -> None:
             assert len(wakeups) == 4
             assert threading.get_ident() not in wakeups
             assert threads == {threading.get_ident()}
-    assert [value for value, _, _ in delivered] == [number**2 for number in range(30)]
+    assert [one.value for one in delivered] == [number**2 for number in range(30)]
 
 
 @on_loop
@@ -130,7 +130,7 @@ async def test_a_call_runs_on_the_thread_with_its_arguments() -> None:
         return number, word, threading.get_ident()
 
     async with running(squares) as device:
-        value, queue_s, compute_s = await device.call(describe, 3, "three")
+        value, queue_s, compute_s, _ = await device.call(describe, 3, "three")
         assert value[:2] == (3, "three")
         assert value[2] != threading.get_ident()
         assert queue_s >= 0

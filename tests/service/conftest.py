@@ -47,6 +47,11 @@ def free_port() -> int:
         return port
 
 
+@pytest.fixture
+def free_ports() -> Callable[[], int]:
+    return free_port
+
+
 def clean_environment(**settings: str) -> dict[str, str]:
     """The environment without settings of the developer's own."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LLN_")}
@@ -54,19 +59,24 @@ def clean_environment(**settings: str) -> dict[str, str]:
 
 
 def _launch(folder: Path, settings: dict[str, str]) -> RunningServer:
-    http_port, grpc_port = free_port(), free_port()
+    """Starts `lln serve` on free ports, unless the settings name ports."""
+    settings = {
+        "LLN_HTTP_PORT": str(free_port()),
+        "LLN_GRPC_PORT": str(free_port()),
+        **settings,
+    }
     log_path = folder / "server.log"
+    settings.setdefault("LLN_BENCHMARK_HISTORY", str(folder / "benchmarks.sqlite"))
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "service.cli", "serve"],
-            env=clean_environment(
-                LLN_HTTP_PORT=str(http_port), LLN_GRPC_PORT=str(grpc_port), **settings
-            ),
+            env=clean_environment(**settings),
             stdout=log,
             stderr=log,
         )
-    url = f"http://127.0.0.1:{http_port}"
-    server = RunningServer(process, url, f"127.0.0.1:{grpc_port}", log_path)
+    scheme = "https" if "LLN_TLS_CERT_FILE" in settings else "http"
+    url = f"{scheme}://127.0.0.1:{settings['LLN_HTTP_PORT']}"
+    server = RunningServer(process, url, f"127.0.0.1:{settings['LLN_GRPC_PORT']}", log_path)
     _wait_until_ready(server)
     return server
 
@@ -76,14 +86,40 @@ def _wait_until_ready(server: RunningServer) -> None:
     while time.monotonic() < deadline:
         if server.process.poll() is not None:
             pytest.fail(f"the server ended with {server.process.returncode}:\n{server.log()}")
-        try:
-            if httpx.get(f"{server.http_url}/health/ready", timeout=5).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
+        if _is_ready(server):
+            return
         time.sleep(0.1)
     server.process.kill()
     pytest.fail(f"the server was not ready in {START_TIMEOUT_S} s:\n{server.log()}")
+
+
+def _is_ready(server: RunningServer) -> bool:
+    if server.http_url.startswith("https"):  # it may ask for a certificate that we do not have
+        return '"event":"serving"' in server.log() and _accepts_connections(server)
+    try:
+        return httpx.get(f"{server.http_url}/health/ready", timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def _accepts_connections(server: RunningServer) -> bool:
+    host, port = server.http_url.partition("://")[2].split(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0
+
+
+@pytest.fixture(scope="module")
+def launch_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
+    """Like `start_server`, for a server that the tests of a module share."""
+    started: list[RunningServer] = []
+
+    def start(**settings: str) -> RunningServer:
+        started.append(_launch(tmp_path_factory.mktemp("server"), settings))
+        return started[-1]
+
+    yield start
+    for server in started:
+        assert server.stop() == 0, server.log()
 
 
 @pytest.fixture

@@ -29,7 +29,18 @@ def lln(*arguments: str, stdin: str = "", **settings: str) -> subprocess.Complet
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["serve"], ["embed"], ["models"], ["bench"], ["diagnose"], ["settings"]]
+    "command",
+    [
+        [],
+        ["serve"],
+        ["embed"],
+        ["models"],
+        ["bench"],
+        ["diagnose"],
+        ["claims"],
+        ["figures"],
+        ["settings"],
+    ],
 )
 def test_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
@@ -114,6 +125,27 @@ def test_bench_and_diagnose() -> None:
     assert found.returncode == 0, found.stderr
     [row] = json.loads(found.stdout)["rows"]
     assert (row["attention"], row["tokens"]) == ("lln_diag", 32)
-    found = lln("diagnose", "A short text.", "--layers", "0", "--instruments", "entropy")
+    found = lln("diagnose", "-", "--layers", "0", "--instruments", "entropy", stdin="A short text.")
     assert found.returncode == 0, found.stderr
     assert "entropy" in found.stdout
+
+
+def test_claims_of_a_document(tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text("A document of a few words, which six heads read.")
+    names = ("lln.equation-5", "lln.theorem-3.3")
+    only = [part for name in names for part in ("--only", name)]
+    found = lln("claims", *only, "--text", str(file), "--json")
+    assert found.returncode == 0, found.stderr
+    isotropic, spectral = json.loads(found.stdout)
+    assert (isotropic["verdict"], spectral["verdict"]) == ("holds_corrected", "fails")
+    assert len(isotropic["evidence"]["claimed_over_true_document_heads"]) == 6
+    assert {"id", "paper", "statement", "verdict", "corrected", "evidence"} <= set(spectral)
+
+
+def test_unknown_claim_and_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["claims", "--only", "theorem-1"]) == 1
+    assert capsys.readouterr().err.startswith("lln: there is no claim 'theorem-1'")
+    assert main(["figures", "--out", str(tmp_path), "--only", "10"]) == 1
+    assert capsys.readouterr().err.startswith("lln: there is no figure '10'")
+    assert list(tmp_path.iterdir()) == []

@@ -196,6 +196,12 @@ def test_tokens_are_those_of_http(models: Any, http: httpx.Client) -> None:
     )
 
 
+def _beside(found: diagnostics_pb2.DiagnoseResponse, instrument: str, name: str) -> Any:
+    [reading] = [one for one in found.instruments if one.name == instrument]
+    [part] = [part for part in reading.beside if part.name == name]
+    return part
+
+
 def test_diagnosis_is_that_of_http(channel: grpc.Channel, http: httpx.Client) -> None:
     stub: Any = diagnostics_pb2_grpc.DiagnosticsStub(channel)  # type: ignore[no-untyped-call]
     request = diagnostics_pb2.DiagnoseRequest(model=SOFTMAX, text=TEXTS[1], layers=[0, 5])
@@ -209,6 +215,15 @@ def test_diagnosis_is_that_of_http(channel: grpc.Channel, http: httpx.Client) ->
         expected["tokens"],
     )
     assert {reading.name for reading in found.instruments} == set(expected["instruments"])
+    listed = stub.ListInstruments(diagnostics_pb2.ListInstrumentsRequest())
+    assert [one.name for one in listed.instruments] == list(expected["instruments"])
+    cosines = _beside(found, "similarity", "cosines")
+    assert list(cosines.layers[1].shape) == [12, 12]
+    np.testing.assert_allclose(
+        np.reshape(cosines.layers[1].values, (12, 12)),
+        expected["instruments"]["similarity"]["beside"]["cosines"]["values"][1],
+        rtol=1e-6,
+    )
     for reading in found.instruments:
         values = np.array([list(layer.values) for layer in reading.layers])
         np.testing.assert_allclose(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -156,3 +157,32 @@ def test_answer_in_order_leaves_no_task_behind_when_cancelled() -> None:
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(scenario())
+
+
+def test_answer_in_order_leaves_nothing_unawaited_when_writing_fails() -> None:
+    """A request that comes in while the stream is being cleared away."""
+
+    async def scenario() -> None:
+        failing = asyncio.Event()
+
+        async def requests() -> AsyncIterator[int]:
+            yield 0
+            await failing.wait()
+            yield 1
+
+        async def write(_: int) -> None:
+            failing.set()
+            raise LLNError("the client left")
+
+        with pytest.raises(LLNError, match="the client left"):
+            await answer_in_order(
+                requests(),
+                answer=late_for_even_numbers,
+                write=write,
+                listeners=Listeners(),
+                max_in_flight=4,
+            )
+        await settle()
+
+    asyncio.run(scenario())
+    gc.collect()  # pytest hears of a coroutine that nobody awaited when it is taken away

@@ -15,9 +15,13 @@ from service.http.answers import (
     DocumentAnswer,
     EmbeddingsAnswer,
     ErrorAnswer,
+    Health,
+    InfoAnswer,
     ModelAnswer,
     ModelList,
     TokenizeAnswer,
+    TokenStates,
+    VectorList,
 )
 
 TEXT = "A text of some words, to be embedded and looked at."
@@ -34,6 +38,9 @@ TEXT = "A text of some words, to be embedded and looked at."
         ("/v1/diagnostics", {"text": TEXT}, DiagnosticsAnswer),
         ("/v1/benchmarks", {"lengths": [16], "repeats": 1}, BenchmarkAnswer),
         ("/v1/embeddings", {"input": []}, ErrorAnswer),
+        ("/embed", {"inputs": TEXT}, VectorList),
+        ("/embed_all", {"inputs": [TEXT, TEXT]}, TokenStates),
+        ("/embed", {"inputs": []}, ErrorAnswer),
     ],
 )
 def test_answers_of_posts(
@@ -48,6 +55,9 @@ def test_answers_of_posts(
         ("/v1/models", ModelList),
         ("/v1/models/default", ModelAnswer),
         ("/v1/benchmarks", BenchmarkList),
+        ("/info", InfoAnswer),
+        ("/health", Health),
+        ("/health/live", Health),
         ("/nowhere", ErrorAnswer),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import httpx
@@ -27,7 +26,8 @@ def test_every_layer_and_head(http: httpx.Client) -> None:
     for reading in document["instruments"].values():
         assert reading["unit"]
         assert reading["method"]
-        assert [len(row) for row in reading["values"]] == [12] * 6
+        width = 12 if reading["scope"] == "head" else 1
+        assert [len(row) for row in reading["values"]] == [width] * 6
     gaps = document["instruments"]["spectral_gap"]["values"]
     assert all(0 <= gap <= 1.000001 for row in gaps for gap in row)
 
@@ -42,17 +42,28 @@ def test_chosen_layers_heads_and_instruments(http: httpx.Client) -> None:
     assert chosen == [pytest.approx(row, rel=1e-4) for row in expected]
 
 
-def test_means_become_metrics(http: httpx.Client) -> None:
-    values = ask(http, layers=[0], instruments=["entropy"])["instruments"]["entropy"]["values"][0]
-    page = http.get("/metrics").text
-    [line] = [
-        line
-        for line in page.splitlines()
-        if line.startswith("lln_attention_entropy{")
-        and 'layer="0"' in line
-        and 'model="default"' in line
-    ]
-    assert float(line.split()[-1]) == pytest.approx(sum(values) / len(values), rel=1e-4)
+def test_exactness_beyond_the_budget(http: httpx.Client) -> None:
+    words = "word " * 20_000
+    response = http.post("/v1/diagnostics", json={"text": words, "mode": "exact"})
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["code"] == "exact_too_expensive"
+    assert error["actual"] > error["limit"]
+
+
+def test_a_text_of_one_word(http: httpx.Client) -> None:
+    document = ask(http, text="a", layers=[0])
+    assert "NaN" not in str(document)
+    assert document["left_out"] == {}
+    assert document["instruments"]["rank_collapse"]["scope"] == "layer"
+    cosines = document["instruments"]["similarity"]["beside"]["cosines"]["values"]
+    assert [len(row) for row in cosines[0]] == [12] * 12
+
+
+def test_instruments_are_listed(http: httpx.Client) -> None:
+    listed = http.get("/v1/diagnostics/instruments").json()["data"]
+    assert [one["name"] for one in listed] == list(ask(http, layers=[0])["instruments"])
+    assert all(one["unit"] and one["description"] for one in listed)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +72,7 @@ def test_means_become_metrics(http: httpx.Client) -> None:
         ({"layers": [99]}, 400),
         ({"heads": [-1]}, 400),
         ({"instruments": ["horoscope"]}, 400),
+        ({"mode": "rough"}, 400),
         ({"layers": ["first"]}, 422),
         ({"text": ""}, 400),
         ({"model": "nope"}, 404),
@@ -70,54 +82,3 @@ def test_bad_input(http: httpx.Client, fields: dict[str, Any], status: int) -> N
     response = http.post("/v1/diagnostics", json={"text": TEXT, **fields})
     assert response.status_code == status, response.text
     assert response.json()["error"]["code"]
-
-
-def test_benchmark_runs_and_is_kept(http: httpx.Client) -> None:
-    plan: dict[str, Any] = {
-        "suite": "encoder",
-        "lengths": [64, 128],
-        "attentions": ["softmax", "lln_diag"],
-        "repeats": 1,
-    }
-    response = http.post("/v1/benchmarks", json=plan)
-    assert response.status_code == 202
-    started = response.json()
-    assert started["state"] in ("queued", "running")
-    location = response.headers["location"]
-    assert location == f"/v1/benchmarks/{started['id']}"
-    document = started
-    deadline = time.monotonic() + 60
-    while document["state"] in ("queued", "running"):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-        document = http.get(location).json()
-    assert document["state"] == "done", document["error"]
-    assert {(row["attention"], row["tokens"]) for row in document["rows"]} == {
-        (attention, length) for attention in plan["attentions"] for length in plan["lengths"]
-    }
-    assert all(row["seconds"] > 0 and row["tokens_per_s"] > 0 for row in document["rows"])
-    assert document["machine"]
-    assert document["id"] in [one["id"] for one in http.get("/v1/benchmarks").json()["data"]]
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"suite": "decoder"}, "suite"),
-        ({"lengths": []}, "lengths"),
-        ({"lengths": [0]}, "lengths[0]"),
-        ({"attentions": ["magic"]}, "attentions[0]"),
-        ({"repeats": 0}, "repeats"),
-        ({"repeat": 1}, "repeat"),
-    ],
-)
-def test_bad_benchmark(http: httpx.Client, fields: dict[str, Any], param: str) -> None:
-    response = http.post("/v1/benchmarks", json=fields)
-    assert response.status_code == 422
-    assert response.json()["error"]["param"] == param
-
-
-def test_unknown_benchmark(http: httpx.Client) -> None:
-    response = http.get("/v1/benchmarks/bench-none")
-    assert response.status_code == 404
-    assert response.json()["error"]["code"] == "not_found"

@@ -79,6 +79,11 @@ def test_wrong_method(http: httpx.Client) -> None:
     assert error_of(response)["code"] == "method_not_allowed"
 
 
+def test_allow_names_every_verb_of_a_path(http: httpx.Client) -> None:
+    assert http.delete("/v1/benchmarks").headers["allow"] == "GET, POST"
+    assert http.put("/health").headers["allow"] == "GET"
+
+
 def pieces() -> Iterator[bytes]:
     yield b'{"input": "'
     for _ in range(50):

@@ -8,13 +8,22 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from engine.types import Accounting, Diagnosis, HeadValues, ModelInfo
-from service.metrics import Metrics
+from engine.observer import Served
+from engine.types import ModelInfo
+from service.metrics import Metrics, length_class
 
 PROMISED = {
     "requests": "counter",
     "request_seconds": "histogram",
     "requests_in_progress": "gauge",
+    "ready": "gauge",
+    "tokenise_seconds": "histogram",
+    "text_seconds": "histogram",
+    "queue_tokens_limit": "gauge",
+    "batch_tokens_limit": "gauge",
+    "benchmarks": "counter",
+    "benchmarks_running": "gauge",
+    "benchmark_tokens_per_second": "gauge",
     "queue_seconds": "histogram",
     "compute_seconds": "histogram",
     "tokens": "counter",
@@ -32,9 +41,9 @@ PROMISED = {
     "rejected": "counter",
     "device_memory_bytes": "gauge",
     "model_info": "gauge",
-    "attention_entropy": "gauge",
-    "attention_spectral_gap": "gauge",
-    "attention_temperature": "gauge",
+    "attention_entropy": "histogram",
+    "attention_spectral_gap": "histogram",
+    "attention_temperature": "histogram",
 }
 
 MODEL = ModelInfo(
@@ -122,6 +131,21 @@ def test_observer(metrics: Metrics) -> None:
     assert value(metrics, "batch_sequences_sum") == 3
 
 
+@pytest.mark.parametrize(
+    ("tokens", "label"),
+    [(1, "128"), (128, "128"), (129, "512"), (2**20, "1048576"), (2**20 + 1, "longer")],
+)
+def test_length_class(tokens: int, label: str) -> None:
+    assert length_class(tokens) == label
+
+
+def test_served_counts_each_text_in_the_class_of_its_length(metrics: Metrics) -> None:
+    metrics.served([Served(10, 0.25, 0.5, None), Served(4000, 1.0, 2.0, None)])
+    assert value(metrics, "text_seconds_sum", {"length": "128"}) == pytest.approx(0.75)
+    assert value(metrics, "text_seconds_sum", {"length": "8192"}) == pytest.approx(3.0)
+    assert value(metrics, "text_seconds_count", {"length": "512"}) == 0
+
+
 def test_request_finished(metrics: Metrics) -> None:
     with metrics.in_progress("grpc"):
         assert value(metrics, "requests_in_progress", {"protocol": "grpc"}) == 1
@@ -131,28 +155,14 @@ def test_request_finished(metrics: Metrics) -> None:
     assert value(metrics, "request_seconds_sum", labels) == pytest.approx(0.5)
 
 
-def test_diagnosed_sets_the_mean_of_each_layer(metrics: Metrics) -> None:
-    entropy = HeadValues(
-        instrument="entropy",
-        unit="bits",
-        method="exact",
-        values=((1.0, 3.0), (2.0, 4.0)),
-        error=None,
-        compute_s=0.1,
-    )
-    metrics.diagnosed(
-        Diagnosis(
-            model="default",
-            tokens=10,
-            layers=(0, 5),
-            heads=(0, 1),
-            attention=("lln_diag", "lln_diag"),
-            instruments=(entropy,),
-            accounting=Accounting(tokens=10, tokens_embedded=10),
-        )
-    )
-    assert value(metrics, "attention_entropy", {"model": "default", "layer": "0"}) == 2
-    assert value(metrics, "attention_entropy", {"model": "default", "layer": "5"}) == 3
+def test_drift_is_a_histogram_a_layer(metrics: Metrics) -> None:
+    metrics.start_models([MODEL])
+    labels = {"model": "default", "layer": "5"}
+    assert value(metrics, "attention_entropy_count", labels) == 0
+    metrics.attention_sampled(model="default", layer=5, instrument="entropy", value=2.2)
+    assert value(metrics, "attention_entropy_sum", labels) == pytest.approx(2.2)
+    assert value(metrics, "attention_entropy_bucket", {**labels, "le": "2.0"}) == 0
+    assert value(metrics, "attention_entropy_bucket", {**labels, "le": "2.5"}) == 1
 
 
 def test_openmetrics_when_asked_for(metrics: Metrics) -> None:

@@ -6,6 +6,13 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from pydantic import ValidationError
 
 from engine.config import EngineConfig
@@ -99,3 +106,80 @@ def test_table_has_a_described_row_for_every_setting() -> None:
     expected |= {f"LLN_ENGINE__{part.name.upper()}" for part in fields(EngineConfig)}
     assert set(rows) == expected
     assert all(row.description for row in rows.values())
+
+
+def test_all_that_is_wrong_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = {
+        "LLN_HTP_PORT": "1",
+        "LLN_HTTP_PORT": "eighty",
+        "LLN_LOG_FORMAT": "xml",
+        "LLN_ENGINE__MAX_INPUTS": "0",
+        "LLN_ENGINE__MAX_TEXT_TOKENS": "many",
+        "LLN_API_KEYS_FILE": "/nowhere/at/all",
+    }
+    for variable, value in wrong.items():
+        monkeypatch.setenv(variable, value)
+    with pytest.raises(SettingsError) as refusal:
+        load_settings()
+    problems = refusal.value.problems
+    assert len(problems) == len(wrong)
+    assert all(sum(variable in line for line in problems) >= 1 for variable in wrong)
+    assert all("\n" not in line for line in problems)
+
+
+def test_a_bad_key_is_refused_and_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLN_API_KEYS", "good-key-0123456789,hunter2")
+    with pytest.raises(SettingsError) as refusal:
+        load_settings()
+    assert "LLN_API_KEYS: an API key has 16 or more characters" in str(refusal.value)
+    assert "hunter2" not in str(refusal.value)
+
+
+def test_keys_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLN_API_KEYS", "good-key-0123456789")
+    assert "good-key" not in repr(load_settings())
+
+
+@pytest.mark.parametrize(
+    ("files", "complaint"),
+    [
+        (("server.pem", None, None), "both or not at all"),
+        ((None, "server.key", None), "both or not at all"),
+        ((None, None, "server.pem"), "needs LLN_TLS_CERT_FILE"),
+        (("server.pem", "other.key", None), "KEY_VALUES_MISMATCH"),
+        (("garbage", "server.key", None), "garbage"),
+        (("server.pem", "locked.key", None), "has a password"),
+        (("server.pem", "server.key", "garbage"), "garbage"),
+        (("server.pem", "nothing", None), "LLN_TLS_KEY_FILE"),
+    ],
+)
+def test_tls_files_that_do_not_serve(
+    monkeypatch: pytest.MonkeyPatch,
+    tls_files: Path,
+    files: tuple[str | None, ...],
+    complaint: str,
+) -> None:
+    for name, file in zip(("CERT", "KEY", "CLIENT_CA"), files, strict=True):
+        if file is not None:
+            monkeypatch.setenv(f"LLN_TLS_{name}_FILE", str(tls_files / file))
+    with pytest.raises(SettingsError, match=complaint) as refusal:
+        load_settings()
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.fixture(scope="module")
+def tls_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pair that fits, a key of another pair, one with a password, and something else."""
+    folder = tmp_path_factory.mktemp("tls")
+    authority = trustme.CA()
+    server, other = (authority.issue_cert("localhost") for _ in range(2))
+    server.cert_chain_pems[0].write_to_path(folder / "server.pem")
+    server.private_key_pem.write_to_path(folder / "server.key")
+    other.private_key_pem.write_to_path(folder / "other.key")
+    key = load_pem_private_key(server.private_key_pem.bytes(), password=None)
+    locked = key.private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"a password")
+    )
+    (folder / "locked.key").write_bytes(locked)
+    (folder / "garbage").write_text("not a certificate")
+    return folder

@@ -24,21 +24,33 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#service/pb/lln/v1/diagnostics.proto\x12\x06lln.v1\"q\n\x0f\x44iagnoseRequest\x12\x12\n\x05model\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0e\n\x06layers\x18\x03 \x03(\x05\x12\r\n\x05heads\x18\x04 \x03(\x05\x12\x13\n\x0binstruments\x18\x05 \x03(\tB\x08\n\x06_model\"\xb0\x01\n\x10\x44iagnoseResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x01(\x04\x12\x0e\n\x06layers\x18\x03 \x03(\r\x12\r\n\x05heads\x18\x04 \x03(\r\x12\x11\n\tattention\x18\x05 \x03(\t\x12\'\n\x0binstruments\x18\x06 \x03(\x0b\x32\x12.lln.v1.Instrument\x12\x0f\n\x07queue_s\x18\x07 \x01(\x01\x12\x11\n\tcompute_s\x18\x08 \x01(\x01\"o\n\nInstrument\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04unit\x18\x02 \x01(\t\x12\x0e\n\x06method\x18\x03 \x01(\t\x12\"\n\x06layers\x18\x04 \x03(\x0b\x32\x12.lln.v1.HeadValues\x12\x11\n\tcompute_s\x18\x05 \x01(\x01\",\n\nHeadValues\x12\x0e\n\x06values\x18\x01 \x03(\x01\x12\x0e\n\x06\x65rrors\x18\x02 \x03(\x01\x32L\n\x0b\x44iagnostics\x12=\n\x08\x44iagnose\x12\x17.lln.v1.DiagnoseRequest\x1a\x18.lln.v1.DiagnoseResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#service/pb/lln/v1/diagnostics.proto\x12\x06lln.v1\"\x8d\x01\n\x0f\x44iagnoseRequest\x12\x12\n\x05model\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0e\n\x06layers\x18\x03 \x03(\x05\x12\r\n\x05heads\x18\x04 \x03(\x05\x12\x13\n\x0binstruments\x18\x05 \x03(\t\x12\x11\n\x04mode\x18\x06 \x01(\tH\x01\x88\x01\x01\x42\x08\n\x06_modelB\x07\n\x05_mode\"\xe1\x01\n\x10\x44iagnoseResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x01(\x04\x12\x0e\n\x06layers\x18\x03 \x03(\r\x12\r\n\x05heads\x18\x04 \x03(\r\x12\x11\n\tattention\x18\x05 \x03(\t\x12\'\n\x0binstruments\x18\x06 \x03(\x0b\x32\x12.lln.v1.Instrument\x12\x0f\n\x07queue_s\x18\x07 \x01(\x01\x12\x11\n\tcompute_s\x18\x08 \x01(\x01\x12\x0c\n\x04mode\x18\t \x01(\t\x12!\n\x08left_out\x18\n \x03(\x0b\x32\x0f.lln.v1.LeftOut\"\xac\x01\n\nInstrument\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04unit\x18\x02 \x01(\t\x12\x0e\n\x06method\x18\x03 \x01(\t\x12\"\n\x06layers\x18\x04 \x03(\x0b\x32\x12.lln.v1.HeadValues\x12\x11\n\tcompute_s\x18\x05 \x01(\x01\x12\r\n\x05scope\x18\x06 \x01(\t\x12\x0c\n\x04\x63ost\x18\x07 \x01(\t\x12\x1e\n\x06\x62\x65side\x18\x08 \x03(\x0b\x32\x0e.lln.v1.Beside\"C\n\x06\x42\x65side\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04unit\x18\x02 \x01(\t\x12\x1d\n\x06layers\x18\x03 \x03(\x0b\x32\r.lln.v1.Array\"6\n\x05\x41rray\x12\r\n\x05shape\x18\x01 \x03(\r\x12\x0e\n\x06values\x18\x02 \x03(\x01\x12\x0e\n\x06\x65rrors\x18\x03 \x03(\x01\"-\n\x07LeftOut\x12\x12\n\ninstrument\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x18\n\x16ListInstrumentsRequest\"F\n\x17ListInstrumentsResponse\x12+\n\x0binstruments\x18\x01 \x03(\x0b\x32\x16.lln.v1.InstrumentInfo\"P\n\x0eInstrumentInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04unit\x18\x02 \x01(\t\x12\r\n\x05scope\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\",\n\nHeadValues\x12\x0e\n\x06values\x18\x01 \x03(\x01\x12\x0e\n\x06\x65rrors\x18\x02 \x03(\x01\x32\xa0\x01\n\x0b\x44iagnostics\x12=\n\x08\x44iagnose\x12\x17.lln.v1.DiagnoseRequest\x1a\x18.lln.v1.DiagnoseResponse\x12R\n\x0fListInstruments\x12\x1e.lln.v1.ListInstrumentsRequest\x1a\x1f.lln.v1.ListInstrumentsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'service.pb.lln.v1.diagnostics_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DIAGNOSEREQUEST']._serialized_start=47
-  _globals['_DIAGNOSEREQUEST']._serialized_end=160
-  _globals['_DIAGNOSERESPONSE']._serialized_start=163
-  _globals['_DIAGNOSERESPONSE']._serialized_end=339
-  _globals['_INSTRUMENT']._serialized_start=341
-  _globals['_INSTRUMENT']._serialized_end=452
-  _globals['_HEADVALUES']._serialized_start=454
-  _globals['_HEADVALUES']._serialized_end=498
-  _globals['_DIAGNOSTICS']._serialized_start=500
-  _globals['_DIAGNOSTICS']._serialized_end=576
+  _globals['_DIAGNOSEREQUEST']._serialized_start=48
+  _globals['_DIAGNOSEREQUEST']._serialized_end=189
+  _globals['_DIAGNOSERESPONSE']._serialized_start=192
+  _globals['_DIAGNOSERESPONSE']._serialized_end=417
+  _globals['_INSTRUMENT']._serialized_start=420
+  _globals['_INSTRUMENT']._serialized_end=592
+  _globals['_BESIDE']._serialized_start=594
+  _globals['_BESIDE']._serialized_end=661
+  _globals['_ARRAY']._serialized_start=663
+  _globals['_ARRAY']._serialized_end=717
+  _globals['_LEFTOUT']._serialized_start=719
+  _globals['_LEFTOUT']._serialized_end=764
+  _globals['_LISTINSTRUMENTSREQUEST']._serialized_start=766
+  _globals['_LISTINSTRUMENTSREQUEST']._serialized_end=790
+  _globals['_LISTINSTRUMENTSRESPONSE']._serialized_start=792
+  _globals['_LISTINSTRUMENTSRESPONSE']._serialized_end=862
+  _globals['_INSTRUMENTINFO']._serialized_start=864
+  _globals['_INSTRUMENTINFO']._serialized_end=944
+  _globals['_HEADVALUES']._serialized_start=946
+  _globals['_HEADVALUES']._serialized_end=990
+  _globals['_DIAGNOSTICS']._serialized_start=993
+  _globals['_DIAGNOSTICS']._serialized_end=1153
 # @@protoc_insertion_point(module_scope)

@@ -40,6 +40,11 @@ class DiagnosticsStub:
                 request_serializer=service_dot_pb_dot_lln_dot_v1_dot_diagnostics__pb2.DiagnoseRequest.SerializeToString,
                 response_deserializer=service_dot_pb_dot_lln_dot_v1_dot_diagnostics__pb2.DiagnoseResponse.FromString,
                 _registered_method=True)
+        self.ListInstruments = channel.unary_unary(
+                '/lln.v1.Diagnostics/ListInstruments',
+                request_serializer=service_dot_pb_dot_lln_dot_v1_dot_diagnostics__pb2.ListInstrumentsRequest.SerializeToString,
+                response_deserializer=service_dot_pb_dot_lln_dot_v1_dot_diagnostics__pb2.ListInstrumentsResponse.FromString,
+                _registered_method=True)
 
 
 class DiagnosticsServicer:
@@ -53,6 +58,13 @@ class DiagnosticsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListInstruments(self, request, context):
+        """Every instrument, in the order in which a diagnosis answers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DiagnosticsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -60,6 +72,11 @@ def add_DiagnosticsServicer_to_server(servicer, server):
                     servicer.Diagnose,
                     request_deserializer=service_dot_pb_dot_lln_dot_v1_dot_diagnostics__pb2.DiagnoseRequest.FromString,
                     response_serializer=service_dot_pb_dot_lln_dot_v1_dot_diagnostics__pb2.DiagnoseResponse.SerializeToString,
+            ),
+            'ListInstruments': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListInstruments,
+                    request_deserializer=service_dot_pb_dot_lln_dot_v1_dot_diagnostics__pb2.ListInstrumentsRequest.FromString,
+                    response_serializer=service_dot_pb_dot_lln_dot_v1_dot_diagnostics__pb2.ListInstrumentsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -90,6 +107,33 @@ class Diagnostics:
             '/lln.v1.Diagnostics/Diagnose',
             service_dot_pb_dot_lln_dot_v1_dot_diagnostics__pb2.DiagnoseRequest.SerializeToString,
             service_dot_pb_dot_lln_dot_v1_dot_diagnostics__pb2.DiagnoseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListInstruments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lln.v1.Diagnostics/ListInstruments',
+            service_dot_pb_dot_lln_dot_v1_dot_diagnostics__pb2.ListInstrumentsRequest.SerializeToString,
+            service_dot_pb_dot_lln_dot_v1_dot_diagnostics__pb2.ListInstrumentsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -7,6 +7,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Priority(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PRIORITY_UNSPECIFIED: _ClassVar[Priority]
+    PRIORITY_NORMAL: _ClassVar[Priority]
+    PRIORITY_BACKGROUND: _ClassVar[Priority]
+
 class Truncate(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     TRUNCATE_UNSPECIFIED: _ClassVar[Truncate]
@@ -20,6 +26,9 @@ class VectorFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     VECTOR_FORMAT_FLOAT32: _ClassVar[VectorFormat]
     VECTOR_FORMAT_FLOAT16: _ClassVar[VectorFormat]
     VECTOR_FORMAT_INT8: _ClassVar[VectorFormat]
+PRIORITY_UNSPECIFIED: Priority
+PRIORITY_NORMAL: Priority
+PRIORITY_BACKGROUND: Priority
 TRUNCATE_UNSPECIFIED: Truncate
 TRUNCATE_ERROR: Truncate
 TRUNCATE_START: Truncate
@@ -214,18 +223,20 @@ class TokenIds(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class EmbedOptions(_message.Message):
-    __slots__ = ("prompt_name", "dimensions", "normalize", "truncate", "format")
+    __slots__ = ("prompt_name", "dimensions", "normalize", "truncate", "format", "priority")
     PROMPT_NAME_FIELD_NUMBER: _ClassVar[int]
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     NORMALIZE_FIELD_NUMBER: _ClassVar[int]
     TRUNCATE_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     prompt_name: str
     dimensions: int
     normalize: bool
     truncate: Truncate
     format: VectorFormat
-    def __init__(self, prompt_name: _Optional[str] = ..., dimensions: _Optional[int] = ..., normalize: _Optional[bool] = ..., truncate: _Optional[_Union[Truncate, str]] = ..., format: _Optional[_Union[VectorFormat, str]] = ...) -> None: ...
+    priority: Priority
+    def __init__(self, prompt_name: _Optional[str] = ..., dimensions: _Optional[int] = ..., normalize: _Optional[bool] = ..., truncate: _Optional[_Union[Truncate, str]] = ..., format: _Optional[_Union[VectorFormat, str]] = ..., priority: _Optional[_Union[Priority, str]] = ...) -> None: ...
 
 class Embedding(_message.Message):
     __slots__ = ("vector", "accounting")

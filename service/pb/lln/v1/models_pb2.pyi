@@ -84,3 +84,39 @@ class TokenizeResponse(_message.Message):
     starts: _containers.RepeatedScalarFieldContainer[int]
     ends: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, ids: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[str]] = ..., starts: _Optional[_Iterable[int]] = ..., ends: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PlanRequest(_message.Message):
+    __slots__ = ("model", "tokens", "text")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    tokens: int
+    text: str
+    def __init__(self, model: _Optional[str] = ..., tokens: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
+
+class PlanResponse(_message.Message):
+    __slots__ = ("model", "tokens", "fits", "path", "bytes", "seconds", "tiles", "tile_tokens", "keeps_projections", "max_tokens", "max_bytes")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FITS_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TILES_FIELD_NUMBER: _ClassVar[int]
+    TILE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    KEEPS_PROJECTIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    tokens: int
+    fits: bool
+    path: str
+    bytes: int
+    seconds: float
+    tiles: int
+    tile_tokens: int
+    keeps_projections: bool
+    max_tokens: int
+    max_bytes: int
+    def __init__(self, model: _Optional[str] = ..., tokens: _Optional[int] = ..., fits: _Optional[bool] = ..., path: _Optional[str] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., tiles: _Optional[int] = ..., tile_tokens: _Optional[int] = ..., keeps_projections: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...

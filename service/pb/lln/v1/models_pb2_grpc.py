@@ -50,6 +50,11 @@ class ModelsStub:
                 request_serializer=service_dot_pb_dot_lln_dot_v1_dot_models__pb2.TokenizeRequest.SerializeToString,
                 response_deserializer=service_dot_pb_dot_lln_dot_v1_dot_models__pb2.TokenizeResponse.FromString,
                 _registered_method=True)
+        self.Plan = channel.unary_unary(
+                '/lln.v1.Models/Plan',
+                request_serializer=service_dot_pb_dot_lln_dot_v1_dot_models__pb2.PlanRequest.SerializeToString,
+                response_deserializer=service_dot_pb_dot_lln_dot_v1_dot_models__pb2.PlanResponse.FromString,
+                _registered_method=True)
 
 
 class ModelsServicer:
@@ -77,6 +82,13 @@ class ModelsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Plan(self, request, context):
+        """What a text would take here, were it alone, and whether it would be let in.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ModelsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -94,6 +106,11 @@ def add_ModelsServicer_to_server(servicer, server):
                     servicer.Tokenize,
                     request_deserializer=service_dot_pb_dot_lln_dot_v1_dot_models__pb2.TokenizeRequest.FromString,
                     response_serializer=service_dot_pb_dot_lln_dot_v1_dot_models__pb2.TokenizeResponse.SerializeToString,
+            ),
+            'Plan': grpc.unary_unary_rpc_method_handler(
+                    servicer.Plan,
+                    request_deserializer=service_dot_pb_dot_lln_dot_v1_dot_models__pb2.PlanRequest.FromString,
+                    response_serializer=service_dot_pb_dot_lln_dot_v1_dot_models__pb2.PlanResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -178,6 +195,33 @@ class Models:
             '/lln.v1.Models/Tokenize',
             service_dot_pb_dot_lln_dot_v1_dot_models__pb2.TokenizeRequest.SerializeToString,
             service_dot_pb_dot_lln_dot_v1_dot_models__pb2.TokenizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Plan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lln.v1.Models/Plan',
+            service_dot_pb_dot_lln_dot_v1_dot_models__pb2.PlanRequest.SerializeToString,
+            service_dot_pb_dot_lln_dot_v1_dot_models__pb2.PlanResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,110 @@
+"""Short queries while a long document is embedded, with and without other work between tiles."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from statistics import quantiles
+from time import perf_counter
+
+from benchmarks.plan import Plan
+from benchmarks.row import Row, Target
+from benchmarks.workbench import Workbench
+from engine.engine import AsyncEngine
+
+DOCUMENT_TOKENS, QUICK_DOCUMENT_TOKENS = 262_144, 16_384
+QUERY_TOKENS = 64
+QUERIES_ALONE, QUICK_QUERIES_ALONE = 60, 5
+PERIOD_S = 1.0
+P99_RISE = Target("<=", 0.250)
+SLOWER = Target("<=", 1.3)
+NO_SWEEPS = 1 << 30
+
+
+@dataclass(frozen=True)
+class Fire:
+    """One engine's minute: the document alone, the queries alone, and both at once."""
+
+    document_alone_s: float
+    document_s: float
+    queries_alone_s: tuple[float, ...]
+    queries_s: tuple[float, ...]
+
+    @property
+    def p99_alone(self) -> float:
+        return _p99(self.queries_alone_s)
+
+    @property
+    def p99(self) -> float:
+        return _p99(self.queries_s)
+
+
+def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
+    for name, min_sweep_tokens in (("tile by tile", 0), ("in one go", NO_SWEEPS)):
+        fire = asyncio.run(_under_fire(bench, plan, min_sweep_tokens))
+        targets = (P99_RISE, SLOWER) if min_sweep_tokens == 0 and not plan.quick else (None, None)
+        yield _row(f"queries alone, {name}", "p99, s", fire.p99_alone, fire.queries_alone_s)
+        yield _row(f"queries beside it, {name}", "p99, s", fire.p99, fire.queries_s)
+        rise = fire.p99 - fire.p99_alone
+        yield _row(
+            f"queries beside it, {name}", "p99 rises by, s", rise, fire.queries_s, targets[0]
+        )
+        slower = fire.document_s / fire.document_alone_s
+        times = (fire.document_s, fire.document_alone_s)
+        yield _row(f"document, {name}", "with queries / alone", slower, times, targets[1])
+
+
+async def _under_fire(bench: Workbench, plan: Plan, min_sweep_tokens: int) -> Fire:
+    tokens = QUICK_DOCUMENT_TOKENS if plan.quick else DOCUMENT_TOKENS
+    num_alone = QUICK_QUERIES_ALONE if plan.quick else QUERIES_ALONE
+    document = bench.text.library(tokens)
+    queries = bench.text.passages([QUERY_TOKENS] * 100)
+    model = bench.lln_diag.model
+    config = replace(bench.lln_diag.config, min_sweep_tokens=min_sweep_tokens)
+    async with AsyncEngine([model], config=config) as engine:
+        alone = await _queries(engine, queries, num_alone, None)
+        started_at = perf_counter()
+        await engine.embed_document(document)
+        document_alone_s = perf_counter() - started_at
+        started_at = perf_counter()
+        running = asyncio.create_task(engine.embed_document(document))
+        beside = await _queries(engine, queries, None, running)
+        await running
+        return Fire(document_alone_s, perf_counter() - started_at, alone, beside)
+
+
+async def _queries(
+    engine: AsyncEngine,
+    queries: list[str],
+    number: int | None,
+    until: asyncio.Task[object] | None,
+) -> tuple[float, ...]:
+    """One query a second, whether or not the one before is answered: so many, or until the task
+    is done."""
+    waiting: list[asyncio.Task[float]] = []
+    while not (until.done() if until is not None else len(waiting) == number):
+        query = queries[len(waiting) % len(queries)]
+        waiting.append(asyncio.create_task(_timed(engine, query)))
+        await asyncio.sleep(PERIOD_S)
+    return tuple(await asyncio.gather(*waiting))
+
+
+async def _timed(engine: AsyncEngine, query: str) -> float:
+    started_at = perf_counter()
+    await engine.embed([query])
+    return perf_counter() - started_at
+
+
+def _p99(seconds: tuple[float, ...]) -> float:
+    return quantiles(seconds, n=100, method="inclusive")[98]
+
+
+def _row(
+    case: str,
+    measure: str,
+    value: float,
+    seconds: tuple[float, ...],
+    target: Target | None = None,
+) -> Row:
+    return Row(case=case, measure=measure, value=value, target=target, seconds={case: seconds})

@@ -1,0 +1,121 @@
+"""Our server under an open loop of requests: what it answers, how fast, and what beyond its limit.
+
+Arrivals are a Poisson process and a latency counts from when its request should have been sent.
+The load comes from a process of its own on the same cores, whose time is not the server's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+from benchmarks.plan import Plan
+from benchmarks.row import Row, Target
+from benchmarks.served import Served, our_server
+from benchmarks.workbench import Workbench
+from engine.config import EngineConfig
+from engine.engine import AsyncEngine
+from service.load.open_loop import LoadPoint, offer, saturate
+from service.load.traffic import PROFILES, Traffic
+
+SHARES, QUICK_SHARES = (0.25, 0.5, 0.75, 0.9, 1.0, 1.5, 2.0), (0.5, 2.0)
+SECONDS, QUICK_SECONDS = 20.0, 5.0
+QUEUE_TOKENS = 32_768
+"""What may wait: a few seconds of work on two cores, so that an overload is refused within them."""
+_CLIENTS = 32
+
+
+def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
+    seconds = QUICK_SECONDS if plan.quick else SECONDS
+    profiles = [PROFILES["mixed"]] if plan.quick else PROFILES.values()
+    for traffic in profiles:
+        with our_server(bench.threads, LLN_ENGINE__MAX_QUEUE_TOKENS=str(QUEUE_TOKENS)) as served:
+            yield from _overhead(bench, served, traffic, seconds)
+            yield from _loads(served, traffic, seconds, QUICK_SHARES if plan.quick else SHARES)
+
+
+def _overhead(bench: Workbench, served: Served, traffic: Traffic, seconds: float) -> Iterator[Row]:
+    """Processor time a token, of the server at saturation and of its engine alone."""
+    _ = asyncio.run(saturate(served.target, traffic, clients=_CLIENTS, seconds=seconds / 4))
+    before = served.cpu_s
+    point = asyncio.run(saturate(served.target, traffic, clients=_CLIENTS, seconds=seconds))
+    tokens = point.tokens_per_s * max(seconds, 1e-9)
+    of_server = (served.cpu_s - before) / tokens
+    of_engine = asyncio.run(_engine_cpu_s(bench.threads, traffic, seconds))
+    yield Row(
+        case=f"{traffic.name}, saturated by {_CLIENTS} clients",
+        measure="server's processor time over its engine's",
+        value=of_server / of_engine,
+        target=Target("<=", 1.10),
+        seconds={"server, 1000 tokens": (of_server * 1e3,), "engine": (of_engine * 1e3,)},
+    )
+
+
+async def _engine_cpu_s(threads: int, traffic: Traffic, seconds: float) -> float:
+    """Processor seconds a token of the engine with as many callers and nothing around it."""
+    config = EngineConfig(device="cpu", num_threads=threads)
+    async with AsyncEngine.load(config=config) as engine:
+        await _saturate_engine(engine, traffic, seconds / 4)
+        began_s = time.process_time()
+        tokens = await _saturate_engine(engine, traffic, seconds)
+        return (time.process_time() - began_s) / tokens
+
+
+async def _saturate_engine(engine: AsyncEngine, traffic: Traffic, seconds: float) -> int:
+    texts, ends_at, tokens = traffic.texts(seed=0), time.monotonic() + seconds, 0
+
+    async def ask_again_and_again() -> None:
+        nonlocal tokens
+        while time.monotonic() < ends_at:
+            [embedding] = await engine.embed([next(texts)])
+            tokens += embedding.accounting.tokens
+
+    await asyncio.gather(*(ask_again_and_again() for _ in range(_CLIENTS)))
+    return tokens
+
+
+def _loads(
+    served: Served, traffic: Traffic, seconds: float, shares: tuple[float, ...]
+) -> Iterator[Row]:
+    capacity = asyncio.run(
+        saturate(served.target, traffic, clients=_CLIENTS, seconds=seconds)
+    ).answered_per_s
+    peak = 0.0
+    for share in shares:
+        point = asyncio.run(
+            offer(served.target, traffic, rate_per_s=share * capacity, seconds=seconds)
+        )
+        peak = max(peak, point.tokens_per_s)
+        yield from _rows(f"{traffic.name}, {point.offered_per_s:.3g} requests/s", point)
+    yield Row(
+        case=f"{traffic.name}, {shares[-1]:g} times its capacity offered",
+        measure="goodput over its peak",
+        value=point.tokens_per_s / peak,
+        target=Target(">=", 0.9),
+        seconds={},
+    )
+    yield Row(
+        case=f"{traffic.name}, {shares[-1]:g} times its capacity offered",
+        measure="refused with Retry-After, of what was not answered",
+        value=point.refused_per_s / max(point.offered_per_s - point.answered_per_s, 1e-9),
+        seconds={"longest wait asked for": (point.retry_after_s,)},
+    )
+
+
+def _rows(case: str, point: LoadPoint) -> Iterator[Row]:
+    latencies = {"p50": (point.p50_s,), "p95": (point.p95_s,), "p99": (point.p99_s,)}
+    yield Row(
+        case=case,
+        measure="tokens/s; times are p50 / p95 / p99",
+        value=point.tokens_per_s,
+        seconds=latencies,
+    )
+    if point.failed:
+        yield Row(
+            case=case,
+            measure="failed, neither answered nor refused",
+            value=point.failed,
+            target=Target("<=", 0),
+            seconds={},
+        )

@@ -1,0 +1,111 @@
+"""Attention alone, by length, kind and number format: the kernels beside torch's own SDPA.
+
+Queries, keys and values are normal noise of the model's head shape: the time of every kind here
+depends on shapes alone. Softmax over a long text is timed a few heads at a time and the times are
+added, so that no step keeps the device from others for long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from statistics import median
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from engine.benchmark import Subject
+from engine.device import torch_dtype
+from engine.model.embedding_model import EmbeddingModel
+
+_WHOLE_TOKENS = 4096
+"""Up to here all heads of softmax run in one step; beyond, as many as cost the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionPlan:
+    model: EmbeddingModel
+    lengths: tuple[int, ...]
+    attentions: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    repeats: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionRow:
+    """One layer's attention over one text."""
+
+    attention: str
+    dtype: str
+    tokens: int
+    seconds: float  # median
+    tokens_per_s: float
+    repeats: int
+
+
+def attention_rows(plan: AttentionPlan) -> Iterator[tuple[AttentionRow, ...]]:
+    """One row a point. Yields nothing after every call, so that other work can run there."""
+    for length, dtype in product(plan.lengths, plan.dtypes):
+        for kind in plan.attentions:
+            steps = _steps(Subject.of(plan.model, kind), length, dtype)
+            seconds = []
+            for repeat in range(plan.repeats + 1):
+                spent = 0.0
+                for step in steps:
+                    spent += _seconds(step, plan.model.encoder.device)
+                    yield ()
+                if repeat:  # the first pass warms caches and memory
+                    seconds.append(spent)
+            yield (_row(kind, dtype, length, seconds),)
+
+
+def _steps(subject: Subject, length: int, dtype: str) -> list[Callable[[], Tensor]]:
+    """The calls that together attend once with every head of one layer."""
+    heads = subject.model.encoder.weights.num_heads
+    q, k, v = _noise(subject.model, length, dtype)
+    cu_seqlens = torch.tensor([0, length], dtype=torch.int32)
+    size = _heads_in_step(heads, length) if subject.attention == "softmax" else heads
+    attend = subject.attend[0]
+
+    def call(first: int) -> Callable[[], Tensor]:
+        part = slice(first, first + size)
+        return lambda: attend(q[:, part], k[:, part], v[:, part], cu_seqlens)
+
+    return [call(first) for first in range(0, heads, size)]
+
+
+def _heads_in_step(heads: int, length: int) -> int:
+    return max(1, min(heads, int(heads * (_WHOLE_TOKENS / length) ** 2)))
+
+
+@torch.no_grad()
+def _noise(model: EmbeddingModel, length: int, dtype: str) -> tuple[Tensor, Tensor, Tensor]:
+    device = model.encoder.device
+    heads, width = model.encoder.weights.num_heads, model.encoder.weights.head_dim
+    generator = torch.Generator(device).manual_seed(0)
+    noise = torch.randn(3, length, heads, width, generator=generator, device=device)
+    q, k, v = noise.to(torch_dtype(dtype))
+    return q, k, v
+
+
+@torch.no_grad()
+def _seconds(step: Callable[[], Tensor], device: torch.device) -> float:
+    started_at = perf_counter()
+    step()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return perf_counter() - started_at
+
+
+def _row(kind: str, dtype: str, length: int, seconds: list[float]) -> AttentionRow:
+    typical = median(seconds)
+    return AttentionRow(
+        attention=kind,
+        dtype=dtype,
+        tokens=length,
+        seconds=typical,
+        tokens_per_s=length / typical,
+        repeats=len(seconds),
+    )

@@ -1,0 +1,123 @@
+"""How close each attention's vectors come to those of the published softmax model.
+
+The text is Python's own reference manual. Up to the position table both read the same windows;
+beyond it the softmax model reads parts of the window, and their mean is what is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pydoc_data.topics import topics
+from time import perf_counter
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import InvalidInput
+from engine.model.embedding_model import EmbeddingModel
+from engine.prepare import Prepared, check_pools
+from engine.runner import finish, run_batch
+from engine.types import EmbedOptions, Span, Vector
+
+Ids: TypeAlias = NDArray[np.int32]
+
+_NUM_TOKENS = 16_384
+"""Tokens compared at one length: this many windows of it, within the bounds below."""
+_LEAST_WINDOWS, _MOST_WINDOWS = 4, 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class QualityPlan:
+    model: EmbeddingModel
+    lengths: tuple[int, ...]
+    attentions: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class QualityRow:
+    attention: str
+    tokens: int
+    windows: int
+    mean_cosine: float
+    least_cosine: float
+    seconds: float
+
+
+def quality_rows(plan: QualityPlan) -> Iterator[tuple[QualityRow, ...]]:
+    """One row a point. Yields nothing after every window, so that other work can run there."""
+    check_pools(plan.model)
+    content = _content(plan.model)
+    teacher = plan.model.with_attention("softmax")
+    wanted: dict[int, list[Vector]] = {length: [] for length in plan.lengths}
+    for length, kind in product(plan.lengths, plan.attentions):
+        windows = _windows(plan.model, content, length)
+        for ids in windows[len(wanted[length]) :]:
+            wanted[length].append(_teacher_vector(teacher, ids))
+            yield ()
+        student, found, started_at = plan.model.with_attention(kind), [], perf_counter()
+        for ids in windows:
+            found.append(_vector(student, ids))
+            yield ()
+        yield (_row(kind, length, found, wanted[length], perf_counter() - started_at),)
+
+
+def _row(
+    kind: str, length: int, found: Sequence[Vector], wanted: Sequence[Vector], seconds: float
+) -> QualityRow:
+    cosines = [float(a @ b) for a, b in zip(found, wanted, strict=True)]
+    return QualityRow(
+        attention=kind,
+        tokens=length,
+        windows=len(cosines),
+        mean_cosine=float(np.mean(cosines)),
+        least_cosine=min(cosines),
+        seconds=seconds,
+    )
+
+
+def _content(model: EmbeddingModel) -> Ids:
+    encoded = model.tokenizer.encode_batch(["\n\n".join(topics.values())])[0]
+    return encoded.ids[encoded.num_prefix : encoded.num_tokens - encoded.num_suffix]
+
+
+def _windows(model: EmbeddingModel, content: Ids, length: int) -> list[Ids]:
+    """Windows of this many tokens, special ones included, spread over all there is."""
+    special = model.tokenizer.num_special
+    size, longest = length - special, len(content) + special
+    if not 1 <= size <= len(content):
+        raise InvalidInput(
+            f"lengths must be {special + 1} to {longest} for this suite's text, got {length}",
+            param="lengths",
+            limit=longest,
+            actual=length,
+        )
+    number = min(max(_NUM_TOKENS // length, _LEAST_WINDOWS), _MOST_WINDOWS, len(content) // size)
+    starts = np.linspace(0, len(content) - size, number).astype(int)
+    return [content[start : start + size] for start in starts]
+
+
+def _teacher_vector(teacher: EmbeddingModel, ids: Ids) -> Vector:
+    """The mean over parts, weighted by their tokens; one part is the text itself."""
+    size = teacher.info.position_table - teacher.tokenizer.num_special
+    parts = [ids[start : start + size] for start in range(0, len(ids), size)]
+    vectors = [_vector(teacher, part, normalize=len(parts) == 1) for part in parts]
+    mean = np.average(vectors, axis=0, weights=[len(part) for part in parts])
+    unit: Vector = (mean / np.linalg.norm(mean)).astype(np.float32)
+    return unit
+
+
+def _vector(model: EmbeddingModel, ids: Ids, *, normalize: bool = True) -> Vector:
+    encoded = model.tokenizer.encode_ids(ids)
+    prepared = Prepared(
+        ids=encoded.ids,
+        spans=(Span(0, encoded.num_tokens),),
+        chunks=(),
+        num_tokens=encoded.num_tokens,
+        dropped=None,
+    )
+    (states,) = run_batch(model, [prepared])
+    vector: NDArray[np.float32] = finish(states, EmbedOptions(normalize=normalize))[0]
+    return vector

@@ -1,0 +1,114 @@
+"""The Fisher information of the attention distribution in its logits: diag(a) - a a^T for a row a.
+
+Its trace is 1 - |a|^2: 0 where a token attends to one other alone, 1 - 1/N where it attends evenly.
+The value is the mean trace over rows; with LLN it is linear, from the overlaps of the channels.
+
+Eigenvalues solve the secular equation sum_j a_j^2 / (a_j - x) = 1, whose roots interlace the sorted
+a. The largest lies between the two largest a_j; its mean is read from a few rows beside, as the
+largest eigenvalue is what limits the step of a gradient in the logits.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine.diagnostics.base import Instrument, Quantity, Reading
+from engine.diagnostics.heads import Heads
+from engine.diagnostics.rows import HeadRows, choose_rows, row_tiles
+from engine.diagnostics.statistics import error_floats, floats, mean_of
+from engine.diagnostics.work import Work
+
+NUM_EIGENVALUES = 2
+_SPECTRUM_ROWS = 8
+_MAX_STEPS = 60
+_PRECISION = 1e-13
+
+
+def measure_attention_fisher(heads: Heads) -> Work[Reading]:
+    collisions = yield from heads.collisions()
+    if heads.view.attention == "softmax":
+        trace = yield from heads.mean_of_softmax(1 - collisions)
+    else:
+        trace = mean_of(1 - collisions, heads.num_tokens)
+    spectrum = yield from _mean_spectrum(heads)
+    by_row = spectrum.transpose(1, 2)  # [H, eigenvalues, rows]
+    estimates = [mean_of(rows, heads.num_tokens) for rows in by_row.unbind(1)]
+    errors = [one.error for one in estimates if one.error is not None]
+    sampled = f"sampled: {collisions.shape[1]} rows, standard error"
+    return Reading(
+        values=floats(trace.values),
+        error=error_floats(trace.error),
+        method="exact: 1 - sum of squares" if trace.error is None else sampled,
+        unit=ATTENTION_FISHER.unit,
+        cost=f"{_SPECTRUM_ROWS} N D + " + _cost_of_collisions(heads),
+        beside={
+            "eigenvalues": Quantity(
+                values=floats(torch.stack([one.values for one in estimates], dim=1)),
+                unit=ATTENTION_FISHER.unit,
+                error=floats(torch.stack(errors, dim=1)) if errors else None,
+            )
+        },
+    )
+
+
+def _cost_of_collisions(heads: Heads) -> str:
+    if heads.view.attention == "softmax":
+        return f"{heads.effort.num_rows(heads.num_tokens)} N D"
+    return "N b D" if heads.view.has_blocks else "N D^2"
+
+
+def _mean_spectrum(heads: Heads) -> Work[Tensor]:
+    """The leading eigenvalues of a few rows, of all rows of a short text: [H, rows, k]."""
+    view = heads.view
+    factors = (yield from heads.factors()) if view.has_channels else None
+    reader = HeadRows(view, factors, heads.blocks)
+    wanted = heads.num_tokens if heads.num_tokens <= heads.effort.max_dense_tokens else 0
+    rows = choose_rows(view, max(wanted, _SPECTRUM_ROWS), heads.effort.seed)
+    found = []
+    for tile in row_tiles(view, len(rows)):
+        found.append(leading_eigenvalues(reader.full(rows[tile]), NUM_EIGENVALUES))
+        yield
+    return torch.cat(found, dim=1)
+
+
+def leading_eigenvalues(a: Tensor, count: int) -> Tensor:
+    """Of diag(a) - a a^T, a [..., N] summing to 1: [..., count], 0 where N is smaller.
+
+    Between two neighbours of the sorted a, sum_j a_j^2 / (a_j - x) - 1 rises from -inf to inf;
+    times its two poles it is smooth, and the Illinois rule finds its root.
+    """
+    largest = a.topk(min(count + 1, a.shape[-1]), dim=-1).values
+    values = a.new_zeros(*a.shape[:-1], count)
+    for index in range(largest.shape[-1] - 1):
+        values[..., index] = _root_between(a, largest[..., index + 1], largest[..., index])
+    return values
+
+
+def _root_between(a: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    width = upper - lower
+    squares = a.square()
+    low, high = lower, upper
+    at_low, at_high = -lower.square() * width, upper.square() * width
+    for _ in range(_MAX_STEPS):
+        step = (high - low) * at_low / (at_low - at_high)
+        middle = (low + step.nan_to_num(0.0)).clamp(low, high)
+        excess = (squares / (a - middle.unsqueeze(-1))).sum(-1) - 1
+        at_middle = excess * (upper - middle) * (middle - lower)
+        is_above = at_middle > 0
+        # The end that stays counts for half, or it would stay for ever.
+        at_low = torch.where(is_above, at_low / 2, at_middle)
+        at_high = torch.where(is_above, at_middle, at_high / 2)
+        low, high = torch.where(is_above, low, middle), torch.where(is_above, middle, high)
+        if bool((step.nan_to_num(0.0).minimum(high - low) <= _PRECISION * upper).all()):
+            break
+    return torch.where(width > 0, middle, upper)  # equal neighbours have their root at the pole
+
+
+ATTENTION_FISHER = Instrument(
+    name="attention_fisher",
+    unit="dimensionless",
+    description="mean trace of the Fisher information of a row's distribution in its logits, "
+    "1 - sum of squares; 0 is one token. Beside: its mean leading eigenvalues.",
+    measure=measure_attention_fisher,
+)

@@ -1,0 +1,99 @@
+"""What Diag sees: every block's own keys and the sinks, each once, as one rectangle a block.
+
+All blocks are given the same shape: the last one is filled up with rows that weigh nothing, and
+keys that a block does not see (a sink that is its own key already) have weight 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from engine.diagnostics.view import HeadView
+
+TILE_BYTES = 2**20
+_FLOAT64_BYTES = 8
+
+
+class Blocks:
+    """The blocks of some heads, in float64."""
+
+    def __init__(self, view: HeadView) -> None:
+        self.view = view
+        self.width = min(view.block_size, view.num_tokens)
+        self.count = -(-view.num_tokens // self.width)
+        self.sinks = torch.tensor(view.sinks, dtype=torch.long, device=view.q.device)
+
+    @cached_property
+    def keys(self) -> Tensor:
+        """The position of every key of every block: [blocks, width + sinks]."""
+        own = torch.arange(self.count * self.width, device=self.sinks.device)
+        own = own.clamp_max(self.view.num_tokens - 1).view(self.count, self.width)
+        return torch.cat([own, self.sinks.expand(self.count, -1)], dim=1)
+
+    @cached_property
+    def seen(self) -> Tensor:
+        """Whether the block sees that key: [blocks, width + sinks]."""
+        device = self.sinks.device
+        own = torch.arange(self.count * self.width, device=device).view(self.count, self.width)
+        block_of_sink = self.sinks // self.width
+        elsewhere = block_of_sink != torch.arange(self.count, device=device).unsqueeze(1)
+        return torch.cat([own < self.view.num_tokens, elsewhere], dim=1)
+
+    @property
+    def head_bytes(self) -> int:
+        """Of one head's weights, all blocks together."""
+        return self.count * self.width * self.keys.shape[1] * _FLOAT64_BYTES
+
+    def tiles(self) -> Iterator[slice]:
+        """Blocks by as many as fit TILE_BYTES, at least one."""
+        size = max(1, TILE_BYTES * self.count // (self.head_bytes * self.view.num_heads))
+        for start in range(0, self.count, size):
+            yield slice(start, min(start + size, self.count))
+
+    def rows(self, per_token: Tensor, blocks: slice) -> Tensor:
+        """[H, N, ...] as [H, blocks, width, ...], zeros where the last block is filled up."""
+        return self.split(per_token[:, self.tokens(blocks)])
+
+    def split(self, per_token: Tensor) -> Tensor:
+        """[H, tokens of some blocks, ...] as [H, blocks, width, ...]."""
+        missing = -per_token.shape[1] % self.width
+        if missing:
+            per_token = pad(per_token, (0, 0) * (per_token.dim() - 2) + (0, missing))
+        count = per_token.shape[1] // self.width
+        return per_token.reshape(len(per_token), count, self.width, *per_token.shape[2:])
+
+    def tokens(self, blocks: slice) -> slice:
+        """The tokens of these blocks."""
+        return slice(blocks.start * self.width, min(blocks.stop * self.width, self.view.num_tokens))
+
+    def flat(self, by_row: Tensor, blocks: slice) -> Tensor:
+        """[H, blocks, width, ...] as [H, tokens of these blocks, ...]."""
+        tokens = self.tokens(blocks)
+        return by_row.flatten(1, 2)[:, : tokens.stop - tokens.start]
+
+    def log_weights(self, blocks: slice) -> Tensor:
+        """log Diag, -inf for keys not seen: [H, blocks, width, width + sinks]."""
+        q = self.rows(self.view.q.transpose(0, 1), blocks).double() * self.view.scale
+        k = self.view.k[self.keys[blocks]].double()  # [blocks, keys, H, D]
+        scores = q @ k.permute(2, 0, 3, 1)
+        hidden = ~self.seen[blocks].unsqueeze(1)
+        return scores.masked_fill_(hidden, -torch.inf).log_softmax(-1)
+
+    def weights(self, blocks: slice) -> Tensor:
+        """Diag, rows beyond the end all 0: [H, blocks, width, width + sinks]."""
+        weights = self.log_weights(blocks).exp_()
+        beyond = blocks.stop * self.width - self.view.num_tokens
+        if beyond > 0:
+            weights[:, -1, self.width - beyond :] = 0.0
+        return weights
+
+    def distances(self, blocks: slice) -> Tensor:
+        """|i - j| between the rows and the keys of blocks: [blocks, width, width + sinks]."""
+        rows = torch.arange(blocks.start * self.width, blocks.stop * self.width)
+        rows = rows.to(self.sinks.device).view(-1, self.width, 1)
+        return (rows - self.keys[blocks].unsqueeze(1)).abs().double()

@@ -1,0 +1,180 @@
+"""The effective rank of a head's attention matrix, its singular values and its norm.
+
+The value is the participation ratio (sum s^2)^2 / sum s^4 of the squared singular values: N for the
+identity, 1 where all rows are alike. Beside are read |P|_F, the leading singular values and the
+stable rank |P|_F^2 / s_1^2; and, where all singular values are known, the entropy rank
+exp(H(s / sum s)).
+
+- LLN: QR of pi and of kappa^T, then the D x D singular values: exact, linear.
+- Short texts: the dense singular values.
+- Otherwise |P|_F^2 from the rows' collisions, the leading singular values by subspace iteration,
+  each within its residual, and sum s^4 = |P^T P|_F^2 from that subspace exactly and from random
+  vectors orthogonal to it, with their standard error.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine.diagnostics.base import Instrument, Quantity, Reading
+from engine.diagnostics.factors import Factors
+from engine.diagnostics.heads import Heads
+from engine.diagnostics.lapack import one_thread
+from engine.diagnostics.rows import HeadRows
+from engine.diagnostics.statistics import (
+    error_floats,
+    few_samples_factor,
+    floats,
+    mean_of,
+)
+from engine.diagnostics.work import Work
+
+NUM_SINGULAR_VALUES = 8
+_WIDTH = 12
+_PROBES = 16
+_PASSES = 3
+
+
+def measure_effective_rank(heads: Heads) -> Work[Reading]:
+    if heads.view.attention == "lln":
+        factors = yield from heads.factors()
+        return _exactly(_lln_singular_values(factors), "exact: QR of pi and kappa", "N D^2")
+    if heads.num_tokens <= heads.effort.max_dense_tokens:
+        values = yield from _dense_singular_values(heads)
+        return _exactly(values, "exact: singular values of the N x N matrix", "N^3")
+    return (yield from _sketched(heads))
+
+
+def _lln_singular_values(factors: Factors) -> Tensor:
+    with one_thread():
+        left = torch.linalg.qr(factors.pi, mode="r").R
+        right = torch.linalg.qr(factors.kappa.mT, mode="r").R
+        values: Tensor = torch.linalg.svdvals(left @ right.mT)
+    return values
+
+
+def _dense_singular_values(heads: Heads) -> Work[Tensor]:
+    factors = (yield from heads.factors()) if heads.view.has_channels else None
+    rows = torch.arange(heads.num_tokens, device=heads.view.q.device)
+    reader = HeadRows(heads.view, factors, heads.blocks)
+    yield
+    with one_thread():
+        values: Tensor = torch.linalg.svdvals(reader.full(rows))
+    return values
+
+
+def _exactly(values: Tensor, method: str, cost: str) -> Reading:
+    """From all singular values: [H, n]."""
+    squares = values.square()
+    norm = squares.sum(1)
+    shares = values / values.sum(1, keepdim=True)
+    leading = torch.nn.functional.pad(values, (0, NUM_SINGULAR_VALUES))[:, :NUM_SINGULAR_VALUES]
+    return Reading(
+        values=floats(norm.square() / squares.square().sum(1)),
+        error=None,
+        method=method,
+        unit=EFFECTIVE_RANK.unit,
+        cost=cost,
+        beside={
+            "frobenius_norm": _beside(norm.sqrt(), "dimensionless"),
+            "singular_values": _beside(leading, "dimensionless"),
+            "stable_rank": _beside(norm / squares[:, 0]),
+            "entropy_rank": _beside(torch.special.entr(shares).sum(1).exp()),
+        },
+    )
+
+
+def _sketched(heads: Heads) -> Work[Reading]:
+    collisions = yield from heads.collisions()
+    mean = mean_of(collisions, heads.num_tokens)
+    norm = mean.values * heads.num_tokens  # [H] |P|_F^2
+    norm_error = torch.zeros_like(norm) if mean.error is None else mean.error * heads.num_tokens
+    basis, image = yield from _leading_space(heads)
+    values, off = _singular_values(basis, image)
+    rest, rest_error = yield from _fourth_powers_beyond(heads, basis)
+    quartic = image.square().sum((1, 2)) + rest
+    rank = norm.square() / quartic
+    top = values[:, 0].square()
+    return Reading(
+        values=floats(rank),
+        error=floats(rank * torch.hypot(rest_error / quartic, 2 * norm_error / norm)),
+        method=f"|P|_F over |P^T P|_F, the latter in {_WIDTH} leading directions and "
+        f"{_PROBES} random ones beyond; standard error",
+        unit=EFFECTIVE_RANK.unit,
+        cost=f"{2 * (_WIDTH * _PASSES + _PROBES)} P v",
+        beside={
+            "frobenius_norm": _beside(
+                norm.sqrt(),
+                "dimensionless",
+                None if mean.error is None else norm_error / (2 * norm.sqrt()),
+            ),
+            "singular_values": _beside(values, "dimensionless", off),
+            "stable_rank": _beside(
+                norm / top,
+                error=torch.hypot(norm_error, 2 * norm * off[:, 0] / values[:, 0]) / top,
+            ),
+        },
+    )
+
+
+def _leading_space(heads: Heads) -> Work[tuple[Tensor, Tensor]]:
+    """Orthonormal vectors near the leading right singular vectors, and P^T P times them."""
+    basis = _random(heads, min(_WIDTH, heads.num_tokens), heads.effort.seed)
+    for _ in range(_PASSES):
+        basis = torch.linalg.qr(basis).Q
+        image = yield from _gram(heads, basis)
+        basis, last = image, basis
+    return last, image
+
+
+def _singular_values(basis: Tensor, image: Tensor) -> tuple[Tensor, Tensor]:
+    """The leading ones, and how far each may be off: [H, 8] twice.
+
+    Some eigenvalue of P^T P lies within the residual r of each Ritz value t; so some singular value
+    lies within r / sqrt(t) of sqrt(t).
+    """
+    projection = basis.mT @ image
+    squares, turn = torch.linalg.eigh((projection + projection.mT) / 2)
+    residual = (image @ turn - (basis @ turn) * squares.unsqueeze(1)).norm(dim=1)
+    values = squares.clamp_min(0.0).sqrt().flip(1)[:, :NUM_SINGULAR_VALUES]
+    smallest = torch.finfo(values.dtype).eps
+    off = residual.flip(1)[:, :NUM_SINGULAR_VALUES] / values.clamp_min(smallest)
+    return values, off
+
+
+def _fourth_powers_beyond(heads: Heads, basis: Tensor) -> Work[tuple[Tensor, Tensor]]:
+    """|P^T P|_F^2 on what is orthogonal to the basis, with its standard error: [H] twice."""
+    probes = _random(heads, _PROBES, heads.effort.seed + 1)
+    image = yield from _gram(heads, probes - basis @ (basis.mT @ probes))
+    squares = image.square().sum(1)  # [H, probes]
+    error = few_samples_factor(_PROBES) * squares.std(1) / _PROBES**0.5
+    return squares.mean(1), error
+
+
+def _random(heads: Heads, columns: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(heads.num_tokens, columns, generator=generator, dtype=torch.float64)
+    return drawn.to(heads.view.q.device).expand(heads.num_heads, -1, -1)
+
+
+def _gram(heads: Heads, vectors: Tensor) -> Work[Tensor]:
+    """P^T P V."""
+    operator = yield from heads.operator()
+    image = yield from operator(vectors)
+    return (yield from operator.transposed(image))
+
+
+def _beside(values: Tensor, unit: str = "tokens", error: Tensor | None = None) -> Quantity:
+    return Quantity(values=floats(values), unit=unit, error=error_floats(error))
+
+
+EFFECTIVE_RANK = Instrument(
+    name="effective_rank",
+    unit="tokens",
+    description="participation ratio of the squared singular values; 1 where all rows are alike. "
+    "Beside: Frobenius norm, leading singular values, stable rank and, where all singular values "
+    "are known, entropy rank.",
+    measure=measure_effective_rank,
+    max_softmax_tokens=4_096,
+)

@@ -1,0 +1,43 @@
+"""The energy tr(E E^T) of a head's scores E = Q K^T / sqrt(D), and how far it fills its bound.
+
+tr(E E^T) = <Q^T Q, K^T K> / D, in O(N D^2), is at most |Q|_F^2 |K|_F^2 / D, and as large only
+where all queries and keys lie along one line. With |W_Q|_F^2 = |W_K|_F^2 = D that is at most
+D |X|_F^4, and D H |X|_F^4 for a layer of H heads.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from engine.diagnostics.base import Instrument, Quantity, Reading
+from engine.diagnostics.heads import Heads
+from engine.diagnostics.statistics import floats
+from engine.diagnostics.work import Work
+
+
+def measure_energy(heads: Heads) -> Work[Reading]:
+    yield
+    q, k = (x.double().transpose(0, 1) for x in (heads.view.q, heads.view.k))
+    energy = (torch.bmm(q.mT, q) * torch.bmm(k.mT, k)).sum((1, 2)) / heads.view.head_size
+    bound = q.square().sum((1, 2)) * k.square().sum((1, 2)) / heads.view.head_size
+    share = torch.where(bound > 0, energy / bound, 0.0)
+    return Reading(
+        values=floats(energy),
+        error=None,
+        method="exact: <Q^T Q, K^T K> / D",
+        unit=ENERGY.unit,
+        cost="N D^2",
+        beside={
+            "bound": Quantity(values=floats(bound), unit=ENERGY.unit),
+            "share_of_bound": Quantity(values=floats(share), unit="dimensionless"),
+        },
+    )
+
+
+ENERGY = Instrument(
+    name="energy",
+    unit="score^2",
+    description="sum of the squared scores. Beside: its bound |Q|^2 |K|^2 / D, and its share of "
+    "that, 1 where all queries and keys lie along one line.",
+    measure=measure_energy,
+)

@@ -1,0 +1,215 @@
+"""Some heads of a layer, with what several instruments need worked out once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.diagnostics.base import Effort
+from engine.diagnostics.blocks import Blocks
+from engine.diagnostics.factors import Factors, lln_factors
+from engine.diagnostics.operator import AttentionOperator
+from engine.diagnostics.rows import HeadRows, RowSample, choose_rows, mix_by_row, read_rows
+from engine.diagnostics.statistics import Estimate, RowStatistics, mean_of, row_statistics
+from engine.diagnostics.view import HeadView
+from engine.diagnostics.work import Work, shared
+
+_KEPT_BYTES = 256 * 2**20
+"""Diag's weights are kept from one instrument to the next up to this size."""
+
+
+@dataclass(frozen=True)
+class SeenSums:
+    """Sums over the keys that Diag shows to a row, of LLN+Diag: each [H, N].
+
+    What lies beyond those keys is LLN alone, so these make linear what would else need all keys.
+    """
+
+    p_log_p: Tensor
+    lln: Tensor
+    lln_log_lln: Tensor
+    p_squared: Tensor
+    lln_squared: Tensor
+    diag_distance: Tensor
+
+
+class Heads:
+    def __init__(self, view: HeadView, effort: Effort) -> None:
+        self.view = view
+        self.effort = effort
+        self.blocks = Blocks(view) if view.has_blocks else None
+        self._kept: dict[int, Tensor] = {}
+
+    @property
+    def num_tokens(self) -> int:
+        return self.view.num_tokens
+
+    @property
+    def num_heads(self) -> int:
+        return self.view.num_heads
+
+    @property
+    def reads_all_rows(self) -> bool:
+        return self.effort.num_rows(self.num_tokens) == self.num_tokens
+
+    @property
+    def is_isolated(self) -> bool:
+        """Two or more blocks that never see each other."""
+        view = self.view
+        return view.attention == "block_diagonal" and view.num_blocks > 1 and not view.sinks
+
+    @shared
+    def factors(self) -> Work[Factors]:
+        yield
+        return lln_factors(self.view)
+
+    @shared
+    def overlap(self) -> Work[Tensor]:
+        """kappa kappa^T: [H, D, D]."""
+        factors = yield from self.factors()
+        return factors.overlap
+
+    def mean_of_softmax(self, per_row: Tensor) -> Work[Estimate]:
+        """The mean of something over rows of softmax. How much the scores of a row vary is known
+        of every row in O(N D^2), and explains much of how sharp its attention is."""
+        if self.reads_all_rows:
+            return mean_of(per_row, self.num_tokens)
+        variance = yield from self.score_variances()
+        # The collision of a row of Gaussian scores: it follows the few sharpest rows.
+        collision = (variance.exp() / self.num_tokens).clamp_max(1.0)
+        rows = (yield from self.rows()).rows
+        controls = [(known[:, rows], known.mean(1)) for known in (variance, collision)]
+        return mean_of(per_row, self.num_tokens, controls)
+
+    @shared
+    def score_variances(self) -> Work[Tensor]:
+        """Var_j(q_i . k_j / sqrt(D)) of every row: [H, N]."""
+        q, k = (x.double().transpose(0, 1) for x in (self.view.q, self.view.k))
+        yield
+        centred = k - k.mean(1, keepdim=True)
+        covariance = centred.mT @ centred * (self.view.scale**2 / self.num_tokens)
+        variances: Tensor = torch.linalg.vecdot(q @ covariance, q)
+        return variances
+
+    def mix(self) -> Tensor:
+        """LLN's share of every row: [H, N]."""
+        return mix_by_row(self.view)
+
+    def diag_tiles(self) -> Iterator[tuple[slice, Tensor]]:
+        """Diag's weights, some blocks at a time, kept for the next one who asks if they are small.
+
+        The callers yield between tiles.
+        """
+        assert self.blocks is not None, "this kind of attention has no blocks"
+        keep = self.blocks.head_bytes * self.num_heads <= _KEPT_BYTES
+        for blocks in self.blocks.tiles():
+            weights = self._kept.get(blocks.start)
+            if weights is None:
+                weights = self.blocks.weights(blocks)
+                if keep:
+                    self._kept[blocks.start] = weights
+            yield blocks, weights
+
+    @shared
+    def operator(self) -> Work[AttentionOperator]:
+        factors = (yield from self.factors()) if self.view.has_channels else None
+        return AttentionOperator(self.view, factors, self.blocks, self.diag_tiles)
+
+    @shared
+    def rows(self) -> Work[RowSample]:
+        """The statistics of whole rows: all, or a sample."""
+        factors = (yield from self.factors()) if self.view.has_channels else None
+        rows = choose_rows(self.view, self.effort.num_rows(self.num_tokens), self.effort.seed)
+        reader = HeadRows(self.view, factors, self.blocks)
+        return (yield from read_rows(reader, rows))
+
+    @shared
+    def block_rows(self) -> Work[RowStatistics]:
+        """The statistics of all rows of block-diagonal attention, over the keys they see."""
+        assert self.blocks is not None, "this kind of attention has no blocks"
+        parts: list[list[Tensor]] = []
+        for blocks in self.blocks.tiles():
+            seen = self.blocks.seen[blocks].unsqueeze(1)
+            statistics = row_statistics(
+                self.blocks.log_weights(blocks), self.blocks.distances(blocks), seen
+            )
+            parts.append([self.blocks.flat(part, blocks) for part in statistics])
+            yield
+        return RowStatistics(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
+
+    @shared
+    def seen_sums(self) -> Work[SeenSums]:
+        """Of LLN+Diag."""
+        factors = yield from self.factors()
+        assert self.blocks is not None, "LLN+Diag has blocks"
+        share = self.mix()
+        parts: list[list[Tensor]] = []
+        for blocks, diag in self.diag_tiles():
+            sums = self._seen_sums_of(blocks, diag, factors, share)
+            parts.append([self.blocks.flat(part, blocks) for part in sums])
+            yield
+        return SeenSums(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
+
+    def _seen_sums_of(
+        self, blocks: slice, diag: Tensor, factors: Factors, share: Tensor
+    ) -> list[Tensor]:
+        assert self.blocks is not None, "LLN+Diag has blocks"
+        pi = self.blocks.rows(factors.pi, blocks)
+        kappa = factors.kappa[:, :, self.blocks.keys[blocks]].transpose(1, 2)
+        lln = (pi @ kappa).mul_(self.blocks.seen[blocks].unsqueeze(1))  # like diag
+        mixed = torch.lerp(diag, lln, self.blocks.rows(share, blocks).unsqueeze(-1))
+        distances = self.blocks.distances(blocks).expand_as(diag)
+        return [
+            _p_log_p(mixed),
+            lln.sum(-1),
+            _p_log_p(lln),
+            torch.linalg.vecdot(mixed, mixed),
+            torch.linalg.vecdot(lln, lln),
+            torch.linalg.vecdot(diag, distances),
+        ]
+
+    @shared
+    def mean_row(self) -> Work[Tensor | None]:
+        """(1 / N) sum_i P_i: [H, N]; None where only a sample of the rows was read."""
+        if self.view.attention == "softmax":
+            sample = yield from self.rows()
+            return sample.row_sum / self.num_tokens if self.reads_all_rows else None
+        operator = yield from self.operator()
+        ones = torch.ones(
+            self.num_heads, self.num_tokens, 1, dtype=torch.float64, device=self.view.q.device
+        )
+        return (yield from operator.transposed(ones)).squeeze(-1) / self.num_tokens
+
+    @shared
+    def collisions(self) -> Work[Tensor]:
+        """sum_j P_ij^2 of every row [H, N]; of softmax, of the rows that were read."""
+        match self.view.attention:
+            case "softmax":
+                return (yield from self.rows()).statistics.collision
+            case "block_diagonal":
+                return (yield from self.block_rows()).collision
+            case "lln":
+                return (yield from self._lln_collisions())
+            case "lln_diag":
+                lln = yield from self._lln_collisions()
+                seen = yield from self.seen_sums()
+                beyond = (lln - seen.lln_squared).clamp_min(0.0)
+                return self.mix().square() * beyond + seen.p_squared
+
+    @shared
+    def _lln_collisions(self) -> Work[Tensor]:
+        factors = yield from self.factors()
+        overlap = yield from self.overlap()
+        collisions: Tensor = torch.linalg.vecdot(factors.pi @ overlap, factors.pi)
+        return collisions
+
+
+def _p_log_p(p: Tensor) -> Tensor:
+    """sum p log p of every row. The logarithm in float32 is off by 1e-7 of itself, and takes a
+    fraction of the time."""
+    logs = p.float().clamp_min_(torch.finfo(torch.float32).tiny).log_().double()
+    total: Tensor = torch.linalg.vecdot(p, logs)
+    return total

@@ -1,0 +1,113 @@
+"""P and P^T times a few vectors, without P: linear for all kinds but softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from engine.diagnostics.blocks import Blocks
+from engine.diagnostics.factors import Factors
+from engine.diagnostics.rows import HeadRows, mix_by_row, row_tiles
+from engine.diagnostics.view import HeadView
+from engine.diagnostics.work import Work
+
+DiagTiles = Callable[[], Iterator[tuple[slice, Tensor]]]
+
+
+class AttentionOperator:
+    def __init__(
+        self,
+        view: HeadView,
+        factors: Factors | None,
+        blocks: Blocks | None,
+        diag_tiles: DiagTiles,
+    ) -> None:
+        self.view = view
+        self._factors = factors
+        self._blocks = blocks
+        self._diag_tiles = diag_tiles
+        self._rows = HeadRows(view, None, None) if view.attention == "softmax" else None
+
+    def __call__(self, vectors: Tensor) -> Work[Tensor]:
+        """P V, V of shape [H, N, columns] in float64."""
+        match self.view.attention:
+            case "softmax":
+                return (yield from self._softmax(vectors))
+            case "lln":
+                yield
+                return self._lln(vectors)
+            case "block_diagonal":
+                return (yield from self._diag(vectors))
+            case "lln_diag":
+                share = mix_by_row(self.view).unsqueeze(-1)
+                diag = yield from self._diag(vectors)
+                return diag.lerp_(self._lln(vectors), share)
+
+    def transposed(self, vectors: Tensor) -> Work[Tensor]:
+        """P^T V."""
+        match self.view.attention:
+            case "softmax":
+                return (yield from self._softmax_transposed(vectors))
+            case "lln":
+                yield
+                return self._lln_transposed(vectors)
+            case "block_diagonal":
+                return (yield from self._diag_transposed(vectors))
+            case "lln_diag":
+                share = mix_by_row(self.view).unsqueeze(-1)
+                diag = yield from self._diag_transposed((1 - share) * vectors)
+                return diag.add_(self._lln_transposed(share * vectors))
+
+    def _lln(self, vectors: Tensor) -> Tensor:
+        assert self._factors is not None, "LLN has factors"
+        return self._factors.pi @ (self._factors.kappa @ vectors)
+
+    def _lln_transposed(self, vectors: Tensor) -> Tensor:
+        assert self._factors is not None, "LLN has factors"
+        return self._factors.kappa.mT @ (self._factors.pi.mT @ vectors)
+
+    def _diag(self, vectors: Tensor) -> Work[Tensor]:
+        assert self._blocks is not None, "Diag has blocks"
+        width = self._blocks.width
+        out = torch.empty_like(vectors)
+        of_sinks = vectors[:, self._blocks.sinks].unsqueeze(1)  # [H, 1, sinks, columns]
+        for blocks, weights in self._diag_tiles():
+            arriving = weights[..., :width] @ self._blocks.rows(vectors, blocks)
+            arriving += weights[..., width:] @ of_sinks
+            out[:, self._blocks.tokens(blocks)] = self._blocks.flat(arriving, blocks)
+            yield
+        return out
+
+    def _diag_transposed(self, vectors: Tensor) -> Work[Tensor]:
+        assert self._blocks is not None, "Diag has blocks"
+        width = self._blocks.width
+        out = torch.zeros_like(vectors)
+        for blocks, weights in self._diag_tiles():
+            arriving = weights.mT @ self._blocks.rows(vectors, blocks)  # [H, blocks, keys, columns]
+            own = self._blocks.flat(arriving[:, :, :width], blocks)
+            out[:, self._blocks.tokens(blocks)] += own
+            out[:, self._blocks.sinks] += arriving[:, :, width:].sum(1)
+            yield
+        return out
+
+    def _softmax(self, vectors: Tensor) -> Work[Tensor]:
+        assert self._rows is not None, "softmax is read in rows"
+        out = torch.empty_like(vectors)
+        for tile in row_tiles(self.view, self.view.num_tokens):
+            out[:, tile] = self._rows.full(_positions(tile, vectors)) @ vectors
+            yield
+        return out
+
+    def _softmax_transposed(self, vectors: Tensor) -> Work[Tensor]:
+        assert self._rows is not None, "softmax is read in rows"
+        out = torch.zeros_like(vectors)
+        for tile in row_tiles(self.view, self.view.num_tokens):
+            out += self._rows.full(_positions(tile, vectors)).mT @ vectors[:, tile]
+            yield
+        return out
+
+
+def _positions(tile: slice, like: Tensor) -> Tensor:
+    return torch.arange(tile.start, tile.stop, device=like.device)

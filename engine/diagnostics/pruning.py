@@ -1,0 +1,73 @@
+"""What a head adds to the states: |P V W_O| for every head, the norm of its part of the output.
+
+The value is the root mean square over tokens; a head that adds little can be pruned. Beside: the
+same relative to the states that the layer reads. P V is one pass of the operator, linear but for
+softmax, which is read in rows where it is sampled.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine.diagnostics.base import Instrument, Quantity, Reading
+from engine.diagnostics.heads import Heads
+from engine.diagnostics.rows import HeadRows, choose_rows, row_tiles
+from engine.diagnostics.statistics import Estimate, error_floats, floats, mean_of
+from engine.diagnostics.work import Work
+
+
+def measure_pruning(heads: Heads) -> Work[Reading]:
+    squares = yield from _squared_norms(heads)
+    mean = mean_of(squares, heads.num_tokens)
+    norm = mean.values.sqrt()
+    assert heads.view.x is not None, "named in needs"
+    states = heads.view.x.double().square().sum(1).mean().sqrt().clamp_min(1e-300)
+    error = None if mean.error is None else mean.error / (2 * norm.clamp_min(1e-300))
+    estimate = Estimate(norm, error)
+    return Reading(
+        values=floats(norm),
+        error=error_floats(estimate.error),
+        method="exact: |P V W_O|" if error is None else "sampled rows; standard error",
+        unit=PRUNING.unit,
+        cost={"softmax": "rows N D", "lln": "N D^2"}.get(heads.view.attention, "N b D"),
+        beside={
+            "relative": Quantity(values=floats(norm / states), unit="dimensionless"),
+        },
+    )
+
+
+def _squared_norms(heads: Heads) -> Work[Tensor]:
+    """|(P V W_O)_i|^2 of the rows that are read: [H, rows]."""
+    assert heads.view.v is not None, "named in needs"
+    assert heads.view.out is not None, "named in needs"
+    v = heads.view.v.double().transpose(0, 1)  # [H, N, D]
+    gram = heads.view.out.double() @ heads.view.out.double().mT  # [H, D, D]
+    if heads.view.attention == "softmax" and not heads.reads_all_rows:
+        attended = yield from _of_sample(heads, v)
+    else:
+        operator = yield from heads.operator()
+        attended = yield from operator(v)
+    squares: Tensor = torch.linalg.vecdot(attended @ gram, attended)
+    return squares
+
+
+def _of_sample(heads: Heads, v: Tensor) -> Work[Tensor]:
+    count = heads.effort.num_rows(heads.num_tokens)
+    rows = choose_rows(heads.view, count, heads.effort.seed)
+    reader = HeadRows(heads.view, None, None)
+    found = []
+    for tile in row_tiles(heads.view, count):
+        found.append(reader.full(rows[tile]) @ v)
+        yield
+    return torch.cat(found, dim=1)
+
+
+PRUNING = Instrument(
+    name="pruning",
+    unit="state",
+    description="root mean square of what a head adds to the states. Beside: the same "
+    "relative to the states that the layer reads.",
+    measure=measure_pruning,
+    needs=("v", "x", "out"),
+)

@@ -1,0 +1,100 @@
+"""(s - P)^-1 for kinds with blocks, exactly and in linear time.
+
+P = A + U V^T with A block-diagonal and few columns U: LLN's channels, where there are any, and
+the sinks, which are seen from everywhere. So (s - P)^-1 needs the LU factors of every block of
+s - A and one small system (Woodbury). Near an eigenvalue it magnifies what belongs to that
+eigenvalue, however close the others crowd.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine.diagnostics.heads import Heads
+from engine.diagnostics.lapack import one_thread
+from engine.diagnostics.work import Work
+
+
+class Resolvent:
+    """Of the heads' attention matrices, each at a shift of its own."""
+
+    def __init__(self, heads: Heads, shifts: Tensor) -> None:
+        assert heads.blocks is not None, "needs blocks"
+        self._heads = heads
+        self._blocks = heads.blocks
+        self._shifts = shifts  # [H]
+        self._factors: list[tuple[slice, Tensor, Tensor]] = []
+        self._solved: Tensor  # [H, N, columns] (s - A)^-1 U
+        self._small: Tensor  # [H, columns, columns] (1 - V^T (s - A)^-1 U)^-1
+        self._kappa: Tensor | None = None
+
+    def factorise(self) -> Work[None]:
+        """To be done before the first solve."""
+        width = self._blocks.width
+        identity = torch.eye(width, dtype=torch.float64, device=self._shifts.device)
+        if self._has_channels:
+            self._kappa = (yield from self._heads.factors()).kappa
+        to_sinks = []
+        for tile, diag in self._heads.diag_tiles():
+            weights = diag * self._share_of_diag(tile)
+            shifted = self._shifts.view(-1, 1, 1, 1) * identity - weights[..., :width]
+            with one_thread():
+                lu, pivots = torch.linalg.lu_factor(shifted.cpu())
+            self._factors.append((tile, lu.to(diag), pivots.to(diag.device)))
+            to_sinks.append(self._blocks.flat(weights[..., width:], tile))
+            yield
+        arriving = [torch.cat(to_sinks, dim=1)]
+        if self._has_channels:
+            pi = (yield from self._heads.factors()).pi
+            arriving.append(pi * self._heads.mix().unsqueeze(-1))
+        u = torch.cat(arriving, dim=-1)
+        self._solved = yield from self._solve_blocks(u)
+        ones = torch.eye(u.shape[-1], dtype=u.dtype, device=u.device)
+        self._small = torch.linalg.inv(ones - self._leaving(self._solved))
+
+    def solve(self, vectors: Tensor) -> Work[Tensor]:
+        """(s - P)^-1 V, V of shape [H, N, columns]."""
+        solved = yield from self._solve_blocks(vectors)
+        return solved + self._solved @ (self._small @ self._leaving(solved))
+
+    def solve_transposed(self, vectors: Tensor) -> Work[Tensor]:
+        """(s - P)^-T V."""
+        inner = self._small.mT @ (self._solved.mT @ vectors)
+        return (yield from self._solve_blocks(vectors + self._returning(inner), transposed=True))
+
+    @property
+    def _has_channels(self) -> bool:
+        return self._heads.view.has_channels
+
+    def _share_of_diag(self, tile: slice) -> Tensor | float:
+        if not self._has_channels:
+            return 1.0
+        return 1 - self._blocks.rows(self._heads.mix().unsqueeze(-1), tile)
+
+    def _leaving(self, vectors: Tensor) -> Tensor:
+        """V^T x: what the sinks and the channels gather."""
+        parts = [vectors[:, self._blocks.sinks]]
+        if self._kappa is not None:
+            parts.append(self._kappa @ vectors)
+        return torch.cat(parts, dim=1)
+
+    def _returning(self, gathered: Tensor) -> Tensor:
+        """V y."""
+        sinks = self._blocks.sinks
+        if self._kappa is not None:
+            spread = self._kappa.mT @ gathered[:, len(sinks) :]
+        else:
+            spread = gathered.new_zeros(len(gathered), self._heads.num_tokens, gathered.shape[-1])
+        spread[:, sinks] += gathered[:, : len(sinks)]
+        return spread
+
+    def _solve_blocks(self, vectors: Tensor, *, transposed: bool = False) -> Work[Tensor]:
+        out = torch.empty_like(vectors)
+        for tile, lu, pivots in self._factors:
+            rows = self._blocks.rows(vectors, tile)
+            with one_thread():
+                solved = torch.linalg.lu_solve(lu, pivots, rows, adjoint=transposed)
+            out[:, self._blocks.tokens(tile)] = self._blocks.flat(solved, tile)
+            yield
+        return out

@@ -1,0 +1,209 @@
+"""How alike the heads of a layer attend: the cosine <P_g, P_h> / (|P_g| |P_h|) of every pair.
+
+- LLN: <P_g, P_h> = <pi_g^T pi_h, kappa_g kappa_h^T>, exact and linear.
+- Block-diagonal and LLN+Diag: what Diag shows is multiplied out block by block; beyond it both are
+  LLN. Exact, O(N b) a pair.
+- Softmax: from the rows that are read, as the ratio of means over rows.
+
+The value is a head's mean cosine with the other heads. Beside: all cosines; and `decay`, the slope
+of a layer's log cosines over |log(s_g / s_h)|, s the head scales: heads that look equally far tend
+to be alike. Two Gaussian windows of widths s and t over positions have cosine sqrt(sech(log s/t)),
+whose slope tends to -1/2.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine.diagnostics.base import Instrument, Quantity, Reading
+from engine.diagnostics.factors import channel_exponents, lln_factors
+from engine.diagnostics.head_scale import lln_distances, mean_distances
+from engine.diagnostics.heads import Heads
+from engine.diagnostics.rows import HeadRows, choose_rows, row_tiles
+from engine.diagnostics.statistics import error_floats, floats, standard_error
+from engine.diagnostics.view import HeadView
+from engine.diagnostics.work import Work
+
+TOKENS_A_TILE = 4_096
+_SMALLEST_COSINE = 1e-300
+
+
+def measure_similarity(heads: Heads) -> Work[Reading]:
+    """Needs all heads of a layer together."""
+    error: Tensor | None = None
+    if heads.view.attention == "softmax":
+        products, error = yield from _softmax_products(heads)
+        scales = (yield from mean_distances(heads)).mean(1)
+    else:
+        sums = yield from _linear_sums(heads)
+        products, scales = sums.products, (yield from _scales(heads, sums))
+    norms = products.diagonal().clamp_min(torch.finfo(products.dtype).tiny).sqrt()
+    cosines = products / torch.outer(norms, norms)
+    cosines.fill_diagonal_(1.0)
+    sampled = error is not None
+    return Reading(
+        values=floats(_mean_of_others(cosines)),
+        error=error_floats(None if error is None else _mean_of_others(error)),
+        method="sampled rows; standard error" if sampled else "exact: <P_g, P_h>",
+        unit=SIMILARITY.unit,
+        cost={"softmax": "H^2 rows N", "lln": "H^2 N D^2"}.get(
+            heads.view.attention, "H^2 N (b + D^2)"
+        ),
+        beside={
+            "cosines": Quantity(
+                values=floats(cosines), unit=SIMILARITY.unit, error=error_floats(error)
+            ),
+            "decay": Quantity(
+                values=floats(_decay(cosines, scales).expand(len(scales))), unit="dimensionless"
+            ),
+        },
+    )
+
+
+def _mean_of_others(pairs: Tensor) -> Tensor:
+    """[H, H] to [H]; a head without others reads 0."""
+    return (pairs.sum(1) - pairs.diagonal()) / max(len(pairs) - 1, 1)
+
+
+def _decay(cosines: Tensor, scales: Tensor) -> Tensor:
+    """The slope through the origin of log cosine over the log ratio of scales; 0 without pairs."""
+    logs = scales.clamp_min(torch.finfo(scales.dtype).tiny).log()
+    apart = (logs.unsqueeze(0) - logs.unsqueeze(1)).abs()
+    pairs = torch.ones_like(cosines, dtype=torch.bool).triu(1)
+    x, y = apart[pairs], cosines[pairs].clamp_min(_SMALLEST_COSINE).log()
+    weight = x.square().sum()
+    return torch.where(weight > 0, (x * y).sum() / weight, torch.zeros_like(weight))
+
+
+class _Tiles:
+    """pi and kappa of all heads for some tokens at a time: whole, they would fill the memory."""
+
+    def __init__(self, view: HeadView) -> None:
+        assert view.alpha is not None, "an LLN view has alpha"
+        assert view.beta is not None, "an LLN view has beta"
+        self._view, self._alpha, self._beta = view, view.alpha, view.beta
+        masses = [
+            self._keys(part).logsumexp(1, keepdim=True)
+            for part in torch.split(view.k, TOKENS_A_TILE)
+        ]
+        self._log_mass = torch.cat(masses, dim=1).logsumexp(1, keepdim=True)  # [H, 1, D]
+
+    def pi(self, rows: slice | Tensor) -> Tensor:
+        """[H, rows, D]."""
+        exponents = channel_exponents(self._view.q[rows], self._view.q_map, self._alpha)
+        return (exponents + self._log_mass).softmax(-1)
+
+    def kappa(self, keys: slice | Tensor) -> Tensor:
+        """[H, keys, D], transposed."""
+        return (self._keys(self._view.k[keys]) - self._log_mass).exp_()
+
+    def _keys(self, k: Tensor) -> Tensor:
+        return channel_exponents(k, self._view.k_map, self._beta)
+
+
+class _Sums:
+    """What is added up over the tiles of a layer."""
+
+    def __init__(self, heads: Heads) -> None:
+        self.products = heads.view.q.new_zeros(
+            heads.num_heads, heads.num_heads, dtype=torch.float64
+        )
+        self.diag_distance = self.products.new_zeros(heads.num_heads)
+
+
+def _linear_sums(heads: Heads) -> Work[_Sums]:
+    sums = _Sums(heads)
+    tiles = _Tiles(heads.view) if heads.view.has_channels else None
+    if tiles is not None:
+        sums.products += yield from _lln_products(heads, tiles)
+    if heads.view.has_blocks:
+        yield from _add_blocks(heads, tiles, sums)
+    return sums
+
+
+def _lln_products(heads: Heads, tiles: _Tiles) -> Work[Tensor]:
+    """<L_g, L_h>, each row with its share: [H, H]."""
+    num_heads, size = heads.num_heads, heads.view.head_size
+    together = heads.view.q.new_zeros(num_heads * size, num_heads * size, dtype=torch.float64)
+    overlaps = torch.zeros_like(together)
+    share = heads.mix() if heads.view.attention == "lln_diag" else None
+    for start in range(0, heads.num_tokens, TOKENS_A_TILE):
+        tokens = slice(start, start + TOKENS_A_TILE)
+        pi, kappa = tiles.pi(tokens), tiles.kappa(tokens)
+        if share is not None:
+            pi = pi * share[:, tokens].unsqueeze(-1)
+        for gram, part in ((together, pi), (overlaps, kappa)):
+            flat = part.transpose(0, 1).flatten(1)  # [tokens, H * D]
+            gram += flat.mT @ flat
+        yield
+    return (together * overlaps).view(num_heads, size, num_heads, size).sum((1, 3))
+
+
+def _add_blocks(heads: Heads, tiles: _Tiles | None, sums: _Sums) -> Work[None]:
+    """What Diag sees, less what LLN alone would give there."""
+    blocks = heads.blocks
+    assert blocks is not None, "asked for only where there are blocks"
+    share = None if tiles is None else heads.mix().unsqueeze(-1)
+    for tile, diag in heads.diag_tiles():
+        mixed = diag
+        if tiles is not None and share is not None:
+            of_rows = blocks.rows(share, tile)
+            kappa = tiles.kappa(blocks.keys[tile].flatten())
+            kappa = kappa.view(heads.num_heads, *blocks.keys[tile].shape, -1).mT
+            lln = (blocks.split(tiles.pi(blocks.tokens(tile))) * of_rows) @ kappa
+            alone = lln.mul_(blocks.seen[tile].unsqueeze(1)).flatten(1)
+            diag = diag * (1 - of_rows)
+            mixed = diag + lln
+            sums.products -= alone @ alone.mT
+        flat = mixed.flatten(1)
+        sums.products += flat @ flat.mT
+        sums.diag_distance += (diag * blocks.distances(tile)).sum((1, 2, 3))
+        yield
+
+
+def _scales(heads: Heads, sums: _Sums) -> Work[Tensor]:
+    """Mean distances, head by head."""
+    scales = sums.diag_distance / heads.num_tokens
+    if not heads.view.has_channels:
+        return scales
+    share = heads.mix() if heads.view.attention == "lln_diag" else None
+    for head in range(heads.num_heads):
+        distances = lln_distances(lln_factors(heads.view.only([head])))[0]
+        scales[head] += (distances if share is None else share[head] * distances).mean()
+        yield
+    return scales
+
+
+def _softmax_products(heads: Heads) -> Work[tuple[Tensor, Tensor | None]]:
+    """Mean products of rows, and the standard errors of their cosines."""
+    count = heads.effort.num_rows(heads.num_tokens)
+    rows = choose_rows(heads.view, count, heads.effort.seed)
+    reader = HeadRows(heads.view, None, None)
+    found = []
+    for tile in row_tiles(heads.view, count):
+        by_head = reader.full(rows[tile]).transpose(0, 1)  # [rows, H, N]
+        found.append(by_head @ by_head.mT)
+        yield
+    by_row = torch.cat(found)  # [rows, H, H]
+    products = by_row.mean(0)
+    if count == heads.num_tokens:
+        return products, None
+    squares = by_row.diagonal(dim1=1, dim2=2)  # [rows, H]
+    mean_squares = products.diagonal()
+    norms = torch.outer(mean_squares, mean_squares).sqrt()
+    relative = squares / mean_squares
+    cosine = products / norms
+    influence = by_row / norms - cosine * (relative.unsqueeze(1) + relative.unsqueeze(2)) / 2
+    error = standard_error(influence.flatten(1).mT, heads.num_tokens).view_as(products)
+    return products, error
+
+
+SIMILARITY = Instrument(
+    name="similarity",
+    unit="dimensionless",
+    description="mean cosine of a head's attention matrix with the layer's other heads'. Beside: "
+    "all cosines, and how they decay with the ratio of head scales.",
+    measure=measure_similarity,
+    compares_heads=True,
+)

@@ -1,0 +1,147 @@
+"""Numbers read off single attention rows, and means over rows with their standard errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from engine.diagnostics.base import Floats
+
+_SMALLEST = torch.finfo(torch.float64).tiny
+_FLAT = (64 * torch.finfo(torch.float64).eps) ** 2
+"""Variance, relative to the square of the mean, that is rounding."""
+
+DECILES = tuple(NormalDist().inv_cdf(k / 10) for k in range(1, 10))
+
+
+class RowStatistics(NamedTuple):
+    """Of single rows, each [H, rows]. Those of log P are over the keys that the row sees."""
+
+    entropy: Tensor
+    log_mean: Tensor
+    log_variance: Tensor
+    skewness: Tensor
+    kurtosis: Tensor  # less 3, the normal's
+    decile_gap: Tensor  # the largest gap to the normal at its deciles
+    collision: Tensor  # sum of squares
+    distance: Tensor  # mean |i - j|
+
+
+class Estimate(NamedTuple):
+    values: Tensor  # [H]
+    error: Tensor | None  # [H] standard error, None where every row was read
+
+
+def row_statistics(log_p: Tensor, distance: Tensor, seen: Tensor | None = None) -> RowStatistics:
+    """log_p is [..., keys]; `seen` says which keys count, all by default."""
+    p = log_p.exp()
+    if seen is not None:
+        log_p = log_p.masked_fill(~seen, 0.0)
+    count = log_p.shape[-1] if seen is None else seen.sum(-1)
+    log_mean = log_p.sum(-1) / count
+    centred = log_p - log_mean.unsqueeze(-1)
+    if seen is not None:
+        centred.masked_fill_(~seen, 0.0)
+    squares = centred.square()
+    variance = squares.sum(-1) / count
+    third = torch.linalg.vecdot(squares, centred) / count
+    fourth = torch.linalg.vecdot(squares, squares) / count
+    is_flat = variance <= _FLAT * (1 + log_mean.square())
+    spread = variance.sqrt()
+    gap = _decile_gap(centred, spread, count, seen)
+    return RowStatistics(
+        entropy=torch.linalg.vecdot(p, log_p).clamp_max(0.0).abs(),
+        log_mean=log_mean,
+        log_variance=variance,
+        skewness=(third / spread**3).masked_fill(is_flat, 0.0),
+        kurtosis=(fourth / variance.square() - 3).masked_fill(is_flat, 0.0),
+        decile_gap=gap.masked_fill(is_flat, 0.0),
+        collision=torch.linalg.vecdot(p, p),
+        distance=torch.linalg.vecdot(p, distance.expand_as(p)),
+    )
+
+
+def _decile_gap(
+    centred: Tensor, spread: Tensor, count: int | Tensor, seen: Tensor | None
+) -> Tensor:
+    """max over k of |share of the row below the normal's k-th decile - k / 10|."""
+    largest = torch.zeros_like(spread)
+    for k, decile in enumerate(DECILES, start=1):
+        below = centred < (decile * spread).unsqueeze(-1)
+        if seen is not None:
+            below &= seen
+        share = below.sum(-1, dtype=torch.int32) / count
+        largest = largest.maximum((share.double() - k / 10).abs())
+    return largest
+
+
+def log_of(probabilities: Tensor) -> Tensor:
+    """log p, held at the smallest number there is where p underflowed to 0."""
+    return probabilities.clamp_min(_SMALLEST).log_()
+
+
+def entropy_of_probabilities(probabilities: Tensor) -> Tensor:
+    """-sum p log p of every row, where 0 log 0 is 0."""
+    entropy: Tensor = torch.special.entr(probabilities).sum(-1)
+    return entropy
+
+
+def mean_of(
+    per_row: Tensor, population: int, controls: Sequence[tuple[Tensor, Tensor]] = ()
+) -> Estimate:
+    """The mean over the rows of a text, of which `per_row` [H, rows] holds all or a sample drawn
+    without replacement.
+
+    Each control is something else known of every row: its values in the sample [H, rows] and its
+    mean over all rows [H]. What they explain of `per_row` (linear regression) has no sampling
+    error.
+    """
+    if per_row.shape[1] == population:
+        return Estimate(per_row.mean(1), None)
+    values = per_row.mean(1)
+    residual = per_row - values.unsqueeze(1)
+    leverage = torch.zeros_like(residual)
+    if controls:
+        known = torch.stack([sample for sample, _ in controls], dim=-1)  # [H, rows, c]
+        beyond = torch.stack([mean for _, mean in controls], dim=-1) - known.mean(1)
+        centred = known - known.mean(1, keepdim=True)
+        inverse = torch.linalg.pinv(centred)  # [H, c, rows]
+        slope = inverse @ residual.unsqueeze(-1)  # [H, c, 1]
+        values = values + (beyond.unsqueeze(1) @ slope).flatten()
+        residual = residual - (centred @ slope).squeeze(-1)
+        leverage = (centred * inverse.mT).sum(-1)
+    return Estimate(values, standard_error(residual, population, leverage))
+
+
+def standard_error(residual: Tensor, population: int, leverage: Tensor | None = None) -> Tensor:
+    """Of a mean over rows drawn without replacement, from the rows' deviations [H, rows].
+
+    A row that pulled the fit towards itself (its leverage) deviates the more from a fit without it,
+    and so it is counted, as the jackknife does: rows of attention are far from alike.
+    """
+    count = residual.shape[1]
+    pull = torch.full_like(residual, 1 / count) if leverage is None else leverage + 1 / count
+    without = residual / (1 - pull).clamp_min(0.5 / count)
+    variance = without.square().sum(1) / max(count - 1, 1)
+    return few_samples_factor(count) * (variance * (1 - count / population) / count).sqrt()
+
+
+def few_samples_factor(count: int) -> float:
+    """What widens a standard error estimated from few samples so that three of it hold as often as
+    a normal's: Student's quantile over the normal's, expanded in the degrees of freedom."""
+    free = max(count - 1, 1)
+    return 1 + 2.5 / free + 5.75 / free**2
+
+
+def floats(tensor: Tensor) -> Floats:
+    """On the host, in float64."""
+    array: Floats = tensor.double().cpu().numpy()
+    return array
+
+
+def error_floats(error: Tensor | None) -> Floats | None:
+    return None if error is None else floats(error)

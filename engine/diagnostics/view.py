@@ -1,0 +1,135 @@
+"""What instruments look at: the heads of one layer reading one document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from engine.errors import InvalidInput
+from engine.types import Attention
+
+HeadMap: TypeAlias = tuple[
+    Tensor | None, Tensor
+]  # weight [H, D, D], None the identity; bias [H, D]
+
+_LLN_KINDS = ("lln", "lln_diag")
+_BLOCK_KINDS = ("block_diagonal", "lln_diag")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HeadView:
+    """The heads of one layer reading one document, with the layer's frozen parameters.
+
+    Filled by whoever runs the encoder. Parameters that the kind of attention does not have stay
+    at their defaults. Queries and keys suffice for most instruments; those that follow what a
+    head adds to the states need `v`, `x` and `out` too, and say so.
+    """
+
+    q: Tensor  # [T, H, D]
+    k: Tensor  # [T, H, D]
+    attention: Attention
+    alpha: Tensor | None = None  # [H]
+    beta: Tensor | None = None  # [H]
+    mix: Tensor | None = None  # [H], or [T, H] for a gate per token; the share of LLN
+    block_size: int = 64
+    num_sinks: tuple[int, int] = (0, 0)  # first, last
+    q_map: HeadMap | None = None
+    k_map: HeadMap | None = None
+    v: Tensor | None = None  # [T, H, D]
+    x: Tensor | None = None  # [T, W] the states the layer reads
+    out: Tensor | None = None  # [H, D, W] what the output projection makes of a head's values
+
+    def __post_init__(self) -> None:
+        _check_rows(self.q, self.k)
+        needed = {"lln": ("alpha", "beta"), "lln_diag": ("alpha", "beta", "mix")}
+        for name in needed.get(self.attention, ()):
+            if getattr(self, name) is None:
+                raise InvalidInput(f"{self.attention} attention needs {name}", param=name)
+        if self.block_size < 1:
+            raise InvalidInput(
+                f"block_size must be at least 1, got {self.block_size}",
+                param="block_size",
+                limit=1,
+                actual=self.block_size,
+            )
+
+    @property
+    def num_tokens(self) -> int:
+        return self.q.shape[0]
+
+    @property
+    def num_heads(self) -> int:
+        return self.q.shape[1]
+
+    @property
+    def head_size(self) -> int:
+        return self.q.shape[2]
+
+    @property
+    def scale(self) -> float:
+        return float(self.head_size**-0.5)
+
+    @property
+    def has_channels(self) -> bool:
+        """Whether part of the attention is LLN."""
+        return self.attention in _LLN_KINDS
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether part of the attention is confined to blocks."""
+        return self.attention in _BLOCK_KINDS
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the sequence, the last one perhaps short; 1 where there are none."""
+        return -(-self.num_tokens // self.block_size) if self.has_blocks else 1
+
+    @property
+    def sinks(self) -> list[int]:
+        """The positions that every block sees besides its own."""
+        first, last = self.num_sinks
+        length = self.num_tokens
+        return sorted({*range(min(first, length)), *range(max(length - last, 0), length)})
+
+    def only(self, heads: Sequence[int]) -> HeadView:
+        """The same view of some heads."""
+        index = torch.as_tensor(heads, dtype=torch.long, device=self.q.device)
+        return replace(
+            self,
+            q=self.q[:, index],
+            k=self.k[:, index],
+            alpha=_pick(self.alpha, index),
+            beta=_pick(self.beta, index),
+            mix=_pick(self.mix, index),
+            q_map=_pick_map(self.q_map, index),
+            k_map=_pick_map(self.k_map, index),
+            v=None if self.v is None else self.v[:, index],
+            out=None if self.out is None else self.out[index],
+        )
+
+
+def _check_rows(q: Tensor, k: Tensor) -> None:
+    if q.dim() != 3 or q.shape != k.shape or 0 in q.shape:
+        raise InvalidInput(
+            f"q and k must be (T, H, D) alike and not empty, "
+            f"got {tuple(q.shape)} and {tuple(k.shape)}",
+            param="q",
+        )
+    if not bool((torch.isfinite(q).all() & torch.isfinite(k).all()).item()):
+        raise InvalidInput("queries or keys are not finite", code="non_finite", param="q")
+
+
+def _pick(parameter: Tensor | None, heads: Tensor) -> Tensor | None:
+    return None if parameter is None else parameter[..., heads.to(parameter.device)]
+
+
+def _pick_map(head_map: HeadMap | None, heads: Tensor) -> HeadMap | None:
+    if head_map is None:
+        return None
+    weight, bias = head_map
+    index = heads.to(bias.device)
+    return None if weight is None else weight[index], bias[index]

@@ -1,0 +1,128 @@
+"""The layers of an encoder reading one text, each with all that an instrument may look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from engine.diagnostics import HeadView, LayerView
+from engine.diagnostics.work import Work
+from engine.model.attention import (
+    LLNDiagAttention,
+    SlidingWindowAttention,
+    SoftmaxAttention,
+)
+from engine.model.embedding_model import EmbeddingModel
+from engine.model.encoder import Encoder
+from engine.model.linear import dense_weight
+from engine.model.positions import lengths_of_rows, positions_in_sequences
+from engine.model.tiles import Projections, TiledPass, can_tile
+from engine.prepare import Prepared
+from engine.runner import pack
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LayerStep:
+    """One layer that the encoder has computed."""
+
+    index: int
+    before: Tensor  # [T, W]
+    after: Tensor  # [T, W]
+    q: Tensor  # [T, H, D]
+    k: Tensor  # [T, H, D]
+    v: Tensor  # [T, H, D]
+
+
+def layer_steps(model: EmbeddingModel, text: Prepared) -> Iterator[LayerStep | None]:
+    """The layers in their order, and None wherever others may have a turn."""
+    encoder = model.encoder
+    limit = model.config.sweep_tokens_on(encoder.device.type)
+    tiled = can_tile(encoder) and text.num_embedded >= limit
+    return _tile_by_tile(encoder, text) if tiled else _at_once(encoder, text)
+
+
+def _tile_by_tile(encoder: Encoder, text: Prepared) -> Iterator[LayerStep | None]:
+    tiles = TiledPass(encoder, text.ids, keep_projections=True)
+    before: Tensor | None = None
+    seen: Projections | None = None
+    while not tiles.is_done:
+        visit = tiles.visit()
+        if visit.rows.end < text.num_embedded:
+            yield None
+            continue
+        if before is not None and seen is not None:
+            yield LayerStep(index=visit.layer, before=before, after=tiles.states, **seen._asdict())
+        if not tiles.is_done:
+            assert tiles.projections is not None, "kept"
+            before, seen = tiles.states.clone(), tiles.projections.copied()
+
+
+def _at_once(encoder: Encoder, text: Prepared) -> Iterator[LayerStep | None]:
+    ids, bounds = pack([text], encoder.device)
+    positions = positions_in_sequences(bounds, encoder.device)
+    lengths = lengths_of_rows(bounds, encoder.device) if encoder.reads_lengths else 0
+    before = encoder.embed(ids, positions, lengths)
+    seen: list[tuple[Tensor, Tensor, Tensor]] = []
+    states = encoder.walk(ids, bounds, tap=lambda _, q, k, v: seen.append((q, k, v)))
+    for index, after in enumerate(states):
+        q, k, v = seen.pop()
+        yield LayerStep(index=index, before=before, after=after, q=q, k=k, v=v)
+        before = after
+
+
+def head_view(model: EmbeddingModel, step: LayerStep) -> HeadView:
+    """The layer's heads as the instruments see them: what the encoder really computed."""
+    attention = model.encoder.attention[step.index]
+    assert not isinstance(attention, SlidingWindowAttention), "no plan holds such a layer"
+    softmax = HeadView(
+        q=step.q,
+        k=step.k,
+        v=step.v,
+        x=step.before,
+        out=_out(model, step.index),
+        attention="softmax",
+    )
+    if isinstance(attention, SoftmaxAttention):
+        return softmax
+    lln = attention.parameters
+    kind = attention.kind
+    if isinstance(attention, LLNDiagAttention) and len(step.q) <= lln.block_size:
+        kind = "block_diagonal"  # one block, where LLN takes no share
+    return replace(
+        softmax,
+        attention=kind,
+        alpha=lln.alpha,
+        beta=lln.beta,
+        mix=lln.shares(step.q),
+        block_size=lln.block_size,
+        num_sinks=lln.num_sinks,
+        q_map=lln.q_map,
+        k_map=lln.k_map,
+    )
+
+
+def layer_view(model: EmbeddingModel, step: LayerStep) -> LayerView:
+    weights = model.encoder.weights
+    layer = weights.layers[step.index]
+    attend = model.encoder.attention[step.index]
+    bounds = torch.tensor([0, len(step.q)], dtype=torch.int32)
+
+    def mix_tokens(states: Tensor) -> Work[Tensor]:
+        to_values = dense_weight(layer.qkv)[2 * weights.width :]
+        v = (states @ to_values.mT).view(len(states), weights.num_heads, weights.head_dim)
+        yield
+        attended = attend(step.q, step.k, v, bounds).flatten(1)
+        yield
+        return attended @ dense_weight(layer.attention_out).mT
+
+    return LayerView(index=step.index, before=step.before, after=step.after, mix_tokens=mix_tokens)
+
+
+def _out(model: EmbeddingModel, layer: int) -> Tensor:
+    """Each head's rows of the output projection: [H, D, W]."""
+    weights = model.encoder.weights
+    projection = dense_weight(weights.layers[layer].attention_out)  # [W, H * D]
+    return projection.mT.reshape(weights.num_heads, weights.head_dim, weights.width)

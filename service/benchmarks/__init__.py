@@ -1,0 +1,1 @@
+"""Benchmarks of this very machine, started over the network and kept."""

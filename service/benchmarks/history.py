@@ -1,0 +1,238 @@
+"""Benchmark runs on disk, in SQLite: what was measured outlives the process that measured it.
+
+The file belongs to one process, which locks it. A file that another server holds, or that cannot
+be used at all, costs the history and nothing else: runs are then remembered in memory. A damaged
+file is put aside, not deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from threading import Lock
+from typing import Any, TypeVar
+
+from service.benchmarks.job import ACTIVE, BenchmarkJob
+from service.benchmarks.suite import BenchmarkPlan
+from service.errors import StorageFailure
+
+log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+IN_MEMORY = ":memory:"
+
+# Each brings a file from the version of its place in the list to the next one.
+MIGRATIONS = (
+    """
+    CREATE TABLE jobs (
+        id TEXT PRIMARY KEY,
+        created_at REAL NOT NULL,
+        started_at REAL,
+        finished_at REAL,
+        state TEXT NOT NULL,
+        plan TEXT NOT NULL,
+        num_rows INTEGER NOT NULL,
+        machine TEXT NOT NULL,
+        error TEXT
+    );
+    CREATE TABLE rows (
+        job TEXT NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+        number INTEGER NOT NULL,
+        figures TEXT NOT NULL,
+        PRIMARY KEY (job, number)
+    ) WITHOUT ROWID;
+    CREATE INDEX jobs_by_age ON jobs (created_at);
+    """,
+)
+
+
+class History:
+    """Jobs by id and by age. Its methods block for as long as the disk does."""
+
+    def __init__(self, path: str) -> None:
+        self._lock = Lock()  # calls come from several threads
+        self._path, self._db = _open(path)
+        self._interrupt()
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it outlives the process."""
+        return self._path != IN_MEMORY
+
+    def save(self, job: BenchmarkJob) -> None:
+        """Writes a job as it is now; rows it has already are left."""
+        with self._writing() as db:
+            db.execute(
+                "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
+                "ON CONFLICT (id) DO UPDATE SET started_at = excluded.started_at, "
+                "finished_at = excluded.finished_at, state = excluded.state, "
+                "error = excluded.error",
+                (
+                    job.id,
+                    job.created_at,
+                    job.started_at,
+                    job.finished_at,
+                    job.state,
+                    json.dumps(asdict(job.plan)),
+                    job.num_rows,
+                    json.dumps(dict(job.machine)),
+                    None if job.error is None else json.dumps(job.error),
+                ),
+            )
+            (known,) = db.execute("SELECT count(*) FROM rows WHERE job = ?", (job.id,)).fetchone()
+            new = enumerate(job.rows[known:], start=known)
+            db.executemany(
+                "INSERT INTO rows VALUES (?, ?, ?)",
+                [(job.id, number, json.dumps(dict(row))) for number, row in new],
+            )
+
+    def get(self, job_id: str) -> BenchmarkJob | None:
+        jobs = self._read(
+            lambda db: db.execute("SELECT * FROM jobs WHERE id = ?", (job_id,)).fetchall()
+        )
+        return self._job(jobs[0]) if jobs else None
+
+    def newest(self, number: int) -> list[BenchmarkJob]:
+        found = self._read(
+            lambda db: db.execute(
+                "SELECT * FROM jobs ORDER BY created_at DESC, id LIMIT ?", (number,)
+            ).fetchall()
+        )
+        return [self._job(job) for job in found]
+
+    def forget_all_but(self, number: int) -> None:
+        with self._writing() as db:
+            db.execute(
+                "DELETE FROM jobs WHERE id NOT IN "
+                "(SELECT id FROM jobs ORDER BY created_at DESC, id LIMIT ?)",
+                (number,),
+            )
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    def _interrupt(self) -> None:
+        """What an earlier process left unfinished will not go on."""
+        marks = ", ".join("?" * len(ACTIVE))
+        with self._writing() as db:
+            db.execute(
+                f"UPDATE jobs SET state = 'interrupted', finished_at = coalesce("
+                f"finished_at, started_at, created_at) WHERE state IN ({marks})",
+                ACTIVE,
+            )
+
+    def _job(self, found: sqlite3.Row) -> BenchmarkJob:
+        plan: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in json.loads(found["plan"]).items()
+        }
+        rows = self._read(
+            lambda db: db.execute(
+                "SELECT figures FROM rows WHERE job = ? ORDER BY number", (found["id"],)
+            ).fetchall()
+        )
+        return BenchmarkJob(
+            id=found["id"],
+            plan=BenchmarkPlan(**plan),
+            num_rows=found["num_rows"],
+            machine=json.loads(found["machine"]),
+            state=found["state"],
+            created_at=found["created_at"],
+            started_at=found["started_at"],
+            finished_at=found["finished_at"],
+            rows=[json.loads(row["figures"]) for row in rows],
+            error=None if found["error"] is None else json.loads(found["error"]),
+        )
+
+    def _read(self, ask: Callable[[sqlite3.Connection], Answer]) -> Answer:
+        try:
+            with self._lock:
+                return ask(self._db)
+        except sqlite3.Error as error:
+            raise _failure("read", error) from error
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction: all of it is on disk after, or none."""
+        try:
+            with self._lock, self._db:
+                yield self._db
+        except sqlite3.Error as error:
+            raise _failure("written", error) from error
+
+
+def _failure(what: str, error: sqlite3.Error) -> StorageFailure:
+    return StorageFailure(f"the history of benchmarks could not be {what}: {error}")
+
+
+def _open(path: str) -> tuple[str, sqlite3.Connection]:
+    """The file's database, or one in memory where the file cannot be had."""
+    if path == IN_MEMORY:
+        return path, _connect(path)
+    try:
+        Path(path).expanduser().parent.mkdir(parents=True, exist_ok=True)
+        return path, _connect_or_put_aside(Path(path).expanduser())
+    except (OSError, sqlite3.Error) as error:
+        log.warning(
+            "benchmarks are remembered in memory only",
+            extra={"fields": {"path": path, "reason": str(error)}},
+        )
+        return IN_MEMORY, _connect(IN_MEMORY)
+
+
+def _connect_or_put_aside(path: Path) -> sqlite3.Connection:
+    try:
+        return _connect(str(path))
+    except sqlite3.OperationalError:  # locked, or no right to it: the file itself may be sound
+        raise
+    except sqlite3.DatabaseError as error:
+        aside = path.with_name(f"{path.name}.damaged-{int(time.time())}")
+        for part in (path, *path.parent.glob(f"{path.name}-*")):
+            if part.name in (path.name, f"{path.name}-wal", f"{path.name}-journal"):
+                part.rename(part.with_name(part.name.replace(path.name, aside.name, 1)))
+        log.error(
+            "the history of benchmarks is damaged and was put aside",
+            extra={"fields": {"path": str(path), "aside": str(aside), "reason": str(error)}},
+        )
+        return _connect(str(path))
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    db = sqlite3.connect(path, timeout=1.0, check_same_thread=False)
+    try:
+        db.row_factory = sqlite3.Row
+        # Another process's runs must not be taken for an earlier one's leavings.
+        db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        db.execute("PRAGMA foreign_keys = ON")
+        db.execute("BEGIN EXCLUSIVE")
+        db.commit()
+        _check_sound(db)
+        _migrate(db)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _check_sound(db: sqlite3.Connection) -> None:
+    (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        raise sqlite3.DatabaseError(found)
+
+
+def _migrate(db: sqlite3.Connection) -> None:
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version > len(MIGRATIONS):
+        raise sqlite3.OperationalError(
+            f"the file has version {version}, this server knows up to {len(MIGRATIONS)}"
+        )
+    for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
+        db.executescript(f"BEGIN; {script} PRAGMA user_version = {number}; COMMIT;")

@@ -1,0 +1,151 @@
+"""Benchmark runs: one at a time, in their order, found by id long after they ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Self
+
+from engine.engine import AsyncEngine
+from engine.errors import LLNError, QueueFull, ResourceNotFound
+from service.benchmarks.history import History
+from service.benchmarks.job import BenchmarkJob
+from service.benchmarks.machine import machine_of
+from service.benchmarks.suite import Bench, BenchmarkPlan, Row
+from service.benchmarks.suites import SUITES
+from service.errors import StorageFailure, as_lln_error, error_fields
+from service.load.client import Target
+from service.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+MAX_WAITING = 8
+MAX_LISTED = 100
+MAX_KEPT = 1000
+
+
+class BenchmarkJobs:
+    """Runs benchmarks one after the other, at the lowest priority the engine has."""
+
+    def __init__(self, engine: AsyncEngine, history: History, metrics: Metrics) -> None:
+        self._engine = engine
+        self._history = history
+        self._metrics = metrics
+        # Those that wait or run, and those that could not be written down.
+        self._here: dict[str, BenchmarkJob] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._turn = asyncio.Lock()
+
+    async def start(self, plan: BenchmarkPlan, server: Target | None = None) -> BenchmarkJob:
+        """Queues a run and returns at once. The serving suite turns its load on `server`."""
+        self._refuse_when_full()
+        job = BenchmarkJob(
+            plan=plan,
+            num_rows=SUITES[plan.suite].num_rows(plan),
+            machine=machine_of(self._engine.resolve(plan.model)),
+        )
+        self._here[job.id] = job
+        try:
+            # A run that could not be found again is better not begun.
+            await asyncio.to_thread(self._history.save, job)
+        except BaseException:
+            del self._here[job.id]
+            raise
+        task = asyncio.create_task(self._run(job, Bench(engine=self._engine, server=server)))
+        self._tasks[job.id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(job.id, None))
+        return job
+
+    async def get(self, job_id: str) -> BenchmarkJob:
+        job = self._here.get(job_id) or await asyncio.to_thread(self._history.get, job_id)
+        if job is None:
+            raise ResourceNotFound(
+                f"no benchmark has the id {job_id[:80]!r}", param="id", actual=job_id[:80]
+            )
+        return job
+
+    async def list(self) -> Sequence[BenchmarkJob]:
+        """The last ones, newest first."""
+        kept = await asyncio.to_thread(self._history.newest, MAX_LISTED)
+        jobs = {job.id: job for job in kept} | self._here
+        return sorted(jobs.values(), key=lambda job: -job.created_at)[:MAX_LISTED]
+
+    async def cancel(self, job_id: str) -> BenchmarkJob:
+        """Gives a run up, keeping its rows; one that has ended stays as it is."""
+        job = await self.get(job_id)
+        task = self._tasks.get(job_id)
+        if task is not None:
+            job.finish("cancelled")
+            task.cancel()
+            await asyncio.wait({task})
+        return job
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        """Gives up what waits or runs."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.to_thread(self._history.close)
+
+    def _refuse_when_full(self) -> None:
+        waiting = sum(job.state == "queued" for job in self._here.values())
+        if waiting >= MAX_WAITING:
+            raise QueueFull(
+                f"{waiting} benchmarks wait already, and no more than {MAX_WAITING} may",
+                code="too_many_benchmarks",
+                limit=MAX_WAITING,
+                actual=waiting,
+                retry_after_s=60,
+            )
+
+    async def _run(self, job: BenchmarkJob, bench: Bench) -> None:
+        try:
+            async with self._turn:
+                job.start()
+                with self._metrics.benchmark_running(job.plan.suite):
+                    await self._measure(job, bench)
+                job.finish("done")
+        except asyncio.CancelledError:
+            if job.is_active:
+                job.finish("interrupted")
+        except Exception as failure:
+            error = as_lln_error(failure)
+            if not isinstance(failure, LLNError):
+                log.exception("benchmark failed", extra={"fields": {"benchmark": job.id}})
+            job.finish("failed", error_fields(error))
+        finally:
+            self._metrics.benchmark_finished(suite=job.plan.suite, state=job.state)
+            if await self._is_kept(job):
+                del self._here[job.id]
+
+    async def _measure(self, job: BenchmarkJob, bench: Bench) -> None:
+        suite = SUITES[job.plan.suite]
+        async with aclosing(suite.rows(bench, job.plan)) as rows:
+            async for row in rows:
+                job.add(row)
+                self._count(job.plan.suite, row)
+                await self._is_kept(job)
+
+    def _count(self, suite: str, row: Row) -> None:
+        match row:
+            case {"attention": str(kind), "tokens": int(tokens), "tokens_per_s": float(speed)}:
+                self._metrics.benchmark_measured(
+                    suite=suite, attention=kind, tokens=tokens, tokens_per_s=speed
+                )
+
+    async def _is_kept(self, job: BenchmarkJob) -> bool:
+        """Writes the job down. A full disk costs the record, not the run."""
+        try:
+            await asyncio.to_thread(self._history.save, job)
+            if not job.is_active:
+                await asyncio.to_thread(self._history.forget_all_but, MAX_KEPT)
+        except StorageFailure as failure:
+            log.error(failure.message, extra={"fields": {"benchmark": job.id}})
+            return False
+        return True

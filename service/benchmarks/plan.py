@@ -1,0 +1,132 @@
+"""What to measure: the bounds of every field and the defaults, for both protocols and the shell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from engine.benchmark import MAX_TRAINING_TOKENS
+from engine.device import DTYPES
+from engine.types import ModelInfo
+from service.benchmarks.suite import BenchmarkPlan, Suite
+from service.benchmarks.suites import SUITES
+from service.errors import InvalidField
+
+ValueT = TypeVar("ValueT")
+NumberT = TypeVar("NumberT", int, float)
+
+DEFAULT_SUITE = "encoder"
+MAX_LENGTH = 131_072
+MAX_LENGTHS = 12
+MAX_ATTENTIONS = 12
+MAX_REPEATS = 20
+MIN_SECONDS, MAX_SECONDS = 0.5, 60.0
+_REPEATS = 3
+_SECONDS = 5.0
+
+
+def checked_plan(
+    model: ModelInfo,
+    *,
+    suite: str | None = None,
+    lengths: Sequence[int] | None = None,
+    attentions: Sequence[str] | None = None,
+    dtypes: Sequence[str] | None = None,
+    repeats: int | None = None,
+    seconds: float | None = None,
+    training: bool | None = None,
+) -> BenchmarkPlan:
+    """The plan that was asked for, or an error that names the field, its value and the limit."""
+    chosen = SUITES[_one_of("suite", _default(suite, DEFAULT_SUITE), SUITES)]
+    given = {
+        "attentions": attentions,
+        "dtypes": dtypes,
+        "repeats": repeats,
+        "seconds": seconds,
+        "training": training,
+    }
+    _refuse_unused(chosen, given)
+    longest = min(MAX_TRAINING_TOKENS if training else MAX_LENGTH, model.max_tokens)
+    fitting = [length for length in chosen.lengths if length <= longest]
+
+    def length(param: str, value: int) -> int:
+        return _within(param, value, 1, longest)
+
+    def attention(param: str, value: str) -> str:
+        return _one_of(param, value, chosen.known_attentions)
+
+    def dtype(param: str, value: str) -> str:
+        return _one_of(param, value, DTYPES)
+
+    takes_attentions = "attentions" in chosen.fields
+    return BenchmarkPlan(
+        suite=chosen.name,
+        model=model.name,
+        lengths=_each("lengths", _default(lengths, fitting or [longest]), MAX_LENGTHS, length),
+        attentions=_each(
+            "attentions", _default(attentions, chosen.attentions), MAX_ATTENTIONS, attention
+        )
+        if takes_attentions
+        else (),
+        dtypes=_each("dtypes", _default(dtypes, [model.dtype]), len(DTYPES), dtype),
+        repeats=_within("repeats", _default(repeats, _REPEATS), 1, MAX_REPEATS),
+        seconds=_within("seconds", _default(seconds, _SECONDS), MIN_SECONDS, MAX_SECONDS),
+        training=_default(training, False),
+    )
+
+
+def _default(given: ValueT | None, default: ValueT) -> ValueT:
+    return default if given is None else given
+
+
+def _refuse_unused(suite: Suite, given: Mapping[str, object]) -> None:
+    """A field that would change nothing is a mistake worth hearing of."""
+    for param, value in given.items():
+        if value is not None and param not in suite.fields:
+            raise InvalidField(
+                f"{param} is not a field of the suite {suite.name}, which takes lengths"
+                + "".join(f", {field}" for field in suite.fields),
+                code="unused_field",
+                param=param,
+                limit=", ".join(suite.fields),
+            )
+
+
+def _each(
+    param: str, values: Sequence[ValueT], most: int, check: Callable[[str, ValueT], ValueT]
+) -> tuple[ValueT, ...]:
+    """The values without their repetitions, each of them checked."""
+    if not 1 <= len(values) <= most:
+        raise InvalidField(
+            f"{param} must hold 1 to {most} values, got {len(values)}",
+            param=param,
+            limit=most,
+            actual=len(values),
+        )
+    checked = (check(f"{param}[{index}]", value) for index, value in enumerate(values))
+    return tuple(dict.fromkeys(checked))
+
+
+def _one_of(param: str, value: str, known: Iterable[str]) -> str:
+    names = list(known)
+    if value not in names:
+        shown = ", ".join(names)
+        raise InvalidField(
+            f"{param} must be one of {shown}, got {value[:80]!r}",
+            param=param,
+            limit=shown,
+            actual=value[:80],
+        )
+    return value
+
+
+def _within(param: str, value: NumberT, least: float, most: float) -> NumberT:
+    if not least <= value <= most:  # which a NaN is not either
+        raise InvalidField(
+            f"{param} must be {least:g} to {most:g}, got {value:g}",
+            param=param,
+            limit=most if value > most else least,
+            actual=value if math.isfinite(value) else str(value),
+        )
+    return value

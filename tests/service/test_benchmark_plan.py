@@ -1,0 +1,157 @@
+"""Plans, comparisons, tables and pictures of benchmarks: what needs no server."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+from typing import Any
+
+import pytest
+
+from engine.benchmark import ATTENTIONS
+from engine.errors import InvalidInput
+from engine.types import ModelInfo
+from service.benchmarks.compare import compare
+from service.benchmarks.documents import rows_as_csv
+from service.benchmarks.job import BenchmarkJob
+from service.benchmarks.plan import checked_plan
+from service.benchmarks.plot import plot_png
+from service.benchmarks.suite import Row
+from service.benchmarks.suites import SUITES
+from service.errors import InvalidField
+
+MODEL = ModelInfo(
+    name="default",
+    family="bert",
+    attention=("lln_diag",),
+    dim=384,
+    num_layers=1,
+    num_heads=12,
+    max_tokens=4096,
+    position_table=512,
+    pooling="mean",
+    prompts={},
+    revision="0",
+    calibration=None,
+    source="folder",
+    device="cpu",
+    dtype="float32",
+)
+
+
+@pytest.mark.parametrize("suite", list(SUITES))
+def test_every_suite_has_a_plan_of_its_own(suite: str) -> None:
+    plan = checked_plan(MODEL, suite=suite)
+    assert plan.lengths
+    assert max(plan.lengths) <= MODEL.max_tokens
+    assert bool(plan.attentions) == ("attentions" in SUITES[suite].fields)
+    assert SUITES[suite].num_rows(plan) > 0
+
+
+def test_values_given_twice_are_measured_once() -> None:
+    plan = checked_plan(MODEL, lengths=[16, 32, 16], attentions=["softmax", "softmax"])
+    assert (plan.lengths, plan.attentions) == ((16, 32), ("softmax",))
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "limit"),
+    [
+        ({"suite": "decoder"}, "suite", "attention, encoder, serving, quality"),
+        ({"lengths": []}, "lengths", 12),
+        ({"lengths": [1] * 13}, "lengths", 12),
+        ({"lengths": [16, 0]}, "lengths[1]", 1),
+        ({"lengths": [4097]}, "lengths[0]", 4096),
+        ({"attentions": ["magic"]}, "attentions[0]", ", ".join(ATTENTIONS)),
+        ({"suite": "attention", "dtypes": ["int8"]}, "dtypes[0]", "float32, bfloat16, float16"),
+        ({"dtypes": ["float32"]}, "dtypes", "attentions, repeats, training"),
+        ({"suite": "serving", "repeats": 3}, "repeats", "seconds"),
+        ({"repeats": 21}, "repeats", 20),
+        ({"suite": "serving", "seconds": float("nan")}, "seconds", 0.5),
+        ({"suite": "serving", "seconds": 61.0}, "seconds", 60.0),
+    ],
+)
+def test_bad_plans(fields: dict[str, Any], param: str, limit: object) -> None:
+    with pytest.raises(InvalidField) as caught:
+        checked_plan(MODEL, **fields)
+    assert (caught.value.param, caught.value.limit) == (param, limit)
+
+
+def job(rows: list[Row], suite: str = "encoder", **machine: str) -> BenchmarkJob:
+    plan = checked_plan(MODEL, suite=suite)
+    made = BenchmarkJob(plan=plan, num_rows=len(rows), machine=machine)
+    made.rows.extend(rows)
+    return made
+
+
+def row(tokens: int, seconds: float, attention: str = "softmax") -> Row:
+    return {
+        "attention": attention,
+        "work": "forward",
+        "tokens": tokens,
+        "seconds": seconds,
+        "tokens_per_s": tokens / seconds if seconds else 0.0,
+        "repeats": 1,
+    }
+
+
+def test_compare_says_which_is_better_by_each_measure() -> None:
+    a = job([row(16, 1.0), row(32, 2.0), row(64, 0.0)], torch="2.11", device="cpu")
+    b = job([row(16, 0.5), row(32, 2.0), row(64, 1.0), row(128, 1.0)], torch="2.13", device="cpu")
+    found = compare(a, b)
+    changes = {line.key["tokens"]: line.measures for line in found.rows}
+    assert changes[16]["seconds"].ratio == 0.5
+    assert changes[16]["seconds"].better == "b"
+    assert changes[16]["tokens_per_s"].better == "b"
+    assert changes[32]["seconds"].better == "neither"
+    assert changes[64]["seconds"].ratio is None
+    assert found.only_in_a == ()
+    assert found.only_in_b == ({"attention": "softmax", "work": "forward", "tokens": 128},)
+    assert found.machine == {"torch": ("2.11", "2.13")}
+
+
+def test_compare_refuses_two_suites() -> None:
+    with pytest.raises(InvalidInput, match="only runs of one suite"):
+        compare(job([]), job([], suite="quality"))
+
+
+def test_csv_has_a_column_for_each_figure_and_says_where_it_is_from() -> None:
+    made = job([row(16, 1.0), row(32, 0.1)], device='a "fast", cheap one')
+    lines = list(csv.DictReader(io.StringIO(rows_as_csv(made))))
+    assert [line["tokens"] for line in lines] == ["16", "32"]
+    assert float(lines[1]["seconds"]) == 0.1
+    assert lines[0]["device"] == 'a "fast", cheap one'
+    assert list(csv.DictReader(io.StringIO(rows_as_csv(job([]))))) == []
+
+
+@pytest.mark.parametrize("suite", list(SUITES))
+@pytest.mark.parametrize("num_rows", [0, 1, 3])
+def test_every_suite_has_a_picture(suite: str, num_rows: int) -> None:
+    shape = SUITES[suite]
+    columns = [shape.x.name, *(measure.name for measure in shape.measures)]
+    rows: list[Row] = [
+        dict.fromkeys(shape.labels, "one") | dict.fromkeys(columns, 2.0**index)
+        for index in range(num_rows)
+    ]
+    assert plot_png(job(rows, suite=suite)).startswith(b"\x89PNG")
+
+
+def test_who_watches_from_the_middle_sees_every_row_once() -> None:
+    async def watched() -> list[Row]:
+        made = job([])
+        made.add({"tokens": 1})
+        seen: list[Row] = []
+
+        async def watch() -> None:
+            async for rows in made.watch():
+                seen.extend(rows)
+
+        watching = asyncio.create_task(watch())
+        for tokens in range(2, 6):
+            await asyncio.sleep(0)
+            made.add({"tokens": tokens})
+        made.finish("done")
+        await watching
+        return seen
+
+    assert [one["tokens"] for one in asyncio.run(watched())] == [1, 2, 3, 4, 5]

@@ -1,0 +1,150 @@
+"""Large bodies are read elsewhere, and come to the same."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from typing import Any
+
+import httpx
+import numpy as np
+import orjson
+import pytest
+
+from service.errors import UnreadableBody
+from service.http.big_json import LARGE, BigJson
+
+IDS = [101, 2009, 102] * 200_000
+
+
+@pytest.fixture(scope="module")
+def documents() -> dict[str, Any]:
+    return {
+        "text": {"text": "naïve 北京 🦊 " * 100_000, "model": None, "n": 1.5},
+        "ids": {"input": IDS},
+        "batch": {"input": [IDS, [1, 2], "text", ["x"] * 20_000, [2**70] * 20_000]},
+        "list": [{"input": IDS}] * 2,
+    }
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list) else value
+
+
+def test_the_same_document_comes_back(documents: dict[str, Any]) -> None:
+    async def scenario() -> None:
+        parser = BigJson()
+        for document in documents.values():
+            body = orjson.dumps(plain_floats(document))
+            assert len(body) > LARGE
+            found = await parser.parse(body)
+            assert plain(found) == orjson.loads(body)
+        assert isinstance((await parser.parse(orjson.dumps({"input": IDS})))["input"], np.ndarray)
+        parser.close()
+
+    asyncio.run(scenario())
+
+
+def plain_floats(value: Any) -> Any:
+    """Whole numbers beyond 64 bits are floats in JSON as we read it."""
+    if isinstance(value, dict):
+        return {name: plain_floats(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [plain_floats(item) for item in value]
+    return float(value) if isinstance(value, int) and value >= 2**64 else value
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b'{"input": "' + b"x" * LARGE, "invalid_json"),
+        (b'{"input": "' + b"x" * LARGE + b'\xff"}', "invalid_utf8"),
+        (b'{"input": "' + b"x" * LARGE + b'\\ud800"}', "invalid_unicode"),
+        (b"{", "invalid_json"),
+    ],
+)
+def test_what_cannot_be_read(body: bytes, code: str) -> None:
+    async def scenario() -> None:
+        parser = BigJson()
+        with pytest.raises(UnreadableBody) as refusal:
+            await parser.parse(body)
+        assert refusal.value.code == code
+        parser.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_loop_stays_free_meanwhile() -> None:
+    """Two million ids keep the interpreter to themselves for longer than any pause seen here."""
+    body = orjson.dumps({"input": [IDS] * 5})
+
+    async def scenario() -> tuple[float, float]:
+        parser = BigJson()
+        await parser.parse(orjson.dumps({"input": "x" * LARGE}))  # starts the process
+        reading = asyncio.create_task(parser.parse(body))
+        longest, last = 0.0, time.perf_counter()
+        while not reading.done():
+            await asyncio.sleep(0)
+            now = time.perf_counter()
+            longest, last = max(longest, now - last), now
+        parser.close()
+        started = time.perf_counter()
+        orjson.loads(body)
+        return longest, time.perf_counter() - started
+
+    pause_s, here_s = min(asyncio.run(scenario()) for _ in range(2))
+    assert pause_s < here_s / 2
+
+
+def test_a_reader_that_is_killed_is_replaced() -> None:
+    async def scenario() -> None:
+        parser = BigJson()
+        body = orjson.dumps({"input": "x" * LARGE})
+        await parser.parse(body)
+        assert parser._pool is not None
+        for pid in parser._pool._processes:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.2)
+        assert (await parser.parse(body))["input"] == "x" * LARGE
+        assert (await parser.parse(body))["input"] == "x" * LARGE
+        parser.close()
+
+    asyncio.run(scenario())
+
+
+def test_large_bodies_are_served(http: httpx.Client) -> None:
+    ids = http.post("/v1/tokenize", json={"text": "A text of a few words. " * 50}).json()["ids"][
+        1:-1
+    ]
+    padding = {"user": "x" * LARGE}
+    for value in ("a text", [7, 8], [[7, 8], "a text"]):
+        small = http.post("/v1/embeddings", json={"input": value}).json()
+        large = http.post("/v1/embeddings", json={"input": value, **padding}).json()
+        assert large["data"] == small["data"]
+    many = {"input": (ids * 100)[:10_000], **padding}
+    document = http.post("/v1/embeddings", json=many).json()
+    assert document["usage"]["total_tokens"] == 10_002
+
+
+def test_a_large_body_of_bad_ids_is_refused(http: httpx.Client) -> None:
+    body = {"input": [7] * 400_000 + [-1]}
+    error = http.post("/v1/embeddings", json=body).json()["error"]
+    assert (error["code"], error["param"]) == ("invalid_token_id", "input[0]")
+
+
+def test_the_deadline_counts_while_a_text_is_tokenised(http: httpx.Client) -> None:
+    started = time.monotonic()
+    answer = http.post(
+        "/v1/embeddings",
+        json={"input": "word " * 1_000_000},
+        headers={"x-request-timeout-ms": "100"},
+    )
+    assert answer.status_code == 504
+    assert answer.json()["error"]["limit"] == 0.1
+    assert time.monotonic() - started < 10

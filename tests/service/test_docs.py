@@ -1,0 +1,98 @@
+"""Every example of docs/ that is marked to be run, run against a live server.
+
+A block is marked by the word `run` after its language. The addresses in it are the defaults, and
+are replaced by those of the test's server.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMANDS = {
+    "sh": ("bash", "-euo", "pipefail", "-c"),
+    "python": (sys.executable, "-W", "error", "-c"),
+    "js": ("node", "--input-type=module", "--eval"),
+}
+
+
+class Example(NamedTuple):
+    page: str
+    line: int
+    language: str
+    code: str
+
+
+def examples() -> Iterator[Example]:
+    for page in sorted(DOCS.glob("*.md")):
+        text = page.read_text()
+        for found in BLOCK.finditer(text):
+            language, marks, code = found.groups()
+            if "run" in marks.split():
+                line = text.count("\n", 0, found.start()) + 1
+                yield Example(page.name, line, language, code)
+
+
+def run(example: Example, server: Any) -> subprocess.CompletedProcess[str]:
+    code = example.code.replace("http://localhost:8000", server.http_url)
+    code = code.replace("localhost:50051", server.grpc_address)
+    command = [*COMMANDS[example.language], code]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("example", list(examples()), ids=lambda one: f"{one.page}:{one.line}")
+def test_example(server: Any, example: Example) -> None:
+    if shutil.which(COMMANDS[example.language][0]) is None:
+        pytest.skip(f"{COMMANDS[example.language][0]} is not installed")
+    done = run(example, server)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip(), "an example that shows nothing"
+
+
+@pytest.mark.parametrize(
+    ("language", "code"),
+    [
+        ("sh", "curl -sf http://localhost:8000/nowhere | cat"),
+        ("python", "import engine; engine.nothing"),
+        ("js", "throw new Error('no')"),
+    ],
+)
+def test_a_wrong_example_fails(server: Any, language: str, code: str) -> None:
+    if shutil.which(COMMANDS[language][0]) is None:
+        pytest.skip(f"{COMMANDS[language][0]} is not installed")
+    assert run(Example("", 0, language, code), server).returncode != 0
+
+
+def test_every_language_has_an_example() -> None:
+    found = list(examples())
+    assert {one.language for one in found} == set(COMMANDS)
+    assert len(found) > 12
+
+
+def test_links_lead_somewhere() -> None:
+    for page in [*DOCS.glob("*.md"), ROOT / "README.md"]:
+        text = page.read_text()
+        for target, anchor in re.findall(r"\]\(([^)#:]*)(#[^)]*)?\)", text):
+            linked = (page.parent / target) if target else page
+            assert linked.exists(), f"{page.name}: {target}"
+            if anchor and linked.suffix == ".md":
+                titles = re.findall(r"^#+ (.*)$", linked.read_text(), re.MULTILINE)
+                anchors = {re.sub(r"[^\w -]", "", title).replace(" ", "-") for title in titles}
+                assert anchor[1:].lower() in {one.lower() for one in anchors}, anchor
+
+
+def test_tables_are_what_the_code_says() -> None:
+    checked = subprocess.run(
+        [sys.executable, "tools/write_docs.py", "--check"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert checked.returncode == 0, checked.stderr

@@ -1,0 +1,350 @@
+"""Embeddings.EmbedDocument: a document in pieces, events in order, and a clear end to each call."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+from google.protobuf.json_format import MessageToDict
+from grpc import StatusCode
+from numpy.typing import NDArray
+
+from service.pb.lln.v1 import embeddings_pb2 as pb
+from service.pb.lln.v1 import embeddings_pb2_grpc
+
+METHOD = "/lln.v1.Embeddings/EmbedDocument"
+MEGABYTE = 1_048_576
+TEXT = "# Größe\n\nNaïve 😀 e\u0301 שלום. 日本語。 More words.\n\n## Sub\n\nThe end.\n\n" * 20
+HEADINGS = pb.Chunking(headings=pb.HeadingChunks(max_tokens=64))
+
+
+@pytest.fixture(scope="module")
+def channel(server: Any) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        yield channel
+
+
+@pytest.fixture(scope="module")
+def embed(channel: grpc.Channel) -> Any:
+    stub: Any = embeddings_pb2_grpc.EmbeddingsStub(channel)  # type: ignore[no-untyped-call]
+    return stub.EmbedDocument
+
+
+def opening(**fields: Any) -> pb.EmbedDocumentRequest:
+    return pb.EmbedDocumentRequest(open=pb.DocumentOptions(**fields))
+
+
+def pieces(data: bytes, size: int) -> Iterator[pb.EmbedDocumentRequest]:
+    for start in range(0, len(data), size):
+        yield pb.EmbedDocumentRequest(text=data[start : start + size])
+
+
+def document(text: str, size: int, **fields: Any) -> Iterator[pb.EmbedDocumentRequest]:
+    yield opening(**fields)
+    yield from pieces(text.encode(), size)
+
+
+def failure(events: Iterable[Any]) -> tuple[StatusCode, dict[str, str]]:
+    """How a call ended that had to fail."""
+    with pytest.raises(grpc.RpcError) as caught:
+        list(events)
+    error: Any = caught.value
+    return error.code(), dict(error.trailing_metadata())
+
+
+def vector(message: pb.Vector) -> NDArray[np.float32]:
+    return np.frombuffer(message.data, "<f4")
+
+
+def finished(http: httpx.Client, code: str) -> float:
+    lines = http.get("/metrics").text.splitlines()
+    found = [line for line in lines if line.startswith("lln_requests_total{")]
+    named = [line for line in found if "EmbedDocument" in line and f'code="{code}"' in line]
+    return sum(float(line.split()[-1]) for line in named)
+
+
+def wait_for(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.parametrize("size", [1, 1_000, MEGABYTE])
+def test_pieces_of_any_size_give_the_whole_documents_answer(
+    embed: Any, http: httpx.Client, size: int
+) -> None:
+    fields = {"text": TEXT, "chunking": {"type": "headings", "max_tokens": 64}}
+    whole = http.post("/v1/documents", json=fields).json()
+    events = list(embed(document(TEXT, size, chunking=HEADINGS)))
+    result = events[-1].result
+    assert float(vector(result.vector) @ np.array(whole["vector"])) > 0.999999
+    assert result.accounting.tokens == whole["accounting"]["tokens"]
+    chunks = [chunk for event in events for chunk in event.chunks.chunks]
+    assert result.num_chunks == len(chunks) == len(whole["chunks"]) == 40
+    for chunk, expected in zip(chunks, whole["chunks"], strict=True):
+        assert float(vector(chunk.vector) @ np.array(expected["vector"])) > 0.999999
+        shown = MessageToDict(chunk, preserving_proto_field_name=True)
+        assert shown.get("headings") == expected["headings"]
+        assert (chunk.characters.start, chunk.characters.end) == tuple(
+            expected["characters"].values()
+        )
+
+
+def test_events_have_one_order_and_the_same_names_as_over_http(
+    embed: Any, http: httpx.Client
+) -> None:
+    events = list(embed(document(TEXT, 100, chunking=HEADINGS)))
+    names = [event.WhichOneof("event") for event in events]
+    assert names[0] == "accepted"
+    assert names[-1] == "result"
+    assert {"progress", "chunks"} == set(names[1:-1])
+    assert events[0].accepted.tokens == events[-1].result.accounting.tokens
+
+    query = {"chunking": "headings", "max_tokens": "64"}
+    headers = {"content-type": "text/plain", "accept": "application/x-ndjson"}
+    answer = http.post("/v1/documents", params=query, content=TEXT.encode(), headers=headers)
+    fields = {}
+    for line in answer.iter_lines():
+        event = httpx.Response(200, text=line).json()
+        fields[event["event"]] = set(event) - {"event", "usage"}  # OpenAI's count, for its clients
+    for name, ours in fields.items():
+        message: Any = pb.DocumentEvent.DESCRIPTOR.fields_by_name[name].message_type
+        assert {field.name for field in message.fields} == ours
+    assert set(fields) == set(names)
+
+
+def test_vectors_in_other_formats(embed: Any) -> None:
+    options = pb.EmbedOptions(format=pb.VECTOR_FORMAT_INT8, dimensions=64)
+    plan = pb.Chunking(spans=pb.SpanChunks(spans=[pb.CharacterSpan(start=9, end=14)]))
+    *_, chunked, result = [
+        event
+        for event in embed(document("# Größe\n\nNaïve", 7, options=options, chunking=plan))
+        if event.WhichOneof("event") in ("chunks", "result")
+    ]
+    (chunk,) = chunked.chunks.chunks
+    for message in (chunk.vector, result.result.vector):
+        assert (message.format, list(message.shape)) == (pb.VECTOR_FORMAT_INT8, [64])
+        assert len(message.data) == 64
+
+
+@pytest.mark.parametrize(
+    ("requests", "code", "param"),
+    [
+        ([], "missing_field", "open"),
+        ([pb.EmbedDocumentRequest(text=b"x")], "missing_field", "open"),
+        ([opening(), pb.EmbedDocumentRequest(text=b"x"), opening()], "invalid_field", "open"),
+        ([opening()], "empty_text", "text"),
+        ([opening(), pb.EmbedDocumentRequest(text=b"ab\xff")], "invalid_utf8", "text"),
+        ([opening(), pb.EmbedDocumentRequest(text=b"ab\xe6\x97")], "invalid_utf8", "text"),
+        ([opening(model="nope")], "model_not_found", "model"),
+        ([opening(options=pb.EmbedOptions(dimensions=0))], "invalid_dimensions", "dimensions"),
+        (
+            [opening(chunking=pb.Chunking(fixed=pb.FixedChunks(tokens=0)))],
+            "invalid_chunking",
+            "chunking.tokens",
+        ),
+        (
+            [opening(chunking=pb.Chunking(headings=pb.HeadingChunks(format="latex")))],
+            "invalid_chunking",
+            "chunking.format",
+        ),
+        (
+            list(
+                document(
+                    "word",
+                    9,
+                    chunking=pb.Chunking(
+                        spans=pb.SpanChunks(spans=[pb.CharacterSpan(start=0, end=9)])
+                    ),
+                )
+            ),
+            "invalid_chunking",
+            "chunking.spans[0]",
+        ),
+    ],
+)
+def test_bad_documents_are_refused_by_name(
+    embed: Any, requests: list[pb.EmbedDocumentRequest], code: str, param: str
+) -> None:
+    status, metadata = failure(embed(iter(requests)))
+    expected = StatusCode.NOT_FOUND if code == "model_not_found" else StatusCode.INVALID_ARGUMENT
+    assert status == expected
+    assert (metadata["lln-error-code"], metadata["lln-error-param"]) == (code, param)
+
+
+def test_a_message_that_is_none(channel: grpc.Channel) -> None:
+    call = channel.stream_stream(METHOD, None, pb.DocumentEvent.FromString)
+    status, metadata = failure(call(iter([opening().SerializeToString(), b"\x12\xff"])))
+    assert (status, metadata["lln-error-code"]) == (StatusCode.INVALID_ARGUMENT, "invalid_message")
+
+
+def test_too_long_a_document_is_refused_before_its_end(embed: Any) -> None:
+    num_sent = 0
+
+    def endless() -> Iterator[pb.EmbedDocumentRequest]:
+        nonlocal num_sent
+        yield opening()
+        while True:
+            num_sent += 1
+            yield pb.EmbedDocumentRequest(text=b"a word and another " * 20_000)
+
+    status, metadata = failure(embed(endless()))
+    assert status == StatusCode.INVALID_ARGUMENT
+    assert metadata["lln-error-code"] == "text_too_long"
+    assert int(metadata["lln-error-limit"]) == 1_048_576 < int(metadata["lln-error-actual"])
+    assert num_sent < 60
+
+
+@pytest.mark.parametrize("timeout_s", [0.001, 0.5])
+def test_a_deadline_ends_a_document_that_does_not(embed: Any, timeout_s: float) -> None:
+    over = threading.Event()
+
+    def stalled() -> Iterator[pb.EmbedDocumentRequest]:
+        yield opening()
+        yield pb.EmbedDocumentRequest(text=b"some words")
+        over.wait(60)
+
+    status, _ = failure(embed(stalled(), timeout=timeout_s))
+    over.set()
+    assert status == StatusCode.DEADLINE_EXCEEDED
+
+
+def test_a_cancelled_document_is_given_up(embed: Any, http: httpx.Client, server: Any) -> None:
+    before = finished(http, "cancelled")
+    over = threading.Event()
+
+    def stalled() -> Iterator[pb.EmbedDocumentRequest]:
+        yield opening()
+        yield pb.EmbedDocumentRequest(text=b"a word " * 100_000)
+        over.wait(60)
+
+    events = embed(stalled())
+    assert next(events).accepted.tokens > 16_384
+    events.cancel()
+    over.set()
+    assert wait_for(lambda: finished(http, "cancelled") > before)
+    assert "call failed" not in server.log()
+
+
+CLIENT = """
+import sys, time, grpc
+from service.pb.lln.v1 import embeddings_pb2 as pb, embeddings_pb2_grpc
+def endless():
+    yield pb.EmbedDocumentRequest(open=pb.DocumentOptions())
+    while True:
+        yield pb.EmbedDocumentRequest(text=b"word " * 20_000)
+        time.sleep(0.2)
+stub = embeddings_pb2_grpc.EmbeddingsStub(grpc.insecure_channel(sys.argv[1]))
+for event in stub.EmbedDocument(endless()):
+    print(event.WhichOneof("event"), flush=True)
+"""
+
+
+def test_a_killed_client_is_noticed(http: httpx.Client, server: Any) -> None:
+    before = finished(http, "cancelled")
+    client = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, server.grpc_address], stdout=subprocess.PIPE, text=True
+    )
+    assert client.stdout is not None
+    with client.stdout:
+        assert client.stdout.readline() == "accepted\n"
+        client.kill()
+        client.wait(30)
+    assert wait_for(lambda: finished(http, "cancelled") > before)
+    assert http.get("/health/ready").status_code == 200
+
+
+def test_64_megabytes_without_a_space(embed: Any) -> None:
+    def word() -> Iterator[pb.EmbedDocumentRequest]:
+        yield opening(chunking=pb.Chunking(fixed=pb.FixedChunks(tokens=1)))
+        for _ in range(64):
+            yield pb.EmbedDocumentRequest(text=b"x" * MEGABYTE)
+
+    started_at = time.monotonic()
+    events = list(embed(word()))
+    (chunk,) = [chunk for event in events for chunk in event.chunks.chunks]
+    assert events[-1].result.accounting.tokens == 3
+    assert (chunk.characters.start, chunk.characters.end) == (0, 64 * MEGABYTE)
+    assert time.monotonic() - started_at < 30
+
+
+def test_what_truncation_drops_is_said(start_server: Any) -> None:
+    server = start_server(LLN_MODELS="default", LLN_ENGINE__MAX_TEXT_TOKENS="1000")
+    text = "some words " * 50_000
+    with (
+        grpc.insecure_channel(server.grpc_address) as channel,
+        httpx.Client(base_url=server.http_url, timeout=60) as http,
+    ):
+        stub: Any = embeddings_pb2_grpc.EmbeddingsStub(channel)  # type: ignore[no-untyped-call]
+        options = pb.EmbedOptions(truncate=pb.TRUNCATE_END)
+        *_, last = stub.EmbedDocument(document(text, 100_000, options=options))
+        cost = last.result.accounting
+        assert (cost.tokens, cost.tokens_embedded) == (100_002, 1_000)
+        assert (cost.dropped.start, cost.dropped.end) == (499 * 11, len(text) - 1)
+        whole = http.post("/v1/documents", json={"text": text, "truncate": "end"}).json()
+        assert whole["accounting"]["dropped"] == {"start": 499 * 11, "end": len(text) - 1}
+        item = http.post("/v1/embeddings", json={"input": [text], "truncate": "start"}).json()
+        assert item["data"][0]["lln"] == {
+            "tokens": 100_002,
+            "tokens_embedded": 1_000,
+            "dropped": {"start": 0, "end": len(text) - 1 - 499 * 11},
+        }
+        lines = http.get("/metrics").text.splitlines()
+        assert 'lln_truncated_total{model="default"} 3.0' in lines
+
+
+def test_a_server_that_stops_waits_for_no_more_pieces(start_server: Any) -> None:
+    server = start_server(LLN_MODELS="default")
+    over = threading.Event()
+
+    def stalled() -> Iterator[pb.EmbedDocumentRequest]:
+        yield opening()
+        yield pb.EmbedDocumentRequest(text=b"a word " * 200_000)
+        over.wait(60)
+
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        stub: Any = embeddings_pb2_grpc.EmbeddingsStub(channel)  # type: ignore[no-untyped-call]
+        events = stub.EmbedDocument(stalled())
+        assert next(events).WhichOneof("event") == "accepted"
+        assert server.stop() == 0
+        status, metadata = failure(events)
+        over.set()
+    assert (status, metadata["lln-error-code"]) == (StatusCode.UNAVAILABLE, "unavailable")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_100_megabytes_in_small_messages_and_little_memory(start_server: Any) -> None:
+    server = start_server(LLN_MODELS="default", LLN_ENGINE__MAX_TEXT_TOKENS="1000")
+    piece = (b"word " + b"x" * 194 + b" ") * 500  # long words, which are sooner tokenised
+
+    def text() -> Iterator[pb.EmbedDocumentRequest]:
+        yield opening(options=pb.EmbedOptions(truncate=pb.TRUNCATE_END))
+        for _ in range(1_000):
+            yield pb.EmbedDocumentRequest(text=piece)
+
+    def memory(http: httpx.Client) -> float:
+        lines = http.get("/metrics").text.splitlines()
+        (line,) = [x for x in lines if x.startswith('lln_device_memory_bytes{kind="peak"}')]
+        return float(line.split()[-1])
+
+    with (
+        grpc.insecure_channel(server.grpc_address) as channel,
+        httpx.Client(base_url=server.http_url, timeout=60) as http,
+    ):
+        before = memory(http)
+        stub: Any = embeddings_pb2_grpc.EmbeddingsStub(channel)  # type: ignore[no-untyped-call]
+        *_, last = stub.EmbedDocument(text())
+        assert last.result.accounting.tokens == 1_000 * 500 * 2 + 2
+        assert memory(http) - before < 512 * MEGABYTE

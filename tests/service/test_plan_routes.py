@@ -1,0 +1,58 @@
+"""Plans over both protocols: the same numbers, the same refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import httpx
+import pytest
+
+from service.pb.lln.v1 import models_pb2, models_pb2_grpc
+
+if TYPE_CHECKING:
+    from tests.service.conftest import RunningServer
+
+
+@pytest.fixture(scope="module")
+def stub(server: RunningServer) -> Iterator[Any]:
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        yield models_pb2_grpc.ModelsStub(channel)  # type: ignore[no-untyped-call]
+
+
+def test_the_same_plan_over_both_protocols(http: httpx.Client, stub: Any) -> None:
+    answer = http.post("/v1/plan", json={"tokens": 100_000}).json()
+    message = stub.Plan(models_pb2.PlanRequest(tokens=100_000))
+    assert (answer["path"], answer["fits"], answer["tiles"]) == ("swept", True, 98)
+    assert answer["bytes"] > 100_000 * 384 * 4
+    assert 0 < answer["seconds"] < 3_600
+    for name, value in answer.items():
+        expected = pytest.approx(value, rel=0.5) if name == "seconds" else value
+        assert getattr(message, name) == expected
+
+
+def test_a_text_is_counted_first(http: httpx.Client, stub: Any) -> None:
+    answer = http.post("/v1/plan", json={"text": "one two three"}).json()
+    assert (answer["tokens"], answer["path"], answer["tiles"]) == (5, "packed", 1)
+    assert stub.Plan(models_pb2.PlanRequest(text="one two three")).tokens == 5
+
+
+def test_beyond_the_longest_text_nothing_fits(http: httpx.Client) -> None:
+    answer = http.post("/v1/plan", json={"tokens": 1_048_577}).json()
+    assert answer["fits"] is False
+    assert answer["max_tokens"] == 1_048_576
+
+
+@pytest.mark.parametrize("body", [{}, {"tokens": 0}, {"tokens": 5, "text": "five"}, {"text": ""}])
+def test_what_cannot_be_planned(body: dict[str, object], http: httpx.Client) -> None:
+    answer = http.post("/v1/plan", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_what_cannot_be_planned_over_grpc(stub: Any) -> None:
+    for request in (models_pb2.PlanRequest(), models_pb2.PlanRequest(tokens=0)):
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.Plan(request)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -1,0 +1,231 @@
+"""Faults of a whole process and of its callers: killed, flooded, left alone with what it wrote."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import httpx
+import pytest
+
+from engine.config import EngineConfig
+from engine.engine import AsyncEngine
+from engine.errors import CheckpointError, DeviceFailure
+from service.pb.lln.v1 import embeddings_pb2 as pb
+from service.pb.lln.v1 import embeddings_pb2_grpc
+
+if TYPE_CHECKING:
+    from tests.conftest import WriteCheckpoint
+
+TEXT = "A text of some length, which takes a moment to embed. " * 40
+
+
+@pytest.fixture(scope="module")
+def fielded(launch_server: Any) -> Any:
+    return launch_server(LLN_MODELS="default")
+
+
+def metric(url: str, name: str) -> float:
+    page = httpx.get(f"{url}/metrics", timeout=60).text
+    [line] = [line for line in page.splitlines() if line.startswith(f"{name} ")]
+    return float(line.split()[-1])
+
+
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.05)
+
+
+def address_of(server: Any) -> tuple[str, int]:
+    host, port = server.http_url.partition("://")[2].split(":")
+    return host, int(port)
+
+
+def raw_request(text: str, num_texts: int = 1) -> bytes:
+    body = json.dumps({"input": [text] * num_texts}).encode()
+    return (
+        b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+    )
+
+
+def is_idle(server: Any) -> bool:
+    url = server.http_url
+    in_progress = metric(url, 'lln_requests_in_progress{protocol="http"}')
+    calls = metric(url, 'lln_requests_in_progress{protocol="grpc"}')
+    # The request that asks is in progress itself.
+    return in_progress <= 1 and calls == 0 and metric(url, "lln_queue_depth") == 0
+
+
+def test_callers_who_flood_and_vanish(fielded: Any) -> None:
+    """Three hundred send a whole request and are gone before its answer."""
+    for _ in range(300):
+        with socket.create_connection(address_of(fielded), timeout=10) as connection:
+            connection.sendall(raw_request(TEXT))
+    started = time.monotonic()
+    answer = httpx.post(f"{fielded.http_url}/v1/embeddings", json={"input": "x"}, timeout=60)
+    assert answer.status_code == 200
+    wait_for(lambda: is_idle(fielded), "an idle server")
+    assert time.monotonic() - started < 60
+    assert "Traceback" not in fielded.log()
+
+
+def test_grpc_callers_who_flood_and_vanish(fielded: Any) -> None:
+    with grpc.insecure_channel(fielded.grpc_address) as channel:
+        stub: Any = embeddings_pb2_grpc.EmbeddingsStub(channel)  # type: ignore[no-untyped-call]
+        calls = [
+            stub.Embed.future(pb.EmbedRequest(input=[pb.Input(text=TEXT)])) for _ in range(300)
+        ]
+        for call in calls:
+            call.cancel()
+    wait_for(lambda: is_idle(fielded), "an idle server")
+    assert "Traceback" not in fielded.log()
+
+
+def test_a_slow_reader_of_a_stream_holds_up_nobody_else(fielded: Any) -> None:
+    """It asks for thousands of vectors and takes one: the server reads on to its bound only."""
+
+    def requests() -> Iterator[pb.EmbedStreamRequest]:
+        for _ in range(20_000):
+            yield pb.EmbedStreamRequest(input=pb.Input(text="word " * 50))
+
+    with grpc.insecure_channel(fielded.grpc_address) as channel:
+        stub: Any = embeddings_pb2_grpc.EmbeddingsStub(channel)  # type: ignore[no-untyped-call]
+        before = metric(fielded.http_url, 'lln_tokens_total{model="default"}')
+        answers = stub.EmbedStream(requests())
+        next(answers)
+        time.sleep(2)
+        answer = httpx.post(f"{fielded.http_url}/v1/embeddings", json={"input": "x"}, timeout=20)
+        assert answer.status_code == 200
+        embedded = (metric(fielded.http_url, 'lln_tokens_total{model="default"}') - before) / 52
+        assert embedded < 5_000
+        answers.cancel()
+    wait_for(lambda: is_idle(fielded), "an idle server")
+
+
+def test_a_slow_reader_of_an_answer_holds_up_nobody_else(fielded: Any) -> None:
+    readers = []
+    for _ in range(4):
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(address_of(fielded))
+        connection.sendall(raw_request("word", num_texts=300))
+        readers.append(connection)
+    with ThreadPoolExecutor(5) as pool:
+        answers = pool.map(
+            lambda _: httpx.post(
+                f"{fielded.http_url}/v1/embeddings", json={"input": "x"}, timeout=30
+            ),
+            range(20),
+        )
+        assert {answer.status_code for answer in answers} == {200}
+    for connection in readers:
+        connection.close()
+    wait_for(lambda: is_idle(fielded), "an idle server")
+
+
+@pytest.mark.slow
+def test_sigkill_and_a_start_on_the_same_ports(start_server: Any) -> None:
+    """Callers of the killed one get an error at once, and the next one serves them."""
+    server = start_server(LLN_MODELS="default")
+    host, port = address_of(server)
+    with ThreadPoolExecutor(4) as pool:
+        asked = [
+            pool.submit(
+                httpx.post,
+                f"{server.http_url}/v1/embeddings",
+                json={"input": TEXT * 30},
+                timeout=60,
+            )
+            for _ in range(4)
+        ]
+        wait_for(
+            lambda: metric(server.http_url, 'lln_requests_in_progress{protocol="http"}') >= 4,
+            "requests in flight",
+        )
+        server.process.send_signal(signal.SIGKILL)
+        failures = [one.exception(timeout=20) for one in asked]
+    assert all(isinstance(failure, httpx.TransportError) for failure in failures)
+    again = start_server(
+        LLN_MODELS="default",
+        LLN_HTTP_PORT=str(port),
+        LLN_GRPC_PORT=server.grpc_address.rpartition(":")[2],
+    )
+    answer = httpx.post(f"http://{host}:{port}/v1/embeddings", json={"input": "x"}, timeout=60)
+    assert answer.status_code == 200
+    assert again.stop() == 0
+
+
+def truncate(weights: bytes) -> bytes:
+    return weights[: len(weights) // 2]
+
+
+def break_header(weights: bytes) -> bytes:
+    return weights[:8] + b"}" + weights[9:]
+
+
+def announce_a_huge_header(weights: bytes) -> bytes:
+    return (2**62).to_bytes(8, "little") + weights[8:]
+
+
+def nothing_left(weights: bytes) -> bytes:
+    return b""
+
+
+def all_not_a_number(weights: bytes) -> bytes:
+    header = 8 + int.from_bytes(weights[:8], "little")
+    return weights[:header] + b"\xff" * (len(weights) - header)
+
+
+@pytest.mark.parametrize(
+    "damage", [truncate, break_header, announce_a_huge_header, nothing_left, all_not_a_number]
+)
+def test_damaged_weights_do_not_come_into_service(
+    write_checkpoint: WriteCheckpoint, damage: Callable[[bytes], bytes]
+) -> None:
+    folder = write_checkpoint()
+    weights = folder / "model.safetensors"
+    weights.write_bytes(damage(weights.read_bytes()))
+
+    async def serve() -> None:
+        async with AsyncEngine.load([str(folder)], config=EngineConfig(device="cpu")):
+            pytest.fail("it was served")
+
+    with pytest.raises((CheckpointError, DeviceFailure)) as refusal:
+        asyncio.run(serve())
+    assert "\n" not in refusal.value.message
+
+
+def test_damaged_weights_end_the_process_with_one_line(write_checkpoint: WriteCheckpoint) -> None:
+    folder = write_checkpoint()
+    weights = folder / "model.safetensors"
+    weights.write_bytes(truncate(weights.read_bytes()))
+    found = serve_once(folder)
+    assert found.returncode == 1, found.stderr
+    assert "Traceback" not in found.stderr
+    assert found.stderr.strip().splitlines()[-1].startswith("lln: ")
+
+
+def serve_once(folder: Path) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LLN_")}
+    settings = {"LLN_MODELS": str(folder), "LLN_HTTP_PORT": "0", "LLN_GRPC_PORT": "0"}
+    return subprocess.run(
+        [sys.executable, "-m", "service.cli", "serve"],
+        env=kept | settings,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )

@@ -1,0 +1,321 @@
+"""Keys, TLS, limits and headers, at the door of a real server, over both protocols."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+import trustme
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from openai import AuthenticationError, OpenAI
+
+from service.pb.lln.v1 import embeddings_pb2 as pb
+from service.pb.lln.v1 import embeddings_pb2_grpc
+
+KEY = "a-key-of-the-settings-0123"
+FILE_KEY = "a-key-of-the-file-0123456"
+SECRET_TEXT = "the launch code is swordfish"
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+
+
+@pytest.fixture(scope="module")
+def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("keys") / "keys"
+    file.write_text(FILE_KEY)
+    return file
+
+
+@pytest.fixture(scope="module")
+def guarded(launch_server: Any, key_file: Path) -> Any:
+    """Keys from both places, pages of one other origin let in, and metrics shut."""
+    return launch_server(
+        LLN_MODELS=MODEL,
+        LLN_API_KEYS=KEY,
+        LLN_API_KEYS_FILE=str(key_file),
+        LLN_METRICS_NEED_KEY="true",
+        LLN_CORS_ORIGINS="https://example.org",
+        LLN_LOG_LEVEL="debug",
+    )
+
+
+def embed(url: str, **headers: str) -> httpx.Response:
+    body = {"input": SECRET_TEXT}
+    return httpx.post(f"{url}/v1/embeddings", json=body, headers=headers, timeout=60)
+
+
+def grpc_status(channel: grpc.Channel, *metadata: tuple[str, str]) -> Any:
+    stub: Any = embeddings_pb2_grpc.EmbeddingsStub(channel)  # type: ignore[no-untyped-call]
+    try:
+        stub.Embed(pb.EmbedRequest(input=[pb.Input(text=SECRET_TEXT)]), metadata=metadata)
+    except grpc.RpcError as error:
+        return error
+    return None
+
+
+def test_http_asks_for_a_key(guarded: Any) -> None:
+    refused = embed(guarded.http_url)
+    assert refused.status_code == 401
+    assert refused.headers["www-authenticate"].startswith("Bearer")
+    assert refused.json()["error"]["code"] == "missing_api_key"
+    assert refused.json()["error"]["type"] == "authentication_error"
+    wrong = embed(guarded.http_url, authorization="Bearer no-key-of-this-server")
+    assert wrong.json()["error"]["code"] == "invalid_api_key"
+    assert embed(guarded.http_url, authorization=f"Bearer {KEY}").status_code == 200
+    assert embed(guarded.http_url, **{"x-api-key": FILE_KEY}).status_code == 200
+
+
+def test_grpc_asks_for_a_key(guarded: Any) -> None:
+    with grpc.insecure_channel(guarded.grpc_address) as channel:
+        refused = grpc_status(channel)
+        assert refused.code() == grpc.StatusCode.UNAUTHENTICATED
+        assert ("lln-error-code", "missing_api_key") in refused.trailing_metadata()
+        wrong = grpc_status(channel, ("x-api-key", "no-key-of-this-server"))
+        assert wrong.code() == grpc.StatusCode.UNAUTHENTICATED
+        assert grpc_status(channel, ("authorization", f"Bearer {KEY}")) is None
+        assert grpc_status(channel, ("x-api-key", FILE_KEY)) is None
+
+
+def test_every_grpc_service_but_health_is_guarded(guarded: Any) -> None:
+    with grpc.insecure_channel(guarded.grpc_address) as channel:
+        for method in (
+            "/lln.v1.Models/List",
+            "/tei.v1.Info/Info",
+            "/tei.v1.Embed/Embed",
+            "/lln.v1.Diagnostics/Diagnose",
+        ):
+            with pytest.raises(grpc.RpcError) as raised:
+                channel.unary_unary(method, None, None)(b"")
+            error: Any = raised.value
+            assert error.code() == grpc.StatusCode.UNAUTHENTICATED, method
+        reflect = channel.stream_stream(
+            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", None, None
+        )
+        with pytest.raises(grpc.RpcError):
+            list(reflect(iter([b""])))
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        assert health.Check(health_pb2.HealthCheckRequest()).status == 1
+
+
+@pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready", "/docs", "/"])
+def test_what_needs_no_key(guarded: Any, path: str) -> None:
+    assert httpx.get(guarded.http_url + path).status_code in (200, 307)
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/info", "/v1/models", "/nowhere", "//docs"])
+def test_what_needs_one(guarded: Any, path: str) -> None:
+    assert httpx.get(guarded.http_url + path).status_code == 401
+
+
+def test_openais_client_with_a_key(guarded: Any) -> None:
+    url = f"{guarded.http_url}/v1"
+    answer = OpenAI(base_url=url, api_key=KEY).embeddings.create(model=MODEL, input="a text")
+    assert len(answer.data[0].embedding) == 384
+    with pytest.raises(AuthenticationError):
+        OpenAI(base_url=url, api_key="wrong-" + KEY).embeddings.create(model=MODEL, input="x")
+
+
+def test_a_key_is_rotated_without_a_restart(guarded: Any, key_file: Path) -> None:
+    rotated = "another-key-0123456789"
+    key_file.write_text(rotated)
+    assert embed(guarded.http_url, **{"x-api-key": rotated}).status_code == 200
+    assert embed(guarded.http_url, **{"x-api-key": FILE_KEY}).status_code == 401
+    key_file.write_text(FILE_KEY)
+    assert embed(guarded.http_url, **{"x-api-key": FILE_KEY}).status_code == 200
+
+
+def test_a_body_is_not_read_without_a_key(guarded: Any) -> None:
+    """Only the headers are sent: the refusal must not wait for what they announce."""
+    host, port = guarded.http_url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(
+            b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 30000000\r\n"
+            b"Content-Type: application/json\r\n\r\n"
+        )
+        assert connection.recv(64).startswith(b"HTTP/1.1 401")
+
+
+def test_logs_hold_no_key_and_no_text(guarded: Any) -> None:
+    url = guarded.http_url
+    embed(url, authorization=f"Bearer {KEY}")
+    embed(url, authorization=f"Bearer {KEY}wrong")
+    with_key = {"x-api-key": KEY}
+    for path, body in (
+        ("/v1/embeddings", {"input": [SECRET_TEXT, ""]}),
+        ("/v1/embeddings", {"input": SECRET_TEXT, "model": SECRET_TEXT}),
+        ("/v1/embeddings", {"input": SECRET_TEXT, "prompt_name": SECRET_TEXT}),
+        ("/v1/documents", {"text": SECRET_TEXT, "chunking": {"type": SECRET_TEXT}}),
+        ("/v1/tokenize", {"text": SECRET_TEXT}),
+        (f"/{SECRET_TEXT}?key={KEY}", {}),
+    ):
+        httpx.post(url + path, json=body, headers=with_key)
+    httpx.post(f"{url}/v1/embeddings", content=b'{"input": "swordfish', headers=with_key)
+    log = guarded.log()
+    assert "POST /v1/embeddings" in log
+    for secret in (KEY, FILE_KEY, "swordfish"):
+        assert secret not in log
+
+
+def test_pages_of_the_origin_that_is_let_in(guarded: Any) -> None:
+    asking = {
+        "origin": "https://example.org",
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization,content-type",
+    }
+    answer = httpx.options(f"{guarded.http_url}/v1/embeddings", headers=asking)
+    assert answer.status_code == 200
+    assert answer.headers["access-control-allow-origin"] == "https://example.org"
+    refused = embed(guarded.http_url, origin="https://example.org")
+    assert refused.status_code == 401
+    assert refused.headers["access-control-allow-origin"] == "https://example.org"
+    other = httpx.options(
+        f"{guarded.http_url}/v1/embeddings", headers=asking | {"origin": "https://evil.example"}
+    )
+    assert "access-control-allow-origin" not in other.headers
+
+
+def test_no_other_origin_by_default(http: httpx.Client) -> None:
+    answer = http.get("/info", headers={"origin": "https://example.org"})
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_headers_for_browsers(http: httpx.Client) -> None:
+    assert http.get("/info").headers["x-content-type-options"] == "nosniff"
+    assert http.get("/nowhere").headers["x-content-type-options"] == "nosniff"
+    assert "frame-ancestors 'none'" in http.get("/docs").headers["content-security-policy"]
+
+
+# TLS
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def pem(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ca.pem, server.pem and server.key."""
+    folder = tmp_path_factory.mktemp("tls")
+    server = authority.issue_cert("127.0.0.1", "localhost")
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    server.private_key_pem.write_to_path(folder / "server.key")
+    for part in server.cert_chain_pems:
+        part.write_to_path(folder / "server.pem", append=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tls_server(launch_server: Any, pem: Path) -> Any:
+    """Speaks TLS only, and only with clients that the authority knows."""
+    return launch_server(
+        LLN_MODELS=MODEL,
+        LLN_TLS_CERT_FILE=str(pem / "server.pem"),
+        LLN_TLS_KEY_FILE=str(pem / "server.key"),
+        LLN_TLS_CLIENT_CA_FILE=str(pem / "ca.pem"),
+    )
+
+
+def client_context(authority: trustme.CA, *, with_certificate: bool = True) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    if with_certificate:
+        authority.issue_cert("client@example.org").configure_cert(context)
+    return context
+
+
+def test_https(tls_server: Any, authority: trustme.CA) -> None:
+    assert tls_server.http_url.startswith("https://")
+    with httpx.Client(verify=client_context(authority), base_url=tls_server.http_url) as client:
+        answer = client.post("/v1/embeddings", json={"input": "a text"})
+    assert len(answer.json()["data"][0]["embedding"]) == 384
+
+
+def test_https_without_a_clients_certificate(tls_server: Any, authority: trustme.CA) -> None:
+    context = client_context(authority, with_certificate=False)
+    with httpx.Client(verify=context) as client, pytest.raises(httpx.TransportError):
+        client.get(f"{tls_server.http_url}/health/live")
+
+
+def test_plain_http_is_not_answered(tls_server: Any) -> None:
+    with pytest.raises(httpx.TransportError):
+        httpx.get(tls_server.http_url.replace("https", "http") + "/health/live")
+
+
+def grpc_tls(authority: trustme.CA, *, with_certificate: bool) -> grpc.ChannelCredentials:
+    if not with_certificate:
+        return grpc.ssl_channel_credentials(authority.cert_pem.bytes())
+    client = authority.issue_cert("client@example.org")
+    chain = b"".join(part.bytes() for part in client.cert_chain_pems)
+    return grpc.ssl_channel_credentials(
+        authority.cert_pem.bytes(), client.private_key_pem.bytes(), chain
+    )
+
+
+def test_grpc_over_tls(tls_server: Any, authority: trustme.CA) -> None:
+    credentials = grpc_tls(authority, with_certificate=True)
+    with grpc.secure_channel(tls_server.grpc_address, credentials) as channel:
+        assert grpc_status(channel) is None
+    credentials = grpc_tls(authority, with_certificate=False)
+    with grpc.secure_channel(tls_server.grpc_address, credentials) as channel:
+        assert grpc_status(channel).code() == grpc.StatusCode.UNAVAILABLE
+    with grpc.insecure_channel(tls_server.grpc_address) as channel:
+        assert grpc_status(channel).code() == grpc.StatusCode.UNAVAILABLE
+
+
+# Limits
+
+
+@pytest.fixture(scope="module")
+def narrow(launch_server: Any) -> Any:
+    return launch_server(
+        LLN_MODELS=MODEL,
+        LLN_MAX_OPEN_REQUESTS="2",
+        LLN_BODY_TIMEOUT_S="1.5",
+    )
+
+
+def test_one_request_too_many(narrow: Any) -> None:
+    """Two that send their bodies slowly hold both places; probes and metrics need none."""
+    host, port = narrow.http_url.removeprefix("http://").split(":")
+    slow = [socket.create_connection((host, int(port)), timeout=10) for _ in range(2)]
+    for connection in slow:
+        connection.sendall(
+            b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 300\r\n"
+            b"Content-Type: application/json\r\n\r\n{"
+        )
+    time.sleep(0.3)
+    refused = embed(narrow.http_url)
+    assert refused.status_code == 429
+    assert refused.headers["retry-after"] == "1"
+    assert refused.json()["error"]["code"] == "too_many_requests"
+    assert refused.json()["error"]["limit"] == 2
+    with grpc.insecure_channel(narrow.grpc_address) as channel:
+        error = grpc_status(channel)
+        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert ("lln-error-code", "too_many_requests") in error.trailing_metadata()
+    assert httpx.get(f"{narrow.http_url}/health/ready").status_code == 200
+    assert httpx.get(f"{narrow.http_url}/metrics").status_code == 200
+    for connection in slow:
+        assert connection.recv(64).startswith(b"HTTP/1.1 408")
+        connection.close()
+    assert embed(narrow.http_url).status_code == 200
+
+
+def test_permits_are_given_back_whatever_happens(narrow: Any) -> None:
+    def fail(number: int) -> int:
+        body = b"{" if number % 2 else b'{"input": ""}'
+        headers = {"content-type": "application/json"}
+        return httpx.post(
+            f"{narrow.http_url}/v1/embeddings", content=body, headers=headers
+        ).status_code
+
+    with ThreadPoolExecutor(2) as pool:
+        assert set(pool.map(fail, range(20))) <= {400, 429}
+    assert embed(narrow.http_url).status_code == 200

@@ -1,0 +1,99 @@
+"""What is run beside the server: the stack without containers, load by Locust, the soak."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from benchmarks.plan import Plan
+from benchmarks.suites.soak import measure
+from benchmarks.workbench import Workbench
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed")
+def test_the_stack_runs_without_containers_and_ends_as_a_whole(tmp_path: Path) -> None:
+    http_port, prometheus_port = free_port(), free_port()
+    environment = {
+        **os.environ,
+        "LLN": f"{sys.executable} -m service.cli",
+        "LLN_MODELS": "default",
+        "LLN_HTTP_PORT": str(http_port),
+        "LLN_GRPC_PORT": "0",
+        "LLN_BENCHMARK_HISTORY": ":memory:",
+        "PROMETHEUS_PORT": str(prometheus_port),
+    }
+    command = [str(ROOT / "deploy" / "run_stack.sh"), str(tmp_path)]
+    stack = subprocess.Popen(command, env=environment, start_new_session=True)
+    try:
+        _wait_until_scraped(f"http://127.0.0.1:{prometheus_port}")
+        assert httpx.get(f"http://127.0.0.1:{http_port}/health/ready").status_code == 200
+        stack.send_signal(signal.SIGTERM)
+        stack.wait(40)
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"http://127.0.0.1:{http_port}/health/live")
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"http://127.0.0.1:{prometheus_port}/-/ready")
+    finally:
+        if stack.poll() is None:
+            os.killpg(stack.pid, signal.SIGKILL)
+
+
+def _wait_until_scraped(prometheus: str) -> None:
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        try:
+            asked = httpx.get(f"{prometheus}/api/v1/query", params={"query": "lln_ready == 1"})
+            if asked.json()["data"]["result"]:
+                return
+        except (httpx.TransportError, ValueError, KeyError):
+            pass
+        time.sleep(0.5)
+    pytest.fail("Prometheus did not see a ready server in 90 s")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("locust") is None, reason="locust is not installed")
+def test_locust(server: Any) -> None:
+    command = ["locust", "-f", str(ROOT / "deploy" / "load" / "locustfile.py"), "--headless"]
+    limits = ["--users", "4", "--spawn-rate", "4", "--run-time", "8s", "--only-summary"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [*command, *limits, "--host", server.http_url],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr  # 1 if any request failed
+    assert "a query" in done.stderr + done.stdout
+
+
+@pytest.mark.slow
+def test_soak_of_a_minute() -> None:
+    rows = list(measure(Workbench(threads=2), Plan(minutes=1)))
+    assert len(rows) == 3
+    by_measure = {row.measure: row for row in rows}
+    assert by_measure["answers that were not what was to be expected"].is_met
+    assert by_measure["descriptors at the end less those after warm-up"].is_met
+    # A minute does not warm a server up; half an hour is held to 2 %.
+    assert by_measure["growth of resident memory after warm-up"].value < 0.2

@@ -1,0 +1,18 @@
+#!/bin/sh
+# What deploy/ holds, checked by the tools that will read it. Nothing of it needs a network.
+#   tools/check_deploy.sh VENV
+set -eu
+cd "$(dirname "$0")/.."
+bin=$1/bin
+
+"$bin/python" -m check_jsonschema --builtin-schema vendor.compose-spec deploy/compose*.yaml
+"$bin/python" -m deploy.grafana.build --check
+"$bin/hadolint" Dockerfile
+"$bin/kubernetes-validate" --strict --quiet deploy/kubernetes/*.yaml
+
+if command -v promtool >/dev/null; then
+    promtool check config deploy/prometheus/prometheus.yml
+    promtool test rules deploy/prometheus/tests/rules.yml
+else
+    echo "promtool is not here (Debian: apt install prometheus): alert rules were not checked" >&2
+fi

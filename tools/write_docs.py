@@ -1,0 +1,73 @@
+"""Writes the tables of docs/operations.md that the code knows best: settings and metrics.
+
+python tools/write_docs.py          writes them
+python tools/write_docs.py --check  fails where they are not what it writes
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from service.metrics import Metrics
+from service.settings import setting_rows
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "operations.md"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(_cell(text) for text in line)} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def settings_table() -> str:
+    rows = ([f"`{row.variable}`", f"`{row.default}`", row.description] for row in setting_rows())
+    return table(("variable", "default", "meaning"), rows)
+
+
+def metrics_table() -> str:
+    metrics = Metrics()
+    suffixes = {"counter": "_total"}
+    rows = (
+        [
+            f"`{family.name}{suffixes.get(family.type, '')}`",
+            family.type,
+            ", ".join(f"`{label}`" for label in metrics.labels[family.name]),
+            family.documentation,
+        ]
+        for family in sorted(metrics.registry.collect(), key=lambda one: one.name)
+        if family.name in metrics.labels
+    )
+    return table(("metric", "type", "labels", "meaning"), rows)
+
+
+TABLES: Mapping[str, Callable[[], str]] = {"settings": settings_table, "metrics": metrics_table}
+
+
+def rendered(page: str) -> str:
+    for name, write in TABLES.items():
+        mark = f"<!-- {name}: written by tools/write_docs.py -->"
+        between = re.compile(rf"{re.escape(mark)}\n.*?<!-- end -->", re.DOTALL)
+        if not between.search(page):
+            sys.exit(f"{PAGE} has no place for the table of {name}")
+        start, end = between.split(page)
+        page = f"{start}{mark}\n{write()}\n<!-- end -->{end}"
+    return page
+
+
+def main() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    if "--check" not in sys.argv[1:]:
+        PAGE.write_text(rendered(page), encoding="utf-8")
+    elif rendered(page) != page:
+        sys.exit(f"{PAGE} is out of date: run 'python tools/write_docs.py'")
+
+
+if __name__ == "__main__":
+    main()
