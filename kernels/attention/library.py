@@ -26,6 +26,9 @@ _OPERANDS = (
 )
 _NUM_DIFFERENTIABLE = 10
 _DEVICES = ("cpu", "cuda")
+_WIDEST_FLOAT32_HEAD = 128
+_SHARED_BYTES_OF_WIDER = 147_456
+"""What ahead-of-time compilation of the backward finds for float32 heads above 128."""
 
 torch.library.define(
     "lln::attention", f"({_OPERANDS}, bool keep_state) -> (Tensor, Tensor, Tensor)"
@@ -136,13 +139,21 @@ def _attention(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
 @torch.library.impl("lln::attention_backward", _DEVICES)
 def _attention_backward(grad: Tensor, *inputs: Any) -> list[Tensor]:
     operands, state = Operands(*inputs[:-2]), LLNState(*inputs[-2:])
-    found = (_gradients_in_triton if runs_in_triton(operands.q) else _gradients_in_torch)(
-        grad, operands, state
-    )
+    in_triton = runs_in_triton(operands.q) and _gradients_fit(operands.q)
+    found = (_gradients_in_triton if in_triton else _gradients_in_torch)(grad, operands, state)
     return [
         operands.q.new_empty(0) if mine is None or gradient is None else gradient.to(mine.dtype)
         for gradient, mine in zip(found, operands.differentiable, strict=True)
     ]
+
+
+def _gradients_fit(rows: Tensor) -> bool:
+    """Whether the backward kernels' tiles fit the device: the widest float32 heads are too much
+    for GPUs with less shared memory than those of a data centre."""
+    if rows.dtype != torch.float32 or rows.shape[-1] <= _WIDEST_FLOAT32_HEAD:
+        return True
+    device: Any = torch.cuda.get_device_properties(rows.device)
+    return int(device.shared_memory_per_block_optin) >= _SHARED_BYTES_OF_WIDER
 
 
 def _gradients_in_triton(

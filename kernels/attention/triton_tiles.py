@@ -242,12 +242,14 @@ def rows_gradient_tile(
 ) -> RowsGradientTile:
     width = padded_head_dim(head_dim)
     single = dtype == torch.float32
-    rows = 16 if width == 256 else 32 if single or width == 128 else 64
+    # Float32 operands are kept twice, as the parts of three tf32 products.
+    narrow = width == 256 or (single and width == 128)
+    rows = 16 if narrow else 32 if single or width == 128 else 64
     tile = RowsGradientTile(
         rows=rows,
         keys=rows,
-        channels=min(width, 32),
-        columns=min(width, 32 if single else 64),
+        channels=16 if single and width == 256 else min(width, 32),
+        columns=16 if single and width == 256 else min(width, 32 if single else 64),
         sinks=16,
         num_warps=4 if width <= 32 and not single else 8,
         num_stages=1,

@@ -80,10 +80,13 @@ def every_build() -> Iterator[Build]:
 def usual_builds() -> Iterator[Build]:
     """Those that meet a limit first: the greatest heads, on the smallest and the newest GPU."""
     for build in every_build():
-        is_wide = build.capability == 89 and build.head_dim == 256 and build.weight
+        is_wide = build.capability == 89 and build.head_dim >= 128 and build.weight
         is_usual = build.capability == 90 and build.dtype == torch.bfloat16 and not build.weight
-        if (build.form in (*FORWARD, *PARTS) and (is_wide or is_usual)) or (
-            build.form in BACKWARD and (is_wide or (is_usual and build.head_dim == 64))
+        if (
+            (build.form in ("state", "one tile a block", "tiles of a block") and is_wide)
+            or (build.form in FORWARD and is_usual)
+            or (build.form in BACKWARD and is_usual and build.head_dim == 64)
+            or build == Build("rows gradient, tiles", 128, torch.float32, True, 89)
         ):
             yield build
 
