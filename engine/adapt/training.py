@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, TypeAlias
@@ -77,6 +77,25 @@ DEFAULT_STAGES: tuple[Stage, ...] = (
         kind="contrast", steps=600, lengths=(1024, 2048, 4096), batch_tokens=262_144, rates=_LONG
     ),
 )
+
+
+def stages_from(items: object) -> tuple[Stage, ...]:
+    """Stages from JSON: a list of objects with a stage's fields."""
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise InvalidInput("stages must be a list of objects", code="invalid_stages")
+    known = {field.name for field in fields(Stage)}
+    for item in items:
+        if unknown := set(item) - known:
+            raise InvalidInput(
+                f"a stage has no {', '.join(sorted(unknown))}; it has {', '.join(sorted(known))}",
+                code="invalid_stages",
+                limit=", ".join(sorted(known)),
+                actual=", ".join(sorted(unknown)),
+            )
+    try:
+        return tuple(Stage(**item | {"lengths": tuple(item["lengths"])}) for item in items)
+    except (KeyError, TypeError) as error:
+        raise InvalidInput(f"a stage is incomplete: {error}", code="invalid_stages") from None
 
 
 @dataclass(frozen=True, kw_only=True)

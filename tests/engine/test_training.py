@@ -18,7 +18,14 @@ from engine.adapt.distil import DistilPlan, distil_model
 from engine.adapt.documents import Document
 from engine.adapt.objective import targets_of
 from engine.adapt.student import Part, Student, StudentPlan
-from engine.adapt.training import METRICS_FILE, Stage, Training, TrainingPlan, cut_queries
+from engine.adapt.training import (
+    METRICS_FILE,
+    Stage,
+    Training,
+    TrainingPlan,
+    cut_queries,
+    stages_from,
+)
 from engine.checkpoint.calibration import (
     FILE_NAME,
     Calibration,
@@ -252,3 +259,23 @@ def test_distilling_refuses_a_folder_in_use_and_no_data(
     (tmp_path / "a file").touch()
     with pytest.raises(InvalidInput, match="not empty"):
         distil_model(folder, tmp_path, {}, DistilPlan(), config=CPU)
+
+
+def test_stages_from_json() -> None:
+    found = stages_from(
+        [{"kind": "states", "steps": 3, "lengths": [64], "batch_tokens": 64, "rates": {}}]
+    )
+    assert found == (Stage(kind="states", steps=3, lengths=(64,), batch_tokens=64, rates={}),)
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ({}, "list of objects"),
+        ([{"kind": "states", "pace": 3}], "a stage has no pace"),
+        ([{"kind": "states"}], "incomplete"),
+    ],
+)
+def test_stages_that_are_none(items: object, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        stages_from(items)

@@ -1,0 +1,150 @@
+"""`lln adapt`: a softmax checkpoint as LLN+Diag, calibrated in minutes or trained on documents."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from engine.types import PositionScheme
+from service.commands.base import (
+    Chosen,
+    Commands,
+    add_command,
+    add_json,
+    print_json,
+    tell,
+)
+from service.settings import load_settings
+
+if TYPE_CHECKING:
+    from engine.adapt.calibrate import CalibrationPlan
+    from engine.adapt.documents import Document
+    from engine.adapt.training import StepReport, TrainingPlan
+
+
+def add(commands: Commands) -> None:
+    about = "make an LLN+Diag model of a softmax checkpoint"
+    command = add_command(commands, "adapt", _adapt, about)
+    command.add_argument("model", help="a folder, or a name of `lln models`")
+    command.add_argument("--out", type=Path, required=True, help="the new model's folder")
+    command.add_argument(
+        "--text",
+        action="append",
+        default=[],
+        type=Path,
+        help="a file or folder of text like yours (default: Python's own reference manual)",
+    )
+    command.add_argument("--block-size", type=int, default=256)
+    command.add_argument(
+        "--positions",
+        choices=get_args(PositionScheme),
+        default="tile",
+        help="learned positions beyond their table: start it anew, stretch it, or start it anew "
+        "in each block",
+    )
+    command.add_argument("--samples", type=int, default=32, help="windows of text to measure on")
+    _add_training(command.add_argument_group("training, which calibration alone does without"))
+    add_json(command)
+
+
+def _add_training(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--train",
+        action="append",
+        default=[],
+        metavar="DATA",
+        help="a folder of text, a JSONL or Parquet file, or the name of a packaged corpus; "
+        "repeatable. A fifth of the documents is held out",
+    )
+    group.add_argument(
+        "--stages", type=Path, help="a JSON list of stages in place of the default ones"
+    )
+    group.add_argument("--seed", type=int, default=0)
+    group.add_argument("--control", action="store_true", help="train without LLN, to compare with")
+
+
+def _adapt(chosen: Chosen) -> None:
+    from engine.adapt.calibrate import CalibrationPlan
+
+    plan = CalibrationPlan(
+        block_size=chosen.block_size, num_samples=chosen.samples, positions=chosen.positions
+    )
+    if chosen.train:
+        _train(chosen, plan)
+    else:
+        _calibrate(chosen, plan)
+
+
+def _calibrate(chosen: Chosen, plan: CalibrationPlan) -> None:
+    from engine.adapt.convert import adapt_model, built_in_texts, read_texts
+
+    def show(done: int, total: int) -> None:
+        tell(f"\rcalibrating layer {done} of {total}", end="\n" if done == total else "")
+
+    made = adapt_model(
+        chosen.model,
+        chosen.out,
+        read_texts(chosen.text) if chosen.text else built_in_texts(),
+        plan,
+        config=load_settings().engine,
+        progress=show,
+    )
+    if chosen.json:
+        print_json(asdict(made) | {"folder": str(made.folder)})
+        return
+    print(
+        f"{made.folder}: cosine to the teacher on other text, windows of {made.tokens} tokens: "
+        f"mean {made.mean_cosine:.4f}, least {made.least_cosine:.4f}"
+    )
+
+
+def _train(chosen: Chosen, calibration: CalibrationPlan) -> None:
+    from engine.adapt.distil import DistilPlan, distil_model
+    from engine.adapt.student import StudentPlan
+
+    def show(report: StepReport, total: int) -> None:
+        tell(
+            f"\r{report.stage} {report.step + 1}/{total}, {report.length} tokens: "
+            f"loss {report.loss:.4f}, {report.tokens / report.seconds:,.0f} tokens/s   ",
+            end="\n" if report.step + 1 == total else "",
+        )
+
+    made = distil_model(
+        chosen.model,
+        chosen.out,
+        _documents(chosen.train),
+        DistilPlan(
+            calibration=calibration,
+            student=StudentPlan(without_lln=chosen.control),
+            training=_training_plan(chosen.stages, chosen.seed),
+        ),
+        config=load_settings().engine,
+        progress=show,
+    )
+    if chosen.json:
+        print_json({"folder": str(made)})
+    else:
+        print(f"{made}: `lln evaluate {made} --teacher {chosen.model}` tells how good it is")
+
+
+def _documents(sources: Sequence[str]) -> Mapping[str, Sequence[Document]]:
+    """By the name of where they come from: a packaged corpus, or else a path."""
+    from engine.adapt.corpora import SOURCES, load_corpus
+    from engine.adapt.documents import read_documents
+
+    return {
+        source: load_corpus(source).documents if source in SOURCES else read_documents(Path(source))
+        for source in sources
+    }
+
+
+def _training_plan(stages: Path | None, seed: int) -> TrainingPlan:
+    from engine.adapt.training import TrainingPlan, stages_from
+
+    if stages is None:
+        return TrainingPlan(seed=seed)
+    return TrainingPlan(stages=stages_from(json.loads(stages.read_text("utf-8"))), seed=seed)

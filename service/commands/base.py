@@ -1,0 +1,78 @@
+"""What commands share: how they are described, how they get an engine, how they print.
+
+Commands import the engine when they run: --help and a misspelt setting should not cost the seconds
+that torch takes to load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from service.settings import load_settings
+
+if TYPE_CHECKING:
+    from engine.engine import AsyncEngine
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Chosen: TypeAlias = argparse.Namespace
+Result = TypeVar("Result")
+
+
+def add_command(
+    commands: Commands, name: str, run: Callable[[Chosen], None], about: str
+) -> argparse.ArgumentParser:
+    command = commands.add_parser(name, help=about, description=about)
+    command.set_defaults(run=run)
+    return command
+
+
+def add_json(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", action="store_true", help="print JSON for programs")
+
+
+def add_model(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--model", default="default", help="a name of `lln models`, or a folder")
+
+
+def numbers(value: str) -> list[int]:
+    return [int(number) for number in value.split(",")]
+
+
+def names(value: str) -> list[str]:
+    return [name.strip() for name in value.split(",")]
+
+
+def with_engine(model: str, work: Callable[[AsyncEngine], Awaitable[Result]]) -> Result:
+    config = load_settings().engine
+    from engine.engine import AsyncEngine
+
+    async def run() -> Result:
+        async with AsyncEngine.load([model], config=config) as engine:
+            return await work(engine)
+
+    return asyncio.run(run())
+
+
+def read_text(file: str) -> str:
+    return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+
+
+def print_json(document: Any) -> None:
+    print(json.dumps(document, ensure_ascii=False))
+
+
+def print_table(rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(map(str.ljust, row, widths)).rstrip())
+
+
+def tell(line: str, *, end: str = "\n") -> None:
+    """For people who wait; answers go to standard output."""
+    print(line, end=end, file=sys.stderr, flush=True)

