@@ -156,7 +156,7 @@ def _attend(
     num_rows, num_sequences = q.shape[0], cu_seqlens.numel() - 1
     state = empty_state(k, num_sequences, q.dtype)
     longest = num_rows if longest is None else longest
-    short = triton_tiles.SHORT_TOKENS
+    short = triton_tiles.short_tokens(q.shape[2])
     # One sequence is as long as all rows.
     if short >= 0 and (num_sequences > 1 or num_rows <= short):
         _short(group, state, cu_seqlens, block_size, num_sinks)
@@ -189,7 +189,7 @@ def _short(
             q, k, v, group.out, *state,
             *map_operands(group.q_map, q), *map_operands(group.k_map, q), group.alpha, group.beta,
             q if group.mix is None else group.mix, cu_seqlens, num_heads, block_size or span.tokens,
-            span.tokens, span.tiles, span.rows, *num_sinks, triton_tiles.SHORT_TOKENS,
+            span.tokens, span.tiles, span.rows, *num_sinks, triton_tiles.short_tokens(head_dim),
             1.0 / math.sqrt(head_dim), *q.stride()[:2], *k.stride()[:2], *v.stride()[:2],
             group.out.stride(0), *row_strides(group.alpha), *row_strides(group.beta),
             *row_strides(group.mix), **constants,

@@ -96,6 +96,11 @@ SHORT_TOKENS = 256
 """Sequences of at most so many tokens take one launch: one program sums and answers them."""
 
 
+def short_tokens(head_dim: int) -> int:
+    """None where a state and a tile of queries together would not fit a program's registers."""
+    return SHORT_TOKENS if padded_head_dim(head_dim) <= 64 else -1
+
+
 @cache
 def table() -> Table:
     """Measured choices: by family of devices, by what they are for, the numbers of a tile."""

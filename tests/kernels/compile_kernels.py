@@ -73,7 +73,8 @@ def every_build() -> Iterator[Build]:
     """All that we would launch. float16 stands in bfloat16's place: both are two bytes wide."""
     dtypes = (torch.float32, torch.bfloat16)
     for build in product(FORMS, HEAD_DIMS, dtypes, (False, True), CAPABILITIES):
-        if build[0] in MAPPED or not build[3]:
+        is_launched = build[0] != "short" or build[1] <= 64
+        if is_launched and (build[0] in MAPPED or not build[3]):
             yield Build(*build)
 
 
@@ -83,9 +84,11 @@ def usual_builds() -> Iterator[Build]:
         is_wide = build.capability == 89 and build.head_dim >= 128 and build.weight
         is_usual = build.capability == 90 and build.dtype == torch.bfloat16 and not build.weight
         if (
-            (build.form in ("state", "one tile a block", "tiles of a block") and is_wide)
-            or (build.form in FORWARD and is_usual)
-            or (build.form in BACKWARD and is_usual and build.head_dim == 64)
+            (
+                (build.form in ("state", "one tile a block", "tiles of a block"))
+                and (is_wide or is_usual)
+            )
+            or (build.form in ("merge", "short", *BACKWARD) and is_usual and build.head_dim == 64)
             or build == Build("rows gradient, tiles", 128, torch.float32, True, 89)
         ):
             yield build
