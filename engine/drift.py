@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import TypeAlias
 
 from engine.config import EngineConfig
-from engine.diagnose import LayerReadings
+from engine.diagnose import LayerReadings, readings_in_slices
 from engine.diagnosis_plan import DiagnosisPlan, plan_diagnosis
+from engine.errors import LLNError
 from engine.model.embedding_model import EmbeddingModel
 from engine.observer import EngineObserver
 from engine.prepare import Prepared
+from engine.thread import CallKind, Delivered
+
+logger = logging.getLogger(__name__)
+
+InTurns: TypeAlias = Callable[
+    [Iterator[Sequence[LayerReadings]], CallKind, EmbeddingModel, int],
+    AsyncIterator[Delivered[Sequence[LayerReadings]]],
+]
 
 INSTRUMENTS = ("entropy", "temperature", "spectral_gap")
 _FIRST_ALLOWANCE_S = 1.0
@@ -50,6 +62,44 @@ class DriftSampler:
     def _is_spent(self) -> bool:
         elapsed_s = time.monotonic() - self._began_at
         return self._spent_s > _FIRST_ALLOWANCE_S + self._config.drift_max_share * elapsed_s
+
+
+class DriftReader:
+    """Reads the chosen texts in tasks of its own, which nobody waits for."""
+
+    def __init__(self, config: EngineConfig, in_turns: InTurns, observer: EngineObserver) -> None:
+        self._sampler = DriftSampler(config)
+        self._in_turns = in_turns
+        self._observer = observer
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def sample(self, model: EmbeddingModel, texts: Sequence[Prepared]) -> None:
+        """Read one of these texts later, if its turn has come."""
+        text = self._sampler.choose(texts)
+        if text is not None:
+            task = asyncio.create_task(self._read(model, text))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def _read(self, model: EmbeddingModel, text: Prepared) -> None:
+        plan = drift_plan(model)
+        try:
+            if plan is None:
+                return
+            layers: list[LayerReadings] = []
+            steps = readings_in_slices(model, text, plan)
+            async for step in self._in_turns(steps, "drift", model, text.num_embedded):
+                layers += step.value
+                self._sampler.spend(step.compute_s)
+            tell_drift(self._observer, model.name, plan, layers)
+        except LLNError as error:
+            logger.info("a sample for drift was given up: %s", error)
+        finally:
+            self._sampler.done()
 
 
 def drift_plan(model: EmbeddingModel) -> DiagnosisPlan | None:

@@ -162,7 +162,7 @@ def test_cancelling_and_deadlines_leave_the_engine_well(
         long_one = asyncio.create_task(engine.embed([long_text[:60_000]]))
         await asyncio.sleep(0.1)
         with pytest.raises(DeadlineExceeded):
-            await engine.embed(["in a hurry"], timeout_s=0.01)
+            await engine.embed(["in a hurry"], timeout_s=0.0005)
         long_one.cancel()
         with pytest.raises(asyncio.CancelledError):
             await long_one
@@ -202,7 +202,7 @@ def test_diagnosis_of_some_layers_and_heads(
     )
     assert (found.layers, found.heads) == ((0, 5), (1, 2, 3))
     readings = {reading.instrument: reading for reading in found.instruments}
-    assert set(readings) == {"temperature", "entropy", "spectral_gap"}
+    assert {"temperature", "entropy", "spectral_gap"} <= set(readings)
     entropies = np.array(readings["entropy"].values)
     assert entropies.shape == (2, 3)
     assert (entropies > 0).all()

@@ -1,0 +1,311 @@
+"""Texts and documents as vectors: queued, admitted, answered with their accounts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+from engine.answers import (
+    chunks_from,
+    document_embedding,
+    document_event,
+    embedding,
+    token_states,
+    tokenization,
+)
+from engine.config import EngineConfig
+from engine.core import DEFAULT_CONFIG, DEFAULTS, EngineCore
+from engine.deadline import Deadline
+from engine.documents import DocumentStream
+from engine.drift import DriftReader
+from engine.errors import DeadlineExceeded, InvalidInput
+from engine.model.embedding_model import EmbeddingModel
+from engine.observer import EngineObserver, Served
+from engine.prepare import (
+    Prepared,
+    check_inputs,
+    check_options,
+    check_pools,
+    check_token_states,
+    prepare,
+    token_by_token,
+)
+from engine.reader import DocumentReader, prepare_document
+from engine.sweep import SweepEvent
+from engine.thread import Delivered, Order
+from engine.types import (
+    Chunking,
+    ChunksReady,
+    DocumentEmbedding,
+    DocumentEvent,
+    Embedding,
+    EmbedOptions,
+    Plan,
+    Progress,
+    TextInput,
+    Tokenization,
+    Vector,
+)
+
+PIECE_TEXTS = 64
+"""Texts tokenised together: few enough that the device starts while the next ones are read."""
+
+OnDocumentEvent: TypeAlias = Callable[[DocumentEvent], None]
+
+
+class TextCalls(EngineCore):
+    """What the engine does with texts."""
+
+    def __init__(
+        self,
+        models: Sequence[EmbeddingModel],
+        *,
+        config: EngineConfig = DEFAULT_CONFIG,
+        observer: EngineObserver | None = None,
+    ) -> None:
+        super().__init__(models, config=config, observer=observer)
+        self._drift = DriftReader(config, self._in_turns, self._observer)
+
+    async def embed(
+        self,
+        inputs: Sequence[TextInput],
+        *,
+        model: str | None = None,
+        options: EmbedOptions = DEFAULTS,
+        timeout_s: float | None = None,
+    ) -> list[Embedding]:
+        """One vector for each text or list of token ids, in their order."""
+        with self._counting_rejections():
+            chosen = self._model(model)
+            check_inputs(inputs, self.config)
+            check_options(options, chosen)
+        pieces = self._prepared_pieces(inputs, chosen, options)
+        texts, delivered = await self._run_texts(chosen, pieces, options, timeout_s)
+        return [
+            embedding(text, result, chosen, options)
+            for text, result in zip(texts, delivered, strict=True)
+        ]
+
+    async def embed_tokens(
+        self,
+        inputs: Sequence[TextInput],
+        *,
+        model: str | None = None,
+        options: EmbedOptions = DEFAULTS,
+        timeout_s: float | None = None,
+    ) -> list[Embedding]:
+        """The state of every token of each text, special ones included: [tokens, dim] each."""
+        with self._counting_rejections():
+            chosen = self._model(model)
+            check_inputs(inputs, self.config)
+            check_options(options, chosen)
+        pieces = self._token_by_token(self._prepared_pieces(inputs, chosen, options))
+        texts, delivered = await self._run_texts(chosen, pieces, options, timeout_s)
+        return [
+            token_states(text, result, options)
+            for text, result in zip(texts, delivered, strict=True)
+        ]
+
+    async def embed_document(
+        self,
+        text: str,
+        *,
+        model: str | None = None,
+        chunks: Chunking | None = None,
+        options: EmbedOptions = DEFAULTS,
+        timeout_s: float | None = None,
+        on_event: OnDocumentEvent | None = None,
+    ) -> DocumentEmbedding:
+        """One vector for the whole document, and one for each of its late chunks. `on_event` is
+        called on the event loop with what there is to tell on the way."""
+        with self._counting_rejections():
+            chosen = self._document_model(model, options)
+        (prepared,) = await self._read(lambda: [prepare_document(text, chosen, options, chunks)])
+        return await self._run_document(chosen, prepared, options, timeout_s, on_event)
+
+    def open_document(
+        self,
+        *,
+        model: str | None = None,
+        chunks: Chunking | None = None,
+        options: EmbedOptions = DEFAULTS,
+        timeout_s: float | None = None,
+        on_event: OnDocumentEvent | None = None,
+    ) -> DocumentStream:
+        """The same for a document that comes in pieces."""
+        with self._counting_rejections():
+            chosen = self._document_model(model, options)
+            reader = DocumentReader(chosen, options, chunks, in_pieces=True)
+
+        async def run(prepared: Prepared, timeout_s: float | None) -> DocumentEmbedding:
+            return await self._run_document(chosen, prepared, options, timeout_s, on_event)
+
+        return DocumentStream(reader, run, timeout_s, self._counting_rejections)
+
+    async def plan(
+        self, tokens: int | None = None, *, text: str | None = None, model: str | None = None
+    ) -> Plan:
+        """What a text of so many tokens, or this text, would take, and which way it would run."""
+        with self._counting_rejections():
+            chosen = self._model(model)
+            if (tokens is None) == (text is None):
+                raise InvalidInput(
+                    "a plan is made for a number of tokens or for a text, one of the two",
+                    param="tokens",
+                )
+            if text is not None:
+                check_inputs([text], self.config)
+                encoded = await asyncio.to_thread(chosen.tokenizer.encode_batch, [text])
+                tokens = encoded[0].num_tokens
+            assert tokens is not None, "one of the two was given"
+            return self._planner.plan(chosen, tokens)
+
+    async def tokenize(self, text: str, *, model: str | None = None) -> Tokenization:
+        """The text's tokens and the characters each stands for."""
+        with self._counting_rejections():
+            chosen = self._model(model)
+            check_inputs([text], self.config)
+            return await asyncio.to_thread(tokenization, text, chosen)
+
+    async def _prepared_pieces(
+        self, inputs: Sequence[TextInput], model: EmbeddingModel, options: EmbedOptions
+    ) -> AsyncIterator[list[Prepared]]:
+        """Inputs a piece at a time, so that the device starts while later ones are tokenised."""
+        for start in range(0, len(inputs), PIECE_TEXTS):
+            piece = inputs[start : start + PIECE_TEXTS]
+            yield await self._read(partial(prepare, piece, model, options, first_index=start))
+
+    def _document_model(self, name: str | None, options: EmbedOptions) -> EmbeddingModel:
+        chosen = self._model(name)
+        check_options(options, chosen)
+        check_pools(chosen)
+        return chosen
+
+    async def _run_document(
+        self,
+        model: EmbeddingModel,
+        document: Prepared,
+        options: EmbedOptions,
+        timeout_s: float | None,
+        on_event: OnDocumentEvent | None,
+    ) -> DocumentEmbedding:
+        def tell(event: SweepEvent) -> None:
+            assert on_event is not None, "nobody asked for events"
+            on_event(document_event(document, event, options))
+
+        listener = tell if on_event is not None else None
+        with self._counting_rejections():
+            order = self._order(model, document, options, timeout_s, listener)
+        (future,) = self._thread.submit_all(model.name, [order], timeout_s)
+        self._count_truncated(model, [document])
+        try:
+            result = await future
+        finally:
+            future.cancel()
+        self._done_with(model, [document], [result])
+        if on_event is not None and not order.sweep:
+            _tell_at_once(document, result, options, on_event)
+        return document_embedding(document, result, options)
+
+    async def _token_by_token(
+        self, pieces: AsyncIterator[list[Prepared]]
+    ) -> AsyncIterator[list[Prepared]]:
+        """Pieces that ask for each token's state, as long as the answer stays within its limit."""
+        num_tokens = 0
+        async for piece in pieces:
+            num_tokens += sum(text.num_embedded for text in piece)
+            with self._counting_rejections():
+                check_token_states(num_tokens, self.config)
+            yield [token_by_token(text) for text in piece]
+
+    async def _run_texts(
+        self,
+        model: EmbeddingModel,
+        pieces: AsyncIterator[list[Prepared]],
+        options: EmbedOptions,
+        timeout_s: float | None,
+    ) -> tuple[list[Prepared], list[Delivered[Vector]]]:
+        """Queue texts as they are read. If one fails or the caller leaves, the others are given
+        up too: nobody would see them. The deadline counts from here: reading takes time too."""
+        texts: list[Prepared] = []
+        futures: list[asyncio.Future[Delivered[Vector]]] = []
+        deadline = Deadline(timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                async for piece in pieces:
+                    texts += piece
+                    with self._counting_rejections():
+                        orders = [self._order(model, text, options, timeout_s) for text in piece]
+                    with deadline.as_a_whole():
+                        futures += self._thread.submit_all(model.name, orders, deadline.left_s)
+                    self._count_truncated(model, piece)
+            with deadline.as_a_whole():
+                delivered = await asyncio.gather(*futures)
+            self._done_with(model, texts, delivered)
+            return texts, delivered
+        except TimeoutError:  # before all of it was queued
+            self._observer.rejected(reason=DeadlineExceeded.code)
+            raise deadline.exceeded from None
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def _order(
+        self,
+        model: EmbeddingModel,
+        text: Prepared,
+        options: EmbedOptions,
+        timeout_s: float | None,
+        on_event: Callable[[SweepEvent], None] | None = None,
+    ) -> Order[Prepared]:
+        """The text as the device thread takes it, if it is let in."""
+        plan = self._planner.plan(model, text.num_embedded)
+        self._planner.admit(plan, timeout_s)
+        return Order(
+            payload=text,
+            tokens=plan.tokens,
+            sweep=plan.path == "swept",
+            num_bytes=plan.bytes,
+            seconds=plan.seconds,
+            priority=options.priority,
+            on_event=on_event,
+        )
+
+    def _done_with(
+        self,
+        model: EmbeddingModel,
+        texts: Sequence[Prepared],
+        delivered: Sequence[Delivered[Vector]],
+    ) -> None:
+        """The books of texts that came back from the device."""
+        for text, result in zip(texts, delivered, strict=True):
+            # What batches take is noted when they run.
+            if self._planner.is_swept(model, text.num_embedded):
+                self._planner.ran_sweep(model, text.num_embedded, result.compute_s)
+        self._observer.served(
+            [
+                Served(text.num_embedded, result.queue_s, result.compute_s, result.started_at)
+                for text, result in zip(texts, delivered, strict=True)
+            ]
+        )
+        self._drift.sample(model, texts)
+
+    def _count_truncated(self, model: EmbeddingModel, texts: Sequence[Prepared]) -> None:
+        for text in texts:
+            if text.was_truncated:
+                self._observer.truncated(model=model.name)
+
+
+def _tell_at_once(
+    document: Prepared,
+    result: Delivered[Vector],
+    options: EmbedOptions,
+    on_event: OnDocumentEvent,
+) -> None:
+    """What a document's events are where it is done in one go."""
+    if chunks := chunks_from(document, 0, result.value[1:], options):
+        on_event(ChunksReady(chunks=chunks))
+    total = document.num_embedded
+    on_event(Progress(tokens_done=total, tokens_total=total, seconds_left=0.0))
