@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from engine.benchmark import MAX_TRAINING_TOKENS
 from engine.device import DTYPES
+from engine.errors import InvalidInput
 from engine.types import ModelInfo
 from service.benchmarks.suite import BenchmarkPlan, Suite
 from service.benchmarks.suites import SUITES
@@ -84,7 +85,7 @@ def _refuse_unused(suite: Suite, given: Mapping[str, object]) -> None:
     """A field that would change nothing is a mistake worth hearing of."""
     for param, value in given.items():
         if value is not None and param not in suite.fields:
-            raise InvalidField(
+            raise InvalidInput(
                 f"{param} is not a field of the suite {suite.name}, which takes lengths"
                 + "".join(f", {field}" for field in suite.fields),
                 code="unused_field",

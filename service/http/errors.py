@@ -69,7 +69,9 @@ async def _raise_typed(routes: Sequence[APIRoute], request: Request, error: Exce
 
 def _allowed(routes: Sequence[APIRoute], request: Request) -> str:
     """Every verb of the path: the framework names those of the first route that has it only."""
-    at_path = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
+    at_path = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    if named := [route for route in at_path if route.path == request.url.path]:
+        at_path = named  # a name of its own is not one of the ids that another path takes
     return ", ".join(sorted({verb for route in at_path for verb in route.methods or ()}))
 
 

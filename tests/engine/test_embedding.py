@@ -25,7 +25,6 @@ def published(published_model: EmbeddingModel, cpu_config: EngineConfig) -> Engi
     return Engine(published_model, config=cpu_config)
 
 
-@pytest.mark.slow
 def test_softmax_equals_sentence_transformers(published: Engine, real_texts: list[str]) -> None:
     yardstick = SentenceTransformer(str(published.model.checkpoint.folder), device="cpu")
     yardstick.max_seq_length = 512

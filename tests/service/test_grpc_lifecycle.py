@@ -70,6 +70,7 @@ def test_reflection_lists_services_and_their_methods(channel: grpc.Channel) -> N
     assert set(database.get_services()) == {
         "grpc.health.v1.Health",
         "grpc.reflection.v1alpha.ServerReflection",
+        "lln.v1.Benchmarks",
         "lln.v1.Diagnostics",
         "lln.v1.Embeddings",
         "lln.v1.Models",
@@ -78,7 +79,7 @@ def test_reflection_lists_services_and_their_methods(channel: grpc.Channel) -> N
     }
     file = database.FindFileContainingSymbol("lln.v1.Embeddings")
     [service] = file.service
-    assert [method.name for method in service.method] == ["Embed", "EmbedStream"]
+    assert [method.name for method in service.method] == ["Embed", "EmbedStream", "EmbedDocument"]
 
 
 def metric(http: httpx.Client, name: str) -> float:

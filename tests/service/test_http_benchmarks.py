@@ -184,7 +184,8 @@ def test_texts_go_before_a_benchmark(http: httpx.Client) -> None:
 )
 def test_bad_benchmark(http: httpx.Client, fields: dict[str, Any], param: str) -> None:
     response = http.post("/v1/benchmarks", json=fields)
-    assert response.status_code == 422
+    # A field that is right by itself and has no use in this suite is no error of its shape.
+    assert response.status_code == (400 if param == "seconds" else 422)
     assert response.json()["error"]["param"] == param
 
 

@@ -125,8 +125,8 @@ def test_events_of_a_json_document(http: httpx.Client) -> None:
         ("?chunks=fixed", b"x", 422, "unknown_field", "chunks"),
         ("?chunking=magic", b"x", 422, "invalid_field", "chunking"),
         ("?chunking=fixed&tokens=0", b"x", 400, "invalid_chunking", "chunking.tokens"),
-        ("?chunking=fixed&min_tokens=3", b"x", 422, "unknown_field", "chunking.min_tokens"),
-        ("?tokens=3", b"x", 422, "unknown_field", "chunking.tokens"),
+        ("?chunking=fixed&min_tokens=3", b"x", 400, "unknown_field", "chunking.min_tokens"),
+        ("?tokens=3", b"x", 400, "unknown_field", "chunking.tokens"),
         ("?model=nope", b"x", 404, "model_not_found", "model"),
     ],
 )

@@ -134,6 +134,7 @@ def access_line(server: Any, request_id: str) -> dict[str, Any]:
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         for line in server.log().splitlines():
+            assert line.startswith("{"), f"not a JSON line: {line}"
             fields: dict[str, Any] = json.loads(line)
             if fields.get("request_id") == request_id and fields["event"] == "request":
                 return fields
