@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from engine.diagnostics.lapack import condition_numbers, eigenpairs
+from engine.diagnostics.orthonormal import orthonormal, well_conditioned
 from engine.diagnostics.work import Work
 
 Apply: TypeAlias = Callable[[Tensor], Work[Tensor]]
@@ -46,7 +47,7 @@ class BlockArnoldi:
         columns = max_passes * width
         self._basis = start.new_zeros(heads, tokens, columns + width)
         self._projection = start.new_zeros(heads, columns + width, columns)
-        self._basis[..., :width] = torch.linalg.qr(start).Q
+        self._basis[..., :width] = orthonormal(start)[0]
 
     @property
     def size(self) -> int:
@@ -58,15 +59,23 @@ class BlockArnoldi:
         known = self._basis[..., : size + width]
         image = yield from self._apply(known[..., size:].contiguous())
         along = known.mT @ image
-        first, scale = torch.linalg.qr(image - known @ along)
+        rest = image - known @ along
         yield
-        leftover = known.mT @ first
-        second, correction = torch.linalg.qr(first - known @ leftover)
+        leftover = known.mT @ rest
+        rest -= known @ leftover
+        along += leftover
+        yield
+        found = well_conditioned(rest)
+        if found is None:  # then what the QR fills in may not be orthogonal to what is known
+            first, scale = torch.linalg.qr(rest)
+            leftover = known.mT @ first
+            following, correction = torch.linalg.qr(first - known @ leftover)
+            found = following, correction @ scale
+            along += leftover @ scale
         columns = slice(size, size + width)
         rows = slice(size + width, size + 2 * width)
-        self._basis[..., rows] = second
-        self._projection[:, : size + width, columns] = along + leftover @ scale
-        self._projection[:, rows, columns] = correction @ scale
+        self._basis[..., rows], self._projection[:, rows, columns] = found
+        self._projection[:, : size + width, columns] = along
         self.passes += 1
         yield
 

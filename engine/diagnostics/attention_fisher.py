@@ -22,7 +22,7 @@ from engine.diagnostics.work import Work
 NUM_EIGENVALUES = 2
 _SPECTRUM_ROWS = 8
 _MAX_STEPS = 60
-_PRECISION = 1e-13
+_PRECISION, _PRECISION_OF_SAMPLES = 1e-13, 1e-7
 
 
 def measure_attention_fisher(heads: Heads) -> Work[Reading]:
@@ -65,14 +65,16 @@ def _mean_spectrum(heads: Heads) -> Work[Tensor]:
     reader = HeadRows(view, factors, heads.blocks)
     wanted = heads.num_tokens if heads.num_tokens <= heads.effort.max_dense_tokens else 0
     rows = choose_rows(view, max(wanted, _SPECTRUM_ROWS), heads.effort.seed)
+    precision = _PRECISION if wanted else _PRECISION_OF_SAMPLES
     found = []
     for tile in row_tiles(view, len(rows)):
-        found.append(leading_eigenvalues(reader.full(rows[tile]), NUM_EIGENVALUES))
-        yield
+        for row in torch.split(reader.full(rows[tile]), 1, dim=1):
+            found.append(leading_eigenvalues(row, NUM_EIGENVALUES, precision))
+            yield
     return torch.cat(found, dim=1)
 
 
-def leading_eigenvalues(a: Tensor, count: int) -> Tensor:
+def leading_eigenvalues(a: Tensor, count: int, precision: float = _PRECISION) -> Tensor:
     """Of diag(a) - a a^T, a [..., N] summing to 1: [..., count], 0 where N is smaller.
 
     Between two neighbours of the sorted a, sum_j a_j^2 / (a_j - x) - 1 rises from -inf to inf;
@@ -81,11 +83,13 @@ def leading_eigenvalues(a: Tensor, count: int) -> Tensor:
     largest = a.topk(min(count + 1, a.shape[-1]), dim=-1).values
     values = a.new_zeros(*a.shape[:-1], count)
     for index in range(largest.shape[-1] - 1):
-        values[..., index] = _root_between(a, largest[..., index + 1], largest[..., index])
+        values[..., index] = _root_between(
+            a, largest[..., index + 1], largest[..., index], precision
+        )
     return values
 
 
-def _root_between(a: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+def _root_between(a: Tensor, lower: Tensor, upper: Tensor, precision: float) -> Tensor:
     width = upper - lower
     squares = a.square()
     low, high = lower, upper
@@ -100,7 +104,7 @@ def _root_between(a: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         at_low = torch.where(is_above, at_low / 2, at_middle)
         at_high = torch.where(is_above, at_middle, at_high / 2)
         low, high = torch.where(is_above, low, middle), torch.where(is_above, middle, high)
-        if bool((step.nan_to_num(0.0).minimum(high - low) <= _PRECISION * upper).all()):
+        if bool((step.nan_to_num(0.0).minimum(high - low) <= precision * upper).all()):
             break
     return torch.where(width > 0, middle, upper)  # equal neighbours have their root at the pole
 

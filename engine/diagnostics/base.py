@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from engine.diagnostics.work import Work
@@ -53,6 +54,12 @@ class Effort:
                 raise InvalidInput(
                     f"{limit.name} must be positive, got {value}", param=limit.name, actual=value
                 )
+
+    def dtype_of(self, num_tokens: int) -> torch.dtype:
+        """What attention weights are held in. Where rows are sampled or spectra iterated, float32's
+        rounding (of weights whose logits are float64) is far below what else is off."""
+        is_long = self.num_rows(num_tokens) < num_tokens
+        return torch.float32 if is_long else torch.float64
 
     def num_rows(self, num_tokens: int) -> int:
         """How many rows are read of a text wherever a row costs as much as the text is long."""

@@ -15,15 +15,15 @@ from torch.nn.functional import pad
 
 from engine.diagnostics.view import HeadView
 
-TILE_BYTES = 2**20
-_FLOAT64_BYTES = 8
+TILE_BYTES = 2**21
 
 
 class Blocks:
-    """The blocks of some heads, in float64."""
+    """The blocks of some heads. Scores are worked out in float64, weights held in any type."""
 
-    def __init__(self, view: HeadView) -> None:
+    def __init__(self, view: HeadView, dtype: torch.dtype = torch.float64) -> None:
         self.view = view
+        self.dtype = dtype
         self.width = min(view.block_size, view.num_tokens)
         self.count = -(-view.num_tokens // self.width)
         self.sinks = torch.tensor(view.sinks, dtype=torch.long, device=view.q.device)
@@ -47,7 +47,7 @@ class Blocks:
     @property
     def head_bytes(self) -> int:
         """Of one head's weights, all blocks together."""
-        return self.count * self.width * self.keys.shape[1] * _FLOAT64_BYTES
+        return self.count * self.width * self.keys.shape[1] * self.dtype.itemsize
 
     def tiles(self) -> Iterator[slice]:
         """Blocks by as many as fit TILE_BYTES, at least one."""
@@ -77,16 +77,21 @@ class Blocks:
         return by_row.flatten(1, 2)[:, : tokens.stop - tokens.start]
 
     def log_weights(self, blocks: slice) -> Tensor:
-        """log Diag, -inf for keys not seen: [H, blocks, width, width + sinks]."""
+        """log Diag, -inf for keys not seen: [H, blocks, width, width + sinks] in float64."""
+        return self._scores(blocks).log_softmax(-1)
+
+    def _scores(self, blocks: slice) -> Tensor:
         q = self.rows(self.view.q.transpose(0, 1), blocks).double() * self.view.scale
         k = self.view.k[self.keys[blocks]].double()  # [blocks, keys, H, D]
         scores = q @ k.permute(2, 0, 3, 1)
         hidden = ~self.seen[blocks].unsqueeze(1)
-        return scores.masked_fill_(hidden, -torch.inf).log_softmax(-1)
+        return scores.masked_fill_(hidden, -torch.inf)
 
     def weights(self, blocks: slice) -> Tensor:
         """Diag, rows beyond the end all 0: [H, blocks, width, width + sinks]."""
-        weights = self.log_weights(blocks).exp_()
+        scores = self._scores(blocks)
+        # Below the largest of its row, a score that matters is small, and rounding it too.
+        weights = scores.sub_(scores.amax(-1, keepdim=True)).to(self.dtype).softmax(-1)
         beyond = blocks.stop * self.width - self.view.num_tokens
         if beyond > 0:
             weights[:, -1, self.width - beyond :] = 0.0
@@ -96,4 +101,4 @@ class Blocks:
         """|i - j| between the rows and the keys of blocks: [blocks, width, width + sinks]."""
         rows = torch.arange(blocks.start * self.width, blocks.stop * self.width)
         rows = rows.to(self.sinks.device).view(-1, self.width, 1)
-        return (rows - self.keys[blocks].unsqueeze(1)).abs().double()
+        return (rows - self.keys[blocks].unsqueeze(1)).abs().to(self.dtype)

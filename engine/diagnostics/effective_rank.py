@@ -21,6 +21,7 @@ from engine.diagnostics.base import Instrument, Quantity, Reading
 from engine.diagnostics.factors import Factors
 from engine.diagnostics.heads import Heads
 from engine.diagnostics.lapack import one_thread
+from engine.diagnostics.orthonormal import orthonormal
 from engine.diagnostics.rows import HeadRows
 from engine.diagnostics.statistics import (
     error_floats,
@@ -122,7 +123,7 @@ def _leading_space(heads: Heads) -> Work[tuple[Tensor, Tensor]]:
     """Orthonormal vectors near the leading right singular vectors, and P^T P times them."""
     basis = _random(heads, min(_WIDTH, heads.num_tokens), heads.effort.seed)
     for _ in range(_PASSES):
-        basis = torch.linalg.qr(basis).Q
+        basis, _ = orthonormal(basis)
         image = yield from _gram(heads, basis)
         basis, last = image, basis
     return last, image

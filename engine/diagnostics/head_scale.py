@@ -42,6 +42,7 @@ def mean_distances(heads: Heads) -> Work[Tensor]:
             return lln_distances((yield from heads.factors()))
         case "lln_diag":
             lln = lln_distances((yield from heads.factors()))
+            yield
             seen = yield from heads.seen_sums()
             return torch.lerp(seen.diag_distance, lln, heads.mix())
 

@@ -12,13 +12,17 @@ from engine.diagnostics.base import Effort
 from engine.diagnostics.blocks import Blocks
 from engine.diagnostics.factors import Factors, lln_factors
 from engine.diagnostics.operator import AttentionOperator
+from engine.diagnostics.resolvent import Resolvent
 from engine.diagnostics.rows import HeadRows, RowSample, choose_rows, mix_by_row, read_rows
+from engine.diagnostics.states import States
 from engine.diagnostics.statistics import Estimate, RowStatistics, mean_of, row_statistics
 from engine.diagnostics.view import HeadView
 from engine.diagnostics.work import Work, shared
 
 _KEPT_BYTES = 256 * 2**20
 """Diag's weights are kept from one instrument to the next up to this size."""
+
+_JUST_ABOVE_ONE = 1 + 1e-7
 
 
 @dataclass(frozen=True)
@@ -37,10 +41,14 @@ class SeenSums:
 
 
 class Heads:
-    def __init__(self, view: HeadView, effort: Effort) -> None:
+    def __init__(self, view: HeadView, effort: Effort, states: States | None = None) -> None:
         self.view = view
         self.effort = effort
-        self.blocks = Blocks(view) if view.has_blocks else None
+        self.dtype = effort.dtype_of(view.num_tokens)
+        self.blocks = Blocks(view, self.dtype) if view.has_blocks else None
+        if states is None and view.x is not None:
+            states = States(view.x, self.dtype)
+        self.states = states
         self._kept: dict[int, Tensor] = {}
 
     @property
@@ -119,11 +127,19 @@ class Heads:
         return AttentionOperator(self.view, factors, self.blocks, self.diag_tiles)
 
     @shared
+    def resolvent(self) -> Work[Resolvent]:
+        """(s - P)^-1 with s just above 1, of kinds with blocks."""
+        shifts = torch.full((self.num_heads,), _JUST_ABOVE_ONE, dtype=torch.float64)
+        resolvent = Resolvent(self, shifts.to(self.view.q.device))
+        yield from resolvent.factorise()
+        return resolvent
+
+    @shared
     def rows(self) -> Work[RowSample]:
         """The statistics of whole rows: all, or a sample."""
         factors = (yield from self.factors()) if self.view.has_channels else None
         rows = choose_rows(self.view, self.effort.num_rows(self.num_tokens), self.effort.seed)
-        reader = HeadRows(self.view, factors, self.blocks)
+        reader = HeadRows(self.view, factors, self.blocks, self.dtype)
         return (yield from read_rows(reader, rows))
 
     @shared
@@ -134,7 +150,7 @@ class Heads:
         for blocks in self.blocks.tiles():
             seen = self.blocks.seen[blocks].unsqueeze(1)
             statistics = row_statistics(
-                self.blocks.log_weights(blocks), self.blocks.distances(blocks), seen
+                self.blocks.log_weights(blocks), self.blocks.distances(blocks).double(), seen
             )
             parts.append([self.blocks.flat(part, blocks) for part in statistics])
             yield
@@ -149,7 +165,7 @@ class Heads:
         parts: list[list[Tensor]] = []
         for blocks, diag in self.diag_tiles():
             sums = self._seen_sums_of(blocks, diag, factors, share)
-            parts.append([self.blocks.flat(part, blocks) for part in sums])
+            parts.append([self.blocks.flat(part, blocks).double() for part in sums])
             yield
         return SeenSums(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
 
@@ -157,10 +173,10 @@ class Heads:
         self, blocks: slice, diag: Tensor, factors: Factors, share: Tensor
     ) -> list[Tensor]:
         assert self.blocks is not None, "LLN+Diag has blocks"
-        pi = self.blocks.rows(factors.pi, blocks)
-        kappa = factors.kappa[:, :, self.blocks.keys[blocks]].transpose(1, 2)
+        pi = self.blocks.rows(factors.pi, blocks).to(self.dtype)
+        kappa = factors.kappa[:, :, self.blocks.keys[blocks]].to(self.dtype).transpose(1, 2)
         lln = (pi @ kappa).mul_(self.blocks.seen[blocks].unsqueeze(1))  # like diag
-        mixed = torch.lerp(diag, lln, self.blocks.rows(share, blocks).unsqueeze(-1))
+        mixed = torch.lerp(diag, lln, self.blocks.rows(share, blocks).unsqueeze(-1).to(diag))
         distances = self.blocks.distances(blocks).expand_as(diag)
         return [
             _p_log_p(mixed),
@@ -210,6 +226,6 @@ class Heads:
 def _p_log_p(p: Tensor) -> Tensor:
     """sum p log p of every row. The logarithm in float32 is off by 1e-7 of itself, and takes a
     fraction of the time."""
-    logs = p.float().clamp_min_(torch.finfo(torch.float32).tiny).log_().double()
+    logs = p.float().clamp_min(torch.finfo(torch.float32).tiny).log_().to(p)
     total: Tensor = torch.linalg.vecdot(p, logs)
     return total

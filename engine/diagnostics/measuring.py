@@ -11,6 +11,7 @@ import torch
 
 from engine.diagnostics.base import Effort, Floats, Instrument, Quantity, Reading
 from engine.diagnostics.heads import Heads
+from engine.diagnostics.states import States
 from engine.diagnostics.view import HeadView
 from engine.diagnostics.work import Work
 
@@ -29,8 +30,9 @@ def read_heads(
 ) -> Work[dict[str, TimedReading]]:
     """What the instruments read, in their order. What two of them share counts for the first."""
     parts: dict[str, list[TimedReading]] = {one.name: [] for one in instruments}
+    states = None if view.x is None else States(view.x, effort.dtype_of(view.num_tokens))
     for group in _head_groups(view):
-        heads = Heads(view.only(group), effort)
+        heads = Heads(view.only(group), effort, states)
         for one in instruments:
             if not one.compares_heads:
                 parts[one.name].append((yield from timed(one.measure(heads))))

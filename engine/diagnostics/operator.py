@@ -72,6 +72,7 @@ class AttentionOperator:
         assert self._blocks is not None, "Diag has blocks"
         width = self._blocks.width
         out = torch.empty_like(vectors)
+        vectors = vectors.to(self._blocks.dtype)
         of_sinks = vectors[:, self._blocks.sinks].unsqueeze(1)  # [H, 1, sinks, columns]
         for blocks, weights in self._diag_tiles():
             arriving = weights[..., :width] @ self._blocks.rows(vectors, blocks)
@@ -84,6 +85,7 @@ class AttentionOperator:
         assert self._blocks is not None, "Diag has blocks"
         width = self._blocks.width
         out = torch.zeros_like(vectors)
+        vectors = vectors.to(self._blocks.dtype)
         for blocks, weights in self._diag_tiles():
             arriving = weights.mT @ self._blocks.rows(vectors, blocks)  # [H, blocks, keys, columns]
             own = self._blocks.flat(arriving[:, :, :width], blocks)

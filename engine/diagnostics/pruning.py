@@ -22,6 +22,7 @@ def measure_pruning(heads: Heads) -> Work[Reading]:
     mean = mean_of(squares, heads.num_tokens)
     norm = mean.values.sqrt()
     assert heads.view.x is not None, "named in needs"
+    yield
     states = heads.view.x.double().square().sum(1).mean().sqrt().clamp_min(1e-300)
     error = None if mean.error is None else mean.error / (2 * norm.clamp_min(1e-300))
     estimate = Estimate(norm, error)
@@ -32,7 +33,11 @@ def measure_pruning(heads: Heads) -> Work[Reading]:
         unit=PRUNING.unit,
         cost={"softmax": "rows N D", "lln": "N D^2"}.get(heads.view.attention, "N b D"),
         beside={
-            "relative": Quantity(values=floats(norm / states), unit="dimensionless"),
+            "relative": Quantity(
+                values=floats(norm / states),
+                unit="dimensionless",
+                error=error_floats(None if error is None else error / states),
+            ),
         },
     )
 
@@ -43,11 +48,13 @@ def _squared_norms(heads: Heads) -> Work[Tensor]:
     assert heads.view.out is not None, "named in needs"
     v = heads.view.v.double().transpose(0, 1)  # [H, N, D]
     gram = heads.view.out.double() @ heads.view.out.double().mT  # [H, D, D]
+    yield
     if heads.view.attention == "softmax" and not heads.reads_all_rows:
         attended = yield from _of_sample(heads, v)
     else:
         operator = yield from heads.operator()
         attended = yield from operator(v)
+    yield
     squares: Tensor = torch.linalg.vecdot(attended @ gram, attended)
     return squares
 
@@ -55,10 +62,11 @@ def _squared_norms(heads: Heads) -> Work[Tensor]:
 def _of_sample(heads: Heads, v: Tensor) -> Work[Tensor]:
     count = heads.effort.num_rows(heads.num_tokens)
     rows = choose_rows(heads.view, count, heads.effort.seed)
-    reader = HeadRows(heads.view, None, None)
+    reader = HeadRows(heads.view, None, None, heads.dtype)
+    v = v.to(reader.dtype)
     found = []
     for tile in row_tiles(heads.view, count):
-        found.append(reader.full(rows[tile]) @ v)
+        found.append((reader.full(rows[tile]) @ v).double())
         yield
     return torch.cat(found, dim=1)
 

@@ -8,22 +8,27 @@ eigenvalue, however close the others crowd.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
-from engine.diagnostics.heads import Heads
-from engine.diagnostics.lapack import one_thread
+from engine.diagnostics.lapack import eigenpairs, one_thread
 from engine.diagnostics.work import Work
+
+if TYPE_CHECKING:
+    from engine.diagnostics.heads import Heads
 
 
 class Resolvent:
     """Of the heads' attention matrices, each at a shift of its own."""
 
-    def __init__(self, heads: Heads, shifts: Tensor) -> None:
+    def __init__(self, heads: Heads, shifts: Tensor, dtype: torch.dtype = torch.float64) -> None:
         assert heads.blocks is not None, "needs blocks"
+        self._dtype = dtype  # of the blocks' factors
         self._heads = heads
         self._blocks = heads.blocks
-        self._shifts = shifts  # [H]
+        self.shifts = shifts  # [H]
         self._factors: list[tuple[slice, Tensor, Tensor]] = []
         self._solved: Tensor  # [H, N, columns] (s - A)^-1 U
         self._small: Tensor  # [H, columns, columns] (1 - V^T (s - A)^-1 U)^-1
@@ -32,17 +37,18 @@ class Resolvent:
     def factorise(self) -> Work[None]:
         """To be done before the first solve."""
         width = self._blocks.width
-        identity = torch.eye(width, dtype=torch.float64, device=self._shifts.device)
+        shifts = self.shifts.view(-1, 1, 1).to(self._dtype)
         if self._has_channels:
             self._kappa = (yield from self._heads.factors()).kappa
         to_sinks = []
         for tile, diag in self._heads.diag_tiles():
-            weights = diag * self._share_of_diag(tile)
-            shifted = self._shifts.view(-1, 1, 1, 1) * identity - weights[..., :width]
+            weights = self._normalised(diag.to(self._dtype)) * self._share_of_diag(tile)
+            shifted = weights[..., :width].neg()
+            shifted.diagonal(dim1=-2, dim2=-1).add_(shifts)
             with one_thread():
                 lu, pivots = torch.linalg.lu_factor(shifted.cpu())
-            self._factors.append((tile, lu.to(diag), pivots.to(diag.device)))
-            to_sinks.append(self._blocks.flat(weights[..., width:], tile))
+            self._factors.append((tile, lu.to(diag.device), pivots.to(diag.device)))
+            to_sinks.append(self._blocks.flat(weights[..., width:], tile).double())
             yield
         arriving = [torch.cat(to_sinks, dim=1)]
         if self._has_channels:
@@ -63,6 +69,23 @@ class Resolvent:
         inner = self._small.mT @ (self._solved.mT @ vectors)
         return (yield from self._solve_blocks(vectors + self._returning(inner), transposed=True))
 
+    def leading(self, count: int) -> Work[Tensor]:
+        """Vectors near the eigenvectors of P next to the shift: [H, N, count].
+
+        An eigenvector is y = (x - A)^-1 U c with (1 - M(x)) c = 0, M(x) = V^T (x - A)^-1 U. About
+        the shift, to first order, that is a small eigenvalue problem.
+        """
+        if self._solved.shape[-1] == 0:
+            return self._solved  # blocks that nothing joins
+        twice = yield from self._solve_blocks(self._solved)
+        values, vectors = eigenpairs(self._small @ self._leaving(twice))
+        order = values.abs().argsort(dim=1, descending=True)[:, :count]
+        chosen = vectors.gather(2, order.unsqueeze(1).expand(-1, vectors.shape[1], -1))
+        parts = torch.cat([chosen.real, chosen.imag], dim=2).to(self._solved)
+        small = torch.linalg.svd(parts, full_matrices=False).U[..., :count]
+        leading: Tensor = self._solved @ small
+        return leading
+
     @property
     def _has_channels(self) -> bool:
         return self._heads.view.has_channels
@@ -70,7 +93,13 @@ class Resolvent:
     def _share_of_diag(self, tile: slice) -> Tensor | float:
         if not self._has_channels:
             return 1.0
-        return 1 - self._blocks.rows(self._heads.mix().unsqueeze(-1), tile)
+        return (1 - self._blocks.rows(self._heads.mix().unsqueeze(-1), tile)).to(self._dtype)
+
+    def _normalised(self, diag: Tensor) -> Tensor:
+        """Rows that add up to 1 also in float64, or the largest eigenvalue might not be 1."""
+        if diag.dtype == self._blocks.dtype:
+            return diag
+        return diag / diag.sum(-1, keepdim=True).clamp_min(0.5)  # 0 beyond the end of the text
 
     def _leaving(self, vectors: Tensor) -> Tensor:
         """V^T x: what the sinks and the channels gather."""
@@ -92,7 +121,7 @@ class Resolvent:
     def _solve_blocks(self, vectors: Tensor, *, transposed: bool = False) -> Work[Tensor]:
         out = torch.empty_like(vectors)
         for tile, lu, pivots in self._factors:
-            rows = self._blocks.rows(vectors, tile)
+            rows = self._blocks.rows(vectors, tile).to(self._dtype)
             with one_thread():
                 solved = torch.linalg.lu_solve(lu, pivots, rows, adjoint=transposed)
             out[:, self._blocks.tokens(tile)] = self._blocks.flat(solved, tile)

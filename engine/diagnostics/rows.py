@@ -20,6 +20,7 @@ from engine.diagnostics.work import Work
 
 TILE_BYTES = 2**20
 _FLOAT64_BYTES = 8
+_SMALLEST_OF_FLOAT32 = 1e-35
 
 
 class RowSample(NamedTuple):
@@ -31,14 +32,26 @@ class RowSample(NamedTuple):
 
 
 class HeadRows:
-    """The attention rows of some heads, in float64."""
+    """The attention rows of some heads, in float64 unless told otherwise."""
 
-    def __init__(self, view: HeadView, factors: Factors | None, blocks: Blocks | None) -> None:
+    def __init__(
+        self,
+        view: HeadView,
+        factors: Factors | None,
+        blocks: Blocks | None,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
         self.view = view
+        if factors is not None and dtype != torch.float64:
+            # A probability is at least 1 / D of the smallest weight of a channel.
+            fits = float(factors.kappa.min()) > _SMALLEST_OF_FLOAT32 * view.head_size
+            dtype = dtype if fits else torch.float64
+            factors = Factors(*(part.to(dtype) for part in factors))
+        self.dtype = dtype
         self.factors = factors
         self.blocks = blocks
-        self.q = view.q.double().transpose(0, 1) * view.scale  # [H, N, D]
-        self.keys = view.k.double().permute(1, 2, 0)  # [H, D, N]
+        self.q = view.q.to(dtype).transpose(0, 1) * view.scale  # [H, N, D]
+        self.keys = view.k.to(dtype).permute(1, 2, 0)  # [H, D, N]
 
     def log_rows(self, rows: Tensor) -> Tensor:
         """log P of these rows, -inf for keys never seen: [H, rows, N]."""
@@ -58,7 +71,7 @@ class HeadRows:
             case "lln":
                 return self._lln(rows)
             case "lln_diag":
-                share = mix_by_row(self.view)[:, rows].unsqueeze(-1)
+                share = mix_by_row(self.view)[:, rows].unsqueeze(-1).to(self.dtype)
                 return self._add_diag(self._lln(rows).mul_(share), rows, 1 - share)
             case "block_diagonal":
                 empty = self.q.new_zeros(len(self.q), len(rows), self.view.num_tokens)
@@ -85,11 +98,12 @@ def read_rows(heads: HeadRows, rows: Tensor) -> Work[RowSample]:
     view = heads.view
     positions = torch.arange(view.num_tokens, device=rows.device)
     found: list[RowStatistics] = []
-    row_sum = heads.q.new_zeros(view.num_heads, view.num_tokens)
+    row_sum = torch.zeros(view.num_heads, view.num_tokens, dtype=torch.float64, device=rows.device)
     for tile in row_tiles(view, len(rows)):
         log_p = heads.log_rows(rows[tile])
-        distance = (rows[tile].unsqueeze(1) - positions).abs().double()
-        found.append(row_statistics(log_p, distance))
+        distance = (rows[tile].unsqueeze(1) - positions).abs().to(heads.dtype)
+        read = row_statistics(log_p, distance)
+        found.append(RowStatistics(*(part.double() for part in read)))
         row_sum += log_p.exp_().sum(1)
         yield
     columns = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))

@@ -5,9 +5,11 @@ C P has the spectrum of P with lambda_1 = 1 replaced by 0, so lambda_2 is its la
 Blocks make a chain slow: mass lingers in a block until LLN or a sink carries it away, and there are
 about as many eigenvalues just below one another as there are blocks. Random vectors resolve such a
 cluster slowly. So where there are blocks the iteration starts from the eigenvectors of the chain
-between groups of blocks, constant within each; a few passes then smooth them. Heads that stay
-unsettled are finished by iterating the resolvent (s - P)^-1 with s just beyond what was found,
-which tells any two eigenvalues apart.
+between groups of blocks, constant within each, beside random ones, and goes on with the resolvent
+(s - P)^-1: what it magnifies most is nearest to s, which is just above 1, where the largest
+eigenvalue of a chain with blocks is to be expected. A few passes of P itself look for one that is
+as large elsewhere. Heads that stay unsettled are finished with s just beyond what was found, which
+tells any two eigenvalues apart.
 """
 
 from __future__ import annotations
@@ -28,11 +30,16 @@ BASIS_BYTES = 512 * 2**20
 
 _WIDTH = 32
 _RANDOM = 8
-_BLOCK_PASSES = 4
+_BLOCK_WIDTH = 16
+_NEAREST = 10
+_BLOCK_PASSES = 2
+_INVERSE_PASSES = 4
 _MAX_GROUPS = 128
 _REFINED_WIDTH = 12
 _REFINED_PASSES = 4
 _REFINEMENTS = 3
+_SETTLED, _COMING = 1e-3, 0.5
+"""Residuals, relative to the eigenvalue, of those that count as found, and as on their way."""
 _FLOAT64_BYTES = 8
 
 
@@ -41,69 +48,109 @@ class SecondModuli(NamedTuple):
     errors: Tensor  # [H] float64
 
 
+class Found(NamedTuple):
+    """The second eigenvalue of every head as far as it is known."""
+
+    moduli: Tensor  # [H]
+    errors: Tensor  # [H]
+    vectors: Tensor  # [H, N, width] which span what is nearest to it
+
+
 def second_moduli(heads: Heads) -> Work[SecondModuli]:
     """|lambda_2| of every head, with its error, which is at most 1: the modulus lies in [0, 1]."""
     operator = yield from heads.operator()
     start = yield from _start(heads)
-    iteration = BlockArnoldi(_centred(operator), start, _max_passes(heads, start.shape[-1]))
-    tolerance = heads.effort.tolerance
+    passes = _max_passes(heads, start.shape[-1])
+    moduli, errors, vectors = yield from _iterated(heads, _centred(operator), start, passes)
+    if heads.blocks is None:
+        return SecondModuli(moduli, errors)
+    resolvent = yield from heads.resolvent()
+    leading = yield from resolvent.leading(_NEAREST)
+    wide = torch.cat([leading, start], dim=-1)[..., : start.shape[-1]]
+    nearest = yield from _inverted(heads, resolvent, wide, _INVERSE_PASSES)
+    # Whichever is surely the larger one of two that are known, or else the one known better.
+    is_better = torch.where(
+        (nearest.moduli - moduli).abs() > nearest.errors + errors,
+        nearest.moduli > moduli,
+        nearest.errors <= errors,
+    )
+    moduli = torch.where(is_better, nearest.moduli, moduli)
+    errors = torch.where(is_better, nearest.errors, errors)
+    vectors = torch.where(is_better.view(-1, 1, 1), nearest.vectors, vectors)
+    for head in (errors > heads.effort.tolerance).nonzero().flatten().tolist():
+        one = slice(head, head + 1)
+        alone = Heads(heads.view.only([head]), heads.effort)
+        coarse = Found(moduli[one], errors[one], vectors[one])
+        moduli[one], errors[one] = yield from _refined(alone, coarse)
+    return SecondModuli(moduli, errors)
+
+
+def _iterated(heads: Heads, apply: Apply, start: Tensor, max_passes: int) -> Work[Found]:
+    """The largest eigenvalue of the operator."""
+    iteration = BlockArnoldi(apply, start, max_passes)
     while True:
         yield from iteration.extend()
         ritz = iteration.ritz()
         largest = ritz.values.abs().argmax(-1)
         errors = ritz.error_of(largest).nan_to_num(1.0).clamp_max(1.0)
         yield
-        if bool((errors <= tolerance).all()) or iteration.passes == iteration.max_passes:
+        if bool((errors <= heads.effort.tolerance).all()) or iteration.passes == max_passes:
             break
-    moduli = ritz.values.abs().gather(1, largest.unsqueeze(1)).squeeze(1)
-    found = SecondModuli(moduli, errors)
-    unsettled = (errors > tolerance).nonzero().flatten().tolist()
-    if heads.blocks is None or not unsettled:
-        return found
     order = ritz.values.abs().argsort(dim=1, descending=True)
-    vectors = iteration.span(ritz, order, _REFINED_WIDTH)
-    for head in unsettled:
-        one = slice(head, head + 1)
-        alone = Heads(heads.view.only([head]), heads.effort)
-        coarse = SecondModuli(moduli[one], errors[one])
-        moduli[one], errors[one] = yield from _refined(alone, coarse, vectors[one])
-    return found
+    moduli = ritz.values.abs().gather(1, largest.unsqueeze(1)).squeeze(1)
+    return Found(moduli, errors, iteration.span(ritz, order, _REFINED_WIDTH))
 
 
-def _refined(heads: Heads, found: SecondModuli, vectors: Tensor) -> Work[SecondModuli]:
+def _refined(heads: Heads, found: Found) -> Work[SecondModuli]:
     """Iterate the resolvent just beyond the largest eigenvalue known, until none is beyond."""
-    moduli, errors = found
+    moduli, errors, vectors = found
     for _ in range(_REFINEMENTS):
         margin = (errors / 4).clamp(1e-4, 0.05)
-        shifts = moduli + margin
-        resolvent = Resolvent(heads, shifts.to(vectors))
+        resolvent = Resolvent(heads, (moduli + margin).to(vectors))
         yield from resolvent.factorise()
-        iteration = BlockArnoldi(_centred(resolvent.solve), vectors, _REFINED_PASSES)
-        for _ in range(_REFINED_PASSES):
-            yield from iteration.extend()
-        ritz = iteration.ritz()
-        near = ritz.values.abs().argsort(dim=1, descending=True)
-        which = _largest_settled(ritz, shifts)
-        value = shifts - 1 / ritz.values.gather(1, which.unsqueeze(1)).squeeze(1)
-        # d lambda = d mu / mu^2
-        wide = ritz.error_of(which) * (shifts - value).abs().square()
-        better = wide < errors
-        moduli = torch.where(better, value.abs(), moduli)
-        errors = torch.where(better, wide, errors)
-        vectors = iteration.span(ritz, near, _REFINED_WIDTH)
+        closer = yield from _inverted(heads, resolvent, vectors, _REFINED_PASSES)
+        better = closer.errors < errors
+        moduli = torch.where(better, closer.moduli, moduli)
+        errors = torch.where(better, closer.errors, errors)
+        vectors = closer.vectors
         if bool((errors <= heads.effort.tolerance).all()):
             break
     return SecondModuli(moduli, errors)
 
 
-def _largest_settled(ritz: Ritz, shifts: Tensor) -> Tensor:
-    """Of the eigenvalues that the resolvent has found, the one with the largest modulus: [H]."""
+def _inverted(heads: Heads, resolvent: Resolvent, start: Tensor, max_passes: int) -> Work[Found]:
+    """The eigenvalue of the largest modulus among those near the resolvent's shift."""
+    shifts = resolvent.shifts.cpu()
+    iteration = BlockArnoldi(_centred(resolvent.solve), start, _passes_of(start, max_passes))
+    while True:
+        yield from iteration.extend()
+        ritz = iteration.ritz()
+        which, is_largest = _largest_settled(ritz, shifts)
+        value = shifts - 1 / ritz.values.gather(1, which.unsqueeze(1)).squeeze(1)
+        # d lambda = d mu / mu^2
+        errors = ritz.error_of(which) * (shifts - value).abs().square()
+        yield
+        is_done = is_largest & (errors <= heads.effort.tolerance)
+        if iteration.passes == iteration.max_passes or bool(is_done.all()):
+            break
+    order = ritz.values.abs().argsort(dim=1, descending=True)
+    errors = errors.nan_to_num(1.0).clamp_max(1.0)
+    return Found(value.abs(), errors, iteration.span(ritz, order, _REFINED_WIDTH))
+
+
+def _largest_settled(ritz: Ritz, shifts: Tensor) -> tuple[Tensor, Tensor]:
+    """Of the eigenvalues that the resolvent has found, the one with the largest modulus; and
+    whether none that is still on its way might be larger: [H] twice."""
     inverse = ritz.values
-    values = shifts.unsqueeze(1) - 1 / inverse
-    is_settled = ritz.residuals <= 1e-3 * inverse.abs()
+    moduli = (shifts.unsqueeze(1) - 1 / inverse).abs()
+    moduli = moduli.masked_fill(moduli > 1 + _SETTLED, 0.0)  # what C took away: no eigenvalue of P
+    is_settled = ritz.residuals <= _SETTLED * inverse.abs()
     nearest = inverse.abs().argmax(-1, keepdim=True)
     is_settled = is_settled.scatter(1, nearest, True)
-    return torch.where(is_settled, values.abs(), -1.0).argmax(-1)
+    which = torch.where(is_settled, moduli, -1.0).argmax(-1)
+    is_coming = ritz.residuals <= _COMING * inverse.abs()
+    candidates = torch.where(is_coming | is_settled, moduli, -1.0)
+    return which, candidates.argmax(-1) == which
 
 
 def _centred(apply: Apply) -> Apply:
@@ -116,7 +163,9 @@ def _centred(apply: Apply) -> Apply:
 
 def _start(heads: Heads) -> Work[Tensor]:
     """The first vectors: [H, N, width]."""
-    width = min(_WIDTH, heads.num_tokens)
+    width = _WIDTH if heads.blocks is None else _BLOCK_WIDTH
+    if heads.num_tokens < 2 * width:
+        width = heads.num_tokens  # all of the space at once
     generator = torch.Generator().manual_seed(heads.effort.seed)
     shape = (heads.num_tokens, width)
     random = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -153,11 +202,11 @@ def _chain_between(heads: Heads, group: Tensor) -> Work[Tensor]:
     share = heads.mix() if heads.view.has_channels else None
     for tile, diag in heads.diag_tiles():
         if share is not None:
-            diag = diag * (1 - blocks.rows(share.unsqueeze(-1), tile))
+            diag = diag * (1 - blocks.rows(share.unsqueeze(-1), tile)).to(diag)
         rows = group[tile.start * blocks.width : tile.stop * blocks.width : blocks.width]
-        own = diag[..., : blocks.width].sum((2, 3))  # [H, blocks]
+        own = diag[..., : blocks.width].sum((2, 3)).to(chain)  # [H, blocks]
         chain.diagonal(dim1=1, dim2=2).index_add_(1, rows, own)
-        to_sinks = diag[..., blocks.width :].sum(2)  # [H, blocks, sinks]
+        to_sinks = diag[..., blocks.width :].sum(2).to(chain)  # [H, blocks, sinks]
         for sink, position in enumerate(blocks.sinks.tolist()):
             chain[:, :, int(group[position])].index_add_(1, rows, to_sinks[..., sink])
         yield
@@ -177,3 +226,9 @@ def _max_passes(heads: Heads, width: int) -> int:
     in_memory = BASIS_BYTES // (width * vector_bytes) - 1
     worth = _BLOCK_PASSES if heads.blocks is not None else heads.effort.max_basis // width
     return max(1, min(worth, (heads.num_tokens - width) // width, in_memory))
+
+
+def _passes_of(start: Tensor, wanted: int) -> int:
+    """No more than the space has dimensions for."""
+    _, tokens, width = start.shape
+    return max(1, min(wanted, tokens // width - 1))

@@ -25,7 +25,7 @@ from engine.diagnostics.statistics import error_floats, floats, standard_error
 from engine.diagnostics.view import HeadView
 from engine.diagnostics.work import Work
 
-TOKENS_A_TILE = 4_096
+TOKENS_A_TILE = 1_024
 _SMALLEST_COSINE = 1e-300
 
 

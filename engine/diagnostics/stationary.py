@@ -17,12 +17,10 @@ from torch import Tensor
 
 from engine.diagnostics.base import Floats, Instrument, Quantity, Reading
 from engine.diagnostics.heads import Heads
-from engine.diagnostics.resolvent import Resolvent
 from engine.diagnostics.statistics import floats
 from engine.diagnostics.work import Work
 
 NUM_TOKENS = 8
-_SHIFT = 1 + 1e-7
 _MAX_POWERS = 200
 _STEADY = 1e-9
 
@@ -66,9 +64,7 @@ def _stationary_of(chains: Tensor) -> Tensor:
 
 
 def _by_inverse(heads: Heads) -> Work[Tensor]:
-    shifts = torch.full((heads.num_heads,), _SHIFT, dtype=torch.float64, device=heads.view.q.device)
-    resolvent = Resolvent(heads, shifts)
-    yield from resolvent.factorise()
+    resolvent = yield from heads.resolvent()
     found = _even(heads)
     for _ in range(2):
         found = _normalised((yield from resolvent.solve_transposed(found.unsqueeze(-1)))[..., 0])

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from engine.diagnostics.base import Floats
 
-_SMALLEST = torch.finfo(torch.float64).tiny
-_FLAT = (64 * torch.finfo(torch.float64).eps) ** 2
-"""Variance, relative to the square of the mean, that is rounding."""
+_FLAT_UNITS = 64
+"""A spread of so many units of rounding, relative to the mean, is none."""
 
 DECILES = tuple(NormalDist().inv_cdf(k / 10) for k in range(1, 10))
 
@@ -50,7 +49,8 @@ def row_statistics(log_p: Tensor, distance: Tensor, seen: Tensor | None = None) 
     variance = squares.sum(-1) / count
     third = torch.linalg.vecdot(squares, centred) / count
     fourth = torch.linalg.vecdot(squares, squares) / count
-    is_flat = variance <= _FLAT * (1 + log_mean.square())
+    rounding = _FLAT_UNITS * torch.finfo(log_p.dtype).eps
+    is_flat = variance <= rounding**2 * (1 + log_mean.square())
     spread = variance.sqrt()
     gap = _decile_gap(centred, spread, count, seen)
     return RowStatistics(
@@ -70,18 +70,19 @@ def _decile_gap(
 ) -> Tensor:
     """max over k of |share of the row below the normal's k-th decile - k / 10|."""
     largest = torch.zeros_like(spread)
+    below = torch.empty_like(centred)  # 0 or 1: sums of floats are the fast ones, and exact here
     for k, decile in enumerate(DECILES, start=1):
-        below = centred < (decile * spread).unsqueeze(-1)
+        torch.lt(centred, (decile * spread).unsqueeze(-1), out=below)
         if seen is not None:
-            below &= seen
-        share = below.sum(-1, dtype=torch.int32) / count
-        largest = largest.maximum((share.double() - k / 10).abs())
+            below *= seen
+        share = below.sum(-1) / count
+        largest = largest.maximum((share - k / 10).abs())
     return largest
 
 
 def log_of(probabilities: Tensor) -> Tensor:
     """log p, held at the smallest number there is where p underflowed to 0."""
-    return probabilities.clamp_min(_SMALLEST).log_()
+    return probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log_()
 
 
 def entropy_of_probabilities(probabilities: Tensor) -> Tensor:

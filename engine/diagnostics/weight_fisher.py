@@ -23,6 +23,7 @@ from torch import Tensor
 from engine.diagnostics.base import Instrument, Quantity, Reading
 from engine.diagnostics.heads import Heads
 from engine.diagnostics.rows import HeadRows, choose_rows, row_tiles
+from engine.diagnostics.states import with_squares
 from engine.diagnostics.statistics import Estimate, error_floats, floats, mean_of
 from engine.diagnostics.work import Work
 
@@ -32,14 +33,18 @@ _ROUNDING = 1e-12
 
 def measure_weight_fisher(heads: Heads) -> Work[Reading]:
     view = heads.view
-    assert view.x is not None, "named in needs"
-    x = view.x.double().unsqueeze(0)  # the same for every head
+    assert heads.states is not None, "named in needs"
     q, k = (part.double().transpose(0, 1) for part in (view.q, view.k))
+    keys = with_squares(k)
+    yield
     by_row = view.attention == "softmax" and not heads.reads_all_rows
-    mean_k, spread_k = yield from _spread(heads, k, None if not by_row else _STATE_ROWS)
+    mean_k, spread_k = yield from _spread(heads, keys, None if not by_row else _STATE_ROWS)
     few = None if heads.reads_all_rows else _STATE_ROWS
-    mean_x, spread_x = yield from _spread(heads, x, few)
-    gram_x, gram_q = x.mT @ x, q.mT @ q
+    states = yield from heads.states.points()  # the same for every head
+    mean_x, spread_x = yield from _spread(heads, states, few)
+    gram_x = yield from heads.states.gram()
+    gram_q = q.mT @ q
+    yield
     trace_q = _times(mean_of(spread_k, heads.num_tokens), _trace(gram_x) / view.head_size)
     trace_k = _times(mean_of(spread_x, heads.num_tokens), _trace(gram_q) / view.head_size)
     beside = {
@@ -53,9 +58,9 @@ def measure_weight_fisher(heads: Heads) -> Work[Reading]:
     }
     reached = yield from heads.mean_row()
     if reached is not None:
-        beside["rank_q_keys"] = _directions(_covariance(k, mean_k, reached))
+        beside["rank_q_keys"] = _directions(_covariance(keys, mean_k, reached))
         if heads.reads_all_rows:
-            beside["rank_k_states"] = _directions(_covariance(x, mean_x, reached))
+            beside["rank_k_states"] = _directions(_covariance(states, mean_x, reached))
     return Reading(
         values=floats(trace_q.values),
         error=error_floats(trace_q.error),
@@ -69,13 +74,15 @@ def measure_weight_fisher(heads: Heads) -> Work[Reading]:
 
 
 def _spread(heads: Heads, points: Tensor, num_rows: int | None) -> Work[tuple[Tensor, Tensor]]:
-    """(P Z)_i and (P |z|^2)_i - |(P Z)_i|^2, of so many rows or of all: [H, rows, W], [H, rows]."""
-    together = torch.cat([points, points.square().sum(-1, keepdim=True)], dim=-1)
+    """(P Z)_i and (P |z|^2)_i - |(P Z)_i|^2, of so many rows or of all: [H, rows, W], [H, rows].
+
+    The points have |z|^2 as their last column.
+    """
     if num_rows is None:
         operator = yield from heads.operator()
-        reached = yield from operator(together.expand(heads.num_heads, -1, -1))
+        reached = yield from operator(points.expand(heads.num_heads, -1, -1))
     else:
-        reached = yield from _of_rows(heads, together, num_rows)
+        reached = yield from _of_rows(heads, points, num_rows)
     mean = reached[..., :-1]
     return mean, reached[..., -1] - mean.square().sum(-1)
 
@@ -83,12 +90,14 @@ def _spread(heads: Heads, points: Tensor, num_rows: int | None) -> Work[tuple[Te
 def _of_rows(heads: Heads, values: Tensor, count: int) -> Work[Tensor]:
     """Some rows of P Z: [H, rows, columns]."""
     factors = (yield from heads.factors()) if heads.view.has_channels else None
-    reader = HeadRows(heads.view, factors, heads.blocks)
+    reader = HeadRows(heads.view, factors, heads.blocks, heads.dtype)
     rows = choose_rows(heads.view, count, heads.effort.seed)
+    values = values.to(reader.dtype)
     found = []
     for tile in row_tiles(heads.view, len(rows)):
         matrix = reader.full(rows[tile])
-        found.append(matrix @ values if len(values) > 1 else _of_all(matrix, values[0]))
+        product = matrix @ values if len(values) > 1 else _of_all(matrix, values[0])
+        found.append(product.double())
         yield
     return torch.cat(found, dim=1)
 
@@ -101,6 +110,7 @@ def _of_all(matrix: Tensor, values: Tensor) -> Tensor:
 
 def _covariance(points: Tensor, means: Tensor, reached: Tensor) -> Tensor:
     """(1/N) sum_i Cov_{a_i}(z): [H, W, W]."""
+    points = points[..., :-1]
     whole = (points * reached.unsqueeze(-1)).mT @ points
     rest = whole - means.mT @ means / points.shape[1]
     is_rounding = _trace(rest) <= _ROUNDING * _trace(whole)
