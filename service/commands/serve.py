@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from service.commands.base import Chosen, Commands, add_command
 from service.logs import set_up_logs
 from service.settings import load_settings
@@ -25,8 +23,6 @@ def _serve(chosen: Chosen) -> None:
     given = {name: getattr(chosen, name) for name in _GIVEN if getattr(chosen, name) is not None}
     settings = load_settings(**given)
     set_up_logs(settings)
-    # gRPC writes lines of its own when a process is started, which none of ours needs.
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
     from service.server import serve
 
     serve(settings)
