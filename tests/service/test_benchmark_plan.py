@@ -19,7 +19,6 @@ from service.benchmarks.plan import checked_plan
 from service.benchmarks.plot import plot_png
 from service.benchmarks.suite import Row
 from service.benchmarks.suites import SUITES
-from service.errors import InvalidField
 
 MODEL = ModelInfo(
     name="default",
@@ -72,7 +71,7 @@ def test_values_given_twice_are_measured_once() -> None:
     ],
 )
 def test_bad_plans(fields: dict[str, Any], param: str, limit: object) -> None:
-    with pytest.raises(InvalidField) as caught:
+    with pytest.raises(InvalidInput) as caught:
         checked_plan(MODEL, **fields)
     assert (caught.value.param, caught.value.limit) == (param, limit)
 
