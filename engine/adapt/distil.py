@@ -12,8 +12,10 @@ from engine.adapt.batches import TokenCorpus
 from engine.adapt.calibrate import CalibrationPlan, calibrate
 from engine.adapt.convert import copy_model
 from engine.adapt.documents import Document, fingerprint, for_training, held_out
+from engine.adapt.pairs import PairCorpus
+from engine.adapt.stages import TrainingPlan
 from engine.adapt.student import Student, StudentPlan
-from engine.adapt.training import StepReport, Training, TrainingPlan
+from engine.adapt.training import StepReport, Training
 from engine.checkpoint.calibration import (
     FILE_NAME,
     Calibration,
@@ -63,7 +65,9 @@ def distil_model(
     student = Student(teacher, calibration, plan.student)
     corpus = TokenCorpus.of(texts, teacher.tokenizer)
     _write_account(out, data, corpus)
-    Training(teacher, student, corpus, plan.training, run).run(progress)
+    Training(teacher, student, corpus, plan.training, run, _pairs(teacher, data, plan)).run(
+        progress
+    )
     copy_model(teacher.checkpoint.folder, out)
     write_calibration(out / FILE_NAME, student.calibration())
     shutil.move(run / "metrics.jsonl", out / "metrics.jsonl")
@@ -73,6 +77,15 @@ def distil_model(
 
 def _training_part(documents: Sequence[Document]) -> list[Document]:
     return for_training(documents, _HELD_OUT_SHARE)
+
+
+def _pairs(
+    teacher: EmbeddingModel, data: Mapping[str, Sequence[Document]], plan: DistilPlan
+) -> PairCorpus | None:
+    if not any(stage.kind == "pairs" for stage in plan.training.stages):
+        return None
+    parts = {name: _training_part(documents) for name, documents in data.items()}
+    return PairCorpus(parts, teacher.tokenizer)
 
 
 def _calibrated(

@@ -19,12 +19,13 @@ class Document:
     name: str  # unique within its corpus
     title: str  # "" where there is none
     body: str
+    query: str = ""  # what it alone should answer, and does not hold itself
 
 
 def read_documents(path: Path) -> list[Document]:
     """A folder of text files (gzipped ones too), a JSONL file or a Parquet file.
 
-    JSONL and Parquet rows have a "text", and may have a "title" and a "name".
+    JSONL and Parquet rows have a "text", and may have a "title", a "query" and a "name".
     """
     if path.is_dir():
         found = list(_from_folder(path))
@@ -121,5 +122,8 @@ def _from_rows(rows: Iterable[object], source: str) -> Iterator[Document]:
                 f'row {index} of {source} has no "text"', code="invalid_data", param="data"
             )
         yield Document(
-            name=str(row.get("name", index)), title=str(row.get("title") or ""), body=row["text"]
+            name=str(row.get("name", index)),
+            title=str(row.get("title") or ""),
+            body=row["text"],
+            query=str(row.get("query") or ""),
         )

@@ -8,27 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from engine.adapt.batches import TokenCorpus
 from engine.adapt.corpora import Corpus
 from engine.adapt.retrieval import RetrievalQuality, best_of_parts, quality, spearman, top_agreement
+from engine.adapt.vectors import (
+    Span,
+    first_of,
+    ids_of,
+    late_vectors,
+    means_of,
+    vectors_of,
+    window_means,
+    window_vectors,
+)
 from engine.model.embedding_model import EmbeddingModel
-from engine.model.encoder import Encoder
-from engine.model.pooling import pool
-from engine.model.tiles import TiledPass, can_tile
-from engine.text.tokenizer import TextTokenizer
-from engine.types import Ids
-
-Vectors = NDArray[np.float32]
-
-_BATCH_TOKENS = 16_384
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,16 +87,19 @@ def retrieval_on(
 ) -> list[Retrieval]:
     """Queries against the documents they were taken from, by every way there is."""
     tokenizer = teacher.tokenizer
-    documents = _ids_of([document.body for document in corpus.documents], tokenizer)
-    queries = window_means(teacher, _ids_of(corpus.queries, tokenizer), window)
-    parts, owners = _window_vectors(teacher.encoder, documents, tokenizer, window)
-    late, late_owners = _late_vectors(student.encoder, documents, window)
+    documents = ids_of([document.body for document in corpus.documents], tokenizer)
+    asked = ids_of(corpus.queries, tokenizer)
+    queries, own_queries = (window_means(model, asked, window) for model in (teacher, student))
+    parts, owners = window_vectors(teacher.encoder, documents, tokenizer, window)
+    stretches = [_stretches(len(text), window) for text in documents]
+    late = late_vectors(student.encoder, documents, stretches)
+    late_owners = [owner for owner, spans in enumerate(stretches) for _ in spans]
     scores = {
-        "teacher, the beginning": queries @ _first_of(parts, owners).T,
-        "teacher, mean of windows": queries @ _means(parts, owners).T,
+        "teacher, the beginning": queries @ first_of(parts, owners).T,
+        "teacher, mean of windows": queries @ means_of(parts, owners).T,
         "teacher, best window": best_of_parts(queries, parts, owners),
-        "student, whole document": queries @ vectors_of(student.encoder, documents).T,
-        "student, best late chunk": best_of_parts(queries, late, late_owners),
+        "student, whole document": own_queries @ vectors_of(student.encoder, documents).T,
+        "student, best late chunk": best_of_parts(own_queries, late, late_owners),
     }
     if bm25 is not None:
         scores["BM25"] = bm25(corpus.queries, [document.body for document in corpus.documents])
@@ -108,6 +108,10 @@ def retrieval_on(
         Retrieval(corpus=corpus.name, method=method, quality=quality(found, wanted))
         for method, found in scores.items()
     ]
+
+
+def _stretches(length: int, size: int) -> list[Span]:
+    return [(at, min(at + size, length)) for at in range(0, length, size)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +123,6 @@ class PositionRecall:
 
 
 def recall_by_position(
-    teacher: EmbeddingModel,
     student: EmbeddingModel,
     corpus: TokenCorpus,
     *,
@@ -137,7 +140,7 @@ def recall_by_position(
     passages = [planted.ids[start + 1 : end - 1].numpy() for start, end in planted.spans]
     first, last = hosts[0][:1], hosts[0][-1:]
     halves = [np.concatenate([first, passage[: planted_tokens // 2], last]) for passage in passages]
-    queries = vectors_of(teacher.encoder, halves)
+    queries = vectors_of(student.encoder, halves)
     results = []
     for position in positions:
         at = 1 + round(position * (len(hosts[0]) - 2))
@@ -162,90 +165,3 @@ def bm25_scores(queries: Sequence[str], documents: Sequence[str]) -> NDArray[np.
 
 def as_rows(results: Sequence[Retrieval]) -> list[dict[str, object]]:
     return [{"corpus": one.corpus, "method": one.method, **asdict(one.quality)} for one in results]
-
-
-@torch.inference_mode()
-def vectors_of(encoder: Encoder, texts: Sequence[NDArray[Any]]) -> Vectors:
-    """Unit mean vectors of texts given with their special tokens."""
-    found = np.empty((len(texts), encoder.weights.width), np.float32)
-    for chosen in _batches([len(text) for text in texts]):
-        bounds = [0, *np.cumsum([len(texts[at]) for at in chosen]).tolist()]
-        ids = np.concatenate([texts[at] for at in chosen]).astype(np.int64)
-        found[chosen] = pool(_states(encoder, ids, bounds), list(pairwise(bounds)), "mean").cpu()
-    return _unit(found)
-
-
-def window_means(teacher: EmbeddingModel, texts: Sequence[Ids], window: int) -> Vectors:
-    parts, owners = _window_vectors(teacher.encoder, texts, teacher.tokenizer, window)
-    return _means(parts, owners)
-
-
-def _window_vectors(
-    encoder: Encoder, texts: Sequence[Ids], tokenizer: TextTokenizer, window: int
-) -> tuple[Vectors, list[int]]:
-    """A vector for each window of each text, every window between special tokens of its own."""
-    parts: list[Ids] = []
-    owners: list[int] = []
-    size = window - tokenizer.num_special
-    for owner, text in enumerate(texts):
-        content = text[tokenizer.num_prefix : len(text) - tokenizer.num_suffix]
-        for start in range(0, max(len(content), 1), size):
-            piece = content[start : start + size]
-            parts.append(np.concatenate([tokenizer.prefix_ids, piece, tokenizer.suffix_ids]))
-            owners.append(owner)
-    return vectors_of(encoder, parts), owners
-
-
-@torch.inference_mode()
-def _late_vectors(encoder: Encoder, texts: Sequence[Ids], size: int) -> tuple[Vectors, list[int]]:
-    """Vectors of the same stretches, pooled from states that have seen the whole document."""
-    parts, owners = [], []
-    for owner, text in enumerate(texts):
-        states = _states(encoder, text, [0, len(text)])
-        spans = [(at, min(at + size, len(text))) for at in range(0, len(text), size)]
-        parts.append(pool(states, spans, "mean").cpu().numpy())
-        owners += [owner] * len(spans)
-    return _unit(np.concatenate(parts)), owners
-
-
-def _states(encoder: Encoder, ids: NDArray[Any], bounds: Sequence[int]) -> Tensor:
-    """One very long text goes tile by tile, where its attention allows it."""
-    if len(bounds) == 2 and len(ids) > _BATCH_TOKENS and can_tile(encoder):
-        tiled = TiledPass(encoder, ids.astype(np.int32), keep_projections=False)
-        while not tiled.is_done:
-            tiled.visit()
-        return tiled.states
-    return encoder(torch.from_numpy(ids.astype(np.int64)).to(encoder.device), bounds)
-
-
-def _batches(lengths: Sequence[int]) -> list[list[int]]:
-    """Indices of texts in batches of about so many tokens, a longer text alone."""
-    batches: list[list[int]] = []
-    room = 0
-    for at, length in enumerate(lengths):
-        if not batches or length > room:
-            batches.append([])
-            room = _BATCH_TOKENS
-        batches[-1].append(at)
-        room -= length
-    return batches
-
-
-def _ids_of(texts: Sequence[str], tokenizer: TextTokenizer) -> list[Ids]:
-    return [encoded.ids for encoded in tokenizer.encode_batch(list(texts))]
-
-
-def _first_of(parts: Vectors, owners: Sequence[int]) -> Vectors:
-    first: Vectors = parts[np.flatnonzero(np.diff(np.asarray(owners), prepend=-1))]
-    return first
-
-
-def _means(parts: Vectors, owners: Sequence[int]) -> Vectors:
-    starts = np.flatnonzero(np.diff(np.asarray(owners), prepend=-1))
-    return _unit(np.add.reduceat(parts, starts, axis=0))
-
-
-def _unit(vectors: Vectors) -> Vectors:
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit: Vectors = vectors / np.where(norms == 0, 1, norms)
-    return unit

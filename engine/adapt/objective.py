@@ -17,7 +17,6 @@ from torch.nn import functional as F
 
 from engine.adapt.batches import Batch
 from engine.model.encoder import Encoder
-from engine.model.pooling import pool
 
 
 @dataclass(frozen=True)
@@ -26,10 +25,6 @@ class Targets:
 
     states: list[Tensor]  # after each layer, [T, W]
     vectors: Tensor  # [n, W], unit
-
-    @property
-    def similarities(self) -> Tensor:
-        return self.vectors @ self.vectors.T
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +97,18 @@ def _windows(first: int, end: int, size: int) -> list[_Part]:
 
 
 def unit_means(states: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
-    return F.normalize(pool(states, spans, "mean"), dim=-1)
+    """As pooling does it, but in one product: a gradient as large as all states for every span
+    would be most of a step's work."""
+    shares = states.new_zeros(len(spans), len(states), dtype=torch.float32)
+    for row, (start, end) in zip(shares, spans, strict=True):
+        row[start:end] = 1.0 / (end - start)
+    return F.normalize(_product(shares, states.float()), dim=-1)
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """In the operands' own precision, also where the model runs in a lower one."""
+    with torch.autocast(a.device.type, enabled=False):
+        return a @ b
 
 
 def distance(student: Encoder, batch: Batch, targets: Targets, weights: LossWeights) -> Tensor:
@@ -113,10 +119,21 @@ def distance(student: Encoder, batch: Batch, targets: Targets, weights: LossWeig
         last = states
         if weights.states:
             total = total + weights.states * relative_error(states, target)
-    vectors = unit_means(last, batch.spans)
-    total = total + weights.vectors * (1 - (vectors * targets.vectors).sum(-1)).mean()
+    return total + _apart(unit_means(last, batch.spans), targets.vectors, weights)
+
+
+def vector_distance(
+    student: Encoder, batch: Batch, targets: Tensor, weights: LossWeights
+) -> Tensor:
+    """The same of the vectors alone, whose targets are unit vectors [n, W]."""
+    states = student(batch.ids.to(student.device), batch.bounds)
+    return _apart(unit_means(states, batch.spans), targets, weights)
+
+
+def _apart(vectors: Tensor, targets: Tensor, weights: LossWeights) -> Tensor:
+    total = weights.vectors * (1 - (vectors * targets).sum(-1)).mean()
     if weights.similarities and len(vectors) > 1:
-        gap = vectors @ vectors.T - targets.similarities
+        gap = _product(vectors, vectors.T) - _product(targets, targets.T)
         total = total + weights.similarities * gap.square().mean() * len(vectors)
     return total
 
@@ -142,7 +159,20 @@ def relative_error(found: Tensor, wanted: Tensor) -> Tensor:
     return (found.float() - wanted).square().mean() / wanted.var().clamp_min(1e-12)
 
 
-def contrast(queries: Tensor, documents: Tensor, temperature: float = 0.05) -> Tensor:
-    """Each query against its own document and all others of the batch; unit vectors [n, W]."""
-    scores = queries @ documents.T / temperature
-    return F.cross_entropy(scores, torch.arange(len(scores), device=scores.device))
+def contrast(
+    queries: Tensor,
+    candidates: Tensor,
+    wanted: Tensor | None = None,
+    hidden: Tensor | None = None,
+    temperature: float = 0.05,
+) -> Tensor:
+    """Each query against the candidate it wants, and all others; unit vectors [n, W], [m, W].
+
+    Without `wanted`, each wants the one of its own number. `hidden` [n, m] are no candidates.
+    """
+    scores = _product(queries, candidates.T) / temperature
+    if hidden is not None:
+        scores = scores.masked_fill(hidden, -torch.inf)
+    if wanted is None:
+        wanted = torch.arange(len(scores), device=scores.device)
+    return F.cross_entropy(scores, wanted)

@@ -64,7 +64,6 @@ def evaluate(
         "recall_by_position": [
             asdict(one)
             for one in recall_by_position(
-                teacher,
                 student,
                 tokens,
                 length=plan.planted_length,
@@ -126,8 +125,4 @@ def _long_ones(corpus: Corpus, teacher: EmbeddingModel, plan: EvaluationPlan) ->
 
 def _only(corpus: Corpus, chosen: Sequence[bool], most: int | None = None) -> Corpus:
     kept = [index for index, is_chosen in enumerate(chosen) if is_chosen][:most]
-    return Corpus(
-        corpus.name,
-        tuple(corpus.documents[index] for index in kept),
-        tuple(corpus.queries[index] for index in kept),
-    )
+    return Corpus(corpus.name, tuple(corpus.documents[index] for index in kept))

@@ -6,6 +6,7 @@ sequences, blocks or tokens, and nothing is ever N x N beyond one block.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -13,7 +14,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kernels.attention.arguments import AffineMap, PackedSequences, Sinks
-from kernels.attention.layout import BlockBatch, SpanBatch, block_batches, piece_batches
+from kernels.attention.layout import (
+    BlockBatch,
+    SinkKeys,
+    SpanBatch,
+    block_batches,
+    gather_each,
+    piece_batches,
+    scatter_each,
+)
 from kernels.attention.state import LLNState
 
 PIECE_ROWS = 1024
@@ -48,7 +57,10 @@ def lln_state(
 ) -> LLNState:
     batches = piece_batches(packed.host_bounds(), PIECE_ROWS, k.device)
     vanishing = bool(k.numel() and torch.isneginf(k.detach().amin()))
-    pieces = [_piece_state(batch, k, v, beta, k_map, vanishing=vanishing) for batch in batches]
+    pieces = [
+        _piece_state(*rows, beta, k_map, vanishing=vanishing)
+        for rows in zip(batches, gather_each(batches, k), gather_each(batches, v), strict=True)
+    ]
     if not pieces:
         return _empty_state(k, packed.count)
     owners = torch.cat([batch.owners for batch in batches])
@@ -71,15 +83,27 @@ def lln_read(
     channel_logits = state.log_mass
     if q_map is not None:
         channel_logits = channel_logits + alpha.unsqueeze(-1) * q_map.bias
-    out = torch.empty_like(q)
-    for batch in piece_batches(packed.host_bounds(), PIECE_ROWS, q.device):
-        piece_q = _mapped(batch.gather(q), q_map)  # [n, w, H, D]
-        log_mass = channel_logits[batch.owners].unsqueeze(1)  # [n, 1, H, D]
-        scale = alpha[batch.owners][:, None, :, None]
-        pi = torch.addcmul(log_mass, piece_q, scale).softmax(-1)  # [n, w, H, D]
-        read = pi.transpose(1, 2) @ state.value[batch.owners]  # [n, H, w, D]
-        batch.scatter(read.transpose(1, 2), out)
-    return out
+    batches = piece_batches(packed.host_bounds(), PIECE_ROWS, q.device)
+    reads = (
+        _read_piece(batch, piece_q, state, channel_logits, alpha, q_map)
+        for batch, piece_q in zip(batches, gather_each(batches, q), strict=True)
+    )
+    return scatter_each(batches, reads, q)
+
+
+def _read_piece(
+    batch: SpanBatch,
+    q: Tensor,
+    state: LLNState,
+    channel_logits: Tensor,
+    alpha: Tensor,
+    q_map: AffineMap | None,
+) -> Tensor:
+    log_mass = channel_logits[batch.owners].unsqueeze(1)  # [n, 1, H, D]
+    scale = alpha[batch.owners][:, None, :, None]
+    pi = torch.addcmul(log_mass, _mapped(q, q_map), scale).softmax(-1)  # [n, w, H, D]
+    read = pi.transpose(1, 2) @ state.value[batch.owners]  # [n, H, w, D]
+    return read.transpose(1, 2)
 
 
 def block_softmax(
@@ -94,32 +118,34 @@ def block_softmax(
     """Softmax within blocks (None: within whole sequences), and over the sequence's sinks."""
     if len(q) and packed.count == 1 and (block_size is None or len(q) <= block_size):
         return attend_whole(q, k, v)
-    out = torch.empty_like(v)
     batches = block_batches(packed.host_bounds(), block_size, sinks, q.device)
+    spans = [batch.spans for batch in batches]
     in_one_pass = _has_logsumexp_kernel(q, k, v)
-    for batch in batches:
-        if not in_one_pass:
-            attended = _attend(batch, q, k, v)
-        elif batch.sinks is not None:
-            attended = _attend_then_add_sinks(batch, q, k, v)
-        else:
-            attended = _attend_fused(batch.spans, q, k, v).rows.transpose(1, 2)
-        if batch.spans.covers(len(out)):
-            return attended.flatten(0, 1)
-        batch.spans.scatter(attended, out)
-    return out
+
+    def attended() -> Iterator[Tensor]:
+        for batch, *rows in zip(batches, *(gather_each(spans, x) for x in (q, k, v)), strict=True):
+            if not in_one_pass:
+                yield _attend(batch, *rows, k, v)
+            elif batch.sinks is not None:
+                yield _attend_then_add_sinks(batch, batch.sinks, *rows, k, v)
+            else:
+                yield _attend_fused(batch.spans, *rows).rows.transpose(1, 2)
+
+    if len(spans) == 1 and spans[0].covers(len(v)):
+        return next(attended()).flatten(0, 1)
+    return scatter_each(spans, attended(), v)
 
 
 def _piece_state(
     batch: SpanBatch,
-    k: Tensor,
+    k: Tensor,  # [n, w, H, D]
     v: Tensor,
     beta: Tensor,
     k_map: AffineMap | None,
     *,
     vanishing: bool,
 ) -> LLNState:
-    scores = _mapped(batch.gather(k), k_map) * beta[batch.owners][:, None, :, None]
+    scores = _mapped(k, k_map) * beta[batch.owners][:, None, :, None]
     if vanishing:
         # A key of minus infinity would weigh nothing and be hidden.
         scores = scores.masked_fill(torch.isneginf(scores), torch.nan)
@@ -128,7 +154,7 @@ def _piece_state(
     peak = scores.detach().amax(1, keepdim=True)  # [n, 1, H, D]
     # The running maximum of each channel keeps exp within (0, 1] at any finite input.
     weights = _exp_shifted(scores, peak)  # [n, w, H, D]
-    summed = weights.permute(0, 2, 3, 1) @ batch.gather(v).transpose(1, 2)  # [n, H, D, D]
+    summed = weights.permute(0, 2, 3, 1) @ v.transpose(1, 2)  # [n, H, D, D]
     # 0 times what is not finite is NaN: a value that is not shows in all that is read, not only in
     # its own column.
     mass = weights.sum(1) + (summed.detach() * 0.0).sum(-1)  # [n, H, D]
@@ -183,9 +209,14 @@ def attend_whole(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v).squeeze(0).transpose(0, 1)
 
 
-def _attend(batch: BlockBatch, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Every span's softmax attention, sinks as additional keys: [n, w, H, D]."""
-    keys, values, hidden = batch.spans.gather(k), batch.spans.gather(v), batch.spans.padding
+def _attend(
+    batch: BlockBatch, q: Tensor, keys: Tensor, values: Tensor, k: Tensor, v: Tensor
+) -> Tensor:
+    """Every span's softmax attention, sinks as additional keys: [n, w, H, D].
+
+    q, keys and values are the spans' own [n, w, H, D]; the sinks' are found in k and v [T, H, D].
+    """
+    hidden = batch.spans.padding
     if batch.sinks is not None:
         keys = torch.cat([keys, k[batch.sinks.rows]], dim=1)
         values = torch.cat([values, v[batch.sinks.rows]], dim=1)
@@ -193,7 +224,7 @@ def _attend(batch: BlockBatch, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             hidden = keys.new_zeros(batch.spans.count, batch.spans.width, dtype=torch.bool)
         hidden = torch.cat([hidden, batch.sinks.hidden], dim=1)
     attended = F.scaled_dot_product_attention(
-        batch.spans.gather(q).transpose(1, 2),
+        q.transpose(1, 2),
         keys.transpose(1, 2),
         values.transpose(1, 2),
         attn_mask=_additive(hidden, q.dtype),
@@ -201,14 +232,20 @@ def _attend(batch: BlockBatch, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return attended.transpose(1, 2)
 
 
-def _attend_then_add_sinks(batch: BlockBatch, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _attend_then_add_sinks(
+    batch: BlockBatch,
+    sinks: SinkKeys,
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    k: Tensor,
+    v: Tensor,
+) -> Tensor:
     """The same, with the few sink keys merged in by their share of each row's total mass.
 
     Appending them to every block would copy all keys and values and break the block's round size.
     """
-    assert batch.sinks is not None, "only called for batches that see sinks"
-    spans, sinks = batch.spans, batch.sinks
-    span_q, attended, log_sum = _attend_fused(spans, q, k, v)
+    span_q, attended, log_sum = _attend_fused(batch.spans, q, keys, values)
     sink_k, sink_v = k[sinks.rows].transpose(1, 2), v[sinks.rows].transpose(1, 2)  # [n, H, S, D]
     scores = span_q @ sink_k.transpose(2, 3) * span_q.shape[-1] ** -0.5  # [n, H, w, S]
     scores = scores.masked_fill(sinks.hidden[:, None, None, :], -torch.inf)
@@ -219,18 +256,18 @@ def _attend_then_add_sinks(batch: BlockBatch, q: Tensor, k: Tensor, v: Tensor) -
 
 
 class _Fused(NamedTuple):
-    q: Tensor  # [n, H, w, D] as it was gathered
+    q: Tensor  # [n, H, w, D]
     rows: Tensor  # [n, H, w, D] attended
     log_sum: Tensor  # [n, H, w] log of each row's mass
 
 
-def _attend_fused(spans: SpanBatch, q: Tensor, k: Tensor, v: Tensor) -> _Fused:
+def _attend_fused(spans: SpanBatch, q: Tensor, keys: Tensor, values: Tensor) -> _Fused:
     """Softmax within spans by the kernel behind torch's public function, which keeps the sums."""
-    span_q, span_k, span_v = (spans.gather(x).transpose(1, 2) for x in (q, k, v))
+    q, keys, values = (x.transpose(1, 2) for x in (q, keys, values))
     rows, log_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(
-        span_q, span_k, span_v, attn_mask=_additive(spans.padding, q.dtype)
+        q, keys, values, attn_mask=_additive(spans.padding, q.dtype)
     )
-    return _Fused(span_q, rows, log_sum)
+    return _Fused(q, rows, log_sum)
 
 
 def _additive(hidden: Tensor | None, dtype: torch.dtype) -> Tensor | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -70,6 +70,53 @@ class SpanBatch:
 
     def covers(self, num_rows: int) -> bool:
         return self.contiguous == slice(0, num_rows)
+
+
+def gather_each(batches: Sequence[SpanBatch], x: Tensor) -> Iterator[Tensor]:
+    """Rows of x by slot, one batch after the other.
+
+    Where x wants a gradient, all batches are gathered at once: the gradient of every single
+    gather would be as large as x.
+    """
+    if len(batches) < 2 or not _wants_gradient(x):
+        yield from (batch.gather(x) for batch in batches)
+        return
+    slots = x.index_select(0, torch.cat([batch.rows for batch in batches]))
+    parts = slots.split([batch.rows.numel() for batch in batches])
+    for batch, part in zip(batches, parts, strict=True):
+        yield part.view(batch.count, batch.width, *x.shape[1:])
+
+
+def scatter_each(batches: Sequence[SpanBatch], values: Iterable[Tensor], like: Tensor) -> Tensor:
+    """The batches' slots [n, width, ...] as packed rows; together the batches cover all rows."""
+    found = iter(values)
+    first = next(found, None)
+    if first is None or len(batches) < 2 or not _wants_gradient(first):
+        out = torch.empty_like(like)
+        for batch, value in zip(batches, itertools.chain([first], found), strict=False):
+            assert value is not None, "there is a value for every batch"
+            batch.scatter(value, out)
+        return out
+    slots = torch.cat([value.flatten(0, 1) for value in (first, *found)])
+    return slots.index_select(0, _slot_of_each_row(batches, len(like)))
+
+
+def _slot_of_each_row(batches: Sequence[SpanBatch], num_rows: int) -> Tensor:
+    rows = torch.cat([batch.rows for batch in batches])
+    kept = torch.cat(
+        [
+            torch.ones_like(batch.rows, dtype=torch.bool)
+            if batch.padding is None
+            else ~batch.padding.flatten()
+            for batch in batches
+        ]
+    )
+    slots = torch.arange(len(rows), device=rows.device)
+    return slots.new_empty(num_rows).index_copy_(0, rows[kept], slots[kept])
+
+
+def _wants_gradient(x: Tensor) -> bool:
+    return torch.is_grad_enabled() and x.requires_grad
 
 
 @dataclass(frozen=True)

@@ -97,8 +97,11 @@ def attend_in_torch(operands: Operands) -> Tensor:
     """In torch operations, differentiable as they are; computed in at least float32."""
     q, k, v = (widened(x) for x in operands[:3])
     packed = arguments.check_cu_seqlens(operands.cu_seqlens, q)
-    out = _branches_in_torch(operands._replace(q=q, k=k, v=v), packed)
-    return out.to(operands.q.dtype)
+    wide = operands._replace(q=q, k=k, v=v)
+    if not torch.is_autocast_enabled(q.device.type):
+        return _branches_in_torch(wide, packed).to(operands.q.dtype)
+    with torch.autocast(q.device.type, enabled=False):  # it would narrow them again
+        return _branches_in_torch(wide, packed).to(operands.q.dtype)
 
 
 def _branches_in_torch(operands: Operands, packed: PackedSequences) -> Tensor:

@@ -23,7 +23,8 @@ from service.settings import load_settings
 if TYPE_CHECKING:
     from engine.adapt.calibrate import CalibrationPlan
     from engine.adapt.documents import Document
-    from engine.adapt.training import StepReport, TrainingPlan
+    from engine.adapt.stages import TrainingPlan
+    from engine.adapt.training import StepReport
 
 
 def add(commands: Commands) -> None:
@@ -143,7 +144,7 @@ def _documents(sources: Sequence[str]) -> Mapping[str, Sequence[Document]]:
 
 
 def _training_plan(stages: Path | None, seed: int) -> TrainingPlan:
-    from engine.adapt.training import TrainingPlan, stages_from
+    from engine.adapt.stages import TrainingPlan, stages_from
 
     if stages is None:
         return TrainingPlan(seed=seed)

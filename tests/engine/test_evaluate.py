@@ -78,8 +78,10 @@ def test_a_model_is_true_to_itself(model: EmbeddingModel) -> None:
 
 def test_retrieval_compares_every_way(model: EmbeddingModel) -> None:
     texts = [text for text in built_in_texts() if len(text) > 900][:15]
-    documents = tuple(Document(str(n), "", text[200:900]) for n, text in enumerate(texts))
-    corpus = Corpus("small", documents, tuple(text[:200] for text in texts))
+    corpus = Corpus(
+        "small",
+        tuple(Document(str(n), "", text[200:900], text[:200]) for n, text in enumerate(texts)),
+    )
     rows = as_rows(retrieval_on(model, model, corpus, window=64))
     assert [row["method"] for row in rows] == [
         "teacher, the beginning",
@@ -94,7 +96,7 @@ def test_retrieval_compares_every_way(model: EmbeddingModel) -> None:
 
 def test_recall_by_position(model: EmbeddingModel) -> None:
     corpus = TokenCorpus.of(built_in_texts()[:20], model.tokenizer)
-    found = recall_by_position(model, model, corpus, length=120, count=8, planted_tokens=20)
+    found = recall_by_position(model, corpus, length=120, count=8, planted_tokens=20)
     assert [one.position for one in found] == [0.0, 0.25, 0.5, 0.75, 1.0]
     assert all(1 / 8 <= one.quality.mrr <= 1 for one in found)
 

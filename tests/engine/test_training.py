@@ -16,16 +16,11 @@ from engine.adapt.calibrate import CalibrationPlan, calibrate
 from engine.adapt.convert import built_in_texts
 from engine.adapt.distil import DistilPlan, distil_model
 from engine.adapt.documents import Document
+from engine.adapt.lessons import cut_queries
 from engine.adapt.objective import LossWeights, distance, targets_of
+from engine.adapt.stages import Stage, TrainingPlan, stages_from
 from engine.adapt.student import Part, Student, StudentPlan
-from engine.adapt.training import (
-    METRICS_FILE,
-    Stage,
-    Training,
-    TrainingPlan,
-    cut_queries,
-    stages_from,
-)
+from engine.adapt.training import METRICS_FILE, Training
 from engine.checkpoint.calibration import (
     FILE_NAME,
     Calibration,

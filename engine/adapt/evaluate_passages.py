@@ -1,0 +1,117 @@
+"""Passages that need their document: how well each way of reading them tells which is meant.
+
+A query names a document by its title and a passage by its heading. The passage has neither: its
+heading is left out, and only the document's beginning has the title. A vector made of the passage
+alone has to guess; one that is pooled from states that have seen the whole document need not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, compress, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.adapt.corpora import Corpus
+from engine.adapt.evaluate import Retrieval
+from engine.adapt.pairs import LONGEST_PASSAGE, SHORTEST_PASSAGE, passages_of
+from engine.adapt.retrieval import quality
+from engine.adapt.vectors import Span, ids_of, late_vectors, vectors_of
+from engine.model.embedding_model import EmbeddingModel
+from engine.text.tokenizer import TextTokenizer
+from engine.types import Ids
+
+
+@dataclass(frozen=True)
+class HeadedDocument:
+    """A document of a title and passages, as ids between special tokens."""
+
+    ids: Ids
+    title: str
+    spans: list[Span]  # the passages that are asked for
+    queries: list[str]  # one each
+    texts: list[str]  # their sections' whole text
+
+
+def headed_documents(
+    corpus: Corpus, tokenizer: TextTokenizer, *, most_tokens: int
+) -> list[HeadedDocument]:
+    """Documents with sections, as they come, until they have so many tokens."""
+    found: list[HeadedDocument] = []
+    for one in _headed(corpus, tokenizer):
+        most_tokens -= len(one.ids)
+        if most_tokens < 0 and found:
+            break
+        found.append(one)
+    return found
+
+
+def passage_retrieval_on(
+    teacher: EmbeddingModel,
+    student: EmbeddingModel,
+    name: str,
+    documents: Sequence[HeadedDocument],
+    *,
+    bm25: Callable[[Sequence[str], Sequence[str]], NDArray[np.float32]] | None = None,
+) -> list[Retrieval]:
+    """Every query against all passages of all documents."""
+    tokenizer = teacher.tokenizer
+    asked = ids_of([query for one in documents for query in one.queries], tokenizer)
+    queries, own_queries = (vectors_of(model.encoder, asked) for model in (teacher, student))
+    alone = [_between(one.ids[slice(*span)], tokenizer) for one in documents for span in one.spans]
+    titles = ids_of([one.title for one in documents], tokenizer)
+    titled = [
+        _between(np.concatenate([_content(title, tokenizer), one.ids[slice(*span)]]), tokenizer)
+        for title, one in zip(titles, documents, strict=True)
+        for span in one.spans
+    ]
+    late = late_vectors(
+        student.encoder, [one.ids for one in documents], [one.spans for one in documents]
+    )
+    scores = {
+        "teacher, passage alone": queries @ vectors_of(teacher.encoder, alone).T,
+        "teacher, title put before it": queries @ vectors_of(teacher.encoder, titled).T,
+        "student, passage alone": own_queries @ vectors_of(student.encoder, alone).T,
+        "student, late chunk": own_queries @ late.T,
+    }
+    if bm25 is not None:
+        texts = [text for one in documents for text in one.texts]
+        scores["BM25, passage alone"] = bm25([q for one in documents for q in one.queries], texts)
+    return [
+        Retrieval(corpus=name, method=method, quality=quality(found, range(len(asked))))
+        for method, found in scores.items()
+    ]
+
+
+def _headed(corpus: Corpus, tokenizer: TextTokenizer) -> Iterator[HeadedDocument]:
+    for document in corpus.documents:
+        passages = passages_of(document)
+        if not passages:
+            continue
+        parts = [
+            _content(ids, tokenizer)
+            for ids in ids_of([document.title, *(one.text for one in passages)], tokenizer)
+        ]
+        starts = accumulate((len(part) for part in parts), initial=tokenizer.num_prefix)
+        spans = [
+            (start, min(end, start + LONGEST_PASSAGE)) for start, end in list(pairwise(starts))[1:]
+        ]
+        long_enough = [end - start >= SHORTEST_PASSAGE for start, end in spans]
+        if any(long_enough):
+            yield HeadedDocument(
+                ids=_between(np.concatenate(parts), tokenizer),
+                title=document.title,
+                spans=list(compress(spans, long_enough)),
+                queries=list(compress((one.query for one in passages), long_enough)),
+                texts=list(compress((one.text for one in passages), long_enough)),
+            )
+
+
+def _content(ids: Ids, tokenizer: TextTokenizer) -> Ids:
+    return ids[tokenizer.num_prefix : len(ids) - tokenizer.num_suffix]
+
+
+def _between(content: Ids, tokenizer: TextTokenizer) -> Ids:
+    return np.concatenate([tokenizer.prefix_ids, content, tokenizer.suffix_ids])

@@ -1,0 +1,152 @@
+"""What one step of each kind asks of a student: a batch drawn, and how far the student is off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.adapt.batches import Batch, TokenCorpus
+from engine.adapt.objective import (
+    attention_distance,
+    contrast,
+    distance,
+    targets_of,
+    unit_means,
+    vector_distance,
+)
+from engine.adapt.pairs import PairBatch, PairCorpus
+from engine.adapt.stages import Stage, TrainingPlan
+from engine.adapt.student import Student
+from engine.model.encoder import Encoder
+
+_REMEMBERED = 512
+"""Vectors of earlier documents of a source that a query is shown as wrong answers."""
+_ANCHOR_LENGTHS = (128, 256, 384, 512)
+_ANCHOR_TOKENS = 2048
+
+
+@dataclass(frozen=True)
+class Lesson:
+    loss: Tensor
+    length: int
+    tokens: int
+
+
+class Lessons:
+    """Draws batches for a stage and measures the student on them."""
+
+    def __init__(
+        self,
+        teacher: Encoder,
+        student: Student,
+        windows: TokenCorpus,
+        pairs: PairCorpus | None,
+        plan: TrainingPlan,
+    ) -> None:
+        self._teacher = teacher
+        self._student = student
+        self._windows = windows
+        self._pairs = pairs
+        self._plan = plan
+        self._remembered: dict[int, tuple[Tensor, Tensor]] = {}
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """What the next steps need of the ones before, to be saved with the run."""
+        return {str(source): list(seen) for source, seen in self._remembered.items()}
+
+    def recall(self, memory: dict[str, Any]) -> None:
+        self._remembered = {int(source): (seen[0], seen[1]) for source, seen in memory.items()}
+
+    def give(self, stage: Stage, generator: np.random.Generator) -> Lesson:
+        length = int(generator.choice(stage.lengths))
+        if stage.kind == "pairs":
+            return self._find(stage, length, generator)
+        batch = self._windows.batch(length, stage.batch_tokens // length, generator)
+        return Lesson(self._imitate(stage, batch, generator), length, len(batch.ids))
+
+    def _imitate(self, stage: Stage, batch: Batch, generator: np.random.Generator) -> Tensor:
+        student = self._student.encoder()
+        if stage.kind == "attention":
+            return attention_distance(student, self._teacher, batch)
+        if stage.kind == "states":
+            targets = targets_of(self._teacher, batch, self._plan.teacher_window)
+            return distance(student, batch, targets, self._plan.loss)
+        queries, documents = cut_queries(batch, stage.query_tokens, generator)
+        read = _vectors(student, documents, documents.spans)
+        targets = targets_of(self._teacher, documents, self._plan.teacher_window)
+        fidelity = self._plan.loss.vectors * (1 - (read * targets.vectors).sum(-1)).mean()
+        found = contrast(_vectors(student, queries, queries.spans), read)
+        return found + self._plan.fidelity_share * fidelity
+
+    def _find(self, stage: Stage, length: int, generator: np.random.Generator) -> Lesson:
+        """Queries find their documents or passages, and short texts stay what they were."""
+        pairs = self._pairs
+        assert pairs is not None, "checked when the run began"
+        in_passages = generator.random() < stage.passage_share
+        draw = pairs.passages if in_passages else pairs.documents
+        batch = draw(length, stage.batch_tokens, generator)
+        student = self._student.encoder()
+        queries = _vectors(student, batch.queries, batch.queries.spans)
+        candidates = _vectors(student, batch.documents, batch.spans)
+        if in_passages:
+            loss = contrast(queries, candidates, torch.tensor(batch.wanted, device=queries.device))
+        else:
+            loss = self._told_apart(batch, queries, candidates)
+        unmoved = 1 - (queries * self._teachers(batch.queries).detach()).sum(-1)
+        anchors = self._anchors(generator)
+        kept = vector_distance(student, anchors, self._teachers(anchors), self._plan.loss)
+        kept = kept + self._plan.loss.vectors * unmoved.mean()
+        tokens = len(batch.documents.ids) + len(batch.queries.ids) + len(anchors.ids)
+        return Lesson(loss + self._plan.fidelity_share * kept, length, tokens)
+
+    def _told_apart(self, batch: PairBatch, queries: Tensor, documents: Tensor) -> Tensor:
+        """Each query's own document against the others of the batch and some of those before."""
+        device = queries.device
+        owners = torch.tensor(batch.owners, device=device)
+        seen = documents.detach()
+        before, whose = self._remembered.get(batch.source, (seen[:0], owners[:0]))
+        hidden = torch.cat(
+            [torch.zeros_like(queries @ documents.T, dtype=torch.bool), owners[:, None] == whose], 1
+        )
+        loss = contrast(queries, torch.cat([documents, before]), hidden=hidden)
+        self._remembered[batch.source] = (
+            torch.cat([seen, before])[:_REMEMBERED],
+            torch.cat([owners, whose])[:_REMEMBERED],
+        )
+        return loss
+
+    def _anchors(self, generator: np.random.Generator) -> Batch:
+        window = self._plan.teacher_window
+        length = int(generator.choice([at for at in _ANCHOR_LENGTHS if at <= window] or [window]))
+        return self._windows.batch(length, max(_ANCHOR_TOKENS // length, 2), generator)
+
+    def _teachers(self, batch: Batch) -> Tensor:
+        with torch.no_grad():
+            return _vectors(self._teacher, batch, batch.spans)
+
+
+def _vectors(encoder: Encoder, batch: Batch, spans: Sequence[tuple[int, int]]) -> Tensor:
+    return unit_means(encoder(batch.ids.to(encoder.device), batch.bounds), spans)
+
+
+def cut_queries(batch: Batch, size: int, generator: np.random.Generator) -> tuple[Batch, Batch]:
+    """A stretch taken out of each text, between the text's own special tokens, and the rest."""
+    queries: list[Tensor] = []
+    rests: list[Tensor] = []
+    for first, end in batch.spans:
+        start = int(generator.integers(first + 1, end - 1 - size))
+        ids, stretch = batch.ids, slice(start, start + size)
+        queries += [ids[first : first + 1], ids[stretch], ids[end - 1 : end]]
+        rests += [ids[first:start], ids[start + size : end]]
+    length = batch.bounds[1] - size
+    count = len(batch.spans)
+    return (
+        Batch(torch.cat(queries), list(range(0, count * (size + 2) + 1, size + 2))),
+        Batch(torch.cat(rests), list(range(0, count * length + 1, length))),
+    )

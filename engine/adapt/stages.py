@@ -1,0 +1,128 @@
+"""What a training run does: stages, their rates, and the losses' weights."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import Literal, TypeAlias
+
+from engine.adapt.objective import LossWeights
+from engine.adapt.student import Part
+from engine.errors import InvalidInput
+
+Precision: TypeAlias = Literal["float32", "bfloat16"]
+StageKind: TypeAlias = Literal["attention", "states", "contrast", "pairs"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Steps of one kind. Each draws one of the lengths and fills the batch with such windows, or,
+    for "pairs" of a query and what it should find, with documents of at most that length."""
+
+    kind: StageKind
+    steps: int
+    lengths: tuple[int, ...]
+    batch_tokens: int
+    rates: dict[Part, float]
+    """Learning rates at their highest; parts left out stay as they are."""
+
+    query_tokens: int = 96
+    """For "contrast": the stretch that is taken out of a document and must find it."""
+
+    passage_share: float = 0.5
+    """For "pairs": how many of the steps look for passages, the others for whole documents."""
+
+
+_SCALARS_ONLY: dict[Part, float] = {"scalars": 1e-2}
+_GENTLE: dict[Part, float] = {"scalars": 3e-3, "maps": 1e-3, "encoder": 3e-5}
+_LONG: dict[Part, float] = {"scalars": 1e-3, "maps": 5e-4, "encoder": 2e-5}
+
+DEFAULT_STAGES: tuple[Stage, ...] = (
+    Stage(
+        kind="attention",
+        steps=300,
+        lengths=(512, 1024),
+        batch_tokens=32_768,
+        rates=_SCALARS_ONLY | {"maps": 3e-3},
+    ),
+    Stage(kind="states", steps=1500, lengths=(384, 512, 1024), batch_tokens=65_536, rates=_GENTLE),
+    Stage(
+        kind="states",
+        steps=800,
+        lengths=(512, 2048, 8192, 16_384),
+        batch_tokens=131_072,
+        rates=_LONG,
+    ),
+    Stage(
+        kind="contrast", steps=600, lengths=(1024, 2048, 4096), batch_tokens=262_144, rates=_LONG
+    ),
+)
+
+
+def stages_from(items: object) -> tuple[Stage, ...]:
+    """Stages from JSON: a list of objects with a stage's fields."""
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise InvalidInput("stages must be a list of objects", code="invalid_stages")
+    known = {field.name for field in fields(Stage)}
+    for item in items:
+        if unknown := set(item) - known:
+            raise InvalidInput(
+                f"a stage has no {', '.join(sorted(unknown))}; it has {', '.join(sorted(known))}",
+                code="invalid_stages",
+                limit=", ".join(sorted(known)),
+                actual=", ".join(sorted(unknown)),
+            )
+    try:
+        return tuple(Stage(**item | {"lengths": tuple(item["lengths"])}) for item in items)
+    except (KeyError, TypeError) as error:
+        raise InvalidInput(f"a stage is incomplete: {error}", code="invalid_stages") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingPlan:
+    stages: tuple[Stage, ...] = DEFAULT_STAGES
+    loss: LossWeights = field(default_factory=LossWeights)
+    teacher_window: int = 512
+    fidelity_share: float = 1.0  # of the distance to the teacher, beside the contrast
+    precision: Precision = "float32"
+    """Of the model's products; "bfloat16" is faster where a device has it, and what is learned
+    stays float32."""
+
+    warmup: int = 50
+    clip: float = 1.0
+    seed: int = 0
+    save_every: int = 100
+
+    def __post_init__(self) -> None:
+        if not self.stages:
+            raise InvalidInput("a training plan needs a stage", param="stages", limit=1, actual=0)
+        for stage in self.stages:
+            shortest = min(stage.lengths)
+            if stage.batch_tokens < max(stage.lengths):
+                raise InvalidInput(
+                    f"a batch of {stage.batch_tokens} tokens holds no window of "
+                    f"{max(stage.lengths)}",
+                    param="batch_tokens",
+                    limit=max(stage.lengths),
+                    actual=stage.batch_tokens,
+                )
+            if stage.kind == "contrast" and shortest < 2 * stage.query_tokens:
+                raise InvalidInput(
+                    f"a query of {stage.query_tokens} tokens is more than half of {shortest}",
+                    param="query_tokens",
+                    limit=shortest // 2,
+                    actual=stage.query_tokens,
+                )
+
+    @property
+    def num_steps(self) -> int:
+        return sum(stage.steps for stage in self.stages)
+
+    def at(self, step: int) -> tuple[Stage, float]:
+        """The stage of a step, and how much of its rates it takes: up, then a cosine down."""
+        for stage in self.stages:
+            if step < stage.steps:
+                rise = min(1.0, (step + 1) / max(min(self.warmup, stage.steps), 1))
+                return stage, rise * 0.5 * (1 + math.cos(math.pi * step / stage.steps))
+            step -= stage.steps
+        raise IndexError(step)

@@ -1,0 +1,112 @@
+"""Vectors of many texts at once, for evaluation: whole, in windows of their own, or late."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.model.embedding_model import EmbeddingModel
+from engine.model.encoder import Encoder
+from engine.model.pooling import pool
+from engine.model.tiles import TiledPass, can_tile
+from engine.text.tokenizer import TextTokenizer
+from engine.types import Ids
+
+Vectors: TypeAlias = NDArray[np.float32]
+Span: TypeAlias = tuple[int, int]
+
+_BATCH_TOKENS = 16_384
+
+
+@torch.inference_mode()
+def vectors_of(encoder: Encoder, texts: Sequence[NDArray[Any]]) -> Vectors:
+    """Unit mean vectors of texts given with their special tokens."""
+    found = np.empty((len(texts), encoder.weights.width), np.float32)
+    for chosen in _batches([len(text) for text in texts]):
+        bounds = [0, *np.cumsum([len(texts[at]) for at in chosen]).tolist()]
+        ids = np.concatenate([texts[at] for at in chosen]).astype(np.int64)
+        found[chosen] = pool(_states(encoder, ids, bounds), list(pairwise(bounds)), "mean").cpu()
+    return _unit(found)
+
+
+def window_means(teacher: EmbeddingModel, texts: Sequence[Ids], window: int) -> Vectors:
+    parts, owners = window_vectors(teacher.encoder, texts, teacher.tokenizer, window)
+    return means_of(parts, owners)
+
+
+def window_vectors(
+    encoder: Encoder, texts: Sequence[Ids], tokenizer: TextTokenizer, window: int
+) -> tuple[Vectors, list[int]]:
+    """A vector for each window of each text, every window between special tokens of its own."""
+    parts: list[Ids] = []
+    owners: list[int] = []
+    size = window - tokenizer.num_special
+    for owner, text in enumerate(texts):
+        content = text[tokenizer.num_prefix : len(text) - tokenizer.num_suffix]
+        for start in range(0, max(len(content), 1), size):
+            piece = content[start : start + size]
+            parts.append(np.concatenate([tokenizer.prefix_ids, piece, tokenizer.suffix_ids]))
+            owners.append(owner)
+    return vectors_of(encoder, parts), owners
+
+
+@torch.inference_mode()
+def late_vectors(
+    encoder: Encoder, texts: Sequence[Ids], spans: Sequence[Sequence[Span]]
+) -> Vectors:
+    """Vectors of each text's spans, pooled from states that have seen the whole of it."""
+    parts = [
+        pool(_states(encoder, text, [0, len(text)]), inside, "mean").cpu().numpy()
+        for text, inside in zip(texts, spans, strict=True)
+        if inside
+    ]
+    return _unit(np.concatenate(parts))
+
+
+def _states(encoder: Encoder, ids: NDArray[Any], bounds: Sequence[int]) -> Tensor:
+    """One very long text goes tile by tile, where its attention allows it."""
+    if len(bounds) == 2 and len(ids) > _BATCH_TOKENS and can_tile(encoder):
+        tiled = TiledPass(encoder, ids.astype(np.int32), keep_projections=False)
+        while not tiled.is_done:
+            tiled.visit()
+        return tiled.states
+    return encoder(torch.from_numpy(ids.astype(np.int64)).to(encoder.device), bounds)
+
+
+def _batches(lengths: Sequence[int]) -> list[list[int]]:
+    """Indices of texts in batches of about so many tokens, a longer text alone."""
+    batches: list[list[int]] = []
+    room = 0
+    for at, length in enumerate(lengths):
+        if not batches or length > room:
+            batches.append([])
+            room = _BATCH_TOKENS
+        batches[-1].append(at)
+        room -= length
+    return batches
+
+
+def ids_of(texts: Sequence[str], tokenizer: TextTokenizer) -> list[Ids]:
+    return [encoded.ids for encoded in tokenizer.encode_batch(list(texts))]
+
+
+def first_of(parts: Vectors, owners: Sequence[int]) -> Vectors:
+    first: Vectors = parts[np.flatnonzero(np.diff(np.asarray(owners), prepend=-1))]
+    return first
+
+
+def means_of(parts: Vectors, owners: Sequence[int]) -> Vectors:
+    starts = np.flatnonzero(np.diff(np.asarray(owners), prepend=-1))
+    return _unit(np.add.reduceat(parts, starts, axis=0))
+
+
+def _unit(vectors: Vectors) -> Vectors:
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit: Vectors = vectors / np.where(norms == 0, 1, norms)
+    return unit
