@@ -234,12 +234,20 @@ def _narrow_output_tile(head_dim: int, weight: bool) -> OutputTile:
 
 def softmax_tile(head_dim: int, dtype: torch.dtype, *, family: str | None = None) -> SoftmaxTile:
     width = padded_head_dim(head_dim)
-    single = dtype == torch.float32
-    if single:
-        queries, keys = (16, 16) if width == 256 else (32, 32)
+    if dtype == torch.float32:
+        tile = SoftmaxTile(
+            queries=32 if width <= 64 else 16,
+            keys=16 if width == 256 else 32,
+            num_warps=4 if width <= 32 else 8,
+            num_stages=2,
+        )
     else:
-        queries, keys = (64, 32) if width == 256 else (128, 64)
-    tile = SoftmaxTile(queries, keys, num_warps=4 if width <= 64 else 8, num_stages=2)
+        tile = SoftmaxTile(
+            queries=64 if width == 256 else 128,
+            keys=32 if width == 256 else 64,
+            num_warps=4 if width <= 64 else 8,
+            num_stages=2,
+        )
     return _measured(tile, family, purpose("softmax", head_dim, dtype, weight=False))
 
 

@@ -90,6 +90,7 @@ def usual_builds() -> Iterator[Build]:
                 and (is_wide or is_usual)
             )
             or (build.form in ("merge", "short", *BACKWARD) and is_usual and build.head_dim == 64)
+            or (build.form == "whole sequences" and (is_usual or build.head_dim == 256))
             or build == Build("rows gradient, tiles", 128, torch.float32, True, 89)
         ):
             yield build

@@ -45,8 +45,8 @@ def truth_of(inputs: Inputs) -> Tensor:
 def plain_softmax(inputs: Inputs, case: Case) -> Tensor:
     """Plain torch operations in the inputs' own dtype: each sequence is one block."""
     longest = replace(case, block_size=triton_tiles.WHOLE)
-    parts = (inputs.q, inputs.k, inputs.v)
-    each = [plain_diag(*(x[rows] for x in parts), longest) for rows in inputs.bounds]
+    q, k, v = inputs.q, inputs.k, inputs.v
+    each = [plain_diag(q[rows], k[rows], v[rows], longest) for rows in inputs.bounds]
     return torch.cat(each) if each else torch.empty_like(inputs.v)
 
 
