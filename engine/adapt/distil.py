@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.adapt.batches import TokenCorpus
@@ -62,7 +62,8 @@ def distil_model(
     if not texts:
         raise InvalidInput("there is nothing to train on", code="no_documents", param="data")
     calibration = _calibrated(teacher, texts, plan.calibration, run)
-    student = Student(teacher, calibration, plan.student)
+    learns = replace(plan.student, encoder=plan.student.encoder and plan.training.trains("encoder"))
+    student = Student(teacher, calibration, learns)
     corpus = TokenCorpus.of(texts, teacher.tokenizer)
     _write_account(out, data, corpus)
     Training(teacher, student, corpus, plan.training, run, _pairs(teacher, data, plan)).run(

@@ -9,8 +9,8 @@ from typing import Literal, TypeAlias
 from engine.adapt.objective import LossWeights
 from engine.adapt.student import Part
 from engine.errors import InvalidInput
+from engine.types import Precision
 
-Precision: TypeAlias = Literal["float32", "bfloat16"]
 StageKind: TypeAlias = Literal["attention", "states", "contrast", "pairs"]
 
 
@@ -31,6 +31,9 @@ class Stage:
 
     passage_share: float = 0.5
     """For "pairs": how many of the steps look for passages, the others for whole documents."""
+
+    fidelity_share: float = 1.0
+    """For "contrast" and "pairs": of the distance to the teacher, beside finding."""
 
 
 _SCALARS_ONLY: dict[Part, float] = {"scalars": 1e-2}
@@ -83,7 +86,6 @@ class TrainingPlan:
     stages: tuple[Stage, ...] = DEFAULT_STAGES
     loss: LossWeights = field(default_factory=LossWeights)
     teacher_window: int = 512
-    fidelity_share: float = 1.0  # of the distance to the teacher, beside the contrast
     precision: Precision = "float32"
     """Of the model's products; "bfloat16" is faster where a device has it, and what is learned
     stays float32."""
@@ -91,7 +93,7 @@ class TrainingPlan:
     warmup: int = 50
     clip: float = 1.0
     seed: int = 0
-    save_every: int = 100
+    save_every: int = 25
 
     def __post_init__(self) -> None:
         if not self.stages:
@@ -113,6 +115,9 @@ class TrainingPlan:
                     limit=shortest // 2,
                     actual=stage.query_tokens,
                 )
+
+    def trains(self, part: Part) -> bool:
+        return any(stage.rates.get(part) for stage in self.stages)
 
     @property
     def num_steps(self) -> int:

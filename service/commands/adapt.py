@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from engine.types import PositionScheme
+from engine.types import PositionScheme, Precision
 from service.commands.base import (
     Chosen,
     Commands,
@@ -65,6 +65,12 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         "--stages", type=Path, help="a JSON list of stages in place of the default ones"
     )
     group.add_argument("--seed", type=int, default=0)
+    group.add_argument(
+        "--precision",
+        choices=get_args(Precision),
+        default="float32",
+        help="of the model's products; what is learned stays float32",
+    )
     group.add_argument("--control", action="store_true", help="train without LLN, to compare with")
 
 
@@ -121,7 +127,7 @@ def _train(chosen: Chosen, calibration: CalibrationPlan) -> None:
         DistilPlan(
             calibration=calibration,
             student=StudentPlan(without_lln=chosen.control),
-            training=_training_plan(chosen.stages, chosen.seed),
+            training=_training_plan(chosen),
         ),
         config=load_settings().engine,
         progress=show,
@@ -143,9 +149,10 @@ def _documents(sources: Sequence[str]) -> Mapping[str, Sequence[Document]]:
     }
 
 
-def _training_plan(stages: Path | None, seed: int) -> TrainingPlan:
+def _training_plan(chosen: Chosen) -> TrainingPlan:
     from engine.adapt.stages import TrainingPlan, stages_from
 
-    if stages is None:
-        return TrainingPlan(seed=seed)
-    return TrainingPlan(stages=stages_from(json.loads(stages.read_text("utf-8"))), seed=seed)
+    plan = TrainingPlan(seed=chosen.seed, precision=chosen.precision)
+    if chosen.stages is None:
+        return plan
+    return replace(plan, stages=stages_from(json.loads(chosen.stages.read_text("utf-8"))))
