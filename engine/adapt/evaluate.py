@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,9 @@ from engine.adapt.vectors import (
     window_vectors,
 )
 from engine.model.embedding_model import EmbeddingModel
+
+Scorer: TypeAlias = Callable[[Sequence[str], Sequence[str]], NDArray[np.float32]]
+"""Scores every query against every document, by their words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +87,7 @@ def retrieval_on(
     corpus: Corpus,
     *,
     window: int = 512,
-    bm25: Callable[[Sequence[str], Sequence[str]], NDArray[np.float32]] | None = None,
+    bm25: Scorer | None = None,
 ) -> list[Retrieval]:
     """Queries against the documents they were taken from, by every way there is."""
     tokenizer = teacher.tokenizer

@@ -7,15 +7,14 @@ alone has to guess; one that is pooled from states that have seen the whole docu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, compress, pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from engine.adapt.corpora import Corpus
-from engine.adapt.evaluate import Retrieval
+from engine.adapt.evaluate import Retrieval, Scorer
 from engine.adapt.pairs import LONGEST_PASSAGE, SHORTEST_PASSAGE, passages_of
 from engine.adapt.retrieval import quality
 from engine.adapt.vectors import Span, ids_of, late_vectors, vectors_of
@@ -54,7 +53,7 @@ def passage_retrieval_on(
     name: str,
     documents: Sequence[HeadedDocument],
     *,
-    bm25: Callable[[Sequence[str], Sequence[str]], NDArray[np.float32]] | None = None,
+    bm25: Scorer | None = None,
 ) -> list[Retrieval]:
     """Every query against all passages of all documents."""
     tokenizer = teacher.tokenizer

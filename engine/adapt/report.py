@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from engine.adapt.batches import TokenCorpus
 from engine.adapt.corpora import Corpus, available, load_corpus
 from engine.adapt.documents import fingerprint, held_out
 from engine.adapt.evaluate import (
+    Scorer,
     as_rows,
     bm25_scores,
     fidelity_at,
     recall_by_position,
     retrieval_on,
 )
+from engine.adapt.evaluate_passages import headed_documents, passage_retrieval_on
 from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel
 
@@ -29,6 +32,7 @@ class EvaluationPlan:
     texts: int = 200  # of each length; fewer where they are long
     shortest_document: int = 2000  # tokens, for retrieval
     most_documents: int = 400  # of each corpus
+    passage_tokens: int = 150_000  # of each corpus's headed documents, for passages
     planted_documents: int = 100  # of this length, for recall by position
     planted_length: int = 2048
     window: int = 512  # what the teacher reads at once
@@ -61,6 +65,7 @@ def evaluate(
         "held_out": {corpus.name: fingerprint(corpus.documents) for corpus in corpora},
         "fidelity": list(_fidelity(teacher, student, tokens, plan, tell)),
         "retrieval": list(_retrieval(teacher, student, corpora, plan, tell)),
+        "passages": list(_passages(teacher, student, corpora, plan, tell)),
         "recall_by_position": [
             asdict(one)
             for one in recall_by_position(
@@ -100,15 +105,33 @@ def _retrieval(
     plan: EvaluationPlan,
     tell: Callable[[str], None],
 ) -> Iterator[dict[str, Any]]:
-    from importlib.util import find_spec
-
-    bm25 = bm25_scores if find_spec(_HAS_BM25) else None
     for corpus in corpora:
         long = _long_ones(corpus, teacher, plan)
         if len(long.documents) < 2:
             continue
         tell(f"retrieval among {len(long.documents)} documents of {corpus.name}")
-        yield from as_rows(retrieval_on(teacher, student, long, window=plan.window, bm25=bm25))
+        yield from as_rows(retrieval_on(teacher, student, long, window=plan.window, bm25=_bm25()))
+
+
+def _passages(
+    teacher: EmbeddingModel,
+    student: EmbeddingModel,
+    corpora: Sequence[Corpus],
+    plan: EvaluationPlan,
+    tell: Callable[[str], None],
+) -> Iterator[dict[str, Any]]:
+    for corpus in corpora:
+        documents = headed_documents(corpus, teacher.tokenizer, most_tokens=plan.passage_tokens)
+        if len(documents) < 2:
+            continue
+        tell(f"passages of {len(documents)} documents of {corpus.name}")
+        yield from as_rows(
+            passage_retrieval_on(teacher, student, corpus.name, documents, bm25=_bm25())
+        )
+
+
+def _bm25() -> Scorer | None:
+    return bm25_scores if find_spec(_HAS_BM25) else None
 
 
 def _held_out(name: str) -> Corpus:

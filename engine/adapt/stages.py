@@ -94,6 +94,8 @@ class TrainingPlan:
     clip: float = 1.0
     seed: int = 0
     save_every: int = 25
+    watch_every: int = 50
+    """Steps between two looks at the student's attention."""
 
     def __post_init__(self) -> None:
         if not self.stages:

@@ -81,20 +81,17 @@ def _print_report(found: dict[str, Any]) -> None:
         ]
     )
     print()
-    print_table(
-        [
-            ("CORPUS", "METHOD", "R@1", "R@10", "MRR", "NDCG@10"),
-            *(
-                (
-                    row["corpus"],
-                    row["method"],
-                    *(f"{row[key]:.3f}" for key in _QUALITIES),
-                )
-                for row in found["retrieval"]
-            ),
-        ]
-    )
-    print()
+    for title, key in (("WHOLE DOCUMENTS", "retrieval"), ("PASSAGES", "passages")):
+        print_table(
+            [
+                (title, "METHOD", "R@1", "R@10", "MRR", "NDCG@10"),
+                *(
+                    (row["corpus"], row["method"], *(f"{row[name]:.3f}" for name in _QUALITIES))
+                    for row in found[key]
+                ),
+            ]
+        )
+        print()
     print_table(
         [
             ("PLANTED AT", "R@1", "R@10", "MRR", "NDCG@10"),

@@ -18,6 +18,7 @@ from engine.adapt.evaluate import (
     recall_by_position,
     retrieval_on,
 )
+from engine.adapt.evaluate_passages import headed_documents, passage_retrieval_on
 from engine.adapt.report import EvaluationPlan, evaluate
 from engine.adapt.retrieval import best_of_parts, quality, ranks_of, spearman, top_agreement
 from engine.config import EngineConfig
@@ -92,6 +93,29 @@ def test_retrieval_compares_every_way(model: EmbeddingModel) -> None:
     ]
     assert all(row["documents"] == row["queries"] == 15 for row in rows)
     assert all(1 / 15 <= float(str(row["mrr"])) <= 1 for row in rows)
+
+
+def test_passages_are_read_every_way(model: EmbeddingModel) -> None:
+    texts = built_in_texts()
+    body = "\n".join(f"Part {n}\n======\n\n{text[:400]}\n" for n, text in enumerate(texts[:5]))
+    other = body.replace("Part", "Section").replace("the", "a")
+    corpus = Corpus("headed", (Document("1", "One", body), Document("2", "Two", other)))
+    documents = headed_documents(corpus, model.tokenizer, most_tokens=10_000)
+    assert [len(one.queries) for one in documents] == [5, 5]
+    for one in documents:
+        for (start, end), text in zip(one.spans, one.texts, strict=True):
+            alone = model.tokenizer.encode_batch([text])[0].ids[1:-1]
+            assert one.ids[start:end].tolist() == alone[: end - start].tolist()
+    assert len(headed_documents(corpus, model.tokenizer, most_tokens=10)) == 1
+    rows = as_rows(passage_retrieval_on(model, model, "headed", documents))
+    assert [row["method"] for row in rows] == [
+        "teacher, passage alone",
+        "teacher, title put before it",
+        "student, passage alone",
+        "student, late chunk",
+    ]
+    assert rows[0]["mrr"] == rows[2]["mrr"]
+    assert all(row["queries"] == 10 for row in rows)
 
 
 def test_recall_by_position(model: EmbeddingModel) -> None:
