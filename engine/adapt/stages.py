@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 from engine.adapt.objective import LossWeights
@@ -36,30 +38,26 @@ class Stage:
     """For "contrast" and "pairs": of the distance to the teacher, beside finding."""
 
 
-_SCALARS_ONLY: dict[Part, float] = {"scalars": 1e-2}
-_GENTLE: dict[Part, float] = {"scalars": 3e-3, "maps": 1e-3, "encoder": 3e-5}
-_LONG: dict[Part, float] = {"scalars": 1e-3, "maps": 5e-4, "encoder": 2e-5}
+_RECIPES = Path(__file__).parent / "recipes"
+DEFAULT_RECIPE = "lln"
 
-DEFAULT_STAGES: tuple[Stage, ...] = (
-    Stage(
-        kind="attention",
-        steps=300,
-        lengths=(512, 1024),
-        batch_tokens=32_768,
-        rates=_SCALARS_ONLY | {"maps": 3e-3},
-    ),
-    Stage(kind="states", steps=1500, lengths=(384, 512, 1024), batch_tokens=65_536, rates=_GENTLE),
-    Stage(
-        kind="states",
-        steps=800,
-        lengths=(512, 2048, 8192, 16_384),
-        batch_tokens=131_072,
-        rates=_LONG,
-    ),
-    Stage(
-        kind="contrast", steps=600, lengths=(1024, 2048, 4096), batch_tokens=262_144, rates=_LONG
-    ),
-)
+
+def recipes() -> list[str]:
+    """Names of the stages that come with this package."""
+    return sorted(path.stem for path in _RECIPES.glob("*.json"))
+
+
+def recipe(name: str) -> tuple[Stage, ...]:
+    if name not in recipes():
+        known = ", ".join(recipes())
+        raise InvalidInput(
+            f"no recipe is named {name!r}; known are {known}",
+            code="unknown_recipe",
+            param="recipe",
+            limit=known,
+            actual=name,
+        )
+    return stages_from(json.loads((_RECIPES / f"{name}.json").read_text("utf-8")))
 
 
 def stages_from(items: object) -> tuple[Stage, ...]:
@@ -83,7 +81,7 @@ def stages_from(items: object) -> tuple[Stage, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
-    stages: tuple[Stage, ...] = DEFAULT_STAGES
+    stages: tuple[Stage, ...] = field(default_factory=lambda: recipe(DEFAULT_RECIPE))
     loss: LossWeights = field(default_factory=LossWeights)
     teacher_window: int = 512
     precision: Precision = "float32"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -62,7 +62,11 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         "repeatable. A fifth of the documents is held out",
     )
     group.add_argument(
-        "--stages", type=Path, help="a JSON list of stages in place of the default ones"
+        "--recipe",
+        default="lln",
+        help="lln (LLN's own numbers alone, so that a text of one block stays what it was), "
+        "encoder (the whole encoder with them), imitate (long stages, for a GPU), or a JSON file "
+        "with a list of stages",
     )
     group.add_argument("--seed", type=int, default=0)
     group.add_argument(
@@ -150,9 +154,9 @@ def _documents(sources: Sequence[str]) -> Mapping[str, Sequence[Document]]:
 
 
 def _training_plan(chosen: Chosen) -> TrainingPlan:
-    from engine.adapt.stages import TrainingPlan, stages_from
+    from engine.adapt.stages import TrainingPlan, recipe, stages_from
 
-    plan = TrainingPlan(seed=chosen.seed, precision=chosen.precision)
-    if chosen.stages is None:
-        return plan
-    return replace(plan, stages=stages_from(json.loads(chosen.stages.read_text("utf-8"))))
+    path = Path(chosen.recipe)
+    is_file = path.suffix == ".json"
+    stages = stages_from(json.loads(path.read_text("utf-8"))) if is_file else recipe(chosen.recipe)
+    return TrainingPlan(stages=stages, seed=chosen.seed, precision=chosen.precision)

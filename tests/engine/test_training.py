@@ -21,7 +21,7 @@ from engine.adapt.documents import Document
 from engine.adapt.lessons import cut_queries
 from engine.adapt.objective import LossWeights, contrast, distance, targets_of, unit_means
 from engine.adapt.pairs import PairCorpus
-from engine.adapt.stages import Stage, TrainingPlan, stages_from
+from engine.adapt.stages import Stage, TrainingPlan, recipe, recipes, stages_from
 from engine.adapt.student import Part, Student, StudentPlan
 from engine.adapt.training import METRICS_FILE, STATE_FILE, Training
 from engine.adapt.watch import WATCHED
@@ -347,3 +347,12 @@ def test_stages_from_json() -> None:
 def test_stages_that_are_none(items: object, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         stages_from(items)
+
+
+def test_every_recipe_can_be_run() -> None:
+    assert recipes() == ["encoder", "imitate", "lln"]
+    for name in recipes():
+        assert TrainingPlan(stages=recipe(name)).num_steps > 0
+    assert not TrainingPlan().trains("encoder")
+    with pytest.raises(InvalidInput, match="known are encoder, imitate, lln"):
+        recipe("quick")
