@@ -18,6 +18,7 @@ from engine.adapt.corpora import Corpus
 from engine.adapt.retrieval import RetrievalQuality, best_of_parts, quality, spearman, top_agreement
 from engine.adapt.vectors import (
     Span,
+    Vectors,
     first_of,
     ids_of,
     means_of,
@@ -36,6 +37,7 @@ Scorer: TypeAlias = Callable[[Sequence[str], Sequence[str]], NDArray[np.float32]
 class Fidelity:
     """How near the student's vectors are to the teacher's, for texts of one length."""
 
+    model: str
     tokens: int
     texts: int
     mean_cosine: float
@@ -46,25 +48,33 @@ class Fidelity:
 
 def fidelity_at(
     teacher: EmbeddingModel,
-    student: EmbeddingModel,
+    students: Mapping[str, EmbeddingModel],
     corpus: TokenCorpus,
     length: int,
     *,
     count: int = 200,
     window: int = 512,
     seed: int = 1,
-) -> Fidelity:
+) -> list[Fidelity]:
     """On windows of one length; beyond `window` the teacher's is the mean of its windows'."""
     batch = corpus.batch(length, count, np.random.default_rng([seed, length]))
     texts = [batch.ids[start:end].numpy() for start, end in batch.spans]
-    mine = vectors_of(student.encoder, texts)
     theirs = window_means(teacher, texts, window)
+    return [
+        _fidelity(name, vectors_of(student.encoder, texts), theirs, length)
+        for name, student in students.items()
+    ]
+
+
+def _fidelity(name: str, mine: Vectors, theirs: Vectors, length: int) -> Fidelity:
+    count = len(mine)
     cosines = (mine * theirs).sum(1)
     own, other = mine @ mine.T, theirs @ theirs.T
     apart = ~np.eye(count, dtype=bool)
     np.fill_diagonal(own, -np.inf)
     np.fill_diagonal(other, -np.inf)
     return Fidelity(
+        model=name,
         tokens=length,
         texts=count,
         mean_cosine=float(cosines.mean()),

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from engine.adapt.batches import TokenCorpus
 from engine.adapt.corpora import Corpus, available, load_corpus
@@ -36,13 +39,13 @@ class EvaluationPlan:
     planted_documents: int = 100  # of this length, for recall by position
     planted_length: int = 2048
     window: int = 512  # what the teacher reads at once
-    without_lln: bool = False  # the same model once more, without its LLN branch
+    without_lln: bool = False  # each model once more, without its LLN branch
     seed: int = 1
 
 
 def evaluate(
     teacher: EmbeddingModel,
-    student: EmbeddingModel,
+    students: Sequence[EmbeddingModel],
     plan: EvaluationPlan = EvaluationPlan(),
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
@@ -57,35 +60,28 @@ def evaluate(
         )
     bodies = [document.body for corpus in corpora for document in corpus.documents]
     tokens = TokenCorpus.of(bodies, teacher.tokenizer)
-    students = {"student": student}
+    named = {Path(student.name).name: student for student in students}
+    compared = dict(named)
     if plan.without_lln:
-        students["without LLN"] = student.with_attention("block_diagonal")
+        for name, student in named.items():
+            compared[f"{name} without LLN"] = student.with_attention("block_diagonal")
     return {
         "teacher": teacher.name,
-        "student": student.name,
         "weights": teacher.checkpoint.sha256,
-        "calibration": student.info.calibration,
+        "students": {name: student.info.calibration for name, student in named.items()},
+        "torch": torch.__version__,
         "plan": asdict(plan),
         "held_out": {corpus.name: fingerprint(corpus.documents) for corpus in corpora},
-        "fidelity": list(_fidelity(teacher, student, tokens, plan, tell)),
-        "retrieval": list(_retrieval(teacher, students, corpora, plan, tell)),
-        "passages": list(_passages(teacher, students, corpora, plan, tell)),
-        "recall_by_position": [
-            asdict(one)
-            for one in recall_by_position(
-                student,
-                tokens,
-                length=plan.planted_length,
-                count=plan.planted_documents,
-                seed=plan.seed,
-            )
-        ],
+        "fidelity": list(_fidelity(teacher, named, tokens, plan, tell)),
+        "retrieval": list(_retrieval(teacher, compared, corpora, plan, tell)),
+        "passages": list(_passages(teacher, compared, corpora, plan, tell)),
+        "recall_by_position": list(_recall(named, tokens, plan, tell)),
     }
 
 
 def _fidelity(
     teacher: EmbeddingModel,
-    student: EmbeddingModel,
+    students: Mapping[str, EmbeddingModel],
     tokens: TokenCorpus,
     plan: EvaluationPlan,
     tell: Callable[[str], None],
@@ -95,11 +91,29 @@ def _fidelity(
         count = max(20, min(plan.texts, 100_000 // length))
         try:
             found = fidelity_at(
-                teacher, student, tokens, length, count=count, window=plan.window, seed=plan.seed
+                teacher, students, tokens, length, count=count, window=plan.window, seed=plan.seed
             )
         except InvalidInput:
             continue
-        yield asdict(found)
+        yield from (asdict(one) for one in found)
+
+
+def _recall(
+    students: Mapping[str, EmbeddingModel],
+    tokens: TokenCorpus,
+    plan: EvaluationPlan,
+    tell: Callable[[str], None],
+) -> Iterator[dict[str, Any]]:
+    tell("recall by position")
+    for name, student in students.items():
+        found = recall_by_position(
+            student,
+            tokens,
+            length=plan.planted_length,
+            count=plan.planted_documents,
+            seed=plan.seed,
+        )
+        yield from ({"model": name, **asdict(one)} for one in found)
 
 
 def _retrieval(

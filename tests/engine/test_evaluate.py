@@ -68,12 +68,12 @@ def test_agreement_and_correlation_know_their_extremes() -> None:
 
 def test_a_model_is_true_to_itself(model: EmbeddingModel) -> None:
     corpus = TokenCorpus.of(built_in_texts()[:20], model.tokenizer)
-    short = fidelity_at(model, model, corpus, 40, count=12, window=64)
+    [short] = fidelity_at(model, {"itself": model}, corpus, 40, count=12, window=64)
     assert short.mean_cosine == pytest.approx(1, abs=1e-5)
     assert short.cosine_5th_percentile == pytest.approx(1, abs=1e-5)
     assert short.top_10_agreement == 1.0
     assert short.spearman > 0.999
-    long = fidelity_at(model, model, corpus, 200, count=12, window=64)
+    [long] = fidelity_at(model, {"itself": model}, corpus, 200, count=12, window=64)
     assert 0.2 < long.mean_cosine < 0.99999  # its windows do not see each other
 
 
@@ -138,7 +138,7 @@ def test_the_whole_report(model: EmbeddingModel) -> None:
         window=64,
     )
     told: list[str] = []
-    found = evaluate(model, model, plan, told.append)
+    found = evaluate(model, [model], plan, told.append)
     assert [row["tokens"] for row in found["fidelity"]] == [32]
     assert {row["corpus"] for row in found["retrieval"]} == {"speeches"}
     assert found["held_out"]["speeches"]
@@ -147,5 +147,6 @@ def test_the_whole_report(model: EmbeddingModel) -> None:
         "fidelity at 32 tokens",
         "fidelity at 10000000 tokens",
         "retrieval among 3 documents of speeches",
+        "recall by position",
     ]
     json.dumps(found)

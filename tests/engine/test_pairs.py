@@ -117,7 +117,7 @@ def is_own_passage(
     for passage in passages_of(PAGES[owner]):
         question, text = tokenizer.encode_batch([passage.query, passage.text])
         if question.ids.tolist() == asked:
-            return text.ids[1:-1].tolist()[: len(found)] == found
+            return bool(text.ids[1:-1].tolist()[: len(found)] == found)
     return False
 
 
