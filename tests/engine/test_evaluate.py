@@ -14,6 +14,7 @@ from engine.adapt.corpora import Corpus
 from engine.adapt.documents import Document
 from engine.adapt.evaluate import (
     as_rows,
+    bm25_scores,
     fidelity_at,
     recall_by_position,
     retrieval_on,
@@ -93,6 +94,13 @@ def test_retrieval_compares_every_way(model: EmbeddingModel) -> None:
     ]
     assert all(row["documents"] == row["queries"] == 15 for row in rows)
     assert all(1 / 15 <= float(str(row["mrr"])) <= 1 for row in rows)
+
+
+def test_bm25_finds_documents_by_their_words() -> None:
+    documents = ["the cat sat", "a dog barked", "rain fell on the roof", "nothing at all"]
+    scores = bm25_scores(["dog", "Roof rain"], documents)
+    assert scores.shape == (2, 4)
+    assert scores.argmax(1).tolist() == [1, 2]
 
 
 def test_passages_are_read_every_way(model: EmbeddingModel) -> None:
