@@ -11,7 +11,7 @@ from engine.device import DTYPES
 from engine.errors import InvalidInput
 from engine.types import ModelInfo
 from service.benchmarks.suite import BenchmarkPlan, Suite
-from service.benchmarks.suites import SUITES
+from service.benchmarks.suites import KNOWN_ATTENTIONS, SUITES
 from service.errors import InvalidField
 
 ValueT = TypeVar("ValueT")
@@ -52,10 +52,10 @@ def checked_plan(
     fitting = [length for length in chosen.lengths if length <= longest]
 
     def length(param: str, value: int) -> int:
-        return _within(param, value, 1, longest)
+        return _within(param, value, 1, longest, _refusal(1 <= value <= MAX_LENGTH))
 
     def attention(param: str, value: str) -> str:
-        return _one_of(param, value, chosen.known_attentions)
+        return _one_of(param, value, chosen.known_attentions, _refusal(value in KNOWN_ATTENTIONS))
 
     def dtype(param: str, value: str) -> str:
         return _one_of(param, value, DTYPES)
@@ -79,6 +79,11 @@ def checked_plan(
 
 def _default(given: ValueT | None, default: ValueT) -> ValueT:
     return default if given is None else given
+
+
+def _refusal(has_a_place: bool) -> type[InvalidInput]:
+    """A value that has a place in openapi.json, and none in this plan, is no mistake of form."""
+    return InvalidInput if has_a_place else InvalidField
 
 
 def _refuse_unused(suite: Suite, given: Mapping[str, object]) -> None:
@@ -109,11 +114,13 @@ def _each(
     return tuple(dict.fromkeys(checked))
 
 
-def _one_of(param: str, value: str, known: Iterable[str]) -> str:
+def _one_of(
+    param: str, value: str, known: Iterable[str], error: type[InvalidInput] = InvalidField
+) -> str:
     names = list(known)
     if value not in names:
         shown = ", ".join(names)
-        raise InvalidField(
+        raise error(
             f"{param} must be one of {shown}, got {value[:80]!r}",
             param=param,
             limit=shown,
@@ -122,9 +129,15 @@ def _one_of(param: str, value: str, known: Iterable[str]) -> str:
     return value
 
 
-def _within(param: str, value: NumberT, least: float, most: float) -> NumberT:
+def _within(
+    param: str,
+    value: NumberT,
+    least: float,
+    most: float,
+    error: type[InvalidInput] = InvalidField,
+) -> NumberT:
     if not least <= value <= most:  # which a NaN is not either
-        raise InvalidField(
+        raise error(
             f"{param} must be {least:g} to {most:g}, got {value:g}",
             param=param,
             limit=most if value > most else least,

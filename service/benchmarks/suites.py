@@ -128,3 +128,4 @@ _ALL = (
 )
 
 SUITES: Mapping[str, Suite] = {suite.name: suite for suite in _ALL}
+KNOWN_ATTENTIONS = tuple(dict.fromkeys(name for suite in _ALL for name in suite.known_attentions))

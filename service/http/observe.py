@@ -85,8 +85,10 @@ class Observe:
         record.code = error.code
         if error is not failure:
             log.error("request failed", exc_info=failure)
-        if record.status is not None:  # too late for another status: the connection must break
-            raise failure
+        if record.status is not None:
+            if isinstance(error, RequestCancelled):  # nobody is there to be told
+                return
+            raise failure  # too late for another status: the connection must break
         await error_response(error)(scope, receive, send)
 
     def _method_label(self, scope: Scope) -> str:

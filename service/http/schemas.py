@@ -36,7 +36,7 @@ from service.benchmarks.plan import (
     checked_plan,
 )
 from service.benchmarks.suite import BenchmarkPlan
-from service.benchmarks.suites import SUITES
+from service.benchmarks.suites import KNOWN_ATTENTIONS, SUITES
 
 _TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
 _IDS: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
@@ -336,7 +336,8 @@ class BenchmarkBody(Body):
         ),
     ] = None
     attentions: Annotated[
-        list[str] | None, WithJsonSchema(_some({"type": "string"}, MAX_ATTENTIONS))
+        list[str] | None,
+        WithJsonSchema(_some({"type": "string", "enum": list(KNOWN_ATTENTIONS)}, MAX_ATTENTIONS)),
     ] = None
     dtypes: Annotated[
         list[str] | None,

@@ -19,6 +19,7 @@ from service.benchmarks.plan import checked_plan
 from service.benchmarks.plot import plot_png
 from service.benchmarks.suite import Row
 from service.benchmarks.suites import SUITES
+from service.errors import InvalidField
 
 MODEL = ModelInfo(
     name="default",
@@ -74,6 +75,23 @@ def test_bad_plans(fields: dict[str, Any], param: str, limit: object) -> None:
     with pytest.raises(InvalidInput) as caught:
         checked_plan(MODEL, **fields)
     assert (caught.value.param, caught.value.limit) == (param, limit)
+
+
+@pytest.mark.parametrize(
+    ("fields", "fits_the_schema"),
+    [
+        ({"attentions": ["magic"]}, False),
+        ({"lengths": [200_000]}, False),
+        ({"suite": "quality", "attentions": ["elu"]}, True),
+        ({"lengths": [4097]}, True),
+    ],
+)
+def test_what_has_a_place_in_the_schema_is_no_mistake_of_form(
+    fields: dict[str, Any], fits_the_schema: bool
+) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        checked_plan(MODEL, **fields)
+    assert isinstance(caught.value, InvalidField) is not fits_the_schema
 
 
 def job(rows: list[Row], suite: str = "encoder", **machine: str) -> BenchmarkJob:

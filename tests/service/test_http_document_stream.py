@@ -181,7 +181,7 @@ def test_a_stalled_upload_ends_at_the_deadline(server: Any) -> None:
 
 @pytest.mark.parametrize("has_ended", [False, True])
 def test_a_caller_who_leaves_is_noticed(server: Any, http: httpx.Client, has_ended: bool) -> None:
-    before = cancelled(http)
+    before, num_failures = cancelled(http), server.log().count("Traceback")
     with upload(server, **EVENTS) as call:
         call.send(b"a word " * 30_000)
         if has_ended:
@@ -192,6 +192,7 @@ def test_a_caller_who_leaves_is_noticed(server: Any, http: httpx.Client, has_end
     while cancelled(http) == before and time.monotonic() < deadline:
         time.sleep(0.1)
     assert cancelled(http) == before + 1
+    assert server.log().count("Traceback") == num_failures
 
 
 def test_the_page_names_both_ways_in(http: httpx.Client) -> None:
