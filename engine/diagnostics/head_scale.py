@@ -6,14 +6,18 @@ Diag is in its blocks. Softmax needs whole rows.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from engine.diagnostics.base import Instrument, Reading
 from engine.diagnostics.factors import Factors
-from engine.diagnostics.heads import Heads
 from engine.diagnostics.statistics import error_floats, floats, mean_of
-from engine.diagnostics.work import Work
+from engine.diagnostics.work import Work, shared
+
+if TYPE_CHECKING:
+    from engine.diagnostics.heads import Heads
 
 
 def measure_head_scale(heads: Heads) -> Work[Reading]:
@@ -31,6 +35,7 @@ def measure_head_scale(heads: Heads) -> Work[Reading]:
     )
 
 
+@shared
 def mean_distances(heads: Heads) -> Work[Tensor]:
     """sum_j P_ij |i - j| of every row [H, N]; of softmax, of the rows that were read."""
     match heads.view.attention:

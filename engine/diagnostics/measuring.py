@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from engine.diagnostics.base import Effort, Floats, Instrument, Quantity, Reading
-from engine.diagnostics.heads import Heads
+from engine.diagnostics.heads import KEPT_BYTES, Heads
+from engine.diagnostics.kept import Kept, bytes_left, left_by
 from engine.diagnostics.states import States
 from engine.diagnostics.view import HeadView
 from engine.diagnostics.work import Work
@@ -31,14 +32,17 @@ def read_heads(
     """What the instruments read, in their order. What two of them share counts for the first."""
     parts: dict[str, list[TimedReading]] = {one.name: [] for one in instruments}
     states = None if view.x is None else States(view.x, effort.dtype_of(view.num_tokens))
+    comparing = [one for one in instruments if one.compares_heads]
+    kept: list[Kept] = []
     for group in _head_groups(view):
         heads = Heads(view.only(group), effort, states)
         for one in instruments:
             if not one.compares_heads:
                 parts[one.name].append((yield from timed(one.measure(heads))))
-    for one in instruments:
-        if one.compares_heads:
-            parts[one.name].append((yield from timed(one.measure(Heads(view, effort)))))
+        if comparing and bytes_left(heads) * view.num_heads <= KEPT_BYTES:
+            kept.append((yield from left_by(heads)))
+    for one in comparing:
+        parts[one.name].append((yield from timed(one.measure(Heads(view, effort, states, kept)))))
     return {name: _joined(found) for name, found in parts.items()}
 
 

@@ -31,7 +31,7 @@ class AttentionOperator:
         self._rows = HeadRows(view, None, None) if view.attention == "softmax" else None
 
     def __call__(self, vectors: Tensor) -> Work[Tensor]:
-        """P V, V of shape [H, N, columns] in float64."""
+        """P V, V of shape [H, N, columns]; like the weights or in float64, as the result is."""
         match self.view.attention:
             case "softmax":
                 return (yield from self._softmax(vectors))
@@ -41,7 +41,7 @@ class AttentionOperator:
             case "block_diagonal":
                 return (yield from self._diag(vectors))
             case "lln_diag":
-                share = mix_by_row(self.view).unsqueeze(-1)
+                share = mix_by_row(self.view).unsqueeze(-1).to(vectors)
                 diag = yield from self._diag(vectors)
                 return diag.lerp_(self._lln(vectors), share)
 
@@ -56,17 +56,19 @@ class AttentionOperator:
             case "block_diagonal":
                 return (yield from self._diag_transposed(vectors))
             case "lln_diag":
-                share = mix_by_row(self.view).unsqueeze(-1)
+                share = mix_by_row(self.view).unsqueeze(-1).to(vectors)
                 diag = yield from self._diag_transposed((1 - share) * vectors)
                 return diag.add_(self._lln_transposed(share * vectors))
 
     def _lln(self, vectors: Tensor) -> Tensor:
         assert self._factors is not None, "LLN has factors"
-        return self._factors.pi @ (self._factors.kappa @ vectors)
+        pi, kappa = self._factors
+        return (pi @ (kappa @ vectors.to(kappa))).to(vectors)
 
     def _lln_transposed(self, vectors: Tensor) -> Tensor:
         assert self._factors is not None, "LLN has factors"
-        return self._factors.kappa.mT @ (self._factors.pi.mT @ vectors)
+        pi, kappa = self._factors
+        return (kappa.mT @ (pi.mT @ vectors.to(pi))).to(vectors)
 
     def _diag(self, vectors: Tensor) -> Work[Tensor]:
         assert self._blocks is not None, "Diag has blocks"

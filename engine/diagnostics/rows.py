@@ -46,7 +46,7 @@ class HeadRows:
             # A probability is at least 1 / D of the smallest weight of a channel.
             fits = float(factors.kappa.min()) > _SMALLEST_OF_FLOAT32 * view.head_size
             dtype = dtype if fits else torch.float64
-            factors = Factors(*(part.to(dtype) for part in factors))
+            factors = factors.to(dtype)
         self.dtype = dtype
         self.factors = factors
         self.blocks = blocks
