@@ -12,12 +12,19 @@ from torch import Tensor
 from engine.diagnostics.base import Effort
 from engine.diagnostics.blocks import Blocks
 from engine.diagnostics.diag_weights import DiagWeights
-from engine.diagnostics.factors import Factors, lln_factors
+from engine.diagnostics.factors import Factors, lln_factors, token_tiles
+from engine.diagnostics.grams import Grams, grams_of
 from engine.diagnostics.operator import AttentionOperator
 from engine.diagnostics.resolvent import Resolvent
 from engine.diagnostics.rows import HeadRows, RowSample, choose_rows, mix_by_row, read_rows
 from engine.diagnostics.states import States
-from engine.diagnostics.statistics import Estimate, RowStatistics, mean_of, row_statistics
+from engine.diagnostics.statistics import (
+    Estimate,
+    RowStatistics,
+    mean_of,
+    row_statistics,
+    sum_p_log_p,
+)
 from engine.diagnostics.view import HeadView
 from engine.diagnostics.work import Work, shared
 
@@ -88,10 +95,22 @@ class Heads:
         return lln_factors(self.view)
 
     @shared
+    def grams(self) -> Work[Grams]:
+        return (yield from grams_of(self.view))
+
+    @shared
     def light_factors(self) -> Work[Factors]:
         """The same in the type of the weights: for products, which need no more."""
         factors = yield from self.factors()
         return factors.to(self.dtype)
+
+    @shared
+    def choice_entropies(self) -> Work[Tensor]:
+        """H(pi) of every row: how undecided it is between the channels. [H, N]."""
+        pi = (yield from self.factors()).pi
+        yield
+        parts = [-sum_p_log_p(pi[:, tile]) for tile in token_tiles(self.num_tokens)]
+        return torch.cat(parts, dim=1).clamp_min(0.0)
 
     @shared
     def overlap(self) -> Work[Tensor]:
@@ -199,9 +218,9 @@ class Heads:
         mixed = torch.lerp(diag, lln, self.blocks.rows(share, blocks).unsqueeze(-1).to(diag))
         distances = self.blocks.distances(blocks).expand_as(diag)
         return [
-            _p_log_p(mixed),
+            sum_p_log_p(mixed),
             lln.sum(-1),
-            _p_log_p(lln),
+            sum_p_log_p(lln),
             torch.linalg.vecdot(mixed, mixed),
             torch.linalg.vecdot(lln, lln),
             torch.linalg.vecdot(diag, distances),
@@ -239,14 +258,10 @@ class Heads:
     def _lln_collisions(self) -> Work[Tensor]:
         factors = yield from self.light_factors()
         overlap = yield from self.overlap()
-        yield
-        collisions: Tensor = torch.linalg.vecdot(factors.pi @ overlap.to(factors.pi), factors.pi)
-        return collisions.double()
-
-
-def _p_log_p(p: Tensor) -> Tensor:
-    """sum p log p of every row. The logarithm in float32 is off by 1e-7 of itself, and takes a
-    fraction of the time."""
-    logs = p.float().clamp_min(torch.finfo(torch.float32).tiny).log_().to(p)
-    total: Tensor = torch.linalg.vecdot(p, logs)
-    return total
+        overlap = overlap.to(factors.pi)
+        parts = []
+        for tile in token_tiles(self.num_tokens):
+            pi = factors.pi[:, tile]
+            parts.append(torch.linalg.vecdot(pi @ overlap, pi).double())
+            yield
+        return torch.cat(parts, dim=1)

@@ -85,6 +85,14 @@ def log_of(probabilities: Tensor) -> Tensor:
     return probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log_()
 
 
+def sum_p_log_p(p: Tensor) -> Tensor:
+    """Of every row. The logarithm in float32 is off by 1e-7 of itself, and takes a fraction of the
+    time."""
+    logs = p.float().clamp_min(torch.finfo(torch.float32).tiny).log_().to(p)
+    total: Tensor = torch.linalg.vecdot(p, logs)
+    return total
+
+
 def entropy_of_probabilities(probabilities: Tensor) -> Tensor:
     """-sum p log p of every row, where 0 log 0 is 0."""
     entropy: Tensor = torch.special.entr(probabilities).sum(-1)
