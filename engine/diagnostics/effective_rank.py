@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from engine.diagnostics.base import Instrument, Quantity, Reading
+from engine.diagnostics.collision import mean_collision
 from engine.diagnostics.factors import Factors, token_tiles
 from engine.diagnostics.heads import Heads
 from engine.diagnostics.lapack import one_thread
@@ -27,7 +28,6 @@ from engine.diagnostics.statistics import (
     error_floats,
     few_samples_factor,
     floats,
-    mean_of,
 )
 from engine.diagnostics.work import Work
 
@@ -99,8 +99,7 @@ def _exactly(values: Tensor, method: str, cost: str) -> Reading:
 
 
 def _sketched(heads: Heads) -> Work[Reading]:
-    collisions = yield from heads.collisions()
-    mean = mean_of(collisions, heads.num_tokens)
+    mean = yield from mean_collision(heads)
     norm = mean.values * heads.num_tokens  # [H] |P|_F^2
     norm_error = torch.zeros_like(norm) if mean.error is None else mean.error * heads.num_tokens
     basis, image = yield from _leading_space(heads)
@@ -169,8 +168,8 @@ def _fourth_powers_beyond(heads: Heads, basis: Tensor) -> Work[tuple[Tensor, Ten
 
 def _random(heads: Heads, columns: int, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randn(heads.num_tokens, columns, generator=generator, dtype=torch.float64)
-    return drawn.to(heads.view.q.device, heads.dtype).expand(heads.num_heads, -1, -1)
+    drawn = torch.randn(heads.num_tokens, columns, generator=generator, dtype=heads.dtype)
+    return drawn.to(heads.view.q.device).expand(heads.num_heads, -1, -1)
 
 
 def _gram(heads: Heads, vectors: Tensor) -> Work[Tensor]:

@@ -16,9 +16,10 @@ import math
 import torch
 
 from engine.diagnostics.base import Instrument, Quantity, Reading
+from engine.diagnostics.collision import mean_collision
 from engine.diagnostics.entropy import mean_entropy
 from engine.diagnostics.heads import Heads
-from engine.diagnostics.statistics import Estimate, error_floats, floats, mean_of
+from engine.diagnostics.statistics import Estimate, error_floats, floats
 from engine.diagnostics.work import Work
 
 
@@ -55,8 +56,7 @@ def _from_sample(heads: Heads, entropy: Estimate) -> Work[Estimate]:
 
 
 def _bounds(heads: Heads) -> Work[dict[str, Quantity]]:
-    collisions = yield from heads.collisions()
-    norm = mean_of(collisions, heads.num_tokens)
+    norm = yield from mean_collision(heads)
     from_norm = (norm.values * heads.num_tokens).log().clamp_min(0.0)
     error = None if norm.error is None else norm.error / norm.values
     bounds = {

@@ -97,21 +97,20 @@ class AttentionOperator:
         return out
 
     def _softmax(self, vectors: Tensor) -> Work[Tensor]:
-        assert self._rows is not None, "softmax is read in rows"
         out = torch.empty_like(vectors)
         for tile in row_tiles(self.view, self.view.num_tokens):
-            out[:, tile] = self._rows.full(_positions(tile, vectors)) @ vectors
+            out[:, tile] = self._softmax_rows(tile, vectors) @ vectors
             yield
         return out
 
     def _softmax_transposed(self, vectors: Tensor) -> Work[Tensor]:
-        assert self._rows is not None, "softmax is read in rows"
         out = torch.zeros_like(vectors)
         for tile in row_tiles(self.view, self.view.num_tokens):
-            out += self._rows.full(_positions(tile, vectors)).mT @ vectors[:, tile]
+            out += self._softmax_rows(tile, vectors).mT @ vectors[:, tile]
             yield
         return out
 
-
-def _positions(tile: slice, like: Tensor) -> Tensor:
-    return torch.arange(tile.start, tile.stop, device=like.device)
+    def _softmax_rows(self, tile: slice, like: Tensor) -> Tensor:
+        assert self._rows is not None, "softmax is read in rows"
+        rows = torch.arange(tile.start, tile.stop, device=like.device)
+        return self._rows.full(rows).to(like)

@@ -45,7 +45,8 @@ class Resolvent:
             shifted = less[..., :width]
             shifted.diagonal(dim1=-2, dim2=-1).add_(shifts)
             with one_thread():
-                lu, pivots = torch.linalg.lu_factor(shifted.cpu())
+                # Of the transpose, which is what LAPACK makes of rows without turning them over.
+                lu, pivots = torch.linalg.lu_factor(shifted.cpu().mT)
             self._factors.append((tile, lu.to(diag.device), pivots.to(diag.device)))
             to_sinks.append(self._blocks.flat(less[..., width:].neg(), tile))
             yield
@@ -123,7 +124,7 @@ class Resolvent:
         for tile, lu, pivots in self._factors:
             rows = self._blocks.rows(vectors, tile)
             with one_thread():
-                solved = torch.linalg.lu_solve(lu, pivots, rows, adjoint=transposed)
+                solved = torch.linalg.lu_solve(lu, pivots, rows, adjoint=not transposed)
             out[:, self._blocks.tokens(tile)] = self._blocks.flat(solved, tile)
             yield
         return out

@@ -204,12 +204,13 @@ def _chain_between(heads: Heads, group: Tensor) -> Work[Tensor]:
     chain = torch.zeros(heads.num_heads, count, count, dtype=torch.float64, device=group.device)
     share = heads.mix() if heads.view.has_channels else None
     for tile, diag in heads.diag_tiles():
-        if share is not None:
-            diag = diag * (1 - blocks.rows(share.unsqueeze(-1), tile)).to(diag)
         rows = group[tile.start * blocks.width : tile.stop * blocks.width : blocks.width]
-        own = diag[..., : blocks.width].sum((2, 3)).to(chain)  # [H, blocks]
-        chain.diagonal(dim1=1, dim2=2).index_add_(1, rows, own)
-        to_sinks = diag[..., blocks.width :].sum(2).to(chain)  # [H, blocks, sinks]
+        by_row = diag[..., : blocks.width].sum(-1, keepdim=True)
+        parts = torch.cat([by_row, diag[..., blocks.width :]], dim=-1).double()
+        if share is not None:
+            parts *= 1 - blocks.rows(share.unsqueeze(-1), tile)
+        own, to_sinks = parts.sum(2).split([1, len(blocks.sinks)], dim=-1)  # [H, blocks, ...]
+        chain.diagonal(dim1=1, dim2=2).index_add_(1, rows, own.squeeze(-1))
         for sink, position in enumerate(blocks.sinks.tolist()):
             chain[:, :, int(group[position])].index_add_(1, rows, to_sinks[..., sink])
         yield
