@@ -55,17 +55,17 @@ def main() -> int:
     folder = options.out or (None if options.quick else RESULTS)
     bench = Workbench(threads=options.threads)
     print(f"{cpu_name()}, {bench.threads} threads, float32, commit {commit()}")
-    missed = 0
+    missed: list[str] = []
     usual = [name for name in SUITES if name not in BY_NAME_ONLY]
     for name in dict.fromkeys(options.suites or usual):
         print(f"\n{name}: {sys.modules[SUITES[name].__module__].__doc__}\n", flush=True)
         rows = list(_shown(SUITES[name](bench, plan)))
         print(table(rows), flush=True)
-        missed += sum(row.is_met is False for row in rows)
+        missed += [f"{name}: {row.verdict}" for row in rows if row.is_met is False]
         if folder is not None:
             print(f"\nRaw figures: {store(name, rows, bench, folder)}", flush=True)
     if missed:
-        print(f"\nTargets missed: {missed}")
+        print(f"\nTargets missed: {len(missed)}", *missed, sep="\n")
     return 1 if missed and options.check else 0
 
 

@@ -38,10 +38,18 @@ class Row:
     """Every turn of everyone this figure compares."""
     spread: tuple[float, float] | None = None
     """The smallest and the largest value of single turns."""
+    note: str = ""
+    """What else was seen: where to look if the target is missed."""
 
     @property
     def is_met(self) -> bool | None:
         return None if self.target is None else self.target.is_met_by(self.value)
+
+    @property
+    def verdict(self) -> str:
+        """What was found where something else was wanted, in words."""
+        found = f"{self.case}: {self.measure}: {self.value:.4g}, wanted {self.target}"
+        return f"{found} ({self.note})" if self.note else found
 
 
 def ratio_row(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.observer import Unit as UnitKind
+from engine.stretches import Stretches
 from engine.types import Priority
 
 PATIENCE_S: dict[Priority, float] = {"normal": 0.0, "background": 30.0}
@@ -35,7 +36,7 @@ class Job:
     on_event: Callable[[Any], None] | None = None  # called on the loop with what a sweep tells
     timer: asyncio.TimerHandle | None = None  # set by the bridge: answers at the deadline
     started_at: float | None = None  # set by the bridge, of a sweep: its first tile
-    spent_s: float = 0.0  # set by the bridge, of a sweep: the device's time so far
+    stretches: Stretches | None = None  # set by the bridge, of a sweep: the tiles so far
     number: int = field(default=-1, init=False)  # set by the scheduler: order of arrival
 
     def has_departed(self, now: float) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -41,7 +41,9 @@ def layer_steps(model: EmbeddingModel, text: Prepared) -> Iterator[LayerStep | N
     encoder = model.encoder
     limit = model.config.sweep_tokens_on(encoder.device.type)
     tiled = can_tile(encoder) and text.num_embedded >= limit
-    return _tile_by_tile(encoder, text) if tiled else _at_once(encoder, text)
+    return (
+        _tile_by_tile(encoder, text) if tiled else at_once(encoder, *pack([text], encoder.device))
+    )
 
 
 def _tile_by_tile(encoder: Encoder, text: Prepared) -> Iterator[LayerStep | None]:
@@ -60,8 +62,8 @@ def _tile_by_tile(encoder: Encoder, text: Prepared) -> Iterator[LayerStep | None
             before, seen = tiles.states.clone(), tiles.projections.copied()
 
 
-def _at_once(encoder: Encoder, text: Prepared) -> Iterator[LayerStep | None]:
-    ids, bounds = pack([text], encoder.device)
+def at_once(encoder: Encoder, ids: Tensor, bounds: Sequence[int]) -> Iterator[LayerStep]:
+    """Every layer in one go, of ids [T] which are one sequence."""
     positions = positions_in_sequences(bounds, encoder.device)
     lengths = lengths_of_rows(bounds, encoder.device) if encoder.reads_lengths else 0
     before = encoder.embed(ids, positions, lengths)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from engine.stretches import Stretch
+
 Unit = Literal["batch", "sweep_tile", "calibration", "diagnosis", "benchmark", "drift"]
 
 
@@ -18,6 +20,7 @@ class Served(NamedTuple):
     queue_s: float
     compute_s: float  # of the unit it ran in
     started_at: float | None  # of that unit, by time.monotonic(); None if nobody noted it
+    stretches: Sequence[Stretch] = ()  # of a long text that went tile by tile
 
 
 class EngineObserver:

@@ -286,7 +286,13 @@ class TextCalls(EngineCore):
                 self._planner.ran_sweep(model, text.num_embedded, result.compute_s)
         self._observer.served(
             [
-                Served(text.num_embedded, result.queue_s, result.compute_s, result.started_at)
+                Served(
+                    text.num_embedded,
+                    result.queue_s,
+                    result.compute_s,
+                    result.started_at,
+                    result.stretches,
+                )
                 for text, result in zip(texts, delivered, strict=True)
             ]
         )

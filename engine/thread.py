@@ -31,6 +31,7 @@ from engine.jobs import Job, Unit
 from engine.memory import is_out_of_memory
 from engine.observer import EngineObserver
 from engine.scheduler import Scheduler
+from engine.stretches import Stretch, Stretches
 from engine.throughput import Throughput
 from engine.types import Priority
 
@@ -79,6 +80,7 @@ class Delivered(NamedTuple, Generic[ValueT]):
     queue_s: float
     compute_s: float  # of the unit or units it ran in
     started_at: float | None = None  # of the first, by time.monotonic(); None off the thread
+    stretches: Sequence[Stretch] = ()  # of a sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,6 +420,7 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         try:
             if job not in self._sweeps:
                 self._sweeps[job] = self._open_sweep(job.model, job.payload)
+                job.stretches = Stretches()
             events = self._sweeps[job].step()
         except Exception as error:
             traceback.clear_frames(error.__traceback__)
@@ -426,15 +429,23 @@ class DeviceThread(Generic[PayloadT, ResultT]):
             self._end_sweep(job)
             return [Outcome(job, error=_answer_to(error))]
         step_s = time.monotonic() - started_at
-        job.spent_s += step_s
+        assert job.started_at is not None, "set with its first tile"
+        assert job.stretches is not None, "set with its first tile"
+        job.stretches.add_tile(started_at, step_s)
         self._finish(unit, step_s, failed=False)
         value = self._sweeps[job].result
         if value is None:
             return [Outcome(job, events=events)] if job.on_event is not None else []
-        assert job.started_at is not None, "set with its first tile"
         self._end_sweep(job)
-        self._token_rate.add(job.tokens, job.spent_s)
-        delivered = Delivered(value, job.started_at - job.enqueued_at, job.spent_s, job.started_at)
+        spent_s = job.stretches.busy_s
+        self._token_rate.add(job.tokens, spent_s)
+        delivered = Delivered(
+            value,
+            job.started_at - job.enqueued_at,
+            spent_s,
+            job.started_at,
+            job.stretches.as_tuple(),
+        )
         return [Outcome(job, result=delivered, events=events)]
 
     def _end_sweep(self, job: Job) -> None:

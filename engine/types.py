@@ -18,6 +18,8 @@ Priority: TypeAlias = Literal["normal", "background"]
 Attention: TypeAlias = Literal["softmax", "lln", "lln_diag", "block_diagonal"]
 Mode: TypeAlias = Literal["auto", "exact", "sampled"]
 """Of a diagnosis: what would cost N x N is exact while that is cheap, always, or sampled."""
+Precision: TypeAlias = Literal["float32", "bfloat16"]
+"""Of a model's products while it is trained."""
 Scope: TypeAlias = Literal["head", "layer"]
 """Whether an instrument reads every head or whole layers."""
 PositionScheme: TypeAlias = Literal["tile", "interpolate", "reset"]

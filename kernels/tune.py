@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 
-from kernels.attention import triton_tiles
+from kernels.attention import softmax_attention, triton_tiles
 from kernels.bench.clock import Clock, Run
 from kernels.bench.record import facts_of
 from kernels.bench.shapes import Inputs, Shape
 from kernels.bench.suites import both_run, forward_run
 
-TOKENS, NUM_HEADS = 65536, 12
+TOKENS, SOFTMAX_TOKENS, NUM_HEADS = 65536, 16384, 12
 HEAD_DIMS = (32, 64, 128, 256)
 BLOCK_SIZES = (64, 128, 256)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -95,7 +95,14 @@ def _of_passes(device: torch.device, dtype: torch.dtype, head_dim: int) -> Itera
     inputs = Inputs(Shape(TOKENS, NUM_HEADS, head_dim), dtype, device)
     state = asdict(triton_tiles.state_tile(head_dim, dtype, weight=False))
     gradient = asdict(triton_tiles.state_gradient_tile(head_dim, dtype, weight=False))
-    steps = {"tokens": (32, 64, 128), "num_warps": (4, 8), "num_stages": (2, 3, 4)}
+    warps = {"num_warps": (4, 8), "num_stages": (2, 3, 4)}
+    steps = {"tokens": (32, 64, 128), **warps}
+    softmax = asdict(triton_tiles.softmax_tile(head_dim, dtype))
+    of_softmax = {"queries": (32, 64, 128), "keys": (32, 64, 128), **warps}
+    rows = Inputs(Shape(SOFTMAX_TOKENS, NUM_HEADS, head_dim), dtype, device)
+    yield _question(
+        "softmax", head_dim, dtype, softmax, of_softmax, lambda: softmax_attention(*rows.rows)
+    )
     yield _question("state", head_dim, dtype, state, steps, forward_run(inputs))
     yield _question("state gradient", head_dim, dtype, gradient, steps, both_run(inputs))
 

@@ -86,6 +86,7 @@ def create_app(
     app.state.keys = ApiKeys(
         (key.get_secret_value() for key in settings.api_keys), settings.api_keys_file
     )
+    app.state.unguarded = _unguarded(settings)
     app.state.permits = Permits(settings.max_open_requests)
     app.state.big_json = BigJson()
     app.state.draining = asyncio.Event()
@@ -111,7 +112,7 @@ def _add_layers(app: FastAPI, settings: Settings) -> None:
         Access,
         keys=state.keys,
         permits=state.permits,
-        unguarded={*UNGUARDED, *page.PATHS, *(() if settings.metrics_need_key else ("/metrics",))},
+        unguarded=state.unguarded,
     )
     app.add_middleware(Observe, metrics=state.metrics, methods=methods)
     app.add_middleware(SecurityHeaders)
@@ -123,6 +124,11 @@ def _add_layers(app: FastAPI, settings: Settings) -> None:
             allow_headers=["authorization", "content-type", "x-api-key", "x-request-id"],
             expose_headers=["x-request-id", "retry-after", "server-timing"],
         )
+
+
+def _unguarded(settings: Settings) -> frozenset[str]:
+    metrics = () if settings.metrics_need_key else ("/metrics",)
+    return UNGUARDED.union(page.PATHS, metrics)
 
 
 def _routes() -> list[APIRoute]:

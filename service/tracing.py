@@ -14,10 +14,12 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from engine.observer import Served
+from engine.stretches import Stretch
 from service.settings import Settings, SettingsError
 from service.version import version_of
 
 if TYPE_CHECKING:
+    from opentelemetry.context import Context
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Span
@@ -71,7 +73,8 @@ _NOTHING = _Nothing()
 
 
 class OtlpTracing(Tracing):
-    """Spans of each request: itself, its tokenising, its wait, and the units it ran in."""
+    """Spans of each request: itself, its tokenising, its wait, the units it ran in, and below the
+    unit of a long text the stretches of its tiles."""
 
     def __init__(self, exporter: SpanExporter, *, share: float = 1.0) -> None:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -105,20 +108,24 @@ class OtlpTracing(Tracing):
 
     def served(self, texts: Sequence[Served]) -> None:
         """One span for the wait of the first, and one for each unit that texts ran in."""
-        to_epoch_ns = time.time_ns() - time.monotonic_ns()
+        clock = _EpochClock()
         units: dict[float, list[Served]] = {}
         for text in texts:
             if text.started_at is not None:
                 units.setdefault(text.started_at, []).append(text)
         for position, (started_at, together) in enumerate(sorted(units.items())):
-            began_ns = to_epoch_ns + int(started_at * 1e9)
+            began_ns = clock.ns(started_at)
             tokens = sum(text.tokens for text in together)
             attributes = {"lln.texts": len(together), "lln.tokens": tokens}
             if not position:
                 queued_ns = began_ns - int(together[0].queue_s * 1e9)
                 self._span("queue", queued_ns, began_ns, {"lln.texts": len(texts)})
-            ended_ns = began_ns + int(together[0].compute_s * 1e9)
-            self._span("unit", began_ns, ended_ns, attributes)
+            stretches = together[0].stretches
+            if stretches:
+                self._sweep(stretches, attributes, clock)
+            else:
+                ended_ns = began_ns + int(together[0].compute_s * 1e9)
+                self._span("unit", began_ns, ended_ns, attributes)
 
     def exemplar(self) -> dict[str, str] | None:
         from opentelemetry.trace import format_trace_id, get_current_span
@@ -129,9 +136,48 @@ class OtlpTracing(Tracing):
     def stop(self) -> None:
         self._provider.shutdown()
 
-    def _span(self, name: str, begun_ns: int, ended_ns: int, attributes: Attributes) -> None:
-        span = self._tracer.start_span(name, start_time=begun_ns, attributes=attributes)
+    def _sweep(
+        self, stretches: Sequence[Stretch], attributes: Attributes, clock: _EpochClock
+    ) -> None:
+        """A unit that others may interrupt: what a stretch lasts beyond its device_s was theirs."""
+        from opentelemetry.trace import set_span_in_context
+
+        attributes = {**attributes, "lln.tiles": sum(stretch.tiles for stretch in stretches)}
+        began_ns, ended_ns = clock.ns(stretches[0].began_at), clock.ns(stretches[-1].ended_at)
+        unit = self._tracer.start_span("unit", start_time=began_ns, attributes=attributes)
+        within = set_span_in_context(unit)
+        for stretch in stretches:
+            self._span(
+                "tiles",
+                clock.ns(stretch.began_at),
+                clock.ns(stretch.ended_at),
+                {"lln.tiles": stretch.tiles, "lln.device_s": stretch.busy_s},
+                within,
+            )
+        unit.end(ended_ns)
+
+    def _span(
+        self,
+        name: str,
+        begun_ns: int,
+        ended_ns: int,
+        attributes: Attributes,
+        parent: Context | None = None,
+    ) -> None:
+        span = self._tracer.start_span(
+            name, context=parent, start_time=begun_ns, attributes=attributes
+        )
         span.end(ended_ns)
+
+
+class _EpochClock:
+    """What the monotonic clock said, as the time of day in nanoseconds."""
+
+    def __init__(self) -> None:
+        self._offset_ns = time.time_ns() - time.monotonic_ns()
+
+    def ns(self, monotonic_s: float) -> int:
+        return self._offset_ns + int(monotonic_s * 1e9)
 
 
 class _OtlpSpan:

@@ -93,6 +93,8 @@ def _loads(
         value=point.tokens_per_s / peak,
         target=Target(">=", 0.9),
         seconds={},
+        note=f"{point.tokens_per_s:.0f} tokens/s of {peak:.0f}, "
+        f"{point.refused_per_s:.3g} refused/s, {point.failed} failed",
     )
     yield Row(
         case=f"{traffic.name}, {shares[-1]:g} times its capacity offered",
@@ -117,4 +119,5 @@ def _rows(case: str, point: LoadPoint) -> Iterator[Row]:
             value=point.failed,
             target=Target("<=", 0),
             seconds={},
+            note=point.failures,
         )

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.adapt.batches import TokenCorpus
 from engine.adapt.calibrate import CalibrationPlan, calibrate
 from engine.adapt.convert import copy_model
+from engine.adapt.curves import write_curves
 from engine.adapt.documents import Document, fingerprint, for_training, held_out
 from engine.adapt.pairs import PairCorpus
 from engine.adapt.stages import TrainingPlan
 from engine.adapt.student import Student, StudentPlan
-from engine.adapt.training import StepReport, Training
+from engine.adapt.training import ATTENTION_FILE, METRICS_FILE, StepReport, Training
 from engine.checkpoint.calibration import (
     FILE_NAME,
     Calibration,
@@ -62,7 +63,8 @@ def distil_model(
     if not texts:
         raise InvalidInput("there is nothing to train on", code="no_documents", param="data")
     calibration = _calibrated(teacher, texts, plan.calibration, run)
-    student = Student(teacher, calibration, plan.student)
+    learns = replace(plan.student, encoder=plan.student.encoder and plan.training.trains("encoder"))
+    student = Student(teacher, calibration, learns)
     corpus = TokenCorpus.of(texts, teacher.tokenizer)
     _write_account(out, data, corpus)
     Training(teacher, student, corpus, plan.training, run, _pairs(teacher, data, plan)).run(
@@ -70,8 +72,10 @@ def distil_model(
     )
     copy_model(teacher.checkpoint.folder, out)
     write_calibration(out / FILE_NAME, student.calibration())
-    shutil.move(run / "metrics.jsonl", out / "metrics.jsonl")
+    for name in (METRICS_FILE, ATTENTION_FILE):
+        shutil.move(run / name, out / name)
     shutil.rmtree(run)
+    write_curves(out)
     return out
 
 

@@ -6,8 +6,9 @@ windows, or keep a vector for every window.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,21 +18,26 @@ from engine.adapt.corpora import Corpus
 from engine.adapt.retrieval import RetrievalQuality, best_of_parts, quality, spearman, top_agreement
 from engine.adapt.vectors import (
     Span,
+    Vectors,
     first_of,
     ids_of,
-    late_vectors,
     means_of,
+    read_whole,
     vectors_of,
     window_means,
     window_vectors,
 )
 from engine.model.embedding_model import EmbeddingModel
 
+Scorer: TypeAlias = Callable[[Sequence[str], Sequence[str]], NDArray[np.float32]]
+"""Scores every query against every document, by their words."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Fidelity:
     """How near the student's vectors are to the teacher's, for texts of one length."""
 
+    model: str
     tokens: int
     texts: int
     mean_cosine: float
@@ -42,25 +48,33 @@ class Fidelity:
 
 def fidelity_at(
     teacher: EmbeddingModel,
-    student: EmbeddingModel,
+    students: Mapping[str, EmbeddingModel],
     corpus: TokenCorpus,
     length: int,
     *,
     count: int = 200,
     window: int = 512,
     seed: int = 1,
-) -> Fidelity:
+) -> list[Fidelity]:
     """On windows of one length; beyond `window` the teacher's is the mean of its windows'."""
     batch = corpus.batch(length, count, np.random.default_rng([seed, length]))
     texts = [batch.ids[start:end].numpy() for start, end in batch.spans]
-    mine = vectors_of(student.encoder, texts)
     theirs = window_means(teacher, texts, window)
+    return [
+        _fidelity(name, vectors_of(student.encoder, texts), theirs, length)
+        for name, student in students.items()
+    ]
+
+
+def _fidelity(name: str, mine: Vectors, theirs: Vectors, length: int) -> Fidelity:
+    count = len(mine)
     cosines = (mine * theirs).sum(1)
     own, other = mine @ mine.T, theirs @ theirs.T
     apart = ~np.eye(count, dtype=bool)
     np.fill_diagonal(own, -np.inf)
     np.fill_diagonal(other, -np.inf)
     return Fidelity(
+        model=name,
         tokens=length,
         texts=count,
         mean_cosine=float(cosines.mean()),
@@ -79,28 +93,33 @@ class Retrieval:
 
 def retrieval_on(
     teacher: EmbeddingModel,
-    student: EmbeddingModel,
+    students: Mapping[str, EmbeddingModel],
     corpus: Corpus,
     *,
     window: int = 512,
-    bm25: Callable[[Sequence[str], Sequence[str]], NDArray[np.float32]] | None = None,
+    bm25: Scorer | None = None,
 ) -> list[Retrieval]:
-    """Queries against the documents they were taken from, by every way there is."""
+    """Queries against the documents they were taken from, by every way there is.
+
+    Every model reads the queries as it reads the documents.
+    """
     tokenizer = teacher.tokenizer
     documents = ids_of([document.body for document in corpus.documents], tokenizer)
     asked = ids_of(corpus.queries, tokenizer)
-    queries, own_queries = (window_means(model, asked, window) for model in (teacher, student))
+    queries = window_means(teacher, asked, window)
     parts, owners = window_vectors(teacher.encoder, documents, tokenizer, window)
-    stretches = [_stretches(len(text), window) for text in documents]
-    late = late_vectors(student.encoder, documents, stretches)
-    late_owners = [owner for owner, spans in enumerate(stretches) for _ in spans]
     scores = {
         "teacher, the beginning": queries @ first_of(parts, owners).T,
         "teacher, mean of windows": queries @ means_of(parts, owners).T,
         "teacher, best window": best_of_parts(queries, parts, owners),
-        "student, whole document": own_queries @ vectors_of(student.encoder, documents).T,
-        "student, best late chunk": best_of_parts(own_queries, late, late_owners),
     }
+    stretches = [_stretches(len(text), window) for text in documents]
+    owners = [owner for owner, spans in enumerate(stretches) for _ in spans]
+    for name, student in students.items():
+        queries = vectors_of(student.encoder, asked)
+        read = read_whole(student.encoder, documents, stretches)
+        scores[f"{name}, whole document"] = queries @ read.whole.T
+        scores[f"{name}, best late chunk"] = best_of_parts(queries, read.late, owners)
     if bm25 is not None:
         scores["BM25"] = bm25(corpus.queries, [document.body for document in corpus.documents])
     wanted = range(len(documents))

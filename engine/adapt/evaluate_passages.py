@@ -7,18 +7,17 @@ alone has to guess; one that is pooled from states that have seen the whole docu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, compress, pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from engine.adapt.corpora import Corpus
-from engine.adapt.evaluate import Retrieval
+from engine.adapt.evaluate import Retrieval, Scorer
 from engine.adapt.pairs import LONGEST_PASSAGE, SHORTEST_PASSAGE, passages_of
 from engine.adapt.retrieval import quality
-from engine.adapt.vectors import Span, ids_of, late_vectors, vectors_of
+from engine.adapt.vectors import Span, ids_of, read_whole, vectors_of
 from engine.model.embedding_model import EmbeddingModel
 from engine.text.tokenizer import TextTokenizer
 from engine.types import Ids
@@ -50,38 +49,45 @@ def headed_documents(
 
 def passage_retrieval_on(
     teacher: EmbeddingModel,
-    student: EmbeddingModel,
+    students: Mapping[str, EmbeddingModel],
     name: str,
     documents: Sequence[HeadedDocument],
     *,
-    bm25: Callable[[Sequence[str], Sequence[str]], NDArray[np.float32]] | None = None,
+    bm25: Scorer | None = None,
 ) -> list[Retrieval]:
     """Every query against all passages of all documents."""
     tokenizer = teacher.tokenizer
     asked = ids_of([query for one in documents for query in one.queries], tokenizer)
-    queries, own_queries = (vectors_of(model.encoder, asked) for model in (teacher, student))
     alone = [_between(one.ids[slice(*span)], tokenizer) for one in documents for span in one.spans]
-    titles = ids_of([one.title for one in documents], tokenizer)
-    titled = [
-        _between(np.concatenate([_content(title, tokenizer), one.ids[slice(*span)]]), tokenizer)
-        for title, one in zip(titles, documents, strict=True)
-        for span in one.spans
-    ]
-    late = late_vectors(
-        student.encoder, [one.ids for one in documents], [one.spans for one in documents]
-    )
+    queries = vectors_of(teacher.encoder, asked)
     scores = {
         "teacher, passage alone": queries @ vectors_of(teacher.encoder, alone).T,
-        "teacher, title put before it": queries @ vectors_of(teacher.encoder, titled).T,
-        "student, passage alone": own_queries @ vectors_of(student.encoder, alone).T,
-        "student, late chunk": own_queries @ late.T,
+        "teacher, title put before it": queries
+        @ vectors_of(teacher.encoder, _titled(documents, tokenizer)).T,
     }
+    texts, spans = [one.ids for one in documents], [one.spans for one in documents]
+    for label, student in students.items():
+        queries = vectors_of(student.encoder, asked)
+        late = read_whole(student.encoder, texts, spans).late
+        scores[f"{label}, passage alone"] = queries @ vectors_of(student.encoder, alone).T
+        scores[f"{label}, late chunk"] = queries @ late.T
     if bm25 is not None:
-        texts = [text for one in documents for text in one.texts]
-        scores["BM25, passage alone"] = bm25([q for one in documents for q in one.queries], texts)
+        passages = [text for one in documents for text in one.texts]
+        scores["BM25, passage alone"] = bm25(
+            [q for one in documents for q in one.queries], passages
+        )
     return [
         Retrieval(corpus=name, method=method, quality=quality(found, range(len(asked))))
         for method, found in scores.items()
+    ]
+
+
+def _titled(documents: Sequence[HeadedDocument], tokenizer: TextTokenizer) -> list[Ids]:
+    titles = ids_of([one.title for one in documents], tokenizer)
+    return [
+        _between(np.concatenate([_content(title, tokenizer), one.ids[slice(*span)]]), tokenizer)
+        for title, one in zip(titles, documents, strict=True)
+        for span in one.spans
     ]
 
 

@@ -82,7 +82,7 @@ class Lessons:
         targets = targets_of(self._teacher, documents, self._plan.teacher_window)
         fidelity = self._plan.loss.vectors * (1 - (read * targets.vectors).sum(-1)).mean()
         found = contrast(_vectors(student, queries, queries.spans), read)
-        return found + self._plan.fidelity_share * fidelity
+        return found + stage.fidelity_share * fidelity
 
     def _find(self, stage: Stage, length: int, generator: np.random.Generator) -> Lesson:
         """Queries find their documents or passages, and short texts stay what they were."""
@@ -103,7 +103,7 @@ class Lessons:
         kept = vector_distance(student, anchors, self._teachers(anchors), self._plan.loss)
         kept = kept + self._plan.loss.vectors * unmoved.mean()
         tokens = len(batch.documents.ids) + len(batch.queries.ids) + len(anchors.ids)
-        return Lesson(loss + self._plan.fidelity_share * kept, length, tokens)
+        return Lesson(loss + stage.fidelity_share * kept, length, tokens)
 
     def _told_apart(self, batch: PairBatch, queries: Tensor, documents: Tensor) -> Tensor:
         """Each query's own document against the others of the batch and some of those before."""

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from engine.adapt.batches import TokenCorpus
 from engine.adapt.corpora import Corpus, available, load_corpus
 from engine.adapt.documents import fingerprint, held_out
 from engine.adapt.evaluate import (
+    Scorer,
     as_rows,
     bm25_scores,
     fidelity_at,
     recall_by_position,
     retrieval_on,
 )
+from engine.adapt.evaluate_passages import headed_documents, passage_retrieval_on
 from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel
 
@@ -28,16 +34,19 @@ class EvaluationPlan:
     lengths: tuple[int, ...] = (64, 128, 256, 512, 2048, 8192, 16_384)
     texts: int = 200  # of each length; fewer where they are long
     shortest_document: int = 2000  # tokens, for retrieval
-    most_documents: int = 400  # of each corpus
+    longest_document: int = 16_384  # longer ones take most of the time and are few
+    most_documents: int = 60  # of each corpus
+    passage_tokens: int = 60_000  # of each corpus's headed documents, for passages
     planted_documents: int = 100  # of this length, for recall by position
     planted_length: int = 2048
     window: int = 512  # what the teacher reads at once
+    without_lln: bool = False  # each model once more, without its LLN branch
     seed: int = 1
 
 
 def evaluate(
     teacher: EmbeddingModel,
-    student: EmbeddingModel,
+    students: Sequence[EmbeddingModel],
     plan: EvaluationPlan = EvaluationPlan(),
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
@@ -52,63 +61,96 @@ def evaluate(
         )
     bodies = [document.body for corpus in corpora for document in corpus.documents]
     tokens = TokenCorpus.of(bodies, teacher.tokenizer)
+    named = {Path(student.name).name: student for student in students}
+    compared = dict(named)
+    if plan.without_lln:
+        for name, student in named.items():
+            compared[f"{name} without LLN"] = student.with_attention("block_diagonal")
     return {
         "teacher": teacher.name,
-        "student": student.name,
         "weights": teacher.checkpoint.sha256,
-        "calibration": student.info.calibration,
+        "students": {name: student.info.calibration for name, student in named.items()},
+        "torch": torch.__version__,
         "plan": asdict(plan),
         "held_out": {corpus.name: fingerprint(corpus.documents) for corpus in corpora},
-        "fidelity": list(_fidelity(teacher, student, tokens, plan, tell)),
-        "retrieval": list(_retrieval(teacher, student, corpora, plan, tell)),
-        "recall_by_position": [
-            asdict(one)
-            for one in recall_by_position(
-                student,
-                tokens,
-                length=plan.planted_length,
-                count=plan.planted_documents,
-                seed=plan.seed,
-            )
-        ],
+        "fidelity": list(_fidelity(teacher, named, tokens, plan, tell)),
+        "retrieval": list(_retrieval(teacher, compared, corpora, plan, tell)),
+        "passages": list(_passages(teacher, compared, corpora, plan, tell)),
+        "recall_by_position": list(_recall(named, tokens, plan, tell)),
     }
 
 
 def _fidelity(
     teacher: EmbeddingModel,
-    student: EmbeddingModel,
+    students: Mapping[str, EmbeddingModel],
     tokens: TokenCorpus,
     plan: EvaluationPlan,
     tell: Callable[[str], None],
 ) -> Iterator[dict[str, Any]]:
     for length in plan.lengths:
         tell(f"fidelity at {length} tokens")
-        count = max(20, min(plan.texts, 200_000 // length))
+        count = max(20, min(plan.texts, 100_000 // length))
         try:
             found = fidelity_at(
-                teacher, student, tokens, length, count=count, window=plan.window, seed=plan.seed
+                teacher, students, tokens, length, count=count, window=plan.window, seed=plan.seed
             )
         except InvalidInput:
             continue
-        yield asdict(found)
+        yield from (asdict(one) for one in found)
+
+
+def _recall(
+    students: Mapping[str, EmbeddingModel],
+    tokens: TokenCorpus,
+    plan: EvaluationPlan,
+    tell: Callable[[str], None],
+) -> Iterator[dict[str, Any]]:
+    tell("recall by position")
+    for name, student in students.items():
+        found = recall_by_position(
+            student,
+            tokens,
+            length=plan.planted_length,
+            count=plan.planted_documents,
+            seed=plan.seed,
+        )
+        yield from ({"model": name, **asdict(one)} for one in found)
 
 
 def _retrieval(
     teacher: EmbeddingModel,
-    student: EmbeddingModel,
+    students: Mapping[str, EmbeddingModel],
     corpora: Sequence[Corpus],
     plan: EvaluationPlan,
     tell: Callable[[str], None],
 ) -> Iterator[dict[str, Any]]:
-    from importlib.util import find_spec
-
-    bm25 = bm25_scores if find_spec(_HAS_BM25) else None
     for corpus in corpora:
         long = _long_ones(corpus, teacher, plan)
         if len(long.documents) < 2:
             continue
         tell(f"retrieval among {len(long.documents)} documents of {corpus.name}")
-        yield from as_rows(retrieval_on(teacher, student, long, window=plan.window, bm25=bm25))
+        yield from as_rows(retrieval_on(teacher, students, long, window=plan.window, bm25=_bm25()))
+
+
+def _passages(
+    teacher: EmbeddingModel,
+    students: Mapping[str, EmbeddingModel],
+    corpora: Sequence[Corpus],
+    plan: EvaluationPlan,
+    tell: Callable[[str], None],
+) -> Iterator[dict[str, Any]]:
+    for corpus in corpora:
+        documents = headed_documents(corpus, teacher.tokenizer, most_tokens=plan.passage_tokens)
+        if len(documents) < 2:
+            continue
+        tell(f"passages of {len(documents)} documents of {corpus.name}")
+        yield from as_rows(
+            passage_retrieval_on(teacher, students, corpus.name, documents, bm25=_bm25())
+        )
+
+
+def _bm25() -> Scorer | None:
+    return bm25_scores if find_spec(_HAS_BM25) else None
 
 
 def _held_out(name: str) -> Corpus:
@@ -119,7 +161,9 @@ def _held_out(name: str) -> Corpus:
 
 def _long_ones(corpus: Corpus, teacher: EmbeddingModel, plan: EvaluationPlan) -> Corpus:
     encoded = teacher.tokenizer.encode_batch([document.body for document in corpus.documents])
-    chosen = [item.num_tokens >= plan.shortest_document for item in encoded]
+    chosen = [
+        plan.shortest_document <= item.num_tokens <= plan.longest_document for item in encoded
+    ]
     return _only(corpus, chosen, plan.most_documents)
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 from engine.adapt.objective import LossWeights
 from engine.adapt.student import Part
 from engine.errors import InvalidInput
+from engine.types import Precision
 
-Precision: TypeAlias = Literal["float32", "bfloat16"]
 StageKind: TypeAlias = Literal["attention", "states", "contrast", "pairs"]
 
 
@@ -32,31 +34,30 @@ class Stage:
     passage_share: float = 0.5
     """For "pairs": how many of the steps look for passages, the others for whole documents."""
 
+    fidelity_share: float = 1.0
+    """For "contrast" and "pairs": of the distance to the teacher, beside finding."""
 
-_SCALARS_ONLY: dict[Part, float] = {"scalars": 1e-2}
-_GENTLE: dict[Part, float] = {"scalars": 3e-3, "maps": 1e-3, "encoder": 3e-5}
-_LONG: dict[Part, float] = {"scalars": 1e-3, "maps": 5e-4, "encoder": 2e-5}
 
-DEFAULT_STAGES: tuple[Stage, ...] = (
-    Stage(
-        kind="attention",
-        steps=300,
-        lengths=(512, 1024),
-        batch_tokens=32_768,
-        rates=_SCALARS_ONLY | {"maps": 3e-3},
-    ),
-    Stage(kind="states", steps=1500, lengths=(384, 512, 1024), batch_tokens=65_536, rates=_GENTLE),
-    Stage(
-        kind="states",
-        steps=800,
-        lengths=(512, 2048, 8192, 16_384),
-        batch_tokens=131_072,
-        rates=_LONG,
-    ),
-    Stage(
-        kind="contrast", steps=600, lengths=(1024, 2048, 4096), batch_tokens=262_144, rates=_LONG
-    ),
-)
+_RECIPES = Path(__file__).parent / "recipes"
+DEFAULT_RECIPE = "lln"
+
+
+def recipes() -> list[str]:
+    """Names of the stages that come with this package."""
+    return sorted(path.stem for path in _RECIPES.glob("*.json"))
+
+
+def recipe(name: str) -> tuple[Stage, ...]:
+    if name not in recipes():
+        known = ", ".join(recipes())
+        raise InvalidInput(
+            f"no recipe is named {name!r}; known are {known}",
+            code="unknown_recipe",
+            param="recipe",
+            limit=known,
+            actual=name,
+        )
+    return stages_from(json.loads((_RECIPES / f"{name}.json").read_text("utf-8")))
 
 
 def stages_from(items: object) -> tuple[Stage, ...]:
@@ -80,10 +81,9 @@ def stages_from(items: object) -> tuple[Stage, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
-    stages: tuple[Stage, ...] = DEFAULT_STAGES
+    stages: tuple[Stage, ...] = field(default_factory=lambda: recipe(DEFAULT_RECIPE))
     loss: LossWeights = field(default_factory=LossWeights)
     teacher_window: int = 512
-    fidelity_share: float = 1.0  # of the distance to the teacher, beside the contrast
     precision: Precision = "float32"
     """Of the model's products; "bfloat16" is faster where a device has it, and what is learned
     stays float32."""
@@ -91,7 +91,9 @@ class TrainingPlan:
     warmup: int = 50
     clip: float = 1.0
     seed: int = 0
-    save_every: int = 100
+    save_every: int = 25
+    watch_every: int = 50
+    """Steps between two looks at the student's attention."""
 
     def __post_init__(self) -> None:
         if not self.stages:
@@ -113,6 +115,9 @@ class TrainingPlan:
                     limit=shortest // 2,
                     actual=stage.query_tokens,
                 )
+
+    def trains(self, part: Part) -> bool:
+        return any(stage.rates.get(part) for stage in self.stages)
 
     @property
     def num_steps(self) -> int:

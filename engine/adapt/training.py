@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
@@ -22,11 +22,14 @@ from engine.adapt.lessons import Lessons
 from engine.adapt.pairs import PairCorpus
 from engine.adapt.stages import StageKind, TrainingPlan
 from engine.adapt.student import Part, Student
+from engine.adapt.watch import attention_of
 from engine.errors import CheckpointError, InvalidInput
 from engine.model.embedding_model import EmbeddingModel
 
 METRICS_FILE = "metrics.jsonl"
+ATTENTION_FILE = "attention.jsonl"
 STATE_FILE = "state.pt"
+_WATCHED_TOKENS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +62,13 @@ class Training:
                 code="no_pairs",
                 param="data",
             )
+        self._teacher = teacher
         self._device = teacher.encoder.device
         self._student = student
         self._lessons = Lessons(teacher.encoder, student, windows, pairs, plan)
         self._plan = plan
         self._folder = folder
+        self._watched = windows.batch(_watched_length(plan), 1, np.random.default_rng(plan.seed))
         self._optimizer = torch.optim.AdamW(
             [{"params": student.of_part(part), "part": part} for part in _parts(student)],
             weight_decay=0.0,
@@ -84,9 +89,17 @@ class Training:
 
     def reports(self) -> Iterator[StepReport]:
         while self.step < self._plan.num_steps:
+            if self.step % self._plan.watch_every == 0:
+                self._watch()
             yield self._take_step()
             if self.step % self._plan.save_every == 0:
                 self.save()
+        self._watch()
+
+    def _watch(self) -> None:
+        student = self._teacher.with_calibration(self._student.calibration())
+        found = {"step": self.step, **attention_of(student, self._watched)}
+        self._append(ATTENTION_FILE, found)
 
     def save(self) -> None:
         """Where the run stands; written beside the old file first, so that one is always whole."""
@@ -135,8 +148,11 @@ class Training:
         return report
 
     def _write(self, report: StepReport) -> None:
-        with (self._folder / METRICS_FILE).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(report)) + "\n")
+        self._append(METRICS_FILE, asdict(report))
+
+    def _append(self, name: str, line: Mapping[str, object]) -> None:
+        with (self._folder / name).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
 
     def _resume(self) -> None:
         path = self._folder / STATE_FILE
@@ -152,7 +168,8 @@ class Training:
         self._optimizer.load_state_dict(state["optimizer"])
         self._lessons.recall(state["memory"])
         self.step = state["step"]
-        _keep_lines(self._folder / METRICS_FILE, self.step)
+        for name in (METRICS_FILE, ATTENTION_FILE):
+            _keep_steps(self._folder / name, self.step)
 
 
 def _parts(student: Student) -> Sequence[Part]:
@@ -164,8 +181,13 @@ def _described(plan: TrainingPlan) -> str:
     return json.dumps(asdict(plan), sort_keys=True)
 
 
-def _keep_lines(path: Path, count: int) -> None:
+def _keep_steps(path: Path, before: int) -> None:
     """Steps after the last saved one will be taken, and told of, again."""
     if path.exists():
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        path.write_text("".join(lines[:count]), encoding="utf-8")
+        kept = [line for line in lines if json.loads(line)["step"] < before]
+        path.write_text("".join(kept), encoding="utf-8")
+
+
+def _watched_length(plan: TrainingPlan) -> int:
+    return min(_WATCHED_TOKENS, max(length for stage in plan.stages for length in stage.lengths))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -56,17 +56,25 @@ def window_vectors(
     return vectors_of(encoder, parts), owners
 
 
+class ReadWhole(NamedTuple):
+    """What one pass over each text gives."""
+
+    whole: Vectors  # [texts, W]
+    late: Vectors  # [spans of all texts, W]
+
+
 @torch.inference_mode()
-def late_vectors(
+def read_whole(
     encoder: Encoder, texts: Sequence[Ids], spans: Sequence[Sequence[Span]]
-) -> Vectors:
-    """Vectors of each text's spans, pooled from states that have seen the whole of it."""
-    parts = [
-        pool(_states(encoder, text, [0, len(text)]), inside, "mean").cpu().numpy()
-        for text, inside in zip(texts, spans, strict=True)
-        if inside
-    ]
-    return _unit(np.concatenate(parts))
+) -> ReadWhole:
+    """Vectors of each text and of its spans, pooled from states that have seen all of it."""
+    wholes, parts = [], []
+    for text, inside in zip(texts, spans, strict=True):
+        states = _states(encoder, text, [0, len(text)])
+        pooled = pool(states, [(0, len(text)), *inside], "mean").cpu().numpy()
+        wholes.append(pooled[:1])
+        parts.append(pooled[1:])
+    return ReadWhole(_unit(np.concatenate(wholes)), _unit(np.concatenate(parts)))
 
 
 def _states(encoder: Encoder, ids: NDArray[Any], bounds: Sequence[int]) -> Tensor:

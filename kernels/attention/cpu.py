@@ -123,13 +123,14 @@ def block_softmax(
     in_one_pass = _has_logsumexp_kernel(q, k, v)
 
     def attended() -> Iterator[Tensor]:
-        for batch, *rows in zip(batches, *(gather_each(spans, x) for x in (q, k, v)), strict=True):
+        own = (gather_each(spans, x) for x in (q, k, v))
+        for batch, span_q, keys, values in zip(batches, *own, strict=True):
             if not in_one_pass:
-                yield _attend(batch, *rows, k, v)
+                yield _attend(batch, span_q, keys, values, k, v)
             elif batch.sinks is not None:
-                yield _attend_then_add_sinks(batch, batch.sinks, *rows, k, v)
+                yield _attend_then_add_sinks(batch, batch.sinks, span_q, keys, values, k, v)
             else:
-                yield _attend_fused(batch.spans, *rows).rows.transpose(1, 2)
+                yield _attend_fused(batch.spans, span_q, keys, values).rows.transpose(1, 2)
 
     if len(spans) == 1 and spans[0].covers(len(v)):
         return next(attended()).flatten(0, 1)

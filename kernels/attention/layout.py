@@ -82,7 +82,7 @@ def gather_each(batches: Sequence[SpanBatch], x: Tensor) -> Iterator[Tensor]:
         yield from (batch.gather(x) for batch in batches)
         return
     slots = x.index_select(0, torch.cat([batch.rows for batch in batches]))
-    parts = slots.split([batch.rows.numel() for batch in batches])
+    parts = torch.split(slots, [batch.rows.numel() for batch in batches])
     for batch, part in zip(batches, parts, strict=True):
         yield part.view(batch.count, batch.width, *x.shape[1:])
 

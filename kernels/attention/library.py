@@ -2,7 +2,8 @@
 
 Tracing does not look inside: fake tensors learn the shapes, and the gradient is an operator too.
 Tensors that are not given say which branches there are: without alpha no LLN, without a block size
-no Diag. Values are checked inside, where there are any.
+no Diag, and without either softmax over whole sequences. Values are checked inside, where there are
+any.
 """
 
 from __future__ import annotations

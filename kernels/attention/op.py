@@ -8,14 +8,12 @@ no more exact.
 
 from __future__ import annotations
 
-import itertools
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from kernels.attention import arguments, cpu, library
-from kernels.attention.arguments import PackedSequences, Sinks
 from kernels.attention.library import Operands
 from kernels.attention.state import LLNState
 
@@ -111,10 +109,7 @@ def softmax_attention(
     """Full attention within each sequence: the yardstick, at a cost that grows with the square."""
     arguments.check_rows(q=q, k=k, v=v)
     packed = arguments.check_cu_seqlens(cu_seqlens, q)
-    if q.is_cuda:
-        return _softmax_by_flash(q, k, v, packed)
-    wide = (library.widened(x) for x in (q, k, v))
-    return cpu.block_softmax(*wide, packed=packed, block_size=None, sinks=Sinks(0, 0)).to(q.dtype)
+    return _attend(Operands(q, k, v, cu_seqlens=packed.cu_seqlens, longest=packed.longest))
 
 
 def lln_state(
@@ -172,20 +167,6 @@ def _with_maps(operands: Operands, q_map: Map | None, k_map: Map | None) -> Oper
     q_weight, q_bias = arguments.check_map("q_map", q_map, operands.q) or (None, None)
     k_weight, k_bias = arguments.check_map("k_map", k_map, operands.k) or (None, None)
     return operands._replace(q_weight=q_weight, q_bias=q_bias, k_weight=k_weight, k_bias=k_bias)
-
-
-def _softmax_by_flash(q: Tensor, k: Tensor, v: Tensor, packed: PackedSequences) -> Tensor:
-    """torch's fused kernels, which never hold N x N; sequences of a batch are read where they lie.
-
-    One sequence runs without waiting for the device. Several are cut apart on the host.
-    """
-    if packed.count == 1:
-        return cpu.attend_whole(q, k, v)
-    bounds = packed.host_bounds()
-    lengths = [end - start for start, end in itertools.pairwise(bounds)]
-    parts = (torch.split(x, lengths) for x in (q, k, v))
-    found = [cpu.attend_whole(*rows) for rows in zip(*parts, strict=True)]
-    return torch.cat(found) if found else torch.empty_like(q)
 
 
 def _needs_gradient(*tensors: Tensor | None) -> bool:

@@ -34,6 +34,7 @@ from kernels.attention.triton_operands import (
 )
 from kernels.attention.triton_slots import num_slots
 from kernels.attention.triton_tiles import (
+    WHOLE,
     family_of,
     padded_head_dim,
     query_span,
@@ -79,14 +80,14 @@ def attention_backward(
     alpha: Tensor | None = None,  # float32 [B, H]
     beta: Tensor | None = None,  # float32 [B, H]
     mix: Tensor | None = None,  # float32 [H] or [T, H]; None where there is one branch
-    block_size: int | None = None,  # None without Diag
+    block_size: int | None = None,  # None without Diag; without LLN too: whole sequences
     num_sinks: tuple[int, int] = (0, 0),
     q_map: Map | None = None,
     k_map: Map | None = None,
 ) -> Gradients:
     q, k, v, grad = (unit_stride(x) for x in (q, k, v, grad))
     if state is None:
-        assert block_size is not None, "without a state there is Diag"
+        block_size = block_size or WHOLE
         found = _rows(grad, q, k, v, cu_seqlens, block_size=block_size, num_sinks=num_sinks)
         return Gradients(*found[:3])
     assert alpha is not None, "a state is read with alpha"

@@ -24,6 +24,7 @@ from kernels.attention.triton_operands import (
 from kernels.attention.triton_output import lln_diag_kernel
 from kernels.attention.triton_short import short_sequences_kernel
 from kernels.attention.triton_slots import num_slots
+from kernels.attention.triton_softmax import softmax_kernel
 from kernels.attention.triton_state import lln_state_kernel, merge_pieces_kernel
 from kernels.attention.triton_tiles import (
     family_of,
@@ -32,10 +33,13 @@ from kernels.attention.triton_tiles import (
     padded_head_dim,
     piece_tokens,
     query_span,
+    softmax_tile,
     state_tile,
 )
 
 SUPPORTED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+LOG2_E = 1 / math.log(2)
 
 L2_SHARE = 1 / 3
 """Of the L2 cache, for the keys and values of a group of heads; the rest is for what streams by."""
@@ -50,7 +54,7 @@ def attention_forward(
     alpha: Tensor | None = None,  # float32 [B, H]; None without LLN
     beta: Tensor | None = None,  # float32 [B, H]; None without LLN
     mix: Tensor | None = None,  # float32 [H] or [T, H]; None where there is one branch
-    block_size: int | None = None,  # None without Diag
+    block_size: int | None = None,  # None without Diag; without LLN too: whole sequences
     num_sinks: tuple[int, int] = (0, 0),
     q_map: Map | None = None,
     k_map: Map | None = None,
@@ -59,6 +63,9 @@ def attention_forward(
 ) -> tuple[Tensor, LLNState | None]:
     """mix * LLN + (1 - mix) * Diag, or one of them; the state too where a gradient will want it."""
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    if beta is None and block_size is None:
+        _softmax(q, k, v, out, cu_seqlens)
+        return out, None
     if beta is None:
         _output(
             q, k, v, out, cu_seqlens=cu_seqlens, block_size=block_size, num_sinks=num_sinks
@@ -282,6 +289,20 @@ def _output(
         )  # fmt: skip
 
 
+def _softmax(q: Tensor, k: Tensor, v: Tensor, out: Tensor, cu_seqlens: Tensor) -> None:
+    num_rows, num_heads, head_dim = q.shape
+    num_sequences = cu_seqlens.numel() - 1
+    constants = softmax_constants(head_dim, q.dtype, family=family_of(q.device))
+    q, k, v = unit_stride(q), unit_stride(k), unit_stride(v)
+    with device_of(q):
+        launch(
+            softmax_kernel,
+            num_slots(num_rows, num_sequences, constants["BM"], 1) * num_heads,
+            q, k, v, out, cu_seqlens, num_sequences, num_heads, LOG2_E / math.sqrt(head_dim),
+            *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], out.stride(0), **constants,
+        )  # fmt: skip
+
+
 def state_constants(
     head_dim: int, dtype: torch.dtype, *, weight: bool, bias: bool, family: str | None = None
 ) -> dict[str, Any]:
@@ -343,6 +364,24 @@ def output_constants(
         "ONE_STEP": one_step,
         "SINKS": sinks,
         **precision(dtype),
+        "num_warps": tile.num_warps,
+        "num_stages": tile.num_stages,
+    }
+
+
+def softmax_constants(
+    head_dim: int, dtype: torch.dtype, *, family: str | None = None
+) -> dict[str, Any]:
+    """Everything the kernel of whole sequences is compiled for."""
+    tile = softmax_tile(head_dim, dtype, family=family)
+    both = precision(dtype)
+    return {
+        "D": head_dim,
+        "BD": padded_head_dim(head_dim),
+        "BM": tile.queries,
+        "BN": tile.keys,
+        "PRECISION": both["PRECISION"],
+        "UPCAST": both["UPCAST"],
         "num_warps": tile.num_warps,
         "num_stages": tile.num_stages,
     }

@@ -55,6 +55,16 @@ class OutputTile:
 
 
 @dataclass(frozen=True)
+class SoftmaxTile:
+    """How one program of softmax over whole sequences works."""
+
+    queries: int
+    keys: int  # per step
+    num_warps: int
+    num_stages: int
+
+
+@dataclass(frozen=True)
 class StateGradientTile:
     """How one program of the backward's first pass works."""
 
@@ -92,6 +102,9 @@ class Span:
         return self.tiles == 1
 
 
+WHOLE = 1 << 30
+"""A block that no sequence is longer than."""
+
 SHORT_TOKENS = 256
 """Sequences of at most so many tokens take one launch: one program sums and answers them."""
 
@@ -121,6 +134,8 @@ def purpose(
     """What a choice of the table is for."""
     mapped = ", mapped" if weight else ""
     block = "" if block_size is None else f", blocks of {block_size}"
+    if block_size == WHOLE:
+        block = ", whole sequences"
     width = padded_head_dim(head_dim)
     return f"{tile}, D {width}, {str(dtype).removeprefix('torch.')}{block}{mapped}"
 
@@ -215,6 +230,25 @@ def _narrow_output_tile(head_dim: int, weight: bool) -> OutputTile:
         num_warps=4 if width <= 64 else 8,
         num_stages=2,
     )
+
+
+def softmax_tile(head_dim: int, dtype: torch.dtype, *, family: str | None = None) -> SoftmaxTile:
+    width = padded_head_dim(head_dim)
+    if dtype == torch.float32:
+        tile = SoftmaxTile(
+            queries=32 if width <= 64 else 16,
+            keys=16 if width == 256 else 32,
+            num_warps=4 if width <= 32 else 8,
+            num_stages=2,
+        )
+    else:
+        tile = SoftmaxTile(
+            queries=64 if width == 256 else 128,
+            keys=32 if width == 256 else 64,
+            num_warps=4 if width <= 64 else 8,
+            num_stages=2,
+        )
+    return _measured(tile, family, purpose("softmax", head_dim, dtype, weight=False))
 
 
 def state_gradient_tile(

@@ -7,13 +7,14 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from itertools import pairwise
 from multiprocessing import get_context
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kernels.attention import lln_diag_attention, reference
+from kernels.attention import lln_diag_attention, reference, softmax_attention
 from kernels.bench import formula
 from kernels.instruments import moments, row_statistics
 from kernels.instruments import reference as instruments_reference
@@ -23,7 +24,8 @@ LENGTHS = (63, 0, 500, 1, 300)
 LONGER = 1300  # of several pieces, on a GPU; the dense reference is slow on a CPU
 BLOCK_SIZE = 64
 NUM_HEADS = 2
-LEAVES = ("q", "k", "v", "alpha", "beta", "mix")
+ROWS = ("q", "k", "v")
+LEAVES = (*ROWS, "alpha", "beta", "mix")
 
 
 def run_checks(device: torch.device) -> int:
@@ -54,6 +56,7 @@ def checks(device: torch.device) -> Iterator[Check]:
             yield f"forward, D {dim}, {dtype}", partial(check_forward, device, dim, dtype)
         for dim in (32, 64, 128):
             yield f"backward, D {dim}, {dtype}", partial(check_backward, device, dim, dtype)
+            yield f"softmax, D {dim}, {dtype}", partial(check_softmax, device, dim, dtype)
     for block_size in (16, 128, 512):
         yield f"sinks and maps, blocks of {block_size}", partial(check_forms, device, block_size)
     yield "bitwise, run to run and whatever the batch", partial(check_repeats, device)
@@ -113,10 +116,34 @@ def check_backward(device: torch.device, dim: int, dtype: torch.dtype) -> None:
         require_as_exact(mine, other, exact, 3, f"gradient of {name}")
 
 
+def check_softmax(device: torch.device, dim: int, dtype: torch.dtype) -> None:
+    arguments = make_arguments(device, dim, dtype)
+    given = {name: arguments[name] for name in (*ROWS, "cu_seqlens")}
+    truth = reference.softmax_attention(**given)
+    require_as_exact(softmax_attention(**given), plain_softmax(given), truth, 2, "output")
+    grad = torch.randn(given["q"].shape, generator=torch.Generator().manual_seed(1))
+    grad = grad.to(device, dtype)
+    found = gradients(lambda rows: softmax_attention(**rows), given, grad, ROWS)
+    same = gradients(plain_softmax, given, grad, ROWS)
+    exact = gradients(lambda rows: reference.softmax_attention(**rows), given, grad.double(), ROWS)
+    for name, mine, other, theirs in zip(ROWS, found, same, exact, strict=True):
+        require_as_exact(mine, other, theirs, 3, f"gradient of {name}")
+
+
+def plain_softmax(given: dict[str, Any]) -> Tensor:
+    """The formula, one sequence after the other: each is one block."""
+    bounds = given["cu_seqlens"].tolist()
+    parts = (tuple(given[name][i:j] for name in ROWS) for i, j in pairwise(bounds) if i < j)
+    return torch.cat([formula.diag(q, k, v, len(q)) for q, k, v in parts])
+
+
 def gradients(
-    run: Callable[[dict[str, Any]], Tensor], arguments: dict[str, Any], grad: Tensor
+    run: Callable[[dict[str, Any]], Tensor],
+    arguments: dict[str, Any],
+    grad: Tensor,
+    of: tuple[str, ...] = LEAVES,
 ) -> tuple[Tensor, ...]:
-    leaves = {name: arguments[name].detach().requires_grad_() for name in LEAVES}
+    leaves = {name: arguments[name].detach().requires_grad_() for name in of}
     return torch.autograd.grad(run({**arguments, **leaves}), list(leaves.values()), grad)
 
 

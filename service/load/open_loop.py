@@ -32,6 +32,8 @@ class LoadPoint:
     answered_per_s: float
     refused_per_s: float
     failed: int
+    failures: str
+    """How: "500 x 3, ConnectionResetError x 1"; empty where nothing failed."""
     tokens_per_s: float
     p50_s: float
     p95_s: float
@@ -68,6 +70,7 @@ class _Tally:
             answered_per_s=len(latencies) / seconds,
             refused_per_s=self.refused / seconds,
             failed=self.failures.total(),
+            failures=", ".join(f"{kind} x {count}" for kind, count in self.failures.most_common()),
             tokens_per_s=self.tokens / seconds,
             p50_s=_quantile(latencies, 0.50),
             p95_s=_quantile(latencies, 0.95),

@@ -14,10 +14,12 @@ from engine.adapt.corpora import Corpus
 from engine.adapt.documents import Document
 from engine.adapt.evaluate import (
     as_rows,
+    bm25_scores,
     fidelity_at,
     recall_by_position,
     retrieval_on,
 )
+from engine.adapt.evaluate_passages import headed_documents, passage_retrieval_on
 from engine.adapt.report import EvaluationPlan, evaluate
 from engine.adapt.retrieval import best_of_parts, quality, ranks_of, spearman, top_agreement
 from engine.config import EngineConfig
@@ -67,12 +69,12 @@ def test_agreement_and_correlation_know_their_extremes() -> None:
 
 def test_a_model_is_true_to_itself(model: EmbeddingModel) -> None:
     corpus = TokenCorpus.of(built_in_texts()[:20], model.tokenizer)
-    short = fidelity_at(model, model, corpus, 40, count=12, window=64)
+    [short] = fidelity_at(model, {"itself": model}, corpus, 40, count=12, window=64)
     assert short.mean_cosine == pytest.approx(1, abs=1e-5)
     assert short.cosine_5th_percentile == pytest.approx(1, abs=1e-5)
     assert short.top_10_agreement == 1.0
     assert short.spearman > 0.999
-    long = fidelity_at(model, model, corpus, 200, count=12, window=64)
+    [long] = fidelity_at(model, {"itself": model}, corpus, 200, count=12, window=64)
     assert 0.2 < long.mean_cosine < 0.99999  # its windows do not see each other
 
 
@@ -82,7 +84,7 @@ def test_retrieval_compares_every_way(model: EmbeddingModel) -> None:
         "small",
         tuple(Document(str(n), "", text[200:900], text[:200]) for n, text in enumerate(texts)),
     )
-    rows = as_rows(retrieval_on(model, model, corpus, window=64))
+    rows = as_rows(retrieval_on(model, {"student": model}, corpus, window=64))
     assert [row["method"] for row in rows] == [
         "teacher, the beginning",
         "teacher, mean of windows",
@@ -92,6 +94,37 @@ def test_retrieval_compares_every_way(model: EmbeddingModel) -> None:
     ]
     assert all(row["documents"] == row["queries"] == 15 for row in rows)
     assert all(1 / 15 <= float(str(row["mrr"])) <= 1 for row in rows)
+
+
+def test_bm25_finds_documents_by_their_words() -> None:
+    documents = ["the cat sat", "a dog barked", "rain fell on the roof", "nothing at all"]
+    scores = bm25_scores(["dog", "Roof rain"], documents)
+    assert scores.shape == (2, 4)
+    assert scores.argmax(1).tolist() == [1, 2]
+
+
+def test_passages_are_read_every_way(model: EmbeddingModel) -> None:
+    texts = built_in_texts()
+    plain = [" ".join(text.split())[:400] for text in texts[:5]]
+    body = "\n".join(f"Part {n}\n======\n\n{text}\n" for n, text in enumerate(plain))
+    other = body.replace("Part", "Section").replace("the", "a")
+    corpus = Corpus("headed", (Document("1", "One", body), Document("2", "Two", other)))
+    documents = headed_documents(corpus, model.tokenizer, most_tokens=10_000)
+    assert [len(one.queries) for one in documents] == [5, 5]
+    for one in documents:
+        for (start, end), text in zip(one.spans, one.texts, strict=True):
+            alone = model.tokenizer.encode_batch([text])[0].ids[1:-1]
+            assert one.ids[start:end].tolist() == alone[: end - start].tolist()
+    assert len(headed_documents(corpus, model.tokenizer, most_tokens=10)) == 1
+    rows = as_rows(passage_retrieval_on(model, {"student": model}, "headed", documents))
+    assert [row["method"] for row in rows] == [
+        "teacher, passage alone",
+        "teacher, title put before it",
+        "student, passage alone",
+        "student, late chunk",
+    ]
+    assert rows[0]["mrr"] == rows[2]["mrr"]
+    assert all(row["queries"] == 10 for row in rows)
 
 
 def test_recall_by_position(model: EmbeddingModel) -> None:
@@ -113,7 +146,7 @@ def test_the_whole_report(model: EmbeddingModel) -> None:
         window=64,
     )
     told: list[str] = []
-    found = evaluate(model, model, plan, told.append)
+    found = evaluate(model, [model], plan, told.append)
     assert [row["tokens"] for row in found["fidelity"]] == [32]
     assert {row["corpus"] for row in found["retrieval"]} == {"speeches"}
     assert found["held_out"]["speeches"]
@@ -122,5 +155,6 @@ def test_the_whole_report(model: EmbeddingModel) -> None:
         "fidelity at 32 tokens",
         "fidelity at 10000000 tokens",
         "retrieval among 3 documents of speeches",
+        "recall by position",
     ]
     json.dumps(found)

@@ -130,7 +130,7 @@ async def test_a_call_runs_on_the_thread_with_its_arguments() -> None:
         return number, word, threading.get_ident()
 
     async with running(squares) as device:
-        value, queue_s, compute_s, _ = await device.call(describe, 3, "three")
+        value, queue_s, compute_s, *_ = await device.call(describe, 3, "three")
         assert value[:2] == (3, "three")
         assert value[2] != threading.get_ident()
         assert queue_s >= 0

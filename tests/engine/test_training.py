@@ -8,19 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
 
 from engine.adapt.batches import Batch, TokenCorpus
 from engine.adapt.calibrate import CalibrationPlan, calibrate
 from engine.adapt.convert import built_in_texts
+from engine.adapt.curves import smoothed
 from engine.adapt.distil import DistilPlan, distil_model
 from engine.adapt.documents import Document
 from engine.adapt.lessons import cut_queries
-from engine.adapt.objective import LossWeights, distance, targets_of
-from engine.adapt.stages import Stage, TrainingPlan, stages_from
+from engine.adapt.objective import LossWeights, contrast, distance, targets_of, unit_means
+from engine.adapt.pairs import PairCorpus
+from engine.adapt.stages import Stage, TrainingPlan, recipe, recipes, stages_from
 from engine.adapt.student import Part, Student, StudentPlan
-from engine.adapt.training import METRICS_FILE, Training
+from engine.adapt.training import METRICS_FILE, STATE_FILE, Training
+from engine.adapt.watch import WATCHED
 from engine.checkpoint.calibration import (
     FILE_NAME,
     Calibration,
@@ -65,8 +69,6 @@ def corpus(teacher: EmbeddingModel) -> TokenCorpus:
 
 
 def a_batch(corpus: TokenCorpus, length: int = 60) -> Batch:
-    import numpy as np
-
     return corpus.batch(length, 4, np.random.default_rng(0))
 
 
@@ -195,8 +197,6 @@ def test_a_teacher_reads_long_texts_through_overlapping_windows(
 
 
 def test_cut_queries_and_the_rest_make_up_the_text(corpus: TokenCorpus) -> None:
-    import numpy as np
-
     batch = a_batch(corpus)
     queries, rests = cut_queries(batch, 10, np.random.default_rng(1))
     for (q0, q1), (r0, r1), (start, end) in zip(
@@ -246,7 +246,76 @@ def test_distilling_into_a_folder(write_checkpoint: WriteCheckpoint, tmp_path: P
     account = json.loads((out / "data.json").read_text())
     assert account["sources"]["manual"]["documents"] == 20
     assert len((out / "metrics.jsonl").read_text().splitlines()) == 12
+    looks = [json.loads(line) for line in (out / "attention.jsonl").read_text().splitlines()]
+    assert [look["step"] for look in looks] == [0, 12]
+    assert all(len(look[name]) == 2 for look in looks for name in WATCHED)
+    assert (out / "training.png").read_bytes().startswith(b"\x89PNG")
     assert not (out / "training").exists()
+
+
+def test_pairs_are_learned(
+    teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus, tmp_path: Path
+) -> None:
+    texts = [text for text in built_in_texts() if len(text) > 900][:30]
+    documents = [Document(str(n), "", text[200:], text[:200]) for n, text in enumerate(texts)]
+    pairs = PairCorpus({"manual": documents}, teacher.tokenizer)
+    stage = Stage(
+        kind="pairs",
+        steps=12,
+        lengths=(96,),
+        batch_tokens=800,
+        rates={"scalars": 1e-2, "maps": 1e-2, "encoder": 2e-3},
+        passage_share=0.0,
+        fidelity_share=0.1,
+    )
+    plan = TrainingPlan(stages=(stage,), warmup=1, precision="bfloat16", save_every=4)
+    student = Student(teacher, calibration, StudentPlan())
+    batch = pairs.documents(96, 1600, np.random.default_rng(0))
+
+    def how_lost() -> float:
+        with torch.no_grad():
+            queries, documents = (
+                unit_means(student.encoder()(one.ids, one.bounds), one.spans)
+                for one in (batch.queries, batch.documents)
+            )
+            return float(contrast(queries, documents))
+
+    before = how_lost()
+    training = Training(teacher, student, corpus, plan, tmp_path, pairs)
+    assert len(list(training.reports())) == 12
+    assert how_lost() < 0.97 * before
+    saved = torch.load(tmp_path / STATE_FILE, weights_only=True)
+    # Documents of earlier steps, which later queries must tell from their own.
+    assert len(saved["memory"]["0"][0]) > stage.batch_tokens // 96
+
+
+def test_pairs_need_documents_that_have_queries(
+    teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus, tmp_path: Path
+) -> None:
+    plan = replace(PLAN, stages=(replace(STATES, kind="pairs"),))
+    with pytest.raises(InvalidInput, match="needs documents with queries or titles"):
+        Training(teacher, Student(teacher, calibration, StudentPlan()), corpus, plan, tmp_path)
+
+
+def test_an_encoder_that_no_stage_trains_is_not_written(
+    write_checkpoint: WriteCheckpoint, tmp_path: Path
+) -> None:
+    documents = [Document(str(n), "", text) for n, text in enumerate(built_in_texts()[:20])]
+    scalars = replace(STATES, rates={"scalars": 1e-2})
+    plan = DistilPlan(
+        calibration=CalibrationPlan(block_size=16, sample_tokens=48, num_samples=4),
+        training=replace(PLAN, stages=(scalars,)),
+    )
+    out = distil_model(
+        str(write_checkpoint("bert")), tmp_path / "out", {"manual": documents}, plan, config=CPU
+    )
+    made = load_model(str(out), config=CPU)
+    assert made.calibration is not None
+    assert not made.calibration.adapted
+
+
+def test_curves_are_smoothed_over_what_came_before() -> None:
+    assert smoothed([4, 2, 0, 0], over=2) == [4, 3, 1, 0]
 
 
 def test_distilling_refuses_a_folder_in_use_and_no_data(
@@ -278,3 +347,12 @@ def test_stages_from_json() -> None:
 def test_stages_that_are_none(items: object, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         stages_from(items)
+
+
+def test_every_recipe_can_be_run() -> None:
+    assert recipes() == ["encoder", "imitate", "lln"]
+    for name in recipes():
+        assert TrainingPlan(stages=recipe(name)).num_steps > 0
+    assert not TrainingPlan().trains("encoder")
+    with pytest.raises(InvalidInput, match="known are encoder, imitate, lln"):
+        recipe("quick")

@@ -24,8 +24,15 @@ from tests.fuzz.calls import fuzz, tally
 
 _HERE = Path(__file__).parent
 _START_TIMEOUT_S = 120
-# So that a made-up benchmark of 100,000 tokens does not outlast the afternoon.
-_SETTINGS = {"LLN_ENGINE__MAX_TEXT_TOKENS": "2048", "LLN_ENGINE__MAX_SOFTMAX_TEXT_TOKENS": "2048"}
+_KEY = "a-key-of-those-who-fuzz"
+_SETTINGS = {
+    # So that a made-up benchmark of 100,000 tokens does not outlast the afternoon.
+    "LLN_ENGINE__MAX_TEXT_TOKENS": "2048",
+    "LLN_ENGINE__MAX_SOFTMAX_TEXT_TOKENS": "2048",
+    # So that what openapi.json says of keys is tried as well.
+    "LLN_API_KEYS": _KEY,
+    "LLN_METRICS_NEED_KEY": "true",
+}
 
 
 def main() -> int:
@@ -44,7 +51,7 @@ def main() -> int:
 
 
 def _fuzz_grpc(address: str, num_cases: int, seed: int) -> bool:
-    results = list(fuzz(address, num_cases, seed))
+    results = list(fuzz(address, num_cases, seed, key=_KEY))
     print(tally(results), flush=True)
     failures = [result for result in results if result.is_failure]
     for failure in failures[:20]:
@@ -60,7 +67,10 @@ def _fuzz_http(url: str, max_examples: int, seed: int) -> bool:
     command += ["run", f"{url}/openapi.json", "--no-color", "--request-timeout", "60"]
     command += ["--max-examples", str(max_examples), "--seed", str(seed)]
     with tempfile.TemporaryDirectory() as folder:  # it leaves files where it runs
-        finished = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        environment = os.environ | {"FUZZ_KEY": _KEY}
+        finished = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True
+        )
     print(finished.stdout, finished.stderr, sep="", flush=True)
     found = re.search(r"(\d+) generated", finished.stdout)
     print(f"{found[1] if found else 0} requests over HTTP", flush=True)

@@ -42,6 +42,29 @@ class Result(NamedTuple):
         return not watched and self.code not in _ALLOWED
 
 
+class _WithKey(
+    grpc.UnaryUnaryClientInterceptor,  # type: ignore[type-arg]
+    grpc.UnaryStreamClientInterceptor,  # type: ignore[type-arg]
+    grpc.StreamStreamClientInterceptor,  # type: ignore[type-arg]
+):
+    """Sends a key with every call."""
+
+    def __init__(self, key: str) -> None:
+        self._metadata = ("x-api-key", key)
+
+    def intercept_unary_unary(self, continuation: Any, call: Any, request: Any) -> Any:
+        return continuation(self._keyed(call), request)
+
+    def intercept_unary_stream(self, continuation: Any, call: Any, request: Any) -> Any:
+        return continuation(self._keyed(call), request)
+
+    def intercept_stream_stream(self, continuation: Any, call: Any, requests: Any) -> Any:
+        return continuation(self._keyed(call), requests)
+
+    def _keyed(self, call: Any) -> Any:
+        return call._replace(metadata=[*(call.metadata or ()), self._metadata])
+
+
 def methods_of(channel: grpc.Channel) -> list[MethodDescriptor]:
     """All methods of all services, in the order of their names."""
     database = ProtoReflectionDescriptorDatabase(channel)
@@ -50,9 +73,10 @@ def methods_of(channel: grpc.Channel) -> list[MethodDescriptor]:
     return [method for service in services for method in service.methods]
 
 
-def fuzz(address: str, num_cases: int, seed: int) -> Iterator[Result]:
+def fuzz(address: str, num_cases: int, seed: int, *, key: str) -> Iterator[Result]:
     """So many calls, spread evenly over the methods; the same for the same seed."""
-    with grpc.insecure_channel(address) as channel, ThreadPoolExecutor(_AT_ONCE) as pool:
+    with grpc.insecure_channel(address) as bare, ThreadPoolExecutor(_AT_ONCE) as pool:
+        channel = grpc.intercept_channel(bare, _WithKey(key))
         methods = methods_of(channel)
 
         def one(number: int) -> Result:

@@ -33,6 +33,7 @@ from kernels.attention.triton_gradient_rows import (
 from kernels.attention.triton_gradient_state import add_pieces_kernel, state_gradient_kernel
 from kernels.attention.triton_output import lln_diag_kernel
 from kernels.attention.triton_short import short_sequences_kernel
+from kernels.attention.triton_softmax import softmax_kernel
 from kernels.attention.triton_state import lln_state_kernel, merge_pieces_kernel
 from kernels.instruments import triton_launch as instruments
 from kernels.instruments.triton_moments import moments_kernel
@@ -45,7 +46,7 @@ ROWS = {"p_q", "p_k", "p_v", "p_g", "p_x", "p_out", "p_dq", "p_dk", "p_dv", "p_r
 INTEGERS = {"p_cu_seqlens", "p_tile_sequence", "p_tile_rows", "p_tile_first"}
 POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
 FORWARD = ("state", "merge", "short", "one tile a block", "tiles of a block")
-PARTS = ("LLN alone", "Diag alone")
+PARTS = ("LLN alone", "Diag alone", "whole sequences")
 BACKWARD = ("state gradient", "rows gradient, one tile", "rows gradient, tiles")
 SMALL = ("diag rows", "key map gradient", "add pieces", "add tiles", "add to sinks")
 INSTRUMENTS = ("row statistics", "moments")
@@ -89,6 +90,7 @@ def usual_builds() -> Iterator[Build]:
                 and (is_wide or is_usual)
             )
             or (build.form in ("merge", "short", *BACKWARD) and is_usual and build.head_dim == 64)
+            or (build.form == "whole sequences" and (is_usual or build.head_dim == 256))
             or build == Build("rows gradient, tiles", 128, torch.float32, True, 89)
         ):
             yield build
@@ -142,6 +144,8 @@ def kernel_of(build: Build) -> tuple[Any, dict[str, Any]]:
                 sinks=build.form != "LLN alone",
                 **flags,
             )
+        case "whole sequences":
+            return softmax_kernel, triton_launch.softmax_constants(head_dim, dtype)
         case "state gradient":
             constants = gradients.state_gradient_constants(head_dim, dtype, mix=True, **flags)
             return state_gradient_kernel, constants

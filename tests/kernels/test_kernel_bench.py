@@ -50,7 +50,9 @@ def test_unknown_suites_are_refused() -> None:
     assert "no such suite: forwards" in finished.stderr
 
 
-@pytest.mark.parametrize("name", ["NaN stays in its sequence", "instruments"])
+@pytest.mark.parametrize(
+    "name", ["NaN stays in its sequence", "instruments", "softmax, D 32, torch.float32"]
+)
 def test_checks_pass(name: str) -> None:
     dict(check.checks(torch.device("cpu")))[name]()
 

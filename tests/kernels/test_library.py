@@ -14,6 +14,7 @@ from kernels.attention import (
     block_diagonal_attention,
     lln_attention,
     lln_diag_attention,
+    softmax_attention,
 )
 from kernels.attention.library import Operands
 
@@ -49,6 +50,7 @@ BRANCHES = [
     pytest.param({"lln": True, "diag": True, "maps": True}, id="both"),
     pytest.param({"lln": True, "diag": False, "maps": False}, id="LLN"),
     pytest.param({"lln": False, "diag": True, "maps": False}, id="Diag"),
+    pytest.param({"lln": False, "diag": False, "maps": False}, id="softmax"),
 ]
 
 
@@ -105,7 +107,11 @@ def diag_alone(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
     return block_diagonal_attention(q, k, v, cu_seqlens=cu_seqlens, block_size=16)
 
 
-@pytest.mark.parametrize("attend", [both, lln_alone, diag_alone])
+def softmax(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
+    return softmax_attention(q, k, v, cu_seqlens=cu_seqlens)
+
+
+@pytest.mark.parametrize("attend", [both, lln_alone, diag_alone, softmax])
 def test_compiles_in_one_graph(attend: Attend) -> None:
     def block(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
         return 2 * attend(q, k, v, cu_seqlens).relu()

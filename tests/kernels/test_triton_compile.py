@@ -36,7 +36,8 @@ def compile_kernels(which: str, cache: Path) -> list[dict[str, Any]]:
 
 
 def check(builds: list[dict[str, Any]]) -> None:
-    assert {build["form"] for build in builds} >= {"state", "tiles of a block", "one tile a block"}
+    forms = {"state", "tiles of a block", "one tile a block", "whole sequences"}
+    assert {build["form"] for build in builds} >= forms
     too_big = [
         build for build in builds if build["shared_bytes"] > 1024 * SHARED_KIB[build["capability"]]
     ]

@@ -113,6 +113,32 @@ def test_what_needs_one(guarded: Any, path: str) -> None:
     assert httpx.get(guarded.http_url + path).status_code == 401
 
 
+def test_openapi_tells_how_a_key_is_sent_and_where(guarded: Any) -> None:
+    document: dict[str, Any] = httpx.get(f"{guarded.http_url}/openapi.json").json()
+    schemes = document["components"]["securitySchemes"]
+    assert schemes["bearer"].items() >= {"type": "http", "scheme": "bearer"}.items()
+    header = {"type": "apiKey", "in": "header", "name": "X-API-Key"}
+    assert schemes["x_api_key"].items() >= header.items()
+    assert document["security"] == [{"bearer": []}, {"x_api_key": []}]
+    operations = [
+        (verb, path, operation.get("security", document["security"]))
+        for path, operations in document["paths"].items()
+        for verb, operation in operations.items()
+    ]
+    assert {path for _, path, security in operations if security == []} == {
+        *("/health", "/health/live", "/health/ready")
+    }
+    for verb, path, security in operations:  # and so it is
+        asks = httpx.request(verb, guarded.http_url + path).status_code == 401
+        assert asks is bool(security), (verb, path)
+
+
+def test_openapi_without_keys_names_no_scheme(http: httpx.Client) -> None:
+    document = http.get("/openapi.json").json()
+    assert "security" not in document
+    assert "securitySchemes" not in document["components"]
+
+
 def test_openais_client_with_a_key(guarded: Any) -> None:
     url = f"{guarded.http_url}/v1"
     answer = OpenAI(base_url=url, api_key=KEY).embeddings.create(model=MODEL, input="a text")

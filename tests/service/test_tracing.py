@@ -22,6 +22,7 @@ from service.tracing import OtlpTracing, tracing_of
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 PARENT_ID = "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE_ID}-{PARENT_ID}-01"
+SWEPT_TRACE_ID = "1af7651916cd43dd8448eb211c80319c"
 NOT_SAMPLED = f"00-{'1' * 32}-{PARENT_ID}-00"
 OPENMETRICS = {"accept": "application/openmetrics-text; version=1.0.0"}
 
@@ -85,6 +86,28 @@ def test_spans_of_a_request(start_server: Any, collector: tuple[Collector, str])
     assert [line["trace_id"] for line in requests][:2] == [TRACE_ID, "1" * 32]
     assert all(line["request_id"] for line in requests)
     assert TRACE_ID in _exemplars(page)
+
+
+def test_tiles_of_a_long_text_are_spans_below_its_unit(
+    start_server: Any, collector: tuple[Collector, str]
+) -> None:
+    received, endpoint = collector
+    server = start_server(
+        LLN_OTLP_ENDPOINT=endpoint, LLN_MODELS="default", LLN_ENGINE__MIN_SWEEP_TOKENS="1024"
+    )
+    with httpx.Client(base_url=server.http_url, timeout=60) as http:
+        headers = {"traceparent": f"00-{SWEPT_TRACE_ID}-{PARENT_ID}-01"}
+        answer = http.post("/v1/documents", json={"text": "word " * 4000}, headers=headers)
+        assert answer.is_success
+    assert server.stop() == 0, server.log()
+    ours = [span for span in received.spans if span.trace_id.hex() == SWEPT_TRACE_ID]
+    (unit,) = [span for span in ours if span.name == "unit"]
+    tiles = [span for span in ours if span.name == "tiles"]
+    assert len(tiles) > 1
+    assert {span.parent_span_id for span in tiles} == {unit.span_id}
+    assert sum(_attribute(span, "lln.tiles") for span in tiles) == _attribute(unit, "lln.tiles")
+    assert unit.start_time_unix_nano == min(span.start_time_unix_nano for span in tiles)
+    assert unit.end_time_unix_nano == max(span.end_time_unix_nano for span in tiles)
 
 
 def _attribute(span: Span, name: str) -> int:

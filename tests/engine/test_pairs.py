@@ -1,0 +1,142 @@
+"""Queries with what they should find: passages cut from headed documents, and their batches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from engine.adapt.documents import Document
+from engine.adapt.pairs import (
+    LONGEST_PASSAGE,
+    QUERIES_A_DOCUMENT,
+    SHORTEST_PASSAGE,
+    PairBatch,
+    PairCorpus,
+    passages_of,
+)
+from engine.errors import InvalidInput
+from engine.text.tokenizer import TextTokenizer
+
+if TYPE_CHECKING:
+    from engine.model.embedding_model import EmbeddingModel
+
+WORDS = (
+    "the", "engine", "reads", "every", "token", "of", "the", "text", "and", "gives", "a", "vector",
+)  # fmt: skip
+
+
+def a_page(number: int) -> Document:
+    body = "".join(
+        f"Part {part} of {number}\n-----------------\n"
+        + " ".join(WORDS[(part + n) % len(WORDS)] for n in range(30 * part + 40))
+        + "\n\n"
+        for part in range(1, 5)
+    )
+    return Document(f"page{number}", f"Page {number}", body, f"What is page {number}?")
+
+
+PAGES = [a_page(number) for number in range(12)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(default_model: EmbeddingModel) -> TextTokenizer:
+    return default_model.tokenizer
+
+
+@pytest.fixture(scope="module")
+def corpus(tokenizer: TextTokenizer) -> PairCorpus:
+    return PairCorpus({"pages": PAGES}, tokenizer)
+
+
+def test_passages_have_neither_their_heading_nor_their_title() -> None:
+    first, *_, last = passages_of(PAGES[3])
+    assert first.query == "Page 3: Part 1 of 3"
+    assert "Part" not in first.text
+    assert first.text.startswith("engine reads every")
+    assert last.query == "Page 3: Part 4 of 3"
+
+
+@pytest.mark.parametrize(
+    ("title", "body"),
+    [("", PAGES[0].body), ("Title", "no heading at all"), ("Title", "One\n---\ntext\n\n")],
+    ids=["no title", "no headings", "too few"],
+)
+def test_documents_without_passages(title: str, body: str) -> None:
+    assert passages_of(Document("a", title, body)) == []
+
+
+@pytest.mark.parametrize(
+    ("section", "text"),
+    [
+        ("# Title\nbody one\nbody two", "body one\nbody two"),
+        ("A heading\nof two lines\n===\nbody", "body"),
+        ("Plain\nbody\n\n---\nmore", "body\n\n---\nmore"),
+    ],
+    ids=["marked before", "underlined", "a line of marks further below"],
+)
+def test_what_stands_below_a_heading(section: str, text: str) -> None:
+    from engine.adapt.pairs import _below_heading
+
+    assert _below_heading(section) == text
+
+
+def test_every_query_has_its_document(corpus: PairCorpus, tokenizer: TextTokenizer) -> None:
+    batch = corpus.documents(400, 4000, np.random.default_rng(0))
+    assert len(batch.queries.spans) == len(batch.documents.spans) == len(batch.wanted)
+    assert batch.spans == batch.documents.spans
+    assert len(batch.documents.ids) <= 4000 + 2 * len(batch.spans)
+    for (start, end), owner in zip(batch.queries.spans, batch.owners, strict=True):
+        query = tokenizer.encode_batch([PAGES[owner].query])[0].ids
+        assert batch.queries.ids[start:end].tolist() == query.tolist()
+
+
+def test_passages_lie_where_their_queries_say(corpus: PairCorpus, tokenizer: TextTokenizer) -> None:
+    seen = 0
+    for seed in range(6):
+        batch = corpus.passages(300, 2000, np.random.default_rng(seed))
+        assert len(batch.wanted) <= QUERIES_A_DOCUMENT * len(batch.documents.spans)
+        for (start, end), place in zip(batch.queries.spans, batch.wanted, strict=True):
+            span, owner = batch.spans[place], batch.owners[place]
+            assert SHORTEST_PASSAGE <= span[1] - span[0] <= LONGEST_PASSAGE
+            assert is_own_passage(batch, (start, end), span, owner, tokenizer)
+            seen += 1
+    assert seen > 30
+
+
+def is_own_passage(
+    batch: PairBatch,
+    query: tuple[int, int],
+    span: tuple[int, int],
+    owner: int,
+    tokenizer: TextTokenizer,
+) -> bool:
+    asked = batch.queries.ids[slice(*query)].tolist()
+    found = batch.documents.ids[slice(*span)].tolist()
+    for passage in passages_of(PAGES[owner]):
+        question, text = tokenizer.encode_batch([passage.query, passage.text])
+        if question.ids.tolist() == asked:
+            return bool(text.ids[1:-1].tolist()[: len(found)] == found)
+    return False
+
+
+def test_documents_begin_with_their_title_where_passages_are_asked_for(
+    corpus: PairCorpus, tokenizer: TextTokenizer
+) -> None:
+    batch = corpus.passages(200, 1500, np.random.default_rng(1))
+    title = tokenizer.encode_batch(["Page"])[0].ids[1]
+    for start, _ in batch.documents.spans:
+        assert int(batch.documents.ids[start + 1]) == title
+
+
+def test_the_same_seed_draws_the_same_batch(corpus: PairCorpus) -> None:
+    one, other = (corpus.passages(200, 1500, np.random.default_rng(5)) for _ in range(2))
+    assert one.documents.ids.tolist() == other.documents.ids.tolist()
+    assert one.wanted == other.wanted
+
+
+def test_sources_without_pairs_are_refused(tokenizer: TextTokenizer) -> None:
+    corpus = PairCorpus({"plain": [Document("a", "", "text"), PAGES[0]]}, tokenizer)
+    with pytest.raises(InvalidInput, match="no two documents"):
+        corpus.documents(100, 1000, np.random.default_rng(0))
