@@ -46,7 +46,7 @@ def _collisions_of(heads: Heads, rows: Tensor) -> Work[Tensor]:
     index = rows.unsqueeze(-1).expand(-1, -1, view.head_size)
     queries = view.q.transpose(0, 1).gather(1, index).to(reader.dtype) * view.scale
     found = []
-    for few in queries.split(1, dim=1):
+    for few in torch.split(queries, 1, dim=1):
         p = torch.bmm(few, reader.keys).softmax(-1)
         found.append(torch.linalg.vecdot(p, p).double())
         yield

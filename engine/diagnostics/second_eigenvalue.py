@@ -209,8 +209,8 @@ def _chain_between(heads: Heads, group: Tensor) -> Work[Tensor]:
         parts = torch.cat([by_row, diag[..., blocks.width :]], dim=-1).double()
         if share is not None:
             parts *= 1 - blocks.rows(share.unsqueeze(-1), tile)
-        own, to_sinks = parts.sum(2).split([1, len(blocks.sinks)], dim=-1)  # [H, blocks, ...]
-        chain.diagonal(dim1=1, dim2=2).index_add_(1, rows, own.squeeze(-1))
+        own, to_sinks = parts[..., 0].sum(2), parts[..., 1:].sum(2)  # [H, blocks, ...]
+        chain.diagonal(dim1=1, dim2=2).index_add_(1, rows, own)
         for sink, position in enumerate(blocks.sinks.tolist()):
             chain[:, :, int(group[position])].index_add_(1, rows, to_sinks[..., sink])
         yield
