@@ -46,7 +46,7 @@ class BlockArnoldi:
         heads, tokens, width = start.shape
         columns = max_passes * width
         self._basis = start.new_zeros(heads, tokens, columns + width)
-        self._projection = start.new_zeros(heads, columns + width, columns)
+        self._projection = start.new_zeros(heads, columns + width, columns, dtype=torch.float64)
         self._basis[..., :width] = orthonormal(start)[0]
 
     @property
@@ -57,7 +57,7 @@ class BlockArnoldi:
         """One pass, made orthonormal to all before it; twice, for rounding's sake."""
         size, width = self.size, self.width
         known = self._basis[..., : size + width]
-        image = yield from self._apply(known[..., size:].contiguous())
+        image = (yield from self._apply(known[..., size:].contiguous())).to(known)
         along = known.mT @ image
         rest = image - known @ along
         yield
@@ -85,7 +85,8 @@ class BlockArnoldi:
         values, vectors = eigenpairs(projection[:, :size])
         beyond = projection[:, size:, size - width :].to(vectors)
         residuals = (beyond @ vectors[:, size - width :]).norm(dim=1)
-        return Ritz(values, vectors, residuals)
+        rounding = torch.finfo(self._basis.dtype).eps * values.abs()
+        return Ritz(values, vectors, residuals + rounding)
 
     def span(self, ritz: Ritz, order: Tensor, width: int) -> Tensor:
         """Real vectors that span the first Ritz vectors of an order [H, n]: [H, N, width]."""

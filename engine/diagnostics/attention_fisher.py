@@ -14,28 +14,27 @@ import torch
 from torch import Tensor
 
 from engine.diagnostics.base import Instrument, Quantity, Reading
+from engine.diagnostics.collision import NUM_SHARPEST, mean_collision
 from engine.diagnostics.heads import Heads
-from engine.diagnostics.rows import HeadRows, choose_rows, row_tiles
-from engine.diagnostics.statistics import error_floats, floats, mean_of
+from engine.diagnostics.rows import choose_rows, row_tiles
+from engine.diagnostics.statistics import Estimate, error_floats, floats, mean_of
 from engine.diagnostics.work import Work
 
 NUM_EIGENVALUES = 2
 _SPECTRUM_ROWS = 8
 _MAX_STEPS = 60
-_PRECISION, _PRECISION_OF_SAMPLES = 1e-13, 1e-7
+_PRECISION, _PRECISION_OF_SAMPLES = 1e-13, 1e-5
 
 
 def measure_attention_fisher(heads: Heads) -> Work[Reading]:
-    collisions = yield from heads.collisions()
-    if heads.view.attention == "softmax":
-        trace = yield from heads.mean_of_softmax(1 - collisions)
-    else:
-        trace = mean_of(1 - collisions, heads.num_tokens)
+    collision = yield from mean_collision(heads)
+    trace = Estimate(1 - collision.values, collision.error)
     spectrum = yield from _mean_spectrum(heads)
     by_row = spectrum.transpose(1, 2)  # [H, eigenvalues, rows]
     estimates = [mean_of(rows, heads.num_tokens) for rows in by_row.unbind(1)]
     errors = [one.error for one in estimates if one.error is not None]
-    sampled = f"sampled: {collisions.shape[1]} rows, standard error"
+    num_rows = heads.effort.num_rows(heads.num_tokens)
+    sampled = f"the {NUM_SHARPEST} sharpest rows and a sample of {num_rows}; standard error"
     return Reading(
         values=floats(trace.values),
         error=error_floats(trace.error),
@@ -61,14 +60,13 @@ def _cost_of_collisions(heads: Heads) -> str:
 def _mean_spectrum(heads: Heads) -> Work[Tensor]:
     """The leading eigenvalues of a few rows, of all rows of a short text: [H, rows, k]."""
     view = heads.view
-    factors = (yield from heads.factors()) if view.has_channels else None
-    reader = HeadRows(view, factors, heads.blocks)
+    reader = yield from heads.row_reader()
     wanted = heads.num_tokens if heads.num_tokens <= heads.effort.max_dense_tokens else 0
     rows = choose_rows(view, max(wanted, _SPECTRUM_ROWS), heads.effort.seed)
     precision = _PRECISION if wanted else _PRECISION_OF_SAMPLES
     found = []
     for tile in row_tiles(view, len(rows)):
-        for row in torch.split(reader.full(rows[tile]), 1, dim=1):
+        for row in torch.split(reader.full(rows[tile]).double(), 1, dim=1):
             found.append(leading_eigenvalues(row, NUM_EIGENVALUES, precision))
             yield
     return torch.cat(found, dim=1)

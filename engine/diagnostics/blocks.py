@@ -44,6 +44,18 @@ class Blocks:
         elsewhere = block_of_sink != torch.arange(self.count, device=device).unsqueeze(1)
         return torch.cat([own < self.view.num_tokens, elsewhere], dim=1)
 
+    @cached_property
+    def _hides(self) -> list[bool]:
+        """Whether a block has keys that it does not see: few do."""
+        hides: list[bool] = (~self.seen).any(1).tolist()
+        return hides
+
+    def hide(self, by_key: Tensor, blocks: slice, value: float = 0.0) -> Tensor:
+        """[H, blocks, width, width + sinks] with this value at keys not seen, in place."""
+        if any(self._hides[blocks]):
+            by_key.masked_fill_(~self.seen[blocks].unsqueeze(1), value)
+        return by_key
+
     @property
     def head_bytes(self) -> int:
         """Of one head's weights, all blocks together."""
@@ -83,15 +95,14 @@ class Blocks:
     def _scores(self, blocks: slice) -> Tensor:
         q = self.rows(self.view.q.transpose(0, 1), blocks).double() * self.view.scale
         k = self.view.k[self.keys[blocks]].double()  # [blocks, keys, H, D]
-        scores = q @ k.permute(2, 0, 3, 1)
-        hidden = ~self.seen[blocks].unsqueeze(1)
-        return scores.masked_fill_(hidden, -torch.inf)
+        return self.hide(q @ k.permute(2, 0, 3, 1), blocks, -torch.inf)
 
     def weights(self, blocks: slice) -> Tensor:
         """Diag, rows beyond the end all 0: [H, blocks, width, width + sinks]."""
         scores = self._scores(blocks)
         # Below the largest of its row, a score that matters is small, and rounding it too.
-        weights = scores.sub_(scores.amax(-1, keepdim=True)).to(self.dtype).softmax(-1)
+        below = torch.empty_like(scores, dtype=self.dtype)
+        weights = torch.sub(scores, scores.amax(-1, keepdim=True), out=below).softmax(-1)
         beyond = blocks.stop * self.width - self.view.num_tokens
         if beyond > 0:
             weights[:, -1, self.width - beyond :] = 0.0

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from engine.diagnostics.base import Instrument, Quantity, Reading
-from engine.diagnostics.factors import Factors
+from engine.diagnostics.collision import mean_collision
+from engine.diagnostics.factors import Factors, token_tiles
 from engine.diagnostics.heads import Heads
 from engine.diagnostics.lapack import one_thread
 from engine.diagnostics.orthonormal import orthonormal
@@ -27,7 +28,6 @@ from engine.diagnostics.statistics import (
     error_floats,
     few_samples_factor,
     floats,
-    mean_of,
 )
 from engine.diagnostics.work import Work
 
@@ -40,19 +40,31 @@ _PASSES = 3
 def measure_effective_rank(heads: Heads) -> Work[Reading]:
     if heads.view.attention == "lln":
         factors = yield from heads.factors()
-        return _exactly(_lln_singular_values(factors), "exact: QR of pi and kappa", "N D^2")
+        values = yield from _lln_singular_values(factors)
+        return _exactly(values, "exact: QR of pi and kappa", "N D^2")
     if heads.num_tokens <= heads.effort.max_dense_tokens:
         values = yield from _dense_singular_values(heads)
         return _exactly(values, "exact: singular values of the N x N matrix", "N^3")
     return (yield from _sketched(heads))
 
 
-def _lln_singular_values(factors: Factors) -> Tensor:
+def _lln_singular_values(factors: Factors) -> Work[Tensor]:
+    left = yield from _triangle(factors.pi)
+    right = yield from _triangle(factors.kappa.mT)
     with one_thread():
-        left = torch.linalg.qr(factors.pi, mode="r").R
-        right = torch.linalg.qr(factors.kappa.mT, mode="r").R
         values: Tensor = torch.linalg.svdvals(left @ right.mT)
     return values
+
+
+def _triangle(columns: Tensor) -> Work[Tensor]:
+    """R of the QR of [H, N, D], some tokens at a time."""
+    triangle = columns[:, :0]
+    for tile in token_tiles(columns.shape[1]):
+        with one_thread():
+            stacked = torch.cat([triangle, columns[:, tile]], dim=1)
+            triangle = torch.linalg.qr(stacked, mode="r").R
+        yield
+    return triangle
 
 
 def _dense_singular_values(heads: Heads) -> Work[Tensor]:
@@ -87,14 +99,13 @@ def _exactly(values: Tensor, method: str, cost: str) -> Reading:
 
 
 def _sketched(heads: Heads) -> Work[Reading]:
-    collisions = yield from heads.collisions()
-    mean = mean_of(collisions, heads.num_tokens)
+    mean = yield from mean_collision(heads)
     norm = mean.values * heads.num_tokens  # [H] |P|_F^2
     norm_error = torch.zeros_like(norm) if mean.error is None else mean.error * heads.num_tokens
     basis, image = yield from _leading_space(heads)
     values, off = _singular_values(basis, image)
     rest, rest_error = yield from _fourth_powers_beyond(heads, basis)
-    quartic = image.square().sum((1, 2)) + rest
+    quartic = image.square().sum((1, 2), dtype=torch.float64) + rest
     rank = norm.square() / quartic
     top = values[:, 0].square()
     return Reading(
@@ -135,9 +146,11 @@ def _singular_values(basis: Tensor, image: Tensor) -> tuple[Tensor, Tensor]:
     Some eigenvalue of P^T P lies within the residual r of each Ritz value t; so some singular value
     lies within r / sqrt(t) of sqrt(t).
     """
-    projection = basis.mT @ image
-    squares, turn = torch.linalg.eigh((projection + projection.mT) / 2)
-    residual = (image @ turn - (basis @ turn) * squares.unsqueeze(1)).norm(dim=1)
+    projection = (basis.mT @ image).double()
+    with one_thread():
+        squares, turn = torch.linalg.eigh((projection + projection.mT) / 2)
+    apart = image @ turn.to(image) - (basis @ turn.to(basis)) * squares.unsqueeze(1).to(image)
+    residual = apart.norm(dim=1).double()
     values = squares.clamp_min(0.0).sqrt().flip(1)[:, :NUM_SINGULAR_VALUES]
     smallest = torch.finfo(values.dtype).eps
     off = residual.flip(1)[:, :NUM_SINGULAR_VALUES] / values.clamp_min(smallest)
@@ -148,14 +161,14 @@ def _fourth_powers_beyond(heads: Heads, basis: Tensor) -> Work[tuple[Tensor, Ten
     """|P^T P|_F^2 on what is orthogonal to the basis, with its standard error: [H] twice."""
     probes = _random(heads, _PROBES, heads.effort.seed + 1)
     image = yield from _gram(heads, probes - basis @ (basis.mT @ probes))
-    squares = image.square().sum(1)  # [H, probes]
+    squares = image.square().sum(1, dtype=torch.float64)  # [H, probes]
     error = few_samples_factor(_PROBES) * squares.std(1) / _PROBES**0.5
     return squares.mean(1), error
 
 
 def _random(heads: Heads, columns: int, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randn(heads.num_tokens, columns, generator=generator, dtype=torch.float64)
+    drawn = torch.randn(heads.num_tokens, columns, generator=generator, dtype=heads.dtype)
     return drawn.to(heads.view.q.device).expand(heads.num_heads, -1, -1)
 
 

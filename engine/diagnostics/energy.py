@@ -8,6 +8,7 @@ D |X|_F^4, and D H |X|_F^4 for a layer of H heads.
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from engine.diagnostics.base import Instrument, Quantity, Reading
 from engine.diagnostics.heads import Heads
@@ -16,10 +17,9 @@ from engine.diagnostics.work import Work
 
 
 def measure_energy(heads: Heads) -> Work[Reading]:
-    yield
-    q, k = (x.double().transpose(0, 1) for x in (heads.view.q, heads.view.k))
-    energy = (torch.bmm(q.mT, q) * torch.bmm(k.mT, k)).sum((1, 2)) / heads.view.head_size
-    bound = q.square().sum((1, 2)) * k.square().sum((1, 2)) / heads.view.head_size
+    q, k, _ = yield from heads.grams()
+    energy = (q * k).sum((1, 2)) / heads.view.head_size
+    bound = _trace(q) * _trace(k) / heads.view.head_size
     share = torch.where(bound > 0, energy / bound, 0.0)
     return Reading(
         values=floats(energy),
@@ -32,6 +32,10 @@ def measure_energy(heads: Heads) -> Work[Reading]:
             "share_of_bound": Quantity(values=floats(share), unit="dimensionless"),
         },
     )
+
+
+def _trace(matrices: Tensor) -> Tensor:
+    return matrices.diagonal(dim1=1, dim2=2).sum(1)
 
 
 ENERGY = Instrument(

@@ -24,7 +24,7 @@ from torch import Tensor
 from engine.diagnostics.base import Instrument, Quantity, Reading
 from engine.diagnostics.factors import token_tiles
 from engine.diagnostics.heads import Heads
-from engine.diagnostics.statistics import Estimate, error_floats, floats, mean_of
+from engine.diagnostics.statistics import Estimate, error_floats, floats, mean_of, sum_p_log_p
 from engine.diagnostics.work import Work
 
 
@@ -91,11 +91,10 @@ def _row_bracket(heads: Heads) -> Work[tuple[Tensor, Tensor]]:
     """sum_c pi_c H(kappa_c) and H(pi) of every row: [H, N] each."""
     factors = yield from heads.factors()
     tiles = list(token_tiles(heads.num_tokens))
-    by_tile = [torch.special.entr(factors.kappa[:, :, tile]).sum(-1) for tile in tiles]
+    by_tile = [-sum_p_log_p(factors.kappa[:, :, tile]) for tile in tiles]
     channels = torch.stack(by_tile).sum(0).unsqueeze(-1)  # [H, D, 1]
     yield
-    widths = [torch.special.entr(factors.pi[:, tile]).sum(-1) for tile in tiles]
-    return (factors.pi @ channels).squeeze(-1), torch.cat(widths, dim=1)
+    return (factors.pi @ channels).squeeze(-1), (yield from heads.choice_entropies())
 
 
 def _entropy_of_blocks(heads: Heads) -> Work[Tensor]:

@@ -21,6 +21,13 @@ class Factors(NamedTuple):
     pi: Tensor  # [H, N, D] rows sum to 1
     kappa: Tensor  # [H, D, N] rows sum to 1
 
+    def to(self, dtype: torch.dtype) -> Factors:
+        """In another type; what float32 could hold only as a subnormal number, which is slow to
+        compute with, is 0 in it."""
+        if dtype == self.pi.dtype:
+            return self
+        return Factors(*(_without_subnormals(part.to(dtype)) for part in self))
+
     @property
     def chain(self) -> Tensor:
         """T = kappa pi, a stochastic matrix with the non-zero spectrum of P: [H, D, D]."""
@@ -30,6 +37,10 @@ class Factors(NamedTuple):
     def overlap(self) -> Tensor:
         """kappa kappa^T: [H, D, D]."""
         return torch.bmm(self.kappa, self.kappa.mT)
+
+
+def _without_subnormals(part: Tensor) -> Tensor:
+    return torch.nn.functional.threshold(part, torch.finfo(part.dtype).tiny, 0.0, inplace=True)
 
 
 def lln_factors(view: HeadView) -> Factors:

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from engine.diagnostics.base import Effort
 from engine.diagnostics.blocks import Blocks
-from engine.diagnostics.factors import Factors, lln_factors
+from engine.diagnostics.diag_weights import DiagWeights
+from engine.diagnostics.factors import Factors, lln_factors, token_tiles
+from engine.diagnostics.grams import Grams, grams_of
 from engine.diagnostics.operator import AttentionOperator
 from engine.diagnostics.resolvent import Resolvent
 from engine.diagnostics.rows import HeadRows, RowSample, choose_rows, mix_by_row, read_rows
 from engine.diagnostics.states import States
-from engine.diagnostics.statistics import Estimate, RowStatistics, mean_of, row_statistics
+from engine.diagnostics.statistics import (
+    Estimate,
+    RowStatistics,
+    mean_of,
+    row_statistics,
+    sum_p_log_p,
+)
 from engine.diagnostics.view import HeadView
 from engine.diagnostics.work import Work, shared
 
-_KEPT_BYTES = 256 * 2**20
-"""Diag's weights are kept from one instrument to the next up to this size."""
+if TYPE_CHECKING:
+    from engine.diagnostics.kept import Kept
+
+KEPT_BYTES = 256 * 2**20
+"""Diag's weights are kept from one instrument to the next up to this size, and so is what all
+heads of a layer leave for those who compare them."""
 
 _JUST_ABOVE_ONE = 1 + 1e-7
 
@@ -41,7 +54,13 @@ class SeenSums:
 
 
 class Heads:
-    def __init__(self, view: HeadView, effort: Effort, states: States | None = None) -> None:
+    def __init__(
+        self,
+        view: HeadView,
+        effort: Effort,
+        states: States | None = None,
+        kept: Sequence[Kept] = (),
+    ) -> None:
         self.view = view
         self.effort = effort
         self.dtype = effort.dtype_of(view.num_tokens)
@@ -49,7 +68,8 @@ class Heads:
         if states is None and view.x is not None:
             states = States(view.x, self.dtype)
         self.states = states
-        self._kept: dict[int, Tensor] = {}
+        self.kept = kept
+        self.weights = None if self.blocks is None else DiagWeights(self.blocks, KEPT_BYTES)
 
     @property
     def num_tokens(self) -> int:
@@ -75,10 +95,34 @@ class Heads:
         return lln_factors(self.view)
 
     @shared
+    def grams(self) -> Work[Grams]:
+        return (yield from grams_of(self.view))
+
+    @shared
+    def light_factors(self) -> Work[Factors]:
+        """The same in the type of the weights: for products, which need no more."""
+        factors = yield from self.factors()
+        return factors.to(self.dtype)
+
+    @shared
+    def choice_entropies(self) -> Work[Tensor]:
+        """H(pi) of every row: how undecided it is between the channels. [H, N]."""
+        pi = (yield from self.factors()).pi
+        yield
+        parts = [-sum_p_log_p(pi[:, tile]) for tile in token_tiles(self.num_tokens)]
+        return torch.cat(parts, dim=1).clamp_min(0.0)
+
+    @shared
     def overlap(self) -> Work[Tensor]:
         """kappa kappa^T: [H, D, D]."""
         factors = yield from self.factors()
         return factors.overlap
+
+    @shared
+    def row_reader(self) -> Work[HeadRows]:
+        """Rows in the type of the weights."""
+        factors = (yield from self.factors()) if self.view.has_channels else None
+        return HeadRows(self.view, factors, self.blocks, self.dtype)
 
     def mean_of_softmax(self, per_row: Tensor) -> Work[Estimate]:
         """The mean of something over rows of softmax. How much the scores of a row vary is known
@@ -107,23 +151,19 @@ class Heads:
         return mix_by_row(self.view)
 
     def diag_tiles(self) -> Iterator[tuple[slice, Tensor]]:
-        """Diag's weights, some blocks at a time, kept for the next one who asks if they are small.
-
-        The callers yield between tiles.
-        """
+        """Diag's weights, some blocks at a time. The callers yield between tiles."""
         assert self.blocks is not None, "this kind of attention has no blocks"
-        keep = self.blocks.head_bytes * self.num_heads <= _KEPT_BYTES
+        assert self.weights is not None, "there where blocks are"
+        if not self.kept:
+            yield from self.weights.tiles()
+            return
+        of_groups = [one.weights for one in self.kept if one.weights is not None]
         for blocks in self.blocks.tiles():
-            weights = self._kept.get(blocks.start)
-            if weights is None:
-                weights = self.blocks.weights(blocks)
-                if keep:
-                    self._kept[blocks.start] = weights
-            yield blocks, weights
+            yield blocks, torch.cat([weights.of(blocks) for weights in of_groups])
 
     @shared
     def operator(self) -> Work[AttentionOperator]:
-        factors = (yield from self.factors()) if self.view.has_channels else None
+        factors = (yield from self.light_factors()) if self.view.has_channels else None
         return AttentionOperator(self.view, factors, self.blocks, self.diag_tiles)
 
     @shared
@@ -137,9 +177,8 @@ class Heads:
     @shared
     def rows(self) -> Work[RowSample]:
         """The statistics of whole rows: all, or a sample."""
-        factors = (yield from self.factors()) if self.view.has_channels else None
         rows = choose_rows(self.view, self.effort.num_rows(self.num_tokens), self.effort.seed)
-        reader = HeadRows(self.view, factors, self.blocks, self.dtype)
+        reader = yield from self.row_reader()
         return (yield from read_rows(reader, rows))
 
     @shared
@@ -159,7 +198,7 @@ class Heads:
     @shared
     def seen_sums(self) -> Work[SeenSums]:
         """Of LLN+Diag."""
-        factors = yield from self.factors()
+        factors = yield from self.light_factors()
         assert self.blocks is not None, "LLN+Diag has blocks"
         share = self.mix()
         parts: list[list[Tensor]] = []
@@ -173,15 +212,15 @@ class Heads:
         self, blocks: slice, diag: Tensor, factors: Factors, share: Tensor
     ) -> list[Tensor]:
         assert self.blocks is not None, "LLN+Diag has blocks"
-        pi = self.blocks.rows(factors.pi, blocks).to(self.dtype)
-        kappa = factors.kappa[:, :, self.blocks.keys[blocks]].to(self.dtype).transpose(1, 2)
-        lln = (pi @ kappa).mul_(self.blocks.seen[blocks].unsqueeze(1))  # like diag
+        pi = self.blocks.rows(factors.pi, blocks)
+        kappa = factors.kappa[:, :, self.blocks.keys[blocks]].transpose(1, 2)
+        lln = self.blocks.hide(pi @ kappa, blocks)  # like diag
         mixed = torch.lerp(diag, lln, self.blocks.rows(share, blocks).unsqueeze(-1).to(diag))
         distances = self.blocks.distances(blocks).expand_as(diag)
         return [
-            _p_log_p(mixed),
+            sum_p_log_p(mixed),
             lln.sum(-1),
-            _p_log_p(lln),
+            sum_p_log_p(lln),
             torch.linalg.vecdot(mixed, mixed),
             torch.linalg.vecdot(lln, lln),
             torch.linalg.vecdot(diag, distances),
@@ -217,15 +256,12 @@ class Heads:
 
     @shared
     def _lln_collisions(self) -> Work[Tensor]:
-        factors = yield from self.factors()
+        factors = yield from self.light_factors()
         overlap = yield from self.overlap()
-        collisions: Tensor = torch.linalg.vecdot(factors.pi @ overlap, factors.pi)
-        return collisions
-
-
-def _p_log_p(p: Tensor) -> Tensor:
-    """sum p log p of every row. The logarithm in float32 is off by 1e-7 of itself, and takes a
-    fraction of the time."""
-    logs = p.float().clamp_min(torch.finfo(torch.float32).tiny).log_().to(p)
-    total: Tensor = torch.linalg.vecdot(p, logs)
-    return total
+        overlap = overlap.to(factors.pi)
+        parts = []
+        for tile in token_tiles(self.num_tokens):
+            pi = factors.pi[:, tile]
+            parts.append(torch.linalg.vecdot(pi @ overlap, pi).double())
+            yield
+        return torch.cat(parts, dim=1)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from engine.diagnostics.base import Instrument, Quantity, Reading
-from engine.diagnostics.factors import channel_exponents
+from engine.diagnostics.factors import channel_exponents, token_tiles
 from engine.diagnostics.heads import Heads
 from engine.diagnostics.statistics import (
     Estimate,
@@ -29,7 +29,8 @@ from engine.diagnostics.statistics import (
     mean_of,
     standard_error,
 )
-from engine.diagnostics.temperature import element_variance, score_variance
+from engine.diagnostics.temperature import element_variance
+from engine.diagnostics.view import HeadMap
 from engine.diagnostics.work import Work
 
 
@@ -50,7 +51,8 @@ def measure_lognormality(heads: Heads) -> Work[Reading]:
         "kurtosis": _beside(mean_of(rows.kurtosis, population), "dimensionless"),
         "decile_gap": _beside(mean_of(rows.decile_gap, population), "probability"),
     }
-    for name, prediction in _predictions(heads).items():
+    predictions = yield from _predictions(heads)
+    for name, prediction in predictions.items():
         beside[name] = Quantity(values=floats(prediction), unit="nats^2")
     sampled = f"sampled: {count} rows, standard error"
     return Reading(
@@ -76,11 +78,12 @@ def _beside(estimate: Estimate, unit: str) -> Quantity:
     return Quantity(values=floats(estimate.values), unit=unit, error=error_floats(estimate.error))
 
 
-def _predictions(heads: Heads) -> dict[str, Tensor]:
+def _predictions(heads: Heads) -> Work[dict[str, Tensor]]:
     view = heads.view
     match view.attention:
         case "softmax":
-            within = score_variance(view.q.double(), view.k.double()) * view.scale**2
+            gram, _, covariance = yield from heads.grams()
+            within = (gram * covariance).sum((1, 2)) * view.scale**2 / view.num_tokens
             return {
                 "paper_prediction": element_variance(view.q, view.k),
                 "corrected_prediction": within + within.square() / (2 * view.head_size),
@@ -88,8 +91,8 @@ def _predictions(heads: Heads) -> dict[str, Tensor]:
         case "lln":
             assert view.alpha is not None, "checked by the view"
             assert view.beta is not None, "checked by the view"
-            a = _element_variance_of(channel_exponents(view.q, view.q_map, view.alpha))
-            b = _element_variance_of(channel_exponents(view.k, view.k_map, view.beta))
+            a = _exponent_variance(view.q, view.q_map, view.alpha)
+            b = _exponent_variance(view.k, view.k_map, view.beta)
             return {
                 "paper_prediction": _log1p_share(a + b, view.head_size)
                 + _log1p_share(a + b, view.num_tokens),
@@ -99,8 +102,18 @@ def _predictions(heads: Heads) -> dict[str, Tensor]:
             return {}
 
 
-def _element_variance_of(exponents: Tensor) -> Tensor:
-    return exponents.flatten(1).var(1, unbiased=False)
+def _exponent_variance(rows: Tensor, head_map: HeadMap | None, scale: Tensor) -> Tensor:
+    """Over all tokens and channels: the variances within tiles, and that between their means."""
+    tiles = list(token_tiles(len(rows)))
+    found = [
+        torch.var_mean(channel_exponents(rows[tile], head_map, scale), dim=(1, 2), correction=0)
+        for tile in tiles
+    ]
+    within, means = (torch.stack(parts, dim=1) for parts in zip(*found, strict=True))  # [H, tiles]
+    shares = torch.tensor([(tile.stop - tile.start) / len(rows) for tile in tiles]).to(means)
+    mean = (means @ shares).unsqueeze(1)
+    variance: Tensor = (within + (means - mean).square()) @ shares
+    return variance
 
 
 def _log1p_share(variance: Tensor, parts: int) -> Tensor:

@@ -10,13 +10,18 @@ import numpy as np
 import torch
 
 from engine.diagnostics.base import Effort, Floats, Instrument, Quantity, Reading
-from engine.diagnostics.heads import Heads
+from engine.diagnostics.heads import KEPT_BYTES, Heads
+from engine.diagnostics.kept import Kept, bytes_left, left_by
+from engine.diagnostics.side_by_side import side_by_side
 from engine.diagnostics.states import States
 from engine.diagnostics.view import HeadView
 from engine.diagnostics.work import Work
 
-_TOKENS_A_GROUP = 32_768
+_TOKENS_A_GROUP = 16_384
 """Heads times tokens whose instruments share what they hold in memory."""
+
+_TOKENS_AT_A_TIME = 4 * _TOKENS_A_GROUP
+"""The same of all groups that are read side by side."""
 
 
 class TimedReading(NamedTuple):
@@ -24,22 +29,61 @@ class TimedReading(NamedTuple):
     compute_s: float
 
 
+class _OfGroup(NamedTuple):
+    """What was read of some heads, in the order of the instruments."""
+
+    readings: list[TimedReading]
+    kept: Kept | None
+
+
 @torch.no_grad()
 def read_heads(
     view: HeadView, instruments: Sequence[Instrument], effort: Effort
 ) -> Work[dict[str, TimedReading]]:
     """What the instruments read, in their order. What two of them share counts for the first."""
-    parts: dict[str, list[TimedReading]] = {one.name: [] for one in instruments}
+    alone = [one for one in instruments if not one.compares_heads]
+    comparing = [one for one in instruments if one.compares_heads]
     states = None if view.x is None else States(view.x, effort.dtype_of(view.num_tokens))
-    for group in _head_groups(view):
-        heads = Heads(view.only(group), effort, states)
-        for one in instruments:
-            if not one.compares_heads:
-                parts[one.name].append((yield from timed(one.measure(heads))))
+    if states is not None and any("x" in one.needs for one in alone):
+        yield from states.prepare()
+    groups = list(_head_groups(view)) if alone else []
+    works = (_read_group(view, group, alone, effort, states, bool(comparing)) for group in groups)
+    of_groups = yield from side_by_side(works, _num_threads(view, len(groups)))
+    found = {
+        one.name: _joined([group.readings[index] for group in of_groups])
+        for index, one in enumerate(alone)
+    }
+    kept = [group.kept for group in of_groups if group.kept is not None]
+    for one in comparing:
+        found[one.name] = yield from timed(one.measure(Heads(view, effort, states, kept)))
+    return {one.name: found[one.name] for one in instruments}
+
+
+def _read_group(
+    view: HeadView,
+    group: list[int],
+    instruments: Sequence[Instrument],
+    effort: Effort,
+    states: States | None,
+    are_compared: bool,
+) -> Work[_OfGroup]:
+    heads = Heads(view.only(group), effort, states)
+    readings: list[TimedReading] = []
     for one in instruments:
-        if one.compares_heads:
-            parts[one.name].append((yield from timed(one.measure(Heads(view, effort)))))
-    return {name: _joined(found) for name, found in parts.items()}
+        reading = yield from timed(one.measure(heads))
+        readings.append(reading)
+    is_small = bytes_left(heads) * view.num_heads <= KEPT_BYTES
+    kept = (yield from left_by(heads)) if are_compared and is_small else None
+    return _OfGroup(readings, kept)
+
+
+def _num_threads(view: HeadView, num_groups: int) -> int:
+    """How many groups are read at a time: of a few tokens there is but one, of very many the
+    memory holds but one."""
+    if view.q.device.type != "cpu":
+        return 1
+    in_memory = _TOKENS_AT_A_TIME // max(_TOKENS_A_GROUP, view.num_tokens)
+    return max(1, min(torch.get_num_threads(), num_groups, in_memory))
 
 
 def timed(work: Work[Reading]) -> Work[TimedReading]:

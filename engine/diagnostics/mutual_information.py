@@ -14,13 +14,12 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
 
 from engine.diagnostics.base import Instrument, Quantity, Reading
+from engine.diagnostics.collision import mean_collision
 from engine.diagnostics.entropy import mean_entropy
-from engine.diagnostics.factors import token_tiles
 from engine.diagnostics.heads import Heads
-from engine.diagnostics.statistics import Estimate, error_floats, floats, mean_of
+from engine.diagnostics.statistics import Estimate, error_floats, floats
 from engine.diagnostics.work import Work
 
 
@@ -57,8 +56,7 @@ def _from_sample(heads: Heads, entropy: Estimate) -> Work[Estimate]:
 
 
 def _bounds(heads: Heads) -> Work[dict[str, Quantity]]:
-    collisions = yield from heads.collisions()
-    norm = mean_of(collisions, heads.num_tokens)
+    norm = yield from mean_collision(heads)
     from_norm = (norm.values * heads.num_tokens).log().clamp_min(0.0)
     error = None if norm.error is None else norm.error / norm.values
     bounds = {
@@ -71,16 +69,11 @@ def _bounds(heads: Heads) -> Work[dict[str, Quantity]]:
     }
     if heads.view.has_channels:
         pi = (yield from heads.factors()).pi
-        bounds["channels"] = Quantity(values=floats(_channel_information(pi)), unit="nats")
+        told = torch.special.entr(pi.mean(1)).sum(-1) - (yield from heads.choice_entropies()).mean(
+            1
+        )
+        bounds["channels"] = Quantity(values=floats(told.clamp_min(0.0)), unit="nats")
     return bounds
-
-
-def _channel_information(pi: Tensor) -> Tensor:
-    """I(i; channel): [H]."""
-    mixed = torch.special.entr(pi.mean(1)).sum(-1)
-    of_rows = [torch.special.entr(pi[:, tile]).sum((1, 2)) for tile in token_tiles(pi.shape[1])]
-    told: Tensor = mixed - torch.stack(of_rows).sum(0) / pi.shape[1]
-    return told.clamp_min(0.0)
 
 
 MUTUAL_INFORMATION = Instrument(

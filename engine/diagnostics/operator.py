@@ -31,7 +31,7 @@ class AttentionOperator:
         self._rows = HeadRows(view, None, None) if view.attention == "softmax" else None
 
     def __call__(self, vectors: Tensor) -> Work[Tensor]:
-        """P V, V of shape [H, N, columns] in float64."""
+        """P V, V of shape [H, N, columns]; like the weights or in float64, as the result is."""
         match self.view.attention:
             case "softmax":
                 return (yield from self._softmax(vectors))
@@ -41,7 +41,7 @@ class AttentionOperator:
             case "block_diagonal":
                 return (yield from self._diag(vectors))
             case "lln_diag":
-                share = mix_by_row(self.view).unsqueeze(-1)
+                share = mix_by_row(self.view).unsqueeze(-1).to(vectors)
                 diag = yield from self._diag(vectors)
                 return diag.lerp_(self._lln(vectors), share)
 
@@ -56,17 +56,19 @@ class AttentionOperator:
             case "block_diagonal":
                 return (yield from self._diag_transposed(vectors))
             case "lln_diag":
-                share = mix_by_row(self.view).unsqueeze(-1)
+                share = mix_by_row(self.view).unsqueeze(-1).to(vectors)
                 diag = yield from self._diag_transposed((1 - share) * vectors)
                 return diag.add_(self._lln_transposed(share * vectors))
 
     def _lln(self, vectors: Tensor) -> Tensor:
         assert self._factors is not None, "LLN has factors"
-        return self._factors.pi @ (self._factors.kappa @ vectors)
+        pi, kappa = self._factors
+        return (pi @ (kappa @ vectors.to(kappa))).to(vectors)
 
     def _lln_transposed(self, vectors: Tensor) -> Tensor:
         assert self._factors is not None, "LLN has factors"
-        return self._factors.kappa.mT @ (self._factors.pi.mT @ vectors)
+        pi, kappa = self._factors
+        return (kappa.mT @ (pi.mT @ vectors.to(pi))).to(vectors)
 
     def _diag(self, vectors: Tensor) -> Work[Tensor]:
         assert self._blocks is not None, "Diag has blocks"
@@ -95,21 +97,20 @@ class AttentionOperator:
         return out
 
     def _softmax(self, vectors: Tensor) -> Work[Tensor]:
-        assert self._rows is not None, "softmax is read in rows"
         out = torch.empty_like(vectors)
         for tile in row_tiles(self.view, self.view.num_tokens):
-            out[:, tile] = self._rows.full(_positions(tile, vectors)) @ vectors
+            out[:, tile] = self._softmax_rows(tile, vectors) @ vectors
             yield
         return out
 
     def _softmax_transposed(self, vectors: Tensor) -> Work[Tensor]:
-        assert self._rows is not None, "softmax is read in rows"
         out = torch.zeros_like(vectors)
         for tile in row_tiles(self.view, self.view.num_tokens):
-            out += self._rows.full(_positions(tile, vectors)).mT @ vectors[:, tile]
+            out += self._softmax_rows(tile, vectors).mT @ vectors[:, tile]
             yield
         return out
 
-
-def _positions(tile: slice, like: Tensor) -> Tensor:
-    return torch.arange(tile.start, tile.stop, device=like.device)
+    def _softmax_rows(self, tile: slice, like: Tensor) -> Tensor:
+        assert self._rows is not None, "softmax is read in rows"
+        rows = torch.arange(tile.start, tile.stop, device=like.device)
+        return self._rows.full(rows).to(like)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engine.diagnostics.base import Instrument, Quantity, Reading
 from engine.diagnostics.heads import Heads
-from engine.diagnostics.rows import HeadRows, choose_rows, row_tiles
+from engine.diagnostics.rows import choose_rows, row_tiles
 from engine.diagnostics.statistics import Estimate, error_floats, floats, mean_of
 from engine.diagnostics.work import Work
 
@@ -21,9 +21,8 @@ def measure_pruning(heads: Heads) -> Work[Reading]:
     squares = yield from _squared_norms(heads)
     mean = mean_of(squares, heads.num_tokens)
     norm = mean.values.sqrt()
-    assert heads.view.x is not None, "named in needs"
-    yield
-    states = heads.view.x.double().square().sum(1).mean().sqrt().clamp_min(1e-300)
+    assert heads.states is not None, "named in needs"
+    states = (yield from heads.states.mean_square()).sqrt().clamp_min(1e-300)
     error = None if mean.error is None else mean.error / (2 * norm.clamp_min(1e-300))
     estimate = Estimate(norm, error)
     return Reading(
@@ -62,7 +61,7 @@ def _squared_norms(heads: Heads) -> Work[Tensor]:
 def _of_sample(heads: Heads, v: Tensor) -> Work[Tensor]:
     count = heads.effort.num_rows(heads.num_tokens)
     rows = choose_rows(heads.view, count, heads.effort.seed)
-    reader = HeadRows(heads.view, None, None, heads.dtype)
+    reader = yield from heads.row_reader()
     v = v.to(reader.dtype)
     found = []
     for tile in row_tiles(heads.view, count):

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 class Resolvent:
     """Of the heads' attention matrices, each at a shift of its own."""
 
-    def __init__(self, heads: Heads, shifts: Tensor, dtype: torch.dtype = torch.float64) -> None:
+    def __init__(self, heads: Heads, shifts: Tensor) -> None:
         assert heads.blocks is not None, "needs blocks"
-        self._dtype = dtype  # of the blocks' factors
         self._heads = heads
         self._blocks = heads.blocks
         self.shifts = shifts  # [H]
@@ -37,18 +36,19 @@ class Resolvent:
     def factorise(self) -> Work[None]:
         """To be done before the first solve."""
         width = self._blocks.width
-        shifts = self.shifts.view(-1, 1, 1).to(self._dtype)
+        shifts = self.shifts.view(-1, 1, 1)
         if self._has_channels:
             self._kappa = (yield from self._heads.factors()).kappa
         to_sinks = []
         for tile, diag in self._heads.diag_tiles():
-            weights = self._normalised(diag.to(self._dtype)) * self._share_of_diag(tile)
-            shifted = weights[..., :width].neg()
+            less = self._less(diag, tile)
+            shifted = less[..., :width]
             shifted.diagonal(dim1=-2, dim2=-1).add_(shifts)
             with one_thread():
-                lu, pivots = torch.linalg.lu_factor(shifted.cpu())
+                # Of the transpose, which is what LAPACK makes of rows without turning them over.
+                lu, pivots = torch.linalg.lu_factor(shifted.cpu().mT)
             self._factors.append((tile, lu.to(diag.device), pivots.to(diag.device)))
-            to_sinks.append(self._blocks.flat(weights[..., width:], tile).double())
+            to_sinks.append(self._blocks.flat(less[..., width:].neg(), tile))
             yield
         arriving = [torch.cat(to_sinks, dim=1)]
         if self._has_channels:
@@ -60,7 +60,8 @@ class Resolvent:
         self._small = torch.linalg.inv(ones - self._leaving(self._solved))
 
     def solve(self, vectors: Tensor) -> Work[Tensor]:
-        """(s - P)^-1 V, V of shape [H, N, columns]."""
+        """(s - P)^-1 V in float64, V of shape [H, N, columns]."""
+        vectors = vectors.double()
         solved = yield from self._solve_blocks(vectors)
         return solved + self._solved @ (self._small @ self._leaving(solved))
 
@@ -90,16 +91,16 @@ class Resolvent:
     def _has_channels(self) -> bool:
         return self._heads.view.has_channels
 
-    def _share_of_diag(self, tile: slice) -> Tensor | float:
-        if not self._has_channels:
-            return 1.0
-        return (1 - self._blocks.rows(self._heads.mix().unsqueeze(-1), tile)).to(self._dtype)
-
-    def _normalised(self, diag: Tensor) -> Tensor:
-        """Rows that add up to 1 also in float64, or the largest eigenvalue might not be 1."""
-        if diag.dtype == self._blocks.dtype:
-            return diag
-        return diag / diag.sum(-1, keepdim=True).clamp_min(0.5)  # 0 beyond the end of the text
+    def _less(self, diag: Tensor, tile: slice) -> Tensor:
+        """-A and -U's part of the sinks, in float64: Diag, whose rows are made to add up to 1 also
+        in this type, or the largest eigenvalue might not be 1, times its share."""
+        less = diag.double()
+        factor: Tensor | float = -1.0
+        if less.dtype != diag.dtype:
+            factor = -1 / less.sum(-1, keepdim=True).clamp_min(0.5)  # 0 beyond the end of the text
+        if self._has_channels:
+            factor = factor * (1 - self._blocks.rows(self._heads.mix().unsqueeze(-1), tile))
+        return less.mul_(factor) if less.dtype != diag.dtype else less * factor
 
     def _leaving(self, vectors: Tensor) -> Tensor:
         """V^T x: what the sinks and the channels gather."""
@@ -121,9 +122,9 @@ class Resolvent:
     def _solve_blocks(self, vectors: Tensor, *, transposed: bool = False) -> Work[Tensor]:
         out = torch.empty_like(vectors)
         for tile, lu, pivots in self._factors:
-            rows = self._blocks.rows(vectors, tile).to(self._dtype)
+            rows = self._blocks.rows(vectors, tile)
             with one_thread():
-                solved = torch.linalg.lu_solve(lu, pivots, rows, adjoint=transposed)
+                solved = torch.linalg.lu_solve(lu, pivots, rows, adjoint=not transposed)
             out[:, self._blocks.tokens(tile)] = self._blocks.flat(solved, tile)
             yield
         return out

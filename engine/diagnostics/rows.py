@@ -7,6 +7,7 @@ replacement, the same for every head.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -46,18 +47,25 @@ class HeadRows:
             # A probability is at least 1 / D of the smallest weight of a channel.
             fits = float(factors.kappa.min()) > _SMALLEST_OF_FLOAT32 * view.head_size
             dtype = dtype if fits else torch.float64
-            factors = Factors(*(part.to(dtype) for part in factors))
+            factors = factors.to(dtype)
         self.dtype = dtype
         self.factors = factors
         self.blocks = blocks
-        self.q = view.q.to(dtype).transpose(0, 1) * view.scale  # [H, N, D]
-        self.keys = view.k.to(dtype).permute(1, 2, 0)  # [H, D, N]
+
+    @cached_property
+    def keys(self) -> Tensor:
+        """[H, D, N]."""
+        return self.view.k.to(self.dtype).permute(1, 2, 0)
+
+    def queries(self, rows: Tensor) -> Tensor:
+        """[H, rows, D], scaled."""
+        return self.view.q[rows].to(self.dtype).transpose(0, 1) * self.view.scale
 
     def log_rows(self, rows: Tensor) -> Tensor:
         """log P of these rows, -inf for keys never seen: [H, rows, N]."""
         match self.view.attention:
             case "softmax":
-                return torch.bmm(self.q[:, rows], self.keys).log_softmax(-1)
+                return torch.bmm(self.queries(rows), self.keys).log_softmax(-1)
             case "lln" | "lln_diag":
                 return log_of(self.full(rows))
             case "block_diagonal":
@@ -67,14 +75,14 @@ class HeadRows:
         """These rows of the attention matrix: [H, rows, N]."""
         match self.view.attention:
             case "softmax":
-                return torch.bmm(self.q[:, rows], self.keys).softmax(-1)
+                return torch.bmm(self.queries(rows), self.keys).softmax(-1)
             case "lln":
                 return self._lln(rows)
             case "lln_diag":
                 share = mix_by_row(self.view)[:, rows].unsqueeze(-1).to(self.dtype)
                 return self._add_diag(self._lln(rows).mul_(share), rows, 1 - share)
             case "block_diagonal":
-                empty = self.q.new_zeros(len(self.q), len(rows), self.view.num_tokens)
+                empty = self.keys.new_zeros(self.view.num_heads, len(rows), self.view.num_tokens)
                 return self._add_diag(empty, rows, torch.ones_like(empty[..., :1]))
 
     def _lln(self, rows: Tensor) -> Tensor:
@@ -87,7 +95,7 @@ class HeadRows:
         block_of_row = rows // self.blocks.width
         keys = self.blocks.keys[block_of_row]  # [rows, seen keys]
         chosen = self.keys[:, :, keys].permute(0, 2, 1, 3)  # [H, rows, D, seen keys]
-        scores = (self.q[:, rows].unsqueeze(2) @ chosen).squeeze(2)
+        scores = (self.queries(rows).unsqueeze(2) @ chosen).squeeze(2)
         scores.masked_fill_(~self.blocks.seen[block_of_row], -torch.inf)
         diag = scores.softmax(-1) * share
         return matrix.scatter_add_(2, keys.expand_as(diag), diag)

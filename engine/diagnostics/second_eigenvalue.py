@@ -22,6 +22,7 @@ from torch import Tensor
 from engine.diagnostics.arnoldi import Apply, BlockArnoldi, Ritz
 from engine.diagnostics.heads import Heads
 from engine.diagnostics.lapack import eigenpairs
+from engine.diagnostics.orthonormal import orthonormal
 from engine.diagnostics.resolvent import Resolvent
 from engine.diagnostics.work import Work
 
@@ -66,7 +67,7 @@ def second_moduli(heads: Heads) -> Work[SecondModuli]:
         return SecondModuli(moduli, errors)
     resolvent = yield from heads.resolvent()
     leading = yield from resolvent.leading(_NEAREST)
-    wide = torch.cat([leading, start], dim=-1)[..., : start.shape[-1]]
+    wide = torch.cat([leading.to(start), start], dim=-1)[..., : start.shape[-1]]
     nearest = yield from _inverted(heads, resolvent, wide, _INVERSE_PASSES)
     # Whichever is surely the larger one of two that are known, or else the one known better.
     is_better = torch.where(
@@ -106,7 +107,7 @@ def _refined(heads: Heads, found: Found) -> Work[SecondModuli]:
     moduli, errors, vectors = found
     for _ in range(_REFINEMENTS):
         margin = (errors / 4).clamp(1e-4, 0.05)
-        resolvent = Resolvent(heads, (moduli + margin).to(vectors))
+        resolvent = Resolvent(heads, (moduli + margin).to(vectors.device))
         yield from resolvent.factorise()
         closer = yield from _inverted(heads, resolvent, vectors, _REFINED_PASSES)
         better = closer.errors < errors
@@ -121,6 +122,7 @@ def _refined(heads: Heads, found: Found) -> Work[SecondModuli]:
 def _inverted(heads: Heads, resolvent: Resolvent, start: Tensor, max_passes: int) -> Work[Found]:
     """The eigenvalue of the largest modulus among those near the resolvent's shift."""
     shifts = resolvent.shifts.cpu()
+    start = start.to(heads.dtype)
     iteration = BlockArnoldi(_centred(resolvent.solve), start, _passes_of(start, max_passes))
     while True:
         yield from iteration.extend()
@@ -169,7 +171,8 @@ def _start(heads: Heads) -> Work[Tensor]:
     generator = torch.Generator().manual_seed(heads.effort.seed)
     shape = (heads.num_tokens, width)
     random = torch.randn(shape, generator=generator, dtype=torch.float64)
-    start: Tensor = torch.linalg.qr(random).Q.to(heads.view.q.device).repeat(heads.num_heads, 1, 1)
+    first = orthonormal(random)[0].to(heads.view.q.device, heads.dtype)
+    start: Tensor = first.repeat(heads.num_heads, 1, 1)
     if heads.blocks is None or heads.blocks.count <= 2:
         return start
     groups = yield from _group_vectors(heads, max(width - _RANDOM, 1))
@@ -201,12 +204,13 @@ def _chain_between(heads: Heads, group: Tensor) -> Work[Tensor]:
     chain = torch.zeros(heads.num_heads, count, count, dtype=torch.float64, device=group.device)
     share = heads.mix() if heads.view.has_channels else None
     for tile, diag in heads.diag_tiles():
-        if share is not None:
-            diag = diag * (1 - blocks.rows(share.unsqueeze(-1), tile)).to(diag)
         rows = group[tile.start * blocks.width : tile.stop * blocks.width : blocks.width]
-        own = diag[..., : blocks.width].sum((2, 3)).to(chain)  # [H, blocks]
+        by_row = diag[..., : blocks.width].sum(-1, keepdim=True)
+        parts = torch.cat([by_row, diag[..., blocks.width :]], dim=-1).double()
+        if share is not None:
+            parts *= 1 - blocks.rows(share.unsqueeze(-1), tile)
+        own, to_sinks = parts[..., 0].sum(2), parts[..., 1:].sum(2)  # [H, blocks, ...]
         chain.diagonal(dim1=1, dim2=2).index_add_(1, rows, own)
-        to_sinks = diag[..., blocks.width :].sum(2).to(chain)  # [H, blocks, sinks]
         for sink, position in enumerate(blocks.sinks.tolist()):
             chain[:, :, int(group[position])].index_add_(1, rows, to_sinks[..., sink])
         yield

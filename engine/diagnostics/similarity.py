@@ -13,19 +13,21 @@ whose slope tends to -1/2.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from engine.diagnostics.base import Instrument, Quantity, Reading
-from engine.diagnostics.factors import channel_exponents, lln_factors
-from engine.diagnostics.head_scale import lln_distances, mean_distances
+from engine.diagnostics.factors import channel_exponents
+from engine.diagnostics.head_scale import mean_distances
 from engine.diagnostics.heads import Heads
 from engine.diagnostics.rows import HeadRows, choose_rows, row_tiles
 from engine.diagnostics.statistics import error_floats, floats, standard_error
-from engine.diagnostics.view import HeadView
 from engine.diagnostics.work import Work
 
 TOKENS_A_TILE = 1_024
+_ROWS_A_SUM = 16
 _SMALLEST_COSINE = 1e-300
 
 
@@ -34,10 +36,9 @@ def measure_similarity(heads: Heads) -> Work[Reading]:
     error: Tensor | None = None
     if heads.view.attention == "softmax":
         products, error = yield from _softmax_products(heads)
-        scales = (yield from mean_distances(heads)).mean(1)
     else:
-        sums = yield from _linear_sums(heads)
-        products, scales = sums.products, (yield from _scales(heads, sums))
+        products = yield from _linear_products(heads)
+    scales = yield from _scales(heads)
     norms = products.diagonal().clamp_min(torch.finfo(products.dtype).tiny).sqrt()
     cosines = products / torch.outer(norms, norms)
     cosines.fill_diagonal_(1.0)
@@ -77,12 +78,17 @@ def _decay(cosines: Tensor, scales: Tensor) -> Tensor:
 
 
 class _Tiles:
-    """pi and kappa of all heads for some tokens at a time: whole, they would fill the memory."""
+    """pi and kappa of all heads for some tokens at a time: whole, they may fill the memory."""
 
-    def __init__(self, view: HeadView) -> None:
+    def __init__(self, heads: Heads) -> None:
+        view = heads.view
         assert view.alpha is not None, "an LLN view has alpha"
         assert view.beta is not None, "an LLN view has beta"
         self._view, self._alpha, self._beta = view, view.alpha, view.beta
+        self._dtype = heads.dtype
+        self._kept = [one.factors for one in heads.kept if one.factors is not None]
+        if self._kept:
+            return
         masses = [
             self._keys(part).logsumexp(1, keepdim=True)
             for part in torch.split(view.k, TOKENS_A_TILE)
@@ -91,35 +97,30 @@ class _Tiles:
 
     def pi(self, rows: slice | Tensor) -> Tensor:
         """[H, rows, D]."""
+        if self._kept:
+            return torch.cat([factors.pi[:, rows] for factors in self._kept])
         exponents = channel_exponents(self._view.q[rows], self._view.q_map, self._alpha)
-        return (exponents + self._log_mass).softmax(-1)
+        return (exponents + self._log_mass).softmax(-1).to(self._dtype)
 
     def kappa(self, keys: slice | Tensor) -> Tensor:
         """[H, keys, D], transposed."""
-        return (self._keys(self._view.k[keys]) - self._log_mass).exp_()
+        if self._kept:
+            return torch.cat([factors.kappa[:, :, keys].mT for factors in self._kept])
+        return (self._keys(self._view.k[keys]) - self._log_mass).exp_().to(self._dtype)
 
     def _keys(self, k: Tensor) -> Tensor:
         return channel_exponents(k, self._view.k_map, self._beta)
 
 
-class _Sums:
-    """What is added up over the tiles of a layer."""
-
-    def __init__(self, heads: Heads) -> None:
-        self.products = heads.view.q.new_zeros(
-            heads.num_heads, heads.num_heads, dtype=torch.float64
-        )
-        self.diag_distance = self.products.new_zeros(heads.num_heads)
-
-
-def _linear_sums(heads: Heads) -> Work[_Sums]:
-    sums = _Sums(heads)
-    tiles = _Tiles(heads.view) if heads.view.has_channels else None
+def _linear_products(heads: Heads) -> Work[Tensor]:
+    """<P_g, P_h>: [H, H]."""
+    products = heads.view.q.new_zeros(heads.num_heads, heads.num_heads, dtype=torch.float64)
+    tiles = _Tiles(heads) if heads.view.has_channels else None
     if tiles is not None:
-        sums.products += yield from _lln_products(heads, tiles)
+        products += yield from _lln_products(heads, tiles)
     if heads.view.has_blocks:
-        yield from _add_blocks(heads, tiles, sums)
-    return sums
+        yield from _add_blocks(heads, tiles, products)
+    return products
 
 
 def _lln_products(heads: Heads, tiles: _Tiles) -> Work[Tensor]:
@@ -132,7 +133,7 @@ def _lln_products(heads: Heads, tiles: _Tiles) -> Work[Tensor]:
         tokens = slice(start, start + TOKENS_A_TILE)
         pi, kappa = tiles.pi(tokens), tiles.kappa(tokens)
         if share is not None:
-            pi = pi * share[:, tokens].unsqueeze(-1)
+            pi = pi * share[:, tokens].unsqueeze(-1).to(pi)
         for gram, part in ((together, pi), (overlaps, kappa)):
             flat = part.transpose(0, 1).flatten(1)  # [tokens, H * D]
             gram += flat.mT @ flat
@@ -140,11 +141,11 @@ def _lln_products(heads: Heads, tiles: _Tiles) -> Work[Tensor]:
     return (together * overlaps).view(num_heads, size, num_heads, size).sum((1, 3))
 
 
-def _add_blocks(heads: Heads, tiles: _Tiles | None, sums: _Sums) -> Work[None]:
+def _add_blocks(heads: Heads, tiles: _Tiles | None, products: Tensor) -> Work[None]:
     """What Diag sees, less what LLN alone would give there."""
     blocks = heads.blocks
     assert blocks is not None, "asked for only where there are blocks"
-    share = None if tiles is None else heads.mix().unsqueeze(-1)
+    share = None if tiles is None else heads.mix().unsqueeze(-1).to(heads.dtype)
     for tile, diag in heads.diag_tiles():
         mixed = diag
         if tiles is not None and share is not None:
@@ -152,27 +153,31 @@ def _add_blocks(heads: Heads, tiles: _Tiles | None, sums: _Sums) -> Work[None]:
             kappa = tiles.kappa(blocks.keys[tile].flatten())
             kappa = kappa.view(heads.num_heads, *blocks.keys[tile].shape, -1).mT
             lln = (blocks.split(tiles.pi(blocks.tokens(tile))) * of_rows) @ kappa
-            alone = lln.mul_(blocks.seen[tile].unsqueeze(1)).flatten(1)
-            diag = diag * (1 - of_rows)
-            mixed = diag + lln
-            sums.products -= alone @ alone.mT
-        flat = mixed.flatten(1)
-        sums.products += flat @ flat.mT
-        sums.diag_distance += (diag * blocks.distances(tile)).sum((1, 2, 3))
+            alone = blocks.hide(lln, tile)
+            products -= _products(alone)
+            mixed = torch.addcmul(alone, diag, 1 - of_rows)
+        products += _products(mixed)
         yield
 
 
-def _scales(heads: Heads, sums: _Sums) -> Work[Tensor]:
-    """Mean distances, head by head."""
-    scales = sums.diag_distance / heads.num_tokens
-    if not heads.view.has_channels:
-        return scales
-    share = heads.mix() if heads.view.attention == "lln_diag" else None
+def _products(by_row: Tensor) -> Tensor:
+    """Of every two heads' rows [H, blocks, width, keys], a few at a time, as long sums in float32
+    are not exact: [H, H] in float64."""
+    num_rows = by_row.shape[1] * by_row.shape[2]
+    parts = by_row.reshape(len(by_row), num_rows // math.gcd(num_rows, _ROWS_A_SUM), -1)
+    of_parts = parts.transpose(0, 1)  # [parts, H, entries]
+    return torch.bmm(of_parts, of_parts.mT).double().sum(0)
+
+
+def _scales(heads: Heads) -> Work[Tensor]:
+    """Mean distances."""
+    if heads.kept:
+        return torch.cat([one.distances for one in heads.kept])
+    scales = []
     for head in range(heads.num_heads):
-        distances = lln_distances(lln_factors(heads.view.only([head])))[0]
-        scales[head] += (distances if share is None else share[head] * distances).mean()
-        yield
-    return scales
+        alone = Heads(heads.view.only([head]), heads.effort)
+        scales.append((yield from mean_distances(alone)).mean(1))
+    return torch.cat(scales)
 
 
 def _softmax_products(heads: Heads) -> Work[tuple[Tensor, Tensor | None]]:

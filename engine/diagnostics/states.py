@@ -15,15 +15,28 @@ class States:
         self.x = x  # [T, W]
         self.dtype = dtype
 
+    def prepare(self) -> Work[None]:
+        """Before heads on several threads look at them."""
+        yield from self.mean_square()
+        yield from self.gram()
+        yield from self.points()
+
     @shared
     def gram(self) -> Work[Tensor]:
         """X^T X: [1, W, W] in float64."""
         gram = self.x.new_zeros(self.x.shape[1], self.x.shape[1], dtype=torch.float64)
         for part in torch.split(self.x, _TOKENS_A_STEP):
-            part = part.double()
+            part = part.to(self.dtype)
             gram += part.mT @ part
             yield
         return gram.unsqueeze(0)
+
+    @shared
+    def mean_square(self) -> Work[Tensor]:
+        """Of a token's state: []."""
+        yield
+        parts = [part.double().square().sum() for part in torch.split(self.x, _TOKENS_A_STEP)]
+        return torch.stack(parts).sum() / len(self.x)
 
     @shared
     def points(self) -> Work[Tensor]:

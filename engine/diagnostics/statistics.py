@@ -85,6 +85,14 @@ def log_of(probabilities: Tensor) -> Tensor:
     return probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log_()
 
 
+def sum_p_log_p(p: Tensor) -> Tensor:
+    """Of every row. The logarithm in float32 is off by 1e-7 of itself, and takes a fraction of the
+    time."""
+    logs = p.float().clamp_min(torch.finfo(torch.float32).tiny).log_().to(p)
+    total: Tensor = torch.linalg.vecdot(p, logs)
+    return total
+
+
 def entropy_of_probabilities(probabilities: Tensor) -> Tensor:
     """-sum p log p of every row, where 0 log 0 is 0."""
     entropy: Tensor = torch.special.entr(probabilities).sum(-1)
@@ -128,7 +136,17 @@ def standard_error(residual: Tensor, population: int, leverage: Tensor | None = 
     pull = torch.full_like(residual, 1 / count) if leverage is None else leverage + 1 / count
     without = residual / (1 - pull).clamp_min(0.5 / count)
     variance = without.square().sum(1) / max(count - 1, 1)
-    return few_samples_factor(count) * (variance * (1 - count / population) / count).sqrt()
+    factor = few_samples_factor(count) + _skewness_term(without)
+    return factor * (variance * (1 - count / population) / count).sqrt()
+
+
+def _skewness_term(deviations: Tensor) -> Tensor:
+    """The same for a few rows far on one side: a sample without them knows neither the mean nor its
+    error. Three errors to that side, the studentised mean of n draws of skewness g is off by
+    g (2 * 3^2 + 1) / (6 sqrt(n)) (Cornish and Fisher), shared here among the three."""
+    spread = deviations.square().mean(1).sqrt()
+    skewness = (deviations / spread.unsqueeze(1)).pow(3).mean(1).abs().nan_to_num(0.0)
+    return skewness * (19 / 18) / deviations.shape[1] ** 0.5
 
 
 def few_samples_factor(count: int) -> float:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from engine.diagnostics.base import Instrument, Quantity, Reading
+from engine.diagnostics.factors import token_tiles
 from engine.diagnostics.heads import Heads
 from engine.diagnostics.statistics import floats
 from engine.diagnostics.work import Work
@@ -36,8 +37,9 @@ def measure_temperature(heads: Heads) -> Work[Reading]:
         variance = yield from _variance_in_blocks(heads)
         rows, cost = "the keys its block sees", "N b D"
     else:
-        variance = score_variance(view.q.double(), view.k.double()) * view.scale**2
-        yield
+        gram, _, covariance = yield from heads.grams()
+        variance = (gram * covariance).sum((1, 2)).clamp_min(0.0) / view.num_tokens
+        variance *= view.scale**2
         rows, cost = "the whole sequence", "N D^2"
     return Reading(
         values=floats(_temperature_of(variance)),
@@ -64,12 +66,22 @@ def score_variance(q: Tensor, k: Tensor) -> Tensor:
 
 def element_variance(q: Tensor, k: Tensor) -> Tensor:
     """Eq. 5: var(q) var(k) + C_cross, C_cross = cov(q^2, k^2) - cov(q, k)^2 of paired elements."""
-    q, k = (x.double().transpose(0, 1).flatten(1) for x in (q, k))
-    q, k = q - q.mean(1, keepdim=True), k - k.mean(1, keepdim=True)
-    cross = (q * k).mean(1)
-    squares = (q.square() * k.square()).mean(1) - q.square().mean(1) * k.square().mean(1)
-    variance = q.square().mean(1) * k.square().mean(1) + squares - cross.square()
-    return variance.clamp_min(0.0)
+    count = q.shape[0] * q.shape[2]
+    tiles = list(token_tiles(len(q)))
+    means = [sum(_flat(x, tile).sum(1) for tile in tiles) / count for x in (q, k)]
+    sums = q.new_zeros(2, q.shape[1], dtype=torch.float64)
+    for tile in tiles:
+        a, b = (_flat(x, tile) - mean.unsqueeze(1) for x, mean in zip((q, k), means, strict=True))
+        products = a.mul_(b)
+        sums += torch.stack([products.sum(1), torch.linalg.vecdot(products, products)])
+    cross, squares = sums / count
+    # var(q) var(k) + cov(q^2, k^2) is the mean of q^2 k^2.
+    return (squares - cross.square()).clamp_min(0.0)
+
+
+def _flat(x: Tensor, tile: slice) -> Tensor:
+    """The elements of some tokens: [H, elements] in float64."""
+    return x[tile].double().transpose(0, 1).flatten(1)
 
 
 def _temperature_of(variance: Tensor) -> Tensor:

@@ -96,8 +96,10 @@ class HeadView:
         return sorted({*range(min(first, length)), *range(max(length - last, 0), length)})
 
     def only(self, heads: Sequence[int]) -> HeadView:
-        """The same view of some heads."""
-        index = torch.as_tensor(heads, dtype=torch.long, device=self.q.device)
+        """The same view of some heads; neighbours are not copied."""
+        if list(heads) == list(range(self.num_heads)):
+            return self
+        index = _slice_of(heads)
         return replace(
             self,
             q=self.q[:, index],
@@ -123,13 +125,19 @@ def _check_rows(q: Tensor, k: Tensor) -> None:
         raise InvalidInput("queries or keys are not finite", code="non_finite", param="q")
 
 
-def _pick(parameter: Tensor | None, heads: Tensor) -> Tensor | None:
-    return None if parameter is None else parameter[..., heads.to(parameter.device)]
+def _slice_of(heads: Sequence[int]) -> slice | list[int]:
+    first, count = heads[0], len(heads)
+    if list(heads) == list(range(first, first + count)):
+        return slice(first, first + count)
+    return list(heads)
 
 
-def _pick_map(head_map: HeadMap | None, heads: Tensor) -> HeadMap | None:
+def _pick(parameter: Tensor | None, heads: slice | list[int]) -> Tensor | None:
+    return None if parameter is None else parameter[..., heads]
+
+
+def _pick_map(head_map: HeadMap | None, heads: slice | list[int]) -> HeadMap | None:
     if head_map is None:
         return None
     weight, bias = head_map
-    index = heads.to(bias.device)
-    return None if weight is None else weight[index], bias[index]
+    return None if weight is None else weight[heads], bias[heads]

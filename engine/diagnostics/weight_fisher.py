@@ -22,7 +22,7 @@ from torch import Tensor
 
 from engine.diagnostics.base import Instrument, Quantity, Reading
 from engine.diagnostics.heads import Heads
-from engine.diagnostics.rows import HeadRows, choose_rows, row_tiles
+from engine.diagnostics.rows import choose_rows, row_tiles
 from engine.diagnostics.states import with_squares
 from engine.diagnostics.statistics import Estimate, error_floats, floats, mean_of
 from engine.diagnostics.work import Work
@@ -89,8 +89,7 @@ def _spread(heads: Heads, points: Tensor, num_rows: int | None) -> Work[tuple[Te
 
 def _of_rows(heads: Heads, values: Tensor, count: int) -> Work[Tensor]:
     """Some rows of P Z: [H, rows, columns]."""
-    factors = (yield from heads.factors()) if heads.view.has_channels else None
-    reader = HeadRows(heads.view, factors, heads.blocks, heads.dtype)
+    reader = yield from heads.row_reader()
     rows = choose_rows(heads.view, count, heads.effort.seed)
     values = values.to(reader.dtype)
     found = []

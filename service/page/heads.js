@@ -1,4 +1,5 @@
-// Layers x heads: one square a head, coloured by an instrument.
+// Layers x heads: one square a head, coloured by an instrument; one bar a layer, where the instrument
+// says one thing of all its heads.
 
 import { colour, wantsDarkText } from "./colour.js";
 import { make } from "./dom.js";
@@ -15,8 +16,9 @@ export class HeadGrid {
   }
 
   // reading: { values[layer][head], error, unit }, rows of layers not read yet are missing.
-  draw({ layers, heads, attention, reading, name, limits, open }) {
+  draw({ layers, heads, attention, reading, name, limits, whole, open }) {
     this.reading = reading;
+    this.whole = whole;
     this.name = name;
     const focused = this.squares.flat().find((square) => square === document.activeElement)?.dataset.place;
     const columns = Array.from({ length: heads }, (_, head) =>
@@ -35,7 +37,7 @@ export class HeadGrid {
   }
 
   row(layer, heads, attention, limits, open) {
-    const squares = Array.from({ length: heads }, (_, head) => this.square(layer, head, limits, open));
+    const squares = Array.from({ length: this.whole ? 1 : heads }, (_, head) => this.square(layer, head, limits, open));
     return make("div", { class: "grid-row", role: "row" },
       make("span", { class: "axis", role: "rowheader", title: `layer ${layer}: ${ATTENTION[attention] ?? attention}` }, String(layer)), ...squares);
   }
@@ -43,10 +45,12 @@ export class HeadGrid {
   square(layer, head, limits, open) {
     const value = this.reading.values[layer]?.[head];
     const place = `${layer}.${head}`;
+    const [openLayer, openHead] = open.split(".").map(Number);
+    const isOpen = layer === openLayer && (this.whole || head === openHead);
     const square = make("button", {
-      type: "button", class: "head", role: "gridcell", tabindex: -1, "data-place": place,
-      "aria-label": this.words(layer, head), "aria-selected": String(place === open),
-      onclick: () => this.onOpen(layer, head),
+      type: "button", class: this.whole ? "head whole" : "head", role: "gridcell", tabindex: -1, "data-place": place,
+      "aria-label": this.words(layer, head), "aria-selected": String(isOpen),
+      onclick: () => this.onOpen(layer, this.whole ? openHead : head),
       onpointerenter: () => this.onLook(this.words(layer, head)),
       onfocus: () => this.onLook(this.words(layer, head)),
     });
@@ -61,11 +65,12 @@ export class HeadGrid {
 
   words(layer, head) {
     const value = this.reading.values[layer]?.[head];
-    if (value === undefined || value === null) return `${this.title}, layer ${layer}, head ${head}: not read`;
+    const place = `${this.title}, layer ${layer}${this.whole ? "" : `, head ${head}`}`;
+    if (value === undefined || value === null) return `${place}: not read`;
     const error = this.reading.error?.[layer]?.[head];
     const unit = this.reading.unit === "dimensionless" ? "" : ` ${this.reading.unit}`;
     const bound = error ? ` ± ${short(error)}` : "";
-    return `${this.title}, layer ${layer}, head ${head}: ${this.name} ${short(value)}${bound}${unit}`;
+    return `${place}: ${this.name} ${short(value)}${bound}${unit}`;
   }
 
   move(event) {

@@ -1,9 +1,10 @@
 // The page: a text goes in, and what the model's attention does with it comes out.
 
-import { get, post } from "./api.js";
+import { get, post, UNAUTHORIZED } from "./api.js";
 import { layerChart } from "./charts.js";
 import { byId, make, setOptions, show } from "./dom.js";
 import { ATTENTION, HeadGrid, valuesOf } from "./heads.js";
+import { startKey } from "./key.js";
 import { MapView } from "./map.js";
 import { count, short } from "./numbers.js";
 import { drawOutline } from "./outline.js";
@@ -24,6 +25,7 @@ const state = { view: "document", ...readState() };
 const reader = new Reader(byId("reader"));
 let models = [];
 let instruments = CHARTS;
+let ofLayers = []; // those among them that say one thing of a whole layer
 let sessions = []; // of the chosen model and, if there is one, of the model beside it
 let grids = [];
 let maps = [];
@@ -36,6 +38,15 @@ async function start() {
   startTheme(byId("theme"));
   listen();
   showView(state.view === "similarity" ? "similarity" : "document");
+  startKey(() => {
+    if (!models.length) load();
+    else if (sourceText()) read();
+  });
+  await load();
+}
+
+async function load() {
+  show(byId("error"), false);
   try {
     models = (await get("v1/models")).data;
   } catch (failure) {
@@ -46,7 +57,7 @@ async function start() {
   setOptions(byId("model"), names, modelNamed(state.model)?.name ?? models[0].name);
   setOptions(byId("beside"), [["", "nothing"], ...names], modelNamed(state.beside)?.name ?? "");
   startSimilarity(models);
-  instruments = await instrumentNames();
+  await findInstruments();
   const text = state.text ? await textFromLink(state.text) : null;
   if (text) {
     setSourceText(text);
@@ -54,10 +65,12 @@ async function start() {
   } else if (state.text) fail(new Error("This link's text is too long to be in it. Paste or open the text to see the same view."));
 }
 
-// What this server can measure of a head.
-async function instrumentNames() {
+// What this server can measure.
+async function findInstruments() {
   const found = await get("v1/diagnostics/instruments").catch(() => null);
-  return found ? found.data.filter(({ scope }) => scope === "head").map(({ name }) => name) : CHARTS;
+  if (!found) return;
+  instruments = found.data.map(({ name }) => name);
+  ofLayers = found.data.filter(({ scope }) => scope === "layer").map(({ name }) => name);
 }
 
 const modelNamed = (name) => models.find((model) => model.name === name);
@@ -143,8 +156,8 @@ async function measure(names, signal) {
   const steps = sessions.reduce((sum, { layers }) => sum + layers.length, 0);
   let done = 0;
   for (const session of sessions) {
-    for await (const _ of session.read(names, signal)) {
-      done += 1;
+    for await (const layers of session.read(names, { signal, together: names.every((name) => ofLayers.includes(name)) })) {
+      done += layers;
       progress(`Reading ${names.map(spoken).join(" and ")}: layer ${done} of ${steps}`, done / steps);
       drawInstruments();
     }
@@ -194,12 +207,13 @@ function drawInstruments() {
   const name = shownInstrument();
   setOptions(byId("instrument"), instruments.map((one) => [one, spoken(one)]), name);
   const readings = sessions.map(({ readings: all }) => all[name] ?? { values: [], unit: "", methods: [] });
+  const whole = ofLayers.includes(name);
   const limits = valuesOf(readings);
   readings.forEach((reading, index) => {
     const { info } = sessions[index];
     grids[index].draw({
       layers: info.num_layers, heads: info.num_heads, attention: info.attention, reading,
-      name: spoken(name), limits, open: `${state.layer}.${state.head}`,
+      name: spoken(name), limits, whole, open: `${state.layer}.${state.head}`,
     });
   });
   byId("method").textContent = [...new Set(readings.flatMap(({ methods }) => [...methods]))].join(" · ");
@@ -312,6 +326,7 @@ function progress(words, share) {
 }
 
 function fail(failure) {
+  if (failure.status === UNAUTHORIZED) return; // the form for a key says so
   const again = make("button", { type: "button", onclick: read }, "Try again");
   byId("error").replaceChildren(make("span", {}, failure.message), ...(sourceText() ? [again] : []));
   show(byId("error"), true);

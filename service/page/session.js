@@ -33,20 +33,24 @@ export class Session {
     return this.layers.every((layer) => this.readings[name]?.values[layer]);
   }
 
-  // Layer by layer: what is read is shown while the rest is still being read.
-  async *read(instruments, signal) {
-    for (const layer of this.layers) {
-      const missing = instruments.filter((name) => !this.readings[name]?.values[layer]);
+  // Layer by layer: what is read is shown while the rest is still being read. All layers together
+  // where each is measured with those before it. Gives how many layers are done.
+  async *read(instruments, { signal, together }) {
+    const turns = together ? [this.layers] : this.layers.map((layer) => [layer]);
+    for (const layers of turns) {
+      const missing = instruments.filter((name) => !layers.every((layer) => this.readings[name]?.values[layer]));
       if (!missing.length) continue;
       const found = await post("v1/diagnostics",
-        { document: this.document, layers: [layer], instruments: missing }, signal);
+        { document: this.document, layers, instruments: missing }, signal);
       for (const [name, reading] of Object.entries(found.instruments)) {
         const whole = (this.readings[name] ??= { ...reading, values: [], error: [], methods: new Set() });
-        whole.values[layer] = reading.values[0];
-        whole.error[layer] = reading.error?.[0];
+        layers.forEach((layer, index) => {
+          whole.values[layer] = reading.values[index];
+          whole.error[layer] = reading.error?.[index];
+        });
         whole.methods.add(reading.method);
       }
-      yield layer;
+      yield layers.length;
     }
   }
 

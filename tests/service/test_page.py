@@ -156,6 +156,22 @@ def test_instruments_colour_the_grid(page: Page) -> None:
     assert shown == pytest.approx(told, rel=5e-3)
 
 
+def test_instruments_of_layers_have_a_bar_a_layer(page: Page) -> None:
+    page.click("#sample")
+    settle(page)
+    page.click("[data-place='3.5']")
+    page.select_option("#instrument", "rank_collapse")
+    page.wait_for_selector(".head.whole")
+    settle(page)
+    bars = page.locator(".head.whole")
+    assert bars.count() == 6
+    bars.nth(2).hover()
+    assert re.match(r"default, layer 2: rank collapse \d", page.inner_text("#reading"))
+    assert page.locator(".head[aria-selected='true']").get_attribute("data-place") == "3.0"
+    bars.nth(4).click()
+    page.wait_for_selector(".map-figure figcaption:has-text('layer 4, head 5')")
+
+
 def test_opening_a_head_and_zooming(page: Page) -> None:
     page.click("#sample")
     settle(page)
@@ -308,6 +324,42 @@ def test_server_errors_are_shown_in_its_own_words(page: Page) -> None:
     page.fill("#text", "some text")
     page.click("#read")
     page.wait_for_selector("#error:has-text('The queue is full.')")
+
+
+KEY = "a-key-for-the-page-0123"
+
+
+@pytest.fixture(scope="module")
+def guarded(launch_server: Any) -> str:
+    url: str = launch_server(LLN_MODELS="default", LLN_API_KEYS=KEY).http_url
+    return url
+
+
+def test_a_server_with_keys_is_given_one(browser: Browser, guarded: str) -> None:
+    context = browser.new_context(base_url=guarded)
+    tab = context.new_page()
+    tab.goto("/")
+    tab.wait_for_selector("#key-message:has-text('asks for an API key')")
+    assert tab.locator("#error").is_hidden()
+    give_key(tab, "another-key-0123456789")
+    tab.wait_for_selector("#key-message:has-text('does not accept')")
+    give_key(tab, KEY)
+    tab.wait_for_selector("#model option", state="attached")
+    read(tab, "A short text.")
+    assert tab.locator("#key").is_hidden()
+    assert KEY not in tab.url
+    tab.reload()
+    tab.wait_for_selector(".head")
+    settle(tab)  # the tab has kept the key
+    stranger = context.new_page()
+    stranger.goto(tab.url)
+    stranger.wait_for_selector("#key-message:has-text('asks for an API key')")
+    context.close()
+
+
+def give_key(page: Page, key: str) -> None:
+    page.fill("#key-value", key)
+    page.click("#key .primary")
 
 
 def test_dark_and_light(page: Page) -> None:
