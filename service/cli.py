@@ -43,7 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run(chosen)
     except SettingsError as error:
         return _complain(error, _MISUSED)
-    except (LLNError, PortInUse, OSError) as error:
+    except OSError as error:
+        return _complain(_in_words(error), _FAILED)
+    except (LLNError, PortInUse) as error:
         return _complain(error, _FAILED)
     except KeyboardInterrupt:
         return 130
@@ -61,7 +63,13 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def _complain(error: Exception, code: int) -> int:
+def _in_words(error: OSError) -> str:
+    """Of a file: which, and what is wrong with it."""
+    is_of_a_file = error.filename is not None and error.strerror
+    return f"{error.filename}: {error.strerror}" if is_of_a_file else str(error)
+
+
+def _complain(error: Exception | str, code: int) -> int:
     for line in str(error).splitlines():
         print(f"lln: {line}", file=sys.stderr)
     return code

@@ -174,7 +174,7 @@ def recall_by_position(
 
 def bm25_scores(queries: Sequence[str], documents: Sequence[str]) -> NDArray[np.float32]:
     """By the library rank-bm25, on lowercased words."""
-    from rank_bm25 import BM25Okapi  # type: ignore[import-not-found]
+    from rank_bm25 import BM25Okapi
 
     index = BM25Okapi([document.lower().split() for document in documents])
     return np.stack([index.get_scores(query.lower().split()) for query in queries]).astype(

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from engine.errors import InvalidInput
 from engine.types import PositionScheme, Precision
 from service.commands.base import (
     Chosen,
@@ -39,7 +40,13 @@ def add(commands: Commands) -> None:
         type=Path,
         help="a file or folder of text like yours (default: Python's own reference manual)",
     )
-    command.add_argument("--block-size", type=int, default=256)
+    command.add_argument(
+        "--block-size",
+        type=int,
+        default=256,
+        metavar="TOKENS",
+        help="of one softmax block, a multiple of 16 (default: 256)",
+    )
     command.add_argument(
         "--positions",
         choices=get_args(PositionScheme),
@@ -47,7 +54,9 @@ def add(commands: Commands) -> None:
         help="learned positions beyond their table: start it anew, stretch it, or start it anew "
         "in each block",
     )
-    command.add_argument("--samples", type=int, default=32, help="windows of text to measure on")
+    command.add_argument(
+        "--samples", type=int, default=32, help="windows of text to measure on (default: 32)"
+    )
     _add_training(command.add_argument_group("training, which calibration alone does without"))
     add_json(command)
 
@@ -68,7 +77,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         "encoder (the whole encoder with them), imitate (long stages, for a GPU), or a JSON file "
         "with a list of stages",
     )
-    group.add_argument("--seed", type=int, default=0)
+    group.add_argument("--seed", type=int, default=0, help="of all that is drawn (default: 0)")
     group.add_argument(
         "--precision",
         choices=get_args(Precision),
@@ -81,6 +90,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
 def _adapt(chosen: Chosen) -> None:
     from engine.adapt.calibrate import CalibrationPlan
 
+    _check(chosen)
     plan = CalibrationPlan(
         block_size=chosen.block_size, num_samples=chosen.samples, positions=chosen.positions
     )
@@ -88,6 +98,23 @@ def _adapt(chosen: Chosen) -> None:
         _train(chosen, plan)
     else:
         _calibrate(chosen, plan)
+
+
+def _check(chosen: Chosen) -> None:
+    """Before a model is read and minutes are spent."""
+    from kernels.attention.arguments import ArgumentError, check_block_size
+
+    try:
+        check_block_size(chosen.block_size)
+    except ArgumentError as error:
+        raise InvalidInput(str(error), param="block_size", actual=chosen.block_size) from None
+    if chosen.samples < 1:
+        raise InvalidInput(
+            f"samples must be at least 1, got {chosen.samples}",
+            param="samples",
+            limit=1,
+            actual=chosen.samples,
+        )
 
 
 def _calibrate(chosen: Chosen, plan: CalibrationPlan) -> None:

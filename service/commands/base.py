@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from engine.errors import InvalidInput
 from service.settings import load_settings
 
 if TYPE_CHECKING:
@@ -41,7 +42,11 @@ def add_model(command: argparse.ArgumentParser) -> None:
 
 
 def numbers(value: str) -> list[int]:
-    return [int(number) for number in value.split(",")]
+    try:
+        return [int(number) for number in value.split(",")]
+    except ValueError:
+        message = f"whole numbers, separated by commas, are wanted and not {value!r}"
+        raise argparse.ArgumentTypeError(message) from None
 
 
 def names(value: str) -> list[str]:
@@ -59,8 +64,18 @@ def with_engine(model: str, work: Callable[[AsyncEngine], Awaitable[Result]]) ->
     return asyncio.run(run())
 
 
-def read_text(file: str) -> str:
-    return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+def read_text(file: str | Path) -> str:
+    """A file's text, or with '-' what comes by standard input."""
+    content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        name = "standard input" if file == "-" else file
+        raise InvalidInput(
+            f"{name} is not text in UTF-8: byte {error.start} does not belong there",
+            code="not_utf8",
+            param="file",
+        ) from None
 
 
 def print_json(document: Any) -> None:

@@ -13,6 +13,7 @@ from service.commands.base import (
     add_json,
     add_model,
     print_json,
+    read_text,
     with_engine,
 )
 
@@ -42,7 +43,7 @@ def _claims(chosen: Chosen) -> None:
     from engine.claims.heads import document_start
 
     find_claims(chosen.only)  # a misspelt name should not cost the loading of a model
-    text = chosen.text.read_text(encoding="utf-8") if chosen.text else document_start()
+    text = read_text(chosen.text) if chosen.text else document_start()
 
     def show(row: ClaimRow) -> None:
         if not (chosen.json or chosen.markdown):

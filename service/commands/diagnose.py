@@ -19,9 +19,14 @@ from service.commands.base import (
 def add(commands: Commands) -> None:
     command = add_command(commands, "diagnose", _diagnose, "measure the attention of a text")
     command.add_argument("file", help="a text file; '-' reads standard input")
-    command.add_argument("--layers", type=numbers, metavar="N,N,...")
-    command.add_argument("--heads", type=numbers, metavar="N,N,...")
-    command.add_argument("--instruments", type=names, metavar="NAME,NAME,...")
+    command.add_argument("--layers", type=numbers, metavar="N,N,...", help="default: all")
+    command.add_argument("--heads", type=numbers, metavar="N,N,...", help="default: all")
+    command.add_argument(
+        "--instruments",
+        type=names,
+        metavar="NAME,NAME,...",
+        help="default: all; GET /v1/diagnostics/instruments of a server tells what they are",
+    )
     command.add_argument(
         "--mode",
         default="auto",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+from engine.errors import InvalidInput
 from engine.types import EmbedOptions
 from service.commands.base import (
     Chosen,
@@ -13,6 +13,7 @@ from service.commands.base import (
     add_json,
     add_model,
     print_json,
+    read_text,
     with_engine,
 )
 
@@ -22,14 +23,21 @@ def add(commands: Commands) -> None:
     command.add_argument("texts", nargs="*", metavar="TEXT", help="'-' reads standard input")
     command.add_argument("--file", action="append", default=[], type=Path, help="embed a file")
     command.add_argument("--dimensions", type=int, help="keep the first so many numbers")
-    command.add_argument("--truncate", choices=("error", "start", "end"), default="error")
+    command.add_argument(
+        "--truncate",
+        choices=("error", "start", "end"),
+        default="error",
+        help="a text that is too long: refuse it (the default), or drop its start or its end",
+    )
     add_model(command)
     add_json(command)
 
 
 def _embed(chosen: Chosen) -> None:
-    texts = [sys.stdin.read() if text == "-" else text for text in chosen.texts]
-    texts += [path.read_text(encoding="utf-8") for path in chosen.file]
+    texts = [read_text(text) if text == "-" else text for text in chosen.texts]
+    texts += [read_text(path) for path in chosen.file]
+    if not texts:
+        raise InvalidInput("nothing to embed: give a text, '-' for standard input, or --file")
     options = EmbedOptions(dimensions=chosen.dimensions, truncate=chosen.truncate)
     found = with_engine(chosen.model, lambda engine: engine.embed(texts, options=options))
     from service.http.vectors import accounting

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from service.commands.base import Chosen, Commands, add_command
 from service.logs import set_up_logs
-from service.settings import load_settings
+from service.settings import Settings, load_settings
 
-_GIVEN = ("http_host", "http_port", "grpc_host", "grpc_port", "models")
+_GIVEN = {
+    "http_host": "ADDRESS",
+    "http_port": "PORT",
+    "grpc_host": "ADDRESS",
+    "grpc_port": "PORT",
+    "models": "NAME,NAME,...",
+}
 
 
 def add(commands: Commands) -> None:
     command = add_command(commands, "serve", _serve, "serve HTTP and gRPC until told to stop")
-    command.add_argument("--http-host", help="address HTTP listens on")
-    command.add_argument("--http-port", type=int, help="port of HTTP")
-    command.add_argument("--grpc-host", help="address gRPC listens on")
-    command.add_argument("--grpc-port", type=int, help="port of gRPC")
-    command.add_argument("--models", help="models to serve, separated by commas")
+    for name, metavar in _GIVEN.items():
+        flag = f"--{name.replace('_', '-')}"
+        is_number = Settings.model_fields[name].annotation is int
+        command.add_argument(
+            flag, type=int if is_number else str, metavar=metavar, help=_about(name)
+        )
     command.epilog = "All else is set in the environment; `lln settings` prints the table."
+
+
+def _about(name: str) -> str:
+    field = Settings.model_fields[name]
+    default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+    return f"{field.description} Default: {default}."
 
 
 def _serve(chosen: Chosen) -> None:

@@ -113,11 +113,53 @@ def test_embed(tmp_path: Path) -> None:
     assert rows[0]["accounting"]["tokens"] > 3
 
 
-def test_embed_nothing() -> None:
-    found = lln("embed")
-    assert found.returncode == 1
-    assert found.stderr.startswith("lln: ")
-    assert found.stderr.count("\n") == 1
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["embed"], "nothing to embed: give a text, '-' for standard input, or --file"),
+        (["embed", "--file", "/nowhere.txt"], "/nowhere.txt: No such file or directory"),
+        (["diagnose", "/nowhere.txt"], "/nowhere.txt: No such file or directory"),
+        (
+            ["adapt", "default", "--out", "/nowhere", "--block-size", "10"],
+            "block_size must be a positive multiple of 16, got 10",
+        ),
+        (
+            ["adapt", "default", "--out", "/nowhere", "--samples", "0"],
+            "samples must be at least 1, got 0",
+        ),
+    ],
+)
+def test_mistakes_are_told_in_a_line(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 1
+    assert capsys.readouterr().err == f"lln: {complaint}\n"
+
+
+@pytest.mark.parametrize("command", ["embed", "diagnose"])
+def test_a_file_that_is_not_text(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "picture.png"
+    file.write_bytes(b"\x89PNG")
+    assert main([command, *(["--file"] if command == "embed" else []), str(file)]) == 1
+    complaint = f"{file} is not text in UTF-8: byte 0 does not belong there"
+    assert capsys.readouterr().err == f"lln: {complaint}\n"
+
+
+def test_numbers_that_are_none(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["plan", "many"])
+    assert left.value.code == 2
+    told = capsys.readouterr().err
+    assert "whole numbers, separated by commas, are wanted and not 'many'" in told
+
+
+def test_help_of_serve_tells_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "--http-port PORT Port of HTTP; 0 takes a free one. Default: 8000." in told
 
 
 def test_bench_and_diagnose() -> None:
