@@ -18,8 +18,8 @@ from engine.diagnostics.heads import Heads
 from engine.diagnostics.statistics import Estimate, mean_of
 from engine.diagnostics.work import Work, shared
 
-NUM_SHARPEST = 48
-_LONGEST_KEYS = 64
+NUM_SHARPEST = 64
+_LONGEST_KEYS = 128
 
 
 @shared

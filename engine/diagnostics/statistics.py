@@ -146,7 +146,8 @@ def _skewness_term(deviations: Tensor) -> Tensor:
     g (2 * 3^2 + 1) / (6 sqrt(n)) (Cornish and Fisher), shared here among the three."""
     spread = deviations.square().mean(1).sqrt()
     skewness = (deviations / spread.unsqueeze(1)).pow(3).mean(1).abs().nan_to_num(0.0)
-    return skewness * (19 / 18) / deviations.shape[1] ** 0.5
+    term: Tensor = skewness * (19 / 18) / deviations.shape[1] ** 0.5
+    return term
 
 
 def few_samples_factor(count: int) -> float:

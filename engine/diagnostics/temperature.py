@@ -68,7 +68,7 @@ def element_variance(q: Tensor, k: Tensor) -> Tensor:
     """Eq. 5: var(q) var(k) + C_cross, C_cross = cov(q^2, k^2) - cov(q, k)^2 of paired elements."""
     count = q.shape[0] * q.shape[2]
     tiles = list(token_tiles(len(q)))
-    means = [sum(_flat(x, tile).sum(1) for tile in tiles) / count for x in (q, k)]
+    means = [torch.stack([_flat(x, tile).sum(1) for tile in tiles]).sum(0) / count for x in (q, k)]
     sums = q.new_zeros(2, q.shape[1], dtype=torch.float64)
     for tile in tiles:
         a, b = (_flat(x, tile) - mean.unsqueeze(1) for x, mean in zip((q, k), means, strict=True))
@@ -76,7 +76,8 @@ def element_variance(q: Tensor, k: Tensor) -> Tensor:
         sums += torch.stack([products.sum(1), torch.linalg.vecdot(products, products)])
     cross, squares = sums / count
     # var(q) var(k) + cov(q^2, k^2) is the mean of q^2 k^2.
-    return (squares - cross.square()).clamp_min(0.0)
+    variance: Tensor = (squares - cross.square()).clamp_min(0.0)
+    return variance
 
 
 def _flat(x: Tensor, tile: slice) -> Tensor:
