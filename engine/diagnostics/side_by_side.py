@@ -28,7 +28,7 @@ def side_by_side(works: Iterator[Work[T]], num_threads: int) -> Work[list[T]]:
     own_threads = torch.get_num_threads()
     found: dict[int, T] = {}
     waiting = enumerate(works)
-    with ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with ThreadPoolExecutor(num_threads) as pool:
         under_way = dict(_next_of(waiting, num_threads))
         while under_way:
             slices = {
@@ -60,6 +60,9 @@ def _next_of(waiting: Iterator[tuple[int, Work[T]]], count: int) -> Iterator[tup
 @torch.no_grad()  # which holds on the thread that says so only
 def _slice_of(work: Work[T], found: dict[int, T], index: int) -> bool:
     """Whether the work has ended."""
+    # A thread new to torch takes the process's number at its first question, whenever that is.
+    torch.get_num_threads()
+    torch.set_num_threads(1)
     slice_ends = perf_counter() + SLICE_S
     while perf_counter() < slice_ends:
         try:
