@@ -169,7 +169,7 @@ def test_work_is_done_in_turns(default_model: EmbeddingModel, cpu_config: Engine
     plan = fit_plan(plan, default_model, 4_000, cpu_config)
     steps = list(readings_by_layer(default_model, prepared(default_model, LONG_TEXT), plan))
     assert sum(step is not None for step in steps) == 1
-    assert len(steps) > 100
+    assert len(steps) > 10  # a turn is as long as a slice of time, however fast the machine
 
 
 class Listener(EngineObserver):
