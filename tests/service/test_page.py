@@ -349,8 +349,8 @@ def test_a_server_with_keys_is_given_one(browser: Browser, guarded: str) -> None
     assert tab.locator("#key").is_hidden()
     assert KEY not in tab.url
     tab.reload()
-    tab.wait_for_selector(".head")
-    settle(tab)  # the tab has kept the key
+    read(tab, "Another text.")  # the tab has kept the key
+    assert tab.locator("#key").is_hidden()
     stranger = context.new_page()
     stranger.goto(tab.url)
     stranger.wait_for_selector("#key-message:has-text('asks for an API key')")
