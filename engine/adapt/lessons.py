@@ -88,7 +88,7 @@ class Lessons:
         """Queries find their documents or passages, and short texts stay what they were."""
         pairs = self._pairs
         assert pairs is not None, "checked when the run began"
-        in_passages = generator.random() < stage.passage_share
+        in_passages = pairs.has_passages and generator.random() < stage.passage_share
         draw = pairs.passages if in_passages else pairs.documents
         batch = draw(length, stage.batch_tokens, generator)
         student = self._student.encoder()
@@ -98,7 +98,7 @@ class Lessons:
             loss = contrast(queries, candidates, torch.tensor(batch.wanted, device=queries.device))
         else:
             loss = self._told_apart(batch, queries, candidates)
-        unmoved = 1 - (queries * self._teachers(batch.queries).detach()).sum(-1)
+        unmoved = 1 - (queries * self._teachers(batch.queries)).sum(-1)
         anchors = self._anchors(generator)
         kept = vector_distance(student, anchors, self._teachers(anchors), self._plan.loss)
         kept = kept + self._plan.loss.vectors * unmoved.mean()
@@ -111,9 +111,8 @@ class Lessons:
         owners = torch.tensor(batch.owners, device=device)
         seen = documents.detach()
         before, whose = self._remembered.get(batch.source, (seen[:0], owners[:0]))
-        hidden = torch.cat(
-            [torch.zeros_like(queries @ documents.T, dtype=torch.bool), owners[:, None] == whose], 1
-        )
+        alike = torch.zeros(len(queries), len(documents), dtype=torch.bool, device=device)
+        hidden = torch.cat([alike, owners[:, None] == whose], dim=1)
         loss = contrast(queries, torch.cat([documents, before]), hidden=hidden)
         self._remembered[batch.source] = (
             torch.cat([seen, before])[:_REMEMBERED],
@@ -122,7 +121,7 @@ class Lessons:
         return loss
 
     def _anchors(self, generator: np.random.Generator) -> Batch:
-        window = self._plan.teacher_window
+        window = min(self._plan.teacher_window, self._windows.longest)
         length = int(generator.choice([at for at in _ANCHOR_LENGTHS if at <= window] or [window]))
         return self._windows.batch(length, max(_ANCHOR_TOKENS // length, 2), generator)
 

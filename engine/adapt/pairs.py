@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine.adapt.batches import Batch
+from engine.adapt.batches import Batch, Span
 from engine.adapt.documents import Document
 from engine.errors import InvalidInput
 from engine.text.headings import sections
 from engine.text.tokenizer import TextTokenizer
 from engine.types import Ids
 
-Span: TypeAlias = tuple[int, int]
-
 SHORTEST_PASSAGE, LONGEST_PASSAGE = 24, 200
 """In tokens. Of a longer section the beginning is the passage."""
 QUERIES_A_DOCUMENT = 4
+CUT_TOKENS = 64
+"""A document that has no query must be found by a stretch of so many tokens taken out of it."""
 _FEWEST_SECTIONS = 3
 _HEADING_LINES = 9  # a longer paragraph with a line of marks below is no heading
 
@@ -78,27 +77,40 @@ class PairBatch:
 class _Paired:
     """A document as ids without special tokens."""
 
-    query: Ids
+    query: Ids  # empty where there is none
     body: Ids
     title: Ids
     questions: tuple[Ids, ...]
     passages: tuple[Ids, ...]
 
+    @property
+    def can_be_asked_for(self) -> bool:
+        return bool(self.query.size) or len(self.body) >= 2 * CUT_TOKENS
+
 
 class PairCorpus:
-    """Documents that have queries, from one or several sources."""
+    """Documents and what should find them, from one or several sources."""
 
     def __init__(self, sources: Mapping[str, Sequence[Document]], tokenizer: TextTokenizer) -> None:
-        self._prefix, self._suffix = tokenizer.prefix_ids, tokenizer.suffix_ids
-        self._sources = [
-            list(_paired([one for one in documents if one.query or one.title], tokenizer))
-            for documents in sources.values()
-        ]
+        self._tokenizer = tokenizer
+        self._sources = [list(_paired(documents, tokenizer)) for documents in sources.values()]
+        self._asked = self._numbers(lambda one: one.can_be_asked_for)
+        self._headed = self._numbers(lambda one: len(one.passages) > 0)
+        if not any(self._asked):
+            raise InvalidInput(
+                f"no source has two documents with a query, a title or {2 * CUT_TOKENS} tokens",
+                code="too_little_text",
+                param="data",
+            )
+
+    @property
+    def has_passages(self) -> bool:
+        return any(self._headed)
 
     def documents(self, length: int, tokens: int, generator: np.random.Generator) -> PairBatch:
         """Queries with whole documents, of longer ones a window of `length` tokens."""
-        source, chosen = self._draw(generator, lambda one: len(one.query) > 0)
-        room = length - self._num_special
+        source, chosen = _draw(self._asked, generator)
+        room = length - self._tokenizer.num_special
         queries, texts, owners = [], [], []
         for number in chosen:
             one = self._sources[source][number]
@@ -106,7 +118,8 @@ class PairCorpus:
             if tokens < len(body):
                 break
             tokens -= len(body)
-            queries.append(one.query)
+            query, body = (one.query, body) if one.query.size else _cut(body, generator)
+            queries.append(query)
             texts.append(body)
             owners.append(number)
         documents = self._packed(texts)
@@ -122,7 +135,8 @@ class PairCorpus:
     def passages(self, length: int, tokens: int, generator: np.random.Generator) -> PairBatch:
         """Queries with passages read within their documents: title first, then some passages in
         a row, `length` tokens at most."""
-        source, chosen = self._draw(generator, lambda one: len(one.passages) > 0)
+        source, chosen = _draw(self._headed, generator)
+        room = length - self._tokenizer.num_special
         queries: list[Ids] = []
         texts: list[Ids] = []
         spans: list[Span] = []
@@ -131,25 +145,25 @@ class PairCorpus:
         at = 0
         for number in chosen:
             one = self._sources[source][number]
-            first, end = _some_in_a_row(one, length - self._num_special, generator)
+            first, end = _some_in_a_row(one, room, generator)
             parts = (one.title, *one.passages[first:end])
-            text = np.concatenate(parts)[: length - self._num_special]
+            text = np.concatenate(parts)[:room]
             if tokens < len(text):
                 break
-            inside = list(_spans(parts, len(text)))
-            usable = [index for index, (start, stop) in enumerate(inside) if _fits(start, stop)]
+            inside = passage_spans(parts, len(text))
+            usable = [index for index, span in enumerate(inside) if is_long_enough(span)]
             if not usable:
                 continue
             tokens -= len(text)
             asked = generator.permutation(usable)[:QUERIES_A_DOCUMENT].tolist()
             place = {index: len(spans) + nth for nth, index in enumerate(usable)}
-            begin = at + len(self._prefix)
+            begin = at + self._tokenizer.num_prefix
             spans += [(begin + inside[index][0], begin + inside[index][1]) for index in usable]
             owners += [number] * len(usable)
             queries += [one.questions[first + index] for index in asked]
             wanted += [place[index] for index in asked]
             texts.append(text)
-            at += len(text) + self._num_special
+            at += len(text) + self._tokenizer.num_special
         return PairBatch(
             queries=self._packed(queries),
             documents=self._packed(texts),
@@ -159,31 +173,25 @@ class PairCorpus:
             owners=owners,
         )
 
-    @property
-    def _num_special(self) -> int:
-        return len(self._prefix) + len(self._suffix)
-
-    def _draw(
-        self, generator: np.random.Generator, usable: Callable[[_Paired], bool]
-    ) -> tuple[int, list[int]]:
-        """A source, larger ones more often, and its usable documents in a new order."""
-        numbers = [
-            [number for number, one in enumerate(source) if usable(one)] for source in self._sources
-        ]
-        weights = np.array([len(found) ** 0.5 if len(found) > 1 else 0.0 for found in numbers])
-        if not weights.any():
-            raise InvalidInput(
-                "no two documents of one source have what this stage asks of them",
-                code="too_little_text",
-                param="data",
-            )
-        source = int(generator.choice(len(numbers), p=weights / weights.sum()))
-        return source, generator.permutation(numbers[source]).tolist()
+    def _numbers(self, usable: Callable[[_Paired], bool]) -> list[list[int]]:
+        """By source, the documents that will do; none where there is but one, since nothing then
+        has to be told from it."""
+        found = [[at for at, one in enumerate(source) if usable(one)] for source in self._sources]
+        return [numbers if len(numbers) > 1 else [] for numbers in found]
 
     def _packed(self, texts: Sequence[Ids]) -> Batch:
-        whole = [np.concatenate([self._prefix, text, self._suffix]) for text in texts]
+        whole = [self._tokenizer.between_special(text) for text in texts]
         bounds = list(accumulate((len(text) for text in whole), initial=0))
         return Batch(torch.from_numpy(np.concatenate(whole).astype(np.int64)), bounds)
+
+
+def _draw(
+    numbers: Sequence[Sequence[int]], generator: np.random.Generator
+) -> tuple[int, list[int]]:
+    """A source, larger ones more often, and its documents in a new order."""
+    weights = np.sqrt([len(found) for found in numbers])
+    source = int(generator.choice(len(numbers), p=weights / weights.sum()))
+    return source, generator.permutation(numbers[source]).tolist()
 
 
 def _paired(documents: Sequence[Document], tokenizer: TextTokenizer) -> Iterator[_Paired]:
@@ -205,10 +213,7 @@ def _paired(documents: Sequence[Document], tokenizer: TextTokenizer) -> Iterator
 
 
 def _contents(texts: Sequence[str], tokenizer: TextTokenizer) -> list[Ids]:
-    return [
-        item.ids[item.num_prefix : item.num_tokens - item.num_suffix]
-        for item in tokenizer.encode_batch(list(texts))
-    ]
+    return [item.content for item in tokenizer.encode_batch(list(texts))]
 
 
 def _window(ids: Ids, size: int, generator: np.random.Generator) -> Ids:
@@ -217,6 +222,14 @@ def _window(ids: Ids, size: int, generator: np.random.Generator) -> Ids:
         return ids
     start = int(generator.integers(0, len(ids) - size + 1)) if generator.random() < 0.5 else 0
     return ids[start : start + size]
+
+
+def _cut(body: Ids, generator: np.random.Generator) -> tuple[Ids, Ids]:
+    """A stretch of a text, and the text without it."""
+    size = min(CUT_TOKENS, len(body) // 2)
+    start = int(generator.integers(0, len(body) - size + 1))
+    end = start + size
+    return body[start:end], np.concatenate([body[:start], body[end:]])
 
 
 def _some_in_a_row(one: _Paired, room: int, generator: np.random.Generator) -> tuple[int, int]:
@@ -228,12 +241,16 @@ def _some_in_a_row(one: _Paired, room: int, generator: np.random.Generator) -> t
     return first, first + int(np.searchsorted(used, room - len(one.title))) + 1
 
 
-def _spans(parts: Sequence[Ids], length: int) -> Iterator[Span]:
-    """The passages' places within the document, behind its title; cut to a passage's length."""
+def passage_spans(parts: Sequence[Ids], length: int | None = None) -> list[Span]:
+    """Where the passages lie in a document of `length` tokens, made of its title and them; each
+    cut to a passage's length."""
     starts = list(accumulate((len(part) for part in parts), initial=0))
-    for start, end in pairwise(starts[1:]):
-        yield start, min(end, start + LONGEST_PASSAGE, length)
+    end_of_text = starts[-1] if length is None else length
+    return [
+        (start, min(end, start + LONGEST_PASSAGE, end_of_text))
+        for start, end in pairwise(starts[1:])
+    ]
 
 
-def _fits(start: int, end: int) -> bool:
-    return end - start >= SHORTEST_PASSAGE
+def is_long_enough(span: Span) -> bool:
+    return span[1] - span[0] >= SHORTEST_PASSAGE

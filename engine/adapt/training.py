@@ -58,7 +58,7 @@ class Training:
     ) -> None:
         if pairs is None and any(stage.kind == "pairs" for stage in plan.stages):
             raise InvalidInput(
-                "a stage of pairs needs documents with queries or titles",
+                "a stage of pairs needs documents, not windows alone",
                 code="no_pairs",
                 param="data",
             )
@@ -68,7 +68,9 @@ class Training:
         self._lessons = Lessons(teacher.encoder, student, windows, pairs, plan)
         self._plan = plan
         self._folder = folder
-        self._watched = windows.batch(_watched_length(plan), 1, np.random.default_rng(plan.seed))
+        self._watched = windows.batch(
+            min(_WATCHED_TOKENS, windows.longest), 1, np.random.default_rng(plan.seed)
+        )
         self._optimizer = torch.optim.AdamW(
             [{"params": student.of_part(part), "part": part} for part in _parts(student)],
             weight_decay=0.0,
@@ -187,7 +189,3 @@ def _keep_steps(path: Path, before: int) -> None:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         kept = [line for line in lines if json.loads(line)["step"] < before]
         path.write_text("".join(kept), encoding="utf-8")
-
-
-def _watched_length(plan: TrainingPlan) -> int:
-    return min(_WATCHED_TOKENS, max(length for stage in plan.stages for length in stage.lengths))

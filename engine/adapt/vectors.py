@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.adapt.batches import Span
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
 from engine.model.pooling import pool
@@ -19,7 +20,6 @@ from engine.text.tokenizer import TextTokenizer
 from engine.types import Ids
 
 Vectors: TypeAlias = NDArray[np.float32]
-Span: TypeAlias = tuple[int, int]
 
 _BATCH_TOKENS = 16_384
 
@@ -51,7 +51,7 @@ def window_vectors(
         content = text[tokenizer.num_prefix : len(text) - tokenizer.num_suffix]
         for start in range(0, max(len(content), 1), size):
             piece = content[start : start + size]
-            parts.append(np.concatenate([tokenizer.prefix_ids, piece, tokenizer.suffix_ids]))
+            parts.append(tokenizer.between_special(piece))
             owners.append(owner)
     return vectors_of(encoder, parts), owners
 

@@ -80,7 +80,7 @@ def _row(
 
 def _content(model: EmbeddingModel) -> Ids:
     encoded = model.tokenizer.encode_batch(["\n\n".join(topics.values())])[0]
-    return encoded.ids[encoded.num_prefix : encoded.num_tokens - encoded.num_suffix]
+    return encoded.content
 
 
 def _windows(model: EmbeddingModel, content: Ids, length: int) -> list[Ids]:

@@ -44,6 +44,11 @@ class Encoded:
         return len(self.ids) - self.num_prefix - self.num_suffix
 
     @property
+    def content(self) -> Ids:
+        """The ids without those in front and behind."""
+        return self.ids[self.num_prefix : len(self.ids) - self.num_suffix]
+
+    @property
     def has_characters(self) -> bool:
         return self.read_offsets is not None
 
@@ -136,8 +141,12 @@ class TextTokenizer:
         """Takes token ids as they are, inside the special tokens unless they bring their own."""
         content = self.validate_ids(ids, param=param)
         if not self._brings_special_tokens(content):
-            content = np.concatenate([self.prefix_ids, content, self.suffix_ids])
+            content = self.between_special(content)
         return Encoded(content, self.num_prefix, self.num_suffix, read_offsets=None)
+
+    def between_special(self, content: Ids) -> Ids:
+        """Content as the model reads it."""
+        return np.concatenate([self.prefix_ids, content, self.suffix_ids])
 
     def validate_ids(self, ids: Sequence[int] | Ids, *, param: str | None = None) -> Ids:
         """The ids as an array, if each of them is in the vocabulary."""

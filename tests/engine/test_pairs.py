@@ -9,6 +9,7 @@ import pytest
 
 from engine.adapt.documents import Document
 from engine.adapt.pairs import (
+    CUT_TOKENS,
     LONGEST_PASSAGE,
     QUERIES_A_DOCUMENT,
     SHORTEST_PASSAGE,
@@ -137,6 +138,23 @@ def test_the_same_seed_draws_the_same_batch(corpus: PairCorpus) -> None:
 
 
 def test_sources_without_pairs_are_refused(tokenizer: TextTokenizer) -> None:
-    corpus = PairCorpus({"plain": [Document("a", "", "text"), PAGES[0]]}, tokenizer)
-    with pytest.raises(InvalidInput, match="no two documents"):
-        corpus.documents(100, 1000, np.random.default_rng(0))
+    with pytest.raises(InvalidInput, match="no source has two documents"):
+        PairCorpus({"plain": [Document("a", "", "text"), PAGES[0]]}, tokenizer)
+
+
+def test_documents_without_queries_are_found_by_what_is_cut_out_of_them(
+    tokenizer: TextTokenizer,
+) -> None:
+    plain = [Document(str(n), "", f"{page.name} {page.body}") for n, page in enumerate(PAGES)]
+    corpus = PairCorpus({"plain": plain}, tokenizer)
+    assert not corpus.has_passages
+    batch = corpus.documents(1000, 4000, np.random.default_rng(0))
+    for (q0, q1), (d0, d1), owner in zip(
+        batch.queries.spans, batch.documents.spans, batch.owners, strict=True
+    ):
+        query, rest = batch.queries.ids[q0 + 1 : q1 - 1], batch.documents.ids[d0 + 1 : d1 - 1]
+        whole = tokenizer.encode_batch([plain[owner].body])[0].content
+        assert len(query) == CUT_TOKENS
+        assert sorted([*query.tolist(), *rest.tolist()]) == sorted(whole.tolist())
+    short = corpus.documents(34, 400, np.random.default_rng(0))
+    assert {end - start for start, end in short.queries.spans} == {18}  # half of 32, and specials

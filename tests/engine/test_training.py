@@ -293,7 +293,7 @@ def test_pairs_need_documents_that_have_queries(
     teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus, tmp_path: Path
 ) -> None:
     plan = replace(PLAN, stages=(replace(STATES, kind="pairs"),))
-    with pytest.raises(InvalidInput, match="needs documents with queries or titles"):
+    with pytest.raises(InvalidInput, match="needs documents, not windows alone"):
         Training(teacher, Student(teacher, calibration, StudentPlan()), corpus, plan, tmp_path)
 
 
@@ -312,6 +312,22 @@ def test_an_encoder_that_no_stage_trains_is_not_written(
     made = load_model(str(out), config=CPU)
     assert made.calibration is not None
     assert not made.calibration.adapted
+
+
+def test_a_folder_of_plain_short_texts_can_be_trained_on(
+    write_checkpoint: WriteCheckpoint, tmp_path: Path
+) -> None:
+    """By the stages that are used when none are named, but fewer steps of them."""
+    documents = [Document(str(n), "", text[:2500]) for n, text in enumerate(built_in_texts()[:40])]
+    stages = tuple(replace(stage, steps=2, batch_tokens=3072) for stage in recipe("lln"))
+    plan = DistilPlan(
+        calibration=CalibrationPlan(block_size=16, sample_tokens=48, num_samples=4),
+        training=TrainingPlan(stages=stages),
+    )
+    out = distil_model(
+        str(write_checkpoint("bert")), tmp_path / "out", {"mine": documents}, plan, config=CPU
+    )
+    assert len((out / "metrics.jsonl").read_text().splitlines()) == 2
 
 
 def test_curves_are_smoothed_over_what_came_before() -> None:
