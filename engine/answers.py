@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from engine.model.embedding_model import EmbeddingModel
+from engine.orders import Delivered
 from engine.prepare import Prepared
 from engine.runner import finish
 from engine.sweep import SweepEvent
-from engine.thread import Delivered
 from engine.types import (
     Accounting,
     Chunk,

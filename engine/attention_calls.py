@@ -24,10 +24,10 @@ from engine.maps.document import (
 from engine.maps.plan import plan_map
 from engine.maps.steps import map_steps
 from engine.maps.walk import open_layer_steps
+from engine.orders import Delivered
 from engine.reader import prepare_document
 from engine.structure.plan import plan_structure
 from engine.structure.steps import structure_steps
-from engine.thread import Delivered
 from engine.types import AttentionMap, Diagnosis, MapOptions, Structure
 
 

@@ -19,8 +19,8 @@ from engine.diagnostics.layers import LayerReader
 from engine.diagnostics.measuring import TimedReading, read_heads, timed
 from engine.layer_states import LayerStep, head_view, layer_steps, layer_view
 from engine.model.embedding_model import EmbeddingModel
+from engine.orders import Delivered
 from engine.prepare import Prepared
-from engine.thread import Delivered
 from engine.types import Beside, Diagnosis, HeadValues
 
 SLICE_S = 0.02

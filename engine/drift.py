@@ -15,8 +15,9 @@ from engine.diagnosis_plan import DiagnosisPlan, plan_diagnosis
 from engine.errors import LLNError
 from engine.model.embedding_model import EmbeddingModel
 from engine.observer import EngineObserver
+from engine.orders import Delivered
 from engine.prepare import Prepared
-from engine.thread import CallKind, Delivered
+from engine.thread import CallKind
 
 logger = logging.getLogger(__name__)
 

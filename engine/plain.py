@@ -15,6 +15,7 @@ from engine.config import EngineConfig
 from engine.diagnose import diagnosis_of, readings_in_slices
 from engine.diagnosis_plan import fit_plan, plan_diagnosis
 from engine.model.embedding_model import DEFAULT_MODEL, EmbeddingModel, load_model
+from engine.orders import Delivered
 from engine.plan import Planner
 from engine.prepare import (
     Prepared,
@@ -27,7 +28,6 @@ from engine.reader import prepare_document
 from engine.runner import run_batch
 from engine.sweep import Sweep
 from engine.text_calls import PIECE_TEXTS
-from engine.thread import Delivered
 from engine.types import (
     Chunking,
     Diagnosis,

@@ -23,6 +23,7 @@ from engine.drift import DriftReader
 from engine.errors import DeadlineExceeded, InvalidInput
 from engine.model.embedding_model import EmbeddingModel
 from engine.observer import EngineObserver, Served
+from engine.orders import Delivered, Order
 from engine.prepare import (
     Prepared,
     check_inputs,
@@ -34,7 +35,6 @@ from engine.prepare import (
 )
 from engine.reader import DocumentReader, prepare_document
 from engine.sweep import SweepEvent
-from engine.thread import Delivered, Order
 from engine.types import (
     Chunking,
     ChunksReady,

@@ -12,111 +12,26 @@ import contextlib
 import logging
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import chain
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, TypeVarTuple
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, TypeVarTuple
 
-from engine.errors import (
-    DeadlineExceeded,
-    DeviceFailure,
-    EngineUnavailable,
-    InsufficientMemory,
-    LLNError,
-    QueueFull,
-)
+from engine.errors import DeadlineExceeded, EngineUnavailable, LLNError, QueueFull
 from engine.jobs import Job, Unit
-from engine.memory import is_out_of_memory
 from engine.observer import EngineObserver
+from engine.orders import Delivered, Order, Outcome, Outcomes, answer_to, tell_all
 from engine.scheduler import Scheduler
-from engine.stretches import Stretch, Stretches
 from engine.throughput import Throughput
-from engine.types import Priority
+from engine.unit_runner import Stepwise, UnitRunner
 
 PayloadT = TypeVar("PayloadT")
 ValueT = TypeVar("ValueT")
 ResultT = TypeVar("ResultT")
-ResultT_co = TypeVar("ResultT_co", covariant=True)
 Args = TypeVarTuple("Args")
 
 CallKind: TypeAlias = Literal["calibration", "diagnosis", "benchmark", "drift"]
 
 logger = logging.getLogger(__name__)
-
-
-class Stepwise(Protocol[ResultT_co]):
-    """Work on one text that takes many units."""
-
-    @property
-    def result(self) -> ResultT_co | None:
-        """None until the last step is done."""
-        ...
-
-    def step(self) -> Sequence[object]:
-        """Do a little more, and say what there is to tell the caller of it."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Order(Generic[PayloadT]):
-    """One text for the device."""
-
-    payload: PayloadT
-    tokens: int
-    sweep: bool = False
-    """Whether it runs tile by tile, with other work in between."""
-    num_bytes: int = 0
-    seconds: float = 0.0
-    priority: Priority = "normal"
-    on_event: Callable[[Any], None] | None = None
-
-
-class Delivered(NamedTuple, Generic[ValueT]):
-    """A result and what it took."""
-
-    value: ValueT
-    queue_s: float
-    compute_s: float  # of the unit or units it ran in
-    started_at: float | None = None  # of the first, by time.monotonic(); None off the thread
-    stretches: Sequence[Stretch] = ()  # of a sweep
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a unit meant for one job: news on the way, and at the end a result or an error."""
-
-    job: Job
-    result: Delivered[Any] | None = None
-    error: LLNError | None = None
-    events: Sequence[object] = ()
-
-    def tell(self) -> None:
-        """Answer the caller, unless it left."""
-        if self.job.future.done():
-            return
-        self._tell_events()
-        if self.error is not None:
-            self.job.future.set_exception(self.error)
-        elif self.result is not None:
-            self.job.future.set_result(self.result)
-
-    def _tell_events(self) -> None:
-        listener = self.job.on_event
-        if listener is None:
-            return
-        try:
-            for event in self.events:
-                listener(event)
-        except Exception:
-            # The caller's own mistake must not cost it its answer, nor others theirs.
-            logger.exception("A listener to events failed, and hears no more")
-            self.job.on_event = None
-
-
-Outcomes: TypeAlias = list[Outcome]
-
 
 _MIN_RETRY_S = 0.05  # sooner, a client would only knock
 
@@ -133,11 +48,11 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         observer: EngineObserver | None = None,
         name: str = "lln-device",
     ) -> None:
-        self._run = run
-        self._open_sweep = sweep
-        self._sweeps: dict[Job, Stepwise[ResultT]] = {}  # under way; the thread's own
         self._scheduler = scheduler
         self._observer = observer or EngineObserver()
+        self._units = UnitRunner(
+            run=run, sweep=sweep, finished=self._finish, observer=self._observer
+        )
         self._changed = threading.Condition(threading.Lock())  # guards all below and the scheduler
         self._state: Literal["starting", "accepting", "draining", "dead"] = "starting"
         self._running: Unit | None = None
@@ -344,7 +259,7 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         self._tell_queue()
 
     def _bury(self, outcomes: Outcomes) -> None:
-        _tell_all(outcomes)
+        tell_all(outcomes)
         self._tell_queue()
 
     # For both
@@ -379,7 +294,7 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         if unit is None:
             return False
         if outcomes := self._serve(unit):
-            self._on_loop_if_open(_tell_all, outcomes)
+            self._on_loop_if_open(tell_all, outcomes)
         return True
 
     def _next_unit(self) -> Unit | None:
@@ -387,7 +302,7 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         while True:
             with self._changed:
                 self._running = None
-                given_up = [job for job in self._sweeps if not self._scheduler.holds(job)]
+                given_up = [job for job in self._units.sweeping if not self._scheduler.holds(job)]
                 if not given_up:
                     unit = self._scheduler.next_unit(time.monotonic())
                     if unit is not None:
@@ -396,8 +311,8 @@ class DeviceThread(Generic[PayloadT, ResultT]):
                     if self._state == "draining" and self._scheduler.is_empty:
                         return None
                     self._changed.wait()
-            for job in given_up:  # outside the lock: this frees a lot of memory, which takes time
-                del self._sweeps[job]
+            for job in given_up:  # outside the lock, since it takes time
+                self._units.drop(job)
 
     def _serve(self, unit: Unit) -> Outcomes:
         started_at = time.monotonic()
@@ -409,94 +324,17 @@ class DeviceThread(Generic[PayloadT, ResultT]):
                 self._observer.waited(seconds=started_at - job.enqueued_at)
         if unit.preempts:
             self._observer.preempted()
-        if unit.kind == "sweep_tile":
-            return self._advance(unit)
-        return self._outcomes(unit)
+        outcomes = self._units.run(unit)
+        if unit.kind == "sweep_tile" and not self._units.holds(unit.jobs[0]):
+            self._end_sweep(unit.jobs[0], outcomes)
+        return outcomes
 
-    def _advance(self, unit: Unit) -> Outcomes:
-        """One step of a sweep; after its last one, or a failure, nothing of it stays."""
-        (job,) = unit.jobs
-        started_at = time.monotonic()
-        try:
-            if job not in self._sweeps:
-                self._sweeps[job] = self._open_sweep(job.model, job.payload)
-                job.stretches = Stretches()
-            events = self._sweeps[job].step()
-        except Exception as error:
-            traceback.clear_frames(error.__traceback__)
-            logger.warning("A sweep of %d tokens failed", job.tokens, exc_info=error)
-            self._finish(unit, time.monotonic() - started_at, failed=True)
-            self._end_sweep(job)
-            return [Outcome(job, error=_answer_to(error))]
-        step_s = time.monotonic() - started_at
-        assert job.started_at is not None, "set with its first tile"
-        assert job.stretches is not None, "set with its first tile"
-        job.stretches.add_tile(started_at, step_s)
-        self._finish(unit, step_s, failed=False)
-        value = self._sweeps[job].result
-        if value is None:
-            return [Outcome(job, events=events)] if job.on_event is not None else []
-        self._end_sweep(job)
-        spent_s = job.stretches.busy_s
-        self._token_rate.add(job.tokens, spent_s)
-        delivered = Delivered(
-            value,
-            job.started_at - job.enqueued_at,
-            spent_s,
-            job.started_at,
-            job.stretches.as_tuple(),
-        )
-        return [Outcome(job, result=delivered, events=events)]
-
-    def _end_sweep(self, job: Job) -> None:
-        self._sweeps.pop(job, None)
+    def _end_sweep(self, job: Job, outcomes: Outcomes) -> None:
         with self._changed:
             self._scheduler.remove(job)
-
-    def _outcomes(self, unit: Unit) -> Outcomes:
-        """Run a unit. If several jobs fail together, run each alone, so that only the guilty do;
-        if they do not fit in memory together, run half of them at a time."""
-        result = self._attempt(unit)
-        if not isinstance(result, Exception):
-            return result
-        # The frames of the failed run would keep its tensors alive as long as the error.
-        traceback.clear_frames(result.__traceback__)
-        if len(unit.jobs) == 1:
-            return [Outcome(unit.jobs[0], error=_answer_to(result))]
-        if is_out_of_memory(result):
-            self._observer.recovered_from_oom()
-            return list(chain.from_iterable(map(self._retry, unit.halves())))
-        return list(chain.from_iterable(map(self._retry, unit.singly())))
-
-    def _retry(self, part: Unit) -> Outcomes:
-        """Without those whose callers left meanwhile."""
-        now = time.monotonic()
-        staying = tuple(job for job in part.jobs if not job.has_departed(now))
-        return self._outcomes(Unit(staying)) if staying else []
-
-    def _attempt(self, unit: Unit) -> Outcomes | Exception:
-        started_at = time.monotonic()
-        try:
-            values = self._values(unit)
-        except Exception as error:
-            logger.warning("A %s of %d failed", unit.kind, len(unit.jobs), exc_info=error)
-            self._finish(unit, time.monotonic() - started_at, failed=True)
-            return error
-        compute_s = time.monotonic() - started_at
-        self._finish(unit, compute_s, failed=False)
-        return [
-            Outcome(job, Delivered(value, started_at - job.enqueued_at, compute_s, started_at))
-            for job, value in zip(unit.jobs, values, strict=True)
-        ]
-
-    def _values(self, unit: Unit) -> Sequence[object]:
-        payloads = [job.payload for job in unit.jobs]
-        if unit.kind != "batch":
-            return [payload() for payload in payloads]
-        values = self._run(unit.model, payloads)
-        if len(values) != len(payloads):
-            raise DeviceFailure(f"The device gave {len(values)} results for {len(payloads)} texts.")
-        return values
+        for outcome in outcomes:
+            if outcome.result is not None:
+                self._token_rate.add(job.tokens, outcome.result.compute_s)
 
     def _finish(self, unit: Unit, compute_s: float, *, failed: bool) -> None:
         with self._changed:
@@ -520,18 +358,13 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         with self._changed:
             self._state = "dead"
             jobs = self._unanswered()
-        outcomes = [Outcome(job, error=_answer_to(error)) for job in jobs]
+        outcomes = [Outcome(job, error=answer_to(error)) for job in jobs]
         self._on_loop_if_open(self._bury, outcomes)
 
     def _on_loop_if_open(self, callback: Callable[[*Args], object], *args: *Args) -> None:
         """A closed loop has nobody left to tell."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *args)
-
-
-def _tell_all(outcomes: Iterable[Outcome]) -> None:
-    for outcome in outcomes:
-        outcome.tell()
 
 
 def _check_timeout(timeout_s: float | None) -> None:
@@ -545,17 +378,3 @@ def _deadline_exceeded(timeout_s: float, waited_s: float) -> DeadlineExceeded:
         limit=timeout_s,
         actual=round(waited_s, 6),
     )
-
-
-def _answer_to(error: BaseException) -> LLNError:
-    """An exception of the caller's own, raised from what the device said."""
-    if isinstance(error, LLNError):
-        answer = error.for_caller()
-    elif is_out_of_memory(error):
-        answer = InsufficientMemory("There is not enough memory for this work, even alone.")
-    elif isinstance(error, Exception):
-        answer = DeviceFailure(f"The device failed on this work ({type(error).__name__}).")
-    else:
-        answer = DeviceFailure(f"The device thread died ({type(error).__name__}).")
-    answer.__cause__ = error
-    return answer

@@ -13,8 +13,10 @@ from typing import Any, Literal, ParamSpec, TypeAlias
 import pytest
 
 from engine.observer import EngineObserver, Unit
+from engine.orders import Delivered, Order
 from engine.scheduler import Scheduler
-from engine.thread import Delivered, DeviceThread, Order, Stepwise
+from engine.thread import DeviceThread
+from engine.unit_runner import Stepwise
 
 P = ParamSpec("P")
 Run: TypeAlias = Callable[[str, Sequence[int]], Sequence[int]]

@@ -15,7 +15,7 @@ from engine.errors import (
     InsufficientMemory,
     InvalidInput,
 )
-from engine.thread import Delivered
+from engine.orders import Delivered
 from tests.engine.bridge import (
     Gate,
     Notes,

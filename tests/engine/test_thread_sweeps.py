@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from engine.errors import DeadlineExceeded, DeviceFailure, EngineUnavailable, InsufficientMemory
-from engine.thread import Delivered, Order
+from engine.orders import Delivered, Order
 from tests.engine.bridge import Device, Gate, Notes, Steps, on_loop, orders, running, squares
 
 
