@@ -38,18 +38,25 @@ class CalibrationPlan:
     """What the calibrated model will look like, and on how much text it is measured."""
 
     block_size: int = 256
+    """Where a window of text is no longer than this, there is nothing beyond a block to measure;
+    the numbers are then those of blocks of half a window."""
+
     num_sinks: tuple[int, int] = (1, 1)
     sample_tokens: int = 512
     num_samples: int = 32
     positions: PositionScheme = "tile"
 
+    @property
+    def measured_block(self) -> int:
+        return self.block_size if self.block_size < self.sample_tokens else self.sample_tokens // 2
+
     def checked(self, teacher: EmbeddingModel) -> CalibrationPlan:
         """The plan, if this model can be calibrated by it."""
         table = teacher.info.position_table
-        if not self.block_size < self.sample_tokens <= table:
+        if self.sample_tokens > table:
             raise InvalidInput(
-                f"windows of {self.sample_tokens} tokens must be longer than a block "
-                f"({self.block_size}) and no longer than the position table ({table})",
+                f"windows of {self.sample_tokens} tokens must be no longer than the position "
+                f"table ({table})",
                 code="invalid_calibration_plan",
                 param="sample_tokens",
                 limit=table,
@@ -111,12 +118,13 @@ def calibrate(
         beta=torch.stack([fit.beta for fit in fits]),
         mix=torch.stack([fit.mix for fit in fits]),
         key_shift=torch.stack(shifts),
-        block_size=plan.block_size,
+        block_size=plan.measured_block,
         num_sinks=plan.num_sinks,
         weights_sha256=teacher.checkpoint.sha256,
         positions=plan.positions,
     )
-    return _with_best_share(fitted, teacher, ids, bounds)
+    best = _with_best_share(fitted, teacher, ids, bounds)
+    return replace(best, block_size=plan.block_size)
 
 
 @torch.no_grad()
@@ -186,7 +194,7 @@ def _fit_layer(
     diag = block_diagonal_attention(
         *(q, k, v),
         cu_seqlens=cu_seqlens,
-        block_size=plan.block_size,
+        block_size=plan.measured_block,
         num_sinks=plan.num_sinks,
     )
     best: _HeadFit | None = None

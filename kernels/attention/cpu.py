@@ -56,9 +56,8 @@ def lln_state(
     k: Tensor, v: Tensor, *, beta: Tensor, packed: PackedSequences, k_map: AffineMap | None
 ) -> LLNState:
     batches = piece_batches(packed.host_bounds(), PIECE_ROWS, k.device)
-    vanishing = bool(k.numel() and torch.isneginf(k.detach().amin()))
     pieces = [
-        _piece_state(*rows, beta, k_map, vanishing=vanishing)
+        _piece_state(*rows, beta, k_map)
         for rows in zip(batches, gather_each(batches, k), gather_each(batches, v), strict=True)
     ]
     if not pieces:
@@ -93,17 +92,21 @@ def lln_read(
 
 def _read_piece(
     batch: SpanBatch,
-    q: Tensor,
+    q: Tensor,  # [n, w, H, D]
     state: LLNState,
     channel_logits: Tensor,
     alpha: Tensor,
     q_map: AffineMap | None,
 ) -> Tensor:
-    log_mass = channel_logits[batch.owners].unsqueeze(1)  # [n, 1, H, D]
-    scale = alpha[batch.owners][:, None, :, None]
-    pi = torch.addcmul(log_mass, _mapped(q, q_map), scale).softmax(-1)  # [n, w, H, D]
-    read = pi.transpose(1, 2) @ state.value[batch.owners]  # [n, H, w, D]
-    return read.transpose(1, 2)
+    log_mass = channel_logits[batch.owners].transpose(0, 1).unsqueeze(2)  # [H, n, 1, D]
+    logits = _by_head(q, q_map)  # [H, n, w, D]
+    scale = _of_spans(alpha, batch)
+    if logits.requires_grad or channel_logits.requires_grad or alpha.requires_grad:
+        logits = torch.addcmul(log_mass, logits, scale)
+    else:
+        logits.mul_(scale).add_(log_mass)
+    read = logits.softmax(-1) @ state.value[batch.owners].transpose(0, 1)
+    return read.permute(1, 2, 0, 3)
 
 
 def block_softmax(
@@ -143,23 +146,25 @@ def _piece_state(
     v: Tensor,
     beta: Tensor,
     k_map: AffineMap | None,
-    *,
-    vanishing: bool,
 ) -> LLNState:
-    scores = _mapped(k, k_map) * beta[batch.owners][:, None, :, None]
-    if vanishing:
+    scores = _by_head(k, k_map)  # [H, n, w, D]
+    scale = _of_spans(beta, batch)
+    in_place = not (scores.requires_grad or beta.requires_grad)
+    scores = scores.mul_(scale) if in_place else scores * scale
+    if bool(torch.isneginf(scores.detach().amin(2)).any()):
         # A key of minus infinity would weigh nothing and be hidden.
         scores = scores.masked_fill(torch.isneginf(scores), torch.nan)
     if batch.padding is not None:
-        scores = scores.masked_fill(batch.padding[:, :, None, None], -torch.inf)
-    peak = scores.detach().amax(1, keepdim=True)  # [n, 1, H, D]
+        scores = scores.masked_fill(batch.padding[:, :, None], -torch.inf)
+    peak = scores.detach().amax(2, keepdim=True)  # [H, n, 1, D]
     # The running maximum of each channel keeps exp within (0, 1] at any finite input.
-    weights = _exp_shifted(scores, peak)  # [n, w, H, D]
-    summed = weights.permute(0, 2, 3, 1) @ v.transpose(1, 2)  # [n, H, D, D]
+    weights = _exp_shifted(scores, peak)
+    summed = weights.transpose(2, 3) @ v.permute(2, 0, 1, 3)  # [H, n, D, D]
     # 0 times what is not finite is NaN: a value that is not shows in all that is read, not only in
     # its own column.
-    mass = weights.sum(1) + (summed.detach() * 0.0).sum(-1)  # [n, H, D]
-    return LLNState(peak.squeeze(1) + mass.log(), summed / mass.unsqueeze(-1))
+    mass = weights.sum(2) + (summed.detach() * 0.0).sum(-1)  # [H, n, D]
+    log_mass, value = peak.squeeze(2) + mass.log(), summed / mass.unsqueeze(-1)
+    return LLNState(log_mass.transpose(0, 1), value.transpose(0, 1))
 
 
 def _exp_shifted(scores: Tensor, peak: Tensor) -> Tensor:
@@ -191,11 +196,23 @@ def _sum_by_owner(pieces: LLNState, owners: Tensor, num_sequences: int) -> LLNSt
     return LLNState(peak + filled.log(), summed / filled.unsqueeze(-1))
 
 
-def _mapped(x: Tensor, affine: AffineMap | None) -> Tensor:
-    """x W per head, x of shape [n, w, H, D]; the bias is added to the channels' logits instead."""
+def _by_head(x: Tensor, affine: AffineMap | None) -> Tensor:
+    """x W of each head as a tensor of its own, from [n, w, H, D] to [H, n, w, D].
+
+    In this order all that follows is contiguous, and products over it copy nothing. The bias is
+    added to the channels' logits instead.
+    """
+    rows = x.flatten(0, 1).transpose(0, 1)  # [H, n * w, D]
     if affine is None or affine.weight is None:
-        return x
-    return torch.einsum("nwhc,hcd->nwhd", x, affine.weight)
+        mapped = rows.clone(memory_format=torch.contiguous_format)
+    else:
+        mapped = rows @ affine.weight
+    return mapped.unflatten(1, x.shape[:2])
+
+
+def _of_spans(scale: Tensor, batch: SpanBatch) -> Tensor:
+    """A number for every span and head, from those of every sequence: [H, n, 1, 1]."""
+    return scale[batch.owners].T[:, :, None, None]
 
 
 def _has_logsumexp_kernel(*rows: Tensor) -> bool:
@@ -248,12 +265,12 @@ def _attend_then_add_sinks(
     """
     span_q, attended, log_sum = _attend_fused(batch.spans, q, keys, values)
     sink_k, sink_v = k[sinks.rows].transpose(1, 2), v[sinks.rows].transpose(1, 2)  # [n, H, S, D]
-    scores = span_q @ sink_k.transpose(2, 3) * span_q.shape[-1] ** -0.5  # [n, H, w, S]
-    scores = scores.masked_fill(sinks.hidden[:, None, None, :], -torch.inf)
-    total = torch.logaddexp(log_sum, scores.logsumexp(-1)).unsqueeze(-1)  # [n, H, w, 1]
-    from_sinks = (scores - total).exp() @ sink_v
-    merged = torch.addcmul(from_sinks, attended, (log_sum.unsqueeze(-1) - total).exp())
-    return merged.transpose(1, 2)
+    scores = (sink_k * span_q.shape[-1] ** -0.5) @ span_q.transpose(2, 3)  # [n, H, S, w]
+    scores = scores.masked_fill(sinks.hidden[:, None, :, None], -torch.inf)
+    # The block is one more choice beside the sinks, of its rows' whole mass.
+    shares = torch.cat([scores, log_sum.unsqueeze(2)], dim=2).softmax(2).transpose(2, 3)
+    merged = shares[..., :-1] @ sink_v
+    return merged.addcmul_(attended, shares[..., -1:]).transpose(1, 2)
 
 
 class _Fused(NamedTuple):

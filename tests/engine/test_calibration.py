@@ -110,9 +110,29 @@ def test_too_little_text_and_windows_that_do_not_fit(
     folder = str(write_checkpoint("bert"))
     with pytest.raises(InvalidInput, match="tokens of text"):
         adapt_model(folder, tmp_path / "a", ["too short"], SMALL_PLAN, config=CPU)
-    plan = replace(SMALL_PLAN, block_size=64)
-    with pytest.raises(InvalidInput, match="longer than a block"):
+    plan = replace(SMALL_PLAN, sample_tokens=1024)
+    with pytest.raises(InvalidInput, match="position table") as caught:
         adapt_model(folder, tmp_path / "b", built_in_texts(), plan, config=CPU)
+    assert caught.value.actual == 1024
+
+
+def test_blocks_as_long_as_the_windows(
+    write_checkpoint: WriteCheckpoint, tmp_path: Path
+) -> None:
+    """Nothing lies beyond such a block, so that the numbers are those of smaller ones."""
+    folder, texts = str(write_checkpoint("bert")), built_in_texts()[:20]
+    shares = {}
+    for block_size in (32, 64, 128):
+        plan = replace(SMALL_PLAN, block_size=block_size)
+        out = tmp_path / str(block_size)
+        adapt_model(folder, out, texts, plan, config=CPU)
+        student = load_model(str(out), config=CPU)
+        assert student.calibration is not None
+        assert student.calibration.block_size == block_size
+        shares[block_size] = student.calibration.mix
+    assert float(shares[32].max()) > 0
+    assert torch.equal(shares[32], shares[64])
+    assert torch.equal(shares[32], shares[128])
 
 
 def test_reading_text_files(tmp_path: Path) -> None:
