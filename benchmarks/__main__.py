@@ -11,6 +11,7 @@ from benchmarks.plan import Plan
 from benchmarks.row import Row
 from benchmarks.store import ROOT, commit, cpu_name, store
 from benchmarks.suites import (
+    cancel,
     diagnostics,
     fidelity,
     fire,
@@ -36,6 +37,7 @@ SUITES: Mapping[str, Callable[[Workbench, Plan], Iterator[Row]]] = {
     "windows": windows.measure,
     "sweep": sweep.measure,
     "fire": fire.measure,
+    "cancel": cancel.measure,
     "parity": parity.measure,
     "fidelity": fidelity.measure,
     "structure": structure.measure,

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from engine.errors import LLNError
-from engine.idle_threads import let_idle_threads_sleep
+from engine.process import prepare_process
 from service.commands import (
     adapt,
     bench,
@@ -36,7 +36,7 @@ _MISUSED = 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code: 0, 1 if it failed, 2 if it was misused."""
-    let_idle_threads_sleep()
+    prepare_process()
     chosen = parser().parse_args(arguments)
     run: Callable[[argparse.Namespace], None] = chosen.run
     try:

@@ -23,10 +23,10 @@ from tokenizers import (
     trainers,
 )
 
-from engine.idle_threads import let_idle_threads_sleep
+from engine.process import prepare_process
 
 # Read when torch is loaded: servers started by tests share these cores.
-let_idle_threads_sleep()
+prepare_process()
 
 import torch  # noqa: E402
 

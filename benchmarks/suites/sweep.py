@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
 
+from benchmarks.memory import forget_peak, peak_bytes, resident_bytes
 from benchmarks.plan import Plan
 from benchmarks.row import Row, Target
 from benchmarks.workbench import LLN_DIAG, Workbench
@@ -19,8 +19,6 @@ BYTES_OFF, SECONDS_OFF = Target("<=", 0.10), Target("<=", 0.30)
 _BYTES_SHOW_FROM = 65_536
 """Below, what the allocator holds anyway hides what a text takes; the suite of tests compares
 those with the tensors themselves."""
-
-_STATUS, _RESET_PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 @dataclass(frozen=True)
@@ -76,20 +74,16 @@ def _swept(bench: Workbench, text: str) -> Measured:
     (encoded,) = engine.model.tokenizer.encode_batch([text])
     ids = encoded.content.tolist()
     plan = engine.plan(encoded.num_tokens)
-    before = _status("VmRSS")
-    _RESET_PEAK.write_text("5")
+    before = resident_bytes()
+    forget_peak()
     started_at = perf_counter()
     engine.embed([ids])
     seconds = perf_counter() - started_at
     return Measured(
         tokens=encoded.num_tokens,
         seconds=seconds,
-        peak_bytes=_status("VmHWM") - before,
+        peak_bytes=peak_bytes() - before,
         planned_seconds=plan.seconds,
         planned_bytes=plan.bytes,
     )
 
-
-def _status(name: str) -> int:
-    lines = _STATUS.read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))

@@ -116,9 +116,7 @@ def test_too_little_text_and_windows_that_do_not_fit(
     assert caught.value.actual == 1024
 
 
-def test_blocks_as_long_as_the_windows(
-    write_checkpoint: WriteCheckpoint, tmp_path: Path
-) -> None:
+def test_blocks_as_long_as_the_windows(write_checkpoint: WriteCheckpoint, tmp_path: Path) -> None:
     """Nothing lies beyond such a block, so that the numbers are those of smaller ones."""
     folder, texts = str(write_checkpoint("bert")), built_in_texts()[:20]
     shares = {}
