@@ -86,4 +86,3 @@ def _swept(bench: Workbench, text: str) -> Measured:
         planned_seconds=plan.seconds,
         planned_bytes=plan.bytes,
     )
-

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,8 @@ class Lesson:
     loss: Tensor
     length: int
     tokens: int
+    parts: Mapping[str, Tensor] = field(default_factory=dict)
+    """What the loss is made of, where that is more than one thing: "found" and "kept"."""
 
 
 class Lessons:
@@ -68,21 +70,27 @@ class Lessons:
         if stage.kind == "pairs":
             return self._find(stage, length, generator)
         batch = self._windows.batch(length, stage.batch_tokens // length, generator)
-        return Lesson(self._imitate(stage, batch, generator), length, len(batch.ids))
+        if stage.kind == "contrast":
+            return self._contrast(stage, batch, length, generator)
+        return Lesson(self._imitate(stage, batch), length, len(batch.ids))
 
-    def _imitate(self, stage: Stage, batch: Batch, generator: np.random.Generator) -> Tensor:
+    def _imitate(self, stage: Stage, batch: Batch) -> Tensor:
         student = self._student.encoder()
         if stage.kind == "attention":
             return attention_distance(student, self._teacher, batch)
-        if stage.kind == "states":
-            targets = targets_of(self._teacher, batch, self._plan.teacher_window)
-            return distance(student, batch, targets, self._plan.loss)
+        targets = targets_of(self._teacher, batch, self._plan.teacher_window)
+        return distance(student, batch, targets, self._plan.loss)
+
+    def _contrast(
+        self, stage: Stage, batch: Batch, length: int, generator: np.random.Generator
+    ) -> Lesson:
+        student = self._student.encoder()
         queries, documents = cut_queries(batch, stage.query_tokens, generator)
         read = _vectors(student, documents, documents.spans)
         targets = targets_of(self._teacher, documents, self._plan.teacher_window)
-        fidelity = self._plan.loss.vectors * (1 - (read * targets.vectors).sum(-1)).mean()
+        kept = self._plan.loss.vectors * (1 - (read * targets.vectors).sum(-1)).mean()
         found = contrast(_vectors(student, queries, queries.spans), read)
-        return found + stage.fidelity_share * fidelity
+        return _of_two(stage, found, kept, length, len(batch.ids))
 
     def _find(self, stage: Stage, length: int, generator: np.random.Generator) -> Lesson:
         """Queries find their documents or passages, and short texts stay what they were."""
@@ -95,15 +103,15 @@ class Lessons:
         queries = _vectors(student, batch.queries, batch.queries.spans)
         candidates = _vectors(student, batch.documents, batch.spans)
         if in_passages:
-            loss = contrast(queries, candidates, torch.tensor(batch.wanted, device=queries.device))
+            found = contrast(queries, candidates, torch.tensor(batch.wanted, device=queries.device))
         else:
-            loss = self._told_apart(batch, queries, candidates)
+            found = self._told_apart(batch, queries, candidates)
         unmoved = 1 - (queries * self._teachers(batch.queries)).sum(-1)
         anchors = self._anchors(generator)
         kept = vector_distance(student, anchors, self._teachers(anchors), self._plan.loss)
         kept = kept + self._plan.loss.vectors * unmoved.mean()
         tokens = len(batch.documents.ids) + len(batch.queries.ids) + len(anchors.ids)
-        return Lesson(loss + stage.fidelity_share * kept, length, tokens)
+        return _of_two(stage, found, kept, length, tokens)
 
     def _told_apart(self, batch: PairBatch, queries: Tensor, documents: Tensor) -> Tensor:
         """Each query's own document against the others of the batch and some of those before."""
@@ -128,6 +136,11 @@ class Lessons:
     def _teachers(self, batch: Batch) -> Tensor:
         with torch.no_grad():
             return _vectors(self._teacher, batch, batch.spans)
+
+
+def _of_two(stage: Stage, found: Tensor, kept: Tensor, length: int, tokens: int) -> Lesson:
+    loss = found + stage.fidelity_share * kept
+    return Lesson(loss, length, tokens, {"found": found, "kept": kept})
 
 
 def _vectors(encoder: Encoder, batch: Batch, spans: Sequence[tuple[int, int]]) -> Tensor:

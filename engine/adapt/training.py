@@ -42,6 +42,11 @@ class StepReport:
     tokens: int
     loss: float
     seconds: float
+    found: float | None = None
+    """Of the loss: how badly queries find what they should, where the stage is about that."""
+
+    kept: float | None = None
+    """And how far from the teacher's the vectors are that should stay, before its share."""
 
 
 class Training:
@@ -145,6 +150,7 @@ class Training:
             tokens=lesson.tokens,
             loss=float(loss.detach()),
             seconds=perf_counter() - started_at,
+            **{name: float(part.detach()) for name, part in lesson.parts.items()},
         )
         self.step += 1
         return report

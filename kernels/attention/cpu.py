@@ -207,7 +207,7 @@ def _by_head(x: Tensor, affine: AffineMap | None) -> Tensor:
         mapped = rows.clone(memory_format=torch.contiguous_format)
     else:
         mapped = rows @ affine.weight
-    return mapped.unflatten(1, x.shape[:2])
+    return mapped.view(len(mapped), *x.shape[:2], x.shape[-1])
 
 
 def _of_spans(scale: Tensor, batch: SpanBatch) -> Tensor:

@@ -261,7 +261,7 @@ def test_pairs_are_learned(
     pairs = PairCorpus({"manual": documents}, teacher.tokenizer)
     stage = Stage(
         kind="pairs",
-        steps=12,
+        steps=24,
         lengths=(96,),
         batch_tokens=800,
         rates={"scalars": 1e-2, "maps": 1e-2, "encoder": 2e-3},
@@ -282,7 +282,7 @@ def test_pairs_are_learned(
 
     before = how_lost()
     training = Training(teacher, student, corpus, plan, tmp_path, pairs)
-    assert len(list(training.reports())) == 12
+    assert len(list(training.reports())) == 24
     assert how_lost() < 0.97 * before
     saved = torch.load(tmp_path / STATE_FILE, weights_only=True)
     # Documents of earlier steps, which later queries must tell from their own.
@@ -327,7 +327,12 @@ def test_a_folder_of_plain_short_texts_can_be_trained_on(
     out = distil_model(
         str(write_checkpoint("bert")), tmp_path / "out", {"mine": documents}, plan, config=CPU
     )
-    assert len((out / "metrics.jsonl").read_text().splitlines()) == 2
+    steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert len(steps) == 2
+    share = stages[0].fidelity_share
+    assert all(
+        step["loss"] == pytest.approx(step["found"] + share * step["kept"]) for step in steps
+    )
 
 
 def test_curves_are_smoothed_over_what_came_before() -> None:
