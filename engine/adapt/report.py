@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from engine.adapt.batches import TokenCorpus
-from engine.adapt.corpora import Corpus, available, load_corpus
-from engine.adapt.documents import fingerprint, held_out
+from engine.adapt.corpora import Corpus, available
+from engine.adapt.documents import fingerprint
 from engine.adapt.evaluate import (
     Scorer,
     as_rows,
@@ -22,10 +22,14 @@ from engine.adapt.evaluate import (
     retrieval_on,
 )
 from engine.adapt.evaluate_passages import headed_documents, passage_retrieval_on
+from engine.adapt.held_out import LongDocuments, held_out_part, long_documents
 from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel
 
 _HAS_BM25 = "rank_bm25"
+
+Report: TypeAlias = dict[str, Any]
+"""What can be written as JSON."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +37,7 @@ class EvaluationPlan:
     corpora: tuple[str, ...] = ()  # all whose packages are installed
     lengths: tuple[int, ...] = (64, 128, 256, 512, 2048, 8192, 16_384)
     texts: int = 200  # of each length; fewer where they are long
-    shortest_document: int = 2000  # tokens, for retrieval
-    longest_document: int = 16_384  # longer ones take most of the time and are few
-    most_documents: int = 60  # of each corpus
+    long: LongDocuments = LongDocuments()  # noqa: RUF009 - frozen
     passage_tokens: int = 60_000  # of each corpus's headed documents, for passages
     planted_documents: int = 100  # of this length, for recall by position
     planted_length: int = 2048
@@ -49,10 +51,14 @@ def evaluate(
     students: Sequence[EmbeddingModel],
     plan: EvaluationPlan = EvaluationPlan(),
     progress: Callable[[str], None] | None = None,
-) -> dict[str, Any]:
-    """On documents that no training touched; a length that none of them has is left out."""
+    keep: Callable[[Report], None] | None = None,
+) -> Report:
+    """On documents that no training touched; a length that none of them has is left out.
+
+    `keep` is called whenever there is more, with all that was found so far.
+    """
     tell = progress or (lambda _: None)
-    corpora = [_held_out(name) for name in plan.corpora or available()]
+    corpora = [held_out_part(name) for name in plan.corpora or available()]
     if not corpora:
         raise InvalidInput(
             "no corpus is installed; `lln evaluate --help` names their packages",
@@ -66,18 +72,26 @@ def evaluate(
     if plan.without_lln:
         for name, student in named.items():
             compared[f"{name} without LLN"] = student.with_attention("block_diagonal")
-    return {
+    found: Report = {
         "teacher": teacher.name,
         "weights": teacher.checkpoint.sha256,
         "students": {name: student.info.calibration for name, student in named.items()},
         "torch": torch.__version__,
         "plan": asdict(plan),
         "held_out": {corpus.name: fingerprint(corpus.documents) for corpus in corpora},
-        "fidelity": list(_fidelity(teacher, named, tokens, plan, tell)),
-        "retrieval": list(_retrieval(teacher, compared, corpora, plan, tell)),
-        "passages": list(_passages(teacher, compared, corpora, plan, tell)),
-        "recall_by_position": list(_recall(named, tokens, plan, tell)),
     }
+    for part, rows in (
+        ("fidelity", _fidelity(teacher, named, tokens, plan, tell)),
+        ("retrieval", _retrieval(teacher, compared, corpora, plan, tell)),
+        ("passages", _passages(teacher, compared, corpora, plan, tell)),
+        ("recall_by_position", _recall(named, tokens, plan, tell)),
+    ):
+        found[part] = []
+        for row in rows:
+            found[part].append(row)
+            if keep is not None:
+                keep(found)
+    return found
 
 
 def _fidelity(
@@ -125,7 +139,7 @@ def _retrieval(
     tell: Callable[[str], None],
 ) -> Iterator[dict[str, Any]]:
     for corpus in corpora:
-        long = _long_ones(corpus, teacher, plan)
+        long = long_documents(corpus, teacher, plan.long)
         if len(long.documents) < 2:
             continue
         tell(f"retrieval among {len(long.documents)} documents of {corpus.name}")
@@ -151,22 +165,3 @@ def _passages(
 
 def _bm25() -> Scorer | None:
     return bm25_scores if find_spec(_HAS_BM25) else None
-
-
-def _held_out(name: str) -> Corpus:
-    whole = load_corpus(name)
-    kept = set(held_out(whole.documents))
-    return _only(whole, [document in kept for document in whole.documents])
-
-
-def _long_ones(corpus: Corpus, teacher: EmbeddingModel, plan: EvaluationPlan) -> Corpus:
-    encoded = teacher.tokenizer.encode_batch([document.body for document in corpus.documents])
-    chosen = [
-        plan.shortest_document <= item.num_tokens <= plan.longest_document for item in encoded
-    ]
-    return _only(corpus, chosen, plan.most_documents)
-
-
-def _only(corpus: Corpus, chosen: Sequence[bool], most: int | None = None) -> Corpus:
-    kept = [index for index, is_chosen in enumerate(chosen) if is_chosen][:most]
-    return Corpus(corpus.name, tuple(corpus.documents[index] for index in kept))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,15 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--without-lln", action="store_true", help="also each model without its LLN branch"
     )
-    command.add_argument("--out", type=Path, help="file for the results as JSON")
+    command.add_argument(
+        "--out", type=Path, help="file for the results as JSON, written as they come"
+    )
     add_json(command)
 
 
 def _evaluate(chosen: Chosen) -> None:
     config = load_settings().engine
+    from engine.adapt.held_out import LongDocuments
     from engine.adapt.report import EvaluationPlan, evaluate
     from engine.model.embedding_model import load_model
 
@@ -57,18 +61,21 @@ def _evaluate(chosen: Chosen) -> None:
         teacher = students[0].with_attention("softmax")
     plan = EvaluationPlan(
         corpora=tuple(chosen.corpora or ()),
-        most_documents=chosen.documents,
+        long=LongDocuments(most=chosen.documents),
         without_lln=chosen.without_lln,
     )
     if chosen.lengths:
         plan = replace(plan, lengths=tuple(chosen.lengths))
-    found = evaluate(teacher, students, plan, tell)
-    if chosen.out:
-        chosen.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    out: Path | None = chosen.out
+    found = evaluate(teacher, students, plan, tell, partial(_write, out) if out else None)
     if chosen.json:
         print_json(found)
     else:
         _print_report(found)
+
+
+def _write(path: Path, found: dict[str, Any]) -> None:
+    path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
 def _print_report(found: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from engine.adapt.evaluate import (
     retrieval_on,
 )
 from engine.adapt.evaluate_passages import headed_documents, passage_retrieval_on
+from engine.adapt.held_out import LongDocuments
 from engine.adapt.report import EvaluationPlan, evaluate
 from engine.adapt.retrieval import best_of_parts, quality, ranks_of, spearman, top_agreement
 from engine.config import EngineConfig
@@ -139,14 +140,18 @@ def test_the_whole_report(model: EmbeddingModel) -> None:
         corpora=("speeches",),
         lengths=(32, 10**7),
         texts=20,
-        shortest_document=100,
-        most_documents=3,
+        long=LongDocuments(shortest=100, most=3),
         planted_documents=4,
         planted_length=300,
         window=64,
     )
     told: list[str] = []
-    found = evaluate(model, [model], plan, told.append)
+    kept: list[int] = []
+    found = evaluate(
+        model, [model], plan, told.append, lambda so_far: kept.append(len(json.dumps(so_far)))
+    )
+    assert kept == sorted(kept)
+    assert kept[-1] == len(json.dumps(found))
     assert [row["tokens"] for row in found["fidelity"]] == [32]
     assert {row["corpus"] for row in found["retrieval"]} == {"speeches"}
     assert found["held_out"]["speeches"]

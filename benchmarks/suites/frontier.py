@@ -1,0 +1,90 @@
+"""What the block size buys and costs: the served numbers, with blocks of other sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from statistics import mean
+
+import numpy as np
+import torch
+
+from benchmarks.plan import Plan
+from benchmarks.row import Row, ratio_row
+from benchmarks.timing import Turns, take_turns
+from benchmarks.workbench import Workbench
+from engine.adapt.batches import TokenCorpus
+from engine.adapt.corpora import Corpus, available
+from engine.adapt.evaluate import Retrieval, fidelity_at, retrieval_on
+from engine.adapt.held_out import LongDocuments, held_out_part, long_documents
+from engine.model.embedding_model import EmbeddingModel
+
+BLOCKS, QUICK_BLOCKS = (64, 128, 256, 512), (64, 256)
+TOKENS, WINDOW = 8_192, 512
+LENGTH, TEXTS = 512, 200
+DOCUMENTS = LongDocuments(most=20)
+WINDOWS = "softmax over windows"
+WHOLE, LATE = "whole document", "best late chunk"
+BASELINES = ("teacher, mean of windows", "teacher, best window")
+
+
+def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
+    served, teacher = bench.lln_diag.model, bench.softmax.model
+    assert served.calibration is not None, "an LLN+Diag model has a calibration"
+    students = {
+        f"blocks of {size}": served.with_calibration(replace(served.calibration, block_size=size))
+        for size in (QUICK_BLOCKS if plan.quick else BLOCKS)
+    }
+    yield from _costs(bench, students, plan)
+    corpora = [held_out_part(name) for name in (available()[:1] if plan.quick else available())]
+    yield from _fidelities(teacher, students, corpora)
+    yield from _finds(teacher, students, corpora)
+
+
+def _costs(bench: Workbench, students: Mapping[str, EmbeddingModel], plan: Plan) -> Iterator[Row]:
+    (document,) = bench.softmax.model.tokenizer.encode_batch([bench.text.document(TOKENS)])
+    ids = torch.from_numpy(document.ids.astype(np.int64))
+    windows = list(range(0, TOKENS + 1, WINDOW))
+    encoders = {name: (student.encoder, [0, TOKENS]) for name, student in students.items()}
+    encoders[WINDOWS] = (bench.softmax.model.encoder, windows)
+    with torch.inference_mode():
+        taken = take_turns(
+            {name: partial(run, ids, bounds) for name, (run, bounds) in encoders.items()},
+            Turns(repeats=plan.turns(7)),
+        )
+    for name in students:
+        measure = f"{TOKENS:,} tokens, time / {WINDOWS}"
+        yield ratio_row(taken, name, WINDOWS, case=name, measure=measure)
+
+
+def _fidelities(
+    teacher: EmbeddingModel, students: Mapping[str, EmbeddingModel], corpora: list[Corpus]
+) -> Iterator[Row]:
+    bodies = [document.body for corpus in corpora for document in corpus.documents]
+    tokens = TokenCorpus.of(bodies, teacher.tokenizer)
+    for one in fidelity_at(teacher, students, tokens, LENGTH, count=TEXTS):
+        measure = f"{LENGTH} tokens, mean cosine to the teacher"
+        yield Row(case=one.model, measure=measure, value=one.mean_cosine, seconds={})
+
+
+def _finds(
+    teacher: EmbeddingModel, students: Mapping[str, EmbeddingModel], corpora: list[Corpus]
+) -> Iterator[Row]:
+    """Means over corpora, of which each counts alike."""
+    found: list[Retrieval] = []
+    for corpus in corpora:
+        long = long_documents(corpus, teacher, DOCUMENTS)
+        if len(long.documents) >= DOCUMENTS.most:
+            found += retrieval_on(teacher, students, long, window=WINDOW)
+    for method in dict.fromkeys(one.method for one in found):
+        name, _, way = method.rpartition(", ")
+        if way in (WHOLE, LATE) or method in BASELINES:
+            ranks = [one.quality.mrr for one in found if one.method == method]
+            yield Row(
+                case=name,
+                measure=f"long documents, {way}, MRR",
+                value=mean(ranks),
+                seconds={},
+                spread=(min(ranks), max(ranks)),
+            )
