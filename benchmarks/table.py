@@ -24,17 +24,17 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 def _cells(row: Row) -> tuple[str, ...]:
     times = " / ".join(_time(median(seconds)) for seconds in row.seconds.values())
-    spread = " to ".join(_number(value) for value in row.spread) if row.spread else ""
+    spread = " to ".join(number(value) for value in row.spread) if row.spread else ""
     met = {True: "yes", False: "NO", None: ""}[row.is_met]
     target = str(row.target) if row.target else ""
-    return (row.case, row.measure, times, _number(row.value), spread, target, met)
+    return (row.case, row.measure, times, number(row.value), spread, target, met)
 
 
 def _time(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     """Two decimals, and as many nines as a cosine has."""
     if 0.999 < value < 1:
         return f"{value:.8f}"

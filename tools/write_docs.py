@@ -1,4 +1,4 @@
-"""Writes the tables of docs/operations.md that the code knows best: settings and metrics.
+"""Writes the tables of the documents that the code knows best: settings, metrics, measurements.
 
 python tools/write_docs.py          writes them
 python tools/write_docs.py --check  fails where they are not what it writes
@@ -11,10 +11,13 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.__main__ import SUITES
+from benchmarks.stored import stored_results
 from service.metrics import Metrics
 from service.settings import setting_rows
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "operations.md"
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -47,26 +50,35 @@ def metrics_table() -> str:
     return table(("metric", "type", "labels", "meaning"), rows)
 
 
-TABLES: Mapping[str, Callable[[], str]] = {"settings": settings_table, "metrics": metrics_table}
+def results_tables() -> str:
+    return stored_results(RESULTS, SUITES)
 
 
-def rendered(page: str) -> str:
-    for name, write in TABLES.items():
+PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
+    ROOT / "docs" / "operations.md": {"settings": settings_table, "metrics": metrics_table},
+    ROOT / "benchmarks" / "README.md": {"results": results_tables},
+}
+
+
+def rendered(path: Path) -> str:
+    page = path.read_text(encoding="utf-8")
+    for name, write in PAGES[path].items():
         mark = f"<!-- {name}: written by tools/write_docs.py -->"
         between = re.compile(rf"{re.escape(mark)}\n.*?<!-- end -->", re.DOTALL)
         if not between.search(page):
-            sys.exit(f"{PAGE} has no place for the table of {name}")
+            sys.exit(f"{path} has no place for the table of {name}")
         start, end = between.split(page)
         page = f"{start}{mark}\n{write()}\n<!-- end -->{end}"
     return page
 
 
 def main() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    if "--check" not in sys.argv[1:]:
-        PAGE.write_text(rendered(page), encoding="utf-8")
-    elif rendered(page) != page:
-        sys.exit(f"{PAGE} is out of date: run 'python tools/write_docs.py'")
+    for path in PAGES:
+        page = rendered(path)
+        if "--check" not in sys.argv[1:]:
+            path.write_text(page, encoding="utf-8")
+        elif page != path.read_text(encoding="utf-8"):
+            sys.exit(f"{path} is out of date: run 'python tools/write_docs.py'")
 
 
 if __name__ == "__main__":

@@ -319,7 +319,7 @@ def test_a_folder_of_plain_short_texts_can_be_trained_on(
 ) -> None:
     """By the stages that are used when none are named, but fewer steps of them."""
     documents = [Document(str(n), "", text[:2500]) for n, text in enumerate(built_in_texts()[:40])]
-    stages = tuple(replace(stage, steps=2, batch_tokens=3072) for stage in recipe("lln"))
+    stages = tuple(replace(stage, steps=2, batch_tokens=4096) for stage in recipe("lln"))
     plan = DistilPlan(
         calibration=CalibrationPlan(block_size=16, sample_tokens=48, num_samples=4),
         training=TrainingPlan(stages=stages),
