@@ -38,6 +38,8 @@ class DistilPlan:
     calibration: CalibrationPlan = CalibrationPlan()  # noqa: RUF009 - frozen
     student: StudentPlan = StudentPlan()  # noqa: RUF009 - frozen
     training: TrainingPlan = TrainingPlan()  # noqa: RUF009 - frozen
+    strength: float = 1.0
+    """How much of what was learned is kept: less stays nearer to the teacher."""
 
 
 def distil_model(
@@ -70,7 +72,7 @@ def distil_model(
     _write_account(out, data, corpus)
     Training(teacher, student, corpus, plan.training, run, pairs).run(progress)
     copy_model(teacher.checkpoint.folder, out)
-    write_calibration(out / FILE_NAME, student.calibration())
+    write_calibration(out / FILE_NAME, student.calibration(plan.strength))
     for name in (METRICS_FILE, ATTENTION_FILE):
         shutil.move(run / name, out / name)
     shutil.rmtree(run)

@@ -70,9 +70,16 @@ class Student:
             for layer, attention in enumerate(self._teacher.encoder.attention)
         ]
 
-    def calibration(self) -> Calibration:
-        """What was learned, to be written beside the weights."""
+    def calibration(self, strength: float = 1.0) -> Calibration:
+        """What was learned, to be written beside the weights; with less strength, numbers on the
+        straight way there from those that training began with."""
         numbers = {name: tensor.detach().cpu() for name, tensor in self.tensors.items()}
+        if strength != 1.0:
+            begun = dict(_initial(self._teacher, self._calibration, self.plan))
+            numbers = {
+                name: torch.lerp(begun[name].detach().cpu().float(), tensor, strength)
+                for name, tensor in numbers.items()
+            }
         return replace(
             self._calibration,
             alpha=numbers["alpha"],

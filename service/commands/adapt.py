@@ -84,6 +84,14 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         default="float32",
         help="of the model's products; what is learned stays float32",
     )
+    group.add_argument(
+        "--strength",
+        type=float,
+        default=1.0,
+        metavar="SHARE",
+        help="how far to go from the calibrated numbers to the trained ones, above 0 and at most "
+        "1 (default: 1); less finds less and stays nearer to the teacher",
+    )
     group.add_argument("--control", action="store_true", help="train without LLN, to compare with")
 
 
@@ -108,6 +116,13 @@ def _check(chosen: Chosen) -> None:
         check_block_size(chosen.block_size)
     except ArgumentError as error:
         raise InvalidInput(str(error), param="block_size", actual=chosen.block_size) from None
+    if not 0 < chosen.strength <= 1:
+        raise InvalidInput(
+            f"strength must be above 0 and at most 1, got {chosen.strength:g}",
+            param="strength",
+            limit=1,
+            actual=chosen.strength,
+        )
     if chosen.samples < 1:
         raise InvalidInput(
             f"samples must be at least 1, got {chosen.samples}",
@@ -159,6 +174,7 @@ def _train(chosen: Chosen, calibration: CalibrationPlan) -> None:
             calibration=calibration,
             student=StudentPlan(without_lln=chosen.control),
             training=_training_plan(chosen),
+            strength=chosen.strength,
         ),
         config=load_settings().engine,
         progress=show,

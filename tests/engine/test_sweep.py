@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,6 +28,13 @@ OPTIONS = EmbedOptions()
 def document(long_text: str) -> str:
     """Some 2,500 tokens."""
     return long_text[:11_000]
+
+
+@pytest.fixture
+def small_blocks(default_model: EmbeddingModel) -> EmbeddingModel:
+    """Its tiles can be halved twice."""
+    assert default_model.calibration is not None
+    return default_model.with_calibration(replace(default_model.calibration, block_size=256))
 
 
 class Counts(EngineObserver):
@@ -180,10 +188,10 @@ class SmallMemory:
 
 
 def test_tiles_that_do_not_fit_are_made_smaller(
-    default_model: EmbeddingModel, document: str, monkeypatch: pytest.MonkeyPatch
+    small_blocks: EmbeddingModel, document: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepared = prepare_document(document, default_model, OPTIONS, ChunkPlan(tokens=128))
-    expected = run_batch(default_model, [prepared])[0]
+    prepared = prepare_document(document, small_blocks, OPTIONS, ChunkPlan(tokens=128))
+    expected = run_batch(small_blocks, [prepared])[0]
     memory = SmallMemory(monkeypatch, max_rows=300)
     num_recoveries = 0
 
@@ -191,7 +199,7 @@ def test_tiles_that_do_not_fit_are_made_smaller(
         nonlocal num_recoveries
         num_recoveries += 1
 
-    sweep = Sweep(default_model, prepared, on_out_of_memory=count)
+    sweep = Sweep(small_blocks, prepared, on_out_of_memory=count)
     while sweep.result is None:
         sweep.step()
     assert memory.failures == num_recoveries == 2
@@ -199,12 +207,12 @@ def test_tiles_that_do_not_fit_are_made_smaller(
 
 
 def test_what_does_not_fit_in_the_smallest_tiles_fails_alone(
-    default_model: EmbeddingModel, document: str, monkeypatch: pytest.MonkeyPatch
+    small_blocks: EmbeddingModel, document: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     observer = Counts()
 
     async def scenario() -> None:
-        async with engine_of(default_model, observer) as engine:
+        async with engine_of(small_blocks, observer) as engine:
             with monkeypatch.context() as patch:
                 SmallMemory(patch, max_rows=100)
                 with pytest.raises(InsufficientMemory):

@@ -18,7 +18,7 @@ from service.http.answers import AttentionMapAnswer, StructureAnswer
 from service.pb.lln.v1 import diagnostics_pb2 as pb
 from service.pb.lln.v1 import diagnostics_pb2_grpc
 
-TEXT = "\n\n".join(["The ship left the harbour at dawn, and nobody on the pier waved."] * 30)
+TEXT = "\n\n".join(["The ship left the harbour at dawn, and nobody on the pier waved."] * 40)
 MAP = "/v1/attention/map"
 
 
@@ -181,5 +181,5 @@ def test_softmax_beyond_its_budget_is_refused_with_the_price(start_server: Any) 
     with httpx.Client(base_url=server.http_url, timeout=60) as http:
         refused = http.post(MAP, json={**body, "model": published}).json()["error"]
         assert refused["code"] == "map_too_large"
-        assert (refused["limit"], refused["actual"]) == (10_000, 452**2)
+        assert (refused["limit"], refused["actual"]) == (10_000, 602**2)
         assert http.post(MAP, json=body).status_code == 200

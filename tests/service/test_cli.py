@@ -127,6 +127,10 @@ def test_embed(tmp_path: Path) -> None:
             ["adapt", "default", "--out", "/nowhere", "--samples", "0"],
             "samples must be at least 1, got 0",
         ),
+        (
+            ["adapt", "default", "--out", "/nowhere", "--strength", "0"],
+            "strength must be above 0 and at most 1, got 0",
+        ),
     ],
 )
 def test_mistakes_are_told_in_a_line(
