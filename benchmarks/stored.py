@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ _HEAD = "| case | measured | value | single turns | target | met |\n" + "| --- "
 _PACKAGES = ("torch", "sentence-transformers", "onnxruntime")
 
 
-def stored_results(folder: Path, suites: Iterable[str]) -> str:
-    """Every suite that has been stored, in this order."""
-    paths = [folder / f"{suite}.json" for suite in suites]
-    return "\n\n".join(_suite(json.loads(path.read_text())) for path in paths if path.exists())
+def stored_results(folder: Path) -> str:
+    """Every suite that has been stored."""
+    return "\n\n".join(
+        _suite(json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))
+    )
 
 
 def _suite(stored: Mapping[str, Any]) -> str:

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.__main__ import SUITES
 from benchmarks.stored import stored_results
 from service.metrics import Metrics
 from service.settings import setting_rows
@@ -51,7 +50,7 @@ def metrics_table() -> str:
 
 
 def results_tables() -> str:
-    return stored_results(RESULTS, SUITES)
+    return stored_results(RESULTS)
 
 
 PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
