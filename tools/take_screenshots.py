@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from playwright.sync_api import sync_playwright
 
+from tests.service.test_page import BROWSERS, FLAGS, settle
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "screenshots"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 DESK, PHONE = {"width": 1400, "height": 1000}, {"width": 360, "height": 740}
 HEAD = "[data-place='3.5']"
 SOFTMAX = "sentence-transformers/all-MiniLM-L6-v2"
@@ -26,7 +27,7 @@ def main() -> None:
     address = sys.argv[1] if len(sys.argv) > 1 else "http://localhost:8000"
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=program, args=list(FLAGS))
         for take in (document, map_from_near, two_models, similarity, phone, phone_error):
             take(browser, address)
         browser.close()
@@ -97,13 +98,6 @@ def read_sample(page: Page) -> None:
     page.click(HEAD)
     page.wait_for_selector(".map-figure figcaption:has-text('layer 3, head 5')")
     settle(page)
-
-
-def settle(page: Page) -> None:
-    page.wait_for_selector("#charts svg")
-    page.wait_for_selector(".head.unread", state="detached")
-    page.wait_for_selector("#status", state="hidden")
-    page.wait_for_selector("[aria-busy=true]", state="detached")
 
 
 def take_picture(page: Page, name: str, *, whole: bool = False) -> None:
