@@ -90,15 +90,17 @@ def head_view(model: EmbeddingModel, step: LayerStep) -> HeadView:
     if isinstance(attention, SoftmaxAttention):
         return softmax
     lln = attention.parameters
-    kind = attention.kind
-    if isinstance(attention, LLNDiagAttention) and len(step.q) <= lln.block_size:
-        kind = "block_diagonal"  # one block, where LLN takes no share
+    kind, mix = attention.kind, lln.mix
+    if isinstance(attention, LLNDiagAttention):
+        mix = attention.shares(step.q, len(step.q))
+        if len(step.q) <= lln.block_size:
+            kind = "block_diagonal"  # one block, where LLN takes no share
     return replace(
         softmax,
         attention=kind,
         alpha=lln.alpha,
         beta=lln.beta,
-        mix=lln.shares(step.q),
+        mix=mix,
         block_size=lln.block_size,
         num_sinks=lln.num_sinks,
         q_map=lln.q_map,

@@ -76,6 +76,7 @@ class Tile:
     k: Tensor  # [before + n + after, H, D]
     v: Tensor
     before: int  # rows of k and v that precede the queries', as far as the attention reaches
+    length: int  # of the whole sequence
     state: LLNState | None
     sinks: TileSinks
 
@@ -227,7 +228,8 @@ class LLNDiagAttention:
     """LLN for what lies beyond a query's block, softmax for what lies within.
 
     A sequence of one block has nothing beyond it: there Diag alone is the softmax it stands in
-    for, exactly, and LLN takes no share.
+    for, exactly, and LLN takes no share. From there its share grows with the part of the sequence
+    that lies beyond a block, so that a few tokens more change a text's vector by little.
     """
 
     parameters: LLNParameters
@@ -236,14 +238,14 @@ class LLNDiagAttention:
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
         lln = self.parameters
         # Looked at first, since a query is nearly always shorter and waits for every operation.
-        beyond = None if len(q) <= lln.block_size else self.reaches_beyond(cu_seqlens)
+        beyond = None if len(q) <= lln.block_size else self._beyond(cu_seqlens)
         if beyond is None:
             return BlockDiagonalAttention(lln)(q, k, v, cu_seqlens)
         return lln_diag_attention(
             *(q, k, v),
             alpha=lln.alpha,
             beta=lln.beta,
-            mix=lln.shares(q) if bool(beyond.all()) else lln.shares(q) * beyond.to(q),
+            mix=lln.shares(q) * beyond.to(q),
             cu_seqlens=cu_seqlens,
             block_size=lln.block_size,
             num_sinks=lln.num_sinks,
@@ -276,18 +278,29 @@ class LLNDiagAttention:
             *(tile.q, tile.k, tile.v),
             state=tile.state,
             alpha=lln.alpha,
-            mix=lln.shares(tile.q),
+            mix=self.shares(tile.q, tile.length),
             block_size=lln.block_size,
             sinks=tile.sinks,
             q_map=lln.q_map,
         )
 
-    def reaches_beyond(self, cu_seqlens: Tensor) -> Tensor | None:
-        """Which tokens [T, 1] are of sequences longer than one block; None where none is."""
+    def shares(self, q: Tensor, length: int) -> Tensor:
+        """LLN's share for queries of one sequence of this length: (H,), or (n, H)."""
+        return self.parameters.shares(q) * beyond_a_block(length, self.block_size)
+
+    def _beyond(self, cu_seqlens: Tensor) -> Tensor | None:
+        """`beyond_a_block` of every token's sequence [T, 1], or of the only one; None where no
+        sequence is longer than a block."""
         lengths = cu_seqlens.diff()
-        if not lengths.numel() or int(lengths.max()) <= self.parameters.block_size:
+        if not lengths.numel() or int(lengths.max()) <= self.block_size:
             return None
-        return (lengths > self.parameters.block_size).repeat_interleave(lengths).unsqueeze(1)
+        parts = torch.tensor([beyond_a_block(n, self.block_size) for n in lengths.tolist()])
+        return parts if len(parts) == 1 else parts.repeat_interleave(lengths).unsqueeze(1)
+
+
+def beyond_a_block(length: int, block_size: int) -> float:
+    """What part of a sequence a token's own block leaves to LLN."""
+    return max(0.0, 1 - block_size / length) if length else 0.0
 
 
 CalibratedAttention: TypeAlias = LLNAttention | BlockDiagonalAttention | LLNDiagAttention

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.huge_pages import on_huge_pages
 from engine.model.attention import SoftmaxAttention, Tile, TiledAttention
 from engine.model.encoder import CPU_TILE_ROWS, Encoder
 from engine.types import Span
@@ -70,11 +71,11 @@ class TiledPass:
         self._ids = ids
         weights = encoder.weights
         like = weights.words
-        self._states = like.new_empty(len(ids), weights.width)
+        self._states = on_huge_pages(like.new_empty(len(ids), weights.width))
         self._projections: Projections | None = None
         if keep_projections:
             shape = (3, len(ids), weights.num_heads, weights.head_dim)
-            self._projections = Projections(*like.new_empty(shape))
+            self._projections = Projections(*on_huge_pages(like.new_empty(shape)))
         self._layer = -1
         self._next_row = 0
         self._state: LLNState | None = None  # the layer's own, finished
@@ -162,6 +163,7 @@ class TiledPass:
             k=seen.k,
             v=seen.v,
             before=before,
+            length=len(self._ids),
             state=self._state,
             sinks=self._sinks(rows),
         )

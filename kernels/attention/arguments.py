@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -91,6 +92,8 @@ def check_cu_seqlens(cu_seqlens: Tensor | None, rows: Tensor) -> PackedSequences
     """Bounds that start at 0, never fall and end at T. None means one sequence."""
     num_rows = rows.shape[0]
     if cu_seqlens is None:
+        if rows.device.type == "cpu" and not torch.compiler.is_compiling():
+            return _one_sequence(num_rows)
         # Made where it is used: copying it there would break graph capture.
         ends = torch.arange(2, dtype=torch.int32, device=rows.device) * num_rows
         return PackedSequences(ends, (0, num_rows))
@@ -105,6 +108,12 @@ def check_cu_seqlens(cu_seqlens: Tensor | None, rows: Tensor) -> PackedSequences
     bounds = tuple(cu_seqlens.tolist())
     _check_bounds(bounds, num_rows)
     return PackedSequences(cu_seqlens.to(rows.device), bounds)
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)  # it outlives the caller's mode and may serve autograd later
+def _one_sequence(num_rows: int) -> PackedSequences:
+    return PackedSequences(torch.tensor([0, num_rows], dtype=torch.int32), (0, num_rows))
 
 
 def _check_bounds(bounds: tuple[int, ...], num_rows: int) -> None:

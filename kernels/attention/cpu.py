@@ -16,7 +16,6 @@ from torch.nn import functional as F
 from kernels.attention.arguments import AffineMap, PackedSequences, Sinks
 from kernels.attention.layout import (
     BlockBatch,
-    SinkKeys,
     SpanBatch,
     block_batches,
     gather_each,
@@ -46,6 +45,11 @@ def lln_diag(
     state = lln_state(k, v, beta=beta, packed=packed, k_map=k_map)
     lln = lln_read(q, state, alpha=alpha, packed=packed, q_map=q_map)
     diag = block_softmax(q, k, v, packed=packed, block_size=block_size, sinks=sinks)
+    return mixed(diag, lln, mix)
+
+
+def mixed(diag: Tensor, lln: Tensor, mix: Tensor) -> Tensor:
+    """Both branches by LLN's share; where no gradient is wanted, in `diag`'s place."""
     share = mix.unsqueeze(-1).expand_as(diag)
     if torch.is_grad_enabled() and any(x.requires_grad for x in (diag, lln, mix)):
         return torch.lerp(diag, lln, share)
@@ -109,6 +113,13 @@ def _read_piece(
     return read.permute(1, 2, 0, 3)
 
 
+class OutsideSinks(NamedTuple):
+    """Sinks that are not among the packed rows, and that every block sees."""
+
+    k: Tensor  # [S, H, D]
+    v: Tensor
+
+
 def block_softmax(
     q: Tensor,
     k: Tensor,
@@ -117,9 +128,11 @@ def block_softmax(
     packed: PackedSequences,
     block_size: int | None,
     sinks: Sinks,
+    outside: OutsideSinks | None = None,
 ) -> Tensor:
     """Softmax within blocks (None: within whole sequences), and over the sequence's sinks."""
-    if len(q) and packed.count == 1 and (block_size is None or len(q) <= block_size):
+    in_one_block = packed.count == 1 and (block_size is None or len(q) <= block_size)
+    if len(q) and in_one_block and outside is None:
         return attend_whole(q, k, v)
     batches = block_batches(packed.host_bounds(), block_size, sinks, q.device)
     spans = [batch.spans for batch in batches]
@@ -128,10 +141,11 @@ def block_softmax(
     def attended() -> Iterator[Tensor]:
         own = (gather_each(spans, x) for x in (q, k, v))
         for batch, span_q, keys, values in zip(batches, *own, strict=True):
+            seen = _seen_sinks(batch, k, v, outside)
             if not in_one_pass:
-                yield _attend(batch, span_q, keys, values, k, v)
-            elif batch.sinks is not None:
-                yield _attend_then_add_sinks(batch, batch.sinks, span_q, keys, values, k, v)
+                yield _attend(batch.spans, seen, span_q, keys, values)
+            elif seen is not None:
+                yield _attend_then_add_sinks(batch.spans, seen, span_q, keys, values)
             else:
                 yield _attend_fused(batch.spans, span_q, keys, values).rows.transpose(1, 2)
 
@@ -227,20 +241,39 @@ def attend_whole(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v).squeeze(0).transpose(0, 1)
 
 
-def _attend(
-    batch: BlockBatch, q: Tensor, keys: Tensor, values: Tensor, k: Tensor, v: Tensor
-) -> Tensor:
-    """Every span's softmax attention, sinks as additional keys: [n, w, H, D].
+class _SeenSinks(NamedTuple):
+    """What the spans of one batch see beyond their own rows."""
 
-    q, keys and values are the spans' own [n, w, H, D]; the sinks' are found in k and v [T, H, D].
-    """
-    hidden = batch.spans.padding
+    k: Tensor  # [n, S, H, D]
+    v: Tensor
+    hidden: Tensor  # [n, S] True where there is none, or it is among the span's own rows
+
+
+def _seen_sinks(
+    batch: BlockBatch, k: Tensor, v: Tensor, outside: OutsideSinks | None
+) -> _SeenSinks | None:
+    seen = []
     if batch.sinks is not None:
-        keys = torch.cat([keys, k[batch.sinks.rows]], dim=1)
-        values = torch.cat([values, v[batch.sinks.rows]], dim=1)
+        rows, hidden = batch.sinks.rows, batch.sinks.hidden
+        seen.append(_SeenSinks(k[rows], v[rows], hidden))
+    if outside is not None:
+        all_k, all_v = (x.expand(batch.spans.count, *x.shape) for x in outside)
+        seen.append(_SeenSinks(all_k, all_v, torch.zeros_like(all_k[:, :, 0, 0], dtype=torch.bool)))
+    if len(seen) < 2:
+        return next(iter(seen), None)
+    return _SeenSinks(*(torch.cat(parts, dim=1) for parts in zip(*seen, strict=True)))
+
+
+def _attend(
+    spans: SpanBatch, sinks: _SeenSinks | None, q: Tensor, keys: Tensor, values: Tensor
+) -> Tensor:
+    """Every span's softmax attention, sinks as additional keys: [n, w, H, D]."""
+    hidden = spans.padding
+    if sinks is not None:
+        keys, values = torch.cat([keys, sinks.k], dim=1), torch.cat([values, sinks.v], dim=1)
         if hidden is None:
-            hidden = keys.new_zeros(batch.spans.count, batch.spans.width, dtype=torch.bool)
-        hidden = torch.cat([hidden, batch.sinks.hidden], dim=1)
+            hidden = keys.new_zeros(spans.count, spans.width, dtype=torch.bool)
+        hidden = torch.cat([hidden, sinks.hidden], dim=1)
     attended = F.scaled_dot_product_attention(
         q.transpose(1, 2),
         keys.transpose(1, 2),
@@ -251,20 +284,14 @@ def _attend(
 
 
 def _attend_then_add_sinks(
-    batch: BlockBatch,
-    sinks: SinkKeys,
-    q: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    k: Tensor,
-    v: Tensor,
+    spans: SpanBatch, sinks: _SeenSinks, q: Tensor, keys: Tensor, values: Tensor
 ) -> Tensor:
     """The same, with the few sink keys merged in by their share of each row's total mass.
 
     Appending them to every block would copy all keys and values and break the block's round size.
     """
-    span_q, attended, log_sum = _attend_fused(batch.spans, q, keys, values)
-    sink_k, sink_v = k[sinks.rows].transpose(1, 2), v[sinks.rows].transpose(1, 2)  # [n, H, S, D]
+    span_q, attended, log_sum = _attend_fused(spans, q, keys, values)
+    sink_k, sink_v = sinks.k.transpose(1, 2), sinks.v.transpose(1, 2)  # [n, H, S, D]
     scores = (sink_k * span_q.shape[-1] ** -0.5) @ span_q.transpose(2, 3)  # [n, H, S, w]
     scores = scores.masked_fill(sinks.hidden[:, None, :, None], -torch.inf)
     # The block is one more choice beside the sinks, of its rows' whole mass.

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kernels.attention import arguments
+from kernels.attention import arguments, cpu, library
 from kernels.attention.arguments import ArgumentError
 from kernels.attention.op import Map, block_diagonal_attention, lln_read
 from kernels.attention.state import LLNState
@@ -34,11 +34,26 @@ def block_diagonal_tile(
     arguments.check_rows(k=sinks.k, v=sinks.v)
     if not len(sinks.k):
         return block_diagonal_attention(q, k, v, block_size=block_size, num_sinks=sinks.inside)
+    if sinks.inside[1] > len(q):
+        raise ArgumentError(f"a tile of {len(q)} rows cannot hold {sinks.inside[1]} sinks")
+    if library.runs_in_triton(q):
+        return _with_sinks_appended(q, k, v, block_size, sinks)
+    attended = cpu.block_softmax(
+        *map(library.widened, (q, k, v)),
+        packed=arguments.check_cu_seqlens(None, q),
+        block_size=arguments.check_block_size(block_size),
+        sinks=arguments.check_sinks(sinks.inside),
+        outside=cpu.OutsideSinks(library.widened(sinks.k), library.widened(sinks.v)),
+    )
+    return attended.to(q.dtype)
+
+
+def _with_sinks_appended(
+    q: Tensor, k: Tensor, v: Tensor, block_size: int, sinks: TileSinks
+) -> Tensor:
+    """Appended, the outside sinks count as the sequence's last ones: each is seen by every block,
+    and by a last block that they happen to fill up it is seen as its own."""
     first, last = sinks.inside
-    if last > len(q):
-        raise ArgumentError(f"a tile of {len(q)} rows cannot hold {last} sinks")
-    # Appended, the outside sinks count as the sequence's last ones: each is seen by every block,
-    # and by a last block that they happen to fill up it is seen as its own.
     extended = (torch.cat(pair) for pair in ((q, sinks.k), (k, sinks.k), (v, sinks.v)))
     attended = block_diagonal_attention(
         *extended, block_size=block_size, num_sinks=(first, last + len(sinks.k))
@@ -61,5 +76,4 @@ def lln_diag_tile(
     """mix * LLN + (1 - mix) * Diag for one tile, LLN read from the whole sequence's state."""
     diag = block_diagonal_tile(q, k, v, block_size=block_size, sinks=sinks)
     lln = lln_read(q, state, alpha=alpha, q_map=q_map)
-    share = arguments.check_mix(mix, q).to(q.dtype)
-    return torch.lerp(diag, lln, share.unsqueeze(-1))
+    return cpu.mixed(diag, lln, arguments.check_mix(mix, q).to(q.dtype))

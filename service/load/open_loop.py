@@ -112,7 +112,8 @@ async def offer(
 async def saturate(
     target: Target, traffic: Traffic, *, clients: int, seconds: float, seed: int = 0
 ) -> LoadPoint:
-    """As much as so many clients get who each ask again once answered: the capacity."""
+    """As much as so many clients get who each ask again once answered, or after the wait that a
+    refusal asks for: the capacity."""
     client, tally = HttpClient(target), _Tally()
     loop = asyncio.get_running_loop()
     began_at = loop.time()
@@ -123,6 +124,7 @@ async def saturate(
             request = next(requests)
             answer = await client.post(request.path, request.body)
             tally.add(answer, asked_at, loop.time())
+            await asyncio.sleep(float(answer.headers.get("retry-after", 0)))
 
     try:
         await asyncio.gather(*(ask_again_and_again() for _ in range(clients)))

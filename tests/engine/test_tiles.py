@@ -74,6 +74,20 @@ def test_states_are_those_of_one_pass(kind: str, length: int, small_model: Embed
     assert difference.abs().max() < 2e-5, "of states whose size is some units"
 
 
+def test_lln_comes_in_by_degrees(small_model: EmbeddingModel) -> None:
+    """One token more than a block is no other text: what LLN changes grows with the length."""
+    both, diag = (small_model.with_attention(kind).encoder for kind in ("lln_diag", LINEAR[2]))
+
+    def change(length: int) -> float:
+        ids = some_ids(length)
+        return float((at_once(both, ids) - at_once(diag, ids)).norm() / length**0.5)
+
+    changes = [change(length) for length in (BLOCK, BLOCK + 1, BLOCK + 64, 2 * BLOCK, 8 * BLOCK)]
+    assert changes == sorted(changes)
+    assert changes[0] == 0
+    assert 0 < changes[1] < 0.02 * changes[-1]
+
+
 def test_projections_made_again_change_nothing_much(small_model: EmbeddingModel) -> None:
     encoder, ids = small_model.encoder, some_ids(2_500)
     kept, made_again = (by_tiles(encoder, ids, keep=keep) for keep in (True, False))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from math import log
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -271,34 +273,38 @@ def test_half_the_strength_is_half_the_way(
 def test_pairs_are_learned(
     teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus, tmp_path: Path
 ) -> None:
-    texts = [text for text in built_in_texts() if len(text) > 900][:30]
+    texts = [text for text in built_in_texts() if len(text) > 900][:6]
     documents = [Document(str(n), "", text[200:], text[:200]) for n, text in enumerate(texts)]
     pairs = PairCorpus({"manual": documents}, teacher.tokenizer)
     stage = Stage(
         kind="pairs",
-        steps=24,
+        steps=60,
         lengths=(96,),
         batch_tokens=800,
-        rates={"scalars": 1e-2, "maps": 1e-2, "encoder": 5e-3},
+        rates={"scalars": 2e-2, "maps": 2e-2, "encoder": 5e-4},
         passage_share=0.0,
-        fidelity_share=0.02,
+        fidelity_share=0.0,
     )
     plan = TrainingPlan(stages=(stage,), warmup=1, precision="bfloat16", save_every=4)
     student = Student(teacher, calibration, StudentPlan())
-    batch = pairs.documents(96, 1600, np.random.default_rng(0))
+    batches = [pairs.documents(96, 1600, np.random.default_rng(seed)) for seed in range(4)]
 
     def how_lost() -> float:
-        with torch.no_grad():
-            queries, documents = (
-                unit_means(student.encoder()(one.ids, one.bounds), one.spans)
-                for one in (batch.queries, batch.documents)
-            )
-            return float(contrast(queries, documents))
+        lost = []
+        for batch in batches:
+            with torch.no_grad():
+                queries, candidates = (
+                    unit_means(student.encoder()(one.ids, one.bounds), one.spans)
+                    for one in (batch.queries, batch.documents)
+                )
+            lost.append(float(contrast(queries, candidates)))
+        return mean(lost)
 
     before = how_lost()
     training = Training(teacher, student, corpus, plan, tmp_path, pairs)
-    assert len(list(training.reports())) == 24
-    assert how_lost() < 0.97 * before
+    assert len(list(training.reports())) == 60
+    guessing = log(len(documents))  # which all vectors alike would come to
+    assert how_lost() < 0.99 * min(before, guessing)
     saved = torch.load(tmp_path / STATE_FILE, weights_only=True)
     # Documents of earlier steps, which later queries must tell from their own.
     assert len(saved["memory"]["0"][0]) > stage.batch_tokens // 96

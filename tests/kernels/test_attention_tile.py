@@ -17,6 +17,7 @@ from kernels.attention import (
     lln_diag_tile,
     lln_state,
     merge_states,
+    tile,
 )
 
 BLOCK = 16
@@ -45,11 +46,11 @@ def test_tiles_make_up_the_sequence(length: int, num_sinks: tuple[int, int]) -> 
         state = merge_states(state, other)
     diag, both = [], []
     for start, end in pairwise(bounds):
-        tile = q[start:end], k[start:end], v[start:end]
+        own = q[start:end], k[start:end], v[start:end]
         sinks = tile_sinks(k, v, start, end, *num_sinks)
-        diag.append(block_diagonal_tile(*tile, block_size=BLOCK, sinks=sinks))
+        diag.append(block_diagonal_tile(*own, block_size=BLOCK, sinks=sinks))
         both.append(
-            lln_diag_tile(*tile, state=state, alpha=alpha, mix=mix, block_size=BLOCK, sinks=sinks)
+            lln_diag_tile(*own, state=state, alpha=alpha, mix=mix, block_size=BLOCK, sinks=sinks)
         )
     whole = block_diagonal_attention(q, k, v, block_size=BLOCK, num_sinks=num_sinks)
     torch.testing.assert_close(torch.cat(diag), whole, atol=2e-6, rtol=1e-5)
@@ -57,6 +58,31 @@ def test_tiles_make_up_the_sequence(length: int, num_sinks: tuple[int, int]) -> 
         *(q, k, v), alpha=alpha, beta=beta, mix=mix, block_size=BLOCK, num_sinks=num_sinks
     )
     torch.testing.assert_close(torch.cat(both), whole, atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("num_rows", [17, 31, 32, 47])
+def test_kernels_see_the_sinks_appended(num_rows: int) -> None:
+    """A GPU's kernels know no sinks outside their rows."""
+    q, k, v = (rows(num_rows, seed) for seed in range(3))
+    sinks = TileSinks((0, 2), *(rows(3, seed) for seed in (3, 4)))
+    appended = tile._with_sinks_appended(q, k, v, BLOCK, sinks)
+    apart = block_diagonal_tile(q, k, v, block_size=BLOCK, sinks=sinks)
+    torch.testing.assert_close(appended, apart, atol=2e-6, rtol=1e-5)
+
+
+def test_gradients_flow_through_a_tile_and_its_sinks() -> None:
+    """Other code runs where a gradient is wanted."""
+    q, k, v, sink_k, sink_v = (rows(n, n + i).double() for i, n in enumerate((40, 40, 40, 2, 2)))
+    inputs = [x.requires_grad_() for x in (q, k, v, sink_k, sink_v)]
+
+    def attend(*parts: Tensor) -> Tensor:
+        sinks = TileSinks((1, 0), *parts[3:])
+        return block_diagonal_tile(*parts[:3], block_size=BLOCK, sinks=sinks)
+
+    with torch.no_grad():
+        without = attend(*inputs)
+    torch.testing.assert_close(attend(*inputs), without)
+    assert torch.autograd.gradcheck(attend, inputs, fast_mode=True)
 
 
 def test_a_tile_cannot_hold_more_sinks_than_rows() -> None:
