@@ -7,7 +7,7 @@ from typing import Any
 from engine.model.embedding_model import EmbeddingModel
 from engine.orders import Delivered
 from engine.prepare import Prepared
-from engine.runner import finish
+from engine.runner import finish, with_opening
 from engine.sweep import SweepEvent
 from engine.types import (
     Accounting,
@@ -39,39 +39,55 @@ def token_states(text: Prepared, result: Delivered[Vector], options: EmbedOption
 def document_embedding(
     document: Prepared, result: Delivered[Vector], options: EmbedOptions
 ) -> DocumentEmbedding:
+    chunks = ChunkVectors(document, options)
     return DocumentEmbedding(
         vector=finish(result.value[:1], options)[0],
-        chunks=chunks_from(document, 0, result.value[1:], options),
+        chunks=chunks.taken(0, result.value[1:]),
         accounting=accounting(document, result),
     )
 
 
-def document_event(document: Prepared, event: SweepEvent, options: EmbedOptions) -> DocumentEvent:
-    """What the sweep says, as its caller hears it."""
-    if isinstance(event, Progress):
-        return event
-    return ChunksReady(chunks=chunks_from(document, event.first, event.vectors, options))
+class ChunkVectors:
+    """One document's chunks, from pooled vectors that come in order, many at a time or all."""
 
+    def __init__(self, document: Prepared, options: EmbedOptions) -> None:
+        self._document = document
+        self._options = options
+        self._opening: Vector | None = None  # [dim]
 
-def chunks_from(
-    document: Prepared, first: int, vectors: Vector, options: EmbedOptions
-) -> tuple[Chunk, ...]:
-    """The chunks that these pooled vectors belong to, which begin with the chunk of this index."""
-    if not len(vectors):
-        return ()
-    spans = document.chunks[first : first + len(vectors)]
-    return tuple(
-        Chunk(
-            index=index,
-            tokens=span.tokens,
-            characters=span.characters,
-            vector=vector,
-            headings=span.headings,
+    def heard(self, event: SweepEvent) -> DocumentEvent | None:
+        """What the sweep says, as its caller hears it; None if that is nothing yet."""
+        if isinstance(event, Progress):
+            return event
+        chunks = self.taken(event.first, event.vectors)
+        return ChunksReady(chunks=chunks) if chunks else None
+
+    def taken(self, first: int, vectors: Vector) -> tuple[Chunk, ...]:
+        """The chunks of these vectors, of which the first is the document's `first` one, its
+        opening counted among them where it is asked for."""
+        document = self._document
+        if document.opening and len(vectors):
+            if first == 0:
+                self._opening, vectors = vectors[0], vectors[1:]
+            else:
+                first -= 1
+        if not len(vectors):
+            return ()
+        spans = document.chunks[first : first + len(vectors)]
+        if self._opening is not None:
+            vectors = with_opening(vectors, self._opening, document.opening)
+        return tuple(
+            Chunk(
+                index=index,
+                tokens=span.tokens,
+                characters=span.characters,
+                vector=vector,
+                headings=span.headings,
+            )
+            for index, (span, vector) in enumerate(
+                zip(spans, finish(vectors, self._options), strict=True), first
+            )
         )
-        for index, (span, vector) in enumerate(
-            zip(spans, finish(vectors, options), strict=True), first
-        )
-    )
 
 
 def accounting(text: Prepared, result: Delivered[Any]) -> Accounting:

@@ -23,8 +23,9 @@ class Prepared:
     """One text, ready for the device."""
 
     ids: NDArray[np.int32]  # [tokens embedded]
-    spans: tuple[Span, ...]  # rows to pool, the whole text first, then its chunks
+    spans: tuple[Span, ...]  # rows to pool: the whole text, its opening if asked for, its chunks
     chunks: tuple[ChunkSpan, ...]
+    opening: float = 0.0  # how much of its vector is added to each chunk's
     num_tokens: int  # before truncation
     dropped: Span | None  # characters
 

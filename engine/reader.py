@@ -5,7 +5,13 @@ from __future__ import annotations
 from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel
 from engine.prepare import Prepared, check_input, prompt_of
-from engine.text.chunks import Source, check_chunking, chunk_spans, needs_content
+from engine.text.chunks import (
+    OPENING_TOKENS,
+    Source,
+    check_chunking,
+    chunk_spans,
+    needs_content,
+)
 from engine.text.kept import KeptTokens
 from engine.types import Chunking, EmbedOptions, Span
 
@@ -78,10 +84,13 @@ class DocumentReader:
         encoded, num_tokens, dropped = self._kept.fitted()
         source = Source("".join(self._content or ()), self._num_characters, dropped is not None)
         chunks = [] if self._plan is None else chunk_spans(encoded, self._plan, source)
+        opening = 0.0 if self._plan is None or not chunks else self._plan.opening
+        begin = [Span(0, min(OPENING_TOKENS, encoded.num_tokens))] if opening else []
         return Prepared(
             ids=encoded.ids,
-            spans=(Span(0, encoded.num_tokens), *(chunk.tokens for chunk in chunks)),
+            spans=(Span(0, encoded.num_tokens), *begin, *(chunk.tokens for chunk in chunks)),
             chunks=tuple(chunks),
+            opening=opening,
             num_tokens=num_tokens,
             dropped=dropped,
         )

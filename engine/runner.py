@@ -56,6 +56,14 @@ def finish(vectors: Vector, options: EmbedOptions) -> Vector:
     return normalised
 
 
+def with_opening(vectors: Vector, opening: Vector, share: float) -> Vector:
+    """Each with the direction of its document's opening [dim] added, by a share of its length."""
+    length = float(np.linalg.norm(opening)) or 1.0
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    moved: Vector = vectors + lengths * (share / length * opening)
+    return moved
+
+
 def _to_host(tensor: torch.Tensor) -> NDArray[np.float32]:
     array: NDArray[np.float32] = tensor.float().cpu().numpy()
     return array

@@ -8,9 +8,8 @@ from functools import partial
 from typing import TypeAlias
 
 from engine.answers import (
-    chunks_from,
+    ChunkVectors,
     document_embedding,
-    document_event,
     embedding,
     token_states,
     tokenization,
@@ -191,9 +190,12 @@ class TextCalls(EngineCore):
         timeout_s: float | None,
         on_event: OnDocumentEvent | None,
     ) -> DocumentEmbedding:
+        chunks = ChunkVectors(document, options)
+
         def tell(event: SweepEvent) -> None:
             assert on_event is not None, "nobody asked for events"
-            on_event(document_event(document, event, options))
+            if (news := chunks.heard(event)) is not None:
+                on_event(news)
 
         listener = tell if on_event is not None else None
         with self._counting_rejections():
@@ -205,9 +207,10 @@ class TextCalls(EngineCore):
         finally:
             future.cancel()
         self._done_with(model, [document], [result])
+        embedded = document_embedding(document, result, options)
         if on_event is not None and not order.sweep:
-            _tell_at_once(document, result, options, on_event)
-        return document_embedding(document, result, options)
+            _tell_at_once(embedded, document.num_embedded, on_event)
+        return embedded
 
     async def _token_by_token(
         self, pieces: AsyncIterator[list[Prepared]]
@@ -304,14 +307,8 @@ class TextCalls(EngineCore):
                 self._observer.truncated(model=model.name)
 
 
-def _tell_at_once(
-    document: Prepared,
-    result: Delivered[Vector],
-    options: EmbedOptions,
-    on_event: OnDocumentEvent,
-) -> None:
+def _tell_at_once(document: DocumentEmbedding, total: int, on_event: OnDocumentEvent) -> None:
     """What a document's events are where it is done in one go."""
-    if chunks := chunks_from(document, 0, result.value[1:], options):
-        on_event(ChunksReady(chunks=chunks))
-    total = document.num_embedded
+    if document.chunks:
+        on_event(ChunksReady(chunks=document.chunks))
     on_event(Progress(tokens_done=total, tokens_total=total, seconds_left=0.0))

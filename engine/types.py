@@ -75,7 +75,16 @@ class Embedding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChunkPlan:
+class _LateChunks:
+    """What every way of cutting a document has."""
+
+    opening: float = 0.0
+    """How much of the vector of the document's first tokens is added to each chunk's, for passages
+    that do not say themselves what document they are of. 0 adds nothing; 1 as much as the chunk."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkPlan(_LateChunks):
     """Late chunks of a fixed number of tokens, each starting `tokens - overlap` after the last."""
 
     tokens: int = 256
@@ -83,7 +92,7 @@ class ChunkPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SentencePlan:
+class SentencePlan(_LateChunks):
     """Late chunks of whole sentences."""
 
     min_tokens: int = 1
@@ -97,7 +106,7 @@ HeadingFormat: TypeAlias = Literal["auto", "markdown", "html", "plain"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadingPlan:
+class HeadingPlan(_LateChunks):
     """Late chunks from heading to heading."""
 
     max_tokens: int = 512
@@ -108,7 +117,7 @@ class HeadingPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpanPlan:
+class SpanPlan(_LateChunks):
     """Late chunks of the caller's own: they may overlap and come in any order."""
 
     spans: tuple[Span, ...]  # characters

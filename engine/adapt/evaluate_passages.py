@@ -18,10 +18,15 @@ from engine.adapt.corpora import Corpus
 from engine.adapt.evaluate import Retrieval, Scorer
 from engine.adapt.pairs import is_long_enough, passage_spans, passages_of
 from engine.adapt.retrieval import quality
-from engine.adapt.vectors import ids_of, read_whole, vectors_of
+from engine.adapt.vectors import Vectors, ids_of, read_whole, vectors_of
 from engine.model.embedding_model import EmbeddingModel
+from engine.runner import with_opening
+from engine.text.chunks import OPENING_TOKENS
 from engine.text.tokenizer import TextTokenizer
 from engine.types import Ids
+
+OPENING_SHARE = 0.5
+"""Of a document's opening in its passages' vectors, where it is asked for."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +73,12 @@ def passage_retrieval_on(
         "teacher, title put before it": queries
         @ vectors_of(teacher.encoder, _titled(documents, tokenizer)).T,
     }
-    texts, spans = [one.ids for one in documents], [one.spans for one in documents]
     for label, student in students.items():
         queries = vectors_of(student.encoder, asked)
-        late = read_whole(student.encoder, texts, spans).late
+        late, opened = _late_chunks(student, documents)
         scores[f"{label}, passage alone"] = queries @ vectors_of(student.encoder, alone).T
         scores[f"{label}, late chunk"] = queries @ late.T
+        scores[f"{label}, late chunk with the opening"] = queries @ opened.T
     if bm25 is not None:
         passages = [text for one in documents for text in one.texts]
         scores["BM25, passage alone"] = bm25(
@@ -83,6 +88,19 @@ def passage_retrieval_on(
         Retrieval(corpus=name, method=method, quality=quality(found, range(len(asked))))
         for method, found in scores.items()
     ]
+
+
+def _late_chunks(
+    student: EmbeddingModel, documents: Sequence[HeadedDocument]
+) -> tuple[Vectors, Vectors]:
+    """Every passage's vector as it is, and with its document's opening."""
+    texts = [one.ids for one in documents]
+    spans = [[(0, min(OPENING_TOKENS, len(one.ids))), *one.spans] for one in documents]
+    read = read_whole(student.encoder, texts, spans).late
+    found = np.split(read, np.cumsum([len(inside) for inside in spans])[:-1])
+    late = np.concatenate([vectors[1:] for vectors in found])
+    opened = np.concatenate([with_opening(one[1:], one[0], OPENING_SHARE) for one in found])
+    return late, opened / np.linalg.norm(opened, axis=1, keepdims=True)
 
 
 def _titled(documents: Sequence[HeadedDocument], tokenizer: TextTokenizer) -> list[Ids]:

@@ -24,6 +24,12 @@ from engine.types import (
     SpanPlan,
 )
 
+OPENING_TOKENS = 256
+"""What counts as a document's opening: a title, and what an abstract or a first page says."""
+
+MOST_OPENING = 10.0
+"""More of the document's opening than this, and its chunks could hardly be told apart."""
+
 MAX_CHUNKS = 65_536
 """Most chunks of one document: their vectors are all held at once."""
 
@@ -49,6 +55,7 @@ _NO_TEXT = Source()
 
 def check_chunking(plan: Chunking) -> None:
     """What can be told without the text."""
+    _check_size("opening", plan.opening, least=0, most=MOST_OPENING)
     if isinstance(plan, ChunkPlan):
         _check_size("tokens", plan.tokens, least=1)
         _check_size("overlap", plan.overlap, least=0, most=plan.tokens - 1)
@@ -169,10 +176,10 @@ def _shifted(chunk: ChunkSpan, first: int) -> ChunkSpan:
     return chunk._replace(tokens=tokens)
 
 
-def _check_size(name: str, value: int, *, least: int, most: int | None = None) -> None:
+def _check_size(name: str, value: float, *, least: int, most: float | None = None) -> None:
     if value >= least and (most is None or value <= most):
         return
-    bounds = f"at least {least}" if most is None else f"{least} to {most}"
+    bounds = f"at least {least}" if most is None else f"{least} to {most:g}"
     raise InvalidInput(
         f"{name} of a chunk must be {bounds}, got {value}",
         code="invalid_chunking",

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from google.protobuf.message import Message
 
+from engine.errors import InvalidInput
 from engine.types import (
     Accounting,
     AttentionMap,
@@ -152,15 +153,24 @@ def _row_scales(vector: Vector) -> Vector:
 
 def chunking(message: embeddings_pb2.Chunking) -> Chunking | None:
     """How a document is to be cut; None for not at all. Unset fields take the plan's defaults."""
+    opening = {"opening": message.opening} if message.HasField("opening") else {}
     match message.WhichOneof("plan"):
         case "fixed":
-            return ChunkPlan(**_set_fields(message.fixed))
+            return ChunkPlan(**_set_fields(message.fixed), **opening)
         case "sentences":
-            return SentencePlan(**_set_fields(message.sentences))
+            return SentencePlan(**_set_fields(message.sentences), **opening)
         case "headings":
-            return HeadingPlan(**_set_fields(message.headings))
+            return HeadingPlan(**_set_fields(message.headings), **opening)
         case "spans":
-            return SpanPlan(spans=tuple(Span(span.start, span.end) for span in message.spans.spans))
+            spans = tuple(Span(span.start, span.end) for span in message.spans.spans)
+            return SpanPlan(spans=spans, **opening)
+    if opening:
+        raise InvalidInput(
+            "chunking.opening is added to chunks, and chunking has no plan for any",
+            code="unknown_field",
+            param="chunking.opening",
+            actual=message.opening,
+        )
     return None
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from engine.device import DTYPES
 from engine.errors import InvalidInput
+from engine.text.chunks import MOST_OPENING
 from engine.types import Chunking as EngineChunking
 from engine.types import (
     ChunkPlan,
@@ -153,6 +154,13 @@ class ChunkingFields(BaseModel):
     format: HeadingFormat | None = Field(
         default=None, description='headings: how they are written ("auto" looks at the text).'
     )
+    opening: float | None = Field(
+        default=None,
+        ge=0,
+        le=MOST_OPENING,
+        description="How much of the vector of the document's first 256 tokens is added to each "
+        "chunk's, for passages that do not say themselves what document they are of (0).",
+    )
 
 
 class Chunking(Body, ChunkingFields):
@@ -192,15 +200,16 @@ class Chunking(Body, ChunkingFields):
             case "headings":
                 return HeadingPlan(**given)
             case "spans":
-                return SpanPlan(spans=tuple(Span(s.start, s.end) for s in self.spans or ()))
+                spans = tuple(Span(s.start, s.end) for s in self.spans or ())
+                return SpanPlan(**given | {"spans": spans})
 
 
 _CHUNKING_FIELDS: dict[ChunkingType, tuple[str, ...]] = {
     "none": (),
-    "fixed": ("tokens", "overlap"),
-    "sentences": ("min_tokens", "max_tokens"),
-    "headings": ("max_tokens", "format"),
-    "spans": ("spans",),
+    "fixed": ("tokens", "overlap", "opening"),
+    "sentences": ("min_tokens", "max_tokens", "opening"),
+    "headings": ("max_tokens", "format", "opening"),
+    "spans": ("spans", "opening"),
 }
 
 

@@ -99,12 +99,12 @@ async def stream(
     )
 
 
-@pytest.mark.parametrize("size", [1, 1_000, MEGABYTE])
+@pytest.mark.parametrize(("size", "opening"), [(1, 0.0), (1_000, 0.5), (MEGABYTE, 0.0)])
 def test_pieces_give_the_whole_documents_embedding(
-    default_model: EmbeddingModel, size: int
+    default_model: EmbeddingModel, size: int, opening: float
 ) -> None:
     text = TEXT * 40
-    plan = SentencePlan(min_tokens=20)
+    plan = SentencePlan(min_tokens=20, opening=opening)
     events: list[DocumentEvent] = []
 
     async def work(engine: AsyncEngine) -> tuple[DocumentEmbedding, DocumentEmbedding]:
@@ -128,6 +128,7 @@ def test_pieces_give_the_whole_documents_embedding(
     "plan",
     [
         ChunkPlan(tokens=100, overlap=30),
+        ChunkPlan(tokens=50, opening=0.7),
         HeadingPlan(max_tokens=200),
         SpanPlan(spans=(Span(900, 3_000), Span(0, 4_000), Span(40, 60))),
     ],
@@ -153,6 +154,46 @@ def test_packed_swept_and_streamed_are_one(
             assert (one.tokens, one.characters) == (same.tokens, same.characters)
             assert one.headings == same.headings
             assert float(one.vector @ same.vector) > 0.999999
+
+
+def test_chunks_take_on_their_documents_opening(
+    default_model: EmbeddingModel, long_text: str
+) -> None:
+    """A document no longer than its opening is its own opening."""
+    plain, moved = (
+        serve(
+            default_model,
+            lambda engine, plan=plan: engine.embed_document(long_text[:600], chunks=plan),
+        )
+        for plan in (ChunkPlan(tokens=40), ChunkPlan(tokens=40, opening=0.5))
+    )
+    np.testing.assert_array_equal(plain.vector, moved.vector)
+    assert len(plain.chunks) > 2
+    for chunk, with_opening in zip(plain.chunks, moved.chunks, strict=True):
+        wanted = chunk.vector + 0.5 * plain.vector
+        np.testing.assert_allclose(
+            with_opening.vector, wanted / np.linalg.norm(wanted), rtol=0, atol=1e-6
+        )
+
+
+def test_an_opening_changes_a_vectors_direction_and_not_its_scale(
+    default_model: EmbeddingModel, long_text: str
+) -> None:
+    options = EmbedOptions(normalize=False)
+    plan = ChunkPlan(tokens=300, opening=1.0)
+    found = serve(
+        default_model,
+        lambda engine: engine.embed_document(long_text[:4_000], chunks=plan, options=options),
+    )
+    plain = serve(
+        default_model,
+        lambda engine: engine.embed_document(
+            long_text[:4_000], chunks=ChunkPlan(tokens=300), options=options
+        ),
+    )
+    for chunk, moved in zip(plain.chunks, found.chunks, strict=True):
+        change = np.linalg.norm(moved.vector - chunk.vector) / np.linalg.norm(chunk.vector)
+        assert change == pytest.approx(1.0, abs=1e-4)
 
 
 @given(
@@ -291,7 +332,8 @@ def test_time_runs_out_while_pieces_come(default_model: EmbeddingModel) -> None:
 
 def test_plans_are_checked_before_anything_is_read(default_model: EmbeddingModel) -> None:
     async def work(engine: AsyncEngine) -> None:
-        for plan in (ChunkPlan(tokens=0), SpanPlan(spans=(Span(3, 2),))):
+        openings = [ChunkPlan(opening=opening) for opening in (-0.1, 10.5, float("nan"))]
+        for plan in (ChunkPlan(tokens=0), SpanPlan(spans=(Span(3, 2),)), *openings):
             with pytest.raises(InvalidInput) as caught:
                 engine.open_document(chunks=plan)
             assert caught.value.code == "invalid_chunking"

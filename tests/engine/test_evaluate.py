@@ -123,6 +123,7 @@ def test_passages_are_read_every_way(model: EmbeddingModel) -> None:
         "teacher, title put before it",
         "student, passage alone",
         "student, late chunk",
+        "student, late chunk with the opening",
     ]
     assert rows[0]["mrr"] == rows[2]["mrr"]
     assert all(row["queries"] == 10 for row in rows)

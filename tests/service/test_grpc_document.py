@@ -159,6 +159,12 @@ def test_vectors_in_other_formats(embed: Any) -> None:
             "invalid_chunking",
             "chunking.format",
         ),
+        ([opening(chunking=pb.Chunking(opening=0.5))], "unknown_field", "chunking.opening"),
+        (
+            [opening(chunking=pb.Chunking(fixed=pb.FixedChunks(), opening=11))],
+            "invalid_chunking",
+            "chunking.opening",
+        ),
         (
             list(
                 document(

@@ -58,6 +58,22 @@ def test_fixed_chunks_cover_the_text_in_order(http: httpx.Client, overlap: int) 
         assert TEXT[chunk["characters"]["start"] : chunk["characters"]["end"]].strip()
 
 
+def test_chunks_with_their_documents_opening(http: httpx.Client) -> None:
+    spans = [{"start": 0, "end": 40}, {"start": 900, "end": 1000}]
+    plans = [
+        {"type": "spans", "spans": spans, "opening": opening} for opening in (None, 0, 0.5, 10)
+    ]
+    absent, none, some, most = (
+        np.array([chunk["vector"] for chunk in ask(http, chunking=plan)["chunks"]])
+        for plan in plans
+    )
+    np.testing.assert_allclose(absent, none, atol=2e-6)
+    # The more of what they share, the more alike they are.
+    alike = [float(found[0] @ found[1]) for found in (none, some, most)]
+    assert alike == sorted(alike)
+    assert alike[2] > 0.95 > alike[0]
+
+
 def test_base64(http: httpx.Client) -> None:
     chunking = {"type": "fixed", "tokens": 128}
     numbers = ask(http, chunking=chunking)
@@ -76,6 +92,9 @@ def test_base64(http: httpx.Client) -> None:
         ({"chunking": {"type": "fixed", "tokns": 3}}, 422, "chunking.tokns"),
         ({"chunking": {"type": "fixed", "tokens": 0}}, 400, None),
         ({"chunking": {"type": "fixed", "tokens": 8, "overlap": 8}}, 400, None),
+        ({"chunking": {"type": "fixed", "opening": -0.5}}, 422, "chunking.opening"),
+        ({"chunking": {"type": "fixed", "opening": 10.5}}, 422, "chunking.opening"),
+        ({"chunking": {"opening": 0.5}}, 400, "chunking.opening"),
         ({"dimensions": 0}, 400, "dimensions"),
         ({"model": "nope"}, 404, "model"),
     ],
