@@ -153,18 +153,20 @@ def _row_scales(vector: Vector) -> Vector:
 
 def chunking(message: embeddings_pb2.Chunking) -> Chunking | None:
     """How a document is to be cut; None for not at all. Unset fields take the plan's defaults."""
-    opening = {"opening": message.opening} if message.HasField("opening") else {}
+    shared: dict[str, Any] = {}
+    if message.HasField("opening"):
+        shared["opening"] = message.opening
     match message.WhichOneof("plan"):
         case "fixed":
-            return ChunkPlan(**_set_fields(message.fixed), **opening)
+            return ChunkPlan(**_set_fields(message.fixed), **shared)
         case "sentences":
-            return SentencePlan(**_set_fields(message.sentences), **opening)
+            return SentencePlan(**_set_fields(message.sentences), **shared)
         case "headings":
-            return HeadingPlan(**_set_fields(message.headings), **opening)
+            return HeadingPlan(**_set_fields(message.headings), **shared)
         case "spans":
             spans = tuple(Span(span.start, span.end) for span in message.spans.spans)
-            return SpanPlan(spans=spans, **opening)
-    if opening:
+            return SpanPlan(spans=spans, **shared)
+    if shared:
         raise InvalidInput(
             "chunking.opening is added to chunks, and chunking has no plan for any",
             code="unknown_field",

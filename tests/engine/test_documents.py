@@ -160,13 +160,12 @@ def test_chunks_take_on_their_documents_opening(
     default_model: EmbeddingModel, long_text: str
 ) -> None:
     """A document no longer than its opening is its own opening."""
-    plain, moved = (
-        serve(
-            default_model,
-            lambda engine, plan=plan: engine.embed_document(long_text[:600], chunks=plan),
-        )
-        for plan in (ChunkPlan(tokens=40), ChunkPlan(tokens=40, opening=0.5))
-    )
+
+    async def work(engine: AsyncEngine) -> list[DocumentEmbedding]:
+        plans = ChunkPlan(tokens=40), ChunkPlan(tokens=40, opening=0.5)
+        return [await engine.embed_document(long_text[:600], chunks=plan) for plan in plans]
+
+    plain, moved = serve(default_model, work)
     np.testing.assert_array_equal(plain.vector, moved.vector)
     assert len(plain.chunks) > 2
     for chunk, with_opening in zip(plain.chunks, moved.chunks, strict=True):
@@ -179,20 +178,15 @@ def test_chunks_take_on_their_documents_opening(
 def test_an_opening_changes_a_vectors_direction_and_not_its_scale(
     default_model: EmbeddingModel, long_text: str
 ) -> None:
-    options = EmbedOptions(normalize=False)
-    plan = ChunkPlan(tokens=300, opening=1.0)
-    found = serve(
-        default_model,
-        lambda engine: engine.embed_document(long_text[:4_000], chunks=plan, options=options),
-    )
-    plain = serve(
-        default_model,
-        lambda engine: engine.embed_document(
-            long_text[:4_000], chunks=ChunkPlan(tokens=300), options=options
-        ),
-    )
-    for chunk, moved in zip(plain.chunks, found.chunks, strict=True):
-        change = np.linalg.norm(moved.vector - chunk.vector) / np.linalg.norm(chunk.vector)
+    options, text = EmbedOptions(normalize=False), long_text[:4_000]
+
+    async def work(engine: AsyncEngine) -> list[DocumentEmbedding]:
+        plans = ChunkPlan(tokens=300), ChunkPlan(tokens=300, opening=1.0)
+        return [await engine.embed_document(text, chunks=plan, options=options) for plan in plans]
+
+    plain, moved = serve(default_model, work)
+    for chunk, other in zip(plain.chunks, moved.chunks, strict=True):
+        change = np.linalg.norm(other.vector - chunk.vector) / np.linalg.norm(chunk.vector)
         assert change == pytest.approx(1.0, abs=1e-4)
 
 
@@ -332,8 +326,9 @@ def test_time_runs_out_while_pieces_come(default_model: EmbeddingModel) -> None:
 
 def test_plans_are_checked_before_anything_is_read(default_model: EmbeddingModel) -> None:
     async def work(engine: AsyncEngine) -> None:
-        openings = [ChunkPlan(opening=opening) for opening in (-0.1, 10.5, float("nan"))]
-        for plan in (ChunkPlan(tokens=0), SpanPlan(spans=(Span(3, 2),)), *openings):
+        plans: list[Chunking] = [ChunkPlan(tokens=0), SpanPlan(spans=(Span(3, 2),))]
+        plans += [ChunkPlan(opening=opening) for opening in (-0.1, 10.5, float("nan"))]
+        for plan in plans:
             with pytest.raises(InvalidInput) as caught:
                 engine.open_document(chunks=plan)
             assert caught.value.code == "invalid_chunking"
