@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.table import number
+from benchmarks.table import HEAD, number, times
 
-_HEAD = "| case | measured | value | single turns | target | met |\n" + "| --- " * 6 + "|"
+_HEAD = f"| {' | '.join(HEAD)} |\n" + "| --- " * len(HEAD) + "|"
 _PACKAGES = ("torch", "sentence-transformers", "onnxruntime")
 
 
@@ -38,5 +38,6 @@ def _measured_on(stored: Mapping[str, Any]) -> Iterator[str]:
 def _row(row: Mapping[str, Any]) -> str:
     spread = " to ".join(map(number, row["spread"])) if row["spread"] else ""
     met = {True: "yes", False: "**no**", None: ""}[row["met"]]
-    cells = (row["case"], row["measure"], number(row["value"]), spread, row["target"] or "", met)
+    value, target = number(row["value"]), row["target"] or ""
+    cells = (row["case"], row["measure"], times(row["seconds"]), value, spread, target, met)
     return f"| {' | '.join(cells)} |"

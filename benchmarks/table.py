@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 from benchmarks.row import Row
 
-_HEAD = ("case", "measured", "times (median)", "value", "single turns", "target", "met")
+HEAD = ("case", "measured", "times (median)", "value", "single turns", "target", "met")
 
 
 def table(rows: Sequence[Row]) -> str:
-    cells = [_HEAD, *map(_cells, rows)]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(_HEAD))]
+    cells = [HEAD, *map(_cells, rows)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(HEAD))]
     rule = tuple("-" * width for width in widths)
-    return "\n".join(_line(line, widths) for line in (_HEAD, rule, *cells[1:]))
+    return "\n".join(_line(line, widths) for line in (HEAD, rule, *cells[1:]))
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -23,11 +23,15 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    times = " / ".join(_time(median(seconds)) for seconds in row.seconds.values())
     spread = " to ".join(number(value) for value in row.spread) if row.spread else ""
     met = {True: "yes", False: "NO", None: ""}[row.is_met]
     target = str(row.target) if row.target else ""
-    return (row.case, row.measure, times, number(row.value), spread, target, met)
+    return (row.case, row.measure, times(row.seconds), number(row.value), spread, target, met)
+
+
+def times(seconds: Mapping[str, Sequence[float]]) -> str:
+    """The median of everyone's turns."""
+    return " / ".join(_time(median(turns)) for turns in seconds.values())
 
 
 def _time(seconds: float) -> str:
