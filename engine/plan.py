@@ -15,6 +15,9 @@ from engine.price import price_of
 from engine.throughput import Throughput
 from engine.types import Plan
 
+MOST_TOKENS = 1 << 40
+"""Of a plan. More than any machine's memory holds, and its bytes can still be told in 64 bits."""
+
 _KEEP_SHARE = 4
 """A sweep keeps its projections where that leaves room for so many like it."""
 
@@ -43,9 +46,12 @@ class Planner:
 
     def plan(self, model: EmbeddingModel, tokens: int) -> Plan:
         """How a text of so many tokens would run. Measures a model that it has not met before."""
-        if tokens < 1:
+        if not 1 <= tokens <= MOST_TOKENS:
             raise InvalidInput(
-                f"tokens must be at least 1, got {tokens}", param="tokens", limit=1, actual=tokens
+                f"tokens must be 1 to {MOST_TOKENS}, got {tokens}",
+                param="tokens",
+                limit=1 if tokens < 1 else MOST_TOKENS,
+                actual=tokens,
             )
         swept = self.is_swept(model, tokens)
         keep = swept and self.keeps_projections(model, tokens)

@@ -9,6 +9,7 @@ import grpc
 import httpx
 import pytest
 
+from engine.plan import MOST_TOKENS
 from service.pb.lln.v1 import models_pb2, models_pb2_grpc
 
 if TYPE_CHECKING:
@@ -44,7 +45,25 @@ def test_beyond_the_longest_text_nothing_fits(http: httpx.Client) -> None:
     assert answer["max_tokens"] == 1_048_576
 
 
-@pytest.mark.parametrize("body", [{}, {"tokens": 0}, {"tokens": 5, "text": "five"}, {"text": ""}])
+@pytest.mark.parametrize("tokens", [1_048_577, MOST_TOKENS])
+def test_any_number_of_tokens_is_told_the_same_way(
+    tokens: int, http: httpx.Client, stub: Any
+) -> None:
+    """Also numbers whose bytes need all the bits there are."""
+    answer = http.post("/v1/plan", json={"tokens": tokens}).json()
+    assert stub.Plan(models_pb2.PlanRequest(tokens=tokens)).bytes == answer["bytes"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"tokens": 0},
+        {"tokens": MOST_TOKENS + 1},
+        {"tokens": 5, "text": "five"},
+        {"text": ""},
+    ],
+)
 def test_what_cannot_be_planned(body: dict[str, object], http: httpx.Client) -> None:
     answer = http.post("/v1/plan", json=body)
     assert answer.status_code == 400
@@ -52,7 +71,9 @@ def test_what_cannot_be_planned(body: dict[str, object], http: httpx.Client) -> 
 
 
 def test_what_cannot_be_planned_over_grpc(stub: Any) -> None:
-    for request in (models_pb2.PlanRequest(), models_pb2.PlanRequest(tokens=0)):
+    sizes = (0, MOST_TOKENS + 1, 2**64 - 1)
+    requests = [models_pb2.PlanRequest(tokens=tokens) for tokens in sizes]
+    for request in (models_pb2.PlanRequest(), *requests):
         with pytest.raises(grpc.RpcError) as caught:
             stub.Plan(request)
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
