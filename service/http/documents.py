@@ -15,6 +15,7 @@ from starlette.datastructures import Headers
 from starlette.routing import Match
 from starlette.types import Scope
 
+from engine.errors import InvalidInput
 from engine.types import Chunk, ChunksReady, DocumentEmbedding, Progress
 from service.documents import (
     EVENT_NAMES,
@@ -139,7 +140,7 @@ _QUERY = DocumentQuery.model_json_schema()["properties"]
         "requestBody": {"content": {STREAMED: {"schema": {"type": "string"}}}},
     },
 )
-async def documents(body: DocumentBody, call: Call) -> Response:
+async def documents(request: Request, body: DocumentBody, call: Call) -> Response:
     """A vector of the whole document and, if asked, one of each passage in its light.
 
     Send JSON, or the text alone as `text/plain` in UTF-8, of any length, with the other fields in
@@ -151,6 +152,13 @@ async def documents(body: DocumentBody, call: Call) -> Response:
 
     Characters are Unicode code points, counted from 0.
     """
+    for name in request.query_params:
+        raise InvalidInput(
+            f"{name} is in the query string, where only a document of {STREAMED} has fields; this "
+            "one's belong in its body",
+            code="unknown_field",
+            param=name,
+        )
     return await call.answer(_one(body.text), body)
 
 

@@ -33,7 +33,18 @@ async def ready(request: Request, engine: Engine) -> Response:
     return json_response({"status": "ready", "models": list(engine.models)})
 
 
-@router.get("/metrics", response_class=PlainTextResponse, summary="Metrics for Prometheus")
+_REFUSAL = {
+    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorAnswer"}}}
+}
+
+
+@router.get(
+    "/metrics",
+    response_class=PlainTextResponse,
+    summary="Metrics for Prometheus",
+    # Refusals are JSON here too, which FastAPI would not say of a route of plain text.
+    openapi_extra={"responses": {"4XX": _REFUSAL, "5XX": _REFUSAL}},
+)
 async def metrics(request: Request, metrics: ServerMetrics) -> Response:
     page = metrics.expose(request.headers.get("accept", ""))
     return Response(page.body, media_type=page.content_type)

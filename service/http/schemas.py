@@ -61,14 +61,14 @@ def _whole(value: Any) -> Any:
     return int(value) if is_whole else value
 
 
-def _whole_number(least: int) -> WithJsonSchema:
+def _whole_number(least: int = 1 - _EXACT) -> WithJsonSchema:
     """For the schema alone: the engine checks, once for all faces."""
     return WithJsonSchema({"type": "integer", "minimum": least, "maximum": _EXACT - 1})
 
 
 AtLeastOne: TypeAlias = Annotated[int, BeforeValidator(_whole), _whole_number(1)]
 AtLeastZero: TypeAlias = Annotated[int, BeforeValidator(_whole), _whole_number(0)]
-Whole: TypeAlias = Annotated[int, BeforeValidator(_whole)]
+Whole: TypeAlias = Annotated[int, BeforeValidator(_whole), _whole_number()]
 
 _DEFAULTS = EmbedOptions()
 _NULL = {"type": "null"}
@@ -249,20 +249,16 @@ class TokenizeBody(Body):
 class PlanBody(Body):
     """A text, or how many tokens it would have."""
 
-    tokens: int | None = Field(None, description="Special tokens included.")
+    tokens: Whole | None = Field(None, description="Special tokens included.")
     text: str | None = None
     model: str | None = None
-    open: bool = Field(
-        False,
-        description="Keep the text open for a while, to ask about its attention by `document`.",
-    )
 
 
 class TokenSpanBody(Body):
     """A half-open range of tokens."""
 
-    start: int
-    end: int
+    start: Whole
+    end: Whole
 
     def span(self) -> Span:
         return Span(self.start, self.end)
@@ -293,12 +289,12 @@ class DiagnosticsBody(OpenDocumentBody):
 class AttentionMapBody(OpenDocumentBody):
     """Which head to map, which window of it, and how."""
 
-    layer: int
-    head: int
+    layer: Whole
+    head: Whole
     rows: TokenSpanBody | None = Field(None, description="Queries shown; all when absent.")
     columns: TokenSpanBody | None = Field(None, description="Keys shown; all when absent.")
-    height: int = Field(MapOptions.height, description="Cells, or pixels of a PNG.")
-    width: int = Field(MapOptions.width, description="Cells, or pixels of a PNG.")
+    height: Whole = Field(MapOptions.height, description="Cells, or pixels of a PNG.")
+    width: Whole = Field(MapOptions.width, description="Cells, or pixels of a PNG.")
     statistic: Literal["mass", "mean", "sum"] = Field(
         "mass",
         description="Of each cell: attention its mean row gives it (a whole row sums to 1), mean "
@@ -308,9 +304,11 @@ class AttentionMapBody(OpenDocumentBody):
     encoding_format: EncodingFormat = Field(
         "float", description="Lists of numbers, or base64 of little-endian float32, row by row."
     )
-    links: int = Field(MapOptions.links, description="So many of the strongest single entries.")
-    topics: int = Field(MapOptions.topics, description="So many of LLN's channels.")
-    topic_tokens: int = Field(MapOptions.topic_tokens, description="Tokens listed for each topic.")
+    links: Whole = Field(MapOptions.links, description="So many of the strongest single entries.")
+    topics: Whole = Field(MapOptions.topics, description="So many of LLN's channels.")
+    topic_tokens: Whole = Field(
+        MapOptions.topic_tokens, description="Tokens listed for each topic."
+    )
 
     def options(self) -> MapOptions:
         return MapOptions(
@@ -329,7 +327,7 @@ class AttentionMapBody(OpenDocumentBody):
 class StructureBody(OpenDocumentBody):
     """A document whose parts are looked for, at several scales."""
 
-    scales: list[int] | None = Field(
+    scales: list[Whole] | None = Field(
         None, description="Tokens of a typical segment, from coarse to fine; chosen when absent."
     )
 

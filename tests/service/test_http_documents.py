@@ -108,6 +108,14 @@ def test_bad_input_is_refused_by_name(
     assert param is None or error["param"] == param
 
 
+def test_a_json_document_has_nothing_in_the_query_string(http: httpx.Client) -> None:
+    """What looks as if it were heard must be."""
+    answer = http.post("/v1/documents?chunking=fixed", json={"text": TEXT})
+    error = answer.json()["error"]
+    assert answer.status_code == 400
+    assert (error["code"], error["param"]) == ("unknown_field", "chunking")
+
+
 def test_tokenize(http: httpx.Client) -> None:
     text = "Größe matters."
     found = http.post("/v1/tokenize", json={"text": text}).json()
