@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
+from engine.process import FRESH
+
 _PAGE = 1 << 21
 _USE_HUGE_PAGES = 14  # MADV_HUGEPAGE of <sys/mman.h>
 
@@ -17,14 +19,14 @@ def on_huge_pages(tensor: Tensor) -> Tensor:
     """The tensor, whose memory has not been written yet, to be laid on huge pages.
 
     Gigabytes of small pages take a tenth of a second to hand back, in which nothing else runs; of
-    huge ones, some milliseconds. A wish: where it cannot be had, nothing changes.
+    huge ones, some milliseconds. A wish: where it cannot be had, nothing changes. Less memory than
+    comes fresh from the system is left alone, since other tensors have its pages before and after.
     """
-    libc = _libc()
-    if libc is not None and tensor.device.type == "cpu":
-        start, size = tensor.data_ptr(), tensor.untyped_storage().nbytes()
+    libc, size = _libc(), tensor.untyped_storage().nbytes()
+    if libc is not None and tensor.device.type == "cpu" and size >= FRESH:
+        start = tensor.data_ptr()
         first, end = -(-start // _PAGE) * _PAGE, (start + size) // _PAGE * _PAGE
-        if end > first:
-            libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), _USE_HUGE_PAGES)
+        libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), _USE_HUGE_PAGES)
     return tensor
 
 

@@ -62,7 +62,7 @@ class Sweep:
                 device=encoder.device,
             )
         self._num_told = 0
-        self._num_chunks = len(text.spans) - 1
+        self._num_parts = len(text.spans) - 1
         self.result: Vector | None = None
 
     @torch.inference_mode()
@@ -120,7 +120,7 @@ class Sweep:
         self._pools.add(visit.rows.start, visit.states)
         first = self._num_told
         count = self._pools.num_final(visit.rows.end, first)
-        self._num_told = min(first + count, self._num_chunks)
+        self._num_told = min(first + count, self._num_parts)
         if self._num_told == first:
             return []
         return [PooledSpans(first, _to_host(self._pools.vectors(slice(first, self._num_told))))]
@@ -128,8 +128,8 @@ class Sweep:
     def _finished(self) -> Vector:
         if self._pools is None:
             return _to_host(self._pass.states)
-        chunks = self._pools.vectors(slice(0, self._num_chunks))
-        whole = self._pools.vectors(slice(self._num_chunks, None))
+        chunks = self._pools.vectors(slice(0, self._num_parts))
+        whole = self._pools.vectors(slice(self._num_parts, None))
         return _to_host(torch.cat([whole, chunks]))
 
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from engine.device import DTYPES
 from engine.errors import InvalidInput
-from engine.text.chunks import MOST_OPENING
+from engine.text.chunks import MOST_OPENING, OPENING_TOKENS
 from engine.types import Chunking as EngineChunking
 from engine.types import (
     ChunkPlan,
@@ -158,8 +158,9 @@ class ChunkingFields(BaseModel):
         default=None,
         ge=0,
         le=MOST_OPENING,
-        description="How much of the vector of the document's first 256 tokens is added to each "
-        "chunk's, for passages that do not say themselves what document they are of (0).",
+        description="How much of the vector of the document's first "
+        f"{OPENING_TOKENS} tokens is added to each chunk's, for passages that do not say "
+        "themselves what document they are of (0).",
     )
 
 

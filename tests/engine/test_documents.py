@@ -156,40 +156,6 @@ def test_packed_swept_and_streamed_are_one(
             assert float(one.vector @ same.vector) > 0.999999
 
 
-def test_chunks_take_on_their_documents_opening(
-    default_model: EmbeddingModel, long_text: str
-) -> None:
-    """A document no longer than its opening is its own opening."""
-
-    async def work(engine: AsyncEngine) -> list[DocumentEmbedding]:
-        plans = ChunkPlan(tokens=40), ChunkPlan(tokens=40, opening=0.5)
-        return [await engine.embed_document(long_text[:600], chunks=plan) for plan in plans]
-
-    plain, moved = serve(default_model, work)
-    np.testing.assert_array_equal(plain.vector, moved.vector)
-    assert len(plain.chunks) > 2
-    for chunk, with_opening in zip(plain.chunks, moved.chunks, strict=True):
-        wanted = chunk.vector + 0.5 * plain.vector
-        np.testing.assert_allclose(
-            with_opening.vector, wanted / np.linalg.norm(wanted), rtol=0, atol=1e-6
-        )
-
-
-def test_an_opening_changes_a_vectors_direction_and_not_its_scale(
-    default_model: EmbeddingModel, long_text: str
-) -> None:
-    options, text = EmbedOptions(normalize=False), long_text[:4_000]
-
-    async def work(engine: AsyncEngine) -> list[DocumentEmbedding]:
-        plans = ChunkPlan(tokens=300), ChunkPlan(tokens=300, opening=1.0)
-        return [await engine.embed_document(text, chunks=plan, options=options) for plan in plans]
-
-    plain, moved = serve(default_model, work)
-    for chunk, other in zip(plain.chunks, moved.chunks, strict=True):
-        change = np.linalg.norm(other.vector - chunk.vector) / np.linalg.norm(chunk.vector)
-        assert change == pytest.approx(1.0, abs=1e-4)
-
-
 @given(
     pieces=st.lists(st.text(max_size=30), max_size=8),
     prompt=st.sampled_from(["", "query: ", "query"]),
