@@ -38,6 +38,9 @@ class DistilPlan:
     calibration: CalibrationPlan = CalibrationPlan()  # noqa: RUF009 - frozen
     student: StudentPlan = StudentPlan()  # noqa: RUF009 - frozen
     training: TrainingPlan = TrainingPlan()  # noqa: RUF009 - frozen
+    further: bool = False
+    """Begin from what the model was trained to be before, and calibrate nothing."""
+
     strength: float = 1.0
     """How much of what was learned is kept: less stays nearer to the teacher."""
 
@@ -63,9 +66,16 @@ def distil_model(
     texts = [document.body for part in data.values() for document in _training_part(part)]
     if not texts:
         raise InvalidInput("there is nothing to train on", code="no_documents", param="data")
+    if plan.further and teacher.calibration is None:
+        raise InvalidInput(
+            f"{model} has no numbers to go on from: it was never adapted",
+            code="never_adapted",
+            param="further",
+            actual=model,
+        )
     pairs = _pairs(teacher, data, plan)
     run.mkdir(parents=True, exist_ok=True)
-    calibration = _calibrated(teacher, texts, plan.calibration, run)
+    calibration = _begun_from(teacher, texts, plan, run)
     learns = replace(plan.student, encoder=plan.student.encoder and plan.training.trains("encoder"))
     student = Student(teacher, calibration, learns)
     corpus = TokenCorpus.of(texts, teacher.tokenizer)
@@ -93,13 +103,16 @@ def _pairs(
     return PairCorpus(parts, teacher.tokenizer)
 
 
-def _calibrated(
-    teacher: EmbeddingModel, texts: Sequence[str], plan: CalibrationPlan, run: Path
+def _begun_from(
+    teacher: EmbeddingModel, texts: Sequence[str], plan: DistilPlan, run: Path
 ) -> Calibration:
-    """Made once a run, since a resumed one must begin from the very same numbers."""
+    """Found once a run, since a resumed one must begin from the very same numbers."""
     path = run / FILE_NAME
     if not path.exists():
-        write_calibration(path, calibrate(teacher, list(_some(texts)), plan))
+        known = teacher.calibration if plan.further else None
+        if known is None:
+            known = calibrate(teacher, list(_some(texts)), plan.calibration)
+        write_calibration(path, known)
     return read_calibration(path, teacher.checkpoint.sha256)
 
 

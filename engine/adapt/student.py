@@ -44,6 +44,10 @@ class Student:
         self._calibration = calibration
         self.plan = plan
         device = teacher.encoder.device
+        # What an earlier training made of the encoder; this one may leave it alone.
+        self._before = {
+            name: tensor.to(device, torch.float32) for name, tensor in calibration.adapted.items()
+        }
         self.tensors: dict[str, Tensor] = {
             name: tensor.detach().to(device, torch.float32, copy=True).requires_grad_()
             for name, tensor in _initial(teacher, calibration, plan)
@@ -54,9 +58,8 @@ class Student:
 
     def encoder(self) -> Encoder:
         """The encoder as it stands, for a forward pass with gradients."""
-        own = {name: t for name, t in self.tensors.items() if part_of(name) == "encoder"}
         return Encoder(
-            dense(self._teacher.encoder.weights, own),
+            dense(self._teacher.encoder.weights, self._before | self._of_encoder(self.tensors)),
             self.attention(),
             positions=self._calibration.positions,
             block_size=self._calibration.block_size,
@@ -90,11 +93,8 @@ class Student:
             query_map=numbers.get("query_map"),
             key_map=numbers.get("key_map"),
             # Half precision halves the file; it is brought to the model's own dtype when loaded.
-            adapted={
-                name: tensor.half()
-                for name, tensor in numbers.items()
-                if part_of(name) == "encoder"
-            },
+            adapted=dict(self._calibration.adapted)
+            | {name: tensor.half() for name, tensor in self._of_encoder(numbers).items()},
         )
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
@@ -120,6 +120,10 @@ class Student:
             key_map=of_layer("key_map"),
             gate=of_layer("gate"),
         )
+
+    @staticmethod
+    def _of_encoder(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor for name, tensor in tensors.items() if part_of(name) == "encoder"}
 
     def _shares(self, logits: Tensor) -> Tensor:
         return torch.zeros_like(logits) if self.plan.without_lln else torch.sigmoid(logits)

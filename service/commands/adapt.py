@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from engine.adapt.training import StepReport
 
 
+_CALIBRATES = {"block_size": "block_size", "positions": "positions", "samples": "num_samples"}
+"""Options that say how to calibrate, and what the plan calls them; left out, its own stand."""
+
+
 def add(commands: Commands) -> None:
     about = "make an LLN+Diag model of a softmax checkpoint"
     command = add_command(commands, "adapt", _adapt, about)
@@ -43,20 +47,16 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--block-size",
         type=int,
-        default=256,
         metavar="TOKENS",
         help="of one softmax block, a multiple of 16 (default: 256)",
     )
     command.add_argument(
         "--positions",
         choices=get_args(PositionScheme),
-        default="tile",
         help="learned positions beyond their table: start it anew, stretch it, or start it anew "
-        "in each block",
+        "in each block (default: tile)",
     )
-    command.add_argument(
-        "--samples", type=int, default=32, help="windows of text to measure on (default: 32)"
-    )
+    command.add_argument("--samples", type=int, help="windows of text to measure on (default: 32)")
     _add_training(command.add_argument_group("training, which calibration alone does without"))
     add_json(command)
 
@@ -92,6 +92,11 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         help="how far to go from the calibrated numbers to the trained ones, above 0 and at most "
         "1 (default: 1); less finds less and stays nearer to the teacher",
     )
+    group.add_argument(
+        "--further",
+        action="store_true",
+        help="begin from what an adapted model has learned already, and calibrate nothing",
+    )
     group.add_argument("--control", action="store_true", help="train without LLN, to compare with")
 
 
@@ -99,9 +104,8 @@ def _adapt(chosen: Chosen) -> None:
     from engine.adapt.calibrate import CalibrationPlan
 
     _check(chosen)
-    plan = CalibrationPlan(
-        block_size=chosen.block_size, num_samples=chosen.samples, positions=chosen.positions
-    )
+    wanted = {field: getattr(chosen, option) for option, field in _CALIBRATES.items()}
+    plan = CalibrationPlan(**{field: value for field, value in wanted.items() if value is not None})
     if chosen.train:
         _train(chosen, plan)
     else:
@@ -112,8 +116,11 @@ def _check(chosen: Chosen) -> None:
     """Before a model is read and minutes are spent."""
     from kernels.attention.arguments import ArgumentError, check_block_size
 
+    if chosen.further:
+        _check_further(chosen)
     try:
-        check_block_size(chosen.block_size)
+        if chosen.block_size is not None:
+            check_block_size(chosen.block_size)
     except ArgumentError as error:
         raise InvalidInput(str(error), param="block_size", actual=chosen.block_size) from None
     if not 0 < chosen.strength <= 1:
@@ -123,13 +130,26 @@ def _check(chosen: Chosen) -> None:
             limit=1,
             actual=chosen.strength,
         )
-    if chosen.samples < 1:
+    if chosen.samples is not None and chosen.samples < 1:
         raise InvalidInput(
             f"samples must be at least 1, got {chosen.samples}",
             param="samples",
             limit=1,
             actual=chosen.samples,
         )
+
+
+def _check_further(chosen: Chosen) -> None:
+    """Training goes on with the model as it is: what calibration would choose is chosen."""
+    given = [option for option in _CALIBRATES if getattr(chosen, option) is not None]
+    if given:
+        raise InvalidInput(
+            f"--further goes on from the model's own {given[0]}, and takes no other",
+            param=given[0],
+            actual=getattr(chosen, given[0]),
+        )
+    if not chosen.train:
+        raise InvalidInput("--further needs data: --train DATA", param="train")
 
 
 def _calibrate(chosen: Chosen, plan: CalibrationPlan) -> None:
@@ -174,6 +194,7 @@ def _train(chosen: Chosen, calibration: CalibrationPlan) -> None:
             calibration=calibration,
             student=StudentPlan(without_lln=chosen.control),
             training=_training_plan(chosen),
+            further=chosen.further,
             strength=chosen.strength,
         ),
         config=load_settings().engine,

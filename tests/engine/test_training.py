@@ -255,6 +255,32 @@ def test_distilling_into_a_folder(write_checkpoint: WriteCheckpoint, tmp_path: P
     assert not (out / "training").exists()
 
 
+def test_going_on_from_what_was_learned(write_checkpoint: WriteCheckpoint, tmp_path: Path) -> None:
+    documents = {
+        "manual": [Document(str(n), "", text) for n, text in enumerate(built_in_texts()[:20])]
+    }
+    one_step = TrainingPlan(stages=(replace(STATES, steps=1, rates={"maps": 0.0}),))
+    plan = DistilPlan(
+        calibration=CalibrationPlan(block_size=16, sample_tokens=48, num_samples=4),
+        training=PLAN,
+    )
+    begun = str(write_checkpoint("bert"))
+    further = replace(plan, further=True, training=one_step, calibration=CalibrationPlan())
+    with pytest.raises(InvalidInput, match="never adapted"):
+        distil_model(begun, tmp_path / "never", documents, further, config=CPU)
+    first = distil_model(begun, tmp_path / "first", documents, plan, config=CPU)
+    then = distil_model(str(first), tmp_path / "then", documents, further, config=CPU)
+    learned, kept = (load_model(str(folder), config=CPU).calibration for folder in (first, then))
+    assert learned is not None
+    assert kept is not None
+    assert kept.block_size == learned.block_size == 16
+    for name in ("alpha", "mix", "gate", "key_map"):  # rates of 0 leave them where they were
+        torch.testing.assert_close(getattr(kept, name), getattr(learned, name))
+    assert learned.adapted
+    for name, tensor in learned.adapted.items():
+        torch.testing.assert_close(kept.adapted[name], tensor)
+
+
 def test_half_the_strength_is_half_the_way(
     teacher: EmbeddingModel, calibration: Calibration
 ) -> None:

@@ -131,6 +131,14 @@ def test_embed(tmp_path: Path) -> None:
             ["adapt", "default", "--out", "/nowhere", "--strength", "0"],
             "strength must be above 0 and at most 1, got 0",
         ),
+        (
+            ["adapt", "default", "--out", "/nowhere", "--further"],
+            "--further needs data: --train DATA",
+        ),
+        (
+            ["adapt", "default", "--out", "/nowhere", "--further", "--samples", "9"],
+            "--further goes on from the model's own samples, and takes no other",
+        ),
     ],
 )
 def test_mistakes_are_told_in_a_line(
