@@ -15,6 +15,8 @@ from engine.answers import accounting
 from engine.diagnosis_plan import DiagnosisPlan
 from engine.diagnostics import LAYER_INSTRUMENTS, AnyInstrument, Instrument, Reading
 from engine.diagnostics.base import Floats
+from engine.diagnostics.heads import KEPT_BYTES
+from engine.diagnostics.kept import LayerRoom
 from engine.diagnostics.layers import LayerReader
 from engine.diagnostics.measuring import TimedReading, read_heads, timed
 from engine.layer_states import LayerStep, head_view, layer_steps, layer_view
@@ -68,11 +70,12 @@ def readings_by_layer(
 ) -> Iterator[LayerReadings | None]:
     """The same, with None wherever others may have a turn."""
     readers = {name: LAYER_INSTRUMENTS[name].start() for name in plan.of_layers}
+    room = LayerRoom(KEPT_BYTES)
     for step in layers or layer_steps(model, text):
         if step is None:
             yield None
             continue
-        yield from _read_layer(model, step, plan, readers)
+        yield from _read_layer(model, step, plan, readers, room)
         if step.index >= max(plan.layers):
             return
 
@@ -103,12 +106,13 @@ def _read_layer(
     step: LayerStep,
     plan: DiagnosisPlan,
     readers: Mapping[str, LayerReader],
+    room: LayerRoom,
 ) -> Iterator[LayerReadings | None]:
     found: dict[str, TimedReading] = {}
     is_chosen = step.index in plan.layers
     if is_chosen and plan.of_heads:
         view = head_view(model, step).only(plan.heads)
-        found = yield from read_heads(view, plan.of_heads, plan.effort)
+        found = yield from read_heads(view, plan.of_heads, plan.effort, room)
     for name, reader in readers.items():
         if is_chosen or LAYER_INSTRUMENTS[name].needs_all_layers:
             found[name] = yield from timed(reader(layer_view(model, step)))

@@ -57,9 +57,15 @@ class Blocks:
         return by_key
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Of one block's weights: rows, keys."""
+        return self.width, self.width + len(self.sinks)
+
+    @property
     def head_bytes(self) -> int:
         """Of one head's weights, all blocks together."""
-        return self.count * self.width * self.keys.shape[1] * self.dtype.itemsize
+        rows, keys = self.shape
+        return self.count * rows * keys * self.dtype.itemsize
 
     def tiles(self) -> Iterator[slice]:
         """Blocks by as many as fit TILE_BYTES, at least one."""
@@ -97,19 +103,26 @@ class Blocks:
         k = self.view.k[self.keys[blocks]].double()  # [blocks, keys, H, D]
         return self.hide(q @ k.permute(2, 0, 3, 1), blocks, -torch.inf)
 
-    def weights(self, blocks: slice) -> Tensor:
+    def weights(self, blocks: slice, out: Tensor | None = None) -> Tensor:
         """Diag, rows beyond the end all 0: [H, blocks, width, width + sinks]."""
         scores = self._scores(blocks)
         # Below the largest of its row, a score that matters is small, and rounding it too.
-        below = torch.empty_like(scores, dtype=self.dtype)
-        weights = torch.sub(scores, scores.amax(-1, keepdim=True), out=below).softmax(-1)
+        below = scores.sub_(scores.amax(-1, keepdim=True)).to(self.dtype)
+        weights = torch.softmax(below, -1, out=below if out is None else out)
         beyond = blocks.stop * self.width - self.view.num_tokens
         if beyond > 0:
             weights[:, -1, self.width - beyond :] = 0.0
         return weights
 
+    @cached_property
+    def _distances_within(self) -> Tensor:
+        """|i - j| within a block, the same for all: [width, width]."""
+        places = torch.arange(self.width, dtype=self.dtype, device=self.sinks.device)
+        return (places.unsqueeze(1) - places).abs_()
+
     def distances(self, blocks: slice) -> Tensor:
         """|i - j| between the rows and the keys of blocks: [blocks, width, width + sinks]."""
-        rows = torch.arange(blocks.start * self.width, blocks.stop * self.width)
-        rows = rows.to(self.sinks.device).view(-1, self.width, 1)
-        return (rows - self.keys[blocks].unsqueeze(1)).abs().to(self.dtype)
+        own = self._distances_within.expand(blocks.stop - blocks.start, -1, -1)
+        rows = torch.arange(blocks.start * self.width, blocks.stop * self.width).to(own)
+        to_sinks = (rows.view(-1, self.width, 1) - self.sinks.to(own)).abs_()
+        return torch.cat([own, to_sinks], dim=-1)

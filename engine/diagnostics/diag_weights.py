@@ -8,31 +8,49 @@ import torch
 from torch import Tensor
 
 from engine.diagnostics.blocks import Blocks
+from engine.huge_pages import on_huge_pages
 
 
 class DiagWeights:
-    def __init__(self, blocks: Blocks, max_bytes: int) -> None:
+    """Worked out when first asked for: [H, blocks, width, keys].
+
+    They are kept in `room`, which may be theirs or part of a larger one; without one, in their own,
+    if they take no more than so many bytes.
+    """
+
+    def __init__(
+        self,
+        blocks: Blocks,
+        max_bytes: int,
+        room: Tensor | None = None,
+        *,
+        is_full: bool = False,
+    ) -> None:
         self._blocks = blocks
-        self._keeps = blocks.head_bytes * blocks.view.num_heads <= max_bytes
-        self._kept: dict[int, Tensor] = {}
+        self._max_bytes = max_bytes
+        self._room = room
+        self._is_known = [is_full] * blocks.count
 
     def tiles(self) -> Iterator[tuple[slice, Tensor]]:
-        """[H, blocks, width, width + sinks] of blocks after blocks. Callers yield in between."""
+        """Blocks after blocks. Callers yield in between."""
         for blocks in self._blocks.tiles():
-            weights = self._kept.get(blocks.start)
-            if weights is None:
-                weights = self._blocks.weights(blocks)
-                if self._keeps:
-                    self._kept[blocks.start] = weights
-            yield blocks, weights
+            yield blocks, self._of(blocks)
 
-    def of(self, blocks: slice) -> Tensor:
-        """Of these blocks: views of what is kept where that is possible."""
-        parts = []
-        for start, weights in sorted(self._kept.items()):
-            inside = slice(max(blocks.start - start, 0), max(blocks.stop - start, 0))
-            parts.append(weights[:, inside])
-        found = [part for part in parts if part.shape[1]]
-        if sum(part.shape[1] for part in found) < blocks.stop - blocks.start:
+    def _of(self, blocks: slice) -> Tensor:
+        if self._room is None:
+            self._room = room_for(self._blocks, self._max_bytes)
+        if self._room is None:
             return self._blocks.weights(blocks)
-        return found[0] if len(found) == 1 else torch.cat(found, dim=1)
+        kept = self._room[:, blocks]
+        if not all(self._is_known[blocks]):
+            self._blocks.weights(blocks, out=kept)
+            self._is_known[blocks] = [True] * (blocks.stop - blocks.start)
+        return kept
+
+
+def room_for(blocks: Blocks, max_bytes: int) -> Tensor | None:
+    """For the weights of all heads of these blocks, if it takes no more than so many bytes."""
+    if blocks.head_bytes * blocks.view.num_heads > max_bytes:
+        return None
+    shape = (blocks.view.num_heads, blocks.count, *blocks.shape)
+    return on_huge_pages(torch.empty(shape, dtype=blocks.dtype, device=blocks.view.q.device))

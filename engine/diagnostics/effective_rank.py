@@ -32,7 +32,7 @@ from engine.diagnostics.statistics import (
 from engine.diagnostics.work import Work
 
 NUM_SINGULAR_VALUES = 8
-_WIDTH = 12
+_WIDTH = 16
 _PROBES = 16
 _PASSES = 3
 
@@ -133,9 +133,10 @@ def _sketched(heads: Heads) -> Work[Reading]:
 def _leading_space(heads: Heads) -> Work[tuple[Tensor, Tensor]]:
     """Orthonormal vectors near the leading right singular vectors, and P^T P times them."""
     basis = _random(heads, min(_WIDTH, heads.num_tokens), heads.effort.seed)
+    operator = yield from heads.operator()
     for _ in range(_PASSES):
         basis, _ = orthonormal(basis)
-        image = yield from _gram(heads, basis)
+        image = yield from operator.gram(basis)
         basis, last = image, basis
     return last, image
 
@@ -160,7 +161,8 @@ def _singular_values(basis: Tensor, image: Tensor) -> tuple[Tensor, Tensor]:
 def _fourth_powers_beyond(heads: Heads, basis: Tensor) -> Work[tuple[Tensor, Tensor]]:
     """|P^T P|_F^2 on what is orthogonal to the basis, with its standard error: [H] twice."""
     probes = _random(heads, _PROBES, heads.effort.seed + 1)
-    image = yield from _gram(heads, probes - basis @ (basis.mT @ probes))
+    operator = yield from heads.operator()
+    image = yield from operator.gram(probes - basis @ (basis.mT @ probes))
     squares = image.square().sum(1, dtype=torch.float64)  # [H, probes]
     error = few_samples_factor(_PROBES) * squares.std(1) / _PROBES**0.5
     return squares.mean(1), error
@@ -170,13 +172,6 @@ def _random(heads: Heads, columns: int, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randn(heads.num_tokens, columns, generator=generator, dtype=heads.dtype)
     return drawn.to(heads.view.q.device).expand(heads.num_heads, -1, -1)
-
-
-def _gram(heads: Heads, vectors: Tensor) -> Work[Tensor]:
-    """P^T P V."""
-    operator = yield from heads.operator()
-    image = yield from operator(vectors)
-    return (yield from operator.transposed(image))
 
 
 def _beside(values: Tensor, unit: str = "tokens", error: Tensor | None = None) -> Quantity:

@@ -31,11 +31,13 @@ from engine.diagnostics.work import Work, shared
 if TYPE_CHECKING:
     from engine.diagnostics.kept import Kept
 
-KEPT_BYTES = 256 * 2**20
+KEPT_BYTES = 512 * 2**20
 """Diag's weights are kept from one instrument to the next up to this size, and so is what all
 heads of a layer leave for those who compare them."""
 
-_JUST_ABOVE_ONE = 1 + 1e-7
+_JUST_ABOVE_ONE = {torch.float64: 1 + 1e-7, torch.float32: 1 + 1e-3}
+"""Shifts. What belongs to the eigenvalue 1 is magnified by one over the distance to it, rounding
+with the rest, before it is taken out."""
 
 
 @dataclass(frozen=True)
@@ -60,16 +62,22 @@ class Heads:
         effort: Effort,
         states: States | None = None,
         kept: Sequence[Kept] = (),
+        room: Tensor | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
+        """`room` is where Diag's weights go; with `kept`, they are there already. `dtype` is the
+        weights', that of the effort unless told otherwise."""
         self.view = view
         self.effort = effort
-        self.dtype = effort.dtype_of(view.num_tokens)
+        self.dtype = effort.dtype_of(view.num_tokens) if dtype is None else dtype
         self.blocks = Blocks(view, self.dtype) if view.has_blocks else None
         if states is None and view.x is not None:
             states = States(view.x, self.dtype)
         self.states = states
         self.kept = kept
-        self.weights = None if self.blocks is None else DiagWeights(self.blocks, KEPT_BYTES)
+        self.weights: DiagWeights | None = None
+        if self.blocks is not None:
+            self.weights = DiagWeights(self.blocks, KEPT_BYTES, room, is_full=bool(kept))
 
     @property
     def num_tokens(self) -> int:
@@ -152,14 +160,8 @@ class Heads:
 
     def diag_tiles(self) -> Iterator[tuple[slice, Tensor]]:
         """Diag's weights, some blocks at a time. The callers yield between tiles."""
-        assert self.blocks is not None, "this kind of attention has no blocks"
-        assert self.weights is not None, "there where blocks are"
-        if not self.kept:
-            yield from self.weights.tiles()
-            return
-        of_groups = [one.weights for one in self.kept if one.weights is not None]
-        for blocks in self.blocks.tiles():
-            yield blocks, torch.cat([weights.of(blocks) for weights in of_groups])
+        assert self.weights is not None, "this kind of attention has no blocks"
+        return self.weights.tiles()
 
     @shared
     def operator(self) -> Work[AttentionOperator]:
@@ -169,7 +171,8 @@ class Heads:
     @shared
     def resolvent(self) -> Work[Resolvent]:
         """(s - P)^-1 with s just above 1, of kinds with blocks."""
-        shifts = torch.full((self.num_heads,), _JUST_ABOVE_ONE, dtype=torch.float64)
+        shift = _JUST_ABOVE_ONE[self.dtype]
+        shifts = torch.full((self.num_heads,), shift, dtype=torch.float64)
         resolvent = Resolvent(self, shifts.to(self.view.q.device))
         yield from resolvent.factorise()
         return resolvent

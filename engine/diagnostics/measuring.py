@@ -11,7 +11,7 @@ import torch
 
 from engine.diagnostics.base import Effort, Floats, Instrument, Quantity, Reading
 from engine.diagnostics.heads import KEPT_BYTES, Heads
-from engine.diagnostics.kept import Kept, bytes_left, left_by
+from engine.diagnostics.kept import Kept, LayerRoom, left_by
 from engine.diagnostics.side_by_side import side_by_side
 from engine.diagnostics.states import States
 from engine.diagnostics.view import HeadView
@@ -38,16 +38,23 @@ class _OfGroup(NamedTuple):
 
 @torch.no_grad()
 def read_heads(
-    view: HeadView, instruments: Sequence[Instrument], effort: Effort
+    view: HeadView,
+    instruments: Sequence[Instrument],
+    effort: Effort,
+    room: LayerRoom | None = None,
 ) -> Work[dict[str, TimedReading]]:
-    """What the instruments read, in their order. What two of them share counts for the first."""
+    """What the instruments read, in their order. What two of them share counts for the first.
+
+    `room` may be one that another layer has used.
+    """
     alone = [one for one in instruments if not one.compares_heads]
     comparing = [one for one in instruments if one.compares_heads]
     states = None if view.x is None else States(view.x, effort.dtype_of(view.num_tokens))
     if states is not None and any("x" in one.needs for one in alone):
         yield from states.prepare()
     groups = list(_head_groups(view)) if alone else []
-    works = (_read_group(view, group, alone, effort, states, bool(comparing)) for group in groups)
+    room = _opened(room, view, effort) if comparing and groups else None
+    works = (_read_group(view, group, alone, effort, states, room) for group in groups)
     of_groups = yield from side_by_side(works, _num_threads(view, len(groups)))
     found = {
         one.name: _joined([group.readings[index] for group in of_groups])
@@ -55,8 +62,15 @@ def read_heads(
     }
     kept = [group.kept for group in of_groups if group.kept is not None]
     for one in comparing:
-        found[one.name] = yield from timed(one.measure(Heads(view, effort, states, kept)))
+        together = Heads(view, effort, states, kept, None if room is None else room.weights)
+        found[one.name] = yield from timed(one.measure(together))
     return {one.name: found[one.name] for one in instruments}
+
+
+def _opened(room: LayerRoom | None, view: HeadView, effort: Effort) -> LayerRoom:
+    room = LayerRoom(KEPT_BYTES) if room is None else room
+    room.open_for(view, effort)
+    return room
 
 
 def _read_group(
@@ -65,16 +79,15 @@ def _read_group(
     instruments: Sequence[Instrument],
     effort: Effort,
     states: States | None,
-    are_compared: bool,
+    room: LayerRoom | None,
 ) -> Work[_OfGroup]:
-    heads = Heads(view.only(group), effort, states)
+    heads = Heads(view.only(group), effort, states, room=None if room is None else room.of(group))
     readings: list[TimedReading] = []
     for one in instruments:
         reading = yield from timed(one.measure(heads))
         readings.append(reading)
-    is_small = bytes_left(heads) * view.num_heads <= KEPT_BYTES
-    kept = (yield from left_by(heads)) if are_compared and is_small else None
-    return _OfGroup(readings, kept)
+    is_kept = room is not None and room.is_large_enough
+    return _OfGroup(readings, (yield from left_by(heads)) if is_kept else None)
 
 
 def _num_threads(view: HeadView, num_groups: int) -> int:

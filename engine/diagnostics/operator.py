@@ -60,6 +60,26 @@ class AttentionOperator:
                 diag = yield from self._diag_transposed((1 - share) * vectors)
                 return diag.add_(self._lln_transposed(share * vectors))
 
+    def gram(self, vectors: Tensor) -> Work[Tensor]:
+        """P^T P V."""
+        if self._blocks is None:
+            return (yield from self.transposed((yield from self(vectors))))
+        share = lln = None
+        if self.view.attention == "lln_diag":
+            share, lln = mix_by_row(self.view).unsqueeze(-1).to(vectors), self._lln(vectors)
+        image, out = torch.empty_like(vectors), torch.zeros_like(vectors)
+        of_sinks = self._of_sinks(vectors)
+        # There and back block by block, so that the weights are fetched once.
+        for blocks, weights in self._diag_tiles():
+            tokens = self._blocks.tokens(blocks)
+            rows = self._gathered(weights, blocks, vectors, of_sinks).to(vectors)
+            if share is not None and lln is not None:
+                image[:, tokens] = rows.lerp_(lln[:, tokens], share[:, tokens])
+                rows = rows * (1 - share[:, tokens])
+            self._spread(weights, blocks, rows, out)
+            yield
+        return out if share is None else out.add_(self._lln_transposed(share * image))
+
     def _lln(self, vectors: Tensor) -> Tensor:
         assert self._factors is not None, "LLN has factors"
         pi, kappa = self._factors
@@ -72,29 +92,42 @@ class AttentionOperator:
 
     def _diag(self, vectors: Tensor) -> Work[Tensor]:
         assert self._blocks is not None, "Diag has blocks"
-        width = self._blocks.width
         out = torch.empty_like(vectors)
-        vectors = vectors.to(self._blocks.dtype)
-        of_sinks = vectors[:, self._blocks.sinks].unsqueeze(1)  # [H, 1, sinks, columns]
+        of_sinks = self._of_sinks(vectors)
         for blocks, weights in self._diag_tiles():
-            arriving = weights[..., :width] @ self._blocks.rows(vectors, blocks)
-            arriving += weights[..., width:] @ of_sinks
-            out[:, self._blocks.tokens(blocks)] = self._blocks.flat(arriving, blocks)
+            out[:, self._blocks.tokens(blocks)] = self._gathered(weights, blocks, vectors, of_sinks)
             yield
         return out
 
     def _diag_transposed(self, vectors: Tensor) -> Work[Tensor]:
         assert self._blocks is not None, "Diag has blocks"
-        width = self._blocks.width
         out = torch.zeros_like(vectors)
-        vectors = vectors.to(self._blocks.dtype)
         for blocks, weights in self._diag_tiles():
-            arriving = weights.mT @ self._blocks.rows(vectors, blocks)  # [H, blocks, keys, columns]
-            own = self._blocks.flat(arriving[:, :, :width], blocks)
-            out[:, self._blocks.tokens(blocks)] += own
-            out[:, self._blocks.sinks] += arriving[:, :, width:].sum(1)
+            self._spread(weights, blocks, vectors[:, self._blocks.tokens(blocks)], out)
             yield
         return out
+
+    def _of_sinks(self, vectors: Tensor) -> Tensor:
+        assert self._blocks is not None, "Diag has blocks"
+        return vectors[:, self._blocks.sinks].unsqueeze(1).to(self._blocks.dtype)
+
+    def _gathered(
+        self, weights: Tensor, blocks: slice, vectors: Tensor, of_sinks: Tensor
+    ) -> Tensor:
+        """What the rows of some blocks see: [H, tokens of these blocks, columns]."""
+        assert self._blocks is not None, "Diag has blocks"
+        width = self._blocks.width
+        arriving = weights[..., :width] @ self._blocks.rows(vectors, blocks).to(weights)
+        arriving += weights[..., width:] @ of_sinks
+        return self._blocks.flat(arriving, blocks)
+
+    def _spread(self, weights: Tensor, blocks: slice, rows: Tensor, out: Tensor) -> None:
+        """Add to all tokens what the rows of some blocks give back to them."""
+        assert self._blocks is not None, "Diag has blocks"
+        width = self._blocks.width
+        arriving = weights.mT @ self._blocks.split(rows).to(weights)  # [H, blocks, keys, columns]
+        out[:, self._blocks.tokens(blocks)] += self._blocks.flat(arriving[:, :, :width], blocks)
+        out[:, self._blocks.sinks] += arriving[:, :, width:].sum(1)
 
     def _softmax(self, vectors: Tensor) -> Work[Tensor]:
         out = torch.empty_like(vectors)

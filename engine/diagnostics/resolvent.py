@@ -31,46 +31,50 @@ class Resolvent:
         self._factors: list[tuple[slice, Tensor, Tensor]] = []
         self._solved: Tensor  # [H, N, columns] (s - A)^-1 U
         self._small: Tensor  # [H, columns, columns] (1 - V^T (s - A)^-1 U)^-1
+        self._turned: Tensor  # [H, columns, columns] V^T (s - A)^-2 U
         self._kappa: Tensor | None = None
 
     def factorise(self) -> Work[None]:
         """To be done before the first solve."""
-        width = self._blocks.width
-        shifts = self.shifts.view(-1, 1, 1)
+        blocks, view = self._blocks, self._heads.view
         if self._has_channels:
-            self._kappa = (yield from self._heads.factors()).kappa
-        to_sinks = []
+            pi, self._kappa = yield from self._heads.light_factors()
+            arriving = pi * self._heads.mix().unsqueeze(-1).to(pi)
+        else:
+            arriving = torch.empty(
+                view.num_heads, view.num_tokens, 0, dtype=blocks.dtype, device=view.q.device
+            )
+        columns = len(blocks.sinks) + arriving.shape[-1]
+        self._solved = arriving.new_empty(view.num_heads, view.num_tokens, columns)
+        twice = torch.empty_like(self._solved)
         for tile, diag in self._heads.diag_tiles():
             less = self._less(diag, tile)
-            shifted = less[..., :width]
-            shifted.diagonal(dim1=-2, dim2=-1).add_(shifts)
-            with one_thread():
-                # Of the transpose, which is what LAPACK makes of rows without turning them over.
-                lu, pivots = torch.linalg.lu_factor(shifted.cpu().mT)
-            self._factors.append((tile, lu.to(diag.device), pivots.to(diag.device)))
-            to_sinks.append(self._blocks.flat(less[..., width:].neg(), tile))
+            lu, pivots = self._factorised(less[..., : blocks.width])
+            self._factors.append((tile, lu, pivots))
+            # What U asks for at once, while the factors are in cache.
+            u = torch.cat([-less[..., blocks.width :], blocks.rows(arriving, tile)], dim=-1)
+            for out in (self._solved, twice):
+                u = _solved_by(lu, pivots, u)
+                out[:, blocks.tokens(tile)] = blocks.flat(u, tile)
             yield
-        arriving = [torch.cat(to_sinks, dim=1)]
-        if self._has_channels:
-            pi = (yield from self._heads.factors()).pi
-            arriving.append(pi * self._heads.mix().unsqueeze(-1))
-        u = torch.cat(arriving, dim=-1)
-        self._solved = yield from self._solve_blocks(u)
-        ones = torch.eye(u.shape[-1], dtype=u.dtype, device=u.device)
-        self._small = torch.linalg.inv(ones - self._leaving(self._solved))
+        leaving = self._leaving(self._solved).double()
+        ones = torch.eye(columns, dtype=leaving.dtype, device=leaving.device)
+        self._small = torch.linalg.inv(ones - leaving).to(arriving)
+        self._turned = self._leaving(twice)
 
     def solve(self, vectors: Tensor) -> Work[Tensor]:
-        """(s - P)^-1 V in float64, V of shape [H, N, columns]."""
-        vectors = vectors.double()
+        """(s - P)^-1 V in the type of the weights, V of shape [H, N, columns]."""
+        vectors = vectors.to(self._solved)
         solved = yield from self._solve_blocks(vectors)
         return solved + self._solved @ (self._small @ self._leaving(solved))
 
     def solve_transposed(self, vectors: Tensor) -> Work[Tensor]:
-        """(s - P)^-T V."""
+        """(s - P)^-T V, the same."""
+        vectors = vectors.to(self._solved)
         inner = self._small.mT @ (self._solved.mT @ vectors)
         return (yield from self._solve_blocks(vectors + self._returning(inner), transposed=True))
 
-    def leading(self, count: int) -> Work[Tensor]:
+    def leading(self, count: int) -> Tensor:
         """Vectors near the eigenvectors of P next to the shift: [H, N, count].
 
         An eigenvector is y = (x - A)^-1 U c with (1 - M(x)) c = 0, M(x) = V^T (x - A)^-1 U. About
@@ -78,8 +82,7 @@ class Resolvent:
         """
         if self._solved.shape[-1] == 0:
             return self._solved  # blocks that nothing joins
-        twice = yield from self._solve_blocks(self._solved)
-        values, vectors = eigenpairs(self._small @ self._leaving(twice))
+        values, vectors = eigenpairs(self._small @ self._turned)
         order = values.abs().argsort(dim=1, descending=True)[:, :count]
         chosen = vectors.gather(2, order.unsqueeze(1).expand(-1, vectors.shape[1], -1))
         parts = torch.cat([chosen.real, chosen.imag], dim=2).to(self._solved)
@@ -91,16 +94,19 @@ class Resolvent:
     def _has_channels(self) -> bool:
         return self._heads.view.has_channels
 
+    def _factorised(self, less: Tensor) -> tuple[Tensor, Tensor]:
+        """LU of s - A in some blocks; of the transpose, which is what LAPACK makes of rows without
+        turning them over."""
+        less.diagonal(dim1=-2, dim2=-1).add_(self.shifts.view(-1, 1, 1).to(less))
+        with one_thread():
+            lu, pivots = torch.linalg.lu_factor(less.cpu().mT)
+        return lu.to(less.device), pivots.to(less.device)
+
     def _less(self, diag: Tensor, tile: slice) -> Tensor:
-        """-A and -U's part of the sinks, in float64: Diag, whose rows are made to add up to 1 also
-        in this type, or the largest eigenvalue might not be 1, times its share."""
-        less = diag.double()
-        factor: Tensor | float = -1.0
-        if less.dtype != diag.dtype:
-            factor = -1 / less.sum(-1, keepdim=True).clamp_min(0.5)  # 0 beyond the end of the text
-        if self._has_channels:
-            factor = factor * (1 - self._blocks.rows(self._heads.mix().unsqueeze(-1), tile))
-        return less.mul_(factor) if less.dtype != diag.dtype else less * factor
+        """-A and -U's part of the sinks: Diag times its share."""
+        if not self._has_channels:
+            return diag.neg()
+        return diag * (self._blocks.rows(self._heads.mix().unsqueeze(-1), tile) - 1).to(diag)
 
     def _leaving(self, vectors: Tensor) -> Tensor:
         """V^T x: what the sinks and the channels gather."""
@@ -123,8 +129,13 @@ class Resolvent:
         out = torch.empty_like(vectors)
         for tile, lu, pivots in self._factors:
             rows = self._blocks.rows(vectors, tile)
-            with one_thread():
-                solved = torch.linalg.lu_solve(lu, pivots, rows, adjoint=not transposed)
+            solved = _solved_by(lu, pivots, rows, transposed=transposed)
             out[:, self._blocks.tokens(tile)] = self._blocks.flat(solved, tile)
             yield
         return out
+
+
+def _solved_by(lu: Tensor, pivots: Tensor, rows: Tensor, *, transposed: bool = False) -> Tensor:
+    with one_thread():
+        solved: Tensor = torch.linalg.lu_solve(lu, pivots, rows, adjoint=not transposed)
+    return solved

@@ -66,8 +66,7 @@ def second_moduli(heads: Heads) -> Work[SecondModuli]:
     if heads.blocks is None:
         return SecondModuli(moduli, errors)
     resolvent = yield from heads.resolvent()
-    leading = yield from resolvent.leading(_NEAREST)
-    wide = torch.cat([leading.to(start), start], dim=-1)[..., : start.shape[-1]]
+    wide = torch.cat([resolvent.leading(_NEAREST).to(start), start], dim=-1)[..., : start.shape[-1]]
     nearest = yield from _inverted(heads, resolvent, wide, _INVERSE_PASSES)
     # Whichever is surely the larger one of two that are known, or else the one known better.
     is_better = torch.where(
@@ -80,7 +79,8 @@ def second_moduli(heads: Heads) -> Work[SecondModuli]:
     vectors = torch.where(is_better.view(-1, 1, 1), nearest.vectors, vectors)
     for head in (errors > heads.effort.tolerance).nonzero().flatten().tolist():
         one = slice(head, head + 1)
-        alone = Heads(heads.view.only([head]), heads.effort)
+        # In float64: what has not settled is often ill-conditioned.
+        alone = Heads(heads.view.only([head]), heads.effort, dtype=torch.float64)
         coarse = Found(moduli[one], errors[one], vectors[one])
         moduli[one], errors[one] = yield from _refined(alone, coarse)
     return SecondModuli(moduli, errors)

@@ -27,6 +27,9 @@ from engine.diagnostics.statistics import error_floats, floats, standard_error
 from engine.diagnostics.work import Work
 
 TOKENS_A_TILE = 1_024
+_ROWS_A_TILE = 64
+"""Of a block, for all heads: what lies between two operations stays in cache."""
+
 _ROWS_A_SUM = 16
 _SMALLEST_COSINE = 1e-300
 
@@ -147,26 +150,32 @@ def _add_blocks(heads: Heads, tiles: _Tiles | None, products: Tensor) -> Work[No
     assert blocks is not None, "asked for only where there are blocks"
     share = None if tiles is None else heads.mix().unsqueeze(-1).to(heads.dtype)
     for tile, diag in heads.diag_tiles():
-        mixed = diag
-        if tiles is not None and share is not None:
-            of_rows = blocks.rows(share, tile)
-            kappa = tiles.kappa(blocks.keys[tile].flatten())
-            kappa = kappa.view(heads.num_heads, *blocks.keys[tile].shape, -1).mT
-            lln = (blocks.split(tiles.pi(blocks.tokens(tile))) * of_rows) @ kappa
-            alone = blocks.hide(lln, tile)
-            products -= _products(alone)
-            mixed = torch.addcmul(alone, diag, 1 - of_rows)
-        products += _products(mixed)
+        if tiles is None or share is None:
+            products += _products(diag, diag)
+            yield
+            continue
+        of_rows, pi = blocks.rows(share, tile), blocks.split(tiles.pi(blocks.tokens(tile)))
+        kappa = tiles.kappa(blocks.keys[tile].flatten())
+        kappa = kappa.view(heads.num_heads, *blocks.keys[tile].shape, -1).mT
+        for start in range(0, blocks.width, _ROWS_A_TILE):
+            rows = (slice(None), slice(None), slice(start, start + _ROWS_A_TILE))
+            lln = (pi[rows] * of_rows[rows]) @ kappa
+            own = diag[rows] * (1 - of_rows[rows])
+            # <l + d, l + d> - <l, l> = <d, 2 l + d> and the same turned over, by halves.
+            apart = _products(own, blocks.hide(lln, tile).mul_(2).add_(own))
+            products += (apart + apart.mT) / 2
         yield
 
 
-def _products(by_row: Tensor) -> Tensor:
+def _products(one: Tensor, other: Tensor) -> Tensor:
     """Of every two heads' rows [H, blocks, width, keys], a few at a time, as long sums in float32
     are not exact: [H, H] in float64."""
-    num_rows = by_row.shape[1] * by_row.shape[2]
-    parts = by_row.reshape(len(by_row), num_rows // math.gcd(num_rows, _ROWS_A_SUM), -1)
-    of_parts = parts.transpose(0, 1)  # [parts, H, entries]
-    return torch.bmm(of_parts, of_parts.mT).double().sum(0)
+    num_rows = one.shape[1] * one.shape[2]
+    shape = (len(one), num_rows // math.gcd(num_rows, _ROWS_A_SUM), -1)
+    left, right = (rows.reshape(shape).transpose(0, 1) for rows in (one, other))
+    return (
+        torch.bmm(left, right.mT).double().sum(0)
+    )  # [parts, H, entries] times [parts, entries, H]
 
 
 def _scales(heads: Heads) -> Work[Tensor]:
