@@ -89,13 +89,14 @@ def leading_eigenvalues(a: Tensor, count: int, precision: float = _PRECISION) ->
 
 def _root_between(a: Tensor, lower: Tensor, upper: Tensor, precision: float) -> Tensor:
     width = upper - lower
-    squares = a.square()
+    squares, terms = a.square(), torch.empty_like(a)
     low, high = lower, upper
     at_low, at_high = -lower.square() * width, upper.square() * width
     for _ in range(_MAX_STEPS):
         step = (high - low) * at_low / (at_low - at_high)
         middle = (low + step.nan_to_num(0.0)).clamp(low, high)
-        excess = (squares / (a - middle.unsqueeze(-1))).sum(-1) - 1
+        torch.sub(a, middle.unsqueeze(-1), out=terms)
+        excess = torch.div(squares, terms, out=terms).sum(-1) - 1
         at_middle = excess * (upper - middle) * (middle - lower)
         is_above = at_middle > 0
         # The end that stays counts for half, or it would stay for ever.

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from engine.huge_pages import on_huge_pages
 from engine.diagnostics.view import HeadMap, HeadView
 
 _TOKENS_A_TILE = 4_096
@@ -26,7 +27,7 @@ class Factors(NamedTuple):
         compute with, is 0 in it."""
         if dtype == self.pi.dtype:
             return self
-        return Factors(*(_without_subnormals(part.to(dtype)) for part in self))
+        return Factors(*(_without_subnormals(_brought_to(part, dtype)) for part in self))
 
     @property
     def chain(self) -> Tensor:
@@ -37,6 +38,10 @@ class Factors(NamedTuple):
     def overlap(self) -> Tensor:
         """kappa kappa^T: [H, D, D]."""
         return torch.bmm(self.kappa, self.kappa.mT)
+
+
+def _brought_to(part: Tensor, dtype: torch.dtype) -> Tensor:
+    return on_huge_pages(torch.empty_like(part, dtype=dtype)).copy_(part)
 
 
 def _without_subnormals(part: Tensor) -> Tensor:
@@ -53,8 +58,8 @@ def lln_factors(view: HeadView) -> Factors:
     ]
     log_mass = torch.stack(masses).logsumexp(0).unsqueeze(1)  # [H, 1, D]
     shape = (view.num_heads, view.num_tokens, view.head_size)
-    pi = torch.empty(shape, dtype=torch.float64, device=view.q.device)
-    kappa = torch.empty_like(pi.mT, memory_format=torch.contiguous_format)
+    pi = on_huge_pages(torch.empty(shape, dtype=torch.float64, device=view.q.device))
+    kappa = on_huge_pages(torch.empty_like(pi.mT, memory_format=torch.contiguous_format))
     for tile in token_tiles(view.num_tokens):
         queries = channel_exponents(view.q[tile], view.q_map, view.alpha)
         pi[:, tile] = (queries + log_mass).softmax(-1)
