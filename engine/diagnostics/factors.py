@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from engine.huge_pages import on_huge_pages
 from engine.diagnostics.view import HeadMap, HeadView
+from engine.huge_pages import on_huge_pages
 
 _TOKENS_A_TILE = 4_096
 
