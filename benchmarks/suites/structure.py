@@ -1,4 +1,4 @@
-"""Boundaries found by attention against the headings that were taken out of documentation.
+"""Boundaries found in an encoder's states against headings that were taken out of documentation.
 
 Pk and WindowDiff over paragraphs, lower is better, 0 is every heading found. Everyone places its
 boundaries before paragraphs. All but TextTiling, which chooses its own number, are told how many
@@ -36,8 +36,8 @@ Segmenter = Callable[[Sections], list[bool]]
 
 def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
     segmenters: dict[str, Segmenter] = {
-        "attention, LLN+Diag": partial(by_attention, bench.lln_diag.model),
-        "attention, softmax": partial(by_attention, bench.softmax.model),
+        "LLN+Diag": partial(by_states, bench.lln_diag.model),
+        "softmax": partial(by_states, bench.softmax.model),
         "TextTiling": by_text_tiling,
         "uniform cuts": by_even_cuts,
         "no boundaries": lambda sections: [False] * len(sections.paragraphs),
@@ -60,7 +60,7 @@ def _rows(case: str, drawn: Sequence[Sections], segmenters: dict[str, Segmenter]
         rivals = min(scores[name][:, column].mean() for name in ("TextTiling", "uniform cuts"))
         for name, found in scores.items():
             values = found[:, column]
-            wins = name == "attention, LLN+Diag"
+            wins = name == "LLN+Diag"
             yield Row(
                 case=case,
                 measure=f"mean {measure_name}, {name}",
@@ -83,14 +83,14 @@ def _marks(flags: Sequence[bool]) -> str:
     return "".join("1" if flag else "0" for flag in flags[1:])
 
 
-def by_attention(model: EmbeddingModel, sections: Sections) -> list[bool]:
+def by_states(model: EmbeddingModel, sections: Sections) -> list[bool]:
     cache = ByteCache(max_bytes=_CACHE_BYTES, max_idle_s=60)
     document = open_document(sections.text, model, cache)
     content = document.num_tokens - model.tokenizer.num_special
     firsts = np.searchsorted(document.offsets[1:-1, 0], sections.starts) + 1
     # A scale that asks for as many segments as there were, and places before paragraphs alone.
     scale = round(content / (sections.num_boundaries + 1))
-    plan = StructurePlan(layer=layer_of(model.info.attention), places=firsts[1:], scales=(scale,))
+    plan = StructurePlan(layer=layer_of(model), places=firsts[1:], scales=(scale,))
     *_, found = structure_steps(document, plan, cache)
     assert isinstance(found, Structure), "the last step brings the structure"
     begins = {span.start for span in found.spans(0)[1:]}

@@ -38,8 +38,10 @@ class Ritz(NamedTuple):
 class BlockArnoldi:
     """The Krylov spaces of some heads, grown together: A V_m = V_(m + 1) projection."""
 
-    def __init__(self, apply: Apply, start: Tensor, max_passes: int) -> None:
+    def __init__(self, apply: Apply, start: Tensor, max_passes: int, noise: float = 0.0) -> None:
+        """`noise` is how far the image of a unit vector may be off by rounding, beside its own."""
         self.passes = 0
+        self._noise = noise
         self.max_passes = max_passes
         self.width = start.shape[-1]
         self._apply = apply
@@ -86,7 +88,7 @@ class BlockArnoldi:
         beyond = projection[:, size:, size - width :].to(vectors)
         residuals = (beyond @ vectors[:, size - width :]).norm(dim=1)
         rounding = torch.finfo(self._basis.dtype).eps * values.abs()
-        return Ritz(values, vectors, residuals + rounding)
+        return Ritz(values, vectors, residuals + rounding + self._noise)
 
     def span(self, ritz: Ritz, order: Tensor, width: int) -> Tensor:
         """Real vectors that span the first Ritz vectors of an order [H, n]: [H, N, width]."""

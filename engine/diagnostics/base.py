@@ -33,6 +33,9 @@ class Effort:
     sampled_rows: int = 96
     """So many rows, of all that there are."""
 
+    max_float64_tokens: int = 4_096
+    """Attention weights of longer texts are held in float32 unless all of their rows are read."""
+
     max_dense_tokens: int = 128
     """Spectra of texts up to here are read off the dense matrix; longer ones are iterated."""
 
@@ -58,8 +61,9 @@ class Effort:
     def dtype_of(self, num_tokens: int) -> torch.dtype:
         """What attention weights are held in. Where rows are sampled or spectra iterated, float32's
         rounding (of weights whose logits are float64) is far below what else is off."""
-        is_long = self.num_rows(num_tokens) < num_tokens
-        return torch.float32 if is_long else torch.float64
+        if num_tokens <= self.max_float64_tokens or self.num_rows(num_tokens) == num_tokens:
+            return torch.float64
+        return torch.float32
 
     def num_rows(self, num_tokens: int) -> int:
         """How many rows are read of a text wherever a row costs as much as the text is long."""

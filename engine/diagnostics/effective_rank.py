@@ -28,6 +28,7 @@ from engine.diagnostics.statistics import (
     error_floats,
     few_samples_factor,
     floats,
+    skewness_term,
 )
 from engine.diagnostics.work import Work
 
@@ -164,8 +165,9 @@ def _fourth_powers_beyond(heads: Heads, basis: Tensor) -> Work[tuple[Tensor, Ten
     operator = yield from heads.operator()
     image = yield from operator.gram(probes - basis @ (basis.mT @ probes))
     squares = image.square().sum(1, dtype=torch.float64)  # [H, probes]
-    error = few_samples_factor(_PROBES) * squares.std(1) / _PROBES**0.5
-    return squares.mean(1), error
+    mean = squares.mean(1)
+    factor = few_samples_factor(_PROBES) + skewness_term(squares - mean.unsqueeze(1))
+    return mean, factor * squares.std(1) / _PROBES**0.5
 
 
 def _random(heads: Heads, columns: int, seed: int) -> Tensor:

@@ -35,7 +35,7 @@ KEPT_BYTES = 512 * 2**20
 """Diag's weights are kept from one instrument to the next up to this size, and so is what all
 heads of a layer leave for those who compare them."""
 
-_JUST_ABOVE_ONE = {torch.float64: 1 + 1e-7, torch.float32: 1 + 1e-3}
+_JUST_ABOVE_ONE = {torch.float64: 1 + 1e-7, torch.float32: 1 + 1e-4}
 """Shifts. What belongs to the eigenvalue 1 is magnified by one over the distance to it, rounding
 with the rest, before it is taken out."""
 

@@ -41,6 +41,7 @@ _REFINED_PASSES = 4
 _REFINEMENTS = 3
 _SETTLED, _COMING = 1e-3, 0.5
 """Residuals, relative to the eigenvalue, of those that count as found, and as on their way."""
+_LEAST_DISTANCE = 1e-9
 _FLOAT64_BYTES = 8
 
 
@@ -123,7 +124,11 @@ def _inverted(heads: Heads, resolvent: Resolvent, start: Tensor, max_passes: int
     """The eigenvalue of the largest modulus among those near the resolvent's shift."""
     shifts = resolvent.shifts.cpu()
     start = start.to(heads.dtype)
-    iteration = BlockArnoldi(_centred(resolvent.solve), start, _passes_of(start, max_passes))
+    # What belongs to the eigenvalue 1 is magnified the most; centring leaves its rounding.
+    to_one = float((shifts - 1).abs().clamp_min(_LEAST_DISTANCE).min())
+    noise = torch.finfo(heads.dtype).eps / to_one
+    passes = _passes_of(start, max_passes)
+    iteration = BlockArnoldi(_centred(resolvent.solve), start, passes, noise)
     while True:
         yield from iteration.extend()
         ritz = iteration.ritz()

@@ -22,8 +22,8 @@ from engine.diagnostics.work import Work
 
 NUM_TOKENS = 8
 _INVERSE_STEPS = 2
-_CORRECTIONS = 6
-_CLOSE = 1e-5
+_CORRECTIONS = 12
+_CLOSE, _GOOD, _STUCK = 1e-7, 2e-6, 0.7
 _MAX_POWERS = 200
 _STEADY = 1e-9
 
@@ -67,21 +67,33 @@ def _stationary_of(chains: Tensor) -> Tensor:
 
 
 def _by_inverse(heads: Heads) -> Work[Tensor]:
+    found, moved = yield from _corrected(heads)
+    if heads.dtype != torch.float64 and bool((moved > _GOOD).any()):
+        # A chain that hardly mixes magnifies the rounding of float32.
+        precise = Heads(heads.view, heads.effort, dtype=torch.float64)
+        found, _ = yield from _corrected(precise)
+    return found
+
+
+def _corrected(heads: Heads) -> Work[tuple[Tensor, Tensor]]:
+    """The distributions, and how much mass the last step moved: [H, N], [H]."""
     resolvent = yield from heads.resolvent()
+    operator = yield from heads.operator()
     found = _even(heads)
     for _ in range(_INVERSE_STEPS):
         found = _normalised((yield from resolvent.solve_transposed(found.unsqueeze(-1)))[..., 0])
-    operator = yield from heads.operator()
-    last = torch.full_like(found[:, 0], torch.inf)
+    moved = torch.full_like(found[:, 0], torch.inf)
     for _ in range(_CORRECTIONS):
-        change = (yield from operator.transposed(found.unsqueeze(-1)))[..., 0] - found
-        step = (yield from resolvent.solve_transposed(change.unsqueeze(-1)))[..., 0]
-        found = _normalised(found + step)
-        moved = step.abs().sum(1)
-        if bool(((moved <= _CLOSE) | (moved > last / 2)).all()):
-            break  # each step leaves a small part of what it mended, down to rounding
         last = moved
-    return found
+        change = (yield from operator.transposed(found.unsqueeze(-1)))[..., 0] - found
+        change -= found * change.sum(1, keepdim=True)  # rounding, which nothing magnifies more
+        step = (yield from resolvent.solve_transposed(change.unsqueeze(-1)))[..., 0]
+        following = _normalised(found + step)
+        moved = (following - found).abs().sum(1)
+        found = following
+        if bool(((moved <= _CLOSE) | (moved > _STUCK * last)).all()):
+            break  # each step leaves a small part of what it mended, down to rounding
+    return found, moved
 
 
 def _by_powers(heads: Heads) -> Work[tuple[Tensor, Tensor]]:

@@ -136,11 +136,11 @@ def standard_error(residual: Tensor, population: int, leverage: Tensor | None = 
     pull = torch.full_like(residual, 1 / count) if leverage is None else leverage + 1 / count
     without = residual / (1 - pull).clamp_min(0.5 / count)
     variance = without.square().sum(1) / max(count - 1, 1)
-    factor = few_samples_factor(count) + _skewness_term(without)
+    factor = few_samples_factor(count) + skewness_term(without)
     return factor * (variance * (1 - count / population) / count).sqrt()
 
 
-def _skewness_term(deviations: Tensor) -> Tensor:
+def skewness_term(deviations: Tensor) -> Tensor:
     """The same for a few rows far on one side: a sample without them knows neither the mean nor its
     error. Three errors to that side, the studentised mean of n draws of skewness g is off by
     g (2 * 3^2 + 1) / (6 sqrt(n)) (Cornish and Fisher), shared here among the three."""

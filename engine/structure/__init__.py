@@ -1,1 +1,1 @@
-"""The parts of a document, found where attention thins out."""
+"""The parts of a document, found where its subject changes."""

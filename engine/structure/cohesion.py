@@ -1,46 +1,54 @@
-"""How strongly the text before a place and the text after it attend to each other.
+"""How much the text before a place and the text after it are about the same.
 
-Around each place lies a window, as a block of Diag would lie there if its middle were the place:
-the softmax of the layer's own scores among the window's tokens. Cohesion is the attention that
-crosses the place over the attention that stays on its side. It is low where the subject changes.
+On each side of the place lies a window of tokens. What attention has gathered into them, layer by
+layer, is in their states; cohesion is the cosine of the two windows' mean states. It is low where
+the subject changes.
 
-The cost is that of block-diagonal attention, times the share of tokens that are places: linear.
+The cost is one pass over the states, and for every place and reach a few dozen rows: linear.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from engine.maps.lens import SCORES_A_STEP
 from engine.maps.pauses import PAUSE, InSteps
 from engine.types import Span
 
-REACH = 96
-"""Tokens on each side of a place."""
+_STRIDE = 64
+"""Tokens between two sums that are kept."""
+
+_PLACES_A_STEP = 256
 
 
-def cohesion(q: Tensor, k: Tensor, places: Tensor, content: Span) -> InSteps[Tensor]:
-    """The mean over heads at each place, from q and k [T, H, D]: [places] float64."""
+class Sums:
+    """Sums of states [T, W] from the first token up to any other, without one for every token."""
+
+    def __init__(self, states: Tensor) -> None:
+        self._states = states
+        strides = torch.split(states, _STRIDE)
+        by_stride = torch.stack([part.sum(0, dtype=torch.float64) for part in strides])
+        self._up_to = F.pad(by_stride.cumsum(0), (0, 0, 1, 0))  # [strides + 1, W]
+
+    def up_to(self, tokens: Tensor) -> Tensor:
+        """Of all tokens before these: [places, W] float64."""
+        last = tokens // _STRIDE
+        beyond = last.unsqueeze(1) * _STRIDE + torch.arange(_STRIDE, device=tokens.device)
+        counts = beyond < tokens.unsqueeze(1)
+        rows = self._states[beyond.clamp_max(len(self._states) - 1)].double()  # [P, stride, W]
+        return self._up_to[last] + torch.einsum("ps,psw->pw", counts.double(), rows)
+
+
+def cohesion(sums: Sums, places: Tensor, reach: int, content: Span) -> InSteps[Tensor]:
+    """At each place, with windows of at most `reach` tokens on either side: [places] float64."""
     found = []
-    scores_a_place = q.shape[1] * (2 * REACH) ** 2
-    for some in torch.split(places, max(1, SCORES_A_STEP // scores_a_place)):
-        found.append(_cohesion_at(q, k, some, content))
+    for some in torch.split(places, _PLACES_A_STEP):
+        first = (some - reach).clamp_min(content.start)
+        end = (some + reach).clamp_max(content.end)
+        middle = sums.up_to(some)
+        found.append(
+            torch.cosine_similarity(middle - sums.up_to(first), sums.up_to(end) - middle, dim=1)
+        )
         yield PAUSE
     return torch.cat(found) if found else places.double()
-
-
-def _cohesion_at(q: Tensor, k: Tensor, places: Tensor, content: Span) -> Tensor:
-    tokens = places[:, None] + torch.arange(-REACH, REACH, device=places.device)  # [P, W]
-    inside = (tokens >= content.start) & (tokens < content.end)
-    tokens = tokens.clamp(content.start, content.end - 1)
-    queries, keys = (rows[tokens].float().transpose(1, 2) for rows in (q, k))  # [P, H, W, D]
-    scores = queries @ keys.mT * q.shape[-1] ** -0.5
-    weights = scores.masked_fill(~inside[:, None, None, :], -torch.inf).softmax(-1)
-    weights = weights * inside[:, None, :, None]
-    crosses = weights[..., :REACH, REACH:].sum((-1, -2)) + weights[..., REACH:, :REACH].sum(
-        (-1, -2)
-    )
-    stays = inside.sum(-1, keepdim=True) - crosses  # every row sums to 1
-    ratios: Tensor = (crosses / stays).double()
-    return ratios.mean(-1)

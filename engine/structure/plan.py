@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import InvalidInput
 from engine.maps.document import LINE, PARAGRAPH, SENTENCE, OpenDocument
-from engine.types import Attention
+from engine.model.embedding_model import EmbeddingModel
 
 SMALLEST_SCALE = 16
 MAX_SCALES = 6
@@ -25,28 +24,22 @@ _BLIND_STEP = 32
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StructurePlan:
-    layer: int
+    layer: int  # whose input is looked at
     places: NDArray[np.int64]
     scales: tuple[int, ...]  # tokens of a typical segment, coarse to fine
 
 
 def plan_structure(document: OpenDocument, scales: Sequence[int] | None) -> StructurePlan:
-    layer = layer_of(document.model.info.attention)
+    layer = layer_of(document.model)
     length = document.num_tokens
     chosen = usual_scales(length) if scales is None else _checked(scales)
     return StructurePlan(layer=layer, places=places_of(document), scales=chosen)
 
 
-def layer_of(attention: Sequence[str]) -> int:
-    """The layer that is asked: the last, where heads attend by topic more than by word."""
-    for layer, kind in reversed(list(enumerate(attention))):
-        if kind in get_args(Attention):
-            return layer
-    raise InvalidInput(
-        "no layer of this model has attention whose structure can be read",
-        code="no_structure",
-        param="model",
-    )
+def layer_of(model: EmbeddingModel) -> int:
+    """The layer whose input is looked at: the last. What it gives is made for the mean of the whole
+    text; what it reads still tells one part from another."""
+    return model.info.num_layers - 1
 
 
 def usual_scales(length: int) -> tuple[int, ...]:

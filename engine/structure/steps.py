@@ -10,7 +10,7 @@ from engine.maps.cache import ByteCache
 from engine.maps.document import OpenDocument
 from engine.maps.pauses import Pause
 from engine.maps.walk import layer_of
-from engine.structure.cohesion import cohesion
+from engine.structure.cohesion import Sums, cohesion
 from engine.structure.plan import StructurePlan
 from engine.structure.segments import choose_boundaries, depths, nested
 from engine.types import Span, Structure
@@ -24,11 +24,12 @@ def structure_steps(
     tokenizer = document.model.tokenizer
     content = Span(tokenizer.num_prefix, document.num_tokens - tokenizer.num_suffix)
     layer = yield from layer_of(document, plan.layer, cache)
-    places = torch.from_numpy(plan.places).to(layer.q.device)
-    values = yield from cohesion(layer.q, layer.k, places, content)
-    depth = depths(values.cpu().numpy())
+    places = torch.from_numpy(plan.places).to(layer.before.device)
+    sums = Sums(layer.before)
     levels: list[list[int]] = []
     for scale in plan.scales:
+        values = yield from cohesion(sums, places, scale, content)
+        depth = depths(values.cpu().numpy())
         given = levels[-1] if levels else []
         levels.append(
             choose_boundaries(plan.places, depth, scale=scale, content=content, given=given)

@@ -1,4 +1,4 @@
-"""POST /v1/structure: the parts of a document, as its attention sees them."""
+"""POST /v1/structure: the parts of a document, as the encoder sees them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// The document's structure as a tree: every segment is where attention thins out on both sides.
+// The document's structure as a tree: segments begin where the subject changes.
 
 import { make } from "./dom.js";
 import { count } from "./numbers.js";

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import get_args
 
 import numpy as np
@@ -59,8 +60,9 @@ def make_view(
     )
 
 
+@lru_cache(maxsize=2)  # one view is looked at by many instruments
 def dense(view: HeadView) -> Tensor:
-    """The attention matrix: [H, N, N]."""
+    """The attention matrix, not to be written to: [H, N, N]."""
     softmax = scores(view).softmax(-1)
     if view.attention == "softmax":
         return softmax

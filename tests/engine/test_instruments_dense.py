@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 import numpy as np
 import pytest
@@ -212,7 +213,9 @@ def _participation(matrices: Tensor) -> Tensor:
     return torch.where(squares > 1e-20, _traces(matrices) ** 2 / squares, 0.0)
 
 
-TRUTH: Mapping[str, Callable[[HeadView], dict[str, Tensor]]] = {
+Truth: TypeAlias = Callable[[HeadView], dict[str, Tensor]]
+
+TRUTH: Mapping[str, Truth] = {
     "temperature": temperatures,
     "entropy": entropies,
     "spectral_gap": spectral_gaps,
@@ -233,10 +236,10 @@ def test_every_instrument_has_a_truth() -> None:
     assert set(TRUTH) == set(HEAD_INSTRUMENTS)
 
 
-def check(view: HeadView, name: str, reading: Reading) -> None:
+def check(view: HeadView, name: str, reading: Reading, truth: Truth | None = None) -> None:
     """Values and what stands beside them: exact to RTOL, or within four stated errors."""
     check_finite(reading)
-    for part, expected in TRUTH[name](view).items():
+    for part, expected in (truth or TRUTH[name])(view).items():
         found = reading if part == "" else reading.beside[part]
         gap = np.abs(found.values - expected.double().numpy())
         allowed = RTOL * np.abs(expected.double().numpy()) + 1e-9
@@ -279,13 +282,47 @@ def test_long_texts(kind: Attention) -> None:
 def test_weights_in_float32_are_exact_enough(kind: Attention) -> None:
     """Where rows are sampled, weights are held in float32; what is called exact stays so."""
     view = make_view(kind, 310, sinks=(1, 1), dtype=torch.float32)
-    effort = Effort(mode="sampled")
+    effort = Effort(mode="sampled", max_float64_tokens=1)
     for name in TRUTH:
         if name not in ("attention_fisher", "weight_fisher"):
             check(view, name, read(view, name, effort))
     trace = read(view, "weight_fisher", effort)
     if trace.error is None:
         np.testing.assert_allclose(trace.values, weight_fishers(view)[""].numpy(), rtol=RTOL)
+
+
+def stationary_by_elimination(view: HeadView) -> dict[str, Tensor]:
+    """x P = x and sum x = 1, as one system of equations."""
+    matrix = dense(view)
+    even = 1 / view.num_tokens
+    system = matrix.mT - torch.eye(view.num_tokens, dtype=torch.float64) + even
+    wanted = torch.full((view.num_heads, view.num_tokens), even, dtype=torch.float64)
+    ends = torch.linalg.solve(system, wanted)
+    leading = ends.sort(descending=True).values[:, :8]
+    return {"": torch.special.entr(ends.clamp_min(0)).sum(-1).exp(), "top_mass": leading}
+
+
+TRUTH_AT_LENGTH = {
+    name: TRUTH[name]
+    for name in ("entropy", "temperature", "mutual_information", "energy", "head_scale", "pruning")
+} | {"similarity": similarities, "stationary": stationary_by_elimination}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_of_2048_tokens(kind: Attention) -> None:
+    """By default, and where the matrix's spectra would take a minute each, without those."""
+    view = make_view(kind, 2_048, sinks=(1, 1), block_size=512, dtype=torch.float32)
+    readings = measure(view, list(TRUTH_AT_LENGTH))
+    for name, truth in TRUTH_AT_LENGTH.items():
+        check(view, name, readings[name], truth)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_spectra_of_2048_tokens(kind: Attention) -> None:
+    view = make_view(kind, 2_048, sinks=(1, 1), block_size=512, dtype=torch.float32)
+    for name in ("spectral_gap", "effective_rank", "lognormality"):
+        check(view, name, read(view, name))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,4 +1,4 @@
-"""A document's parts: where they may begin, how they nest, and that attention finds them."""
+"""A document's parts: where they may begin, how they nest, and that they are found."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from engine.errors import InvalidInput
 from engine.maps.cache import ByteCache
 from engine.maps.document import LINE, PARAGRAPH, SENTENCE, breaks_before, open_document
 from engine.model.embedding_model import EmbeddingModel
-from engine.structure.cohesion import REACH, cohesion
+from engine.structure.cohesion import Sums, cohesion
 from engine.structure.plan import places_of, usual_scales
 from engine.structure.segments import choose_boundaries, depths
 from engine.types import Segment, Span, Structure
@@ -59,7 +59,6 @@ def check_nesting(segments: Sequence[Segment], whole: Span) -> None:
 
 @pytest.mark.parametrize("name", ["default_model", "published_model"])
 def test_changes_of_subject_are_found(name: str, request: pytest.FixtureRequest) -> None:
-    """By LLN's prefix sums, and by sums over softmax's cells."""
     model: EmbeddingModel = request.getfixturevalue(name)
     topics = [SHIPS, BREAD, STARS, SHIPS]
     text = "\n\n".join("\n\n".join([topic] * 4) for topic in topics)
@@ -153,31 +152,23 @@ def test_boundaries_are_the_deepest_that_keep_their_distance() -> None:
     assert choose_boundaries(places, depth, scale=1, content=content) == [10, 20, 30, 60]
 
 
-@pytest.mark.parametrize("length", [30, 500])
-def test_cohesion_is_what_crosses_over_what_stays(length: int) -> None:
-    generator = torch.Generator().manual_seed(length)
-    q, k = (torch.randn(length, 3, 16, generator=generator) for _ in range(2))
+@pytest.mark.parametrize(("length", "reach"), [(30, 8), (500, 70), (500, 2_000), (128, 64)])
+def test_cohesion_is_the_cosine_of_the_means_on_both_sides(length: int, reach: int) -> None:
+    states = torch.randn(length, 24, generator=torch.Generator().manual_seed(length)) + 0.5
     content = Span(1, length - 1)
     places = torch.arange(2, length - 1, 7)
-    found = finished(cohesion(q, k, places, content))
-    expected = [
-        np.mean([_ratio(q[:, head], k[:, head], place, content) for head in range(3)])
-        for place in places.tolist()
-    ]
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5)
-
-
-def _ratio(q: Tensor, k: Tensor, place: int, content: Span) -> float:
-    window = slice(max(content.start, place - REACH), min(content.end, place + REACH))
-    weights = (q[window] @ k[window].T / 4).softmax(-1)
-    middle = place - window.start
-    crosses = weights[:middle, middle:].sum() + weights[middle:, :middle].sum()
-    return float(crosses / (weights.sum() - crosses))
+    found = finished(cohesion(Sums(states), places, reach, content))
+    expected = []
+    for place in places.tolist():
+        before = states[max(content.start, place - reach) : place].double().mean(0)
+        after = states[place : min(content.end, place + reach)].double().mean(0)
+        expected.append(float(torch.cosine_similarity(before, after, dim=0)))
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9)
 
 
 def test_no_places_have_no_cohesion() -> None:
-    q = torch.zeros(5, 2, 16)
-    assert len(finished(cohesion(q, q, torch.arange(0), Span(1, 4)))) == 0
+    sums = Sums(torch.ones(5, 16))
+    assert len(finished(cohesion(sums, torch.arange(0), 16, Span(1, 4)))) == 0
 
 
 def finished(work: Generator[object, None, Tensor]) -> Tensor:
