@@ -2,18 +2,24 @@
 
 Both run at once and are loaded in turns, so that the machine's moods fall on both. infinity cuts
 a text at 256 tokens: of a document of 8,192 it reads a thirty-second, and its time is multiplied
-by what it left out. A server that reads everything is compared with what reading costs.
+by what it left out. A server that reads everything is compared with what reading costs. So that it
+reads the whole at once, as we do, it is also given the same weights with their table of positions
+repeated; its softmax then sees every pair of tokens.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 from benchmarks.plan import Plan
 from benchmarks.rivals.infinity_rival import MODEL, TRUNCATES_AT, infinity_server, is_installed
+from benchmarks.rivals.long_checkpoint import write_long_checkpoint
 from benchmarks.row import Row, Target
 from benchmarks.served import Served, our_server
 from benchmarks.workbench import PUBLISHED_MODEL, Workbench
@@ -57,6 +63,29 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
             read=(1.0, TRUNCATES_AT / _DOCUMENT),
             target=None,
         )
+    with (
+        our_server(bench.threads) as ours,
+        _whole_document_server(folder, bench.threads) as theirs,
+    ):
+        yield _compared(
+            f"documents of {_DOCUMENT} tokens, a vector of the whole; infinity reads all of it "
+            "with a repeated table",
+            [(ours, long), (theirs, replace(long, model=MODEL))],
+            clients=1,
+            seconds=2 * seconds,
+            turns=plan.turns(3),
+            read=(1.0, 1.0),
+            target=Target(">=", 5),
+        )
+
+
+@contextmanager
+def _whole_document_server(folder: Path, threads: int) -> Iterator[Served]:
+    with TemporaryDirectory() as place:
+        long_folder = Path(place) / "long"
+        write_long_checkpoint(folder, long_folder, _DOCUMENT)
+        with infinity_server(long_folder, threads) as served:
+            yield served
 
 
 def _compared(
