@@ -10,8 +10,8 @@ bits is read beside.
   in linear time. Where rows are sampled, both of its parts are known of every row, and only what
   they do not explain has a sampling error.
 - LLN+Diag: with p = m l + (1 - m) b in the block and p = m l beyond it,
-  sum p log p = sum_block (p log p - m l log m l) + m sum l log l + m log m. The first term is exact
-  and linear; only m times the entropy of LLN is sampled, and bracketed.
+  sum p log p = sum_block p log p + m log m sum_beyond l + m sum_beyond l log l. All but the last is
+  exact and linear; that is sampled, and bracketed as above with the channels beyond the block.
 """
 
 from __future__ import annotations
@@ -67,8 +67,6 @@ def mean_entropy(heads: Heads) -> Work[Estimate]:
     lower, width = yield from _row_bracket(heads)
     if heads.view.attention == "lln_diag":
         exact = yield from _entropy_of_blocks(heads)
-        share = heads.mix()
-        lower, width = share * lower, share * width
         entropy = entropy - exact[:, sample.rows]
     controls = [(known[:, sample.rows], known.mean(1)) for known in (lower, width)]
     found = mean_of(entropy, heads.num_tokens, controls)
@@ -81,28 +79,36 @@ def entropy_bracket(heads: Heads) -> Work[tuple[Tensor, Tensor]]:
     """Bounds of the mean row entropy of LLN and LLN+Diag, exact and linear: [H] each."""
     lower, width = yield from _row_bracket(heads)
     if heads.view.attention == "lln_diag":
-        exact = yield from _entropy_of_blocks(heads)
-        share = heads.mix()
-        lower, width = exact + share * lower, share * width
+        lower = lower + (yield from _entropy_of_blocks(heads))
     return lower.mean(1), (lower + width).mean(1)
 
 
 def _row_bracket(heads: Heads) -> Work[tuple[Tensor, Tensor]]:
-    """sum_c pi_c H(kappa_c) and H(pi) of every row: [H, N] each."""
+    """What the entropy of every row's LLN is at least, and how much more it may be: [H, N] each.
+
+    sum_c pi_c H(kappa_c) and H(pi); of LLN+Diag, over what lies beyond the block, and times LLN's
+    share.
+    """
     factors = yield from heads.factors()
     tiles = list(token_tiles(heads.num_tokens))
     by_tile = [-sum_p_log_p(factors.kappa[:, :, tile]) for tile in tiles]
     channels = torch.stack(by_tile).sum(0).unsqueeze(-1)  # [H, D, 1]
     yield
-    return (factors.pi @ channels).squeeze(-1), (yield from heads.choice_entropies())
+    lower, width = (factors.pi @ channels).squeeze(-1), (yield from heads.choice_entropies())
+    if heads.view.attention != "lln_diag":
+        return lower, width
+    seen = yield from heads.seen_sums()
+    share = heads.mix()
+    lower, width = lower - seen.channel_entropy, width - seen.choice_entropy
+    return share * lower.clamp_min(0.0), share * width.clamp_min(0.0)
 
 
 def _entropy_of_blocks(heads: Heads) -> Work[Tensor]:
-    """All of a row's entropy under LLN+Diag but m H(LLN): [H, N]."""
+    """All of a row's entropy under LLN+Diag but m sum_beyond l log l: [H, N]."""
     seen = yield from heads.seen_sums()
     share = heads.mix()
     of_share: Tensor = torch.special.xlogy(share, share)
-    return of_share * (seen.lln - 1) + share * seen.lln_log_lln - seen.p_log_p
+    return of_share * (seen.lln - 1) - seen.p_log_p
 
 
 def _method(heads: Heads, count: int) -> str:

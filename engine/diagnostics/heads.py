@@ -48,11 +48,12 @@ class SeenSums:
     """
 
     p_log_p: Tensor
-    lln: Tensor
-    lln_log_lln: Tensor
     p_squared: Tensor
-    lln_squared: Tensor
     diag_distance: Tensor
+    lln: Tensor
+    lln_squared: Tensor
+    channel_entropy: Tensor  # sum_c pi_c sum_j -kappa_cj log kappa_cj
+    choice_entropy: Tensor  # sum_c -pi_c log pi_c sum_j kappa_cj
 
 
 class Heads:
@@ -215,18 +216,22 @@ class Heads:
         self, blocks: slice, diag: Tensor, factors: Factors, share: Tensor
     ) -> list[Tensor]:
         assert self.blocks is not None, "LLN+Diag has blocks"
-        pi = self.blocks.rows(factors.pi, blocks)
+        pi = self.blocks.rows(factors.pi, blocks)  # [H, blocks, width, D]
         kappa = factors.kappa[:, :, self.blocks.keys[blocks]].transpose(1, 2)
-        lln = self.blocks.hide(pi @ kappa, blocks)  # like diag
-        mixed = torch.lerp(diag, lln, self.blocks.rows(share, blocks).unsqueeze(-1).to(diag))
+        kappa = self.blocks.hide(kappa, blocks)  # [H, blocks, D, keys]
+        mixed = torch.lerp(diag, pi @ kappa, self.blocks.rows(share, blocks).unsqueeze(-1).to(diag))
         distances = self.blocks.distances(blocks).expand_as(diag)
+        mass = kappa.sum(-1, keepdim=True)  # [H, blocks, D, 1]
+        by_channel = torch.cat([mass, -sum_p_log_p(kappa).unsqueeze(-1)], dim=-1)
+        lln, channel_entropy = (pi @ by_channel).unbind(-1)
         return [
             sum_p_log_p(mixed),
-            lln.sum(-1),
-            sum_p_log_p(lln),
             torch.linalg.vecdot(mixed, mixed),
-            torch.linalg.vecdot(lln, lln),
             torch.linalg.vecdot(diag, distances),
+            lln,
+            torch.linalg.vecdot(pi @ (kappa @ kappa.mT), pi),
+            channel_entropy,
+            (torch.special.entr(pi) @ mass).squeeze(-1),
         ]
 
     @shared
