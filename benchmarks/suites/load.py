@@ -7,15 +7,12 @@ The load comes from a process of its own on the same cores, whose time is not th
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 
 from benchmarks.plan import Plan
 from benchmarks.row import Row, Target
 from benchmarks.served import Served, our_server
 from benchmarks.workbench import Workbench
-from engine.config import EngineConfig
-from engine.engine import AsyncEngine
 from service.load.open_loop import LoadPoint, offer, saturate
 from service.load.traffic import PROFILES, Traffic
 
@@ -30,49 +27,8 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
     seconds = QUICK_SECONDS if plan.quick else SECONDS
     profiles = [PROFILES["mixed"]] if plan.quick else PROFILES.values()
     for traffic in profiles:
-        with our_server(bench.threads) as served:  # whose queue is so long that none is refused
-            yield from _overhead(bench, served, traffic, seconds)
         with our_server(bench.threads, LLN_ENGINE__MAX_QUEUE_TOKENS=str(QUEUE_TOKENS)) as served:
             yield from _loads(served, traffic, seconds, QUICK_SHARES if plan.quick else SHARES)
-
-
-def _overhead(bench: Workbench, served: Served, traffic: Traffic, seconds: float) -> Iterator[Row]:
-    """Processor time a token, of the server at saturation and of its engine alone."""
-    _ = asyncio.run(saturate(served.target, traffic, clients=_CLIENTS, seconds=seconds / 4))
-    before = served.cpu_s
-    point = asyncio.run(saturate(served.target, traffic, clients=_CLIENTS, seconds=seconds))
-    of_server = (served.cpu_s - before) / (point.tokens_per_s * point.seconds)
-    of_engine = asyncio.run(_engine_cpu_s(bench.threads, traffic, seconds))
-    yield Row(
-        case=f"{traffic.name}, saturated by {_CLIENTS} clients",
-        measure="server's processor time over its engine's",
-        value=of_server / of_engine,
-        target=Target("<=", 1.10),
-        seconds={"server, 1000 tokens": (of_server * 1e3,), "engine": (of_engine * 1e3,)},
-    )
-
-
-async def _engine_cpu_s(threads: int, traffic: Traffic, seconds: float) -> float:
-    """Processor seconds a token of the engine with as many callers and nothing around it."""
-    config = EngineConfig(device="cpu", num_threads=threads)
-    async with AsyncEngine.load(config=config) as engine:
-        await _saturate_engine(engine, traffic, seconds / 4)
-        began_s = time.process_time()
-        tokens = await _saturate_engine(engine, traffic, seconds)
-        return (time.process_time() - began_s) / tokens
-
-
-async def _saturate_engine(engine: AsyncEngine, traffic: Traffic, seconds: float) -> int:
-    texts, ends_at, tokens = traffic.texts(seed=0), time.monotonic() + seconds, 0
-
-    async def ask_again_and_again() -> None:
-        nonlocal tokens
-        while time.monotonic() < ends_at:
-            [embedding] = await engine.embed([next(texts)])
-            tokens += embedding.accounting.tokens
-
-    await asyncio.gather(*(ask_again_and_again() for _ in range(_CLIENTS)))
-    return tokens
 
 
 def _loads(

@@ -1,0 +1,77 @@
+"""What our server adds at saturation: processor time a token, over that of its engine alone.
+
+The load comes from a process of its own on the same cores, whose time is not the server's. The
+server's queue is so long that it refuses none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+from benchmarks.plan import Plan
+from benchmarks.row import Row, Target, ratio_row
+from benchmarks.served import Served, our_server
+from benchmarks.workbench import Workbench
+from engine.config import EngineConfig
+from engine.engine import AsyncEngine
+from service.load.open_loop import saturate
+from service.load.traffic import PROFILES, Traffic
+
+_SECONDS, _QUICK_SECONDS = 20.0, 5.0
+_CLIENTS = 32
+_SERVER, _ENGINE = "server, 1000 tokens", "engine, 1000 tokens"
+
+
+def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
+    seconds = _QUICK_SECONDS if plan.quick else _SECONDS
+    profiles = [PROFILES["mixed"]] if plan.quick else list(PROFILES.values())
+    with our_server(bench.threads) as served:
+        for traffic in profiles:
+            yield asyncio.run(_overhead(bench, served, traffic, seconds, plan.turns(3)))
+
+
+async def _overhead(
+    bench: Workbench, served: Served, traffic: Traffic, seconds: float, turns: int
+) -> Row:
+    """In turns, after one of each that warms them up."""
+    config = EngineConfig(device="cpu", num_threads=bench.threads)
+    taken: list[tuple[float, float]] = []
+    async with AsyncEngine.load(config=config) as engine:
+        await _of_server(served, traffic, seconds / 4)
+        await _of_engine(engine, traffic, seconds / 4)
+        for _ in range(turns):
+            of_server = await _of_server(served, traffic, seconds)
+            taken.append((of_server, await _of_engine(engine, traffic, seconds)))
+    servers, engines = zip(*taken, strict=True)
+    return ratio_row(
+        {_SERVER: servers, _ENGINE: engines},
+        _SERVER,
+        _ENGINE,
+        case=f"{traffic.name}, saturated by {_CLIENTS} clients",
+        measure="server's processor time over its engine's",
+        target=Target("<=", 1.10),
+    )
+
+
+async def _of_server(served: Served, traffic: Traffic, seconds: float) -> float:
+    """Processor seconds of 1,000 tokens."""
+    before = served.cpu_s
+    point = await saturate(served.target, traffic, clients=_CLIENTS, seconds=seconds)
+    return 1e3 * (served.cpu_s - before) / (point.tokens_per_s * point.seconds)
+
+
+async def _of_engine(engine: AsyncEngine, traffic: Traffic, seconds: float) -> float:
+    """The same of the engine with as many callers and nothing around it."""
+    texts, tokens = traffic.texts(seed=0), 0
+    began_s, ends_at = time.process_time(), time.monotonic() + seconds
+
+    async def ask_again_and_again() -> None:
+        nonlocal tokens
+        while time.monotonic() < ends_at:
+            [embedding] = await engine.embed([next(texts)])
+            tokens += embedding.accounting.tokens
+
+    await asyncio.gather(*(ask_again_and_again() for _ in range(_CLIENTS)))
+    return 1e3 * (time.process_time() - began_s) / tokens
