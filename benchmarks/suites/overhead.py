@@ -20,7 +20,9 @@ from service.load.open_loop import saturate
 from service.load.traffic import PROFILES, Traffic
 
 _SECONDS, _QUICK_SECONDS = 20.0, 5.0
-_CLIENTS = 32
+_CLIENTS = {"short": 32, "mixed": 16, "long": 4}
+"""As many as keep the engine busy; what is under way when a turn ends is waited for."""
+
 _SERVER, _ENGINE = "server, 1000 tokens", "engine, 1000 tokens"
 
 
@@ -49,7 +51,7 @@ async def _overhead(
         {_SERVER: servers, _ENGINE: engines},
         _SERVER,
         _ENGINE,
-        case=f"{traffic.name}, saturated by {_CLIENTS} clients",
+        case=f"{traffic.name}, saturated by {_CLIENTS[traffic.name]} clients",
         measure="server's processor time over its engine's",
         target=Target("<=", 1.10),
     )
@@ -58,7 +60,8 @@ async def _overhead(
 async def _of_server(served: Served, traffic: Traffic, seconds: float) -> float:
     """Processor seconds of 1,000 tokens."""
     before = served.cpu_s
-    point = await saturate(served.target, traffic, clients=_CLIENTS, seconds=seconds)
+    clients = _CLIENTS[traffic.name]
+    point = await saturate(served.target, traffic, clients=clients, seconds=seconds)
     return 1e3 * (served.cpu_s - before) / (point.tokens_per_s * point.seconds)
 
 
@@ -73,5 +76,5 @@ async def _of_engine(engine: AsyncEngine, traffic: Traffic, seconds: float) -> f
             [embedding] = await engine.embed([next(texts)])
             tokens += embedding.accounting.tokens
 
-    await asyncio.gather(*(ask_again_and_again() for _ in range(_CLIENTS)))
+    await asyncio.gather(*(ask_again_and_again() for _ in range(_CLIENTS[traffic.name])))
     return 1e3 * (time.process_time() - began_s) / tokens
