@@ -12,8 +12,7 @@ SPIN_COUNT = "5000"
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 _MIB = 1 << 20
 _KEPT = 256 * _MIB
-FRESH = 128 * _MIB
-"""Memory of this size and more comes from the system by itself and goes back to it."""
+_FRESH = 128 * _MIB
 
 
 def prepare_process() -> None:
@@ -45,5 +44,5 @@ def keep_freed_pages() -> None:
     if not hasattr(libc, "mallopt") or any(name.startswith("MALLOC_") for name in os.environ):
         return
     assert libc is not None, "it has mallopt"
-    for name, value in ((_ARENA_MAX, 1), (_TRIM_THRESHOLD, _KEPT), (_MMAP_THRESHOLD, FRESH)):
+    for name, value in ((_ARENA_MAX, 1), (_TRIM_THRESHOLD, _KEPT), (_MMAP_THRESHOLD, _FRESH)):
         libc.mallopt(name, value)

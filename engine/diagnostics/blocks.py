@@ -6,6 +6,7 @@ keys that a block does not see (a sink that is its own key already) have weight 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -57,19 +58,18 @@ class Blocks:
         return by_key
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Of one block's weights: rows, keys."""
-        return self.width, self.width + len(self.sinks)
+    def shape(self) -> tuple[int, int, int, int]:
+        """Of all weights: heads, blocks, rows, keys."""
+        return self.view.num_heads, self.count, self.width, self.width + len(self.sinks)
 
     @property
-    def head_bytes(self) -> int:
-        """Of one head's weights, all blocks together."""
-        rows, keys = self.shape
-        return self.count * rows * keys * self.dtype.itemsize
+    def num_bytes(self) -> int:
+        """Of all weights."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def tiles(self) -> Iterator[slice]:
         """Blocks by as many as fit TILE_BYTES, at least one."""
-        size = max(1, TILE_BYTES * self.count // (self.head_bytes * self.view.num_heads))
+        size = max(1, TILE_BYTES * self.count // self.num_bytes)
         for start in range(0, self.count, size):
             yield slice(start, min(start + size, self.count))
 

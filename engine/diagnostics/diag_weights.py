@@ -50,7 +50,6 @@ class DiagWeights:
 
 def room_for(blocks: Blocks, max_bytes: int) -> Tensor | None:
     """For the weights of all heads of these blocks, if it takes no more than so many bytes."""
-    if blocks.head_bytes * blocks.view.num_heads > max_bytes:
+    if blocks.num_bytes > max_bytes:
         return None
-    shape = (blocks.view.num_heads, blocks.count, *blocks.shape)
-    return on_huge_pages(torch.empty(shape, dtype=blocks.dtype, device=blocks.view.q.device))
+    return on_huge_pages(torch.empty(blocks.shape, dtype=blocks.dtype, device=blocks.sinks.device))

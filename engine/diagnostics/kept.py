@@ -42,14 +42,13 @@ class LayerRoom:
         """Make room for a layer; what was in it before is gone."""
         dtype = effort.dtype_of(view.num_tokens)
         blocks = Blocks(view, dtype) if view.has_blocks else None
-        of_factors = 2 * view.num_tokens * view.head_size * view.has_channels * dtype.itemsize
-        left = self._max_bytes - of_factors * view.num_heads
-        fits_blocks = blocks is None or blocks.head_bytes * view.num_heads <= left
-        self.is_large_enough = left >= 0 and fits_blocks
+        of_factors = 2 * view.q.numel() * dtype.itemsize if view.has_channels else 0
+        of_blocks = 0 if blocks is None else blocks.num_bytes
+        self.is_large_enough = of_factors + of_blocks <= self._max_bytes
         if blocks is None or not self.is_large_enough:
             self.weights = None
         elif self.weights is None or not _has_place_for(self.weights, blocks):
-            self.weights = room_for(blocks, left)
+            self.weights = room_for(blocks, self._max_bytes)
 
     def of(self, heads: Sequence[int]) -> Tensor | None:
         """The part of these heads, which follow each other."""
@@ -57,8 +56,7 @@ class LayerRoom:
 
 
 def _has_place_for(room: Tensor, blocks: Blocks) -> bool:
-    shape = (blocks.view.num_heads, blocks.count, *blocks.shape)
-    return room.shape == shape and room.dtype == blocks.dtype
+    return room.shape == blocks.shape and room.dtype == blocks.dtype
 
 
 def left_by(heads: Heads) -> Work[Kept]:

@@ -31,7 +31,6 @@ class Resolvent:
         self._factors: list[tuple[slice, Tensor, Tensor]] = []
         self._solved: Tensor  # [H, N, columns] (s - A)^-1 U
         self._small: Tensor  # [H, columns, columns] (1 - V^T (s - A)^-1 U)^-1
-        self._turned: Tensor  # [H, columns, columns] V^T (s - A)^-2 U
         self._kappa: Tensor | None = None
 
     def factorise(self) -> Work[None]:
@@ -46,21 +45,18 @@ class Resolvent:
             )
         columns = len(blocks.sinks) + arriving.shape[-1]
         self._solved = arriving.new_empty(view.num_heads, view.num_tokens, columns)
-        twice = torch.empty_like(self._solved)
         for tile, diag in self._heads.diag_tiles():
             less = self._less(diag, tile)
             lu, pivots = self._factorised(less[..., : blocks.width])
             self._factors.append((tile, lu, pivots))
-            # What U asks for at once, while the factors are in cache.
+            # U's rows at once, while the factors are in cache.
             u = torch.cat([-less[..., blocks.width :], blocks.rows(arriving, tile)], dim=-1)
-            for out in (self._solved, twice):
-                u = _solved_by(lu, pivots, u)
-                out[:, blocks.tokens(tile)] = blocks.flat(u, tile)
+            solved = _solved_by(lu, pivots, u)
+            self._solved[:, blocks.tokens(tile)] = blocks.flat(solved, tile)
             yield
         leaving = self._leaving(self._solved).double()
         ones = torch.eye(columns, dtype=leaving.dtype, device=leaving.device)
         self._small = torch.linalg.inv(ones - leaving).to(arriving)
-        self._turned = self._leaving(twice)
 
     def solve(self, vectors: Tensor) -> Work[Tensor]:
         """(s - P)^-1 V in the type of the weights, V of shape [H, N, columns]."""
@@ -74,7 +70,7 @@ class Resolvent:
         inner = self._small.mT @ (self._solved.mT @ vectors)
         return (yield from self._solve_blocks(vectors + self._returning(inner), transposed=True))
 
-    def leading(self, count: int) -> Tensor:
+    def leading(self, count: int) -> Work[Tensor]:
         """Vectors near the eigenvectors of P next to the shift: [H, N, count].
 
         An eigenvector is y = (x - A)^-1 U c with (1 - M(x)) c = 0, M(x) = V^T (x - A)^-1 U. About
@@ -82,7 +78,8 @@ class Resolvent:
         """
         if self._solved.shape[-1] == 0:
             return self._solved  # blocks that nothing joins
-        values, vectors = eigenpairs(self._small @ self._turned)
+        twice = yield from self._solve_blocks(self._solved)
+        values, vectors = eigenpairs(self._small @ self._leaving(twice))
         order = values.abs().argsort(dim=1, descending=True)[:, :count]
         chosen = vectors.gather(2, order.unsqueeze(1).expand(-1, vectors.shape[1], -1))
         parts = torch.cat([chosen.real, chosen.imag], dim=2).to(self._solved)

@@ -67,7 +67,8 @@ def second_moduli(heads: Heads) -> Work[SecondModuli]:
     if heads.blocks is None:
         return SecondModuli(moduli, errors)
     resolvent = yield from heads.resolvent()
-    wide = torch.cat([resolvent.leading(_NEAREST).to(start), start], dim=-1)[..., : start.shape[-1]]
+    leading = yield from resolvent.leading(_NEAREST)
+    wide = torch.cat([leading.to(start), start], dim=-1)[..., : start.shape[-1]]
     nearest = yield from _inverted(heads, resolvent, wide, _INVERSE_PASSES)
     # Whichever is surely the larger one of two that are known, or else the one known better.
     is_better = torch.where(

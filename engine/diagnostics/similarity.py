@@ -173,9 +173,8 @@ def _products(one: Tensor, other: Tensor) -> Tensor:
     num_rows = one.shape[1] * one.shape[2]
     shape = (len(one), num_rows // math.gcd(num_rows, _ROWS_A_SUM), -1)
     left, right = (rows.reshape(shape).transpose(0, 1) for rows in (one, other))
-    return (
-        torch.bmm(left, right.mT).double().sum(0)
-    )  # [parts, H, entries] times [parts, entries, H]
+    by_part = torch.bmm(left, right.mT)  # [parts, H, entries] times [parts, entries, H]
+    return by_part.double().sum(0)
 
 
 def _scales(heads: Heads) -> Work[Tensor]:

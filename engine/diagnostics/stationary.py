@@ -117,8 +117,7 @@ def _even(heads: Heads) -> Tensor:
 
 
 def _normalised(masses: Tensor) -> Tensor:
-    masses = masses.clamp_min(0.0)  # rounding
-    masses = masses.double()
+    masses = masses.double().clamp_min(0.0)  # rounding
     return masses / masses.sum(1, keepdim=True)
 
 

@@ -44,6 +44,13 @@ def layer_of(document: OpenDocument, layer: int, cache: ByteCache) -> InSteps[La
     return found
 
 
+def states_before(document: OpenDocument, layer: int, cache: ByteCache) -> InSteps[Tensor]:
+    """What a layer of the document reads: [T, W]."""
+    if (known := _kept(document, layer, cache)) is not None:
+        return known
+    return (yield from layer_of(document, layer, cache)).before
+
+
 def _step_from(document: OpenDocument, layer: int, cache: ByteCache) -> LayerStep | None:
     """A layer from what is kept of it."""
     before, after = (_kept(document, index, cache) for index in (layer, layer + 1))

@@ -9,6 +9,8 @@ The cost is one pass over the states, and for every place and reach a few dozen 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -19,16 +21,15 @@ from engine.types import Span
 _STRIDE = 64
 """Tokens between two sums that are kept."""
 
-_PLACES_A_STEP = 256
+_TOKENS_A_STEP, _ROWS_A_STEP = 16_384, 4_096
+"""Between two pauses: of the states summed, and of those looked at again around places."""
 
 
 class Sums:
     """Sums of states [T, W] from the first token up to any other, without one for every token."""
 
-    def __init__(self, states: Tensor) -> None:
+    def __init__(self, states: Tensor, by_stride: Tensor) -> None:
         self._states = states
-        strides = torch.split(states, _STRIDE)
-        by_stride = torch.stack([part.sum(0, dtype=torch.float64) for part in strides])
         self._up_to = F.pad(by_stride.cumsum(0), (0, 0, 1, 0))  # [strides + 1, W]
 
     def up_to(self, tokens: Tensor) -> Tensor:
@@ -40,15 +41,27 @@ class Sums:
         return self._up_to[last] + torch.einsum("ps,psw->pw", counts.double(), rows)
 
 
-def cohesion(sums: Sums, places: Tensor, reach: int, content: Span) -> InSteps[Tensor]:
-    """At each place, with windows of at most `reach` tokens on either side: [places] float64."""
-    found = []
-    for some in torch.split(places, _PLACES_A_STEP):
-        first = (some - reach).clamp_min(content.start)
-        end = (some + reach).clamp_max(content.end)
-        middle = sums.up_to(some)
-        found.append(
-            torch.cosine_similarity(middle - sums.up_to(first), sums.up_to(end) - middle, dim=1)
-        )
+def sums_of(states: Tensor) -> InSteps[Sums]:
+    parts = []
+    for some in torch.split(states, _TOKENS_A_STEP):
+        padded = F.pad(some, (0, 0, 0, -len(some) % _STRIDE))
+        by_stride = padded.view(-1, _STRIDE, states.shape[1])
+        parts.append(by_stride.sum(1, dtype=torch.float64))
         yield PAUSE
-    return torch.cat(found) if found else places.double()
+    return Sums(states, torch.cat(parts))
+
+
+def cohesion(sums: Sums, places: Tensor, reaches: Sequence[int], content: Span) -> InSteps[Tensor]:
+    """At each place, with windows of at most so many tokens on either side: [reaches, places]."""
+    found = [places.new_empty(len(reaches), 0, dtype=torch.float64)]
+    looks_a_place = 1 + 2 * len(reaches)
+    for some in torch.split(places, max(1, _ROWS_A_STEP // (_STRIDE * looks_a_place))):
+        middle = sums.up_to(some)
+        by_reach = []
+        for reach in reaches:
+            before = middle - sums.up_to((some - reach).clamp_min(content.start))
+            after = sums.up_to((some + reach).clamp_max(content.end)) - middle
+            by_reach.append(torch.cosine_similarity(before, after, dim=1))
+        found.append(torch.stack(by_reach))
+        yield PAUSE
+    return torch.cat(found, dim=1)

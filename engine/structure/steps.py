@@ -9,8 +9,8 @@ import torch
 from engine.maps.cache import ByteCache
 from engine.maps.document import OpenDocument
 from engine.maps.pauses import Pause
-from engine.maps.walk import layer_of
-from engine.structure.cohesion import Sums, cohesion
+from engine.maps.walk import states_before
+from engine.structure.cohesion import cohesion, sums_of
 from engine.structure.plan import StructurePlan
 from engine.structure.segments import choose_boundaries, depths, nested
 from engine.types import Span, Structure
@@ -23,13 +23,13 @@ def structure_steps(
     """Pauses, and at the end the structure."""
     tokenizer = document.model.tokenizer
     content = Span(tokenizer.num_prefix, document.num_tokens - tokenizer.num_suffix)
-    layer = yield from layer_of(document, plan.layer, cache)
-    places = torch.from_numpy(plan.places).to(layer.before.device)
-    sums = Sums(layer.before)
+    states = yield from states_before(document, plan.layer, cache)
+    sums = yield from sums_of(states)
+    places = torch.from_numpy(plan.places).to(states.device)
+    found = yield from cohesion(sums, places, plan.scales, content)
     levels: list[list[int]] = []
-    for scale in plan.scales:
-        values = yield from cohesion(sums, places, scale, content)
-        depth = depths(values.cpu().numpy())
+    for scale, values in zip(plan.scales, found.cpu().numpy(), strict=True):
+        depth = depths(values)
         given = levels[-1] if levels else []
         levels.append(
             choose_boundaries(plan.places, depth, scale=scale, content=content, given=given)

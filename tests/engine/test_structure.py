@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from engine.engine import AsyncEngine
 from engine.errors import InvalidInput
 from engine.maps.cache import ByteCache
 from engine.maps.document import LINE, PARAGRAPH, SENTENCE, breaks_before, open_document
 from engine.model.embedding_model import EmbeddingModel
-from engine.structure.cohesion import Sums, cohesion
+from engine.structure.cohesion import cohesion, sums_of
 from engine.structure.plan import places_of, usual_scales
 from engine.structure.segments import choose_boundaries, depths
 from engine.types import Segment, Span, Structure
 
+T = TypeVar("T")
 SHIPS = (
     "The ship left the harbour at dawn under full sail, and the crew hauled the anchor aboard. "
     "A gale from the west drove heavy seas over the bow, and the captain ordered the mast cut. "
@@ -157,7 +157,7 @@ def test_cohesion_is_the_cosine_of_the_means_on_both_sides(length: int, reach: i
     states = torch.randn(length, 24, generator=torch.Generator().manual_seed(length)) + 0.5
     content = Span(1, length - 1)
     places = torch.arange(2, length - 1, 7)
-    found = finished(cohesion(Sums(states), places, reach, content))
+    found = finished(cohesion(finished(sums_of(states)), places, [reach, 5], content))[0]
     expected = []
     for place in places.tolist():
         before = states[max(content.start, place - reach) : place].double().mean(0)
@@ -167,14 +167,15 @@ def test_cohesion_is_the_cosine_of_the_means_on_both_sides(length: int, reach: i
 
 
 def test_no_places_have_no_cohesion() -> None:
-    sums = Sums(torch.ones(5, 16))
-    assert len(finished(cohesion(sums, torch.arange(0), 16, Span(1, 4)))) == 0
+    sums = finished(sums_of(torch.ones(5, 16)))
+    found = finished(cohesion(sums, torch.arange(0), [16, 8], Span(1, 4)))
+    assert found.shape == (2, 0)
 
 
-def finished(work: Generator[object, None, Tensor]) -> Tensor:
+def finished(work: Generator[object, None, T]) -> T:
     while True:
         try:
             next(work)
         except StopIteration as end:
-            result: Tensor = end.value
+            result: T = end.value
             return result
