@@ -27,7 +27,8 @@ Embed: TypeAlias = Callable[[Sequence[str]], NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Workbench:
-    """Every model here holds the published MiniLM weights in float32 on the CPU."""
+    """Every model here holds the published MiniLM weights on the CPU, in float32 unless it says
+    otherwise."""
 
     threads: int
 
@@ -40,6 +41,10 @@ class Workbench:
     def lln_diag(self) -> Engine:
         """Our engine, the model served as "default"."""
         return self._engines[DEFAULT_MODEL]
+
+    def lln_diag_in(self, dtype: str) -> Engine:
+        """The same with products in another number format."""
+        return Engine.load(config=EngineConfig(device="cpu", dtype=dtype, num_threads=self.threads))
 
     @cached_property
     def text(self) -> RealText:

@@ -34,7 +34,8 @@ class EngineConfig:
     """"auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N"."""
 
     dtype: str = "auto"
-    """"auto" (bfloat16 on a GPU, float32 on a CPU), "float32", "bfloat16" or "float16"."""
+    """"auto" (bfloat16 on a GPU, float32 on a CPU), "float32", "bfloat16" or "float16". On a CPU,
+    bfloat16 is that of the linear layers' products, where it has units for them."""
 
     num_threads: int = 0
     """Threads for CPU arithmetic; 0 takes the cores this process may use."""

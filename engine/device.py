@@ -16,7 +16,12 @@ DTYPES: tuple[str, ...] = tuple(_DTYPES)
 @dataclass(frozen=True)
 class Placement:
     device: torch.device
-    dtype: torch.dtype
+    dtype: torch.dtype  # of the products, which take the time
+
+    @property
+    def state_dtype(self) -> torch.dtype:
+        """Of everything else: a CPU adds and normalises in float32 as fast as in anything."""
+        return torch.float32 if self.device.type == "cpu" else self.dtype
 
     @property
     def dtype_name(self) -> str:
@@ -30,14 +35,29 @@ def choose_placement(config: EngineConfig) -> Placement:
         return Placement(device, torch.bfloat16 if device.type == "cuda" else torch.float32)
     if config.dtype not in _DTYPES:
         raise _invalid("dtype", config.dtype, f"one of auto, {', '.join(_DTYPES)}")
-    if device.type == "cpu" and config.dtype != "float32":
-        raise _invalid("dtype", config.dtype, "float32 on a CPU, where it is the fastest")
+    if device.type == "cpu":
+        _check_on_cpu(config.dtype)
     return Placement(device, _DTYPES[config.dtype])
 
 
 def torch_dtype(name: str) -> torch.dtype:
     """The number format of this name, one of DTYPES."""
     return _DTYPES[name]
+
+
+def cpu_multiplies_bfloat16() -> bool:
+    """Whether this CPU has units for it; without them it would be slower than float32."""
+    if not hasattr(torch.cpu, "get_capabilities"):  # before torch 2.12
+        return False
+    has = torch.cpu.get_capabilities()
+    return bool(has.get("avx512_bf16") or has.get("amx_bf16"))
+
+
+def _check_on_cpu(dtype: str) -> None:
+    if dtype == "float16":
+        raise _invalid("dtype", dtype, "float32 or bfloat16 on a CPU")
+    if dtype == "bfloat16" and not cpu_multiplies_bfloat16():
+        raise _invalid("dtype", dtype, "float32 on this CPU, which has no units for bfloat16")
 
 
 def _choose_device(name: str) -> torch.device:

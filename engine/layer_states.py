@@ -115,12 +115,12 @@ def layer_view(model: EmbeddingModel, step: LayerStep) -> LayerView:
     bounds = torch.tensor([0, len(step.q)], dtype=torch.int32)
 
     def mix_tokens(states: Tensor) -> Work[Tensor]:
-        to_values = dense_weight(layer.qkv)[2 * weights.width :]
+        to_values = dense_weight(layer.qkv)[2 * weights.width :].to(states)
         v = (states @ to_values.mT).view(len(states), weights.num_heads, weights.head_dim)
         yield
-        attended = attend(step.q, step.k, v, bounds).flatten(1)
+        attended = attend(step.q, step.k, v.to(step.q), bounds).flatten(1).to(states)
         yield
-        return attended @ dense_weight(layer.attention_out).mT
+        return attended @ dense_weight(layer.attention_out).to(states).mT
 
     return LayerView(index=step.index, before=step.before, after=step.after, mix_tokens=mix_tokens)
 

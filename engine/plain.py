@@ -157,10 +157,14 @@ class Engine:
         batch: list[Prepared] = []
         tokens = 0
         for text in texts:
-            full = tokens + text.num_embedded > self._max_batch_tokens
-            if batch and (full or len(batch) == self.config.max_batch_sequences):
+            is_alone = self._is_swept(text)
+            is_full = tokens + text.num_embedded > self._max_batch_tokens
+            if batch and (is_alone or is_full or len(batch) == self.config.max_batch_sequences):
                 yield batch
                 batch, tokens = [], 0
+            if is_alone:
+                yield [text]
+                continue
             batch.append(text)
             tokens += text.num_embedded
         if batch:
@@ -168,12 +172,12 @@ class Engine:
 
     def _run(self, batch: Sequence[Prepared]) -> list[Delivered[Vector]]:
         started_at = perf_counter()
-        vectors = self._swept(*batch) if self._is_swept(batch) else run_batch(self.model, batch)
+        vectors = self._swept(*batch) if self._is_swept(batch[0]) else run_batch(self.model, batch)
         compute_s = perf_counter() - started_at
         return [Delivered(vector, 0.0, compute_s) for vector in vectors]
 
-    def _is_swept(self, batch: Sequence[Prepared]) -> bool:
-        return len(batch) == 1 and self._planner.is_swept(self.model, batch[0].num_embedded)
+    def _is_swept(self, text: Prepared) -> bool:
+        return self._planner.is_swept(self.model, text.num_embedded)
 
     def _swept(self, text: Prepared) -> list[Vector]:
         keep = self._planner.keeps_projections(self.model, text.num_embedded)

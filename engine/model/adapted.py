@@ -32,12 +32,12 @@ def named_tensors(weights: EncoderWeights) -> Iterator[tuple[str, Tensor]]:
 
 
 def with_adapted(weights: EncoderWeights, adapted: Mapping[str, Tensor]) -> EncoderWeights:
-    """The encoder with these tensors in place of its own, brought to its device and dtype."""
+    """The encoder with these tensors in place of its own, brought to their devices and dtypes."""
     if not adapted:
         return weights
-    _check(weights, adapted)
-    like = weights.words
-    placed = {name: tensor.to(like.device, like.dtype) for name, tensor in adapted.items()}
+    own = dict(named_tensors(weights))
+    _check(own, adapted)
+    placed = {name: tensor.to(own[name]) for name, tensor in adapted.items()}
     return _rebuilt(weights, placed, pack)
 
 
@@ -87,8 +87,8 @@ def _dense(weight: Tensor) -> Tensor:
     return weight.to_dense() if weight.is_mkldnn else weight
 
 
-def _check(weights: EncoderWeights, adapted: Mapping[str, Tensor]) -> None:
-    shapes = {name: tuple(tensor.shape) for name, tensor in named_tensors(weights)}
+def _check(own: Mapping[str, Tensor], adapted: Mapping[str, Tensor]) -> None:
+    shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
     for name, tensor in adapted.items():
         if shapes.get(name) != tuple(tensor.shape):
             raise CheckpointError(

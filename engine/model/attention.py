@@ -57,7 +57,10 @@ class LLNParameters:
         if self.gate is None:
             return self.mix
         # Not a product of matrices: one row at a time, those take ten times as long on a CPU.
-        return torch.sigmoid((q * self.gate).sum(-1) + torch.logit(self.mix))
+        logits = (q * self.gate).sum(-1) + torch.logit(self.mix)
+        # The logistic function. torch.sigmoid rounds a row differently on a CPU where it happens to
+        # end a thread's part, so that a text's vector would depend on its batch in the last bit.
+        return (torch.tanh(logits / 2) + 1) / 2
 
     def on(self, device: torch.device) -> LLNParameters:
         tensors: dict[str, Any] = {
@@ -245,7 +248,7 @@ class LLNDiagAttention:
             *(q, k, v),
             alpha=lln.alpha,
             beta=lln.beta,
-            mix=lln.shares(q) * beyond.to(q),
+            mix=lln.shares(q) * beyond.to(lln.mix),
             cu_seqlens=cu_seqlens,
             block_size=lln.block_size,
             num_sinks=lln.num_sinks,

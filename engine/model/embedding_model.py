@@ -145,7 +145,12 @@ class _SharedParts:
 
 
 def _read_parts(checkpoint: Checkpoint, placement: Placement) -> ModelParts:
-    reader = TensorReader(checkpoint.weights, device=placement.device, dtype=placement.dtype)
+    reader = TensorReader(
+        checkpoint.weights,
+        device=placement.device,
+        dtype=placement.state_dtype,
+        product_dtype=placement.dtype,
+    )
     weights = read_encoder(checkpoint.family, checkpoint.config, reader)
     tokenizer = TextTokenizer.from_folder(
         checkpoint.transformer_folder, lowercase=checkpoint.lowercase
@@ -196,7 +201,7 @@ def _assemble(
         calibration=calibration.sha256 if calibration and uses_calibration else None,
         source=source,
         device=str(weights.words.device),
-        dtype=str(weights.words.dtype).removeprefix("torch."),
+        dtype=choose_placement(config).dtype_name,
     )
     return EmbeddingModel(
         info=info,

@@ -31,16 +31,19 @@ def pack(layer: Affine) -> Affine:
 
 
 def linear(x: Tensor, layer: Affine, activation: Activation | None = None) -> Tensor:
-    """activation(x W^T + b), x of shape [T, in]."""
+    """activation(x W^T + b) in the type of the weight, x of shape [T, in]."""
     is_packed = layer.weight.is_mkldnn
     if is_packed and activation in _FUSED and len(x) and not torch.is_grad_enabled():
         name, variant = _FUSED[activation]
+        # A single row alone would be added up in another order than among others.
+        rows = x.expand(2, -1) if len(x) == 1 else x
         fused: Tensor = torch.ops.mkldnn._linear_pointwise.default(
-            x, layer.weight, layer.bias, name, [], variant
+            rows.to(layer.weight.dtype), layer.weight, layer.bias, name, [], variant
         )
-        return fused
+        return fused[: len(x)] if len(x) == 1 else fused
     weight = dense_weight(layer)
-    return activate(F.linear(x, weight, layer.bias), activation)
+    bias = None if layer.bias is None else layer.bias.to(weight.dtype)
+    return activate(F.linear(x.to(weight.dtype), weight, bias), activation)
 
 
 def dense_weight(layer: Affine) -> Tensor:
@@ -66,6 +69,6 @@ def _has_fused_kernel(weight: Tensor) -> bool:
     """oneDNN's linear: faster than the default one on a CPU, but without gradients."""
     return (
         weight.device.type == "cpu"
-        and weight.dtype == torch.float32
+        and weight.dtype in (torch.float32, torch.bfloat16)
         and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     )

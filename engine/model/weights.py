@@ -88,10 +88,19 @@ class TensorSource(Protocol):
 
 
 class TensorReader:
-    """Reads tensors by name, checks their shapes and brings them to one device and dtype."""
+    """Reads tensors by name, checks their shapes and brings them to one device."""
 
-    def __init__(self, source: TensorSource, *, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        source: TensorSource,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        product_dtype: torch.dtype | None = None,
+    ) -> None:
+        """`product_dtype` is that of linear layers' weights, where it is one of their own."""
         self._source = source
+        self._product_dtype = product_dtype or dtype
         self._place: Callable[[Tensor], Tensor] = lambda tensor: tensor.to(device, dtype)
 
     def has(self, name: str) -> bool:
@@ -116,15 +125,14 @@ class TensorReader:
         return self._place(tensor)
 
     def linear(self, name: str, num_out: int, num_in: int, *, bias: bool = True) -> Affine:
-        weight = self.tensor(f"{name}.weight", num_out, num_in)
+        weight = self.tensor(f"{name}.weight", num_out, num_in).to(self._product_dtype)
         return Affine(weight, self.tensor(f"{name}.bias", num_out) if bias else None)
 
     def stacked(self, names: tuple[str, ...], num_out: int, num_in: int) -> Affine:
         """Several linear layers over the same input as one."""
-        weights = [self.tensor(f"{name}.weight", num_out, num_in) for name in names]
-        return Affine(
-            torch.cat(weights), torch.cat([self.tensor(f"{name}.bias", num_out) for name in names])
-        )
+        parts = [self.linear(name, num_out, num_in) for name in names]
+        biases = [part.bias for part in parts if part.bias is not None]
+        return Affine(torch.cat([part.weight for part in parts]), torch.cat(biases))
 
     def norm(self, name: str, width: int, *, bias: bool = True) -> Affine:
         weight = self.tensor(f"{name}.weight", width)

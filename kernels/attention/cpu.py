@@ -143,11 +143,11 @@ def block_softmax(
         for batch, span_q, keys, values in zip(batches, *own, strict=True):
             seen = _seen_sinks(batch, k, v, outside)
             if not in_one_pass:
-                yield _attend(batch.spans, seen, span_q, keys, values)
+                yield _attend(seen, span_q, keys, values)
             elif seen is not None:
-                yield _attend_then_add_sinks(batch.spans, seen, span_q, keys, values)
+                yield _attend_then_add_sinks(seen, span_q, keys, values)
             else:
-                yield _attend_fused(batch.spans, span_q, keys, values).rows.transpose(1, 2)
+                yield _attend_fused(span_q, keys, values).rows.transpose(1, 2)
 
     if len(spans) == 1 and spans[0].covers(len(v)):
         return next(attended()).flatten(0, 1)
@@ -264,60 +264,47 @@ def _seen_sinks(
     return _SeenSinks(*(torch.cat(parts, dim=1) for parts in zip(*seen, strict=True)))
 
 
-def _attend(
-    spans: SpanBatch, sinks: _SeenSinks | None, q: Tensor, keys: Tensor, values: Tensor
-) -> Tensor:
+def _attend(sinks: _SeenSinks | None, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """Every span's softmax attention, sinks as additional keys: [n, w, H, D]."""
-    hidden = spans.padding
+    mask = None
     if sinks is not None:
+        hidden = F.pad(sinks.hidden, (keys.shape[1], 0))[:, None, None]
+        mask = torch.zeros_like(hidden, dtype=q.dtype).masked_fill(hidden, -torch.inf)
         keys, values = torch.cat([keys, sinks.k], dim=1), torch.cat([values, sinks.v], dim=1)
-        if hidden is None:
-            hidden = keys.new_zeros(spans.count, spans.width, dtype=torch.bool)
-        hidden = torch.cat([hidden, sinks.hidden], dim=1)
-    attended = F.scaled_dot_product_attention(
-        q.transpose(1, 2),
-        keys.transpose(1, 2),
-        values.transpose(1, 2),
-        attn_mask=_additive(hidden, q.dtype),
-    )
-    return attended.transpose(1, 2)
+    q, keys, values = (x.transpose(1, 2) for x in (q, keys, values))
+    return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask).transpose(1, 2)
 
 
-def _attend_then_add_sinks(
-    spans: SpanBatch, sinks: _SeenSinks, q: Tensor, keys: Tensor, values: Tensor
-) -> Tensor:
+def _attend_then_add_sinks(sinks: _SeenSinks, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """The same, with the few sink keys merged in by their share of each row's total mass.
 
     Appending them to every block would copy all keys and values and break the block's round size.
     """
-    span_q, attended, log_sum = _attend_fused(spans, q, keys, values)
-    sink_k, sink_v = sinks.k.transpose(1, 2), sinks.v.transpose(1, 2)  # [n, H, S, D]
-    scores = (sink_k * span_q.shape[-1] ** -0.5) @ span_q.transpose(2, 3)  # [n, H, S, w]
-    scores = scores.masked_fill(sinks.hidden[:, None, :, None], -torch.inf)
+    attended, log_sum = _attend_fused(q, keys, values)
+    # Not a product of matrices: for a single span that would add up in another order.
+    scores = torch.linalg.vecdot(q.unsqueeze(1), sinks.k.unsqueeze(2)) * q.shape[-1] ** -0.5
+    scores = scores.masked_fill(sinks.hidden[:, :, None, None], -torch.inf)  # [n, S, w, H]
     # The block is one more choice beside the sinks, of its rows' whole mass.
-    shares = torch.cat([scores, log_sum.unsqueeze(2)], dim=2).softmax(2).transpose(2, 3)
-    merged = shares[..., :-1] @ sink_v
+    block = log_sum.transpose(1, 2).unsqueeze(1)
+    shares = _shares(torch.cat([scores, block], dim=1)).permute(0, 3, 2, 1)  # [n, H, w, S + 1]
+    merged = shares[..., :-1] @ sinks.v.transpose(1, 2)
     return merged.addcmul_(attended, shares[..., -1:]).transpose(1, 2)
 
 
+def _shares(logits: Tensor) -> Tensor:
+    """Softmax over dimension 1, a few choices, made of operations that round every element alike:
+    torch's own takes another exponential where a thread's part ends."""
+    weights = (logits - logits.amax(1, keepdim=True)).exp_()
+    return weights.div_(weights.sum(1, keepdim=True))
+
+
 class _Fused(NamedTuple):
-    q: Tensor  # [n, H, w, D]
     rows: Tensor  # [n, H, w, D] attended
     log_sum: Tensor  # [n, H, w] log of each row's mass
 
 
-def _attend_fused(spans: SpanBatch, q: Tensor, keys: Tensor, values: Tensor) -> _Fused:
+def _attend_fused(q: Tensor, keys: Tensor, values: Tensor) -> _Fused:
     """Softmax within spans by the kernel behind torch's public function, which keeps the sums."""
     q, keys, values = (x.transpose(1, 2) for x in (q, keys, values))
-    rows, log_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(
-        q, keys, values, attn_mask=_additive(spans.padding, q.dtype)
-    )
-    return _Fused(q, rows, log_sum)
-
-
-def _additive(hidden: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """A mask for keys [n, w] as numbers to add to the scores: [n, 1, 1, w]."""
-    if hidden is None:
-        return None
-    zeros = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
-    return zeros.masked_fill(hidden, -torch.inf)[:, None, None, :]
+    fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(q, keys, values)
+    return _Fused(*fused)

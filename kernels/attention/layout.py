@@ -1,8 +1,11 @@
 """Ragged spans of packed rows, grouped so that spans of like length are handled as one batch.
 
-A batched product wants equal lengths. Spans are padded at most to the next step of a fine grid
-inside this layout (never in the caller's tensors), and the grid depends on a span's own length
-alone. Building a layout costs host work only, and layouts of recent shapes are kept.
+A batched product wants equal lengths. LLN's pieces are padded at most to the next step of a fine
+grid inside this layout (never in the caller's tensors), and the grid depends on a span's own length
+alone. Blocks of softmax are batched only with blocks of their very length: the order in which its
+kernel adds up depends on how many keys there are, and a text's vector must not depend, to the last
+bit, on what it is batched with. Building a layout costs host work only, and layouts of recent
+shapes are kept.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -144,7 +147,8 @@ def piece_batches(
     bounds: tuple[int, ...], piece: int, device: torch.device
 ) -> tuple[SpanBatch, ...]:
     """Every sequence cut into pieces of `piece` rows from its start, longest batches first."""
-    return tuple(_batch(group, device) for group in _group(_cut(bounds, piece), device))
+    groups = _group(_cut(bounds, piece), grid_width, device)
+    return tuple(_batch(group, width, device) for width, group in groups)
 
 
 @lru_cache(maxsize=64)
@@ -153,9 +157,10 @@ def block_batches(
 ) -> tuple[BlockBatch, ...]:
     """Every sequence cut into blocks, with the sinks each block sees. None: one block each."""
     longest = max((end - start for start, end in _pairs(bounds)), default=0)
+    groups = _group(_cut(bounds, block_size or max(longest, 1)), int, device)
     return tuple(
-        BlockBatch(_batch(group, device), _sink_keys(group, bounds, sinks, device))
-        for group in _group(_cut(bounds, block_size or max(longest, 1)), device)
+        BlockBatch(_batch(group, width, device), _sink_keys(group, bounds, sinks, device))
+        for width, group in groups
     )
 
 
@@ -171,13 +176,15 @@ def _cut(bounds: tuple[int, ...], size: int) -> list[RowSpan]:
     ]
 
 
-def _group(spans: list[RowSpan], device: torch.device) -> list[list[RowSpan]]:
+def _group(
+    spans: list[RowSpan], width_of: Callable[[int], int], device: torch.device
+) -> list[tuple[int, list[RowSpan]]]:
     """Spans by padded width, widest first, so that a sequence's last short piece comes last."""
     groups: dict[int, list[RowSpan]] = defaultdict(list)
     for span in spans:
-        groups[grid_width(span.length)].append(span)
+        groups[width_of(span.length)].append(span)
     return [
-        part
+        (width, part)
         for width in sorted(groups, reverse=True)
         for part in _parts(groups[width], _max_spans(width, device))
     ]
@@ -193,9 +200,7 @@ def _parts(spans: list[RowSpan], size: int | None) -> Iterable[list[RowSpan]]:
 
 
 @torch.inference_mode(False)  # the tables outlive the caller's mode and may serve autograd later
-def _batch(spans: list[RowSpan], device: torch.device) -> SpanBatch:
-    lengths = {span.length for span in spans}
-    width = lengths.pop() if len(lengths) == 1 else grid_width(spans[0].length)
+def _batch(spans: list[RowSpan], width: int, device: torch.device) -> SpanBatch:
     starts = torch.tensor([span.start for span in spans])
     ends = torch.tensor([span.end for span in spans])
     slots = starts[:, None] + torch.arange(width)  # [n, width]

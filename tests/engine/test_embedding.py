@@ -9,10 +9,15 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from engine.config import EngineConfig
+from engine.device import cpu_multiplies_bfloat16
 from engine.errors import InvalidInput, LLNError, TextTooLong
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.plain import Engine
 from engine.types import ChunkPlan, EmbedOptions, Span, Truncate
+
+needs_bfloat16 = pytest.mark.skipif(
+    not cpu_multiplies_bfloat16(), reason="this CPU has no units for bfloat16"
+)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +59,56 @@ def test_same_text_same_vector(
             batch = [index, *others]
             shuffled.shuffle(batch)
             found = engine.embed([real_texts[at] for at in batch])[batch.index(index)]
-            assert np.abs(found - alone[row]).max() <= 2e-6
+            np.testing.assert_array_equal(found, alone[row])
+
+
+@pytest.mark.parametrize("model", ["default", "sentence-transformers/all-MiniLM-L6-v2"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=needs_bfloat16)])
+def test_a_batch_moves_no_text_in_its_last_bit(model: str, dtype: str, long_text: str) -> None:
+    """Whatever lengths meet: one token, a row beyond a tile, several blocks, a sweep."""
+    engine = Engine.load(model, config=EngineConfig(device="cpu", dtype=dtype))
+    ids = engine.model.tokenizer.encode_batch([long_text])[0].ids
+    lengths = [1, 2, 1025, 17, 511, 700, 64, 63, 2500 if model == "default" else 512, 300, 1]
+    texts = [ids[100 * at : 100 * at + length].tolist() for at, length in enumerate(lengths)]
+    together = engine.embed(texts)
+    for order in (range(len(texts)), range(0, len(texts), 2)):
+        np.testing.assert_array_equal(
+            engine.embed([texts[at] for at in order]), together[list(order)]
+        )
+    for at, text in enumerate(texts):
+        np.testing.assert_array_equal(engine.embed([text])[0], together[at])
+
+
+@needs_bfloat16
+def test_bfloat16_products_on_a_cpu_move_vectors_by_little(
+    engine: Engine, real_texts: list[str], long_text: str
+) -> None:
+    narrow = Engine.load(config=EngineConfig(device="cpu", dtype="bfloat16"))
+    assert narrow.info.dtype == "bfloat16"
+    texts = [*real_texts[:60], long_text[:12_000]]
+    cosines = (engine.embed(texts) * narrow.embed(texts)).sum(1)
+    assert cosines.min() > 0.9999
+    assert cosines.min() < 1 - 1e-7, "the products were float32's"
+    chunks = narrow.embed_document(long_text[:12_000], chunks=ChunkPlan(tokens=256)).chunks
+    assert len(chunks) > 1
+    assert narrow.diagnose(long_text[:2_000], layers=[0, 5]).instruments
+
+
+@pytest.mark.parametrize(
+    ("dtype", "limit"),
+    [
+        ("float16", "float32 or bfloat16 on a CPU"),
+        pytest.param(
+            "bfloat16",
+            "float32 on this CPU, which has no units for bfloat16",
+            marks=pytest.mark.skipif(cpu_multiplies_bfloat16(), reason="it has them"),
+        ),
+    ],
+)
+def test_a_dtype_that_the_cpu_cannot_use_is_refused(dtype: str, limit: str) -> None:
+    with pytest.raises(InvalidInput, match=dtype) as refused:
+        Engine.load(config=EngineConfig(device="cpu", dtype=dtype))
+    assert (refused.value.param, refused.value.limit) == ("dtype", limit)
 
 
 def test_a_text_of_one_block_is_exactly_the_published_one(

@@ -240,6 +240,32 @@ def test_repeats_bitwise() -> None:
     assert torch.equal(first, second)
 
 
+@given(
+    lengths=st.lists(st.integers(1, 1200), min_size=2, max_size=9),
+    heads_and_dim=st.sampled_from([(12, 32), (3, 20)]),
+    block_size=st.sampled_from([64, 512]),
+)
+@settings(max_examples=25, deadline=None)
+def test_a_sequence_does_not_depend_on_its_neighbours_to_the_last_bit(
+    lengths: list[int], heads_and_dim: tuple[int, int], block_size: int
+) -> None:
+    rows: dict[str, Any] = dict(zip("qkv", random_qkv(sum(lengths), *heads_and_dim), strict=True))
+    arguments: dict[str, Any] = {"alpha": 1.7, "beta": 1.1}
+    blocks: dict[str, Any] = {"block_size": block_size, "num_sinks": (2, 1)}
+    bounds = bounds_of(lengths)
+    at = len(lengths) // 2
+    own = slice(int(bounds[at]), int(bounds[at + 1]))
+    alone = {name: x[own].clone() for name, x in rows.items()}
+    for attend, parameters in (
+        (softmax_attention, {}),
+        (block_diagonal_attention, blocks),
+        (lln_attention, arguments),
+        (lln_diag_attention, arguments | blocks),
+    ):
+        together = attend(**rows, **parameters, cu_seqlens=bounds)
+        assert torch.equal(together[own], attend(**alone, **parameters))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_narrow_dtypes_are_computed_in_float32(dtype: torch.dtype) -> None:
     q, k, v = (x.to(dtype) for x in random_qkv(300, 2, 32))

@@ -1,0 +1,68 @@
+"""What bfloat16 products buy on this CPU and what they move, and that batches move nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import numpy as np
+
+from benchmarks.plan import Plan
+from benchmarks.row import Row, Target, ratio_row
+from benchmarks.timing import Turns, take_turns
+from benchmarks.workbench import LLN_DIAG, Workbench
+from engine.device import cpu_multiplies_bfloat16
+from engine.plain import Engine
+
+FLOAT32, BFLOAT16 = f"{LLN_DIAG} float32", f"{LLN_DIAG} bfloat16"
+BATCH_TEXTS, SHORTEST, LONGEST = 128, 3, 1024
+UNMOVED = Target("<=", 0.0)
+
+
+def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
+    counts = np.linspace(SHORTEST, LONGEST, BATCH_TEXTS).round().astype(int)
+    texts = bench.text.passages(counts.tolist())
+    yield _alone_or_not(bench.lln_diag, FLOAT32, texts)
+    if not cpu_multiplies_bfloat16():
+        return
+    narrow = bench.lln_diag_in("bfloat16")
+    yield _alone_or_not(narrow, BFLOAT16, texts)
+    document = [bench.text.document(8_192)]
+    yield _nearness(bench.lln_diag, narrow, f"{len(texts)} texts of {SHORTEST} to {LONGEST}", texts)
+    yield _nearness(bench.lln_diag, narrow, "8,192 tokens", document)
+    cases = (
+        ("1 x 16 tokens", bench.text.passages([16]), Turns(repeats=plan.turns(7), calls=20)),
+        ("32 x 128 tokens", bench.text.passages([128] * 32), Turns(repeats=plan.turns(7))),
+        ("8,192 tokens", document, Turns(repeats=plan.turns(7))),
+    )
+    for case, some, turns in cases:
+        runs = {
+            FLOAT32: partial(bench.lln_diag.embed, some),
+            BFLOAT16: partial(narrow.embed, some),
+        }
+        taken = take_turns(runs, turns)
+        yield ratio_row(taken, FLOAT32, BFLOAT16, case=case, measure=f"{FLOAT32} / {BFLOAT16}")
+
+
+def _alone_or_not(engine: Engine, name: str, texts: Sequence[str]) -> Row:
+    """How far a text's vector moves when others are embedded with it: not in its last bit."""
+    together = engine.embed(texts)
+    alone = np.concatenate([engine.embed([text]) for text in texts])
+    return Row(
+        case=f"{len(texts)} texts of {SHORTEST} to {LONGEST} tokens",
+        measure=f"{name}: largest difference, alone and in one call",
+        value=float(np.abs(together - alone).max()),
+        target=UNMOVED,
+        seconds={},
+    )
+
+
+def _nearness(wide: Engine, narrow: Engine, case: str, texts: Sequence[str]) -> Row:
+    cosines = (wide.embed(texts).astype(np.float64) * narrow.embed(texts)).sum(1)
+    return Row(
+        case=case,
+        measure=f"least cosine, {FLOAT32} and {BFLOAT16}",
+        value=float(cosines.min()),
+        seconds={},
+        spread=(float(cosines.min()), float(cosines.max())),
+    )
