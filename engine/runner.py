@@ -20,8 +20,16 @@ from engine.types import EmbedOptions, Span, Vector
 def run_batch(model: EmbeddingModel, texts: Sequence[Prepared]) -> list[Vector]:
     """Pack the texts, encode them in one pass, pool their spans: one array [spans, dim] a text.
 
-    A model that does not pool answers with the token states of each text's first span.
+    A model that does not pool answers with the token states of each text's first span. Texts are
+    packed by length, so that attention finds those it can batch side by side and copies none.
     """
+    order = sorted(range(len(texts)), key=lambda at: texts[at].num_embedded)
+    found = _run_packed(model, [texts[at] for at in order])
+    by_place = dict(zip(order, found, strict=True))
+    return [by_place[at] for at in range(len(texts))]
+
+
+def _run_packed(model: EmbeddingModel, texts: Sequence[Prepared]) -> list[Vector]:
     ids, bounds = pack(texts, model.encoder.device)
     states = model.encoder(ids, bounds)
     if model.checkpoint.pooling == "none":

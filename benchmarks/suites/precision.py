@@ -28,7 +28,7 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
     narrow = bench.lln_diag_in("bfloat16")
     yield _alone_or_not(narrow, BFLOAT16, texts)
     document = [bench.text.document(8_192)]
-    yield _nearness(bench.lln_diag, narrow, f"{len(texts)} texts of {SHORTEST} to {LONGEST}", texts)
+    yield _nearness(bench.lln_diag, narrow, f"{len(texts)} texts of {SHORTEST} to {LONGEST} tokens", texts)
     yield _nearness(bench.lln_diag, narrow, "8,192 tokens", document)
     cases = (
         ("1 x 16 tokens", bench.text.passages([16]), Turns(repeats=plan.turns(7), calls=20)),
