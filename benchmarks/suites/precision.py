@@ -22,20 +22,21 @@ UNMOVED = Target("<=", 0.0)
 def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
     counts = np.linspace(SHORTEST, LONGEST, BATCH_TEXTS).round().astype(int)
     texts = bench.text.passages(counts.tolist())
-    yield _alone_or_not(bench.lln_diag, FLOAT32, texts)
+    case = f"{len(texts)} texts of {SHORTEST} to {LONGEST} tokens"
+    yield _alone_or_not(bench.lln_diag, FLOAT32, case, texts)
     if not cpu_multiplies_bfloat16():
         return
     narrow = bench.lln_diag_in("bfloat16")
-    yield _alone_or_not(narrow, BFLOAT16, texts)
+    yield _alone_or_not(narrow, BFLOAT16, case, texts)
     document = [bench.text.document(8_192)]
-    yield _nearness(bench.lln_diag, narrow, f"{len(texts)} texts of {SHORTEST} to {LONGEST} tokens", texts)
+    yield _nearness(bench.lln_diag, narrow, case, texts)
     yield _nearness(bench.lln_diag, narrow, "8,192 tokens", document)
-    cases = (
+    timed = (
         ("1 x 16 tokens", bench.text.passages([16]), Turns(repeats=plan.turns(7), calls=20)),
         ("32 x 128 tokens", bench.text.passages([128] * 32), Turns(repeats=plan.turns(7))),
         ("8,192 tokens", document, Turns(repeats=plan.turns(7))),
     )
-    for case, some, turns in cases:
+    for case, some, turns in timed:
         runs = {
             FLOAT32: partial(bench.lln_diag.embed, some),
             BFLOAT16: partial(narrow.embed, some),
@@ -44,12 +45,12 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
         yield ratio_row(taken, FLOAT32, BFLOAT16, case=case, measure=f"{FLOAT32} / {BFLOAT16}")
 
 
-def _alone_or_not(engine: Engine, name: str, texts: Sequence[str]) -> Row:
+def _alone_or_not(engine: Engine, name: str, case: str, texts: Sequence[str]) -> Row:
     """How far a text's vector moves when others are embedded with it: not in its last bit."""
     together = engine.embed(texts)
     alone = np.concatenate([engine.embed([text]) for text in texts])
     return Row(
-        case=f"{len(texts)} texts of {SHORTEST} to {LONGEST} tokens",
+        case=case,
         measure=f"{name}: largest difference, alone and in one call",
         value=float(np.abs(together - alone).max()),
         target=UNMOVED,
