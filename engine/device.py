@@ -47,7 +47,7 @@ def torch_dtype(name: str) -> torch.dtype:
 
 def cpu_multiplies_bfloat16() -> bool:
     """Whether this CPU has units for it; without them it would be slower than float32."""
-    if not hasattr(torch.cpu, "get_capabilities"):  # before torch 2.12
+    if not hasattr(torch.cpu, "get_capabilities"):  # an older torch cannot tell
         return False
     has = torch.cpu.get_capabilities()
     return bool(has.get("avx512_bf16") or has.get("amx_bf16"))

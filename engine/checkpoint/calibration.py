@@ -1,7 +1,7 @@
 """The numbers that turn a softmax checkpoint into an LLN+Diag one, kept beside its weights.
 
 A calibration belongs to one weights file and says so: it carries that file's SHA-256, and is
-refused for any other. The default model's calibration ships with this package.
+refused for any other. Those of "default" and "documents" ship with this package.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from engine.checkpoint.published import is_converted
 from engine.errors import CheckpointError
 from engine.types import PositionScheme
 
@@ -58,9 +59,13 @@ def has_own_calibration(folder: Path) -> bool:
     return (folder / FILE_NAME).exists()
 
 
-def find_calibration(folder: Path, weights_sha256: str) -> Calibration | None:
-    """The folder's own calibration, or the one that ships for these very weights."""
-    for path in (folder / FILE_NAME, SHIPPED / f"{weights_sha256}.safetensors"):
+def find_calibration(folder: Path, weights_sha256: str, name: str) -> Calibration | None:
+    """The folder's own calibration, or the one that ships for these very weights: that of the
+    converted model of this name, or else the default one."""
+    shipped = [f"{weights_sha256}.safetensors"]
+    if is_converted(name):
+        shipped.insert(0, f"{weights_sha256}.{name}.safetensors")
+    for path in (folder / FILE_NAME, *(SHIPPED / file for file in shipped)):
         if path.exists():
             return read_calibration(path, weights_sha256)
     return None

@@ -30,6 +30,12 @@ class PublishedModel:
     aliases: tuple[str, ...]
     sha256: str  # of model.safetensors
     carriers: tuple[Carrier, ...]
+    converted: tuple[str, ...] = ()
+    """LLN+Diag models made from it, by calibrations that ship with this package."""
+
+    @property
+    def other_names(self) -> tuple[str, ...]:
+        return (*self.converted, *self.aliases)
 
     def carried(self) -> Iterator[Path]:
         places = (carrier.find() for carrier in self.carriers)
@@ -39,7 +45,7 @@ class PublishedModel:
 PUBLISHED_MODELS = (
     PublishedModel(
         name="sentence-transformers/all-MiniLM-L6-v2",
-        aliases=("default", "all-MiniLM-L6-v2"),
+        aliases=("all-MiniLM-L6-v2",),
         sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
         carriers=(
             Carrier(
@@ -53,10 +59,15 @@ PUBLISHED_MODELS = (
                 member="model.zip",
             ),
         ),
+        converted=("default", "documents"),
     ),
 )
 
 
 def find_published(name: str) -> PublishedModel | None:
-    matches = (model for model in PUBLISHED_MODELS if name in (model.name, *model.aliases))
+    matches = (model for model in PUBLISHED_MODELS if name in (model.name, *model.other_names))
     return next(matches, None)
+
+
+def is_converted(name: str) -> bool:
+    return any(name in model.converted for model in PUBLISHED_MODELS)

@@ -62,7 +62,7 @@ def locate(model: str, *, caches: Caches | None = None) -> CheckpointLocation:
     """The first source that has this model: folder, carrier package, cache, hub."""
     caches = caches or Caches()
     published = find_published(model)
-    is_alias = published is not None and model in published.aliases
+    is_alias = published is not None and model in published.other_names
     folder = _as_folder(model)
     # "default" is never a folder that happens to lie here; "./default" is.
     if not is_alias and (_is_model_folder(folder) or (_is_path(model) and folder.is_dir())):
@@ -79,7 +79,7 @@ def list_models(*, caches: Caches | None = None) -> list[AvailableModel]:
     """What is on this machine, carrier packages first."""
     caches = caches or Caches()
     packaged = [
-        AvailableModel(name=model.name, aliases=model.aliases, source="package", place=place)
+        AvailableModel(name=model.name, aliases=model.other_names, source="package", place=place)
         for model in PUBLISHED_MODELS
         for place in model.carried()
     ]
@@ -88,7 +88,7 @@ def list_models(*, caches: Caches | None = None) -> list[AvailableModel]:
 
 def _cached_model(name: str, folder: Path) -> AvailableModel:
     published = find_published(name)
-    aliases = published.aliases if published else ()
+    aliases = published.other_names if published else ()
     return AvailableModel(name=name, aliases=aliases, source="cache", place=folder)
 
 

@@ -15,6 +15,7 @@ from engine.checkpoint.calibration import (
     has_own_calibration,
 )
 from engine.checkpoint.folder import Checkpoint, read_checkpoint
+from engine.checkpoint.published import is_converted
 from engine.checkpoint.sources import locate
 from engine.config import EngineConfig
 from engine.device import Placement, choose_placement
@@ -90,8 +91,8 @@ def load_model(
 ) -> EmbeddingModel:
     """Loads a model by folder or name.
 
-    Without `attention`, "default" and folders with a calibration of their own are LLN+Diag, and
-    everything else is the softmax model that was published.
+    Without `attention`, "default", "documents" and folders with a calibration of their own are
+    LLN+Diag, and everything else is the softmax model that was published.
     """
     return load_models([name], attention=attention, config=config)[0]
 
@@ -123,7 +124,7 @@ def _load_one(
     return _assemble(
         name,
         shared.of(checkpoint),
-        find_calibration(checkpoint.folder, checkpoint.sha256),
+        find_calibration(checkpoint.folder, checkpoint.sha256, name),
         kinds=attention or _default_attention(name, checkpoint.folder),
         source=location.source,
         config=config,
@@ -166,7 +167,7 @@ def _read_parts(checkpoint: Checkpoint, placement: Placement) -> ModelParts:
 
 
 def _default_attention(name: str, folder: Path) -> Attention:
-    return "lln_diag" if name == DEFAULT_MODEL or has_own_calibration(folder) else "softmax"
+    return "lln_diag" if is_converted(name) or has_own_calibration(folder) else "softmax"
 
 
 def _assemble(

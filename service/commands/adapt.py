@@ -74,8 +74,9 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         "--recipe",
         default="lln",
         help="lln (LLN's own numbers alone, so that a text of one block stays what it was), "
-        "encoder (the whole encoder with them), imitate (long stages, for a GPU), or a JSON file "
-        "with a list of stages",
+        "encoder (the whole encoder with them), documents (the same from a model that has learned "
+        "already, with --further), imitate (long stages, for a GPU), or a JSON file with a list of "
+        "stages",
     )
     group.add_argument("--seed", type=int, default=0, help="of all that is drawn (default: 0)")
     group.add_argument(

@@ -118,6 +118,19 @@ def test_a_text_of_one_block_is_exactly_the_published_one(
     np.testing.assert_allclose(engine.embed(short), published.embed(short), atol=2e-6)
 
 
+def test_documents_stays_close_to_the_published_model_at_every_length(
+    published: Engine, real_texts: list[str], cpu_config: EngineConfig
+) -> None:
+    """The other LLN+Diag model that ships: trained whole, so that short texts move a little."""
+    documents = Engine.load("documents", config=cpu_config)
+    assert documents.info.revision == published.info.revision
+    assert documents.info.calibration not in (None, published.info.calibration)
+    texts = real_texts[-60:]
+    cosines = (documents.embed(texts) * published.embed(texts)).sum(1)
+    assert cosines.mean() > 0.99
+    assert cosines.max() < 0.99999, "training moved it"
+
+
 def test_longer_texts_stay_close_to_the_published_model(
     engine: Engine, published: Engine, real_texts: list[str]
 ) -> None:

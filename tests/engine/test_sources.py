@@ -224,7 +224,7 @@ def test_list_models(
         (MINILM, "package", minilm_folder),
         ("acme/small", "cache", snapshot),
     ]
-    assert "default" in models[0].aliases
+    assert models[0].aliases == ("default", "documents", "all-MiniLM-L6-v2")
 
 
 @pytest.fixture

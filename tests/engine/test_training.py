@@ -418,9 +418,9 @@ def test_stages_that_are_none(items: object, message: str) -> None:
 
 
 def test_every_recipe_can_be_run() -> None:
-    assert recipes() == ["encoder", "imitate", "lln"]
+    assert recipes() == ["documents", "encoder", "imitate", "lln"]
     for name in recipes():
         assert TrainingPlan(stages=recipe(name)).num_steps > 0
     assert not TrainingPlan().trains("encoder")
-    with pytest.raises(InvalidInput, match="known are encoder, imitate, lln"):
+    with pytest.raises(InvalidInput, match="known are documents, encoder, imitate, lln"):
         recipe("quick")
