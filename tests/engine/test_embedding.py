@@ -33,11 +33,13 @@ def published(published_model: EmbeddingModel, cpu_config: EngineConfig) -> Engi
 def test_softmax_equals_sentence_transformers(published: Engine, real_texts: list[str]) -> None:
     yardstick = SentenceTransformer(str(published.model.checkpoint.folder), device="cpu")
     yardstick.max_seq_length = 512
-    counts = [item.accounting.tokens for item in published.embed_each(real_texts)]
+    embedded = published.embed_each(real_texts)
+    counts = [item.accounting.tokens for item in embedded]
     assert min(counts) <= 3
     assert max(counts) > 400
-    fits = [text for text, count in zip(real_texts, counts, strict=True) if count <= 512]
-    cosines = (published.embed(fits) * yardstick.encode(fits)).sum(1)
+    fits = [at for at, count in enumerate(counts) if count <= 512]
+    theirs = yardstick.encode([real_texts[at] for at in fits])
+    cosines = (np.stack([embedded[at].vector for at in fits]) * theirs).sum(1)
     assert cosines.min() > 0.99999
 
 
@@ -53,13 +55,11 @@ def test_same_text_same_vector(
     some = [0, int(np.argmax(lengths)), 7, 30]
     alone = np.stack([engine.embed([real_texts[index]])[0] for index in some])
     shuffled = random.Random(4)
-    for _ in range(2):
-        others = shuffled.sample(range(len(real_texts)), 63)
-        for row, index in enumerate(some):
-            batch = [index, *others]
-            shuffled.shuffle(batch)
-            found = engine.embed([real_texts[at] for at in batch])[batch.index(index)]
-            np.testing.assert_array_equal(found, alone[row])
+    for row, index in enumerate(some):
+        batch = [index, *shuffled.sample(range(len(real_texts)), 63)]
+        shuffled.shuffle(batch)
+        found = engine.embed([real_texts[at] for at in batch])[batch.index(index)]
+        np.testing.assert_array_equal(found, alone[row])
 
 
 @pytest.mark.parametrize("model", ["default", "sentence-transformers/all-MiniLM-L6-v2"])
@@ -125,7 +125,7 @@ def test_documents_stays_close_to_the_published_model_at_every_length(
     documents = Engine.load("documents", config=cpu_config)
     assert documents.info.revision == published.info.revision
     assert documents.info.calibration not in (None, published.info.calibration)
-    texts = real_texts[-60:]
+    texts = real_texts[-30:]
     cosines = (documents.embed(texts) * published.embed(texts)).sum(1)
     assert cosines.mean() > 0.99
     assert cosines.max() < 0.99999, "training moved it"
@@ -134,7 +134,7 @@ def test_documents_stays_close_to_the_published_model_at_every_length(
 def test_longer_texts_stay_close_to_the_published_model(
     engine: Engine, published: Engine, real_texts: list[str]
 ) -> None:
-    longest = sorted(real_texts, key=len)[-30:]
+    longest = sorted(real_texts, key=len)[-20:]
     cosines = (engine.embed(longest) * published.embed(longest)).sum(1)
     assert cosines.mean() > 0.96
     assert cosines.min() < 0.9999, "none was longer than a block"
