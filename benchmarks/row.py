@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
@@ -50,6 +50,16 @@ class Row:
         """What was found where something else was wanted, in words."""
         found = f"{self.case}: {self.measure}: {self.value:.4g}, wanted {self.target}"
         return f"{found} ({self.note})" if self.note else found
+
+
+def least_row(
+    values: Sequence[float], *, case: str, measure: str, target: Target | None = None
+) -> Row:
+    """The smallest of several values, which are no times."""
+    spread = (float(min(values)), float(max(values)))
+    return Row(
+        case=case, measure=measure, value=spread[0], target=target, seconds={}, spread=spread
+    )
 
 
 def ratio_row(

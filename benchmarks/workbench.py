@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from benchmarks.texts import RealText
 from benchmarks.timing import Run
+from engine.checkpoint.published import DEFAULT_MODEL
 from engine.config import EngineConfig
-from engine.model.embedding_model import DEFAULT_MODEL, EmbeddingModel, load_models
+from engine.model.embedding_model import EmbeddingModel, load_models
 from engine.plain import Engine
 
 PUBLISHED_MODEL = "sentence-transformers/all-MiniLM-L6-v2"

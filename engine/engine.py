@@ -8,9 +8,10 @@ from typing import Self
 
 from engine.attention_calls import AttentionCalls
 from engine.benchmark import BenchmarkPlan, benchmark_result, encoder_rows
+from engine.checkpoint.published import DEFAULT_MODEL
 from engine.config import EngineConfig
 from engine.core import DEFAULT_CONFIG, Item
-from engine.model.embedding_model import DEFAULT_MODEL, EmbeddingModel, load_models
+from engine.model.embedding_model import EmbeddingModel, load_models
 from engine.observer import EngineObserver
 from engine.price import price_of
 from engine.text_calls import TextCalls

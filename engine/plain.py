@@ -11,10 +11,11 @@ from typing import Self
 import numpy as np
 
 from engine.answers import document_embedding, embedding
+from engine.checkpoint.published import DEFAULT_MODEL
 from engine.config import EngineConfig
 from engine.diagnose import diagnosis_of, readings_in_slices
 from engine.diagnosis_plan import fit_plan, plan_diagnosis
-from engine.model.embedding_model import DEFAULT_MODEL, EmbeddingModel, load_model
+from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.orders import Delivered
 from engine.plan import Planner
 from engine.prepare import (

@@ -24,9 +24,8 @@ def run_batch(model: EmbeddingModel, texts: Sequence[Prepared]) -> list[Vector]:
     packed by length, so that attention finds those it can batch side by side and copies none.
     """
     order = sorted(range(len(texts)), key=lambda at: texts[at].num_embedded)
-    found = _run_packed(model, [texts[at] for at in order])
-    by_place = dict(zip(order, found, strict=True))
-    return [by_place[at] for at in range(len(texts))]
+    found = dict(zip(order, _run_packed(model, [texts[at] for at in order]), strict=True))
+    return [found[at] for at in range(len(texts))]
 
 
 def _run_packed(model: EmbeddingModel, texts: Sequence[Prepared]) -> list[Vector]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from benchmarks.plan import Plan
-from benchmarks.row import Row, Target
+from benchmarks.row import Row, Target, least_row
 from benchmarks.workbench import SENTENCE_TRANSFORMERS, SOFTMAX, Workbench
 
 NUM_TEXTS, NUM_QUICK_TEXTS = 500, 64
@@ -24,11 +24,9 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
         np.linalg.norm(ours.astype(np.float64), axis=1)
         * np.linalg.norm(theirs.astype(np.float64), axis=1)
     )
-    yield Row(
+    yield least_row(
+        cosines.tolist(),
         case=f"{number} texts of {SHORTEST} to {LONGEST} tokens",
         measure=f"least cosine, {SOFTMAX} and {SENTENCE_TRANSFORMERS}",
-        value=float(cosines.min()),
         target=TARGET,
-        seconds={},
-        spread=(float(cosines.min()), float(cosines.max())),
     )

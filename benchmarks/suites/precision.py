@@ -8,11 +8,12 @@ from functools import partial
 import numpy as np
 
 from benchmarks.plan import Plan
-from benchmarks.row import Row, Target, ratio_row
+from benchmarks.row import Row, Target, least_row, ratio_row
 from benchmarks.timing import Turns, take_turns
 from benchmarks.workbench import LLN_DIAG, Workbench
 from engine.device import cpu_multiplies_bfloat16
 from engine.plain import Engine
+from engine.types import Vector
 
 FLOAT32, BFLOAT16 = f"{LLN_DIAG} float32", f"{LLN_DIAG} bfloat16"
 BATCH_TEXTS, SHORTEST, LONGEST = 128, 3, 1024
@@ -23,14 +24,17 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
     counts = np.linspace(SHORTEST, LONGEST, BATCH_TEXTS).round().astype(int)
     texts = bench.text.passages(counts.tolist())
     case = f"{len(texts)} texts of {SHORTEST} to {LONGEST} tokens"
-    yield _alone_or_not(bench.lln_diag, FLOAT32, case, texts)
+    wide = bench.lln_diag
+    found = wide.embed(texts)
+    yield _alone_or_not(wide, FLOAT32, case, texts, found)
     if not cpu_multiplies_bfloat16():
         return
     narrow = bench.lln_diag_in("bfloat16")
-    yield _alone_or_not(narrow, BFLOAT16, case, texts)
+    rounded = narrow.embed(texts)
+    yield _alone_or_not(narrow, BFLOAT16, case, texts, rounded)
+    yield _nearness(case, found, rounded)
     document = [bench.text.document(8_192)]
-    yield _nearness(bench.lln_diag, narrow, case, texts)
-    yield _nearness(bench.lln_diag, narrow, "8,192 tokens", document)
+    yield _nearness("8,192 tokens", wide.embed(document), narrow.embed(document))
     timed = (
         ("1 x 16 tokens", bench.text.passages([16]), Turns(repeats=plan.turns(7), calls=20)),
         ("32 x 128 tokens", bench.text.passages([128] * 32), Turns(repeats=plan.turns(7))),
@@ -38,16 +42,17 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
     )
     for case, some, turns in timed:
         runs = {
-            FLOAT32: partial(bench.lln_diag.embed, some),
+            FLOAT32: partial(wide.embed, some),
             BFLOAT16: partial(narrow.embed, some),
         }
         taken = take_turns(runs, turns)
         yield ratio_row(taken, FLOAT32, BFLOAT16, case=case, measure=f"{FLOAT32} / {BFLOAT16}")
 
 
-def _alone_or_not(engine: Engine, name: str, case: str, texts: Sequence[str]) -> Row:
+def _alone_or_not(
+    engine: Engine, name: str, case: str, texts: Sequence[str], together: Vector
+) -> Row:
     """How far a text's vector moves when others are embedded with it: not in its last bit."""
-    together = engine.embed(texts)
     alone = np.concatenate([engine.embed([text]) for text in texts])
     return Row(
         case=case,
@@ -58,12 +63,6 @@ def _alone_or_not(engine: Engine, name: str, case: str, texts: Sequence[str]) ->
     )
 
 
-def _nearness(wide: Engine, narrow: Engine, case: str, texts: Sequence[str]) -> Row:
-    cosines = (wide.embed(texts).astype(np.float64) * narrow.embed(texts)).sum(1)
-    return Row(
-        case=case,
-        measure=f"least cosine, {FLOAT32} and {BFLOAT16}",
-        value=float(cosines.min()),
-        seconds={},
-        spread=(float(cosines.min()), float(cosines.max())),
-    )
+def _nearness(case: str, wide: Vector, narrow: Vector) -> Row:
+    cosines = (wide.astype(np.float64) * narrow).sum(1).tolist()
+    return least_row(cosines, case=case, measure=f"least cosine, {FLOAT32} and {BFLOAT16}")

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from engine.checkpoint.published import is_converted
+from engine.checkpoint.published import DEFAULT_MODEL, is_converted
 from engine.errors import CheckpointError
 from engine.types import PositionScheme
 
@@ -61,11 +61,9 @@ def has_own_calibration(folder: Path) -> bool:
 
 def find_calibration(folder: Path, weights_sha256: str, name: str) -> Calibration | None:
     """The folder's own calibration, or the one that ships for these very weights: that of the
-    converted model of this name, or else the default one."""
-    shipped = [f"{weights_sha256}.safetensors"]
-    if is_converted(name):
-        shipped.insert(0, f"{weights_sha256}.{name}.safetensors")
-    for path in (folder / FILE_NAME, *(SHIPPED / file for file in shipped)):
+    converted model of this name, the default one's for all other names."""
+    converted = name if is_converted(name) else DEFAULT_MODEL
+    for path in (folder / FILE_NAME, SHIPPED / f"{weights_sha256}.{converted}.safetensors"):
         if path.exists():
             return read_calibration(path, weights_sha256)
     return None

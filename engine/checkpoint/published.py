@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+DEFAULT_MODEL = "default"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Carrier:
@@ -59,7 +61,7 @@ PUBLISHED_MODELS = (
                 member="model.zip",
             ),
         ),
-        converted=("default", "documents"),
+        converted=(DEFAULT_MODEL, "documents"),
     ),
 )
 

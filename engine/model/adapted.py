@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import CheckpointError
-from engine.model.linear import pack
+from engine.model.linear import dense_weight, pack
 from engine.model.weights import Affine, EncoderWeights, LayerWeights
 
 _PRODUCTS = ("qkv", "attention_out", "ffn_in", "ffn_out")
@@ -54,7 +54,7 @@ def _rebuilt(
         if not any(one in tensors for one in named):
             return own
         weight, bias = tensors.get(named[0]), tensors.get(named[1], own.bias)
-        made = Affine(_dense(own.weight) if weight is None else weight, bias)
+        made = Affine(dense_weight(own) if weight is None else weight, bias)
         return finish(made) if name.rpartition(".")[2] in _PRODUCTS else made
 
     def layer(index: int, own: LayerWeights) -> LayerWeights:
@@ -78,13 +78,9 @@ def _affines(layer: LayerWeights) -> Iterator[tuple[str, Affine]]:
 
 
 def _of_affine(name: str, affine: Affine) -> Iterator[tuple[str, Tensor]]:
-    yield f"{name}.weight", _dense(affine.weight)
+    yield f"{name}.weight", dense_weight(affine)
     if affine.bias is not None:
         yield f"{name}.bias", affine.bias
-
-
-def _dense(weight: Tensor) -> Tensor:
-    return weight.to_dense() if weight.is_mkldnn else weight
 
 
 def _check(own: Mapping[str, Tensor], adapted: Mapping[str, Tensor]) -> None:

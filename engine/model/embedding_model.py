@@ -15,7 +15,7 @@ from engine.checkpoint.calibration import (
     has_own_calibration,
 )
 from engine.checkpoint.folder import Checkpoint, read_checkpoint
-from engine.checkpoint.published import is_converted
+from engine.checkpoint.published import DEFAULT_MODEL, is_converted
 from engine.checkpoint.sources import locate
 from engine.config import EngineConfig
 from engine.device import Placement, choose_placement
@@ -34,8 +34,6 @@ from engine.model.families import read_encoder
 from engine.model.weights import EncoderWeights, TensorReader
 from engine.text.tokenizer import TextTokenizer
 from engine.types import Attention, ModelInfo
-
-DEFAULT_MODEL = "default"
 
 
 @dataclass(frozen=True)

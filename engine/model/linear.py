@@ -33,14 +33,15 @@ def pack(layer: Affine) -> Affine:
 def linear(x: Tensor, layer: Affine, activation: Activation | None = None) -> Tensor:
     """activation(x W^T + b) in the type of the weight, x of shape [T, in]."""
     is_packed = layer.weight.is_mkldnn
+    if is_packed and len(x) == 1:
+        # A single row alone would be added up in another order than among others.
+        return linear(x.expand(2, -1), layer, activation)[:1]
     if is_packed and activation in _FUSED and len(x) and not torch.is_grad_enabled():
         name, variant = _FUSED[activation]
-        # A single row alone would be added up in another order than among others.
-        rows = x.expand(2, -1) if len(x) == 1 else x
         fused: Tensor = torch.ops.mkldnn._linear_pointwise.default(
-            rows.to(layer.weight.dtype), layer.weight, layer.bias, name, [], variant
+            x.to(layer.weight.dtype), layer.weight, layer.bias, name, [], variant
         )
-        return fused[: len(x)] if len(x) == 1 else fused
+        return fused
     weight = dense_weight(layer)
     bias = None if layer.bias is None else layer.bias.to(weight.dtype)
     return activate(F.linear(x.to(weight.dtype), weight, bias), activation)

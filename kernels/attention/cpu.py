@@ -1,7 +1,7 @@
 """The fast path in torch operations: for CPUs, and for gradients on any device.
 
-Ragged sequences become a few batches of equal width (layout.py), so nothing here loops over
-sequences, blocks or tokens, and nothing is ever N x N beyond one block.
+Ragged sequences become batches of equal width (layout.py): what loops here goes over the lengths
+that blocks have, not over sequences, blocks or tokens, and nothing is ever N x N beyond one block.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def test_a_text_of_one_block_is_exactly_the_published_one(
     np.testing.assert_allclose(engine.embed(short), published.embed(short), atol=2e-6)
 
 
-def test_documents_stays_close_to_the_published_model_at_every_length(
+def test_documents_stays_close_to_the_published_model(
     published: Engine, real_texts: list[str], cpu_config: EngineConfig
 ) -> None:
     """The other LLN+Diag model that ships: trained whole, so that short texts move a little."""
