@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from engine.diagnostics import HeadView, LayerView
@@ -22,6 +21,7 @@ from engine.model.positions import lengths_of_rows, positions_in_sequences
 from engine.model.tiles import Projections, TiledPass, can_tile
 from engine.prepare import Prepared
 from engine.runner import pack
+from kernels.attention import PackedSequences
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -112,13 +112,13 @@ def layer_view(model: EmbeddingModel, step: LayerStep) -> LayerView:
     weights = model.encoder.weights
     layer = weights.layers[step.index]
     attend = model.encoder.attention[step.index]
-    bounds = torch.tensor([0, len(step.q)], dtype=torch.int32)
+    packed = PackedSequences.of([0, len(step.q)], step.q.device)
 
     def mix_tokens(states: Tensor) -> Work[Tensor]:
         to_values = dense_weight(layer.qkv)[2 * weights.width :].to(states)
         v = (states @ to_values.mT).view(len(states), weights.num_heads, weights.head_dim)
         yield
-        attended = attend(step.q, step.k, v.to(step.q), bounds).flatten(1).to(states)
+        attended = attend(step.q, step.k, v.to(step.q), packed).flatten(1).to(states)
         yield
         return attended @ dense_weight(layer.attention_out).to(states).mT
 

@@ -15,6 +15,7 @@ from engine.memory import watch_peak
 from engine.model.attention import SoftmaxAttention
 from engine.model.encoder import Encoder
 from engine.model.tiles import TiledPass, can_tile, kept_bytes, tile_rows
+from kernels.attention import PackedSequences
 
 _FEW_TOKENS = 16
 _SOFTMAX_TOKENS = 1_536
@@ -160,8 +161,8 @@ def _pair_seconds(encoder: Encoder) -> float:
     num_softmax = sum(isinstance(one, SoftmaxAttention) for one in encoder.attention)
     shape = (3, _SOFTMAX_TOKENS, weights.num_heads, weights.head_dim)
     q, k, v = torch.randn(shape, device=encoder.device).to(weights.words.dtype)
-    bounds = torch.tensor([0, _SOFTMAX_TOKENS], dtype=torch.int32)
-    seconds = _fastest(lambda: SoftmaxAttention()(q, k, v, bounds), encoder)
+    packed = PackedSequences.of([0, _SOFTMAX_TOKENS], encoder.device)
+    seconds = _fastest(lambda: SoftmaxAttention()(q, k, v, packed), encoder)
     return num_softmax * seconds / _SOFTMAX_TOKENS**2
 
 

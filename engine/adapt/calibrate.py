@@ -24,7 +24,12 @@ from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
 from engine.model.pooling import pool
 from engine.types import PositionScheme
-from kernels.attention import block_diagonal_attention, lln_attention, softmax_attention
+from kernels.attention import (
+    PackedSequences,
+    block_diagonal_attention,
+    lln_attention,
+    softmax_attention,
+)
 
 ALPHAS = (0.5, 1.0, 1.5, 2.0, 3.0)
 BETAS = (0.5, 1.0, 1.5, 2.0)
@@ -103,6 +108,7 @@ def calibrate(
             param="attention",
         )
     ids, bounds = sample_windows(teacher, texts, plan.checked(teacher))
+    packed = PackedSequences.of(bounds, teacher.encoder.device)
     shifts, fits = [], []
     for layer, (q, k, v) in enumerate(_layer_inputs(teacher.encoder, ids, bounds)):
         shift = -k.mean(0)
@@ -110,7 +116,7 @@ def calibrate(
         if teacher.info.attention[layer] == "sliding_window":
             fits.append(_unused_fit(teacher.info.num_heads, shift))
         else:
-            fits.append(_fit_layer(q, k, v, shift, torch.tensor(bounds, dtype=torch.int32), plan))
+            fits.append(_fit_layer(q, k, v, shift, packed, plan))
         if progress is not None:
             progress(layer + 1, teacher.info.num_layers)
     fitted = Calibration(
@@ -188,20 +194,18 @@ def _layer_inputs(
 
 
 def _fit_layer(
-    q: Tensor, k: Tensor, v: Tensor, shift: Tensor, cu_seqlens: Tensor, plan: CalibrationPlan
+    q: Tensor, k: Tensor, v: Tensor, shift: Tensor, packed: PackedSequences, plan: CalibrationPlan
 ) -> _HeadFit:
-    target = softmax_attention(q, k, v, cu_seqlens=cu_seqlens)
+    target = softmax_attention(q, k, v, cu_seqlens=packed)
     diag = block_diagonal_attention(
         *(q, k, v),
-        cu_seqlens=cu_seqlens,
+        cu_seqlens=packed,
         block_size=plan.measured_block,
         num_sinks=plan.num_sinks,
     )
     best: _HeadFit | None = None
     for alpha, beta in product(ALPHAS, BETAS):
-        lln = lln_attention(
-            q, k, v, alpha=alpha, beta=beta, cu_seqlens=cu_seqlens, k_map=(None, shift)
-        )
+        lln = lln_attention(q, k, v, alpha=alpha, beta=beta, cu_seqlens=packed, k_map=(None, shift))
         fit = _best_mix(alpha, beta, lln - diag, target - diag)
         best = fit if best is None else best.better_of(fit)
     assert best is not None, "the grid is not empty"

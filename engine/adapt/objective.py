@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from engine.adapt.batches import Batch
 from engine.model.encoder import Encoder
+from kernels.attention import PackedSequences
 
 
 @dataclass(frozen=True)
@@ -144,12 +145,12 @@ def attention_distance(student: Encoder, teacher: Encoder, batch: Batch) -> Tens
     seen: list[tuple[Tensor, Tensor, Tensor]] = []
     with torch.no_grad():
         teacher(ids, batch.bounds, tap=lambda _, q, k, v: seen.append((q, k, v)))
-    cu_seqlens = torch.tensor(batch.bounds, dtype=torch.int32)
+    packed = PackedSequences.of(batch.bounds, teacher.device)
     total = ids.new_zeros((), dtype=torch.float32)
     for (q, k, v), mine, theirs in zip(seen, student.attention, teacher.attention, strict=True):
         with torch.no_grad():
-            target = theirs(q, k, v, cu_seqlens)
-        total = total + relative_error(mine(q, k, v, cu_seqlens), target)
+            target = theirs(q, k, v, packed)
+        total = total + relative_error(mine(q, k, v, packed), target)
     return total
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from engine.benchmark import Subject
 from engine.device import torch_dtype
 from engine.model.embedding_model import EmbeddingModel
+from kernels.attention import PackedSequences
 
 _WHOLE_TOKENS = 4096
 """Up to here all heads of softmax run in one step; beyond, as many as cost the same."""
@@ -65,13 +66,13 @@ def _steps(subject: Subject, length: int, dtype: str) -> list[Callable[[], Tenso
     """The calls that together attend once with every head of one layer."""
     heads = subject.model.encoder.weights.num_heads
     q, k, v = _noise(subject.model, length, dtype)
-    cu_seqlens = torch.tensor([0, length], dtype=torch.int32)
+    packed = PackedSequences.of([0, length], q.device)
     size = _heads_in_step(heads, length) if subject.attention == "softmax" else heads
     attend = subject.attend[0]
 
     def call(first: int) -> Callable[[], Tensor]:
         part = slice(first, first + size)
-        return lambda: attend(q[:, part], k[:, part], v[:, part], cu_seqlens)
+        return lambda: attend(q[:, part], k[:, part], v[:, part], packed)
 
     return [call(first) for first in range(0, heads, size)]
 

@@ -18,6 +18,7 @@ from engine.model.adapted import dense, named_tensors
 from engine.model.encoder import Attend, Encoder
 from engine.model.layers import Layer, layers_of
 from engine.model.positions import lengths_of_rows, positions_in_sequences
+from kernels.attention import PackedSequences
 
 
 class _Done(NamedTuple):
@@ -70,9 +71,9 @@ class TrainableLayers:
     @torch.enable_grad()
     def _forward(self, layer: Layer, attend: Attend, x: Tensor, bounds: Sequence[int]) -> _Done:
         entered = x.detach().requires_grad_()
-        cu_seqlens = torch.tensor(bounds, dtype=torch.int32)
+        packed = PackedSequences.of(bounds, x.device)
         q, k, v = layer.project(entered, positions_in_sequences(bounds, x.device))
-        return _Done(entered, layer.finish(attend(q, k, v, cu_seqlens).flatten(1), entered))
+        return _Done(entered, layer.finish(attend(q, k, v, packed).flatten(1), entered))
 
     def _backward(self, done: _Done, parameters: Sequence[Tensor], gradient: Tensor) -> Tensor:
         """Updates a layer's parameters and returns the gradient of what entered it."""

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Protocol, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from engine.types import Attention
 from kernels.attention import (
     LLNState,
+    PackedSequences,
     TileSinks,
     block_diagonal_attention,
     block_diagonal_tile,
@@ -115,8 +117,8 @@ class TiledAttention(Protocol):
 class SoftmaxAttention:
     kind: Attention = "softmax"
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
-        return softmax_attention(q, k, v, cu_seqlens=cu_seqlens)
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, packed: PackedSequences) -> Tensor:
+        return softmax_attention(q, k, v, cu_seqlens=packed)
 
 
 @dataclass(frozen=True)
@@ -126,10 +128,8 @@ class SlidingWindowAttention:
     half_window: int
     kind: Literal["sliding_window"] = "sliding_window"
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
-        return sliding_window_attention(
-            q, k, v, half_window=self.half_window, cu_seqlens=cu_seqlens
-        )
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, packed: PackedSequences) -> Tensor:
+        return sliding_window_attention(q, k, v, half_window=self.half_window, cu_seqlens=packed)
 
     @property
     def block_size(self) -> int:
@@ -158,13 +158,13 @@ class LLNAttention:
     parameters: LLNParameters
     kind: Attention = "lln"
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, packed: PackedSequences) -> Tensor:
         lln = self.parameters
         return lln_attention(
             *(q, k, v),
             alpha=lln.alpha,
             beta=lln.beta,
-            cu_seqlens=cu_seqlens,
+            cu_seqlens=packed,
             q_map=lln.q_map,
             k_map=lln.k_map,
         )
@@ -196,11 +196,11 @@ class BlockDiagonalAttention:
     parameters: LLNParameters
     kind: Attention = "block_diagonal"
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, packed: PackedSequences) -> Tensor:
         lln = self.parameters
         return block_diagonal_attention(
             *(q, k, v),
-            cu_seqlens=cu_seqlens,
+            cu_seqlens=packed,
             block_size=lln.block_size,
             num_sinks=lln.num_sinks,
         )
@@ -238,18 +238,18 @@ class LLNDiagAttention:
     parameters: LLNParameters
     kind: Attention = "lln_diag"
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, packed: PackedSequences) -> Tensor:
         lln = self.parameters
         # Looked at first, since a query is nearly always shorter and waits for every operation.
-        beyond = None if len(q) <= lln.block_size else self._beyond(cu_seqlens)
+        beyond = None if q.shape[0] <= lln.block_size else self._beyond(packed)
         if beyond is None:
-            return BlockDiagonalAttention(lln)(q, k, v, cu_seqlens)
+            return BlockDiagonalAttention(lln)(q, k, v, packed)
         return lln_diag_attention(
             *(q, k, v),
             alpha=lln.alpha,
             beta=lln.beta,
             mix=lln.shares(q) * beyond.to(lln.mix),
-            cu_seqlens=cu_seqlens,
+            cu_seqlens=packed,
             block_size=lln.block_size,
             num_sinks=lln.num_sinks,
             q_map=lln.q_map,
@@ -291,14 +291,16 @@ class LLNDiagAttention:
         """LLN's share for queries of one sequence of this length: (H,), or (n, H)."""
         return self.parameters.shares(q) * beyond_a_block(length, self.block_size)
 
-    def _beyond(self, cu_seqlens: Tensor) -> Tensor | None:
+    def _beyond(self, packed: PackedSequences) -> Tensor | None:
         """`beyond_a_block` of every token's sequence [T, 1], or of the only one; None where no
         sequence is longer than a block."""
-        lengths = cu_seqlens.diff()
-        if not lengths.numel() or int(lengths.max()) <= self.block_size:
+        lengths = np.diff(packed.host_bounds())
+        if lengths.max(initial=0) <= self.block_size:
             return None
-        parts = torch.tensor([beyond_a_block(n, self.block_size) for n in lengths.tolist()])
-        return parts if len(parts) == 1 else parts.repeat_interleave(lengths).unsqueeze(1)
+        parts = np.array([beyond_a_block(n, self.block_size) for n in lengths.tolist()])
+        if len(parts) > 1:
+            parts = parts.repeat(lengths)[:, None]
+        return torch.from_numpy(parts)
 
 
 def beyond_a_block(length: int, block_size: int) -> float:

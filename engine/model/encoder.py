@@ -17,9 +17,10 @@ from engine.model.positions import (
 )
 from engine.model.weights import EncoderWeights
 from engine.types import PositionScheme
+from kernels.attention import PackedSequences
 
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""q, k, v of shape [T, H, D] and cu_seqlens to what attention gives, [T, H, D]."""
+Attend = Callable[[Tensor, Tensor, Tensor, PackedSequences], Tensor]
+"""q, k, v of shape [T, H, D] and their sequences to what attention gives, [T, H, D]."""
 
 Tap = Callable[[int, Tensor, Tensor, Tensor], None]
 """Called with a layer's index and its q, k, v of shape [T, H, D]."""
@@ -72,20 +73,22 @@ class Encoder:
     ) -> Iterator[Tensor]:
         """The same, layer by layer: the states after each. `attention` runs in place of the
         encoder's own."""
-        cu_seqlens = torch.tensor(bounds, dtype=torch.int32)
+        packed = PackedSequences.of(bounds, self.device)
         positions = positions_in_sequences(bounds, self.device)
-        x = self.first_states(ids, bounds)
+        x = self._first_states(ids, bounds, positions)
         chosen = self.attention if attention is None else attention
         for index, (layer, attend) in enumerate(zip(self.layers, chosen, strict=True)):
             q, k, v = layer.project(x, positions)
             if tap is not None:
                 tap(index, q, k, v)
-            x = self._finish(attend(q, k, v, cu_seqlens).flatten(1), x, layer)
+            x = self._finish(attend(q, k, v, packed).flatten(1), x, layer)
             yield x
 
     def first_states(self, ids: Tensor, bounds: Sequence[int]) -> Tensor:
         """What the first layer reads [T, W], of ids as `walk` takes them."""
-        positions = positions_in_sequences(bounds, self.device)
+        return self._first_states(ids, bounds, positions_in_sequences(bounds, self.device))
+
+    def _first_states(self, ids: Tensor, bounds: Sequence[int], positions: Tensor) -> Tensor:
         lengths = lengths_of_rows(bounds, self.device) if self.reads_lengths else 0
         return self.embed(ids, positions, lengths)
 
@@ -105,7 +108,7 @@ class Encoder:
 
     def _finish(self, attended: Tensor, x: Tensor, layer: Layer) -> Tensor:
         """Everything after attention, tile by tile: it looks at one token at a time."""
-        if x.device.type != "cpu" or len(x) <= CPU_TILE_ROWS:
+        if x.device.type != "cpu" or x.shape[0] <= CPU_TILE_ROWS:
             return layer.finish(attended, x)
         tiles = zip(
             torch.split(attended, CPU_TILE_ROWS), torch.split(x, CPU_TILE_ROWS), strict=True

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from engine.model.linear import activate, linear
+from engine.model.linear import activate, linear, linear_added
 from engine.model.positions import rotate
 from engine.model.weights import Affine, Arrangement, EncoderWeights, LayerWeights
 
@@ -38,9 +38,9 @@ class PostNormLayer:
 
     def finish(self, attended: Tensor, x: Tensor) -> Tensor:
         weights, activation = self.weights, self.encoder.activation
-        x = self._norm(linear(attended, weights.attention_out) + x, weights.attention_norm)
+        x = self._norm(linear_added(attended, weights.attention_out, x), weights.attention_norm)
         hidden = linear(x, weights.ffn_in, activation)
-        return self._norm(linear(hidden, weights.ffn_out) + x, weights.ffn_norm)
+        return self._norm(linear_added(hidden, weights.ffn_out, x), weights.ffn_norm)
 
     def _norm(self, x: Tensor, norm: Affine | None) -> Tensor:
         return layer_norm(x, norm, self.encoder.norm_eps)
@@ -65,9 +65,9 @@ class PreNormLayer:
 
     def finish(self, attended: Tensor, x: Tensor) -> Tensor:
         weights = self.weights
-        x = x + linear(attended, weights.attention_out)
+        x = linear_added(attended, weights.attention_out, x)
         inner, gate = linear(self._norm(x, weights.ffn_norm), weights.ffn_in).chunk(2, dim=-1)
-        x = x + linear(activate(inner, self.encoder.activation) * gate, weights.ffn_out)
+        x = linear_added(activate(inner, self.encoder.activation) * gate, weights.ffn_out, x)
         return self._norm(x, weights.closing_norm)
 
     def _norm(self, x: Tensor, norm: Affine | None) -> Tensor:
@@ -87,10 +87,10 @@ def layers_of(weights: EncoderWeights) -> tuple[Layer, ...]:
 
 def layer_norm(x: Tensor, norm: Affine | None, eps: float) -> Tensor:
     """Normalised rows; None leaves them as they are."""
-    return x if norm is None else F.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, eps)
+    return x if norm is None else torch.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, eps)
 
 
 def _heads(qkv: Tensor, encoder: EncoderWeights) -> tuple[Tensor, Tensor, Tensor]:
     """Views of one product."""
-    q, k, v = qkv.view(len(qkv), 3, encoder.num_heads, encoder.head_dim).unbind(1)
+    q, k, v = qkv.view(qkv.shape[0], 3, encoder.num_heads, encoder.head_dim).unbind(1)
     return q, k, v

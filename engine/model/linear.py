@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from engine.model.weights import Activation, Affine
 
-_FUSED = {
-    "gelu": ("gelu", "none"),
-    "gelu_tanh": ("gelu", "tanh"),
-    "relu": ("relu", ""),
-    None: ("none", ""),
+_PRODUCT = torch.ops.mkldnn._linear_pointwise
+
+_FUSED: Mapping[Activation | None, tuple[str, Sequence[float], str]] = {
+    "gelu": ("gelu", (), "none"),
+    "gelu_tanh": ("gelu", (), "tanh"),
+    "relu": ("relu", (), ""),
+    None: ("none", (), ""),
 }
 
 _TYPICAL_ROWS = 1024
@@ -32,19 +36,27 @@ def pack(layer: Affine) -> Affine:
 
 def linear(x: Tensor, layer: Affine, activation: Activation | None = None) -> Tensor:
     """activation(x W^T + b) in the type of the weight, x of shape [T, in]."""
-    is_packed = layer.weight.is_mkldnn
-    if is_packed and len(x) == 1:
+    if not _runs_packed(x, layer) or activation not in _FUSED:
+        weight = dense_weight(layer)
+        bias = None if layer.bias is None else layer.bias.to(weight.dtype)
+        return activate(F.linear(x.to(weight.dtype), weight, bias), activation)
+    if x.shape[0] == 1:
         # A single row alone would be added up in another order than among others.
         return linear(x.expand(2, -1), layer, activation)[:1]
-    if is_packed and activation in _FUSED and len(x) and not torch.is_grad_enabled():
-        name, variant = _FUSED[activation]
-        fused: Tensor = torch.ops.mkldnn._linear_pointwise.default(
-            x.to(layer.weight.dtype), layer.weight, layer.bias, name, [], variant
-        )
-        return fused
-    weight = dense_weight(layer)
-    bias = None if layer.bias is None else layer.bias.to(weight.dtype)
-    return activate(F.linear(x.to(weight.dtype), weight, bias), activation)
+    weight = layer.weight
+    x = x if x.dtype is weight.dtype else x.to(weight.dtype)
+    fused: Tensor = _PRODUCT.default(x, weight, layer.bias, *_FUSED[activation])
+    return fused
+
+
+def linear_added(x: Tensor, layer: Affine, to: Tensor) -> Tensor:
+    """to + x W^T + b, in one go where they have one type."""
+    if not _runs_packed(x, layer) or not x.dtype is to.dtype is layer.weight.dtype:
+        return linear(x, layer) + to
+    if x.shape[0] == 1:
+        return linear_added(x.expand(2, -1), layer, to.expand(2, -1))[:1]
+    fused: Tensor = _PRODUCT.binary(x, to, layer.weight, layer.bias, "add")
+    return fused
 
 
 def dense_weight(layer: Affine) -> Tensor:
@@ -64,6 +76,11 @@ def activate(x: Tensor, activation: Activation | None) -> Tensor:
             return F.relu(x)
         case "silu":
             return F.silu(x)
+
+
+def _runs_packed(x: Tensor, layer: Affine) -> bool:
+    """Whether oneDNN takes it: it knows no gradients, and nothing of no rows."""
+    return layer.weight.is_mkldnn and x.shape[0] > 0 and not torch.is_grad_enabled()
 
 
 def _has_fused_kernel(weight: Tensor) -> bool:

@@ -69,6 +69,8 @@ def rotate(x: Tensor, positions: Tensor, rotary: Rotary) -> Tensor:
 
 def positions_in_sequences(bounds: Sequence[int], device: torch.device) -> Tensor:
     """Each packed row's index within its own sequence: [T]."""
+    if len(bounds) == 2:
+        return torch.arange(bounds[1], device=device)
     starts, ends = np.array(bounds[:-1]), np.array(bounds[1:])
     positions = np.arange(bounds[-1]) - np.repeat(starts, ends - starts)
     return torch.from_numpy(positions).to(device)

@@ -1,6 +1,6 @@
 """LLN+Diag attention over packed sequences, its parts, and the softmax it stands in for."""
 
-from kernels.attention.arguments import ArgumentError
+from kernels.attention.arguments import ArgumentError, PackedSequences
 from kernels.attention.moments import MomentMatch, paper_moment_matching
 from kernels.attention.op import (
     block_diagonal_attention,
@@ -18,6 +18,7 @@ __all__ = [
     "ArgumentError",
     "LLNState",
     "MomentMatch",
+    "PackedSequences",
     "TileSinks",
     "block_diagonal_attention",
     "block_diagonal_tile",

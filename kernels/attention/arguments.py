@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -39,10 +40,17 @@ class AffineMap(NamedTuple):
 
 @dataclass(frozen=True)
 class PackedSequences:
-    """Where each sequence begins and ends in the packed rows."""
+    """Where each sequence begins and ends in the packed rows, checked once for many calls."""
 
     cu_seqlens: Tensor  # int32 [B + 1], on the device of the rows
     bounds: tuple[int, ...] | None  # the same on the host; None where reading it would synchronise
+
+    @classmethod
+    def of(cls, bounds: Sequence[int], device: torch.device) -> Self:
+        """From what the host knows: on a GPU one copy, however many layers attend."""
+        kept = tuple(bounds)
+        _check_bounds(kept)
+        return cls(torch.tensor(kept, dtype=torch.int32).to(device), kept)
 
     @property
     def count(self) -> int:
@@ -59,6 +67,10 @@ class PackedSequences:
         if self.bounds is not None:
             return self.bounds
         return tuple(self.cu_seqlens.tolist())
+
+
+Bounds: TypeAlias = Tensor | PackedSequences
+"""cu_seqlens as callers give them: int32 (B + 1,), or what a caller has had checked before."""
 
 
 def check_rows(**tensors: Tensor) -> None:
@@ -88,9 +100,11 @@ def _shown(value: object) -> str:
     return str(tuple(value)) if isinstance(value, torch.Size) else str(value)
 
 
-def check_cu_seqlens(cu_seqlens: Tensor | None, rows: Tensor) -> PackedSequences:
+def check_cu_seqlens(cu_seqlens: Bounds | None, rows: Tensor) -> PackedSequences:
     """Bounds that start at 0, never fall and end at T. None means one sequence."""
     num_rows = rows.shape[0]
+    if isinstance(cu_seqlens, PackedSequences):
+        return _checked_for(num_rows, cu_seqlens)
     if cu_seqlens is None:
         if rows.device.type == "cpu" and not torch.compiler.is_compiling():
             return _one_sequence(num_rows)
@@ -106,8 +120,14 @@ def check_cu_seqlens(cu_seqlens: Tensor | None, rows: Tensor) -> PackedSequences
         # Reading the values would make the host wait for the device and break graph capture.
         return PackedSequences(cu_seqlens.to(rows.device), None)
     bounds = tuple(cu_seqlens.tolist())
-    _check_bounds(bounds, num_rows)
-    return PackedSequences(cu_seqlens.to(rows.device), bounds)
+    _check_bounds(bounds)
+    return _checked_for(num_rows, PackedSequences(cu_seqlens.to(rows.device), bounds))
+
+
+def _checked_for(num_rows: int, packed: PackedSequences) -> PackedSequences:
+    if packed.bounds is not None and packed.bounds[-1] != num_rows:
+        raise ArgumentError(f"cu_seqlens must end at T = {num_rows}, got {packed.bounds[-1]}")
+    return packed
 
 
 @lru_cache(maxsize=64)
@@ -116,11 +136,9 @@ def _one_sequence(num_rows: int) -> PackedSequences:
     return PackedSequences(torch.tensor([0, num_rows], dtype=torch.int32), (0, num_rows))
 
 
-def _check_bounds(bounds: tuple[int, ...], num_rows: int) -> None:
+def _check_bounds(bounds: tuple[int, ...]) -> None:
     if bounds[0] != 0:
         raise ArgumentError(f"cu_seqlens must start at 0, got {bounds[0]}")
-    if bounds[-1] != num_rows:
-        raise ArgumentError(f"cu_seqlens must end at T = {num_rows}, got {bounds[-1]}")
     for index, (start, end) in enumerate(itertools.pairwise(bounds)):
         if end < start:
             raise ArgumentError(f"cu_seqlens falls from {start} to {end} at {index}")

@@ -131,8 +131,9 @@ def block_softmax(
     outside: OutsideSinks | None = None,
 ) -> Tensor:
     """Softmax within blocks (None: within whole sequences), and over the sequence's sinks."""
-    in_one_block = packed.count == 1 and (block_size is None or len(q) <= block_size)
-    if len(q) and in_one_block and outside is None:
+    num_rows = q.shape[0]
+    in_one_block = packed.count == 1 and (block_size is None or num_rows <= block_size)
+    if num_rows and in_one_block and outside is None:
         return attend_whole(q, k, v)
     batches = block_batches(packed.host_bounds(), block_size, sinks, q.device)
     spans = [batch.spans for batch in batches]

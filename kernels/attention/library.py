@@ -27,6 +27,7 @@ _OPERANDS = (
 )
 _NUM_DIFFERENTIABLE = 10
 _DEVICES = ("cpu", "cuda")
+_NARROW = (torch.bfloat16, torch.float16)
 _WIDEST_FLOAT32_HEAD = 128
 _SHARED_BYTES_OF_WIDER = 147_456
 """What ahead-of-time compilation of the backward finds for float32 heads above 128."""
@@ -64,13 +65,17 @@ class Operands(NamedTuple):
         return tensors
 
     @property
+    def packed(self) -> PackedSequences:
+        return arguments.check_cu_seqlens(self.cu_seqlens, self.q)
+
+    @property
     def branches(self) -> dict[str, Any]:
         """What the launchers take besides the rows."""
         return {
             "alpha": self.alpha,
             "beta": self.beta,
             "mix": self.mix,
-            "cu_seqlens": arguments.check_cu_seqlens(self.cu_seqlens, self.q).cu_seqlens,
+            "cu_seqlens": self.packed.cu_seqlens,
             "block_size": self.block_size,
             "num_sinks": tuple(self.num_sinks),
             "q_map": self.q_map,
@@ -94,15 +99,16 @@ def attend(operands: Operands) -> Tensor:
     return out
 
 
-def attend_in_torch(operands: Operands) -> Tensor:
+def attend_in_torch(operands: Operands, packed: PackedSequences) -> Tensor:
     """In torch operations, differentiable as they are; computed in at least float32."""
-    q, k, v = (widened(x) for x in operands[:3])
-    packed = arguments.check_cu_seqlens(operands.cu_seqlens, q)
-    wide = operands._replace(q=q, k=k, v=v)
-    if not torch.is_autocast_enabled(q.device.type):
-        return _branches_in_torch(wide, packed).to(operands.q.dtype)
-    with torch.autocast(q.device.type, enabled=False):  # it would narrow them again
-        return _branches_in_torch(wide, packed).to(operands.q.dtype)
+    dtype, device = operands.q.dtype, operands.q.device.type
+    if dtype in _NARROW:
+        q, k, v = (widened(x) for x in operands[:3])
+        operands = operands._replace(q=q, k=k, v=v)
+    if not torch.is_autocast_enabled(device):
+        return _branches_in_torch(operands, packed).to(dtype)
+    with torch.autocast(device, enabled=False):  # it would narrow them again
+        return _branches_in_torch(operands, packed).to(dtype)
 
 
 def _branches_in_torch(operands: Operands, packed: PackedSequences) -> Tensor:
@@ -133,7 +139,7 @@ def _attention(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     operands, keep_state = Operands(*inputs[:-1]), inputs[-1]
     _check_values(operands)
     if not runs_in_triton(operands.q):
-        return attend_in_torch(operands).contiguous(), *_no_state(operands)
+        return attend_in_torch(operands, operands.packed).contiguous(), *_no_state(operands)
     out, state = triton_launch().attention_forward(
         *operands[:3], **operands.branches, longest=operands.longest, keep_state=keep_state
     )
@@ -182,7 +188,8 @@ def _gradients_in_torch(grad: Tensor, operands: Operands, _: LLNState) -> tuple[
         None if x is None else x.detach().requires_grad_() for x in operands.differentiable
     ]
     with torch.enable_grad():
-        out = attend_in_torch(Operands(*leaves, *operands[_NUM_DIFFERENTIABLE:]))
+        own = Operands(*leaves, *operands[_NUM_DIFFERENTIABLE:])
+        out = attend_in_torch(own, own.packed)
     wanted = [x for x in leaves if x is not None]
     found = iter(torch.autograd.grad(out, wanted, grad, materialize_grads=True))
     return tuple(None if leaf is None else next(found).contiguous() for leaf in leaves)
@@ -259,4 +266,4 @@ def triton_launch() -> Any:
 
 def widened(x: Tensor) -> Tensor:
     """Without native units, narrow dtypes are slower on a CPU and no more exact."""
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+    return x.float() if x.dtype in _NARROW else x

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention import arguments, cpu, library
+from kernels.attention.arguments import Bounds, PackedSequences
 from kernels.attention.library import Operands
 from kernels.attention.state import LLNState
 
@@ -28,7 +29,7 @@ def lln_diag_attention(
     alpha: float | Tensor,
     beta: float | Tensor,
     mix: float | Tensor = 0.5,
-    cu_seqlens: Tensor | None = None,
+    cu_seqlens: Bounds | None = None,
     block_size: int = 64,
     num_sinks: int | tuple[int, int] = 0,
     q_map: Map | None = None,
@@ -54,7 +55,7 @@ def lln_diag_attention(
         num_sinks=arguments.check_sinks(num_sinks),
         longest=packed.longest,
     )
-    return _attend(_with_maps(operands, q_map, k_map))
+    return _attend(_with_maps(operands, q_map, k_map), packed)
 
 
 def lln_attention(
@@ -64,7 +65,7 @@ def lln_attention(
     *,
     alpha: float | Tensor,
     beta: float | Tensor,
-    cu_seqlens: Tensor | None = None,
+    cu_seqlens: Bounds | None = None,
     q_map: Map | None = None,
     k_map: Map | None = None,
 ) -> Tensor:
@@ -78,7 +79,7 @@ def lln_attention(
         cu_seqlens=packed.cu_seqlens,
         longest=packed.longest,
     )
-    return _attend(_with_maps(operands, q_map, k_map))
+    return _attend(_with_maps(operands, q_map, k_map), packed)
 
 
 def block_diagonal_attention(
@@ -86,7 +87,7 @@ def block_diagonal_attention(
     k: Tensor,
     v: Tensor,
     *,
-    cu_seqlens: Tensor | None = None,
+    cu_seqlens: Bounds | None = None,
     block_size: int = 64,
     num_sinks: int | tuple[int, int] = 0,
 ) -> Tensor:
@@ -100,16 +101,17 @@ def block_diagonal_attention(
         num_sinks=arguments.check_sinks(num_sinks),
         longest=packed.longest,
     )
-    return _attend(operands)
+    return _attend(operands, packed)
 
 
 def softmax_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor | None = None
+    q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Bounds | None = None
 ) -> Tensor:
     """Full attention within each sequence: the yardstick, at a cost that grows with the square."""
     arguments.check_rows(q=q, k=k, v=v)
     packed = arguments.check_cu_seqlens(cu_seqlens, q)
-    return _attend(Operands(q, k, v, cu_seqlens=packed.cu_seqlens, longest=packed.longest))
+    operands = Operands(q, k, v, cu_seqlens=packed.cu_seqlens, longest=packed.longest)
+    return _attend(operands, packed)
 
 
 def lln_state(
@@ -117,7 +119,7 @@ def lln_state(
     v: Tensor,
     *,
     beta: float | Tensor,
-    cu_seqlens: Tensor | None = None,
+    cu_seqlens: Bounds | None = None,
     k_map: Map | None = None,
 ) -> LLNState:
     """What LLN keeps of every sequence, in the accumulation dtype."""
@@ -139,7 +141,7 @@ def lln_read(
     state: LLNState,
     *,
     alpha: float | Tensor,
-    cu_seqlens: Tensor | None = None,
+    cu_seqlens: Bounds | None = None,
     q_map: Map | None = None,
 ) -> Tensor:
     """What every query reads from its own sequence's state."""
@@ -157,10 +159,10 @@ def lln_read(
     return cpu.lln_read(wide_q, state, alpha=scale, packed=packed, q_map=affine).to(q.dtype)
 
 
-def _attend(operands: Operands) -> Tensor:
+def _attend(operands: Operands, packed: PackedSequences) -> Tensor:
     if operands.q.is_cuda or torch.compiler.is_compiling():
         return library.attend(operands)
-    return library.attend_in_torch(operands)
+    return library.attend_in_torch(operands, packed)
 
 
 def _with_maps(operands: Operands, q_map: Map | None, k_map: Map | None) -> Operands:

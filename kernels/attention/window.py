@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kernels.attention import arguments
-from kernels.attention.arguments import ArgumentError
+from kernels.attention.arguments import ArgumentError, Bounds
 from kernels.attention.layout import CPU_BATCH_ROWS
 
 _MIN_BLOCK = 32
@@ -32,7 +32,7 @@ class WindowBatch:
 
 
 def sliding_window_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, half_window: int, cu_seqlens: Tensor | None = None
+    q: Tensor, k: Tensor, v: Tensor, *, half_window: int, cu_seqlens: Bounds | None = None
 ) -> Tensor:
     """Softmax over the keys of the same sequence at most `half_window` tokens away, (T, H, D)."""
     arguments.check_rows(q=q, k=k, v=v)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import accumulate, pairwise
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from engine.model.baselines import BASELINES, Baseline, find_baseline
 from engine.model.baselines.linformer import Linformer
 from engine.model.baselines.nystromformer import Nystromformer, pseudo_inverse
 from engine.model.baselines.performer import Performer, orthogonal_directions
+from kernels.attention import PackedSequences
 
 LENGTHS = (1, 63, 0, 300, 130)
 HEADS, DIM = 3, 32
@@ -23,18 +25,21 @@ each_baseline = pytest.mark.parametrize("baseline", BASELINES.values(), ids=BASE
 
 def packed(
     dtype: torch.dtype = torch.float32, *, spread: float = 1.0
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, PackedSequences]:
     generator = torch.Generator().manual_seed(0)
     q, k, v = torch.randn(
         3, sum(LENGTHS), HEADS, DIM, generator=generator, dtype=torch.float64
     ).unbind()
-    bounds = torch.tensor([0, *LENGTHS]).cumsum(0).int()
-    return (spread * q).to(dtype), (spread * k).to(dtype), v.to(dtype), bounds
+    return (spread * q).to(dtype), (spread * k).to(dtype), v.to(dtype), sequences(*LENGTHS)
 
 
-def dense(baseline: Baseline, q: Tensor, k: Tensor, v: Tensor, bounds: Tensor) -> Tensor:
+def sequences(*lengths: int) -> PackedSequences:
+    return PackedSequences.of([0, *accumulate(lengths)], torch.device("cpu"))
+
+
+def dense(baseline: Baseline, q: Tensor, k: Tensor, v: Tensor, bounds: PackedSequences) -> Tensor:
     out = torch.zeros_like(v, dtype=torch.float64)
-    for start, end in torch.stack([bounds[:-1], bounds[1:]], 1).tolist():
+    for start, end in pairwise(bounds.host_bounds()):
         if end > start:
             matrix = baseline.matrix(q[start:end], k[start:end])
             assert matrix.dtype == torch.float64
@@ -81,7 +86,7 @@ def test_zero_queries_and_keys(baseline: Baseline) -> None:
     _, _, v, bounds = packed(torch.float64)
     zero = torch.zeros_like(v)
     found = baseline(zero, zero, v, bounds)
-    last = v[bounds[-2] :].mean(0)
+    last = v[bounds.host_bounds()[-2] :].mean(0)
     wanted = last if baseline.name not in ("lln_diag", "cosformer") else found[-1]
     torch.testing.assert_close(found[-1], wanted, rtol=1e-6, atol=1e-9)
     assert bool(found.isfinite().all())
@@ -89,27 +94,26 @@ def test_zero_queries_and_keys(baseline: Baseline) -> None:
 
 @each_baseline
 def test_gradients_are_finite(baseline: Baseline) -> None:
-    q, k, v, bounds = (rows.clone() for rows in packed(torch.float64))
-    inputs = [rows.requires_grad_() for rows in (q, k, v)]
+    *inputs, bounds = packed(torch.float64)
+    q, k, v = leaves = [rows.clone().requires_grad_() for rows in inputs]
     baseline(q, k, v, bounds).square().sum().backward()  # type: ignore[no-untyped-call]
-    for rows in inputs:
-        assert rows.grad is not None
-        assert bool(rows.grad.isfinite().all())
+    for leaf in leaves:
+        assert leaf.grad is not None
+        assert bool(leaf.grad.isfinite().all())
 
 
 @each_baseline
 def test_a_sequence_does_not_see_its_neighbours(baseline: Baseline) -> None:
     q, k, v, bounds = packed()
-    start, end = int(bounds[3]), int(bounds[4])
-    alone = torch.tensor([0, end - start], dtype=torch.int32)
-    found = baseline(q[start:end], k[start:end], v[start:end], alone)
+    start, end = bounds.host_bounds()[3:5]
+    found = baseline(q[start:end], k[start:end], v[start:end], sequences(end - start))
     torch.testing.assert_close(found, baseline(q, k, v, bounds)[start:end], rtol=1e-4, atol=1e-5)
 
 
 @each_baseline
 def test_no_rows(baseline: Baseline) -> None:
     empty = torch.zeros(0, HEADS, DIM)
-    assert baseline(empty, empty, empty, torch.zeros(1, dtype=torch.int32)).shape == empty.shape
+    assert baseline(empty, empty, empty, sequences()).shape == empty.shape
 
 
 @pytest.mark.parametrize(
@@ -161,7 +165,7 @@ def test_orthogonal_directions() -> None:
 @pytest.mark.parametrize("short", [Nystromformer(num_landmarks=64), Linformer(num_segments=64)])
 def test_short_sequences_are_softmax(short: Baseline) -> None:
     q, k, v, _ = packed(torch.float64)
-    bounds = torch.tensor([0, 40], dtype=torch.int32)
+    bounds = sequences(40)
     wanted = find_baseline("softmax")(q[:40], k[:40], v[:40], bounds)
     torch.testing.assert_close(short(q[:40], k[:40], v[:40], bounds), wanted)
 

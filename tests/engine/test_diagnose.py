@@ -27,6 +27,7 @@ from engine.plain import Engine
 from engine.prepare import Prepared
 from engine.reader import prepare_document
 from engine.types import EmbedOptions
+from kernels.attention import PackedSequences
 
 TEXT = topics["formatstrings"][:1_500]
 LONG_TEXT = "\n\n".join(topics.values())[:14_000]
@@ -94,11 +95,11 @@ def test_states_follow_from_what_the_heads_add(default_model: EmbeddingModel) ->
     assert layer.qkv.bias is not None
     bias = layer.qkv.bias[-384:]
     attend = default_model.encoder.attention[0]
-    bounds = torch.tensor([0, len(step.q)], dtype=torch.int32)
+    packed = PackedSequences.of([0, len(step.q)], step.q.device)
     by_head = head_view(default_model, step).out
     assert by_head is not None
     out = by_head.flatten(0, 1)
-    attended = attend(step.q, step.k, step.v, bounds).flatten(1)
+    attended = attend(step.q, step.k, step.v, packed).flatten(1)
     torch.testing.assert_close(without_biases + bias @ out, attended @ out, rtol=1e-3, atol=1e-3)
 
 

@@ -1,6 +1,6 @@
 """Other attentions, to measure ours against: softmax and what has been put in its place.
 
-Each takes packed rows, (q, k, v, cu_seqlens) -> out, bidirectional within each sequence, and has
+Each takes packed rows, (q, k, v, packed) -> out, bidirectional within each sequence, and has
 nothing to learn, so that it runs on any checkpoint's queries and keys. `matrix` is its formula
 written out densely. Add one by writing a file and naming it here.
 """

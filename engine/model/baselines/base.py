@@ -10,13 +10,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from kernels.attention import PackedSequences
+
 
 class Baseline(Protocol):
     @property
     def name(self) -> str: ...
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
-        """q, k, v and the answer are [T, H, D]; cu_seqlens int32 [B + 1]."""
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, packed: PackedSequences) -> Tensor:
+        """q, k, v and the answer are [T, H, D]."""
         ...
 
     def matrix(self, q: Tensor, k: Tensor) -> Tensor:
@@ -27,10 +29,12 @@ class Baseline(Protocol):
 OneSequence = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def by_sequence(attend: OneSequence, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
+def by_sequence(
+    attend: OneSequence, q: Tensor, k: Tensor, v: Tensor, packed: PackedSequences
+) -> Tensor:
     """Each sequence by itself, computed in at least float32: [T, H, D] as v."""
     wide_q, wide_k, wide_v = (rows if _is_wide(rows) else rows.float() for rows in (q, k, v))
-    parts = [attend(wide_q[at], wide_k[at], wide_v[at]) for at in _sequences(cu_seqlens)]
+    parts = [attend(wide_q[at], wide_k[at], wide_v[at]) for at in _sequences(packed)]
     return (torch.cat(parts) if parts else wide_v).to(v.dtype)
 
 
@@ -52,8 +56,8 @@ def segment_of(length: int, count: int, device: torch.device | None = None) -> T
     return torch.arange(length, device=device) * count // length
 
 
-def _sequences(cu_seqlens: Tensor) -> Iterator[slice]:
-    for start, end in pairwise(cu_seqlens.tolist()):
+def _sequences(packed: PackedSequences) -> Iterator[slice]:
+    for start, end in pairwise(packed.host_bounds()):
         if end > start:
             yield slice(start, end)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.model.baselines.base import by_sequence
+from kernels.attention import PackedSequences
 
 FeatureMap = Callable[[Tensor], Tensor]
 """Of one sequence's rows [N, H, D]: features [N, H, F], none negative."""
@@ -21,8 +22,8 @@ class FeatureAttention:
     name: str
     features: FeatureMap
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
-        return by_sequence(self._attend, q, k, v, cu_seqlens)
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, packed: PackedSequences) -> Tensor:
+        return by_sequence(self._attend, q, k, v, packed)
 
     def matrix(self, q: Tensor, k: Tensor) -> Tensor:
         fq, fk = self.features(q.double()), self.features(k.double())

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.model.baselines.base import by_sequence, scores, segment_means, segment_of
+from kernels.attention import PackedSequences
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,8 @@ class Linformer:
     num_segments: int = 256
     name: str = "linformer"
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
-        return by_sequence(self._attend, q, k, v, cu_seqlens)
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, packed: PackedSequences) -> Tensor:
+        return by_sequence(self._attend, q, k, v, packed)
 
     def matrix(self, q: Tensor, k: Tensor) -> Tensor:
         q, k = q.double(), k.double()

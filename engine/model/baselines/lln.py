@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from kernels.attention import lln_attention
+from kernels.attention import PackedSequences, lln_attention
 from kernels.attention.reference import lln_matrix
 
 
@@ -16,8 +16,8 @@ class LLN:
     beta: float = 2.0
     name: str = "lln"
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
-        return lln_attention(q, k, v, alpha=self.alpha, beta=self.beta, cu_seqlens=cu_seqlens)
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, packed: PackedSequences) -> Tensor:
+        return lln_attention(q, k, v, alpha=self.alpha, beta=self.beta, cu_seqlens=packed)
 
     def matrix(self, q: Tensor, k: Tensor) -> Tensor:
         return lln_matrix(self.alpha * q.double(), self.beta * k.double())

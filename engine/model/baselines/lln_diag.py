@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from kernels.attention import lln_diag_attention
+from kernels.attention import PackedSequences, lln_diag_attention
 from kernels.attention.arguments import Sinks
 from kernels.attention.reference import lln_matrix, softmax_matrix, visible_keys
 
@@ -18,12 +18,12 @@ class LLNDiag:
     block_size: int = 64
     name: str = "lln_diag"
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, packed: PackedSequences) -> Tensor:
         return lln_diag_attention(
             *(q, k, v),
             alpha=self.alpha,
             beta=self.beta,
-            cu_seqlens=cu_seqlens,
+            cu_seqlens=packed,
             block_size=self.block_size,
         )
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.model.baselines.base import by_sequence, scores, segment_means
+from kernels.attention import PackedSequences
 
 ITERATIONS = 6
 
@@ -22,8 +23,8 @@ class Nystromformer:
     num_landmarks: int = 64
     name: str = "nystromformer"
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
-        return by_sequence(self._attend, q, k, v, cu_seqlens)
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, packed: PackedSequences) -> Tensor:
+        return by_sequence(self._attend, q, k, v, packed)
 
     def matrix(self, q: Tensor, k: Tensor) -> Tensor:
         q, k = q.double(), k.double()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.model.baselines.base import by_sequence
+from kernels.attention import PackedSequences
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,8 @@ class Performer:
     seed: int = 0
     name: str = "performer"
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
-        return by_sequence(self._attend, q, k, v, cu_seqlens)
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, packed: PackedSequences) -> Tensor:
+        return by_sequence(self._attend, q, k, v, packed)
 
     def matrix(self, q: Tensor, k: Tensor) -> Tensor:
         fq, fk = (self._exponents(rows.double()) for rows in (q, k))

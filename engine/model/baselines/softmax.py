@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from kernels.attention import softmax_attention
+from kernels.attention import PackedSequences, softmax_attention
 from kernels.attention.reference import softmax_matrix
 
 
@@ -14,8 +14,8 @@ from kernels.attention.reference import softmax_matrix
 class Softmax:
     name: str = "softmax"
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
-        return softmax_attention(q, k, v, cu_seqlens=cu_seqlens)
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, packed: PackedSequences) -> Tensor:
+        return softmax_attention(q, k, v, cu_seqlens=packed)
 
     def matrix(self, q: Tensor, k: Tensor) -> Tensor:
         return softmax_matrix(q.double(), k.double())
