@@ -5,6 +5,7 @@ PYTHON_BIN = $(VENV)/bin/python
 PROTOC = $(PYTHON_BIN) -m grpc_tools.protoc -I service/pb=proto
 PROTOS = $(wildcard proto/*/v1/*.proto)
 ARGS ?=
+WORKERS ?= 2
 GPU_PYTHON ?= python3
 
 .DEFAULT_GOAL := help
@@ -20,8 +21,8 @@ $(VENV)/installed-%: pyproject.toml constraints.txt tools/setup.sh tools/install
 serve: $(VENV)/installed-run ## start the server: HTTP on port 8000, gRPC on 50051 (ARGS="--help")
 	$(VENV)/bin/lln serve $(ARGS)
 
-test: $(VENV)/installed-test ## run the test suite (ARGS="-k tokenizer")
-	$(PYTHON_BIN) -m pytest $(ARGS)
+test: $(VENV)/installed-test ## run the test suite, two files at a time (ARGS="-k tokenizer", WORKERS=0)
+	$(PYTHON_BIN) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 check: $(VENV)/installed-dev ## what CI holds the code to, apart from tests; rewrites nothing
 	$(PYTHON_BIN) -m ruff check .
