@@ -85,7 +85,16 @@ class SpanPools:
     def _add_sums(
         self, touched: np.ndarray, first: np.ndarray, last: np.ndarray, states: Tensor
     ) -> None:
-        """Differences of running sums: one pass over the tile, however many spans there are."""
+        """Differences of running sums: one pass over the tile, however many spans there are.
+
+        A span that holds the whole tile, as the whole text always does, takes the tile's sum.
+        """
+        holds_all = (first == 0) & (last == len(states))
+        if holds_all.any():
+            self._pools[touched[holds_all]] += states.sum(0, dtype=torch.float64)
+        if holds_all.all():
+            return
+        begin, end = first[~holds_all], last[~holds_all]
         running = states.new_zeros(len(states) + 1, states.shape[1], dtype=torch.float64)
         torch.cumsum(states, 0, dtype=torch.float64, out=running[1:])
-        self._pools[touched] += running[last] - running[first]
+        self._pools[touched[~holds_all]] += running[end] - running[begin]
