@@ -7,13 +7,24 @@ then every tile of tokens is finished in one program. Sums over tiles and pieces
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import triton  # type: ignore[import-untyped]
 from torch import Tensor
 
 from kernels.attention.state import LLNState
+from kernels.attention.triton_gradient_constants import (
+    ADDED_NUMBERS,
+    add_pieces_constants,
+    add_to_sinks_constants,
+    diag_rows_constants,
+    key_map_constants,
+    rows_gradient_constants,
+    state_gradient_constants,
+    wide_dtype,
+)
 from kernels.attention.triton_gradient_diag import diag_rows_kernel
 from kernels.attention.triton_gradient_lln import key_map_gradient_kernel
 from kernels.attention.triton_gradient_rows import (
@@ -22,13 +33,13 @@ from kernels.attention.triton_gradient_rows import (
     rows_gradient_kernel,
 )
 from kernels.attention.triton_gradient_state import add_pieces_kernel, state_gradient_kernel
+from kernels.attention.triton_groups import head_groups, map_of_heads
 from kernels.attention.triton_operands import (
     Map,
     device_of,
     launch,
     map_flags,
     map_operands,
-    precision,
     row_strides,
     unit_stride,
 )
@@ -36,14 +47,8 @@ from kernels.attention.triton_slots import num_slots
 from kernels.attention.triton_tiles import (
     WHOLE,
     family_of,
-    padded_head_dim,
     query_span,
-    rows_gradient_tile,
-    state_gradient_tile,
 )
-
-ADDED_NUMBERS = 1024
-"""Numbers of a piece that one program adds up."""
 
 
 class Gradients(NamedTuple):
@@ -86,33 +91,108 @@ def attention_backward(
     k_map: Map | None = None,
 ) -> Gradients:
     q, k, v, grad = (unit_stride(x) for x in (q, k, v, grad))
+    out = _Outputs(*(torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(3)))
     if state is None:
-        block_size = block_size or WHOLE
-        found = _rows(grad, q, k, v, cu_seqlens, block_size=block_size, num_sinks=num_sinks)
-        return Gradients(*found[:3])
+        size = block_size or WHOLE
+        _rows(grad, q, k, v, out, cu_seqlens, block_size=size, num_sinks=num_sinks)
+        return Gradients(*out)
     assert alpha is not None, "a state is read with alpha"
     assert beta is not None, "a state is written with beta"
-    state = LLNState(*(part.contiguous() for part in state))
+    found = []
+    for heads in head_groups(q, _first_pass_programs(q, mix, q_map)):
+        group = _Group(
+            grad=grad[:, heads],
+            q=q[:, heads],
+            k=k[:, heads],
+            v=v[:, heads],
+            out=_Outputs(*(x[:, heads] for x in out)),
+            state=LLNState(*(part[:, heads].contiguous() for part in state)),
+            alpha=alpha[:, heads],
+            beta=beta[:, heads],
+            mix=None if mix is None else mix[..., heads],
+            q_map=map_of_heads(q_map, heads),
+            k_map=map_of_heads(k_map, heads),
+        )
+        found.append(_through_state(group, cu_seqlens, block_size, num_sinks))
+    return found[0] if len(found) == 1 else _side_by_side(found, out)
+
+
+class _Outputs(NamedTuple):
+    """Gradients of the rows [T, H, D], by the name of what they are the gradients of."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+
+
+class _Group(NamedTuple):
+    """Some heads, all of which may be."""
+
+    grad: Tensor  # [T, H, D]
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    out: _Outputs
+    state: LLNState
+    alpha: Tensor  # [B, H]
+    beta: Tensor
+    mix: Tensor | None  # [H] or [T, H]
+    q_map: Map | None
+    k_map: Map | None
+
+
+def _first_pass_programs(q: Tensor, mix: Tensor | None, q_map: Map | None) -> int:
+    """Of one head."""
+    num_rows, _, head_dim = q.shape
+    constants = state_gradient_constants(
+        head_dim, q.dtype, mix=mix is not None, family=family_of(q.device), **map_flags(q_map)
+    )
+    pieces: int = num_rows // constants["PIECE"]
+    return pieces * -(-head_dim // int(constants["BC"]))
+
+
+def _through_state(
+    group: _Group,
+    cu_seqlens: Tensor,
+    block_size: int | None,
+    num_sinks: tuple[int, int],
+) -> Gradients:
+    grad, q, k, v, out, state, alpha, beta, mix, q_map, k_map = group
     of_state = _state(grad, q, state, alpha, mix, cu_seqlens, q_map)
-    found = _rows(
-        grad, q, k, v, cu_seqlens, state=state, of_state=of_state, alpha=alpha, beta=beta,
+    of_beta, of_mix = _rows(
+        grad, q, k, v, out, cu_seqlens, state=state, of_state=of_state, alpha=alpha, beta=beta,
         mix=mix, block_size=block_size, num_sinks=num_sinks, q_map=q_map, k_map=k_map,
     )  # fmt: skip
     _, dz, stretch = of_state.excess.unbind(2)  # [B, H, D] each
-    d_alpha, d_beta = stretch.sum(-1), found.beta
-    assert d_beta is not None, "there is a state"
+    d_alpha, d_beta = stretch.sum(-1), of_beta
     if q_map is not None:
         d_alpha = d_alpha + (q_map[1] * dz).sum(-1)
     if k_map is not None:
         d_beta = d_beta + (k_map[1] * dz).sum(-1)
-    k_weight = _key_weight(k, v, state, of_state, beta, cu_seqlens, k_map)
-    return found._replace(
+    return Gradients(
+        *out,
         alpha=d_alpha,
         beta=d_beta,
+        mix=of_mix,
         q_weight=of_state.q_weight,
         q_bias=None if q_map is None else (alpha.unsqueeze(-1) * dz).sum(0),
-        k_weight=k_weight,
+        k_weight=_key_weight(k, v, state, of_state, beta, cu_seqlens, k_map),
         k_bias=None if k_map is None else (beta.unsqueeze(-1) * dz).sum(0),
+    )
+
+
+def _side_by_side(groups: Sequence[Gradients], out: _Outputs) -> Gradients:
+    """All heads' gradients; those of the rows have been written into `out`."""
+
+    def of_all(*parts: Tensor | None, dim: int) -> Tensor | None:
+        found = [part for part in parts if part is not None]
+        return torch.cat(found, dim) if found else None
+
+    alpha, beta, mix, *maps = zip(*(group[len(out) :] for group in groups), strict=True)
+    return Gradients(
+        *out,
+        *(of_all(*parts, dim=1) for parts in (alpha, beta, mix)),
+        *(of_all(*parts, dim=0) for parts in maps),
     )
 
 
@@ -173,6 +253,7 @@ def _rows(
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    out: _Outputs,
     cu_seqlens: Tensor,
     *,
     state: LLNState | None = None,
@@ -184,8 +265,9 @@ def _rows(
     num_sinks: tuple[int, int] = (0, 0),
     q_map: Map | None = None,
     k_map: Map | None = None,
-) -> Gradients:
-    """The gradients that tiles of rows find, and what they add to their sequence's."""
+) -> tuple[Tensor, Tensor | None]:
+    """Writes the gradients that tiles of rows find, and returns beta's and, where there are two
+    branches, the mix's."""
     num_rows, num_heads, head_dim = q.shape
     num_sequences = cu_seqlens.numel() - 1
     constants = rows_gradient_constants(
@@ -194,7 +276,6 @@ def _rows(
     )  # fmt: skip
     span = query_span(block_size or constants["BM"], constants["BM"])
     slots = num_slots(num_rows, num_sequences, span.tokens, span.tiles)
-    out = [torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(3)]
     by_row = q.new_empty(3, num_rows, num_heads, dtype=torch.float32)
     of_mix, log_sum, mean = by_row
     tile_beta = q.new_empty(slots, num_heads, dtype=torch.float32)
@@ -219,7 +300,7 @@ def _rows(
             log_sum, mean, *map_operands(q_map, absent), *map_operands(k_map, absent),
             absent if alpha is None else alpha, absent if beta is None else beta,
             absent if mix is None else mix, cu_seqlens, num_sequences, num_heads,
-            block_size or span.tokens, *cut, *num_sinks, scale, *rows,
+            block_size or span.tokens, *cut, *num_sinks, scale, *rows, out.q.stride(0),
             *row_strides(alpha), *row_strides(beta), *row_strides(mix), **constants,
         )  # fmt: skip
         if state is not None:
@@ -230,17 +311,10 @@ def _rows(
         for parts, gradient in zip(sinks, out[1:], strict=True):
             launch(
                 add_to_sinks_kernel, num_sequences * num_heads * sum(num_sinks),
-                parts, gradient, cu_seqlens, num_heads, *cut, *num_sinks,
+                parts, gradient, cu_seqlens, num_heads, *cut, *num_sinks, gradient.stride(0),
                 **add_to_sinks_constants(head_dim),
             )  # fmt: skip
-    both = constants["LLN"] and constants["DIAG"]
-    return Gradients(
-        q=out[0],
-        k=out[1],
-        v=out[2],
-        beta=None if state is None else of_beta,
-        mix=of_mix if both else None,
-    )
+    return of_beta, of_mix if constants["LLN"] and constants["DIAG"] else None
 
 
 def _key_weight(
@@ -268,97 +342,3 @@ def _key_weight(
             **constants,
         )  # fmt: skip
     return parts.sum(0)
-
-
-def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """A gradient summed over a whole sequence outgrows float16."""
-    return torch.float32 if dtype == torch.float16 else dtype
-
-
-def state_gradient_constants(
-    head_dim: int,
-    dtype: torch.dtype,
-    *,
-    mix: bool,
-    weight: bool,
-    bias: bool,
-    family: str | None = None,
-) -> dict[str, Any]:
-    """Everything the first pass is compiled for."""
-    tile = state_gradient_tile(head_dim, dtype, weight=weight, family=family)
-    return {
-        "PIECE": tile.piece,
-        "D": head_dim,
-        "BD": padded_head_dim(head_dim),
-        "BC": tile.channels,
-        "BK": tile.columns,
-        "BT": tile.tokens,
-        "MIX": mix,
-        "WEIGHT": weight,
-        "BIAS": bias,
-        **precision(dtype),
-        "num_warps": tile.num_warps,
-        "num_stages": tile.num_stages,
-    }
-
-
-def add_pieces_constants(piece: int, size: int) -> dict[str, Any]:
-    return {"PIECE": piece, "SIZE": size, "BS": ADDED_NUMBERS}
-
-
-def rows_gradient_constants(
-    head_dim: int,
-    dtype: torch.dtype,
-    *,
-    block_size: int | None,
-    lln: bool,
-    sinks: bool,
-    q_map: dict[str, bool],
-    k_map: dict[str, bool],
-    family: str | None = None,
-) -> dict[str, Any]:
-    """Everything the second pass is compiled for. Without a block size there is no Diag."""
-    weight = q_map["weight"] or k_map["weight"]
-    tile = rows_gradient_tile(head_dim, dtype, weight=weight, block_size=block_size, family=family)
-    one_step = block_size is not None and query_span(block_size, tile.rows).is_one_tile
-    return {
-        "D": head_dim,
-        "BD": padded_head_dim(head_dim),
-        "BM": tile.rows,
-        "BN": tile.keys,
-        "BC": tile.channels,
-        "BK": tile.columns,
-        "BS": tile.sinks,
-        "LLN": lln,
-        "DIAG": block_size is not None,
-        "Q_WEIGHT": q_map["weight"],
-        "Q_BIAS": q_map["bias"],
-        "K_WEIGHT": k_map["weight"],
-        "K_BIAS": k_map["bias"],
-        "ONE_STEP": one_step,
-        "SINKS": sinks,
-        **precision(dtype),
-        "num_warps": tile.num_warps,
-        "num_stages": tile.num_stages,
-    }
-
-
-def diag_rows_constants(rows: dict[str, Any]) -> dict[str, Any]:
-    """Those of the second pass that the rows' statistics are compiled for as well."""
-    names = ("D", "BD", "BM", "BN", "BS", "SINKS", "PRECISION", "UPCAST")
-    return {name: rows[name] for name in (*names, "num_warps", "num_stages")}
-
-
-def add_to_sinks_constants(head_dim: int) -> dict[str, Any]:
-    width = padded_head_dim(head_dim)
-    return {"D": head_dim, "BD": width, "BT": max(1, 4096 // width)}
-
-
-def key_map_constants(
-    head_dim: int, dtype: torch.dtype, family: str | None = None
-) -> dict[str, Any]:
-    first_pass = state_gradient_constants(
-        head_dim, dtype, mix=False, weight=True, bias=True, family=family
-    )
-    names = ("PIECE", "D", "BD", "BC", "BK", "BT", "MAP_PRECISION", "UPCAST")
-    return {name: first_pass[name] for name in (*names, "num_warps", "num_stages")}

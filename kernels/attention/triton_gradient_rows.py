@@ -44,7 +44,7 @@ def rows_gradient_kernel(
     p_k,  # keys [T, H, D]
     p_v,  # values [T, H, D]
     p_g,  # gradient of the output [T, H, D]
-    p_dq,  # out: [T, H, D], contiguous
+    p_dq,  # out: [T, H, D], a row's heads side by side
     p_dk,  # out: the same
     p_dv,  # out: the same
     p_dmix,  # out: float32 [T, H]; unused unless LLN and DIAG
@@ -82,6 +82,7 @@ def rows_gradient_kernel(
     stride_vh,
     stride_gt,
     stride_gh,
+    stride_ot,
     stride_alpha_b,
     stride_alpha_h,
     stride_beta_b,
@@ -132,7 +133,7 @@ def rows_gradient_kernel(
     p_value_gradient += o_state * D * D
     o_rows = (i_row + o_m) * num_heads + i_h
     m_entry = m_m[:, None] & (o_d < D)[None, :]
-    o_entry = o_rows[:, None] * D + o_d[None, :]
+    o_entry = (i_row + o_m)[:, None] * stride_ot + i_h * D + o_d[None, :]
     b_lln_share = tl.full([BM], 1.0, tl.float32)
     b_diag_share = tl.full([BM], 1.0, tl.float32)
     if LLN and DIAG:
@@ -268,7 +269,7 @@ def add_tiles_kernel(
 )  # fmt: skip
 def add_to_sinks_kernel(
     p_sink,  # what every tile adds to its sequence's sinks, float32 [slots, H, sinks, D]
-    p_rows,  # in and out: gradient of the rows [T, H, D], contiguous
+    p_rows,  # in and out: gradient of the rows [T, H, D], a row's heads side by side
     p_cu_seqlens,  # first packed row of every sequence, then T, int32 [B + 1]
     num_heads,
     span,
@@ -276,6 +277,7 @@ def add_to_sinks_kernel(
     rows_per_tile,
     first_sinks,
     last_sinks,
+    stride_ot,
     D: tl.constexpr,
     BD: tl.constexpr,
     BT: tl.constexpr,
@@ -303,6 +305,6 @@ def add_to_sinks_kernel(
         o_t = i_t + tl.arange(0, BT)
         p_tiles = p_sink + o_t[:, None].to(tl.int64) * num_heads * num_sinks * D + o_d[None, :]
         b_sum += tl.load(p_tiles, mask=(o_t < tiles)[:, None] & m_d[None, :], other=0.0)
-    p_row = p_rows + ((i_begin + i_n) * num_heads + i_h) * D + o_d
+    p_row = p_rows + (i_begin + i_n) * stride_ot + i_h * D + o_d
     b_row = tl.load(p_row, mask=m_d, other=0.0).to(tl.float32) + tl.sum(b_sum, 0)
     tl.store(p_row, b_row.to(p_rows.dtype.element_ty), mask=m_d)

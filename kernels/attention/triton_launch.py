@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kernels.attention import triton_tiles
 from kernels.attention.state import LLNState, empty_state
+from kernels.attention.triton_groups import head_groups, map_of_heads
 from kernels.attention.triton_operands import (
     Map,
     device_of,
@@ -41,9 +42,6 @@ SUPPORTED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 LOG2_E = 1 / math.log(2)
 
-L2_SHARE = 1 / 3
-"""Of the L2 cache, for the keys and values of a group of heads; the rest is for what streams by."""
-
 
 def attention_forward(
     q: Tensor,  # [T, H, D]
@@ -72,14 +70,14 @@ def attention_forward(
         )  # fmt: skip
         return out, None
     states = []
-    for heads in head_groups(k, num_rows=q.shape[0]):
+    for heads in head_groups(k, q.shape[0] // piece_tokens(k.shape[2])):
         group = _Group(
             q[:, heads], k[:, heads], v[:, heads], out[:, heads],
             alpha=None if alpha is None else alpha[:, heads],
             beta=beta[:, heads],
             mix=None if mix is None else mix[..., heads],
-            q_map=_of_heads(q_map, heads),
-            k_map=_of_heads(k_map, heads),
+            q_map=map_of_heads(q_map, heads),
+            k_map=map_of_heads(k_map, heads),
         )  # fmt: skip
         states.append(_attend(group, cu_seqlens, block_size, num_sinks, longest))
     if not keep_state:
@@ -119,36 +117,9 @@ class _Group(NamedTuple):
     k_map: Map | None
 
 
-def head_groups(k: Tensor, num_rows: int) -> list[slice]:
-    """Heads whose keys and values stay in the L2 cache from the state pass to the output pass.
-
-    Only the order of work changes, so this may depend on the length. A group must keep the state
-    pass's programs on half of the device's processors, or what is saved in bytes is lost in time.
-    """
-    num_heads = k.shape[1]
-    if not k.is_cuda:
-        return [slice(0, num_heads)]
-    device = torch.cuda.get_device_properties(k.device)
-    bytes_per_head = 2 * num_rows * k.shape[2] * k.element_size()
-    fitting = int(device.L2_cache_size * L2_SHARE) // max(bytes_per_head, 1)
-    pieces = num_rows // piece_tokens(k.shape[2])
-    if fitting >= num_heads or 2 * fitting * pieces < device.multi_processor_count:
-        return [slice(0, num_heads)]
-    num_groups = -(-num_heads // fitting)
-    size = -(-num_heads // num_groups)
-    return [slice(first, min(first + size, num_heads)) for first in range(0, num_heads, size)]
-
-
 def _side_by_side(states: list[LLNState]) -> LLNState:
     log_mass, value = zip(*states, strict=True)
     return LLNState(torch.cat(log_mass, dim=1), torch.cat(value, dim=1))
-
-
-def _of_heads(affine: Map | None, heads: slice) -> Map | None:
-    if affine is None:
-        return None
-    weight, bias = affine
-    return None if weight is None else weight[heads], bias[heads]
 
 
 def _attend(

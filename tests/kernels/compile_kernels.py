@@ -21,7 +21,7 @@ import triton  # type: ignore[import-untyped]
 from triton.backends.compiler import GPUTarget  # type: ignore[import-untyped]
 from triton.compiler import ASTSource  # type: ignore[import-untyped]
 
-from kernels.attention import triton_gradient_launch as gradients
+from kernels.attention import triton_gradient_constants as gradients
 from kernels.attention import triton_launch, triton_tiles
 from kernels.attention.triton_gradient_diag import diag_rows_kernel
 from kernels.attention.triton_gradient_lln import key_map_gradient_kernel

@@ -149,6 +149,28 @@ def test_every_form(case: Case) -> None:
     check_backward(case)
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case((1100, 0, 70, 1), num_heads=3, head_dim=20, sinks=(2, 1), gated=True),
+        Case((63, 300), num_heads=3, weights=True, biases=True, dtype=torch.bfloat16),
+    ],
+    ids=["several pieces", "maps"],
+)
+def test_groups_of_heads_change_no_bit(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU whose L2 cache holds two of the three heads."""
+    inputs = make_inputs(case)
+    grad = output_gradient(inputs)
+    whole = run_backward(inputs, case, grad)
+    groups = [slice(0, 2), slice(2, 3)]
+    monkeypatch.setattr(triton_launch, "head_groups", lambda *_: groups)
+    monkeypatch.setattr(triton_gradient_launch, "head_groups", lambda *_: groups)
+    found = run_backward(inputs, case, grad)
+    assert found.keys() == whole.keys()
+    for name, gradient in whole.items():
+        assert torch.equal(found[name], gradient), name
+
+
 @pytest.mark.usefixtures("short_pieces")
 def test_sequences_of_several_pieces() -> None:
     check_backward(Case(lengths=(150, 20), weights=True, biases=True))

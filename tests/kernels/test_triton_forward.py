@@ -105,6 +105,26 @@ def test_short_sequences_in_one_launch(case: Case, monkeypatch: pytest.MonkeyPat
     check_lln_diag(case)
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case((1100, 0, 70, 1), num_heads=3, head_dim=20, sinks=(2, 1), gated=True),
+        Case((63, 300), num_heads=3, weights=True, biases=True, dtype=torch.bfloat16),
+    ],
+    ids=["several pieces", "maps"],
+)
+def test_groups_of_heads_change_no_bit(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU whose L2 cache holds two of the three heads."""
+    inputs = make_inputs(case)
+    branches = {"block_size": case.block_size, "num_sinks": case.sinks, "keep_state": True}
+    whole, state = triton_launch.attention_forward(**vars(inputs), **branches)
+    monkeypatch.setattr(triton_launch, "head_groups", lambda *_: [slice(0, 2), slice(2, 3)])
+    found, state_found = triton_launch.attention_forward(**vars(inputs), **branches)
+    assert torch.equal(found, whole)
+    for part, expected in zip(state_found, state, strict=True):
+        assert torch.equal(part, expected)
+
+
 def check_lln_diag(case: Case) -> None:
     inputs = make_inputs(case)
     assert_as_exact(
