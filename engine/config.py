@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, fields
 
+from engine.cores import usable_cores
 from engine.errors import InvalidInput
-
-
-def _default_num_threads() -> int:
-    """The cores this process may use, which in a container is fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
 
 _ZERO_ALLOWED = (
     "num_threads",
@@ -38,7 +30,8 @@ class EngineConfig:
     bfloat16 is that of the linear layers' products, where it has units for them."""
 
     num_threads: int = 0
-    """Threads for CPU arithmetic; 0 takes the cores this process may use."""
+    """Threads for CPU arithmetic; 0 takes the cores this process may use, by a container's quota
+    too."""
 
     max_batch_tokens: int = 0
     """A packed batch takes texts until this many tokens; one longer text is a batch of its own.
@@ -117,7 +110,7 @@ class EngineConfig:
 
     @property
     def compute_threads(self) -> int:
-        return self.num_threads or _default_num_threads()
+        return self.num_threads or usable_cores()
 
     def batch_tokens_on(self, device_type: str) -> int:
         """The token budget of one packed batch on a device of this type."""

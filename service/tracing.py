@@ -197,8 +197,7 @@ def tracing_of(settings: Settings) -> Tracing:
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     except ImportError as error:
         raise SettingsError(
-            "LLN_OTLP_ENDPOINT is set and OpenTelemetry is not installed: "
-            "pip install 'lln[tracing]'"
+            "LLN_OTLP_ENDPOINT is set and OpenTelemetry, the extra 'tracing', is not installed"
         ) from error
     exporter = OTLPSpanExporter(settings.otlp_endpoint, timeout=5)
     return OtlpTracing(exporter, share=settings.trace_share)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from engine.checkpoint.calibration import has_own_calibration
 from engine.checkpoint.folder import Checkpoint, is_readable, read_checkpoint
 from engine.checkpoint.published import PUBLISHED_MODELS, PublishedModel, find_published
 from engine.checkpoint.weights import has_weights
@@ -48,6 +49,7 @@ class AvailableModel:
 
     name: str
     aliases: tuple[str, ...]
+    attention: Literal["softmax", "LLN+Diag"]  # unless whoever loads it asks for another
     source: Source
     place: Path  # a folder, or the zip file of a carrier package
 
@@ -78,18 +80,34 @@ def locate(model: str, *, caches: Caches | None = None) -> CheckpointLocation:
 def list_models(*, caches: Caches | None = None) -> list[AvailableModel]:
     """What is on this machine, carrier packages first."""
     caches = caches or Caches()
-    packaged = [
-        AvailableModel(name=model.name, aliases=model.other_names, source="package", place=place)
+    packaged = (
+        variant
         for model in PUBLISHED_MODELS
         for place in model.carried()
-    ]
-    return packaged + [_cached_model(name, folder) for name, folder in _cached_models(caches)]
+        for variant in _variants(model.name, "package", place)
+    )
+    cached = (
+        variant
+        for name, folder in _cached_models(caches)
+        for variant in _variants(name, "cache", folder)
+    )
+    return [*packaged, *cached]
 
 
-def _cached_model(name: str, folder: Path) -> AvailableModel:
+def _variants(name: str, source: Source, place: Path) -> Iterator[AvailableModel]:
+    """The LLN+Diag models that ship for these weights, then the weights as they were published."""
     published = find_published(name)
-    aliases = published.other_names if published else ()
-    return AvailableModel(name=name, aliases=aliases, source="cache", place=folder)
+    for converted in published.converted if published else ():
+        yield AvailableModel(
+            name=converted, aliases=(), attention="LLN+Diag", source=source, place=place
+        )
+    yield AvailableModel(
+        name=name,
+        aliases=published.aliases if published else (),
+        attention="LLN+Diag" if has_own_calibration(place) else "softmax",
+        source=source,
+        place=place,
+    )
 
 
 def _published_location(

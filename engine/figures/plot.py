@@ -36,7 +36,7 @@ def draw(figure: Figure, path: Path) -> None:
         from matplotlib.figure import Figure as Canvas
     except ImportError as error:
         raise InvalidInput(
-            "figures need matplotlib, which is not installed: pip install 'lln[figures]'",
+            "figures need matplotlib, the extra 'figures', which is not installed",
             code="missing_extra",
             param="figures",
         ) from error

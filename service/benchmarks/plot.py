@@ -28,7 +28,7 @@ def plot_png(job: BenchmarkJob) -> bytes:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise NotAvailable(
-            "pictures need matplotlib, which is not installed: pip install 'lln[figures]'",
+            "pictures need matplotlib, the extra 'figures', which is not installed",
             param="format",
             actual="png",
         ) from error

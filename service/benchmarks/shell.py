@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from contextlib import aclosing
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ from service.benchmarks.plan import checked_plan
 from service.benchmarks.plot import plot_png
 from service.benchmarks.suite import Bench, Row, Suite
 from service.benchmarks.suites import SUITES
+from service.errors import NotAvailable
 from service.load.client import Target
 
 
@@ -74,10 +76,13 @@ def _shown(value: str | int | float) -> str:
 
 
 def _write(job: BenchmarkJob, folder: Path) -> None:
-    """The run as JSON, CSV and a picture."""
+    """The run as JSON, CSV and, where it can be drawn, a picture."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / job.plan.suite
     document = json.dumps(job_document(job), indent=1) + "\n"
     path.with_suffix(".json").write_text(document, encoding="utf-8")
     path.with_suffix(".csv").write_text(rows_as_csv(job), encoding="utf-8")
-    path.with_suffix(".png").write_bytes(plot_png(job))
+    try:
+        path.with_suffix(".png").write_bytes(plot_png(job))
+    except NotAvailable as error:
+        print(f"no picture: {error}", file=sys.stderr)

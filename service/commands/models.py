@@ -25,5 +25,9 @@ def _models(chosen: Chosen) -> None:
     if chosen.json:
         print_json([asdict(model) | {"place": str(model.place)} for model in found])
         return
-    head = ("NAME", "ALIASES", "SOURCE", "PLACE")
-    print_table([head, *((m.name, ", ".join(m.aliases), m.source, str(m.place)) for m in found)])
+    head = ("NAME", "ATTENTION", "ALIASES", "SOURCE", "PLACE")
+    rows = (
+        (model.name, model.attention, ", ".join(model.aliases), model.source, str(model.place))
+        for model in found
+    )
+    print_table([head, *rows])

@@ -220,11 +220,13 @@ def test_list_models(
     snapshot = put_in_cache(caches, "acme/small", write_checkpoint())
     put_in_cache(caches, "acme/other", write_checkpoint(model_type="mamba"))
     models = list_models(caches=caches)
-    assert [(model.name, model.source, model.place) for model in models] == [
-        (MINILM, "package", minilm_folder),
-        ("acme/small", "cache", snapshot),
+    assert [(model.name, model.attention, model.source, model.place) for model in models] == [
+        ("default", "LLN+Diag", "package", minilm_folder),
+        ("documents", "LLN+Diag", "package", minilm_folder),
+        (MINILM, "softmax", "package", minilm_folder),
+        ("acme/small", "softmax", "cache", snapshot),
     ]
-    assert models[0].aliases == ("default", "documents", "all-MiniLM-L6-v2")
+    assert [model.aliases for model in models] == [(), (), ("all-MiniLM-L6-v2",), ()]
 
 
 @pytest.fixture
