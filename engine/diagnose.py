@@ -88,6 +88,7 @@ def diagnosis_of(
 ) -> Diagnosis:
     total = Delivered(None, slices[0].queue_s, sum(one.compute_s for one in slices))
     layers = [layer for one in slices for layer in one.value]
+    assert len(layers) == len(plan.layers), "every layer asked for was read"
     return Diagnosis(
         model=model.name,
         tokens=text.num_embedded,

@@ -120,7 +120,13 @@ def _cgroup_available() -> int | None:
     """What a container's limit leaves."""
     try:
         limit = (_CGROUP / "memory.max").read_text().strip()
-        used = (_CGROUP / "memory.current").read_text().strip()
+        used = int((_CGROUP / "memory.current").read_text()) - _cgroup_file_cache()
     except OSError:
         return None
-    return None if limit == "max" else max(int(limit) - int(used), 0)
+    return None if limit == "max" else max(int(limit) - used, 0)
+
+
+def _cgroup_file_cache() -> int:
+    """Pages of files, counted as used, that the kernel drops as soon as others need them."""
+    lines = (_CGROUP / "memory.stat").read_text().splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith("inactive_file ")), 0)

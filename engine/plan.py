@@ -12,7 +12,7 @@ from engine.memory import free_bytes
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.tiles import can_tile, kept_bytes, tile_rows
 from engine.price import price_of
-from engine.throughput import Throughput
+from engine.throughput import Pace
 from engine.types import Plan
 
 MOST_TOKENS = 1 << 40
@@ -32,8 +32,7 @@ class Planner:
         self._sweeps_from = config.sweep_tokens_on(device.type)
         self.max_bytes = config.max_sweep_bytes or free_bytes(device) // 2
         # Prices are measured once; what else the machine does changes, and is followed here.
-        self._pace = Throughput()
-        self._pace.add(1.0, 1.0)
+        self._pace = Pace()
 
     def is_swept(self, model: EmbeddingModel, tokens: int) -> bool:
         """Whether a text of this length is read tile by tile."""
@@ -63,7 +62,7 @@ class Planner:
             fits=tokens <= model.info.max_tokens and needed <= self.max_bytes,
             path="swept" if swept else "packed",
             bytes=needed,
-            seconds=self._pace.seconds_for(self._seconds(model, tokens, swept=swept, keep=keep)),
+            seconds=self._pace.factor * self._seconds(model, tokens, swept=swept, keep=keep),
             tiles=-(-tokens // rows),
             tile_tokens=rows,
             keeps_projections=keep,

@@ -58,6 +58,8 @@ class Scheduler:
         self._lanes = (self._short, self._sweeps, self._long, self._calls)
         self._behind = [_Behind(lane) for lane in (self._sweeps, self._long, self._calls)]
         self._num_added = 0
+        # What the kind that ran last had had by then: how far the kinds together have come.
+        self._clock_s = 0.0
 
     @property
     def num_waiting(self) -> int:
@@ -111,17 +113,26 @@ class Scheduler:
 
     def next_unit(self, now: float) -> Unit | None:
         """What runs next; None if nobody waits for anything. `finished` wants to hear of it."""
+        while (choice := self._choose(now)) is not None:
+            lane, short_waits = choice
+            # Callers leave without our owner's lock: who waited for the choice may be gone by now.
+            if jobs := lane.take(now):
+                if lane is self._short:
+                    return Unit(jobs, preempts=self._sweeps.has_begun)
+                self._clock_s = max(self._clock_s, self._kind_of(lane).used_s)
+                return Unit(jobs, displaces=short_waits)
+        return None
+
+    def _choose(self, now: float) -> tuple[Lane | SweepLane, bool] | None:
+        """Whose turn it is, and whether short texts wait."""
         short_waits = self._short.has_live(now)
         behind = [kind for kind in self._behind if kind.lane.has_live(now)]
         if short_waits:
             behind = [kind for kind in behind if kind.is_owed_a_unit]
         if behind:
             # A tie goes to the kind named first.
-            chosen = min(behind, key=lambda kind: kind.used_s)
-            return Unit(chosen.lane.take(now), displaces=short_waits)
-        if short_waits:
-            return Unit(self._short.take(now), preempts=self._sweeps.has_begun)
-        return None
+            return min(behind, key=lambda kind: kind.used_s).lane, short_waits
+        return (self._short, True) if short_waits else None
 
     def finished(self, unit: Unit, seconds: float) -> None:
         """The unit took the device for so long."""
@@ -152,10 +163,8 @@ class Scheduler:
         return next(kind for kind in self._behind if kind.lane is lane)
 
     def _catch_up(self, lane: Lane | SweepLane) -> None:
-        """Who comes back after a pause has no claim to the time it did not ask for."""
-        if lane is self._short:
-            return
-        used = [kind.used_s for kind in self._behind if len(kind.lane)]
-        if used:
+        """Who comes back after a pause has no claim to the time it did not ask for, whether or not
+        somebody else waits just then."""
+        if lane is not self._short:
             kind = self._kind_of(lane)
-            kind.used_s = max(kind.used_s, min(used))
+            kind.used_s = max(kind.used_s, self._clock_s)

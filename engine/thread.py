@@ -54,6 +54,7 @@ class DeviceThread(Generic[PayloadT, ResultT]):
             run=run, sweep=sweep, finished=self._finish, observer=self._observer
         )
         self._changed = threading.Condition(threading.Lock())  # guards all below and the scheduler
+        self._telling = threading.Lock()
         self._state: Literal["starting", "accepting", "draining", "dead"] = "starting"
         self._running: Unit | None = None
         self._running_since = 0.0
@@ -272,9 +273,10 @@ class DeviceThread(Generic[PayloadT, ResultT]):
 
     def _tell_queue(self) -> None:
         scheduler = self._scheduler
-        with self._changed:
-            depth, tokens = scheduler.num_waiting, scheduler.waiting_tokens
-        self._observer.queue_changed(depth=depth, tokens=tokens)
+        with self._telling:  # or what was read first might be told last
+            with self._changed:
+                depth, tokens = scheduler.num_waiting, scheduler.waiting_tokens
+            self._observer.queue_changed(depth=depth, tokens=tokens)
 
     # For the thread
 
@@ -311,8 +313,12 @@ class DeviceThread(Generic[PayloadT, ResultT]):
                     if self._state == "draining" and self._scheduler.is_empty:
                         return None
                     self._changed.wait()
-            for job in given_up:  # outside the lock, since it takes time
-                self._units.drop(job)
+            self._drop(given_up)
+
+    def _drop(self, given_up: Sequence[Job]) -> None:
+        """Outside the lock, since it takes time."""
+        for job in given_up:
+            self._units.drop(job)
 
     def _serve(self, unit: Unit) -> Outcomes:
         started_at = time.monotonic()

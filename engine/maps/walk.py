@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from torch import Tensor
 
@@ -18,9 +19,12 @@ def open_layer_steps(document: OpenDocument, cache: ByteCache) -> Iterator[Layer
     What each layer reads is kept, if all of it fits, so that the next question is no new walk.
     """
     num_layers = document.model.info.num_layers
-    kept = [_kept(document, index, cache) for index in range(num_layers + 1)]
-    if all(states is not None for states in kept):
-        yield from (_step_from(document, index, cache) for index in range(num_layers))
+    found = (_kept(document, index, cache) for index in range(num_layers + 1))
+    kept = [states for states in found if states is not None]
+    if len(kept) > num_layers:
+        # Held from here on: others may take their place in the cache before the last is read.
+        for index, (before, after) in enumerate(pairwise(kept)):
+            yield _step(document, index, before, after)
         return
     for step in layer_steps(document.model, document.prepared):
         if step is not None:
@@ -54,8 +58,10 @@ def states_before(document: OpenDocument, layer: int, cache: ByteCache) -> InSte
 def _step_from(document: OpenDocument, layer: int, cache: ByteCache) -> LayerStep | None:
     """A layer from what is kept of it."""
     before, after = (_kept(document, index, cache) for index in (layer, layer + 1))
-    if before is None or after is None:
-        return None
+    return None if before is None or after is None else _step(document, layer, before, after)
+
+
+def _step(document: OpenDocument, layer: int, before: Tensor, after: Tensor) -> LayerStep:
     q, k, v = document.model.encoder.projected(layer, before, [0, document.num_tokens])
     return LayerStep(index=layer, before=before, after=after, q=q, k=k, v=v)
 

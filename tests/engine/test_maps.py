@@ -27,6 +27,7 @@ from engine.maps.document import open_document
 from engine.maps.lens import HeadLens
 from engine.maps.links import find_links
 from engine.maps.plan import MapPlan, plan_map
+from engine.maps.walk import open_layer_steps
 from engine.model.embedding_model import EmbeddingModel
 from engine.types import Attention, AttentionMap, MapOptions, Span
 
@@ -273,6 +274,23 @@ def test_a_document_belongs_to_its_model(
 
     with pytest.raises(InvalidInput, match="was read by default"):
         asyncio.run(ask())
+
+
+def test_a_walk_through_kept_layers_outlives_their_place_in_the_cache(
+    default_model: EmbeddingModel,
+) -> None:
+    cache = ByteCache(max_bytes=1 << 20, max_idle_s=60)
+    document = open_document("one two three", default_model, cache)
+    fresh = [step for step in open_layer_steps(document, cache) if step is not None]
+    walk = open_layer_steps(document, cache)
+    first = next(walk)
+    cache.put("another document", None, cache.max_bytes)
+    kept = [first, *walk]
+    assert len(kept) == default_model.info.num_layers
+    for step, expected in zip(kept, fresh, strict=True):
+        assert step is not None
+        assert step.index == expected.index
+        torch.testing.assert_close(step.after, expected.after)
 
 
 def test_plan_has_no_cell_without_a_token(default_model: EmbeddingModel) -> None:

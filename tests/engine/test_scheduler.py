@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import pytest
 
@@ -335,3 +336,37 @@ def test_a_unit_splits_into_units_of_one_job(line: Line) -> None:
     unit = Unit(jobs)
     assert (unit.tokens, unit.kind, unit.model) == (30, "batch", "a")
     assert [single.jobs for single in unit.singly()] == [(jobs[0],), (jobs[1],)]
+
+
+# Callers who leave while the scheduler chooses: futures change without its lock
+
+
+class GoneAtTheSecondLook:
+    """A future whose caller leaves between two looks at it."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def done(self) -> bool:
+        self.looks += 1
+        return self.looks > 1
+
+
+@pytest.mark.parametrize("kind", ["batch", "sweep_tile", "diagnosis"])
+def test_who_leaves_while_being_chosen_makes_room_for_the_next(kind: UnitKind, line: Line) -> None:
+    gone = line.add(10, kind=kind)
+    gone.future = cast(Any, GoneAtTheSecondLook())
+    assert line.unit() is None
+    gone.future = cast(Any, GoneAtTheSecondLook())
+    stays = line.add(10, model="b")
+    assert line.serve() == [stays]
+
+
+def test_what_others_had_while_a_kind_was_away_is_not_held_against_them(line: Line) -> None:
+    for _ in range(100):
+        call = line.call()
+        assert line.serve() == [call]
+    sweep = line.sweep()
+    assert line.serve() == [sweep]
+    call = line.call()
+    assert call in [*line.serve(), *line.serve(), *line.serve()]
