@@ -53,6 +53,7 @@ class AttentionCalls(EngineCore):
     ) -> Diagnosis:
         """What every head and layer does with this text, or with a document opened before.
         Embeddings run between its steps."""
+        deadline = Deadline(timeout_s)
         with self._counting_rejections():
             check_source(text, document)
             opened = None if document is None else self._find(document, model)
@@ -62,11 +63,13 @@ class AttentionCalls(EngineCore):
                 prepared, walk = opened.prepared, open_layer_steps(opened, self._open)
             else:
                 assert text is not None, "one of the two is given"
-                prepared = await asyncio.to_thread(prepare_document, text, chosen, DEFAULTS, None)
+                async with deadline.over():
+                    prepared = await asyncio.to_thread(
+                        prepare_document, text, chosen, DEFAULTS, None
+                    )
                 walk = layer_steps(chosen, prepared)
             plan = fit_plan(asked, chosen, prepared.num_embedded, self.config)
         slices = readings_in_slices(chosen, prepared, plan, walk)
-        deadline = Deadline(timeout_s)
         done = await self._all_turns(slices, chosen, prepared.num_embedded, deadline)
         return diagnosis_of(chosen, prepared, plan, done)
 
@@ -80,11 +83,13 @@ class AttentionCalls(EngineCore):
         timeout_s: float | None = None,
     ) -> AttentionMap:
         """A head's attention within a window, of a text or of a document opened before."""
+        deadline = Deadline(timeout_s)
         with self._counting_rejections():
-            opened = await self._opened(text, document, model)
+            async with deadline.over():
+                opened = await self._opened(text, document, model)
             plan = plan_map(opened, options, self.config)
         steps = map_steps(opened, plan, self._open)
-        done, found = await self._last_of(steps, opened, timeout_s)
+        done, found = await self._last_of(steps, opened, deadline)
         assert isinstance(found, AttentionMap), "the last step brings the map"
         return replace(found, queue_s=done.queue_s, compute_s=done.compute_s)
 
@@ -98,11 +103,13 @@ class AttentionCalls(EngineCore):
         timeout_s: float | None = None,
     ) -> Structure:
         """The parts of a text, or of a document opened before, at several scales."""
+        deadline = Deadline(timeout_s)
         with self._counting_rejections():
-            opened = await self._opened(text, document, model)
+            async with deadline.over():
+                opened = await self._opened(text, document, model)
             plan = plan_structure(opened, scales)
         steps = structure_steps(opened, plan, self._open)
-        done, found = await self._last_of(steps, opened, timeout_s)
+        done, found = await self._last_of(steps, opened, deadline)
         assert isinstance(found, Structure), "the last step brings the structure"
         return replace(found, queue_s=done.queue_s, compute_s=done.compute_s)
 
@@ -144,10 +151,9 @@ class AttentionCalls(EngineCore):
         return tuple([sample async for step in steps for sample in step.value])
 
     async def _last_of(
-        self, steps: Iterator[Item], document: OpenDocument, timeout_s: float | None
+        self, steps: Iterator[Item], document: OpenDocument, deadline: Deadline
     ) -> tuple[Delivered[None], Item]:
         """What the last of these steps on the device brings, and what all of them took."""
-        deadline = Deadline(timeout_s)
         done = await self._all_turns(steps, document.model, document.num_tokens, deadline)
         compute_s = sum(turn.compute_s for turn in done)
         return Delivered(None, done[0].queue_s, compute_s), done[-1].value

@@ -12,6 +12,7 @@ from typing import TypeVar
 from engine.config import EngineConfig
 from engine.deadline import Deadline
 from engine.errors import LLNError, ModelNotFound
+from engine.held import HeldBytes
 from engine.maps.cache import ByteCache
 from engine.model.embedding_model import EmbeddingModel
 from engine.observer import EngineObserver
@@ -26,6 +27,7 @@ from engine.types import EmbedOptions, Vector
 
 DEFAULTS = EmbedOptions()
 DEFAULT_CONFIG = EngineConfig()
+NO_DEADLINE = Deadline(None)
 Item = TypeVar("Item")
 
 
@@ -46,6 +48,7 @@ class EngineCore:
         self._default = models[0]
         self._open = ByteCache(max_bytes=config.max_open_bytes, max_idle_s=config.max_open_idle_s)
         self._planner = Planner(config, models[0].encoder.device)
+        self._diagnosed = HeldBytes(self._planner.max_bytes)
         self._thread = DeviceThread[Prepared, Vector](
             run=self._run,
             sweep=self._sweep,
@@ -66,11 +69,14 @@ class EngineCore:
             )
         return self._models[name]
 
-    async def _read(self, texts_to_tokens: Callable[[], list[Prepared]]) -> list[Prepared]:
+    async def _read(
+        self, texts_to_tokens: Callable[[], list[Prepared]], deadline: Deadline = NO_DEADLINE
+    ) -> list[Prepared]:
         """Runs the tokenizer off the loop."""
         started_at = perf_counter()
         with self._counting_rejections():
-            texts = await asyncio.to_thread(texts_to_tokens)
+            async with deadline.over():
+                texts = await asyncio.to_thread(texts_to_tokens)
         self._observer.tokenised(
             texts=len(texts),
             tokens=sum(text.num_tokens for text in texts),
@@ -84,22 +90,35 @@ class EngineCore:
         kind: CallKind,
         model: EmbeddingModel,
         tokens: int,
+        *,
+        goes_on: bool = False,
     ) -> AsyncIterator[Delivered[Item]]:
-        """Each step of exclusive work as a call of its own, so that texts run in between."""
+        """Each step of exclusive work as a call of its own, so that texts run in between. Of work
+        that the device thread knows to go on, only the first can be refused."""
+        follows = False
         while True:
             step = await self._thread.call(
-                partial(next, steps, None), kind=kind, model=model.name, tokens=tokens
+                partial(next, steps, None),
+                kind=kind,
+                model=model.name,
+                tokens=tokens,
+                follows=follows,
             )
             if step.value is None:
                 return
+            follows = goes_on
             yield Delivered(step.value, step.queue_s, step.compute_s)
 
     async def _all_turns(
         self, steps: Iterator[Item], model: EmbeddingModel, tokens: int, deadline: Deadline
     ) -> list[Delivered[Item]]:
         """All that these steps of a diagnosis bring, if they do so in time."""
-        async with deadline.over():
-            return [turn async for turn in self._in_turns(steps, "diagnosis", model, tokens)]
+        with self._counting_rejections():
+            needed = self._planner.admit_diagnosis(model, tokens)
+        async with deadline.over(), self._diagnosed.hold(needed):
+            with self._thread.going_on():
+                turns = self._in_turns(steps, "diagnosis", model, tokens, goes_on=True)
+                return [turn async for turn in turns]
 
     def _run(self, name: str, texts: Sequence[Prepared]) -> list[Vector]:
         model, started_at = self._models[name], perf_counter()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TypeAlias
 
+from engine.deadline import Deadline
 from engine.errors import DeadlineExceeded, InvalidInput
 from engine.prepare import Prepared
 from engine.reader import DocumentReader
@@ -18,7 +18,7 @@ READ_BYTES = 262_144
 """Pieces gathered before they are tokenised, and the most that is tokenised in one go: small ones
 would cost more to hand over than to read, and a departed caller is noticed in between."""
 
-RunDocument: TypeAlias = Callable[[Prepared, float | None], Awaitable[DocumentEmbedding]]
+RunDocument: TypeAlias = Callable[[Prepared, Deadline], Awaitable[DocumentEmbedding]]
 
 
 class DocumentStream:
@@ -32,13 +32,12 @@ class DocumentStream:
         self,
         reader: DocumentReader,
         run: RunDocument,
-        timeout_s: float | None,
+        deadline: Deadline,
         counting_rejections: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._reader: DocumentReader | None = reader
         self._run = run
-        self._timeout_s = timeout_s
-        self._ends_at = None if timeout_s is None else time.monotonic() + timeout_s
+        self._deadline = deadline
         self._counting_rejections = counting_rejections
         self._utf8 = Utf8Reader()
         self._gathered = bytearray()
@@ -72,8 +71,8 @@ class DocumentStream:
         prepared = self._prepared
         self.abort()
         with self._counting_rejections():
-            timeout_s = self._seconds_left()
-        return await self._run(prepared, timeout_s)
+            self._check_time()
+        return await self._run(prepared, self._deadline)
 
     def abort(self) -> None:
         """Give the document up and let go of what was read of it."""
@@ -85,7 +84,7 @@ class DocumentStream:
         data = bytes(self._gathered)
         self._gathered.clear()
         for start in range(0, len(data), READ_BYTES):
-            self._seconds_left()
+            self._check_time()
             await asyncio.to_thread(self._tokenize, reader, data[start : start + READ_BYTES])
 
     def _tokenize(self, reader: DocumentReader, data: bytes) -> None:
@@ -105,16 +104,14 @@ class DocumentStream:
             self.abort()
             raise
 
-    def _seconds_left(self) -> float | None:
-        if self._ends_at is None or self._timeout_s is None:
-            return None
-        seconds = self._ends_at - time.monotonic()
-        if seconds <= 0:
+    def _check_time(self) -> None:
+        left_s = self._deadline.left_s
+        if left_s is not None and left_s <= 0:
             raise DeadlineExceeded(
-                f"The deadline of {self._timeout_s:g} s passed before the document was read.",
-                limit=self._timeout_s,
+                f"The deadline of {self._deadline.timeout_s:g} s passed before the document was "
+                "read.",
+                limit=self._deadline.timeout_s,
             )
-        return seconds
 
 
 def _encoded(piece: str) -> bytes:

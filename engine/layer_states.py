@@ -18,7 +18,7 @@ from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
 from engine.model.linear import dense_weight
 from engine.model.positions import lengths_of_rows, positions_in_sequences
-from engine.model.tiles import Projections, TiledPass, can_tile
+from engine.model.tiles import Projections, TiledPass, can_tile, kept_bytes
 from engine.prepare import Prepared
 from engine.runner import pack
 from kernels.attention import PackedSequences
@@ -60,6 +60,12 @@ def _tile_by_tile(encoder: Encoder, text: Prepared) -> Iterator[LayerStep | None
         if not tiles.is_done:
             assert tiles.projections is not None, "kept"
             before, seen = tiles.states.clone(), tiles.projections.copied()
+
+
+def diagnosis_bytes(encoder: Encoder, num_tokens: int) -> int:
+    """What a walk through the layers of such a text holds: a pass that keeps its projections, and
+    a copy of both for whoever looks at a layer."""
+    return 2 * kept_bytes(encoder, num_tokens, keep_projections=True)
 
 
 def at_once(encoder: Encoder, ids: Tensor, bounds: Sequence[int]) -> Iterator[LayerStep]:

@@ -8,6 +8,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.errors import DeadlineExceeded, InsufficientMemory, InvalidInput
+from engine.layer_states import diagnosis_bytes
 from engine.memory import free_bytes
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.tiles import can_tile, kept_bytes, tile_rows
@@ -86,6 +87,18 @@ class Planner:
                 limit=timeout_s,
                 actual=round(plan.seconds, 3),
             )
+
+    def admit_diagnosis(self, model: EmbeddingModel, tokens: int) -> int:
+        """The bytes that a diagnosis of such a text holds; refuses what does not fit in memory."""
+        needed = diagnosis_bytes(model.encoder, tokens)
+        if needed > self.max_bytes:
+            raise InsufficientMemory(
+                f"Looking into a text of {tokens} tokens takes {needed} bytes here, "
+                f"and {self.max_bytes} may be used.",
+                limit=self.max_bytes,
+                actual=needed,
+            )
+        return needed
 
     def ran_batch(self, model: EmbeddingModel, lengths: Sequence[int], seconds: float) -> None:
         """Texts of these lengths took so long together."""

@@ -119,10 +119,13 @@ class TextCalls(EngineCore):
     ) -> DocumentEmbedding:
         """One vector for the whole document, and one for each of its late chunks. `on_event` is
         called on the event loop with what there is to tell on the way."""
+        deadline = Deadline(timeout_s)
         with self._counting_rejections():
             chosen = self._document_model(model, options)
-        (prepared,) = await self._read(lambda: [prepare_document(text, chosen, options, chunks)])
-        return await self._run_document(chosen, prepared, options, timeout_s, on_event)
+        (prepared,) = await self._read(
+            lambda: [prepare_document(text, chosen, options, chunks)], deadline
+        )
+        return await self._run_document(chosen, prepared, options, deadline, on_event)
 
     def open_document(
         self,
@@ -138,10 +141,10 @@ class TextCalls(EngineCore):
             chosen = self._document_model(model, options)
             reader = DocumentReader(chosen, options, chunks, in_pieces=True)
 
-        async def run(prepared: Prepared, timeout_s: float | None) -> DocumentEmbedding:
-            return await self._run_document(chosen, prepared, options, timeout_s, on_event)
+        async def run(prepared: Prepared, deadline: Deadline) -> DocumentEmbedding:
+            return await self._run_document(chosen, prepared, options, deadline, on_event)
 
-        return DocumentStream(reader, run, timeout_s, self._counting_rejections)
+        return DocumentStream(reader, run, Deadline(timeout_s), self._counting_rejections)
 
     async def plan(
         self, tokens: int | None = None, *, text: str | None = None, model: str | None = None
@@ -187,7 +190,7 @@ class TextCalls(EngineCore):
         model: EmbeddingModel,
         document: Prepared,
         options: EmbedOptions,
-        timeout_s: float | None,
+        deadline: Deadline,
         on_event: OnDocumentEvent | None,
     ) -> DocumentEmbedding:
         chunks = ChunkVectors(document, options)
@@ -199,11 +202,13 @@ class TextCalls(EngineCore):
 
         listener = tell if on_event is not None else None
         with self._counting_rejections():
-            order = self._order(model, document, options, timeout_s, listener)
-        (future,) = self._thread.submit_all(model.name, [order], timeout_s)
+            order = self._order(model, document, options, deadline.left_s, listener)
+        with deadline.as_a_whole():
+            (future,) = self._thread.submit_all(model.name, [order], deadline.left_s)
         self._count_truncated(model, [document])
         try:
-            result = await future
+            with deadline.as_a_whole():
+                result = await future
         finally:
             future.cancel()
         self._done_with(model, [document], [result])
@@ -236,14 +241,20 @@ class TextCalls(EngineCore):
         futures: list[asyncio.Future[Delivered[Vector]]] = []
         deadline = Deadline(timeout_s)
         try:
-            async with asyncio.timeout(timeout_s):
-                async for piece in pieces:
-                    texts += piece
-                    with self._counting_rejections():
-                        orders = [self._order(model, text, options, timeout_s) for text in piece]
-                    with deadline.as_a_whole():
-                        futures += self._thread.submit_all(model.name, orders, deadline.left_s)
-                    self._count_truncated(model, piece)
+            with self._thread.going_on():
+                async with asyncio.timeout(timeout_s):
+                    async for piece in pieces:
+                        texts += piece
+                        with self._counting_rejections():
+                            orders = [
+                                self._order(model, text, options, deadline.left_s) for text in piece
+                            ]
+                        await self._wait_for_room(orders, futures)
+                        with deadline.as_a_whole():
+                            futures += self._thread.submit_all(
+                                model.name, orders, deadline.left_s, follows=bool(futures)
+                            )
+                        self._count_truncated(model, piece)
             with deadline.as_a_whole():
                 delivered = await asyncio.gather(*futures)
             self._done_with(model, texts, delivered)
@@ -254,6 +265,16 @@ class TextCalls(EngineCore):
         finally:
             for future in futures:
                 future.cancel()
+
+    async def _wait_for_room(
+        self, orders: Sequence[Order[Prepared]], own: Sequence[asyncio.Future[Delivered[Vector]]]
+    ) -> None:
+        """A call that was let in fills the queue no further than its own texts have left it."""
+        num_tokens = sum(order.tokens for order in orders)
+        for future in own:
+            if self._thread.has_room(num_tokens):
+                return
+            await asyncio.wait([future])
 
     def _order(
         self,

@@ -12,7 +12,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, TypeVarTuple
 
@@ -55,7 +56,8 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         )
         self._changed = threading.Condition(threading.Lock())  # guards all below and the scheduler
         self._telling = threading.Lock()
-        self._state: Literal["starting", "accepting", "draining", "dead"] = "starting"
+        self._state: Literal["starting", "accepting", "draining", "ended", "dead"] = "starting"
+        self._num_ongoing = 0  # works whose next part may come yet
         self._running: Unit | None = None
         self._running_since = 0.0
         # Daemonic: a unit that never returns must not keep the process from ending.
@@ -92,9 +94,26 @@ class DeviceThread(Generic[PayloadT, ResultT]):
     def stop_accepting(self) -> None:
         """Refuse new work from now on; accepted work is still done."""
         with self._changed:
-            if self._state != "dead":
+            if self._state not in ("ended", "dead"):
                 self._state = "draining"
             self._changed.notify()
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """Work in parts: as long as it goes on, a stop waits for parts that are yet to come."""
+        with self._changed:
+            self._num_ongoing += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._num_ongoing -= 1
+                self._changed.notify()
+
+    def has_room(self, num_tokens: int) -> bool:
+        """Whether texts of so many tokens would be let in now."""
+        with self._changed:
+            return self._scheduler.can_add(num_tokens)
 
     async def stop(self, drain_timeout_s: float) -> None:
         """Finish accepted work, then end; what is left after the timeout fails.
@@ -125,12 +144,16 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         model: str,
         orders: Sequence[Order[PayloadT]],
         timeout_s: float | None = None,
+        *,
+        follows: bool = False,
     ) -> list[asyncio.Future[Delivered[ResultT]]]:
-        """Queue the texts of one call: all of them, or none."""
+        """Queue the texts of one call: all of them, or none. What follows a part that was let in,
+        of work that is `going_on`, is refused neither for want of room nor by a stop."""
         num_tokens = sum(order.tokens for order in orders)
         now = time.monotonic()
         jobs = [self._job(model, order, now, timeout_s) for order in orders]
-        self._admit(jobs, timeout_s, room=partial(self._check_room, num_tokens))
+        room = None if follows else partial(self._check_room, num_tokens)
+        self._admit(jobs, timeout_s, room=room)
         for job in jobs:
             self._observer.accepted(model=model, tokens=job.tokens)
         self._tell_queue()
@@ -144,13 +167,14 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         model: str = "",
         tokens: int = 0,
         timeout_s: float | None = None,
+        follows: bool = False,
     ) -> asyncio.Future[Delivered[ValueT]]:
-        """Queue work that needs the device to itself: it runs when no text waits, or at the latest
-        after the scheduler's `max_units_before_call` units. Refused like `submit`."""
+        """Queue work that needs the device to itself: it runs when no text waits, or when the
+        scheduler owes it its turn. Refused like `submit_all`."""
         order = Order(payload=partial(fn, *args), tokens=tokens)
         job = self._job(model, order, time.monotonic(), timeout_s)
         job.kind = kind
-        self._admit([job], timeout_s, room=self._check_room_for_call)
+        self._admit([job], timeout_s, room=None if follows else self._check_room_for_call)
         return job.future
 
     def _job(self, model: str, order: Order[Any], now: float, timeout_s: float | None) -> Job:
@@ -170,14 +194,16 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         )
 
     def _admit(
-        self, jobs: Sequence[Job], timeout_s: float | None, *, room: Callable[[], None]
+        self, jobs: Sequence[Job], timeout_s: float | None, *, room: Callable[[], None] | None
     ) -> None:
-        """Check and add under one lock, so that no work slips in behind a thread that just died."""
+        """Check and add under one lock, so that no work slips in behind a thread that just died.
+        Without a check for room they follow what was let in."""
         try:
             with self._changed:
-                self._check_open()
+                self._check_open(follows=room is None)
                 _check_timeout(timeout_s)
-                room()
+                if room is not None:
+                    room()
                 for job in jobs:
                     self._scheduler.add(job)
                 self._changed.notify()
@@ -187,10 +213,11 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         for job in jobs:
             self._watch(job, timeout_s)
 
-    def _check_open(self) -> None:
-        if self._state != "accepting":
-            state = {"starting": "has not started", "draining": "is stopping", "dead": "failed"}
-            raise EngineUnavailable(f"The engine takes no work: it {state[self._state]}.")
+    def _check_open(self, *, follows: bool) -> None:
+        if self._state == "accepting" or (follows and self._state == "draining"):
+            return
+        why = {"starting": "has not started", "dead": "failed"}.get(self._state, "is stopping")
+        raise EngineUnavailable(f"The engine takes no work: it {why}.")
 
     def _check_room(self, num_tokens: int) -> None:
         scheduler = self._scheduler
@@ -252,6 +279,8 @@ class DeviceThread(Generic[PayloadT, ResultT]):
 
     def _abandon(self, drain_timeout_s: float) -> None:
         with self._changed:
+            if self._state != "dead":
+                self._state = "ended"
             jobs = self._unanswered()
             self._changed.notify()
         for job in jobs:
@@ -310,10 +339,18 @@ class DeviceThread(Generic[PayloadT, ResultT]):
                     if unit is not None:
                         self._running, self._running_since = unit, time.monotonic()
                         return unit
-                    if self._state == "draining" and self._scheduler.is_empty:
+                    if self._is_done:
+                        self._state = "ended"
                         return None
                     self._changed.wait()
             self._drop(given_up)
+
+    @property
+    def _is_done(self) -> bool:
+        """Whether no work is left, and no more will come."""
+        if self._state == "draining" and not self._num_ongoing:
+            return self._scheduler.is_empty
+        return self._state == "ended"
 
     def _drop(self, given_up: Sequence[Job]) -> None:
         """Outside the lock, since it takes time."""

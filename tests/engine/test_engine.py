@@ -14,11 +14,13 @@ from engine.engine import AsyncEngine
 from engine.errors import (
     DeadlineExceeded,
     EngineUnavailable,
+    InsufficientMemory,
     InvalidInput,
     LLNError,
     ModelNotFound,
     QueueFull,
 )
+from engine.held import HeldBytes
 from engine.model.embedding_model import EmbeddingModel
 from engine.observer import EngineObserver
 from engine.plain import Engine
@@ -255,3 +257,64 @@ def test_a_benchmark_lets_texts_run_in_between(
             await engine.benchmark(lengths=[0], attentions=["softmax"], repeats=1)
 
     serve(shipped_models, work)
+
+
+def test_a_call_larger_than_the_queue_goes_through_it_piece_by_piece(
+    shipped_models: dict[str, EmbeddingModel],
+) -> None:
+    texts = [f"{number} some more words" for number in range(140)]
+    config = EngineConfig(device="cpu", max_queue_tokens=100)
+    found = serve(shipped_models, lambda engine: engine.embed(texts), config=config)
+    assert len(found) == 140
+
+
+def test_reading_counts_towards_every_deadline(shipped_models: dict[str, EmbeddingModel]) -> None:
+    text = "many different words, read for a while " * 20_000
+    calls: list[Callable[[AsyncEngine], Awaitable[object]]] = [
+        lambda engine: engine.embed_document(text, timeout_s=0.1),
+        lambda engine: engine.diagnose(text, timeout_s=0.1),
+        lambda engine: engine.structure(text, timeout_s=0.1),
+    ]
+
+    async def work(engine: AsyncEngine) -> None:
+        for call in calls:
+            started_at = asyncio.get_running_loop().time()
+            with pytest.raises(DeadlineExceeded) as caught:
+                await call(engine)
+            assert caught.value.limit == 0.1
+            assert asyncio.get_running_loop().time() - started_at < 1.5
+
+    serve(shipped_models, work)
+
+
+def test_what_a_diagnosis_holds_has_to_fit_in_memory(
+    shipped_models: dict[str, EmbeddingModel],
+) -> None:
+    config = EngineConfig(device="cpu", max_sweep_bytes=4 << 20)
+
+    async def work(engine: AsyncEngine) -> None:
+        with pytest.raises(InsufficientMemory) as caught:
+            await engine.diagnose("a few words " * 1_000)
+        assert caught.value.limit == 4 << 20
+        both = [engine.diagnose("a few words " * 60, layers=[0]) for _ in range(2)]
+        assert len(await asyncio.gather(*both)) == 2
+
+    serve(shipped_models, work, config=config)
+
+
+def test_work_begins_in_order_as_memory_allows() -> None:
+    began: list[int] = []
+
+    async def work(room: HeldBytes, number: int, num_bytes: int) -> None:
+        async with room.hold(num_bytes):
+            began.append(number)
+            await asyncio.sleep(0.01)
+
+    async def run() -> None:
+        room = HeldBytes(10)
+        sizes = [50, 6, 6, 3]
+        await asyncio.gather(*(work(room, number, size) for number, size in enumerate(sizes)))
+        async with room.hold(10):
+            assert began == [0, 1, 2, 3]
+
+    asyncio.run(run())

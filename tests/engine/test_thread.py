@@ -182,10 +182,12 @@ async def test_calls_obey_limits_deadlines_and_cancellation() -> None:
             device.call(ran.append, 3)
         assert (caught.value.limit, caught.value.actual) == (2, 3)
         assert caught.value.retry_after_s == 1.0
+        next_part = device.call(ran.append, 5, follows=True)  # of work that was let in before
+        next_part.cancel()
         left.cancel()
         with pytest.raises(DeadlineExceeded):
             await late
-        assert sorted(observer.cancelled_for) == ["caller_left", "deadline"]
+        assert sorted(observer.cancelled_for) == ["caller_left", "caller_left", "deadline"]
         gate.open.set()
         await device.call(ran.append, 4)
     assert ran == [4]

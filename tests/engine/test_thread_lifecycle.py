@@ -164,3 +164,29 @@ def test_a_loop_closed_without_a_stop_leaves_no_error_behind() -> None:
     while device.alive and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not device.alive
+
+
+@on_loop
+async def test_stop_waits_for_the_parts_of_work_that_goes_on() -> None:
+    async with running(squares) as device:
+        with device.going_on():
+            assert (await device.call(lambda: "first part")).value == "first part"
+            stopping = asyncio.create_task(device.stop(10))
+            await asyncio.sleep(0.05)
+            assert not stopping.done()
+            with pytest.raises(EngineUnavailable):
+                device.call(print)
+            later = await device.call(lambda: "next part", follows=True)
+            assert later.value == "next part"
+        await stopping
+        with pytest.raises(EngineUnavailable):
+            device.call(print, follows=True)
+
+
+@on_loop
+async def test_work_that_goes_on_for_too_long_is_given_up_by_a_stop() -> None:
+    async with running(squares) as device:
+        with device.going_on():
+            await device.stop(0.05)
+            with pytest.raises(EngineUnavailable):
+                device.call(print, follows=True)
