@@ -38,7 +38,6 @@ ENV PATH=/opt/lln/bin:$PATH \
     LLN_HTTP_HOST=0.0.0.0 \
     LLN_GRPC_HOST=0.0.0.0
 EXPOSE 8000 50051
-HEALTHCHECK --interval=10s --timeout=3s --start-period=60s CMD ["python", "-c", \
-    "import os, urllib.request as r; r.urlopen('http://127.0.0.1:' + os.environ.get('LLN_HTTP_PORT', '8000') + '/health/ready', timeout=2)"]
+HEALTHCHECK --interval=10s --timeout=3s --start-period=60s CMD ["python", "-m", "service.probe"]
 ENTRYPOINT ["lln"]
 CMD ["serve"]

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from kernels.attention import softmax_attention, triton_tiles
+from kernels.attention.library import launch_errors
 from kernels.bench.clock import Clock, Run
 from kernels.bench.record import facts_of
 from kernels.bench.shapes import Inputs, Shape
@@ -73,7 +74,7 @@ def answer(question: Question, chosen: dict[str, Numbers], seconds: Callable[[Ru
         chosen[question.purpose] = candidate
         try:
             found = seconds(question.run)
-        except RuntimeError:  # does not fit the device
+        except launch_errors():  # does not fit the device
             continue
         if found < best_seconds:
             best, best_seconds = candidate, found

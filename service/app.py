@@ -42,6 +42,7 @@ from service.http.errors import install_error_handlers
 from service.http.headers import SecurityHeaders
 from service.http.incoming import Incoming
 from service.http.observe import Observe
+from service.http.origins import Origins
 from service.metrics import Metrics
 from service.permits import Permits
 from service.settings import Settings
@@ -66,6 +67,18 @@ _ROUTERS = tuple(
         page,
     )
 )
+
+_TOLD_IN_HEADERS = (
+    "location",
+    "retry-after",
+    "server-timing",
+    "x-compute-tokens",
+    "x-inference-time",
+    "x-lln-document",
+    "x-queue-time",
+    "x-request-id",
+)
+"""What answers tell beside their bodies, and browsers hide from pages unless told not to."""
 
 
 def create_app(
@@ -110,6 +123,7 @@ def _add_layers(app: FastAPI, settings: Settings) -> None:
     )
     app.add_middleware(
         Access,
+        origins=Origins(settings.cors_origins),
         keys=state.keys,
         permits=state.permits,
         unguarded=state.unguarded,
@@ -121,8 +135,9 @@ def _add_layers(app: FastAPI, settings: Settings) -> None:
             CORSMiddleware,
             allow_origins=settings.cors_origins,
             allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["authorization", "content-type", "x-api-key", "x-request-id"],
-            expose_headers=["x-request-id", "retry-after", "server-timing"],
+            # OpenAI's client for browsers sends a dozen of its own, and more with each release.
+            allow_headers=["*"],
+            expose_headers=_TOLD_IN_HEADERS,
         )
 
 

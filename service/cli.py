@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -32,15 +33,20 @@ COMMANDS = (
 
 _FAILED = 1
 _MISUSED = 2
+_UNHEARD = 141  # as a shell shows the end of who writes into a closed pipe
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns the exit code: 0, 1 if it failed, 2 if it was misused."""
+    """Runs one command and returns the exit code: 0, 1 if it failed, 2 if it was misused, and
+    more than 128 if it was cut short."""
     prepare_process()
     chosen = parser().parse_args(arguments)
     run: Callable[[argparse.Namespace], None] = chosen.run
     try:
         run(chosen)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _leave_unheard()
     except SettingsError as error:
         return _complain(error, _MISUSED)
     except OSError as error:
@@ -61,6 +67,13 @@ def parser() -> argparse.ArgumentParser:
     for command in COMMANDS:
         command.add(commands)
     return made
+
+
+def _leave_unheard() -> int:
+    """Whoever read the output has enough. What is left of it goes nowhere: Python would try once
+    more at its end, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return _UNHEARD
 
 
 def _in_words(error: OSError) -> str:

@@ -10,6 +10,7 @@ import json
 import ssl
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Sequence
 from email.message import Message
@@ -46,15 +47,21 @@ class LLNClient:
         api_key: str | None = None,
         timeout_s: float = 600.0,
         ca_file: str | None = None,
+        cert_file: str | None = None,
+        key_file: str | None = None,
     ) -> None:
-        """While the server is full, calls wait and try again until `timeout_s` is over."""
+        """While the server is full, calls wait and try again until `timeout_s` is over.
+
+        All files are PEM: the authority that signed the server's certificate, and what a server
+        that asks for a client's certificate is shown; the key may be in `cert_file` too.
+        """
         self._url = url.rstrip("/")
         self._model = model
         self._timeout_s = timeout_s
         self._headers = {"content-type": "application/json"}
         if api_key is not None:
             self._headers["authorization"] = f"Bearer {api_key}"
-        self._tls = ssl.create_default_context(cafile=ca_file) if ca_file else None
+        self._tls = _tls_context(ca_file, cert_file, key_file)
 
     def encode(
         self,
@@ -124,7 +131,9 @@ class LLNClient:
         models = self._request("/v1/models")["data"]
         chosen = (info for info in models if self._model in (None, info["id"]))
         # For a name that is not listed the server says which ones are.
-        found: dict[str, Any] = next(chosen, {}) or self._request(f"/v1/models/{self._model}")
+        found: dict[str, Any] = next(chosen, {}) or self._request(
+            f"/v1/models/{_in_path(self._model)}"
+        )
         return found
 
     def _embed(self, texts: list[str], options: dict[str, Any]) -> list[Vectors]:
@@ -146,6 +155,25 @@ class LLNClient:
                 if refusal.code not in _FULL or time.monotonic() + wait_s >= give_up_at:
                     raise LLNClientError(refusal.code, _error_of(refusal)) from None
             time.sleep(wait_s)
+
+
+def _tls_context(
+    ca_file: str | None, cert_file: str | None, key_file: str | None
+) -> ssl.SSLContext | None:
+    """None for what urllib does by itself."""
+    if key_file is not None and cert_file is None:
+        raise ValueError("key_file needs cert_file")
+    if ca_file is None and cert_file is None:
+        return None
+    context = ssl.create_default_context(cafile=ca_file)
+    if cert_file is not None:
+        context.load_cert_chain(cert_file, key_file)
+    return context
+
+
+def _in_path(model: str | None) -> str:
+    """A model's name as the route takes it: of many characters, and with slashes."""
+    return urllib.parse.quote(str(model))
 
 
 def _retry_after_s(headers: Message) -> float:

@@ -15,6 +15,7 @@ from engine.documents import DocumentStream
 from engine.engine import AsyncEngine
 from engine.errors import DeadlineExceeded, EngineUnavailable
 from engine.types import Chunking, ChunksReady, DocumentEmbedding, EmbedOptions, Progress
+from service.slow_callers import takes_by
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,13 +89,23 @@ async def stream_events(
     embed: Callable[[Tell], Coroutine[Any, Any, DocumentEmbedding]],
     model: str,
     send: Callable[[Event], Awaitable[None]],
+    *,
+    timeout_s: float,
 ) -> DocumentEmbedding:
     """Sends the events of a document while it is embedded, and its result after them. If sending
-    fails, or the caller is cancelled, so is the work."""
+    fails, or the caller is cancelled, so is the work.
+
+    Events must be taken within `timeout_s`, and those that are left when the work is done
+    in as much time again: else AnswerNotTaken is raised.
+    """
+    loop = asyncio.get_running_loop()
     events: asyncio.Queue[Event | None] = asyncio.Queue()
+    give_up_at = loop.time() + timeout_s
     work = asyncio.create_task(embed(events.put_nowait))
 
     def end(ended: asyncio.Task[DocumentEmbedding]) -> None:
+        nonlocal give_up_at
+        give_up_at = loop.time() + timeout_s
         if not ended.cancelled():
             ended.exception()  # read here too: who fails to send does not come to it below
         events.put_nowait(None)
@@ -102,9 +113,11 @@ async def stream_events(
     work.add_done_callback(end)
     try:
         while (event := await events.get()) is not None:
-            await send(event)
+            async with takes_by(give_up_at, timeout_s):
+                await send(event)
         found = await work
-        await send(Finished(model=model, embedding=found))
+        async with takes_by(give_up_at, timeout_s):
+            await send(Finished(model=model, embedding=found))
         return found
     finally:
         work.cancel()

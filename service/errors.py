@@ -45,7 +45,7 @@ class BodyTooLarge(InvalidInput):
 
 
 class UnsupportedMediaType(InvalidInput):
-    """The body is declared to be something else than JSON."""
+    """The body is declared to be of a type, an encoding or a charset that is not read here."""
 
     code = "unsupported_media_type"
 
@@ -56,10 +56,22 @@ class BodyTimeout(LLNError):
     code = "body_timeout"
 
 
+class AnswerNotTaken(RequestCancelled):
+    """The caller is still there, and does not read its answer."""
+
+    code = "answer_not_taken"
+
+
 class Unauthenticated(LLNError):
     """The server asks for an API key, and the request brought none that it knows."""
 
     code = "invalid_api_key"
+
+
+class OriginNotAllowed(LLNError):
+    """A browser sent this for a page of another origin, and the settings do not name it."""
+
+    code = "origin_not_allowed"
 
 
 class MethodNotAllowed(LLNError):
@@ -103,12 +115,14 @@ ERROR_TABLE: tuple[ErrorRow, ...] = (
     ErrorRow(BodyTooLarge, 413, _BAD_REQUEST, StatusCode.RESOURCE_EXHAUSTED),
     ErrorRow(UnsupportedMediaType, 415, _BAD_REQUEST, StatusCode.INVALID_ARGUMENT),
     ErrorRow(Unauthenticated, 401, "authentication_error", StatusCode.UNAUTHENTICATED),
+    ErrorRow(OriginNotAllowed, 403, "permission_error", StatusCode.PERMISSION_DENIED),
     ErrorRow(ModelNotFound, 404, _BAD_REQUEST, StatusCode.NOT_FOUND),
     ErrorRow(ResourceNotFound, 404, _BAD_REQUEST, StatusCode.NOT_FOUND),
     ErrorRow(MethodNotAllowed, 405, _BAD_REQUEST, StatusCode.UNIMPLEMENTED),
     ErrorRow(BodyTimeout, 408, _BAD_REQUEST, StatusCode.DEADLINE_EXCEEDED),
     ErrorRow(QueueFull, 429, "rate_limit_error", StatusCode.RESOURCE_EXHAUSTED),
     ErrorRow(RequestCancelled, 499, "request_cancelled", StatusCode.CANCELLED),
+    ErrorRow(AnswerNotTaken, 499, "request_cancelled", StatusCode.DEADLINE_EXCEEDED),
     ErrorRow(NotAvailable, 501, "server_error", StatusCode.UNIMPLEMENTED),
     ErrorRow(StorageFailure, 503, "service_unavailable", StatusCode.UNAVAILABLE),
     ErrorRow(EngineUnavailable, 503, "service_unavailable", StatusCode.UNAVAILABLE),
@@ -136,9 +150,15 @@ def error_fields(error: LLNError) -> ErrorFields:
         "type": row_for(error).openai_type,
         "code": error.code,
         "param": error.param,
-        "limit": error.limit,
-        "actual": error.actual,
+        "limit": _in_64_bits(error.limit),
+        "actual": _in_64_bits(error.actual),
     }
+
+
+def _in_64_bits(value: Quantity | None) -> Quantity | None:
+    """Most readers and writers of JSON know no larger whole numbers: those are told as text."""
+    is_larger = isinstance(value, int) and not -(2**63) <= value < 2**64
+    return str(value) if is_larger else value
 
 
 def as_lln_error(error: BaseException) -> LLNError:

@@ -365,7 +365,10 @@ class Metrics(EngineObserver):
 
     def expose(self, accept: str = "") -> Exposition:
         """The page Prometheus scrapes, in the format its Accept header asks for."""
-        encode, content_type = choose_encoder(accept)
+        try:
+            encode, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):  # it asks for a version that is no number
+            encode, content_type = choose_encoder("")
         return Exposition(encode(self.registry), content_type)
 
 

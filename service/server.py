@@ -33,7 +33,7 @@ _MYSELF = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 def serve(settings: Settings) -> None:
     """Serves until SIGTERM or SIGINT, then answers what is in flight and returns."""
-    listener = _bind(settings.http_host, settings.http_port)
+    listener = take_port(settings.http_host, settings.http_port)
     _check_free(settings.grpc_host, settings.grpc_port)
     tracing = tracing_of(settings)
     metrics = Metrics(tracing)
@@ -64,6 +64,7 @@ async def _run(app: FastAPI, server: _Server, listener: socket.socket, settings:
         port=port,
         headers=app.state.keys.for_myself(),
         tls=settings.tls is not None,
+        needs_certificate=settings.tls_client_ca_file is not None,
     )
     async with app.router.lifespan_context(app):
         scheme = "http" if settings.tls is None else "https"
@@ -112,12 +113,17 @@ def _leave() -> None:
         os._exit(0)
 
 
-def _bind(host: str, port: int) -> socket.socket:
-    """Takes the port before the weights are read: a conflict should not cost that wait."""
+def take_port(host: str, port: int) -> socket.socket:
+    """Takes the port before the weights are read: a conflict should not cost that wait.
+
+    Only who listens has it: two processes may be bound to one port, and the event loop would say
+    nothing of the second one's failure to listen.
+    """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen()
     except OSError as error:
         listener.close()
         raise PortInUse(f"cannot listen on {host}:{port}: {error.strerror}") from error
@@ -126,4 +132,4 @@ def _bind(host: str, port: int) -> socket.socket:
 
 def _check_free(host: str, port: int) -> None:
     """gRPC binds for itself, later; this only tells early."""
-    _bind(host, port).close()
+    take_port(host, port).close()

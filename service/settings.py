@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from itertools import pairwise
@@ -31,6 +33,15 @@ from service.tls import TlsFiles
 PREFIX = "LLN_"
 _DELIMITER = "__"
 
+_EVERY_ADDRESS = {"0.0.0.0", "::"}
+
+# Kubernetes sets these in every pod of a namespace that has a Service called lln. A port of its own
+# making is a URL, so that LLN_PORT=8001 of somebody who means LLN_HTTP_PORT is still refused.
+_SERVICE_LINK = re.compile(
+    r"LLN_(SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)=.*"
+    r"|LLN_PORT=(tcp|udp|sctp)://.*"
+)
+
 
 class SettingsError(Exception):
     """Settings that are unknown or have values that cannot be: a line for each."""
@@ -48,6 +59,7 @@ class Settings(BaseSettings):
         env_nested_delimiter=_DELIMITER,
         frozen=True,
         extra="forbid",
+        allow_inf_nan=False,
     )
 
     models: Annotated[tuple[str, ...], NoDecode] = Field(
@@ -66,13 +78,15 @@ class Settings(BaseSettings):
         600.0, gt=0, description="Longest a request may take, and its default deadline."
     )
     body_timeout_s: float = Field(
-        60.0, gt=0, description="Longest wait over HTTP for the whole of a request to arrive."
+        60.0,
+        gt=0,
+        description="Longest wait for a request to arrive; of one in pieces, for the next piece.",
     )
     max_open_requests: int = Field(
         1024, ge=1, description="Requests answered at once, over both protocols together."
     )
     max_streams_per_connection: int = Field(
-        1024, ge=1, description="Calls that one gRPC connection may have open at once."
+        256, ge=1, description="Calls that one gRPC connection may have open at once."
     )
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         default=(), description="Keys that callers must have one of, separated by commas."
@@ -135,6 +149,16 @@ class Settings(BaseSettings):
         return file
 
     @model_validator(mode="after")
+    def _check_ports(self) -> Self:
+        hosts = {self.http_host, self.grpc_host}
+        if self.http_port == self.grpc_port != 0 and (len(hosts) == 1 or hosts & _EVERY_ADDRESS):
+            raise ValueError(
+                f"LLN_HTTP_PORT and LLN_GRPC_PORT are both {self.http_port}, and each protocol "
+                "needs a port of its own"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_tls(self) -> Self:
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise ValueError("LLN_TLS_CERT_FILE and LLN_TLS_KEY_FILE are set both or not at all")
@@ -194,7 +218,9 @@ def _attribute_docs(kind: type) -> dict[str, str]:
 def _unknown_names(environment: Mapping[str, str]) -> Iterator[str]:
     """pydantic-settings ignores a misspelt variable in silence, so the names are compared here."""
     known = {row.variable for row in setting_rows()}
-    for variable in sorted(environment):
+    for variable, value in sorted(environment.items()):
+        if _SERVICE_LINK.fullmatch(f"{variable}={value}"):
+            continue
         if variable.upper().startswith(PREFIX) and variable.upper() not in known:
             nearest = difflib.get_close_matches(variable.upper(), known, n=1, cutoff=0.0)[0]
             yield f"unknown setting {variable}; did you mean {nearest}?"
@@ -223,11 +249,14 @@ def _bad_engine_values(environment: Mapping[str, str]) -> Iterator[str]:
         if value is None:
             continue
         try:
-            config.validate_python({part.name: value})
+            read = getattr(config.validate_python({part.name: value}), part.name)
         except ValidationError as error:
             yield from _bad_values(error, prefix)
         except InvalidInput as error:
             yield f"bad setting {variable}={error.actual!r}: {error.message}"
+        else:
+            if isinstance(read, float) and not math.isfinite(read):
+                yield f"bad setting {variable}={value!r}: {part.name} must be a finite number"
 
 
 def load_settings(**overrides: Any) -> Settings:

@@ -159,6 +159,8 @@ def _chunk(
     start, end = passage.characters
     if source.was_truncated:
         start, end = max(start, content.extent.start), min(end, content.extent.end)
+        if start >= end:  # its tokens are white space beside what it says
+            start, end = content.characters(passage.tokens)
     return ChunkSpan(passage.tokens, Span(start, end), headings)
 
 

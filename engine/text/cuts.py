@@ -92,6 +92,8 @@ def _flat(settings: dict[str, Any]) -> list[dict[str, Any]]:
 def _normalizes_by_word(step: dict[str, Any], has_metaspace: bool) -> bool:
     if step["type"] == "Replace":  # of several spaces by one, or by the sign that stands for it
         return has_metaspace and step["pattern"] == {"Regex": " {2,}"}
+    if step["type"] == "Strip":  # what follows an added token begins anew, and would be stripped
+        return not step["strip_left"]
     return step["type"] in {
         "BertNormalizer",
         "Lowercase",
@@ -100,7 +102,6 @@ def _normalizes_by_word(step: dict[str, Any], has_metaspace: bool) -> bool:
         "NFKC",
         "NFKD",
         "Precompiled",
-        "Strip",
         "StripAccents",
     }
 

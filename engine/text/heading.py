@@ -9,6 +9,10 @@ from typing import NamedTuple
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|\Z)")
 
 
+MAX_TITLE = 500
+"""Characters: what goes on for longer is no title, and every passage below would repeat it."""
+
+
 class Heading(NamedTuple):
     start: int  # the first character of what marks it
     level: int  # 1 is the outermost

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from html import unescape
 
-from engine.text.heading import Heading
+from engine.text.heading import MAX_TITLE, Heading
 
 _MARK = re.compile(
     r"<!--|<(?P<hidden>script|style|template)(?=[\s/>])|<h(?P<opens>[1-6])(?=[\s/>])[^<>]*>"
@@ -14,7 +14,6 @@ _MARK = re.compile(
     re.IGNORECASE,
 )
 _TAG = re.compile(r"<[^<>]*>")
-_MAX_TITLE = 2_000  # characters; a longer one was meant to be closed earlier
 
 
 def looks_like_html(text: str) -> bool:
@@ -37,7 +36,7 @@ def find_html(text: str) -> Iterator[Heading]:
 
 
 def _heading(text: str, opening: re.Match[str], closing: re.Match[str]) -> Iterator[Heading]:
-    if closing.start() - opening.end() <= _MAX_TITLE:
+    if closing.start() - opening.end() <= MAX_TITLE:
         title = unescape(_TAG.sub(" ", text[opening.end() : closing.start()]))
         yield Heading(opening.start(), int(opening["opens"]), " ".join(title.split()))
 

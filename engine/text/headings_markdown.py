@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 
-from engine.text.heading import Heading, Line, lines_of
+from engine.text.heading import MAX_TITLE, Heading, Line, lines_of
 
 _ATX = re.compile(r" {0,3}(#{1,6})(?=[ \t]|\Z)")
 _SETEXT = re.compile(r" {0,3}(=+|-+)[ \t]*\Z")
@@ -70,7 +70,7 @@ def _atx(line: Line) -> Heading | None:
     without_closing = title.rstrip("#")
     if not without_closing or without_closing[-1] in " \t":
         title = without_closing.rstrip()
-    return Heading(line.start, len(match[1]), title)
+    return Heading(line.start, len(match[1]), title) if len(title) <= MAX_TITLE else None
 
 
 def _setext(paragraph: list[Line], line: Line) -> Heading | None:
@@ -78,4 +78,6 @@ def _setext(paragraph: list[Line], line: Line) -> Heading | None:
     if match is None or not 0 < len(paragraph) <= _MAX_TITLE_LINES:
         return None
     title = " ".join(part.text.strip() for part in paragraph)
+    if len(title) > MAX_TITLE:
+        return None
     return Heading(paragraph[0].start, 1 if match[1][0] == "=" else 2, title)

@@ -55,6 +55,10 @@ class ContentTokens:
     def passages(self, pieces: Sequence[Span], within: Span) -> list[Passage]:
         """Pieces of the text in order, but for those without tokens. Each of the tokens `within`
         is in one passage: the last that begins before the token ends, or else the first."""
+        if within.start == within.end:
+            return []
+        # White space alone is no piece of a text, and to some tokenizers still a token.
+        pieces = pieces or [self.characters(within)]
         # By its end, since the start of a token may be the space before its word.
         bounds = np.searchsorted(self._ends, [piece.start for piece in pieces], side="right")
         starts = np.clip(bounds, within.start, within.end).tolist()
@@ -92,8 +96,9 @@ class ContentTokens:
         cut = [Span(start, end) for start, end in pairwise(bounds)]
         spans = [self.characters(tokens) for tokens in cut]
         # What has no tokens, a mark for instance, stays with the tokens beside it.
-        spans[0] = Span(passage.characters.start, spans[0].end)
-        spans[-1] = Span(spans[-1].start, passage.characters.end)
+        start, end = passage.characters
+        spans[0] = Span(min(start, spans[0].start), spans[0].end)
+        spans[-1] = Span(spans[-1].start, max(end, spans[-1].end))
         return [
             Passage(tokens, characters, passage.piece)
             for tokens, characters in zip(cut, spans, strict=True)

@@ -118,10 +118,10 @@ def check_cu_seqlens(cu_seqlens: Bounds | None, rows: Tensor) -> PackedSequences
         )
     if cu_seqlens.device.type != "cpu" or torch.compiler.is_compiling():
         # Reading the values would make the host wait for the device and break graph capture.
-        return PackedSequences(cu_seqlens.to(rows.device), None)
+        return PackedSequences(cu_seqlens.to(rows.device).contiguous(), None)
     bounds = tuple(cu_seqlens.tolist())
     _check_bounds(bounds)
-    return _checked_for(num_rows, PackedSequences(cu_seqlens.to(rows.device), bounds))
+    return _checked_for(num_rows, PackedSequences(cu_seqlens.to(rows.device).contiguous(), bounds))
 
 
 def _checked_for(num_rows: int, packed: PackedSequences) -> PackedSequences:

@@ -8,6 +8,7 @@ any.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -27,6 +28,7 @@ _OPERANDS = (
 )
 _NUM_DIFFERENTIABLE = 10
 _DEVICES = ("cpu", "cuda")
+_AS_IT_IS = contextlib.nullcontext()
 _NARROW = (torch.bfloat16, torch.float16)
 _WIDEST_FLOAT32_HEAD = 128
 _SHARED_BYTES_OF_WIDER = 147_456
@@ -101,13 +103,11 @@ def attend(operands: Operands) -> Tensor:
 
 def attend_in_torch(operands: Operands, packed: PackedSequences) -> Tensor:
     """In torch operations, differentiable as they are; computed in at least float32."""
-    dtype, device = operands.q.dtype, operands.q.device.type
+    dtype = operands.q.dtype
     if dtype in _NARROW:
         q, k, v = (widened(x) for x in operands[:3])
         operands = operands._replace(q=q, k=k, v=v)
-    if not torch.is_autocast_enabled(device):
-        return _branches_in_torch(operands, packed).to(dtype)
-    with torch.autocast(device, enabled=False):  # it would narrow them again
+    with as_wide_as_given(operands.q):
         return _branches_in_torch(operands, packed).to(dtype)
 
 
@@ -257,11 +257,28 @@ def _has_triton() -> bool:
     return find_spec("triton") is not None
 
 
+def launch_errors() -> tuple[type[Exception], ...]:
+    """What comes of work that a device cannot take: of torch, and of Triton where it is."""
+    if not _has_triton():
+        return (RuntimeError,)
+    from kernels.attention import triton_operands
+
+    return triton_operands.LAUNCH_ERRORS
+
+
 def triton_launch() -> Any:
     """The launchers, imported on first use: a machine without a GPU has no triton."""
     from kernels.attention import triton_launch
 
     return triton_launch
+
+
+def as_wide_as_given(x: Tensor) -> contextlib.AbstractContextManager[object]:
+    """Keeps autocast from narrowing what is computed in torch operations."""
+    device = x.device.type
+    if not torch.is_autocast_enabled(device):
+        return _AS_IT_IS
+    return torch.autocast(device, enabled=False)
 
 
 def widened(x: Tensor) -> Tensor:

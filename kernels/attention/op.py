@@ -133,7 +133,8 @@ def lln_state(
         )
         return launched
     wide_k, wide_v = library.widened(k), library.widened(v)
-    return cpu.lln_state(wide_k, wide_v, beta=scale, packed=packed, k_map=affine)
+    with library.as_wide_as_given(k):
+        return cpu.lln_state(wide_k, wide_v, beta=scale, packed=packed, k_map=affine)
 
 
 def lln_read(
@@ -156,7 +157,9 @@ def lln_read(
         )
         return launched
     wide_q = library.widened(q)
-    return cpu.lln_read(wide_q, state, alpha=scale, packed=packed, q_map=affine).to(q.dtype)
+    with library.as_wide_as_given(q):
+        read = cpu.lln_read(wide_q, state, alpha=scale, packed=packed, q_map=affine)
+    return read.to(q.dtype)
 
 
 def _attend(operands: Operands, packed: PackedSequences) -> Tensor:

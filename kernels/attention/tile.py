@@ -38,13 +38,14 @@ def block_diagonal_tile(
         raise ArgumentError(f"a tile of {len(q)} rows cannot hold {sinks.inside[1]} sinks")
     if library.runs_in_triton(q):
         return _with_sinks_appended(q, k, v, block_size, sinks)
-    attended = cpu.block_softmax(
-        *map(library.widened, (q, k, v)),
-        packed=arguments.check_cu_seqlens(None, q),
-        block_size=arguments.check_block_size(block_size),
-        sinks=arguments.check_sinks(sinks.inside),
-        outside=cpu.OutsideSinks(library.widened(sinks.k), library.widened(sinks.v)),
-    )
+    with library.as_wide_as_given(q):
+        attended = cpu.block_softmax(
+            *map(library.widened, (q, k, v)),
+            packed=arguments.check_cu_seqlens(None, q),
+            block_size=arguments.check_block_size(block_size),
+            sinks=arguments.check_sinks(sinks.inside),
+            outside=cpu.OutsideSinks(library.widened(sinks.k), library.widened(sinks.v)),
+        )
     return attended.to(q.dtype)
 
 

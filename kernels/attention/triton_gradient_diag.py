@@ -174,7 +174,7 @@ def through_block_as_queries(
     """The queries' gradient through a block of several tiles."""
     b_dq = tl.zeros([BM, BD], tl.float32)
     for i_n in range(0, num_keys, BN):
-        o_n = i_n + tl.arange(0, BN)
+        o_n = i_n + tl.arange(0, BN).to(tl.int64)  # a whole sequence may be the block
         m_n = o_n < num_keys
         b_k = load_rows(p_k + o_n[:, None] * stride_kt, m_n, D, BD, UPCAST)
         b_v = load_rows(p_v + o_n[:, None] * stride_vt, m_n, D, BD, UPCAST)
@@ -212,7 +212,7 @@ def through_block_as_keys(
     """The gradients of keys and values through the queries of a block of several tiles."""
     b_dk = tl.zeros([BM, BD], tl.float32)
     for i_n in range(0, num_queries, BN):
-        o_n = i_n + tl.arange(0, BN)
+        o_n = i_n + tl.arange(0, BN).to(tl.int64)
         m_n = o_n < num_queries
         b_q = load_rows(p_q + o_n[:, None] * stride_qt, m_n, D, BD, UPCAST)
         b_g = load_rows(p_g + o_n[:, None] * stride_gt, m_n, D, BD, UPCAST)

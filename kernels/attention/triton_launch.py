@@ -158,7 +158,7 @@ def _short(
     num_heads, head_dim = q.shape[1:]
     constants = short_constants(
         head_dim, q.dtype, block_size=block_size, sinks=any(num_sinks),
-        q_map=map_flags(group.q_map), k_map=map_flags(group.k_map), family=family_of(q.device),
+        q_map=map_flags(group.q_map), k_map=map_flags(group.k_map),
     )  # fmt: skip
     span = query_span(block_size or constants["BM"], constants["BM"])
     with device_of(q):
@@ -167,7 +167,7 @@ def _short(
             q, k, v, group.out, *state,
             *map_operands(group.q_map, q), *map_operands(group.k_map, q), group.alpha, group.beta,
             q if group.mix is None else group.mix, cu_seqlens, num_heads, block_size or span.tokens,
-            span.tokens, span.tiles, span.rows, *num_sinks, triton_tiles.short_tokens(head_dim),
+            span.tokens, span.rows, *num_sinks, triton_tiles.short_tokens(head_dim),
             1.0 / math.sqrt(head_dim), *q.stride()[:2], *k.stride()[:2], *v.stride()[:2],
             group.out.stride(0), *row_strides(group.alpha), *row_strides(group.beta),
             *row_strides(group.mix), **constants,
@@ -366,12 +366,14 @@ def short_constants(
     sinks: bool,
     q_map: dict[str, bool],
     k_map: dict[str, bool],
-    family: str | None = None,
 ) -> dict[str, Any]:
-    """Everything the kernel of short sequences is compiled for: both passes' own, in one."""
-    state = state_constants(head_dim, dtype, family=family, **k_map)
+    """Everything the kernel of short sequences is compiled for: both passes' own, in one.
+
+    By default on any device: tiles that were measured apart need not fit together.
+    """
+    state = state_constants(head_dim, dtype, family=None, **k_map)
     output = output_constants(
-        head_dim, dtype, block_size=block_size, lln=True, sinks=sinks, family=family, **q_map
+        head_dim, dtype, block_size=block_size, lln=True, sinks=sinks, family=None, **q_map
     )
     dropped = ("LLN", "WEIGHT", "BIAS")
     return {name: value for name, value in output.items() if name not in dropped} | {

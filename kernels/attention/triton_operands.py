@@ -8,6 +8,10 @@ from typing import Any, TypeAlias
 import torch
 import triton  # type: ignore[import-untyped]
 from torch import Tensor
+from triton.errors import TritonError  # type: ignore[import-untyped]
+
+LAUNCH_ERRORS: tuple[type[Exception], ...] = (RuntimeError, TritonError)
+"""What comes of a launch that the device cannot take."""
 
 Map: TypeAlias = tuple[Tensor | None, Tensor]  # weight (None is the identity) and bias
 

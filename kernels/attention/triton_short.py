@@ -20,7 +20,7 @@ from kernels.attention.triton_state import store_state, sum_tokens
 @triton.jit(
     do_not_specialize=[
         "p_alpha", "p_beta", "p_mix", "p_cu_seqlens", "num_heads", "block_size", "span",
-        "tiles_per_span", "rows_per_tile", "first_sinks", "last_sinks", "short", "stride_alpha_b",
+        "rows_per_tile", "first_sinks", "last_sinks", "short", "stride_alpha_b",
         "stride_alpha_h", "stride_beta_b", "stride_beta_h", "stride_mix_t", "stride_mix_h",
     ]
 )  # fmt: skip
@@ -42,7 +42,6 @@ def short_sequences_kernel(
     num_heads,
     block_size,
     span,
-    tiles_per_span,
     rows_per_tile,
     first_sinks,
     last_sinks,
@@ -106,7 +105,8 @@ def short_sequences_kernel(
     # The state is small and in cache: it is read back as any other, once all threads have written.
     tl.debug_barrier()
     for i_span in range(0, length, span):
-        for i_tile in range(tiles_per_span):
+        num_tokens = tl.minimum(span, length - i_span)
+        for i_tile in range((num_tokens + rows_per_tile - 1) // rows_per_tile):
             i_m = i_span + i_tile * rows_per_tile
             if i_m < tl.minimum(i_span + span, length):
                 answer_tile(

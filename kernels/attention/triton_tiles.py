@@ -16,7 +16,8 @@ from typing import TypeAlias, TypeVar
 import torch
 
 TABLE = Path(__file__).with_name("tiles.json")
-FAMILIES = {(8, 0): "ampere", (8, 6): "ampere", (8, 9): "ada", (9, 0): "hopper"}
+# Not by generation: an sm_86 has little more than half the shared memory of an sm_80.
+FAMILIES = {(8, 0): "ampere", (8, 6): "ampere, small", (8, 9): "ada", (9, 0): "hopper"}
 
 Table: TypeAlias = dict[str, dict[str, dict[str, int]]]
 AnyTile = TypeVar("AnyTile")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernels.attention import arguments
+from kernels.attention import arguments, library
 from kernels.attention.arguments import ArgumentError, Bounds
 from kernels.attention.layout import CPU_BATCH_ROWS
 
@@ -42,12 +42,13 @@ def sliding_window_attention(
     batches = window_batches(packed.host_bounds(), half_window, q.device)
     out = torch.empty_like(v)
     for batch in batches:
-        attended = F.scaled_dot_product_attention(
-            q[batch.queries].transpose(1, 2),
-            k[batch.keys].transpose(1, 2),
-            v[batch.keys].transpose(1, 2),
-            attn_mask=batch.visible,
-        )
+        with library.as_wide_as_given(q):
+            attended = F.scaled_dot_product_attention(
+                q[batch.queries].transpose(1, 2),
+                k[batch.keys].transpose(1, 2),
+                v[batch.keys].transpose(1, 2),
+                attn_mask=batch.visible,
+            )
         rows = attended.transpose(1, 2).flatten(0, 1)  # [n * B, H, D]
         out.index_copy_(0, batch.queries.flatten()[batch.kept], rows[batch.kept])
     return out

@@ -16,6 +16,7 @@ from kernels.attention import (
     lln_read,
     lln_state,
 )
+from kernels.attention.library import launch_errors
 from kernels.bench import peers
 from kernels.bench.clock import Ceiling, Clock, Run
 from kernels.bench.record import Row
@@ -57,9 +58,10 @@ class Bench:
             dtype=str(self.dtype).removeprefix("torch."),
             **more,
         )
+        failures: tuple[type[Exception], ...] = (*launch_errors(), ValueError, TypeError)
         try:
             return replace(row, seconds=self.clock.seconds(run))
-        except (RuntimeError, ValueError, TypeError) as error:
+        except failures as error:
             return replace(row, note=f"failed: {str(error).splitlines()[0][:120]}")
 
 

@@ -23,7 +23,8 @@ def row_statistics(question: Question) -> RowStatistics:
         for head in range(q.shape[1]):
             logs = _log_weights(question, sequence, keys, rows, head)  # [rows, N]
             weights = logs.exp()
-            found.entropy[at, head] = -torch.linalg.vecdot(weights, logs)
+            # A weight of 0 adds nothing, and its log is minus infinity.
+            found.entropy[at, head] = torch.special.entr(weights).sum(-1)
             found.sum_of_squares[at, head] = torch.linalg.vecdot(weights, weights)
             found.log_moments[:, at, head] = _central_moments(logs)
     return found

@@ -58,7 +58,7 @@ def _statistics(matrix: Tensor) -> RowStatistics:
     mean = logs.mean(-1, keepdim=True)
     moments = [mean.squeeze(-1), *((logs - mean).pow(power).mean(-1) for power in (2, 3, 4))]
     return RowStatistics(
-        entropy=-(matrix * logs).sum(-1).t(),
+        entropy=torch.special.entr(matrix).sum(-1).t(),
         sum_of_squares=matrix.square().sum(-1).t(),
         log_moments=torch.stack(moments).transpose(1, 2),
     )

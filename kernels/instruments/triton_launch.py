@@ -23,6 +23,10 @@ PRECISION = "tf32x3"
 """Rows are float32 here: an entropy is a small difference of large sums."""
 
 
+_ROWS_AND_KEYS = {16: (64, 64), 32: (64, 64), 64: (64, 32), 128: (32, 32)}
+"""Of a step, by padded head size: what fits the shared memory of every GPU we know."""
+
+
 class RowTiles(NamedTuple):
     """Rows of one sequence each, so many a tile."""
 
@@ -124,12 +128,12 @@ def _about_zero(sums: Tensor, x: Tensor, cu_seqlens: Tensor) -> Moments:
 def row_constants(head_dim: int, *, scores: bool, channels: bool) -> dict[str, Any]:
     """Everything the row statistics are compiled for."""
     width = padded_head_dim(head_dim)
-    rows = 32 if width >= 128 else 64
+    rows, keys = _ROWS_AND_KEYS.get(width, (16, 16))
     return {
         "D": head_dim,
         "BD": width,
         "BM": rows,
-        "BN": 32 if width >= 64 else 64,
+        "BN": keys,
         "SCORES": scores,
         "CHANNELS": channels,
         "PRECISION": PRECISION,
@@ -146,7 +150,7 @@ def moments_constants(head_dim: int) -> dict[str, Any]:
         "D": head_dim,
         "BD": width,
         "BC": min(width, 64),
-        "BT": 32,
+        "BT": 32 if width <= 128 else 16,
         "PRECISION": PRECISION,
         "num_warps": 8 if width >= 64 else 4,
         "num_stages": 2,

@@ -12,6 +12,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+# A weight below float32's least normal number stands at it. A smaller number would be taken for a
+# float64, and all that is computed with it would become one.
+LEAST = tl.constexpr(1.2e-38)
+
 
 @triton.jit
 def load_features(p_rows, m_rows, D: tl.constexpr, BD: tl.constexpr):
@@ -127,8 +131,8 @@ def row_statistics_kernel(
             b_log = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale
             b_log -= b_log_sum[:, None]
         if CHANNELS:
-            p_rows = p_scaled_k + ((i_begin + o_n[:, None]) * num_heads + i_h) * D
-            b_kappa = load_features(p_rows, m_n, D, BD) - b_mass_of[None, :]
+            p_key_rows = p_scaled_k + ((i_begin + o_n[:, None]) * num_heads + i_h) * D
+            b_kappa = load_features(p_key_rows, m_n, D, BD) - b_mass_of[None, :]
             b_kappa = tl.where((o_d < D)[None, :], b_kappa, float("-inf"))
             b_top = tl.max(b_kappa, 1)
             b_lln = tl.dot(
@@ -139,12 +143,11 @@ def row_statistics_kernel(
                     o_m, o_n, length, block_size, first_sinks, last_sinks, DIAG
                 )
                 b_diag = tl.where(m_visible, tl.exp(b_log), 0.0) * (1.0 - b_mix)[:, None]
-                # A weight below float32's least stands at it.
                 b_log = tl.log(
-                    tl.maximum(b_mix[:, None] * b_lln * tl.exp(b_top)[None, :] + b_diag, 1e-38)
+                    tl.maximum(b_mix[:, None] * b_lln * tl.exp(b_top)[None, :] + b_diag, LEAST)
                 )
             else:
-                b_log = tl.log(tl.maximum(b_lln, 1e-38)) + b_top[None, :]
+                b_log = tl.log(tl.maximum(b_lln, LEAST)) + b_top[None, :]
         b_weight = tl.where(m_n[None, :], tl.exp(b_log), 0.0)
         b_log = tl.where(m_n[None, :], b_log + log_length, 0.0)
         b_entropy -= tl.sum(b_weight * (b_log - log_length), 1)

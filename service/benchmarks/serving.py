@@ -23,6 +23,12 @@ async def serving_rows(bench: Bench, plan: BenchmarkPlan) -> AsyncGenerator[Row,
             actual=plan.suite,
         )
     server = bench.server
+    if server.needs_certificate:
+        raise NotAvailable(
+            "the suite serving has no client's certificate, which LLN_TLS_CLIENT_CA_FILE asks for",
+            param="suite",
+            actual=plan.suite,
+        )
     load = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "service.load"),
         stdin=asyncio.subprocess.PIPE,

@@ -55,13 +55,21 @@ async def bench(engine: AsyncEngine, chosen: argparse.Namespace) -> None:
 
 
 def _target(url: str) -> Target:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidInput(
-            f"--server must be like http://127.0.0.1:8000, got {url!r}", param="server", actual=url
-        )
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:  # brackets or a port that are none
+        raise _bad_server(url) from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise _bad_server(url)
     tls = parts.scheme == "https"
-    return Target(host=parts.hostname, port=parts.port or (443 if tls else 80), tls=tls)
+    return Target(host=host, port=port or (443 if tls else 80), tls=tls)
+
+
+def _bad_server(url: str) -> InvalidInput:
+    return InvalidInput(
+        f"--server must be like http://127.0.0.1:8000, got {url!r}", param="server", actual=url
+    )
 
 
 def _print_row(suite: Suite, row: Row, *, is_first: bool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from engine.engine import AsyncEngine
 from service.benchmarks.job import BenchmarkJob
 from service.benchmarks.jobs import BenchmarkJobs
@@ -11,11 +13,19 @@ from service.grpc.conversions import model_name
 from service.grpc.status import Context, write
 from service.load.client import Target
 from service.pb.lln.v1 import benchmarks_pb2 as pb
+from service.settings import Settings
 
 
 class BenchmarksServicer:
-    def __init__(self, engine: AsyncEngine, jobs: BenchmarkJobs, server: Target | None) -> None:
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        settings: Settings,
+        jobs: BenchmarkJobs,
+        server: Target | None,
+    ) -> None:
         self._engine = engine
+        self._settings = settings
         self._jobs = jobs
         self._server = server
 
@@ -31,13 +41,14 @@ class BenchmarksServicer:
             training=request.training if request.HasField("training") else None,
         )
         job = await self._jobs.start(plan, self._server)
-        await write(context, _event(job, 0, benchmark=benchmark_message(job)))
+        tell = partial(write, context, within_s=self._settings.request_timeout_s)
+        await tell(_event(job, 0, benchmark=benchmark_message(job)))
         done = 0
         async for rows in job.watch():
             for row in rows:
                 done += 1
-                await write(context, _event(job, done, row=_row_message(row)))
-        await write(context, _event(job, done, benchmark=benchmark_message(job)))
+                await tell(_event(job, done, row=_row_message(row)))
+        await tell(_event(job, done, benchmark=benchmark_message(job)))
 
     async def Get(self, request: pb.GetBenchmarkRequest, context: Context) -> pb.Benchmark:
         return benchmark_message(await self._jobs.get(request.id))

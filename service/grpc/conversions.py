@@ -41,6 +41,7 @@ from engine.types import (
 )
 from service.documents import EVENT_NAMES, Accepted, Event, Finished
 from service.errors import InvalidField
+from service.grpc.turns import in_turns
 from service.pb.lln.v1 import diagnostics_pb2, embeddings_pb2, models_pb2
 
 _TRUNCATE: dict[int, Truncate] = {
@@ -327,20 +328,22 @@ def _span(message: diagnostics_pb2.TokenRange) -> Span:
     return Span(message.start, message.end)
 
 
-def attention_map_message(found: AttentionMap) -> diagnostics_pb2.AttentionMapResponse:
-    return diagnostics_pb2.AttentionMapResponse(
+async def attention_map_message(found: AttentionMap) -> diagnostics_pb2.AttentionMapResponse:
+    message = diagnostics_pb2.AttentionMapResponse(
         model=found.model,
         document=found.document,
         tokens=found.tokens,
         attention=found.attention,
         row_edges=found.row_edges,
         column_edges=found.column_edges,
-        mass=found.mass.ravel().tolist(),
         links=(diagnostics_pb2.Link(**link._asdict()) for link in found.links),
         topics=map(_topic_message, found.topics or ()),
         queue_s=found.queue_s,
         compute_s=found.compute_s,
     )
+    async for row in in_turns(found.mass):
+        message.mass.extend(row.tolist())
+    return message
 
 
 def _topic_message(topic: Topic) -> diagnostics_pb2.Topic:

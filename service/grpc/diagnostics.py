@@ -45,7 +45,7 @@ class DiagnosticsServicer:
             options=map_options(request),
             timeout_s=seconds_left(context, self._settings),
         )
-        return attention_map_message(found)
+        return await attention_map_message(found)
 
     async def ListInstruments(
         self, request: pb.ListInstrumentsRequest, context: Context

@@ -10,13 +10,18 @@ from service.errors import InvalidField
 from service.grpc.calls import Undecodable, decoded
 from service.grpc.listeners import Listeners
 from service.pb.lln.v1 import embeddings_pb2 as pb
+from service.slow_callers import arriving
 
 DocumentPiece: TypeAlias = pb.EmbedDocumentRequest | Undecodable
 
 
 class DocumentPieces:
-    def __init__(self, requests: AsyncIterable[DocumentPiece], listeners: Listeners) -> None:
-        self._requests = aiter(requests)
+    """Each message must arrive in so many seconds once the one before it is dealt with."""
+
+    def __init__(
+        self, requests: AsyncIterable[DocumentPiece], listeners: Listeners, max_silence_s: float
+    ) -> None:
+        self._requests = arriving(requests, max_silence_s)
         self._listeners = listeners
         self._first: pb.EmbedDocumentRequest | None = None
 

@@ -58,15 +58,16 @@ class EmbeddingsServicer:
         finished = await answer_in_order(
             requests,
             answer=lambda request: self._answer(request, context),
-            write=partial(write, context),
+            write=partial(write, context, within_s=self._settings.request_timeout_s),
             listeners=self._listeners,
             max_in_flight=MAX_IN_FLIGHT,
+            max_silence_s=self._settings.body_timeout_s,
         )
         if not finished:
             raise EngineUnavailable("the server is stopping; all requests it had read are answered")
 
     async def EmbedDocument(self, requests: AsyncIterable[DocumentPiece], context: Context) -> None:
-        reader = DocumentPieces(requests, self._listeners)
+        reader = DocumentPieces(requests, self._listeners, self._settings.body_timeout_s)
         opening = await reader.opening()
         form = vector_format(opening.options)
         request = DocumentRequest(
@@ -83,7 +84,7 @@ class EmbeddingsServicer:
         async def send(event: Event) -> None:
             await write(context, document_event(event, form))
 
-        await stream_events(embed, request.model, send)
+        await stream_events(embed, request.model, send, timeout_s=request.timeout_s)
 
     async def _answer(self, request: StreamRequest, context: Context) -> pb.EmbedStreamResponse:
         """The answer to one item of a stream; whatever goes wrong with it is its answer."""

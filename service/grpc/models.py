@@ -11,6 +11,7 @@ from service.grpc.conversions import (
     tokenization_message,
 )
 from service.grpc.status import Context
+from service.params import input_told_as
 from service.pb.lln.v1 import models_pb2 as pb
 
 
@@ -25,9 +26,12 @@ class ModelsServicer:
         return model_message(self._engine.resolve(model_name(request)))
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
-        tokenization = await self._engine.tokenize(request.text, model=model_name(request))
+        with input_told_as("text", lone=True):
+            tokenization = await self._engine.tokenize(request.text, model=model_name(request))
         return tokenization_message(tokenization)
 
     async def Plan(self, request: pb.PlanRequest, context: Context) -> pb.PlanResponse:
         tokens, text = plan_size(request)
-        return plan_message(await self._engine.plan(tokens, text=text, model=model_name(request)))
+        with input_told_as("text", lone=True):
+            plan = await self._engine.plan(tokens, text=text, model=model_name(request))
+        return plan_message(plan)

@@ -13,6 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from engine.engine import AsyncEngine
 from service.api_keys import ApiKeys
 from service.benchmarks.jobs import BenchmarkJobs
+from service.errors import PortInUse
 from service.grpc.benchmarks import BenchmarksServicer
 from service.grpc.calls import Calls
 from service.grpc.diagnostics import DiagnosticsServicer
@@ -68,9 +69,9 @@ async def grpc_server(
         _DIAGNOSTICS: DiagnosticsServicer(engine, settings),
         _TEI_EMBED: TeiEmbedServicer(engine, settings, listeners),
         _TEI_INFO: TeiInfoServicer(engine, settings),
-        _BENCHMARKS: BenchmarksServicer(engine, jobs, http),
+        _BENCHMARKS: BenchmarksServicer(engine, settings, jobs, http),
         _HEALTH: health,
-        _REFLECTION: ReflectionServicer(_NAMES, listeners),
+        _REFLECTION: ReflectionServicer(_NAMES, settings, listeners),
     }
     calls = Calls(metrics, keys, permits)
     handlers = [
@@ -102,8 +103,11 @@ def _options(settings: Settings) -> list[tuple[str, int]]:
 def _listen(server: aio.Server, settings: Settings) -> str:
     host = f"[{settings.grpc_host}]" if ":" in settings.grpc_host else settings.grpc_host
     address = f"{host}:{settings.grpc_port}"
-    if settings.tls is None:
-        port = server.add_insecure_port(address)
-    else:
-        port = server.add_secure_port(address, settings.tls.grpc_credentials())
+    try:
+        if settings.tls is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, settings.tls.grpc_credentials())
+    except RuntimeError as error:  # somebody took it while the weights were read
+        raise PortInUse(f"cannot listen on {address}: {error}") from error
     return f"{host}:{port}"

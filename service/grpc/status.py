@@ -5,9 +5,10 @@ Which status an error has is said by the one table of `service.errors`.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
@@ -17,6 +18,7 @@ from grpc.aio import AbortError, InternalError, ServicerContext, UsageError
 from engine.errors import LLNError, RequestCancelled
 from service.errors import as_lln_error, row_for
 from service.pb.lln.v1 import embeddings_pb2 as pb
+from service.slow_callers import takes_within
 
 log = logging.getLogger(__name__)
 
@@ -43,10 +45,12 @@ async def status_on_error(context: Context) -> AsyncIterator[None]:
         await _abort(context, as_lln_error(error))
 
 
-async def write(context: Context, message: Message) -> None:
-    """Sends one message of a stream."""
+async def write(context: Context, message: Message, *, within_s: float | None = None) -> None:
+    """Sends one message of a stream. Who takes it later than `within_s` is given up."""
+    limit = nullcontext() if within_s is None else takes_within(within_s)
     try:
-        await context.write(message)
+        async with limit:
+            await context.write(message)
     except (InternalError, UsageError) as error:  # all that grpc says of a client that is gone
         raise RequestCancelled("the client left before its answer was ready") from error
 
@@ -81,7 +85,10 @@ def error_metadata(error: LLNError) -> tuple[tuple[str, str], ...]:
 async def _abort(context: Context, error: LLNError) -> None:
     code = row_for(error).grpc_code
     message = _shortened(error.message, _MAX_MESSAGE)
-    await context.abort(code, message, error_metadata(error))
+    try:
+        await context.abort(code, message, error_metadata(error))
+    except InternalError as failure:  # the client left before it took even the status
+        raise asyncio.CancelledError from failure
 
 
 def _shortened(text: str, limit: int) -> str:

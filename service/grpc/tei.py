@@ -17,6 +17,8 @@ from service.grpc.listeners import Listeners
 from service.grpc.patience import when_there_is_room
 from service.grpc.status import Context, write
 from service.grpc.streams import MAX_IN_FLIGHT, answer_in_order
+from service.grpc.turns import in_turns
+from service.params import input_told_as
 from service.pb.tei.v1 import tei_pb2 as pb
 from service.settings import Settings
 from service.version import version_of
@@ -83,7 +85,10 @@ class TeiEmbedServicer:
             truncate=_truncate(request),
         )
         arrived_at = time.perf_counter()
-        [found] = await self._engine.embed([request.inputs], options=options, timeout_s=timeout_s)
+        with input_told_as("inputs", lone=True):
+            [found] = await self._engine.embed(
+                [request.inputs], options=options, timeout_s=timeout_s
+            )
         return pb.EmbedResponse(
             embeddings=found.vector.ravel(), metadata=_metadata(request, found, arrived_at)
         )
@@ -95,13 +100,15 @@ class TeiEmbedServicer:
             truncate=_truncate(request),
         )
         arrived_at = time.perf_counter()
-        [found] = await self._engine.embed_tokens(
-            [request.inputs], options=options, timeout_s=timeout_s
-        )
-        return pb.EmbedAllResponse(
-            token_embeddings=[pb.TokenEmbedding(embeddings=state) for state in found.vector],
-            metadata=_metadata(request, found, arrived_at),
-        )
+        with input_told_as("inputs", lone=True):
+            [found] = await self._engine.embed_tokens(
+                [request.inputs], options=options, timeout_s=timeout_s
+            )
+        response = pb.EmbedAllResponse()
+        async for state in in_turns(found.vector):
+            response.token_embeddings.add(embeddings=state.tolist())
+        response.metadata.CopyFrom(_metadata(request, found, arrived_at))
+        return response
 
     async def _stream(
         self,
@@ -122,7 +129,7 @@ class TeiEmbedServicer:
         async def write_or_end(answer: Answer | LLNError) -> None:
             if isinstance(answer, LLNError):
                 raise answer
-            await write(context, answer)
+            await write(context, answer, within_s=self._settings.request_timeout_s)
 
         finished = await answer_in_order(
             requests,
@@ -130,6 +137,7 @@ class TeiEmbedServicer:
             write=write_or_end,
             listeners=self._listeners,
             max_in_flight=MAX_IN_FLIGHT,
+            max_silence_s=self._settings.body_timeout_s,
         )
         if not finished:
             raise EngineUnavailable("the server is stopping; all requests it had read are answered")

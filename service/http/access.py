@@ -8,19 +8,27 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api_keys import ApiKeys
+from service.http.origins import Origins
 from service.permits import Permits
 
 UNGUARDED = frozenset({"/", "/docs", "/openapi.json", "/health", "/health/live", "/health/ready"})
-"""Probes, and pages that hold nothing of anyone: no key, and no place among the requests."""
+"""Probes, and pages that hold nothing of anyone: no key, and no place among the requests. They are
+there for every origin too: monitors and links lead to them."""
 
 
 class Access:
-    """Asks for a key and a permit, unless the path is left open."""
+    """Asks whence a request comes, and for a key and a permit, unless the path is left open."""
 
     def __init__(
-        self, app: ASGIApp, keys: ApiKeys, permits: Permits, unguarded: Collection[str]
+        self,
+        app: ASGIApp,
+        origins: Origins,
+        keys: ApiKeys,
+        permits: Permits,
+        unguarded: Collection[str],
     ) -> None:
         self._app = app
+        self._origins = origins
         self._keys = keys
         self._permits = permits
         self._unguarded = frozenset(unguarded)
@@ -30,6 +38,7 @@ class Access:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        self._origins.check(headers)
         self._keys.check(headers.get("authorization"), headers.get("x-api-key"))
         with self._permits.one():
             await self._app(scope, receive, send)

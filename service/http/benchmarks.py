@@ -19,6 +19,7 @@ from service.benchmarks.suites import SUITES
 from service.http.answers import BenchmarkAnswer, BenchmarkList, ComparisonAnswer, SuiteList
 from service.http.dependencies import Engine, Jobs
 from service.http.json import JsonRoute, json_response
+from service.http.media_types import HTML, JSON, NDJSON, preferred, wants_events
 from service.http.schemas import BenchmarkBody
 from service.load.client import Target
 
@@ -27,13 +28,17 @@ router = APIRouter(route_class=JsonRoute, tags=["benchmarks"])
 Format: TypeAlias = Literal["json", "csv", "png", "ndjson"]
 Accept: TypeAlias = Annotated[str, Header(description="application/x-ndjson follows the run.")]
 
-_NDJSON = "application/x-ndjson"
-_TYPES: dict[str, Format] = {_NDJSON: "ndjson", "text/csv": "csv", "image/png": "png"}
+_TYPES: dict[str, Format] = {NDJSON: "ndjson", "text/csv": "csv", "image/png": "png"}
+_OFFERS: dict[str, Format] = {JSON: "json", HTML: "json", **_TYPES}
 _CREDENTIALS = ("authorization", "x-api-key")
 
 
 @router.post(
-    "/v1/benchmarks", response_model=BenchmarkAnswer, status_code=202, summary="Start a benchmark"
+    "/v1/benchmarks",
+    response_model=BenchmarkAnswer,
+    status_code=202,
+    responses={202: {"content": {NDJSON: {}}}},
+    summary="Start a benchmark",
 )
 async def start_benchmark(
     request: Request, body: BenchmarkBody, jobs: Jobs, engine: Engine, accept: Accept = ""
@@ -42,7 +47,7 @@ async def start_benchmark(
     plan = body.plan(engine.resolve(body.model))
     job = await jobs.start(plan, _this_server(request))
     location = {"location": f"/v1/benchmarks/{job.id}"}
-    if _NDJSON in accept:
+    if wants_events(accept):
         return _stream(job, 202, location)
     return json_response(job_document(job), 202, location)
 
@@ -116,13 +121,13 @@ def _this_server(request: Request) -> Target | None:
 
 
 def _wanted(accept: str) -> Format:
-    return next((name for media_type, name in _TYPES.items() if media_type in accept), "json")
+    return _OFFERS[preferred(accept, list(_OFFERS)) or JSON]
 
 
 def _stream(
     job: BenchmarkJob, status: int = 200, headers: dict[str, str] | None = None
 ) -> StreamingResponse:
-    return StreamingResponse(_lines(job), status, headers, media_type=_NDJSON)
+    return StreamingResponse(_lines(job), status, headers, media_type=NDJSON)
 
 
 async def _lines(job: BenchmarkJob) -> AsyncIterator[bytes]:

@@ -27,12 +27,14 @@ from service.documents import (
     stream_events,
 )
 from service.http.answers import DocumentAnswer
-from service.http.dependencies import Engine, Record, TimeoutS
-from service.http.events import NDJSON, EventLines, SendLine, wants_events
-from service.http.incoming import STREAMED, media_type
+from service.http.dependencies import Engine, Record, ServerSettings, TimeoutS
+from service.http.events import EventLines, SendLine
+from service.http.incoming import STREAMED, media_type, refuse_other_charsets
 from service.http.json import JsonRoute, dump_list, json_response
+from service.http.media_types import NDJSON, wants_events
 from service.http.schemas import DocumentBody, DocumentQuery, EncodingFormat
 from service.http.vectors import accounting, encode_vector, server_timing, span, usage
+from service.slow_callers import arriving
 
 router = APIRouter(route_class=JsonRoute, tags=["embeddings"])
 
@@ -85,9 +87,10 @@ class DocumentCall:
             async def send(event: Event) -> None:
                 await send_line({"event": EVENT_NAMES[type(event)], **_fields(event, encoding)})
 
-            self._count(await stream_events(embed, name, send))
+            found = await stream_events(embed, name, send, timeout_s=self._timeout_s)
+            self._count(found)
 
-        return EventLines(work, self._record)
+        return EventLines(work, self._record, self._timeout_s)
 
     async def _whole(
         self, found: DocumentEmbedding, model: str, encoding: EncodingFormat
@@ -111,10 +114,14 @@ Call = Annotated[DocumentCall, Depends()]
 
 
 async def text_documents(
-    request: Request, query: Annotated[DocumentQuery, Query()], call: Call
+    request: Request,
+    query: Annotated[DocumentQuery, Query()],
+    call: Call,
+    settings: ServerSettings,
 ) -> Response:
     """The body is the document's text; all else is in the query string."""
-    return await call.answer(_body(request), query)
+    refuse_other_charsets(request.headers)
+    return await call.answer(arriving(_body(request), settings.body_timeout_s), query)
 
 
 router.add_api_route(

@@ -10,29 +10,32 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from engine.errors import RequestCancelled
 from service.errors import as_lln_error, error_fields
+from service.http.media_types import NDJSON
 from service.http.observe import RequestRecord
+from service.slow_callers import takes_within
 
 log = logging.getLogger(__name__)
-
-NDJSON = "application/x-ndjson"
 
 SendLine: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
 
 
-def wants_events(accept: str) -> bool:
-    """Whether an Accept header names lines of JSON."""
-    return any(part.partition(";")[0].strip().lower() == NDJSON for part in accept.split(","))
-
-
 class EventLines(Response):
     """Runs work that sends lines. A failure before the first line has the status of its kind; a
-    later one is the last line: `{"event": "error", "error": {...}}`."""
+    later one is the last line: `{"event": "error", "error": {...}}`, which the caller has
+    `timeout_s` to take."""
 
-    def __init__(self, work: Callable[[SendLine], Awaitable[None]], record: RequestRecord) -> None:
+    def __init__(
+        self,
+        work: Callable[[SendLine], Awaitable[None]],
+        record: RequestRecord,
+        timeout_s: float,
+    ) -> None:
         super().__init__(media_type=NDJSON)
         self._work = work
         self._record = record
+        self._timeout_s = timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         lines = _Lines(send, [(b"content-type", NDJSON.encode()), (b"cache-control", b"no-store")])
@@ -40,13 +43,15 @@ class EventLines(Response):
             await self._work(lines.send)
         except Exception as failure:
             error = as_lln_error(failure)
-            if not lines.started:
+            if not lines.started or isinstance(error, RequestCancelled):
                 raise
             if error is not failure:
                 log.exception("answer failed after it had begun")
             self._record.told = error
-            await lines.send({"event": "error", "error": error_fields(error)})
-        await lines.end()
+            async with takes_within(self._timeout_s):
+                await lines.send({"event": "error", "error": error_fields(error)})
+        async with takes_within(self._timeout_s):
+            await lines.end()
 
 
 class _Lines:

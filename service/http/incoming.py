@@ -10,15 +10,31 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.errors import RequestCancelled
-from service.errors import BodyTimeout, BodyTooLarge
+from service.errors import BodyTimeout, BodyTooLarge, UnsupportedMediaType
+from service.http.media_types import read_media_type
 
 STREAMED = "text/plain"
 """The media type of a body that is read as it comes."""
 
+_CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii")
+
 
 def media_type(headers: Headers) -> str:
     """What the body is declared to be, without parameters."""
-    return headers.get("content-type", "").partition(";")[0].strip().lower()
+    return read_media_type(headers.get("content-type", "")).name
+
+
+def refuse_other_charsets(headers: Headers) -> None:
+    """For bodies of text: those of another charset may decode all the same, into another text."""
+    declared = read_media_type(headers.get("content-type", "")).parameters.get("charset", "utf-8")
+    if declared.lower() not in _CHARSETS:
+        raise UnsupportedMediaType(
+            f"text must be sent as utf-8, and content-type says charset={declared}",
+            code="unsupported_charset",
+            param="content-type",
+            limit="utf-8",
+            actual=declared,
+        )
 
 
 class Incoming:
@@ -37,11 +53,12 @@ class Incoming:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        caller = _Caller(receive, send)
-        if media_type(Headers(scope=scope)) == STREAMED:
+        caller, headers = _Caller(receive, send), Headers(scope=scope)
+        _refuse_encoded(headers)
+        if media_type(headers) == STREAMED:
             body: Receive = caller.receive
         else:
-            self._refuse_announced(Headers(scope=scope))
+            self._refuse_announced(headers)
             body = _replay(await self._read_in_time(caller.receive), caller)
         async with caller.cancels_when_gone():
             await self._app(scope, body, caller.send)
@@ -78,6 +95,18 @@ class Incoming:
             f"the body has {size} bytes or more, and {self._max_body_bytes} are allowed",
             limit=self._max_body_bytes,
             actual=size,
+        )
+
+
+def _refuse_encoded(headers: Headers) -> None:
+    encodings = headers.get("content-encoding", "identity")
+    if encodings.strip().lower() not in ("", "identity"):
+        raise UnsupportedMediaType(
+            f"the body must be sent as it is, and content-encoding says {encodings}",
+            code="unsupported_encoding",
+            param="content-encoding",
+            limit="identity",
+            actual=encodings,
         )
 
 

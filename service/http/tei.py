@@ -14,6 +14,7 @@ from service.http.inputs import as_inputs
 from service.http.json import JsonRoute, dump_list, json_response
 from service.http.schemas import EmbedBody, TokenStatesBody
 from service.http.vectors import encode_vector, server_timing
+from service.params import input_told_as
 
 router = APIRouter(route_class=JsonRoute, tags=["text-embeddings-inference"])
 
@@ -22,9 +23,9 @@ router = APIRouter(route_class=JsonRoute, tags=["text-embeddings-inference"])
 async def embed(body: EmbedBody, engine: Engine, timeout_s: TimeoutS, record: Record) -> Response:
     """One vector for each text, in order."""
     model = record.model = engine.resolve(body.model).name
-    found = await engine.embed(
-        as_inputs(body.inputs, "inputs"), model=model, options=body.options(), timeout_s=timeout_s
-    )
+    inputs = as_inputs(body.inputs, "inputs")
+    with input_told_as("inputs", lone=inputs is not body.inputs):
+        found = await engine.embed(inputs, model=model, options=body.options(), timeout_s=timeout_s)
     record.tokens = _num_tokens(found)
     vectors = (encode_vector(embedding.vector, "float") for embedding in found)
     return await _answer(vectors, found)
@@ -36,9 +37,11 @@ async def embed_all(
 ) -> Response:
     """For each text a vector for each of its tokens, special ones included, not normalised."""
     model = record.model = engine.resolve(body.model).name
-    found = await engine.embed_tokens(
-        as_inputs(body.inputs, "inputs"), model=model, options=body.options(), timeout_s=timeout_s
-    )
+    inputs = as_inputs(body.inputs, "inputs")
+    with input_told_as("inputs", lone=inputs is not body.inputs):
+        found = await engine.embed_tokens(
+            inputs, model=model, options=body.options(), timeout_s=timeout_s
+        )
     record.tokens = _num_tokens(found)
     return await _answer([await dump_list(_rows(item.vector)) for item in found], found)
 

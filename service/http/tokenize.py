@@ -6,19 +6,26 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
+from engine.deadline import Deadline
 from service.http.answers import TokenizeAnswer
-from service.http.dependencies import Engine, Record
+from service.http.dependencies import Engine, Record, TimeoutS
 from service.http.json import JsonRoute, dump_list, json_response
 from service.http.schemas import TokenizeBody
+from service.params import input_told_as
 
 router = APIRouter(route_class=JsonRoute, tags=["models"])
 
 
 @router.post("/v1/tokenize", response_model=TokenizeAnswer, summary="Tokenize a text")
-async def tokenize(body: TokenizeBody, engine: Engine, record: Record) -> Response:
+async def tokenize(
+    body: TokenizeBody, engine: Engine, timeout_s: TimeoutS, record: Record
+) -> Response:
     """Token ids, their pieces and their character offsets in the text; (0, 0) if special."""
     model = record.model = engine.resolve(body.model).name
-    found = await engine.tokenize(body.text, model=model)
+    async with Deadline(timeout_s).over():
+        with input_told_as("text", lone=True):
+            found = await engine.tokenize(body.text, model=model)
+        opened = await _opened(body, engine, model)
     record.tokens = len(found.ids)
     document: dict[str, Any] = {
         "model": body.model or model,
@@ -26,7 +33,7 @@ async def tokenize(body: TokenizeBody, engine: Engine, record: Record) -> Respon
         "ids": await dump_list(found.ids),
         "offsets": await dump_list([offset.start, offset.end] for offset in found.offsets),
         "tokens": await dump_list(found.tokens),
-        "document": await _opened(body, engine, model),
+        "document": opened,
     }
     return json_response(document)
 

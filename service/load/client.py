@@ -20,6 +20,8 @@ class Target:
     port: int
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     tls: bool = False
+    needs_certificate: bool = False
+    """Whether only clients that show a certificate are let in, which this one cannot."""
 
     @property
     def ssl_context(self) -> ssl.SSLContext | None:

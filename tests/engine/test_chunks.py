@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,9 @@ from engine.errors import InvalidInput
 from engine.text import ChunkSpan, TextTokenizer, chunk_spans, plan_chunks
 from engine.text.chunks import MAX_CHUNKS, Source
 from engine.types import Chunking, ChunkPlan, HeadingPlan, SentencePlan, Span, SpanPlan
+
+if TYPE_CHECKING:
+    from tests.conftest import WriteCheckpoint
 
 
 @pytest.mark.parametrize(
@@ -241,3 +245,26 @@ def test_every_token_is_in_one_chunk_and_every_chunk_has_its_characters(
         assert chunk.characters.start <= starts.min()
         assert ends.max() <= chunk.characters.end
         end = chunk.characters.end
+
+
+@pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "modernbert"])
+@pytest.mark.parametrize("plan", [SentencePlan(), HeadingPlan()], ids=["sentences", "headings"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n \n" * 400,
+        "Hello world." + "\n \n" * 400 + "Next one.",
+        "\n \n" * 400 + "Hello world.",
+        " \n" * 300 + "# Title\nbody\n",
+    ],
+    ids=["alone", "between", "before", "before a heading"],
+)
+def test_white_space_that_has_tokens_of_its_own(
+    family: str, plan: Chunking, text: str, write_checkpoint: WriteCheckpoint
+) -> None:
+    tokenizer = TextTokenizer.from_folder(write_checkpoint(family))
+    chunks = chunks_of(tokenizer, text, plan)
+    for one, other in pairwise(chunks):
+        assert one.tokens.end == other.tokens.start
+    assert chunks
+    assert all(0 <= chunk.characters.start < chunk.characters.end for chunk in chunks)

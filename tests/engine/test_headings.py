@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.text.heading import MAX_TITLE
 from engine.text.headings import detected, sections
 from engine.types import HeadingFormat
 
@@ -147,3 +148,11 @@ def test_time_grows_with_the_length_and_not_its_square(unit: str) -> None:
     for form in ("markdown", "html", "plain"):
         sections(unit * 100_000, form)
     assert perf_counter() - started_at < 15  # a square would take hours
+
+
+@pytest.mark.parametrize("text", ["# {}\n", "{}\n===\n", "<h1>{}</h1>"])
+def test_what_goes_on_and_on_is_no_title(text: str) -> None:
+    form: HeadingFormat = "html" if "<" in text else "markdown"
+    short, long = (text.format("x" * length) + "\nbody\n" for length in (MAX_TITLE, MAX_TITLE + 1))
+    assert any(section.headings for section in sections(short, form))
+    assert not any(section.headings for section in sections(long, form))

@@ -102,7 +102,7 @@ def _xlm(tokenizer: Tokenizer) -> None:
 
 def _first(tokenizer: Tokenizer) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
-    tokenizer.normalizer = normalizers.Strip()
+    tokenizer.normalizer = normalizers.Strip(left=False, right=True)
 
 
 def _cased(tokenizer: Tokenizer) -> None:

@@ -92,6 +92,7 @@ def usual_builds() -> Iterator[Build]:
             or (build.form in ("merge", "short", *BACKWARD) and is_usual and build.head_dim == 64)
             or (build.form == "whole sequences" and (is_usual or build.head_dim == 256))
             or build == Build("rows gradient, tiles", 128, torch.float32, True, 89)
+            or (build.form in INSTRUMENTS and build.capability == 89 and build.head_dim >= 64)
         ):
             yield build
 

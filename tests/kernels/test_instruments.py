@@ -60,6 +60,14 @@ def test_row_statistics(kind: Kind, scale: float) -> None:
     assert_near(row_statistics(**given, kind=kind), truth, 1e-5)
 
 
+def test_a_row_that_lln_has_no_share_in_has_the_entropy_of_its_block() -> None:
+    given = inputs() | {"mix": torch.zeros(NUM_ROWS, 2, device=DEVICE)}
+    found = row_statistics(**given, kind="lln_diag").entropy
+    truth = reference.row_statistics(**given, kind="lln_diag").entropy
+    assert bool(truth.isfinite().all())
+    torch.testing.assert_close(found.double(), truth, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_some_rows_are_those_of_all(kind: Kind) -> None:
     given = inputs()

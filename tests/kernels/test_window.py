@@ -8,7 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.attention import ArgumentError, reference, sliding_window_attention, softmax_attention
+from kernels.attention import (
+    ArgumentError,
+    TileSinks,
+    block_diagonal_tile,
+    lln_read,
+    lln_state,
+    reference,
+    sliding_window_attention,
+    softmax_attention,
+)
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
@@ -56,3 +65,25 @@ def test_gradients() -> None:
 def test_a_negative_window_is_refused() -> None:
     with pytest.raises(ArgumentError, match="half_window must not be negative, got -1"):
         sliding_window_attention(*random_qkv(4), half_window=-1)
+
+
+def test_autocast_narrows_no_operation() -> None:
+    """Training with bfloat16 products takes attention as wide as it comes."""
+    q, k, v = random_qkv(70)
+    sinks = TileSinks((1, 0), k[:1], v[:1])
+
+    def everything() -> list[Tensor]:
+        state = lln_state(k, v, beta=1.0)
+        return [
+            sliding_window_attention(q, k, v, half_window=20),
+            *state,
+            lln_read(q, state, alpha=1.0),
+            block_diagonal_tile(q, k, v, block_size=64, sinks=sinks),
+        ]
+
+    wide = everything()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = everything()
+    for one, expected in zip(found, wide, strict=True):
+        assert one.dtype == torch.float32
+        torch.testing.assert_close(one, expected)

@@ -104,6 +104,12 @@ def test_settings_exist_and_are_accepted(
     load_settings()  # refuses unknown names and bad values
 
 
+def test_pods_are_given_no_variables_that_read_like_settings(pod: dict[str, Any]) -> None:
+    """For the Service lln they would be LLN_PORT, LLN_SERVICE_HOST and so on."""
+    assert of_kind("Service")["metadata"]["name"] == "lln"
+    assert pod["enableServiceLinks"] is False
+
+
 def test_the_image_is_this_version(container: dict[str, Any]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert container["image"] == f"lln:{project['version']}"

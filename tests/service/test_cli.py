@@ -8,11 +8,14 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from service.cli import main
+from service.errors import PortInUse
+from service.server import take_port
 
 
 def lln(*arguments: str, stdin: str = "", **settings: str) -> subprocess.CompletedProcess[str]:
@@ -79,6 +82,31 @@ def test_port_in_use(protocol: str) -> None:
     assert found.stderr.strip() == f"lln: cannot listen on 127.0.0.1:{port}: Address already in use"
 
 
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_port_that_another_server_listens_on(protocol: str, server: Any) -> None:
+    address = server.http_url.removeprefix("http://") if protocol == "http" else server.grpc_address
+    ports = {"LLN_HTTP_PORT": "0", "LLN_GRPC_PORT": "0"}
+    port = address.rpartition(":")[2]
+    found = lln("serve", **ports | {f"LLN_{protocol.upper()}_PORT": port})
+    assert found.returncode == 1
+    assert found.stderr.strip() == f"lln: cannot listen on {address}: Address already in use"
+
+
+def test_a_port_is_taken_while_the_weights_are_read() -> None:
+    """Of two servers that start at once, the second must not believe that it serves."""
+    first = take_port("127.0.0.1", 0)
+    port = first.getsockname()[1]
+    with first, pytest.raises(PortInUse, match=f"127.0.0.1:{port}: Address already in use"):
+        take_port("127.0.0.1", port)
+
+
+def test_one_port_for_both_protocols() -> None:
+    found = lln("serve", LLN_HTTP_PORT="8123", LLN_GRPC_PORT="8123")
+    assert found.returncode == 2
+    assert "LLN_HTTP_PORT and LLN_GRPC_PORT are both 8123" in found.stderr
+    assert found.stderr.count("\n") == 1
+
+
 def test_unknown_model(tmp_path: Path) -> None:
     settings = {"LLN_HTTP_PORT": "0", "LLN_GRPC_PORT": "0", "LLN_MODELS": str(tmp_path / "none")}
     found = lln("serve", **settings)
@@ -100,6 +128,29 @@ def test_settings() -> None:
     rows = {row["variable"]: row for row in json.loads(found.stdout)}
     assert rows["LLN_HTTP_PORT"]["default"] == "8000"
     assert "LLN_ENGINE__MAX_BATCH_TOKENS" in lln("settings").stdout
+
+
+def test_a_reader_who_has_enough_is_no_failure_to_tell_of() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as nobody_reads:
+        found = subprocess.run(
+            [sys.executable, "-m", "service.cli", "settings"],
+            stdout=nobody_reads,
+            stderr=subprocess.PIPE,
+            timeout=120,
+            check=False,
+        )
+    assert (found.returncode, found.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("url", ["http://[", "http://here:many", "http://here:99999", "ftp://here"])
+def test_a_server_that_no_url_names(url: str) -> None:
+    found = lln("bench", "--suite", "serving", "--server", url)
+    assert found.returncode == 1
+    complaint = f"lln: --server must be like http://127.0.0.1:8000, got {url!r}\n"
+    assert found.stderr.endswith(complaint)
+    assert "Traceback" not in found.stderr
 
 
 def test_embed(tmp_path: Path) -> None:

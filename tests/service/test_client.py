@@ -71,6 +71,14 @@ def test_refusals_keep_their_fields(client: LLNClient, server: Any) -> None:
         _ = LLNClient(server.http_url, model="nope").max_seq_length
 
 
+@pytest.mark.parametrize("name", ["my model", "mödel", "a?b", "a#b", "a%2Fb", "of/a maker"])
+def test_any_name_of_a_model_reaches_the_server(server: Any, name: str) -> None:
+    with pytest.raises(LLNClientError) as refusal:
+        LLNClient(server.http_url, model=name).get_embedding_dimension()
+    assert (refusal.value.status, refusal.value.code) == (404, "model_not_found")
+    assert refusal.value.actual == name
+
+
 def test_a_full_server_is_waited_for_until_patience_ends(launch_server: Any) -> None:
     server = launch_server(LLN_MODELS="default", LLN_MAX_OPEN_REQUESTS="1")
     assert np.shape(LLNClient(server.http_url, timeout_s=20).encode(TEXTS)) == (3, 384)

@@ -13,11 +13,12 @@ import pytest
 
 from engine.errors import InvalidInput, LLNError, QueueFull
 from engine.types import Vector
-from service.errors import ERROR_TABLE
+from service.errors import ERROR_TABLE, BodyTimeout
 from service.grpc.conversions import vector_message
 from service.grpc.listeners import Listeners
 from service.grpc.status import error_message, error_metadata
 from service.grpc.streams import answer_in_order
+from service.grpc.turns import in_turns
 from service.pb.lln.v1 import embeddings_pb2
 
 FORMATS = [
@@ -104,7 +105,7 @@ async def settle() -> None:
     await asyncio.sleep(0.1)
 
 
-def run(pipe: Pipe, listeners: Listeners) -> asyncio.Task[bool]:
+def run(pipe: Pipe, listeners: Listeners, max_silence_s: float = 60) -> asyncio.Task[bool]:
     return asyncio.create_task(
         answer_in_order(
             pipe.requests(),
@@ -112,8 +113,30 @@ def run(pipe: Pipe, listeners: Listeners) -> asyncio.Task[bool]:
             write=pipe.write,
             listeners=listeners,
             max_in_flight=4,
+            max_silence_s=max_silence_s,
         )
     )
+
+
+def test_long_answers_are_made_in_turns_with_others() -> None:
+    async def scenario() -> int:
+        turns_of_others, over = 0, asyncio.Event()
+
+        async def others() -> None:
+            nonlocal turns_of_others
+            while not over.is_set():
+                turns_of_others += 1
+                await asyncio.sleep(0)
+
+        other = asyncio.create_task(others())
+        rows = np.zeros((2_000, 384), np.float32)
+        made = [state async for state in in_turns(row.tolist() for row in rows)]
+        over.set()
+        await other
+        assert len(made) == 2_000
+        return turns_of_others
+
+    assert asyncio.run(scenario()) > 1
 
 
 def test_answer_in_order_reads_no_further_than_its_bound() -> None:
@@ -141,6 +164,21 @@ def test_answer_in_order_finishes_what_it_read_when_interrupted() -> None:
         assert not await answering
         assert pipe.written == [0, 1, 2]
         assert not await run(Pipe(3), listeners)  # a stream that came too late
+
+    asyncio.run(scenario())
+
+
+def test_answer_in_order_bears_no_silence_but_of_who_waits_for_an_answer() -> None:
+    async def scenario() -> None:
+        pipe = Pipe(3)
+        pipe.stays_open = True
+        answering = run(pipe, Listeners(), max_silence_s=0.05)
+        await settle()
+        assert not answering.done()  # nobody takes the answers, so the client waits for them
+        pipe.taking.set()
+        with pytest.raises(BodyTimeout, match=r"nothing more of the request arrived in 0\.05 s"):
+            await answering
+        assert pipe.written == [0, 1, 2]
 
     asyncio.run(scenario())
 
@@ -181,6 +219,7 @@ def test_answer_in_order_leaves_nothing_unawaited_when_writing_fails() -> None:
                 write=write,
                 listeners=Listeners(),
                 max_in_flight=4,
+                max_silence_s=60,
             )
         await settle()
 

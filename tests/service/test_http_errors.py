@@ -27,8 +27,14 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
 
 
 def post(http: httpx.Client, body: bytes, content_type: str = "application/json") -> httpx.Response:
+    return post_to(http, "/v1/embeddings", body, content_type)
+
+
+def post_to(
+    http: httpx.Client, path: str, body: bytes, content_type: str = "application/json"
+) -> httpx.Response:
     headers = {"content-type": content_type} if content_type else {}
-    return http.post("/v1/embeddings", content=body, headers=headers)
+    return http.post(path, content=body, headers=headers)
 
 
 @pytest.mark.parametrize(
@@ -66,6 +72,24 @@ def test_charset_beside_the_media_type_is_fine(http: httpx.Client) -> None:
     assert response.status_code == 200
 
 
+@pytest.mark.parametrize("encoding", ["gzip", "br", "deflate, gzip", "GZIP"])
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain"])
+def test_an_encoded_body_is_refused_by_its_header(
+    http: httpx.Client, content_type: str, encoding: str
+) -> None:
+    headers = {"content-type": content_type, "content-encoding": encoding}
+    response = http.post("/v1/documents", content=b'{"text": "x"}', headers=headers)
+    assert response.status_code == 415
+    error = error_of(response)
+    assert (error["code"], error["param"]) == ("unsupported_encoding", "content-encoding")
+    assert (error["limit"], error["actual"]) == ("identity", encoding)
+
+
+def test_a_body_that_says_that_it_is_not_encoded_is_read(http: httpx.Client) -> None:
+    headers = JSON | {"content-encoding": "identity"}
+    assert http.post("/v1/embeddings", content=b'{"input": "x"}', headers=headers).is_success
+
+
 def test_unknown_route(http: httpx.Client) -> None:
     response = http.get("/v1/nothing")
     assert response.status_code == 404
@@ -82,6 +106,48 @@ def test_wrong_method(http: httpx.Client) -> None:
 def test_allow_names_every_verb_of_a_path(http: httpx.Client) -> None:
     assert http.delete("/v1/benchmarks").headers["allow"] == "GET, POST"
     assert http.put("/health").headers["allow"] == "GET"
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ("dimensions=18446744073709551616", "dimensions"),
+        ("dimensions=-9223372036854775809", "dimensions"),
+        ("chunking=fixed&tokens=4&overlap=99999999999999999999999", "overlap"),
+        ("chunking=sentences&min_tokens=99999999999999999999999", "min_tokens"),
+        ("dimensions=" + "9" * 4_300, "dimensions"),
+    ],
+)
+def test_a_number_beyond_64_bits_is_refused_as_text(
+    http: httpx.Client, query: str, param: str
+) -> None:
+    response = http.post(
+        f"/v1/documents?{query}", content="a text", headers={"content-type": "text/plain"}
+    )
+    error = error_of(response)
+    assert response.status_code == 400
+    assert error["param"].endswith(param)
+    assert error["actual"] == query.rpartition("=")[2]
+    assert response.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("number", ["18446744073709551615", "18446744073709551616", "9" * 5_000])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", '{"input": "x", "dimensions": %s}'),
+        ("/v1/documents", '{"text": "x", "chunking": {"type": "fixed", "overlap": %s}}'),
+        ("/v1/plan", '{"tokens": %s}'),
+        ("/v1/diagnostics", '{"text": "x", "layers": [%s]}'),
+        ("/v1/embeddings", '{"input": [[%s]]}'),
+    ],
+)
+def test_numbers_without_bounds_in_json(
+    http: httpx.Client, path: str, body: str, number: str
+) -> None:
+    response = post_to(http, path, (body % number).encode())
+    assert response.status_code in (400, 422)
+    error_of(response)
 
 
 def pieces() -> Iterator[bytes]:

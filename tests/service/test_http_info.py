@@ -75,6 +75,18 @@ def test_metrics_count_a_request_under_its_route(http: httpx.Client) -> None:
     )
 
 
+@pytest.mark.parametrize("version", ["abc", "1.x", '"1.0.0"', ""])
+@pytest.mark.parametrize("media_type", ["application/openmetrics-text", "text/plain"])
+def test_metrics_whatever_version_is_asked_for(
+    http: httpx.Client, media_type: str, version: str
+) -> None:
+    page = http.get("/metrics", headers={"accept": f"{media_type};version={version}"})
+    assert page.status_code == 200
+    assert "lln_requests_total" in page.text
+    if version:
+        assert page.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
 def test_labels_do_not_grow_with_what_clients_send(http: httpx.Client) -> None:
     for number in range(5):
         http.get(f"/unheard/of/{number}")

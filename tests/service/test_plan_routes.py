@@ -77,3 +77,24 @@ def test_what_cannot_be_planned_over_grpc(stub: Any) -> None:
         with pytest.raises(grpc.RpcError) as caught:
             stub.Plan(request)
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("path", ["/v1/plan", "/v1/tokenize"])
+def test_a_text_is_counted_within_the_callers_deadline(http: httpx.Client, path: str) -> None:
+    body = {"text": "one two three " * 1_000_000}
+    answer = http.post(path, json=body, headers={"x-request-timeout-ms": "5"})
+    assert answer.status_code == 504
+    error = answer.json()["error"]
+    assert (error["code"], error["limit"]) == ("deadline_exceeded", 0.005)
+    generous = {"x-request-timeout-ms": "60000"}
+    assert http.post(path, json={"text": "one two"}, headers=generous).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/plan", "/v1/tokenize"])
+@pytest.mark.parametrize("timeout", ["soon", "0", "-1", "1.5"])
+def test_a_deadline_that_is_none_is_refused(http: httpx.Client, path: str, timeout: str) -> None:
+    headers = {"x-request-timeout-ms": timeout}
+    answer = http.post(path, json={"text": "one two"}, headers=headers)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (400, "invalid_timeout")
+    assert error["param"] == "x-request-timeout-ms"

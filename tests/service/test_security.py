@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +19,7 @@ import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from openai import AuthenticationError, OpenAI
 
+from service.client import LLNClient
 from service.pb.lln.v1 import embeddings_pb2 as pb
 from service.pb.lln.v1 import embeddings_pb2_grpc
 
@@ -261,6 +265,75 @@ def test_https(tls_server: Any, authority: trustme.CA) -> None:
     with httpx.Client(verify=client_context(authority), base_url=tls_server.http_url) as client:
         answer = client.post("/v1/embeddings", json={"input": "a text"})
     assert len(answer.json()["data"][0]["embedding"]) == 384
+
+
+def test_the_client_with_a_certificate(
+    tls_server: Any, authority: trustme.CA, pem: Path, tmp_path: Path
+) -> None:
+    mine = authority.issue_cert("client@example.org")
+    mine.private_key_pem.write_to_path(tmp_path / "mine.key")
+    for part in mine.cert_chain_pems:
+        part.write_to_path(tmp_path / "mine.pem", append=True)
+    client = LLNClient(
+        tls_server.http_url,
+        ca_file=str(pem / "ca.pem"),
+        cert_file=str(tmp_path / "mine.pem"),
+        key_file=str(tmp_path / "mine.key"),
+    )
+    assert client.get_embedding_dimension() == 384
+    with pytest.raises(ValueError, match="key_file needs cert_file"):
+        LLNClient(tls_server.http_url, key_file=str(tmp_path / "mine.key"))
+
+
+def test_the_serving_suite_has_no_clients_certificate(
+    tls_server: Any, authority: trustme.CA
+) -> None:
+    context = client_context(authority)
+    with httpx.Client(verify=context, base_url=tls_server.http_url, timeout=60) as client:
+        run = client.post("/v1/benchmarks", json={"suite": "serving", "seconds": 0.5}).json()
+        deadline = time.monotonic() + 30
+        while run["state"] in ("queued", "running") and time.monotonic() < deadline:
+            time.sleep(0.1)
+            run = client.get(f"/v1/benchmarks/{run['id']}").json()
+    assert (run["state"], run["error"]["code"]) == ("failed", "not_available")
+    assert "LLN_TLS_CLIENT_CA_FILE" in run["error"]["message"]
+
+
+def probe(server: Any, **settings: str) -> int:
+    """How the image's health check ends, in the environment of the server."""
+    ports = {
+        "LLN_HTTP_PORT": server.http_url.rpartition(":")[2],
+        "LLN_GRPC_PORT": server.grpc_address.rpartition(":")[2],
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "service.probe"],
+        env=os.environ | ports | settings,
+        timeout=60,
+        check=False,
+    ).returncode
+
+
+def test_the_health_check_of_a_server_without_tls(server: Any) -> None:
+    assert probe(server) == 0
+    assert probe(server, LLN_HTTP_PORT="1") == 1
+
+
+def test_the_health_check_of_a_server_with_tls(start_server: Any, pem: Path) -> None:
+    files = {
+        "LLN_TLS_CERT_FILE": str(pem / "server.pem"),
+        "LLN_TLS_KEY_FILE": str(pem / "server.key"),
+    }
+    running = start_server(LLN_MODELS=MODEL, **files)
+    assert probe(running, **files) == 0
+
+
+def test_the_health_check_where_clients_need_certificates(tls_server: Any, pem: Path) -> None:
+    files = {
+        "LLN_TLS_CERT_FILE": str(pem / "server.pem"),
+        "LLN_TLS_CLIENT_CA_FILE": str(pem / "ca.pem"),
+    }
+    assert probe(tls_server, **files) == 0
+    assert probe(tls_server, **files, LLN_GRPC_PORT="1") == 1
 
 
 def test_https_without_a_clients_certificate(tls_server: Any, authority: trustme.CA) -> None:

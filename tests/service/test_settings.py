@@ -57,6 +57,7 @@ def test_frozen() -> None:
         ("LLN_ENGINE__MAX_BATCH_TOKEN", "LLN_ENGINE__MAX_BATCH_TOKENS"),
         ("LLN_ENGINE_DTYPE", "LLN_ENGINE__DTYPE"),
         ("LLN_MODEL", "LLN_MODELS"),
+        ("LLN_PORT", "LLN_HTTP_PORT"),
     ],
 )
 def test_unknown_variable_is_refused_with_the_nearest_name(
@@ -78,6 +79,10 @@ def test_unknown_variable_is_refused_with_the_nearest_name(
         ("LLN_REQUEST_TIMEOUT_S", "0"),
         ("LLN_ENGINE__MAX_INPUTS", "0"),
         ("LLN_ENGINE__MAX_INPUTS", "many"),
+        ("LLN_REQUEST_TIMEOUT_S", "inf"),
+        ("LLN_BODY_TIMEOUT_S", "nan"),
+        ("LLN_ENGINE__DRAIN_TIMEOUT_S", "inf"),
+        ("LLN_ENGINE__STUCK_AFTER_S", "nan"),
     ],
 )
 def test_bad_value_is_refused_in_one_line_that_names_it(
@@ -91,6 +96,28 @@ def test_bad_value_is_refused_in_one_line_that_names_it(
     assert "\n" not in message
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_one_port_for_both_protocols_is_refused(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    monkeypatch.setenv("LLN_HTTP_HOST", host)
+    monkeypatch.setenv("LLN_HTTP_PORT", "8123")
+    monkeypatch.setenv("LLN_GRPC_PORT", "8123")
+    with pytest.raises(SettingsError, match="LLN_HTTP_PORT and LLN_GRPC_PORT are both 8123"):
+        load_settings()
+
+
+def test_one_port_is_enough_on_two_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLN_HTTP_HOST", "127.0.0.2")
+    monkeypatch.setenv("LLN_HTTP_PORT", "8123")
+    monkeypatch.setenv("LLN_GRPC_PORT", "8123")
+    assert load_settings().http_port == load_settings().grpc_port
+
+
+def test_any_two_free_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLN_HTTP_PORT", "0")
+    monkeypatch.setenv("LLN_GRPC_PORT", "0")
+    load_settings()
+
+
 def test_other_programs_variables_are_left_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -98,6 +125,25 @@ def test_other_programs_variables_are_left_alone(
     monkeypatch.chdir(tmp_path)
     Path(".env").write_text("LLN_HTTP_PORT=1\n")
     assert load_settings().http_port == Settings.model_fields["http_port"].default
+
+
+def test_what_kubernetes_sets_for_a_service_called_lln_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    links = {
+        "LLN_SERVICE_HOST": "10.96.7.1",
+        "LLN_SERVICE_PORT": "8000",
+        "LLN_SERVICE_PORT_HTTP": "8000",
+        "LLN_SERVICE_PORT_GRPC": "50051",
+        "LLN_PORT": "tcp://10.96.7.1:8000",
+        "LLN_PORT_8000_TCP": "tcp://10.96.7.1:8000",
+        "LLN_PORT_8000_TCP_PROTO": "tcp",
+        "LLN_PORT_8000_TCP_PORT": "8000",
+        "LLN_PORT_8000_TCP_ADDR": "10.96.7.1",
+    }
+    for variable, value in links.items():
+        monkeypatch.setenv(variable, value)
+    load_settings()
 
 
 def test_table_has_a_described_row_for_every_setting() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -124,6 +125,21 @@ def test_embed_all(embed: Any) -> None:
     mean = np.mean([state.embeddings for state in states], axis=0)
     raw = embed.Embed(pb.EmbedRequest(inputs=TEXT, normalize=False)).embeddings
     assert mean == pytest.approx(np.array(raw), abs=1e-5)
+
+
+def test_states_of_a_long_text_hold_up_no_probe(server: Any, http: httpx.Client) -> None:
+    options = [("grpc.max_receive_message_length", -1)]
+    slowest = 0.0
+    with grpc.insecure_channel(server.grpc_address, options) as channel:
+        stub: Any = tei_pb2_grpc.EmbedStub(channel)  # type: ignore[no-untyped-call]
+        call = stub.EmbedAll.future(pb.EmbedAllRequest(inputs="word " * 10_000))
+        while not call.done():
+            asked_at = time.perf_counter()
+            assert http.get("/health/live").status_code == 200
+            slowest = max(slowest, time.perf_counter() - asked_at)
+        assert len(call.result().token_embeddings) == 10_002
+    print("SLOW", slowest)
+    assert slowest < 1
 
 
 def test_streams_answer_in_order(embed: Any) -> None:
