@@ -13,7 +13,7 @@ from engine.core import DEFAULTS, EngineCore, Item
 from engine.deadline import Deadline
 from engine.diagnose import diagnosis_of, readings_in_slices
 from engine.diagnosis_plan import fit_plan, plan_diagnosis
-from engine.layer_states import layer_steps
+from engine.layer_states import diagnosis_bytes, layer_steps
 from engine.maps.document import (
     OpenDocument,
     check_reader,
@@ -23,7 +23,7 @@ from engine.maps.document import (
 )
 from engine.maps.plan import plan_map
 from engine.maps.steps import map_steps
-from engine.maps.walk import open_layer_steps
+from engine.maps.walk import open_layer_steps, walk_bytes
 from engine.orders import Delivered
 from engine.reader import prepare_document
 from engine.structure.plan import plan_structure
@@ -70,7 +70,13 @@ class AttentionCalls(EngineCore):
                 walk = layer_steps(chosen, prepared)
             plan = fit_plan(asked, chosen, prepared.num_embedded, self.config)
         slices = readings_in_slices(chosen, prepared, plan, walk)
-        done = await self._all_turns(slices, chosen, prepared.num_embedded, deadline)
+        if opened is None:
+            num_bytes = diagnosis_bytes(chosen.encoder, prepared.num_embedded)
+        else:
+            num_bytes = walk_bytes(opened, self._open)
+        done = await self._all_turns(
+            slices, chosen, prepared.num_embedded, deadline, num_bytes=num_bytes
+        )
         return diagnosis_of(chosen, prepared, plan, done)
 
     async def attention_map(
@@ -154,7 +160,13 @@ class AttentionCalls(EngineCore):
         self, steps: Iterator[Item], document: OpenDocument, deadline: Deadline
     ) -> tuple[Delivered[None], Item]:
         """What the last of these steps on the device brings, and what all of them took."""
-        done = await self._all_turns(steps, document.model, document.num_tokens, deadline)
+        done = await self._all_turns(
+            steps,
+            document.model,
+            document.num_tokens,
+            deadline,
+            num_bytes=walk_bytes(document, self._open),
+        )
         compute_s = sum(turn.compute_s for turn in done)
         return Delivered(None, done[0].queue_s, compute_s), done[-1].value
 

@@ -110,12 +110,19 @@ class EngineCore:
             yield Delivered(step.value, step.queue_s, step.compute_s)
 
     async def _all_turns(
-        self, steps: Iterator[Item], model: EmbeddingModel, tokens: int, deadline: Deadline
+        self,
+        steps: Iterator[Item],
+        model: EmbeddingModel,
+        tokens: int,
+        deadline: Deadline,
+        *,
+        num_bytes: int,
     ) -> list[Delivered[Item]]:
-        """All that these steps of a diagnosis bring, if they do so in time."""
+        """All that these steps of a diagnosis bring, if they do so in time. They begin when the
+        bytes that they hold fit beside those of the others."""
         with self._counting_rejections():
-            needed = self._planner.admit_diagnosis(model, tokens)
-        async with deadline.over(), self._diagnosed.hold(needed):
+            self._planner.admit_diagnosis(tokens, num_bytes)
+        async with deadline.over(), self._diagnosed.hold(num_bytes):
             with self._thread.going_on():
                 turns = self._in_turns(steps, "diagnosis", model, tokens, goes_on=True)
                 return [turn async for turn in turns]

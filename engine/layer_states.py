@@ -68,6 +68,11 @@ def diagnosis_bytes(encoder: Encoder, num_tokens: int) -> int:
     return 2 * kept_bytes(encoder, num_tokens, keep_projections=True)
 
 
+def projection_bytes(encoder: Encoder, num_tokens: int) -> int:
+    """Of the queries, keys and values of one layer."""
+    return 3 * kept_bytes(encoder, num_tokens, keep_projections=False)
+
+
 def at_once(encoder: Encoder, ids: Tensor, bounds: Sequence[int]) -> Iterator[LayerStep]:
     """Every layer in one go, of ids [T] which are one sequence."""
     positions = positions_in_sequences(bounds, encoder.device)

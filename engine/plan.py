@@ -8,7 +8,6 @@ import torch
 
 from engine.config import EngineConfig
 from engine.errors import DeadlineExceeded, InsufficientMemory, InvalidInput
-from engine.layer_states import diagnosis_bytes
 from engine.memory import free_bytes
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.tiles import can_tile, kept_bytes, tile_rows
@@ -88,17 +87,15 @@ class Planner:
                 actual=round(plan.seconds, 3),
             )
 
-    def admit_diagnosis(self, model: EmbeddingModel, tokens: int) -> int:
-        """The bytes that a diagnosis of such a text holds; refuses what does not fit in memory."""
-        needed = diagnosis_bytes(model.encoder, tokens)
-        if needed > self.max_bytes:
+    def admit_diagnosis(self, tokens: int, num_bytes: int) -> None:
+        """Refuse a look into a text that holds more than there is memory for."""
+        if num_bytes > self.max_bytes:
             raise InsufficientMemory(
-                f"Looking into a text of {tokens} tokens takes {needed} bytes here, "
+                f"Looking into a text of {tokens} tokens takes {num_bytes} bytes here, "
                 f"and {self.max_bytes} may be used.",
                 limit=self.max_bytes,
-                actual=needed,
+                actual=num_bytes,
             )
-        return needed
 
     def ran_batch(self, model: EmbeddingModel, lengths: Sequence[int], seconds: float) -> None:
         """Texts of these lengths took so long together."""

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from engine.layer_states import LayerStep, layer_steps
+from engine.layer_states import LayerStep, diagnosis_bytes, layer_steps, projection_bytes
 from engine.maps.cache import ByteCache
 from engine.maps.document import OpenDocument
 from engine.maps.pauses import PAUSE, InSteps
@@ -32,6 +32,14 @@ def open_layer_steps(document: OpenDocument, cache: ByteCache) -> Iterator[Layer
             if step.index + 1 == num_layers:
                 _keep(document, num_layers, step.after.clone(), cache)
         yield step
+
+
+def walk_bytes(document: OpenDocument, cache: ByteCache) -> int:
+    """What a walk holds at once: where every layer's states are kept, one layer's projections."""
+    encoder, num_layers = document.model.encoder, document.model.info.num_layers
+    if all(_kept(document, index, cache) is not None for index in range(num_layers + 1)):
+        return projection_bytes(encoder, document.num_tokens)
+    return diagnosis_bytes(encoder, document.num_tokens)
 
 
 def layer_of(document: OpenDocument, layer: int, cache: ByteCache) -> InSteps[LayerStep]:
