@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import orjson
 from fastapi import APIRouter, Header, Query, Request, Response
 from starlette.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
 from service.benchmarks.compare import compare
 from service.benchmarks.documents import job_document, rows_as_csv, suite_document
@@ -17,11 +18,12 @@ from service.benchmarks.job import BenchmarkJob
 from service.benchmarks.plot import plot_png
 from service.benchmarks.suites import SUITES
 from service.http.answers import BenchmarkAnswer, BenchmarkList, ComparisonAnswer, SuiteList
-from service.http.dependencies import Engine, Jobs
+from service.http.dependencies import Engine, Jobs, ServerSettings
 from service.http.json import JsonRoute, json_response
 from service.http.media_types import HTML, JSON, NDJSON, preferred, wants_events
 from service.http.schemas import BenchmarkBody
 from service.load.client import Target
+from service.slow_callers import takes_within
 
 router = APIRouter(route_class=JsonRoute, tags=["benchmarks"])
 
@@ -41,14 +43,19 @@ _CREDENTIALS = ("authorization", "x-api-key")
     summary="Start a benchmark",
 )
 async def start_benchmark(
-    request: Request, body: BenchmarkBody, jobs: Jobs, engine: Engine, accept: Accept = ""
+    request: Request,
+    body: BenchmarkBody,
+    jobs: Jobs,
+    engine: Engine,
+    settings: ServerSettings,
+    accept: Accept = "",
 ) -> Response:
     """Answers at once with an id; runs take turns, and requests for vectors go before them."""
     plan = body.plan(engine.resolve(body.model))
     job = await jobs.start(plan, _this_server(request))
     location = {"location": f"/v1/benchmarks/{job.id}"}
     if wants_events(accept):
-        return _stream(job, 202, location)
+        return _Followed(job, settings.request_timeout_s, 202, location)
     return json_response(job_document(job), 202, location)
 
 
@@ -88,6 +95,7 @@ async def compare_benchmarks(
 async def get_benchmark(
     benchmark_id: str,
     jobs: Jobs,
+    settings: ServerSettings,
     format: Annotated[Format | None, Query(description="Instead of an Accept header.")] = None,
     accept: Accept = "",
 ) -> Response:
@@ -99,7 +107,7 @@ async def get_benchmark(
         case "png":
             return Response(await asyncio.to_thread(plot_png, job), media_type="image/png")
         case "ndjson":
-            return _stream(job)
+            return _Followed(job, settings.request_timeout_s)
     return json_response(job_document(job))
 
 
@@ -124,10 +132,25 @@ def _wanted(accept: str) -> Format:
     return _OFFERS[preferred(accept, list(_OFFERS)) or JSON]
 
 
-def _stream(
-    job: BenchmarkJob, status: int = 200, headers: dict[str, str] | None = None
-) -> StreamingResponse:
-    return StreamingResponse(_lines(job), status, headers, media_type=NDJSON)
+class _Followed(StreamingResponse):
+    """A run as lines of JSON, each of which its reader has so many seconds to take."""
+
+    def __init__(
+        self,
+        job: BenchmarkJob,
+        within_s: float,
+        status: int = 200,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(_lines(job), status, headers, media_type=NDJSON)
+        self._within_s = within_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def in_time(message: Message) -> None:
+            async with takes_within(self._within_s):
+                await send(message)
+
+        await super().__call__(scope, receive, in_time)
 
 
 async def _lines(job: BenchmarkJob) -> AsyncIterator[bytes]:

@@ -45,7 +45,7 @@ def long_text() -> str:
 def real_texts(long_text: str) -> list[str]:
     """500 passages of it, of 1 to some 480 tokens, most of them short."""
     words = long_text.split()
-    lengths = [1 + int(239 * ((index * 37 % 500) / 500) ** 3) for index in range(500)]
+    lengths = [1 + int(239 * ((index * 37 % 500) / 500) ** 6) for index in range(500)]
     starts = [(index * 151) % (len(words) - 240) for index in range(500)]
     return [
         " ".join(words[start : start + length])
