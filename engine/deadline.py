@@ -32,6 +32,11 @@ class Deadline:
             actual=round(time.monotonic() - self._started_at, 6),
         )
 
+    def check(self) -> None:
+        """Raises if the time is up."""
+        if self.left_s is not None and self.left_s <= 0:
+            raise self.exceeded
+
     @contextmanager
     def as_a_whole(self) -> Iterator[None]:
         """Where a part was told only what was left, the caller hears of what it asked for."""

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TypeAlias
 
 from engine.deadline import Deadline
-from engine.errors import DeadlineExceeded, InvalidInput
+from engine.errors import InvalidInput
 from engine.prepare import Prepared
 from engine.reader import DocumentReader
 from engine.text.utf8 import Utf8Reader
@@ -71,7 +71,7 @@ class DocumentStream:
         prepared = self._prepared
         self.abort()
         with self._counting_rejections():
-            self._check_time()
+            self._deadline.check()
         return await self._run(prepared, self._deadline)
 
     def abort(self) -> None:
@@ -84,7 +84,7 @@ class DocumentStream:
         data = bytes(self._gathered)
         self._gathered.clear()
         for start in range(0, len(data), READ_BYTES):
-            self._check_time()
+            self._deadline.check()
             await asyncio.to_thread(self._tokenize, reader, data[start : start + READ_BYTES])
 
     def _tokenize(self, reader: DocumentReader, data: bytes) -> None:
@@ -103,15 +103,6 @@ class DocumentStream:
         except BaseException:
             self.abort()
             raise
-
-    def _check_time(self) -> None:
-        left_s = self._deadline.left_s
-        if left_s is not None and left_s <= 0:
-            raise DeadlineExceeded(
-                f"The deadline of {self._deadline.timeout_s:g} s passed before the document was "
-                "read.",
-                limit=self._deadline.timeout_s,
-            )
 
 
 def _encoded(piece: str) -> bytes:

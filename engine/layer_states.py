@@ -17,7 +17,6 @@ from engine.model.attention import (
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
 from engine.model.linear import dense_weight
-from engine.model.positions import lengths_of_rows, positions_in_sequences
 from engine.model.tiles import Projections, TiledPass, can_tile, kept_bytes
 from engine.prepare import Prepared
 from engine.runner import pack
@@ -75,9 +74,7 @@ def projection_bytes(encoder: Encoder, num_tokens: int) -> int:
 
 def at_once(encoder: Encoder, ids: Tensor, bounds: Sequence[int]) -> Iterator[LayerStep]:
     """Every layer in one go, of ids [T] which are one sequence."""
-    positions = positions_in_sequences(bounds, encoder.device)
-    lengths = lengths_of_rows(bounds, encoder.device) if encoder.reads_lengths else 0
-    before = encoder.embed(ids, positions, lengths)
+    before = encoder.first_states(ids, bounds)
     seen: list[tuple[Tensor, Tensor, Tensor]] = []
     states = encoder.walk(ids, bounds, tap=lambda _, q, k, v: seen.append((q, k, v)))
     for index, after in enumerate(states):

@@ -25,6 +25,7 @@ from engine.observer import EngineObserver, Served
 from engine.orders import Delivered, Order
 from engine.prepare import (
     Prepared,
+    check_input,
     check_inputs,
     check_options,
     check_pools,
@@ -147,7 +148,12 @@ class TextCalls(EngineCore):
         return DocumentStream(reader, run, Deadline(timeout_s), self._counting_rejections)
 
     async def plan(
-        self, tokens: int | None = None, *, text: str | None = None, model: str | None = None
+        self,
+        tokens: int | None = None,
+        *,
+        text: str | None = None,
+        model: str | None = None,
+        timeout_s: float | None = None,
     ) -> Plan:
         """What a text of so many tokens, or this text, would take, and which way it would run."""
         with self._counting_rejections():
@@ -158,18 +164,22 @@ class TextCalls(EngineCore):
                     param="tokens",
                 )
             if text is not None:
-                check_inputs([text], self.config)
-                encoded = await asyncio.to_thread(chosen.tokenizer.encode_batch, [text])
+                check_input(text, "text")
+                async with Deadline(timeout_s).over():
+                    encoded = await asyncio.to_thread(chosen.tokenizer.encode_batch, [text])
                 tokens = encoded[0].num_tokens
             assert tokens is not None, "one of the two was given"
             return self._planner.plan(chosen, tokens)
 
-    async def tokenize(self, text: str, *, model: str | None = None) -> Tokenization:
+    async def tokenize(
+        self, text: str, *, model: str | None = None, timeout_s: float | None = None
+    ) -> Tokenization:
         """The text's tokens and the characters each stands for."""
         with self._counting_rejections():
             chosen = self._model(model)
-            check_inputs([text], self.config)
-            return await asyncio.to_thread(tokenization, text, chosen)
+            check_input(text, "text")
+            async with Deadline(timeout_s).over():
+                return await asyncio.to_thread(tokenization, text, chosen)
 
     async def _prepared_pieces(
         self, inputs: Sequence[TextInput], model: EmbeddingModel, options: EmbedOptions

@@ -17,7 +17,7 @@ from torch import Tensor
 from engine.model.adapted import dense, named_tensors
 from engine.model.encoder import Attend, Encoder
 from engine.model.layers import Layer, layers_of
-from engine.model.positions import lengths_of_rows, positions_in_sequences
+from engine.model.positions import positions_in_sequences
 from kernels.attention import PackedSequences
 
 
@@ -48,7 +48,8 @@ class TrainableLayers:
     def step(self, ids: Tensor, bounds: Sequence[int]) -> Iterator[None]:
         """One step; stops after every layer, on the way up and on the way down."""
         done = []
-        x = self._embedded(ids, bounds)
+        with torch.no_grad():
+            x = self._encoder.first_states(ids, bounds)
         for layer, attend in zip(self._layers, self._attention, strict=True):
             done.append(self._forward(layer, attend, x, bounds))
             x = done[-1].left.detach()
@@ -61,12 +62,6 @@ class TrainableLayers:
     def _tensors_of(self, index: int) -> list[Tensor]:
         prefix = f"layers.{index}."
         return [tensor for name, tensor in self.tensors.items() if name.startswith(prefix)]
-
-    @torch.no_grad()
-    def _embedded(self, ids: Tensor, bounds: Sequence[int]) -> Tensor:
-        encoder = self._encoder
-        lengths = lengths_of_rows(bounds, encoder.device) if encoder.reads_lengths else 0
-        return encoder.embed(ids, positions_in_sequences(bounds, encoder.device), lengths)
 
     @torch.enable_grad()
     def _forward(self, layer: Layer, attend: Attend, x: Tensor, bounds: Sequence[int]) -> _Done:

@@ -18,14 +18,12 @@ def open_layer_steps(document: OpenDocument, cache: ByteCache) -> Iterator[Layer
 
     What each layer reads is kept, if all of it fits, so that the next question is no new walk.
     """
-    num_layers = document.model.info.num_layers
-    found = (_kept(document, index, cache) for index in range(num_layers + 1))
-    kept = [states for states in found if states is not None]
-    if len(kept) > num_layers:
+    if kept := _all_kept(document, cache):
         # Held from here on: others may take their place in the cache before the last is read.
         for index, (before, after) in enumerate(pairwise(kept)):
             yield _step(document, index, before, after)
         return
+    num_layers = document.model.info.num_layers
     for step in layer_steps(document.model, document.prepared):
         if step is not None:
             _keep(document, step.index, step.before, cache)
@@ -36,10 +34,8 @@ def open_layer_steps(document: OpenDocument, cache: ByteCache) -> Iterator[Layer
 
 def walk_bytes(document: OpenDocument, cache: ByteCache) -> int:
     """What a walk holds at once: where every layer's states are kept, one layer's projections."""
-    encoder, num_layers = document.model.encoder, document.model.info.num_layers
-    if all(_kept(document, index, cache) is not None for index in range(num_layers + 1)):
-        return projection_bytes(encoder, document.num_tokens)
-    return diagnosis_bytes(encoder, document.num_tokens)
+    of_walk = projection_bytes if _all_kept(document, cache) else diagnosis_bytes
+    return of_walk(document.model.encoder, document.num_tokens)
 
 
 def layer_of(document: OpenDocument, layer: int, cache: ByteCache) -> InSteps[LayerStep]:
@@ -72,6 +68,14 @@ def _step_from(document: OpenDocument, layer: int, cache: ByteCache) -> LayerSte
 def _step(document: OpenDocument, layer: int, before: Tensor, after: Tensor) -> LayerStep:
     q, k, v = document.model.encoder.projected(layer, before, [0, document.num_tokens])
     return LayerStep(index=layer, before=before, after=after, q=q, k=k, v=v)
+
+
+def _all_kept(document: OpenDocument, cache: ByteCache) -> list[Tensor]:
+    """What every layer reads, and what the last one leaves; nothing unless all of it is kept."""
+    num_layers = document.model.info.num_layers
+    found = [_kept(document, index, cache) for index in range(num_layers + 1)]
+    kept = [states for states in found if states is not None]
+    return kept if len(kept) == len(found) else []
 
 
 def _kept(document: OpenDocument, index: int, cache: ByteCache) -> Tensor | None:

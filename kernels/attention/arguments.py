@@ -137,8 +137,8 @@ def _one_sequence(num_rows: int) -> PackedSequences:
 
 
 def _check_bounds(bounds: tuple[int, ...]) -> None:
-    if bounds[0] != 0:
-        raise ArgumentError(f"cu_seqlens must start at 0, got {bounds[0]}")
+    if not bounds or bounds[0] != 0:
+        raise ArgumentError(f"cu_seqlens must start at 0, got {bounds[0] if bounds else 'none'}")
     for index, (start, end) in enumerate(itertools.pairwise(bounds)):
         if end < start:
             raise ArgumentError(f"cu_seqlens falls from {start} to {end} at {index}")

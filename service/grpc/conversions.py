@@ -41,8 +41,8 @@ from engine.types import (
 )
 from service.documents import EVENT_NAMES, Accepted, Event, Finished
 from service.errors import InvalidField
-from service.grpc.turns import in_turns
 from service.pb.lln.v1 import diagnostics_pb2, embeddings_pb2, models_pb2
+from service.turns import in_turns
 
 _TRUNCATE: dict[int, Truncate] = {
     embeddings_pb2.TRUNCATE_UNSPECIFIED: EmbedOptions.truncate,

@@ -10,14 +10,16 @@ from service.grpc.conversions import (
     plan_size,
     tokenization_message,
 )
+from service.grpc.deadlines import seconds_left
 from service.grpc.status import Context
-from service.params import input_told_as
 from service.pb.lln.v1 import models_pb2 as pb
+from service.settings import Settings
 
 
 class ModelsServicer:
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, settings: Settings) -> None:
         self._engine = engine
+        self._settings = settings
 
     async def List(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
         return pb.ListModelsResponse(models=map(model_message, self._engine.models.values()))
@@ -26,12 +28,19 @@ class ModelsServicer:
         return model_message(self._engine.resolve(model_name(request)))
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
-        with input_told_as("text", lone=True):
-            tokenization = await self._engine.tokenize(request.text, model=model_name(request))
+        tokenization = await self._engine.tokenize(
+            request.text,
+            model=model_name(request),
+            timeout_s=seconds_left(context, self._settings),
+        )
         return tokenization_message(tokenization)
 
     async def Plan(self, request: pb.PlanRequest, context: Context) -> pb.PlanResponse:
         tokens, text = plan_size(request)
-        with input_told_as("text", lone=True):
-            plan = await self._engine.plan(tokens, text=text, model=model_name(request))
+        plan = await self._engine.plan(
+            tokens,
+            text=text,
+            model=model_name(request),
+            timeout_s=seconds_left(context, self._settings),
+        )
         return plan_message(plan)

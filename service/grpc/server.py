@@ -65,7 +65,7 @@ async def grpc_server(
     health = HealthServicer(engine, _NAMES, listeners)
     servicers = {
         _EMBEDDINGS: EmbeddingsServicer(engine, settings, listeners),
-        _MODELS: ModelsServicer(engine),
+        _MODELS: ModelsServicer(engine, settings),
         _DIAGNOSTICS: DiagnosticsServicer(engine, settings),
         _TEI_EMBED: TeiEmbedServicer(engine, settings, listeners),
         _TEI_INFO: TeiInfoServicer(engine, settings),

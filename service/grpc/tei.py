@@ -17,10 +17,10 @@ from service.grpc.listeners import Listeners
 from service.grpc.patience import when_there_is_room
 from service.grpc.status import Context, write
 from service.grpc.streams import MAX_IN_FLIGHT, answer_in_order
-from service.grpc.turns import in_turns
 from service.params import input_told_as
 from service.pb.tei.v1 import tei_pb2 as pb
 from service.settings import Settings
+from service.turns import in_turns
 from service.version import version_of
 
 RequestT = TypeVar("RequestT", pb.EmbedRequest, pb.EmbedAllRequest)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
@@ -15,11 +13,9 @@ from starlette.responses import Response
 from service.errors import UnsupportedMediaType
 from service.http.big_json import BigJson
 from service.http.incoming import media_type
+from service.turns import in_turns
 
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY
-
-# orjson holds the interpreter's lock, so a thread would not keep the loop free; giving way does.
-_TURN_S = 0.004
 
 
 class JsonRoute(APIRoute):
@@ -72,11 +68,5 @@ def json_response(
 
 async def dump_list(items: Iterable[Any]) -> orjson.Fragment:
     """A JSON list, made a few milliseconds at a time with the loop free in between."""
-    pieces: list[bytes] = []
-    turn_ends = time.perf_counter() + _TURN_S
-    for item in items:
-        pieces.append(orjson.dumps(item, option=_OPTIONS))
-        if time.perf_counter() > turn_ends:
-            await asyncio.sleep(0)
-            turn_ends = time.perf_counter() + _TURN_S
+    pieces = [orjson.dumps(item, option=_OPTIONS) async for item in in_turns(items)]
     return orjson.Fragment(b"[" + b",".join(pieces) + b"]")

@@ -6,12 +6,10 @@ from dataclasses import asdict
 
 from fastapi import APIRouter, Response
 
-from engine.deadline import Deadline
 from service.http.answers import PlanAnswer
 from service.http.dependencies import Engine, Record, TimeoutS
 from service.http.json import JsonRoute, json_response
 from service.http.schemas import PlanBody
-from service.params import input_told_as
 
 router = APIRouter(route_class=JsonRoute, tags=["models"])
 
@@ -20,8 +18,6 @@ router = APIRouter(route_class=JsonRoute, tags=["models"])
 async def plan(body: PlanBody, engine: Engine, timeout_s: TimeoutS, record: Record) -> Response:
     """Whether it would be let in, which way it would run, and the memory and time it would take."""
     record.model = engine.resolve(body.model).name
-    async with Deadline(timeout_s).over():
-        with input_told_as("text", lone=True):
-            found = await engine.plan(body.tokens, text=body.text, model=body.model)
+    found = await engine.plan(body.tokens, text=body.text, model=body.model, timeout_s=timeout_s)
     record.tokens = found.tokens
     return json_response(asdict(found))

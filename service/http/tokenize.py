@@ -11,7 +11,6 @@ from service.http.answers import TokenizeAnswer
 from service.http.dependencies import Engine, Record, TimeoutS
 from service.http.json import JsonRoute, dump_list, json_response
 from service.http.schemas import TokenizeBody
-from service.params import input_told_as
 
 router = APIRouter(route_class=JsonRoute, tags=["models"])
 
@@ -23,8 +22,7 @@ async def tokenize(
     """Token ids, their pieces and their character offsets in the text; (0, 0) if special."""
     model = record.model = engine.resolve(body.model).name
     async with Deadline(timeout_s).over():
-        with input_told_as("text", lone=True):
-            found = await engine.tokenize(body.text, model=model)
+        found = await engine.tokenize(body.text, model=model)
         opened = await _opened(body, engine, model)
     record.tokens = len(found.ids)
     document: dict[str, Any] = {

@@ -274,6 +274,8 @@ def test_reading_counts_towards_every_deadline(shipped_models: dict[str, Embeddi
         lambda engine: engine.embed_document(text, timeout_s=0.1),
         lambda engine: engine.diagnose(text, timeout_s=0.1),
         lambda engine: engine.structure(text, timeout_s=0.1),
+        lambda engine: engine.tokenize(text, timeout_s=0.1),
+        lambda engine: engine.plan(text=text, timeout_s=0.1),
     ]
 
     async def work(engine: AsyncEngine) -> None:

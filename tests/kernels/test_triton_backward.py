@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.kernels.triton_cases import (
+    OF_THREE_HEADS,
     Case,
     Inputs,
     expect_lln_diag,
@@ -149,14 +150,7 @@ def test_every_form(case: Case) -> None:
     check_backward(case)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        Case((1100, 0, 70, 1), num_heads=3, head_dim=20, sinks=(2, 1), gated=True),
-        Case((63, 300), num_heads=3, weights=True, biases=True, dtype=torch.bfloat16),
-    ],
-    ids=["several pieces", "maps"],
-)
+@pytest.mark.parametrize("case", OF_THREE_HEADS, ids=["several pieces", "maps"])
 def test_groups_of_heads_change_no_bit(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU whose L2 cache holds two of the three heads."""
     inputs = make_inputs(case)

@@ -33,6 +33,12 @@ class Case:
     dtype: torch.dtype = field(default=torch.float32)
 
 
+OF_THREE_HEADS = (
+    Case((1100, 0, 70, 1), num_heads=3, head_dim=20, sinks=(2, 1), gated=True),
+    Case((63, 300), num_heads=3, weights=True, biases=True, dtype=torch.bfloat16),
+)
+
+
 @dataclass(frozen=True)
 class Inputs:
     q: Tensor

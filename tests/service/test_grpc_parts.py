@@ -18,8 +18,8 @@ from service.grpc.conversions import vector_message
 from service.grpc.listeners import Listeners
 from service.grpc.status import error_message, error_metadata
 from service.grpc.streams import answer_in_order
-from service.grpc.turns import in_turns
 from service.pb.lln.v1 import embeddings_pb2
+from service.turns import in_turns
 
 FORMATS = [
     (embeddings_pb2.VECTOR_FORMAT_FLOAT32, "<f4", 0.0),

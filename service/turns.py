@@ -9,7 +9,7 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 
-# Making messages holds the interpreter's lock, so a thread would not keep the loop free.
+# Writing JSON and messages holds the interpreter's lock: a thread would not keep the loop free.
 _TURN_S = 0.004
 
 
