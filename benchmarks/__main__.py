@@ -11,6 +11,7 @@ from benchmarks.plan import Plan
 from benchmarks.row import Row
 from benchmarks.store import ROOT, commit, cpu_name, store
 from benchmarks.suites import (
+    ablations,
     cancel,
     diagnostics,
     fidelity,
@@ -45,6 +46,7 @@ SUITES: Mapping[str, Callable[[Workbench, Plan], Iterator[Row]]] = {
     "precision": precision.measure,
     "fidelity": fidelity.measure,
     "frontier": frontier.measure,
+    "ablations": ablations.measure,
     "structure": structure.measure,
     "overhead": overhead.measure,
     "load": load.measure,
@@ -52,8 +54,8 @@ SUITES: Mapping[str, Callable[[Workbench, Plan], Iterator[Row]]] = {
     "soak": soak.measure,
     "diagnostics": diagnostics.measure_suite,
 }
-BY_NAME_ONLY = ("peers", "soak")
-"""They need what `make bench` does not install, or half an hour."""
+BY_NAME_ONLY = ("peers", "soak", "ablations")
+"""They need what `make bench` does not install, or about half an hour."""
 RESULTS = ROOT / "benchmarks" / "results"
 
 

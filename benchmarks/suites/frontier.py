@@ -5,28 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from statistics import mean
 
 import numpy as np
 import torch
 
+from benchmarks.finding import WINDOW, finds
 from benchmarks.plan import Plan
 from benchmarks.row import Row, ratio_row
 from benchmarks.timing import Turns, take_turns
 from benchmarks.workbench import Workbench
 from engine.adapt.batches import TokenCorpus
 from engine.adapt.corpora import Corpus, available
-from engine.adapt.evaluate import Retrieval, fidelity_at, retrieval_on
-from engine.adapt.held_out import LongDocuments, held_out_part, long_documents
+from engine.adapt.evaluate import fidelity_at
+from engine.adapt.held_out import held_out_part
 from engine.model.embedding_model import EmbeddingModel
 
 BLOCKS, QUICK_BLOCKS = (64, 128, 256, 512), (64, 256)
-TOKENS, WINDOW = 8_192, 512
+TOKENS = 8_192
 LENGTH, TEXTS = 512, 200
-DOCUMENTS = LongDocuments(most=20)
 WINDOWS = "softmax over windows"
-WHOLE, LATE = "whole document", "best late chunk"
-BASELINES = ("teacher, mean of windows", "teacher, best window")
 
 
 def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
@@ -39,7 +36,7 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
     yield from _costs(bench, students, plan)
     corpora = [held_out_part(name) for name in (available()[:1] if plan.quick else available())]
     yield from _fidelities(teacher, students, corpora)
-    yield from _finds(teacher, students, corpora)
+    yield from finds(teacher, students, corpora)
 
 
 def _costs(bench: Workbench, students: Mapping[str, EmbeddingModel], plan: Plan) -> Iterator[Row]:
@@ -66,25 +63,3 @@ def _fidelities(
     for one in fidelity_at(teacher, students, tokens, LENGTH, count=TEXTS):
         measure = f"{LENGTH} tokens, mean cosine to the teacher"
         yield Row(case=one.model, measure=measure, value=one.mean_cosine, seconds={})
-
-
-def _finds(
-    teacher: EmbeddingModel, students: Mapping[str, EmbeddingModel], corpora: list[Corpus]
-) -> Iterator[Row]:
-    """Means over corpora, of which each counts alike."""
-    found: list[Retrieval] = []
-    for corpus in corpora:
-        long = long_documents(corpus, teacher, DOCUMENTS)
-        if len(long.documents) >= DOCUMENTS.most:
-            found += retrieval_on(teacher, students, long, window=WINDOW)
-    for method in dict.fromkeys(one.method for one in found):
-        name, _, way = method.rpartition(", ")
-        if way in (WHOLE, LATE) or method in BASELINES:
-            ranks = [one.quality.mrr for one in found if one.method == method]
-            yield Row(
-                case=name,
-                measure=f"long documents, {way}, MRR",
-                value=mean(ranks),
-                seconds={},
-                spread=(min(ranks), max(ranks)),
-            )

@@ -1,0 +1,39 @@
+"""How well models find long documents, for suites that compare several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import mean
+
+from benchmarks.row import Row
+from engine.adapt.corpora import Corpus
+from engine.adapt.evaluate import Retrieval, retrieval_on
+from engine.adapt.held_out import LongDocuments, long_documents
+from engine.model.embedding_model import EmbeddingModel
+
+DOCUMENTS = LongDocuments(most=20)
+WINDOW = 512
+WHOLE, LATE = "whole document", "best late chunk"
+BASELINES = ("teacher, mean of windows", "teacher, best window")
+
+
+def finds(
+    teacher: EmbeddingModel, students: Mapping[str, EmbeddingModel], corpora: Sequence[Corpus]
+) -> Iterator[Row]:
+    """Mean reciprocal ranks: means over corpora, of which each counts alike."""
+    found: list[Retrieval] = []
+    for corpus in corpora:
+        long = long_documents(corpus, teacher, DOCUMENTS)
+        if len(long.documents) >= DOCUMENTS.most:
+            found += retrieval_on(teacher, students, long, window=WINDOW)
+    for method in dict.fromkeys(one.method for one in found):
+        name, _, way = method.rpartition(", ")
+        if way in (WHOLE, LATE) or method in BASELINES:
+            ranks = [one.quality.mrr for one in found if one.method == method]
+            yield Row(
+                case=name,
+                measure=f"long documents, {way}, MRR",
+                value=mean(ranks),
+                seconds={},
+                spread=(min(ranks), max(ranks)),
+            )
