@@ -2,7 +2,7 @@
 # The server, Prometheus and, where it is installed, Grafana: compose.yaml's stack from packages.
 #   deploy/run_stack.sh [DATA_FOLDER]     ends with Ctrl-C, and ends all of them
 # Prometheus: apt install prometheus. Grafana: grafana.com/docs. Ports are compose's; PROMETHEUS_PORT,
-# GRAFANA_PORT and the LLN_ settings change them.
+# GRAFANA_PORT and the LLN_ settings change them. LLN is the command, .venv/bin/lln unless set.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 data=${1:-"$root/.cache/stack"}
@@ -11,7 +11,7 @@ prometheus_port=${PROMETHEUS_PORT:-9090}
 grafana_port=${GRAFANA_PORT:-3000}
 lln=${LLN:-"$root/.venv/bin/lln"}
 
-command -v "${lln%% *}" >/dev/null || { echo "no $lln: run 'make serve' once, or set LLN" >&2; exit 1; }
+command -v "$lln" >/dev/null || { echo "no $lln: run 'make serve' once, or set LLN" >&2; exit 1; }
 command -v prometheus >/dev/null || { echo "no prometheus: apt install prometheus" >&2; exit 1; }
 mkdir -p "$data/prometheus" "$data/grafana"
 
@@ -24,13 +24,12 @@ finish() {
 }
 trap finish EXIT INT TERM
 
-# shellcheck disable=SC2086  # LLN may be a command with arguments
-$lln serve &
+"$lln" serve &
 started+=($!)
 
-# The deployed configuration, with the address that it has here and the rules where they lie.
-sed -e "s/\"lln:8000\"/\"127.0.0.1:$http_port\"/" -e "s#rules/\*.yml#$root/deploy/prometheus/rules/*.yml#" \
-    "$root/deploy/prometheus/prometheus.yml" >"$data/prometheus.yml"
+# The deployed configuration, with the address that it has here, and the rules beside it as there.
+sed "s/\"lln:8000\"/\"127.0.0.1:$http_port\"/" "$root/deploy/prometheus/prometheus.yml" >"$data/prometheus.yml"
+ln -sfn "$root/deploy/prometheus/rules" "$data/rules"
 prometheus --config.file="$data/prometheus.yml" --storage.tsdb.path="$data/prometheus" \
     --web.listen-address="127.0.0.1:$prometheus_port" --log.level=warn &
 started+=($!)
@@ -38,9 +37,10 @@ echo "server: http://localhost:$http_port   Prometheus: http://localhost:$promet
 
 if command -v grafana >/dev/null; then
     provisioning=$data/provisioning
+    dashboards=$(sed 's/[&#\]/\\&/g' <<<"$root/deploy/grafana/dashboards")  # as sed wants it below
     cp -r "$root/deploy/grafana/provisioning" "$data/"
     sed -i "s#http://prometheus:9090#http://127.0.0.1:$prometheus_port#" "$provisioning"/datasources/*.yaml
-    sed -i "s#/etc/grafana/dashboards#$root/deploy/grafana/dashboards#" "$provisioning"/dashboards/*.yaml
+    sed -i "s#/etc/grafana/dashboards#'$dashboards'#" "$provisioning"/dashboards/*.yaml
     GF_PATHS_PROVISIONING=$provisioning GF_PATHS_DATA=$data/grafana GF_SERVER_HTTP_PORT=$grafana_port \
         GF_AUTH_ANONYMOUS_ENABLED=true GF_AUTH_ANONYMOUS_ORG_ROLE=Viewer \
         grafana server --homepath "${GRAFANA_HOME:-/usr/share/grafana}" >"$data/grafana.log" 2>&1 &

@@ -8,7 +8,7 @@ bin=$1/bin
 "$bin/python" -m check_jsonschema --builtin-schema vendor.compose-spec deploy/compose*.yaml
 "$bin/python" -m deploy.grafana.build --check
 "$bin/hadolint" Dockerfile
-"$bin/kubernetes-validate" --strict --quiet deploy/kubernetes/*.yaml
+"$bin/kubernetes-validate" --strict --quiet deploy/kubernetes/*.yaml deploy/kubernetes/*/*.yaml
 
 if command -v promtool >/dev/null; then
     promtool check config deploy/prometheus/prometheus.yml

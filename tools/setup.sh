@@ -12,7 +12,12 @@ is_new_enough() {
 }
 
 find_python() {
-    for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11 python}; do
+    if [ -n "${PYTHON:-}" ]; then
+        set -- "$PYTHON"
+    else
+        set -- python3 python3.13 python3.12 python3.11 python
+    fi
+    for candidate; do
         if is_new_enough "$candidate"; then
             echo "$candidate"
             return

@@ -1,14 +1,18 @@
-"""What each dashboard shows."""
+"""What each dashboard shows, of one server or of several replicas.
+
+What adds up is told of all of them together; what does not is told of each, or as their mean.
+"""
 
 from __future__ import annotations
 
 from deploy.grafana.panels import (
+    LLN,
     RATE,
+    WORK,
     Dashboard,
     Panel,
     Query,
     Section,
-    mean_of,
     quantile_of,
     quantiles,
     rate_of,
@@ -46,18 +50,19 @@ OVERVIEW = Dashboard(
                 ),
                 Panel(
                     "In progress",
-                    "Requests being answered at the moment, and whether the server is ready.",
+                    "Requests being answered at the moment, and how many replicas are ready.",
                     "short",
                     (
                         Query("sum by (protocol) (lln_requests_in_progress)", "{{protocol}}"),
-                        Query("min(lln_ready)", "ready"),
+                        Query("sum(lln_ready)", "replicas ready"),
                     ),
                 ),
                 Panel(
                     "Time to answer",
-                    "From a request's arrival to its answer, all methods together.",
+                    "From a request's arrival to its answer, all methods together but those of "
+                    "probes and scrapes.",
                     "s",
-                    quantiles("lln_request_seconds"),
+                    quantiles("lln_request_seconds", where=WORK),
                 ),
                 Panel(
                     "Tokens",
@@ -83,15 +88,15 @@ OVERVIEW = Dashboard(
                     "Time the device is busy",
                     "Share of time spent on work; near 100 % there is more work than device.",
                     "percentunit",
-                    (Query(rate_of("lln_compute_seconds_sum", by="kind"), "{{kind}}"),),
+                    (Query("lln:device_busy:ratio_rate5m", "{{instance}}"),),
                 ),
                 Panel(
                     "Memory",
                     "What the process holds on its device, and in all.",
                     "bytes",
                     (
-                        Query("lln_device_memory_bytes", "device, {{kind}}"),
-                        Query("process_resident_memory_bytes", "resident"),
+                        Query("lln_device_memory_bytes", "{{instance}}: device, {{kind}}"),
+                        Query(f"process_resident_memory_bytes{LLN}", "{{instance}}: resident"),
                     ),
                 ),
                 Panel(
@@ -99,17 +104,18 @@ OVERVIEW = Dashboard(
                     "Cores the process keeps busy; files and sockets it holds open.",
                     "short",
                     (
-                        Query(f"rate(process_cpu_seconds_total{RATE})", "cores"),
-                        Query("process_open_fds", "descriptors"),
+                        Query(f"rate(process_cpu_seconds_total{LLN}{RATE})", "{{instance}}: cores"),
+                        Query(f"process_open_fds{LLN}", "{{instance}}: descriptors"),
                     ),
                 ),
                 Panel(
                     "Models",
-                    "1 for each model that is served.",
+                    "Replicas that serve a model.",
                     "short",
                     (
                         Query(
-                            "lln_model_info", "{{model}} ({{attention}}, {{dtype}} on {{device}})"
+                            "sum by (model, attention, dtype, device) (lln_model_info)",
+                            "{{model}} ({{attention}}, {{dtype}} on {{device}})",
                         ),
                     ),
                 ),
@@ -211,11 +217,12 @@ BATCHES = Dashboard(
             (
                 Panel(
                     "Fill",
-                    "Mean tokens of a packed batch over what one takes. Low is normal at low load.",
+                    "Tokens of batches over what they could take. Low is normal at low load.",
                     "percentunit",
                     (
                         Query(
-                            f"({mean_of('lln_batch_tokens')}) / scalar(lln_batch_tokens_limit)",
+                            f"{rate_of('lln_batch_tokens_sum')} / "
+                            f"sum (rate(lln_batch_tokens_count{RATE}) * lln_batch_tokens_limit)",
                             "fill",
                         ),
                     ),
@@ -265,15 +272,15 @@ BATCHES = Dashboard(
                     "Waiting",
                     "Texts waiting for the device.",
                     "short",
-                    (Query("lln_queue_depth", "texts"),),
+                    (Query("lln_queue_depth", "{{instance}}"),),
                 ),
                 Panel(
                     "Waiting, in tokens",
                     "The limit of the queue counts tokens.",
                     "short",
                     (
-                        Query("lln_queue_tokens", "tokens"),
-                        Query("lln_queue_tokens_limit", "limit"),
+                        Query("lln_queue_tokens", "{{instance}}"),
+                        Query("lln_queue_tokens_limit", "{{instance}}: limit"),
                     ),
                 ),
                 Panel(
@@ -338,9 +345,9 @@ DOCUMENTS = Dashboard(
                 ),
                 Panel(
                     "Device time, by kind of work",
-                    "Share of the time spent on each kind of unit.",
+                    "Share of the time spent on each kind of unit, mean of the replicas.",
                     "percentunit",
-                    (Query(rate_of("lln_compute_seconds_sum", by="kind"), "{{kind}}"),),
+                    (Query(f"avg by (kind) (rate(lln_compute_seconds_sum{RATE}))", "{{kind}}"),),
                 ),
             ),
         ),
@@ -388,7 +395,7 @@ BENCHMARKS = Dashboard(
                     (
                         Query(
                             "lln_benchmark_tokens_per_second",
-                            "{{suite}} {{attention}} up to {{length}}",
+                            "{{instance}}: {{suite}} {{attention}} up to {{length}}",
                         ),
                     ),
                 ),
@@ -396,7 +403,7 @@ BENCHMARKS = Dashboard(
                     "Running",
                     "Runs under way.",
                     "short",
-                    (Query("lln_benchmarks_running", "{{suite}}"),),
+                    (Query("sum by (suite) (lln_benchmarks_running)", "{{suite}}"),),
                 ),
                 Panel(
                     "Ended",

@@ -8,6 +8,11 @@ from typing import Any, TypeAlias
 
 DATASOURCE = {"type": "prometheus", "uid": "prometheus"}
 RATE = "[$__rate_interval]"
+LLN = '{job="lln"}'
+"""Of what every process tells, ours: Prometheus may read others, itself among them."""
+WORK = '{method!~"GET /health.*|GET /metrics|grpc.health.v1.Health/.*|unmatched"}'
+"""Requests for work. Probes and scrapes come several times a second however little is asked for,
+are answered at once, and would hide how callers fare."""
 GRID_WIDTH = 24
 PANELS_ACROSS = 3
 PANEL_HEIGHT = 8
@@ -60,10 +65,6 @@ def quantiles(metric: str, where: str = "") -> tuple[Query, ...]:
     return tuple(
         Query(quantile_of(share / 100, metric, where=where), f"{share} %") for share in (50, 95, 99)
     )
-
-
-def mean_of(metric: str) -> str:
-    return f"{rate_of(f'{metric}_sum')} / {rate_of(f'{metric}_count')}"
 
 
 def dashboard_json(dashboard: Dashboard) -> Json:

@@ -30,8 +30,9 @@ def ablations_of(model: EmbeddingModel) -> Mapping[str, EmbeddingModel]:
     return found
 
 
-def _calibrations(whole: Calibration, table: int | None) -> dict[str, Calibration]:
-    """Only what there is can be taken away; `table` is how many positions the model learned."""
+def _calibrations(whole: Calibration, table: int) -> dict[str, Calibration]:
+    """Only what there is can be taken away; `table` is how many positions the model learned,
+    if it learned any."""
     found = {}
     if whole.query_map is not None or whole.key_map is not None:
         found["without maps"] = replace(whole, query_map=None, key_map=None)
@@ -44,7 +45,7 @@ def _calibrations(whole: Calibration, table: int | None) -> dict[str, Calibratio
         found[f"blocks of {half}"] = replace(whole, block_size=half)
     # With blocks as long as the table, those that begin anew in each are the tiled ones.
     schemes = get_args(PositionScheme) if table != whole.block_size else ("tile", "interpolate")
-    for positions in schemes if table is not None else ():
+    for positions in schemes if table else ():
         if positions != whole.positions:
             found[f"positions: {positions}"] = replace(whole, positions=positions)
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,20 +12,22 @@ from typing import Any
 
 import pytest
 import yaml
+from grpc_health.v1 import health_pb2
 from prometheus_client import CollectorRegistry
 
 from deploy.grafana.build import on_disk, rendered
-from engine.types import ModelInfo
+from deploy.grafana.panels import WORK
+from service.app import create_app
 from service.benchmarks.suites import SUITES
 from service.errors import ERROR_TABLE
-from service.metrics import Metrics
-from service.settings import setting_rows
+from service.metrics import UNMATCHED, Metrics
+from service.settings import load_settings, setting_rows
+from tests.project.conftest import STOP_MARGIN_S, SettingsOf
+from tests.prometheus import MODEL, PROMTOOL, RULES, needs_promtool
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 DOCKERFILE = DEPLOY.parent / "Dockerfile"
 DASHBOARDS = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
-RULES = DEPLOY / "prometheus" / "rules"
-PROMTOOL = shutil.which("promtool")
 PINNED_IMAGE = re.compile(r"[\w./-]+:v?\d+\.\d+[\w.-]*")
 METRIC = re.compile(r"\b(?:lln|process)_[a-z_]+")
 RECORDED = re.compile(r"\blln:[a-z0-9_:]+")
@@ -35,23 +36,8 @@ SUFFIXES = {
     "counter": ("_total",),
     "gauge": ("",),
 }
-MODEL = ModelInfo(
-    name="default",
-    family="bert",
-    attention=("lln_diag",),
-    dim=384,
-    num_layers=1,
-    num_heads=1,
-    max_tokens=512,
-    position_table=512,
-    pooling="mean",
-    prompts={},
-    revision="0" * 64,
-    calibration=None,
-    source="package",
-    device="cpu",
-    dtype="float32",
-)
+TARGET_LABELS = {"job", "instance"}
+"""What Prometheus adds to every series."""
 
 
 def load_yaml(*parts: str) -> Any:
@@ -106,6 +92,11 @@ def labels_of_series(metrics: Metrics) -> dict[str, set[str]]:
     return {sample.name: set(sample.labels) for sample in samples}
 
 
+def methods_of(metrics: Metrics) -> set[str]:
+    (family,) = [one for one in metrics.registry.collect() if one.name == "lln_requests"]
+    return {sample.labels["method"] for sample in family.samples}
+
+
 def labels_asked_for(target: dict[str, Any], metric: str) -> set[str]:
     """What a query groups by, what it selects of a metric by, and what its legend shows."""
     groups = re.findall(r"by \(([^)]*)\)", target["expr"])
@@ -136,7 +127,7 @@ def test_dashboards_ask_for_labels_that_exist() -> None:
     for target in targets():
         for metric in METRIC.findall(target["expr"]):
             if metric.startswith("lln_"):
-                assert labels_asked_for(target, metric) <= known[metric], target
+                assert labels_asked_for(target, metric) <= known[metric] | TARGET_LABELS, target
                 asked += len(labels_asked_for(target, metric))
     assert asked > 20
 
@@ -182,8 +173,7 @@ def test_recorded_series_are_recorded() -> None:
     recorded = {rule["record"] for rule in rules() if "record" in rule}
     asked = {name for query in queries() for name in RECORDED.findall(query)}
     assert asked
-    assert asked <= recorded
-    assert recorded - asked <= {"lln:device_busy:ratio_rate5m"}  # what replicas are scaled by
+    assert asked == recorded
 
 
 def test_every_alert_has_a_section_in_the_runbook() -> None:
@@ -217,7 +207,35 @@ def test_server_errors_are_those_of_the_error_table() -> None:
     assert table <= counted | expected_elsewhere
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: prometheus)")
+def test_requests_for_work_are_all_but_probes_scrapes_and_what_is_not_there() -> None:
+    (selector,) = re.findall(r'^{method!~"([^"]+)"}$', WORK)
+    (rule,) = [one for one in rules() if one.get("record") == "lln:requests:rate5m"]
+    assert WORK in rule["expr"]
+    asked_over_http = methods_of(create_app(load_settings()).state.metrics)
+    assert {method for method in asked_over_http if re.fullmatch(selector, method)} == {
+        "GET /health",
+        "GET /health/live",
+        "GET /health/ready",
+        "GET /metrics",
+    }
+    assert re.fullmatch(selector, UNMATCHED)
+    health = health_pb2.DESCRIPTOR.services_by_name["Health"]
+    assert re.fullmatch(selector, f"{health.full_name}/Check")
+    assert not re.fullmatch(selector, "lln.v1.Embeddings/Embed")
+
+
+def test_every_refusal_has_an_alert_or_is_the_mistake_of_a_caller() -> None:
+    (alert,) = [one for one in rules() if one.get("alert") == "LLNRefusing"]
+    (reasons,) = re.findall(r'reason=~"([^"]+)"', alert["expr"])
+    alerted_elsewhere = {"unavailable": "LLNNotReady", "deadline_exceeded": "LLNDeadlinesMissed"}
+    mistakes = {"text_too_long", "too_many_inputs", "model_not_found"}
+    family = next(f for f in Metrics().registry.collect() if f.name == "lln_rejected")
+    known = {sample.labels["reason"] for sample in family.samples}
+    assert known == {*reasons.split("|"), *alerted_elsewhere, *mistakes}
+    assert {*alerted_elsewhere.values()} <= {one.get("alert") for one in rules()}
+
+
+@needs_promtool
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -233,7 +251,7 @@ def test_promtool(arguments: tuple[str, ...]) -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: prometheus)")
+@needs_promtool
 def test_promtool_finds_nothing_to_say_about_the_metrics() -> None:
     assert PROMTOOL is not None
     page = busy_metrics().expose().body
@@ -270,10 +288,16 @@ def test_compose_gpu_changes_services_that_exist() -> None:
     assert changed <= set(load_yaml("compose.yaml")["services"])
 
 
-def test_compose_waits_longer_than_the_server_drains() -> None:
-    drain = next(row for row in setting_rows() if row.variable.endswith("DRAIN_TIMEOUT_S"))
-    grace = load_yaml("compose.yaml")["services"]["lln"]["stop_grace_period"]
-    assert float(grace.removesuffix("s")) > float(drain.default)
+def test_compose_waits_longer_than_the_server_takes_to_stop(settings_of: SettingsOf) -> None:
+    server = load_yaml("compose.yaml")["services"]["lln"]
+    grace_s = float(server["stop_grace_period"].removesuffix("s"))
+    drain_s = settings_of(server["environment"]).engine.drain_timeout_s
+    assert grace_s >= drain_s + STOP_MARGIN_S
+
+
+def test_compose_leaves_process_1_to_an_init() -> None:
+    """The kernel keeps signals from a process 1 that has no handler for them yet."""
+    assert load_yaml("compose.yaml")["services"]["lln"]["init"] is True
 
 
 def test_prometheus_reads_the_server() -> None:

@@ -12,20 +12,32 @@ import yaml
 
 from service.app import create_app
 from service.metrics import Metrics
-from service.settings import load_settings, setting_rows
+from service.settings import Settings, load_settings, setting_rows
+from tests.project.conftest import STOP_MARGIN_S, SettingsOf
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml"))
+FOLDER = ROOT / "deploy" / "kubernetes"
+QUEUE_SCALING = FOLDER / "queue-scaling"
+UNITS = {"Mi": 2**20, "Gi": 2**30}
+
+PROCESS_BYTES = 2**30
+"""Of the process with the models of its default settings, a batch and freed memory that it keeps:
+idle it holds 0.6 GiB."""
 
 
-def resources() -> Iterator[dict[str, Any]]:
-    for path in FILES:
+def resources(folder: Path = FOLDER) -> Iterator[dict[str, Any]]:
+    """What `kubectl apply -f` finds in a folder, which does not look into those inside."""
+    for path in sorted(folder.glob("*.yaml")):
         yield from yaml.safe_load_all(path.read_text())
 
 
 def of_kind(kind: str) -> dict[str, Any]:
     (found,) = [one for one in resources() if one["kind"] == kind]
     return found
+
+
+def in_bytes(quantity: str) -> int:
+    return int(quantity[:-2]) * UNITS[quantity[-2:]]
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +53,11 @@ def container(pod: dict[str, Any]) -> dict[str, Any]:
     return only
 
 
+@pytest.fixture
+def settings(container: dict[str, Any], settings_of: SettingsOf) -> Settings:
+    return settings_of({variable["name"]: variable["value"] for variable in container["env"]})
+
+
 @pytest.fixture(scope="module")
 def defaults() -> dict[str, str]:
     return {row.variable: row.default for row in setting_rows()}
@@ -48,7 +65,7 @@ def defaults() -> dict[str, str]:
 
 def test_every_resource_is_of_the_schema() -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is for dev")
-    for one in resources():
+    for one in [*resources(), *resources(QUEUE_SCALING)]:
         validate.validate(one, validate.latest_version(), strict=True)
 
 
@@ -89,19 +106,22 @@ def test_probes_ask_routes_that_exist(container: dict[str, Any]) -> None:
 
 
 def test_a_pod_is_given_longer_than_it_takes_to_stop(
-    pod: dict[str, Any], container: dict[str, Any], defaults: dict[str, str]
+    pod: dict[str, Any], container: dict[str, Any], settings: Settings
 ) -> None:
-    pause = container["lifecycle"]["preStop"]["sleep"]["seconds"]
-    drain = float(defaults["LLN_ENGINE__DRAIN_TIMEOUT_S"])
-    assert pod["terminationGracePeriodSeconds"] > pause + drain
+    pause_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    drain_s = settings.engine.drain_timeout_s
+    assert pod["terminationGracePeriodSeconds"] >= pause_s + drain_s + STOP_MARGIN_S
 
 
-def test_settings_exist_and_are_accepted(
-    container: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_memory_is_enough_for_all_that_may_be_held_at_once(
+    container: dict[str, Any], settings: Settings
 ) -> None:
-    for variable in container["env"]:
-        monkeypatch.setenv(variable["name"], str(variable.get("value", 4)))
-    load_settings()  # refuses unknown names and bad values
+    engine = settings.engine
+    assert engine.max_sweep_bytes, "0 takes half of what is free, which then is no longer"
+    bodies = settings.max_open_requests * settings.max_body_bytes
+    texts = bodies  # what was read out of them, while they are still there
+    held = PROCESS_BYTES + bodies + texts + engine.max_sweep_bytes + engine.max_open_bytes
+    assert held <= in_bytes(container["resources"]["limits"]["memory"])
 
 
 def test_pods_are_given_no_variables_that_read_like_settings(pod: dict[str, Any]) -> None:
@@ -115,10 +135,18 @@ def test_the_image_is_this_version(container: dict[str, Any]) -> None:
     assert container["image"] == f"lln:{project['version']}"
 
 
-def test_replicas_are_scaled_by_a_metric_that_exists() -> None:
-    metrics = of_kind("HorizontalPodAutoscaler")["spec"]["metrics"]
-    (name,) = [one["pods"]["metric"]["name"] for one in metrics if one["type"] == "Pods"]
-    assert name in Metrics().labels
+def test_replicas_are_scaled_by_what_every_cluster_has() -> None:
+    """An autoscaler that cannot read one of its metrics scales up by the others, and never down."""
+    (metric,) = of_kind("HorizontalPodAutoscaler")["spec"]["metrics"]
+    assert (metric["type"], metric["resource"]["name"]) == ("Resource", "cpu")
+
+
+def test_scaling_on_waiting_tokens_is_the_same_but_for_that_metric() -> None:
+    (autoscaler,) = resources(QUEUE_SCALING)
+    added, *others = autoscaler["spec"]["metrics"]
+    assert added["pods"]["metric"]["name"] in Metrics().labels
+    autoscaler["spec"]["metrics"] = others
+    assert autoscaler == of_kind("HorizontalPodAutoscaler")
 
 
 def test_containers_may_do_as_little_as_possible(

@@ -85,6 +85,27 @@ def test_a_machine_without_python_is_told_so(tmp_path: Path) -> None:
     ]
 
 
+def test_the_python_that_is_named_may_have_a_path_with_spaces(tmp_path: Path) -> None:
+    """It stands in for a Python of which only an environment is asked, and that one's Python tells
+    what it would run."""
+    python, venv = tmp_path / "a folder" / "python3", tmp_path / "an environment"
+    python.parent.mkdir()
+    python.write_text(
+        """#!/bin/sh
+        if [ "$2" = venv ]; then
+            mkdir -p "$4/bin"
+            printf '#!/bin/sh\\necho "$@"\\n' >"$4/bin/python"
+            chmod +x "$4/bin/python"
+        fi
+        """
+    )
+    python.chmod(0o755)
+    command = ["/bin/sh", str(ROOT / "tools" / "setup.sh"), str(venv), "run"]
+    environment = {"PATH": os.environ["PATH"], "PYTHON": str(python)}
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (finished.stdout, finished.stderr) == ("tools/install.py run\n", "")
+
+
 def test_make_asks_for_profiles_that_exist(install: ModuleType) -> None:
     makefile = (ROOT / "Makefile").read_text()
     asked = set(re.findall(r"installed-([a-z]+)", makefile))

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import shutil
-import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,24 +11,11 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 
-from deploy.grafana.build import on_disk
+from tests.prometheus import RULES, ask, needs_prometheus, panels, running_prometheus
 from tests.service.conftest import RunningServer, StartServer
 
-PROMETHEUS = shutil.which("prometheus")
-RULES = Path(__file__).resolve().parents[2] / "deploy" / "prometheus" / "rules"
-
-pytestmark = pytest.mark.skipif(
-    PROMETHEUS is None, reason="prometheus is not installed (Debian: apt install prometheus)"
-)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+pytestmark = needs_prometheus
 
 
 @pytest.fixture
@@ -44,7 +27,6 @@ def server(start_server: StartServer) -> RunningServer:
 @pytest.fixture
 def prometheus(server: Any, tmp_path: Path) -> Iterator[httpx.Client]:
     """Deployed configuration but for the target's address and the pace."""
-    assert PROMETHEUS is not None
     config = {
         "global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"},
         "rule_files": [str(RULES / "*.yml")],
@@ -56,47 +38,17 @@ def prometheus(server: Any, tmp_path: Path) -> Iterator[httpx.Client]:
             }
         ],
     }
-    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
-    address = f"127.0.0.1:{free_port()}"
-    process = subprocess.Popen(
-        [
-            PROMETHEUS,
-            f"--config.file={tmp_path / 'prometheus.yml'}",
-            f"--storage.tsdb.path={tmp_path / 'data'}",
-            f"--web.listen-address={address}",
-            "--log.level=warn",
-        ]
-    )
-    try:
-        with httpx.Client(base_url=f"http://{address}", timeout=10) as client:
-            _wait_until_ready(client)
-            yield client
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _wait_until_ready(client: httpx.Client) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        try:
-            if client.get("/-/ready").status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.1)
-    pytest.fail("Prometheus was not ready in 30 s")
+    with running_prometheus(tmp_path, config) as client:
+        yield client
 
 
 def queries() -> dict[str, str]:
     """Where each query stands, and the query over the last seconds."""
-    found = {}
-    for path, text in on_disk().items():
-        for panel in json.loads(text)["panels"]:
-            for target in panel.get("targets", ()):
-                place = f"{path.stem}: {panel['title']}: {target['legendFormat']}"
-                found[place] = target["expr"].replace("$__rate_interval", "10s")
-    return found
+    return {
+        f"{place}: {target['legendFormat']}": target["expr"].replace("$__rate_interval", "10s")
+        for place, panel in panels().items()
+        for target in panel["targets"]
+    }
 
 
 def traffic(http: httpx.Client) -> None:
@@ -130,7 +82,5 @@ def test_every_query_has_data(server: Any, http: httpx.Client, prometheus: httpx
 
 def _has(prometheus: httpx.Client, query: str) -> bool:
     """Whether an answer has a number that is one: quantiles of nothing are NaN."""
-    answer = prometheus.get("/api/v1/query", params={"query": query}).json()
-    assert answer["status"] == "success", (query, answer)
-    values = [float(series["value"][1]) for series in answer["data"]["result"]]
+    values = [float(series["value"][1]) for series in ask(prometheus, query)]
     return any(not math.isnan(value) for value in values)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,28 +13,62 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 
 from benchmarks.plan import Plan
 from benchmarks.suites.soak import measure
 from benchmarks.workbench import Workbench
+from tests.prometheus import needs_prometheus, wait_until_ready
+from tests.service.conftest import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def write_command(path: Path, command: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\nexec {command}\n")
+    path.chmod(0o755)
+    return path
+
+
+@needs_prometheus
+def test_the_stack_runs_from_a_path_with_spaces_and_signs(tmp_path: Path) -> None:
+    """The server and Grafana stand in as processes that wait: what is asked is what they are
+    started with."""
+    checkout, commands = tmp_path / "a check-out & #1", tmp_path / "commands"
+    shutil.copytree(ROOT / "deploy", checkout / "deploy")
+    write_command(checkout / ".venv" / "bin" / "lln", "sleep 60")
+    write_command(commands / "grafana", "sleep 60")
+    port = free_port()
+    environment = {
+        "PATH": f"{commands}:{os.environ['PATH']}",
+        "PROMETHEUS_PORT": str(port),
+    }
+    stack = subprocess.Popen(
+        [str(checkout / "deploy" / "run_stack.sh")], env=environment, start_new_session=True
+    )
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as prometheus:
+            wait_until_ready(prometheus)
+            groups = prometheus.get("/api/v1/rules").json()["data"]["groups"]
+        assert {Path(group["file"]).name for group in groups} == {"alerts.yml", "recording.yml"}
+        provisioning = checkout / ".cache" / "stack" / "provisioning" / "dashboards" / "lln.yaml"
+        (provider,) = yaml.safe_load(provisioning.read_text())["providers"]
+        assert Path(provider["options"]["path"], "lln.json").exists()
+        stack.send_signal(signal.SIGTERM)
+        stack.wait(20)
+    finally:
+        if stack.poll() is None:
+            os.killpg(stack.pid, signal.SIGKILL)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed")
+@needs_prometheus
 def test_the_stack_runs_without_containers_and_ends_as_a_whole(tmp_path: Path) -> None:
     http_port, prometheus_port = free_port(), free_port()
     environment = {
         **os.environ,
-        "LLN": f"{sys.executable} -m service.cli",
+        "LLN": str(write_command(tmp_path / "lln", f'"{sys.executable}" -m service.cli "$@"')),
         "LLN_MODELS": "default",
         "LLN_HTTP_PORT": str(http_port),
         "LLN_GRPC_PORT": "0",
