@@ -18,7 +18,7 @@ from torch import Tensor
 
 from engine.benchmarks.memory import PeakMemory
 from engine.benchmarks.training import TrainableLayers
-from engine.errors import InvalidInput
+from engine.errors import InvalidInput, shown
 from engine.model.attention import KINDS, SlidingWindowAttention
 from engine.model.baselines import BASELINES
 from engine.model.embedding_model import EmbeddingModel
@@ -87,7 +87,7 @@ class BenchmarkPlan:
             if kind not in ATTENTIONS:
                 known = ", ".join(ATTENTIONS)
                 raise InvalidInput(
-                    f"attentions holds {kind!r}; known are {known}",
+                    f"attentions holds {shown(kind)!r}; known are {known}",
                     param="attentions",
                     limit=known,
                     actual=kind,

@@ -77,7 +77,8 @@ class EngineConfig:
     """Most texts in one call, as in OpenAI's contract."""
 
     max_open_bytes: int = 1_073_741_824
-    """Memory for documents whose attention is being looked at; the oldest are closed beyond it."""
+    """Memory for documents whose attention is being looked at. Beyond it goes what was computed of
+    them, then the oldest are closed."""
 
     max_open_idle_s: float = 900.0
     """A document that nobody looked at for so long is closed."""

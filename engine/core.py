@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from engine.config import EngineConfig
 from engine.deadline import Deadline
-from engine.errors import LLNError, ModelNotFound
+from engine.errors import LLNError, ModelNotFound, shown
 from engine.held import HeldBytes
 from engine.maps.cache import ByteCache
 from engine.model.embedding_model import EmbeddingModel
@@ -62,7 +62,7 @@ class EngineCore:
         if name not in self._models:
             served = ", ".join(self._models)
             raise ModelNotFound(
-                f"model {name!r} is not served here; served are {served}",
+                f"model {shown(name)!r} is not served here; served are {served}",
                 param="model",
                 limit=served,
                 actual=name,

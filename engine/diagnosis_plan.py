@@ -13,7 +13,7 @@ from engine.diagnostics import (
     LayerInstrument,
     find_instruments,
 )
-from engine.errors import InvalidInput
+from engine.errors import InvalidInput, shown
 from engine.model.embedding_model import EmbeddingModel
 from engine.types import LeftOut, Mode
 
@@ -61,7 +61,7 @@ def plan_diagnosis(
                 are_named=instruments is not None,
             )
     raise InvalidInput(
-        f"mode must be one of {', '.join(MODES)}, got {mode!r}",
+        f"mode must be one of {', '.join(MODES)}, got {shown(mode)!r}",
         code="invalid_mode",
         param="mode",
         limit=", ".join(MODES),

@@ -11,6 +11,7 @@ from engine.benchmark import BenchmarkPlan, benchmark_result, encoder_rows
 from engine.checkpoint.published import DEFAULT_MODEL
 from engine.config import EngineConfig
 from engine.core import DEFAULT_CONFIG, Item
+from engine.deadline import Deadline
 from engine.model.embedding_model import EmbeddingModel, load_models
 from engine.observer import EngineObserver
 from engine.price import price_of
@@ -24,6 +25,7 @@ class AsyncEngine(TextCalls, AttentionCalls):
     """Several models behind one device thread: its life, and measuring the machine it runs on."""
 
     _canary_ran = False
+    _stopped = False
 
     @classmethod
     def load(
@@ -43,7 +45,7 @@ class AsyncEngine(TextCalls, AttentionCalls):
                 await self._thread.call(price_of, model.encoder, kind="calibration", model=name)
                 await self.embed([_CANARY], model=name)
         except BaseException:
-            await self._thread.stop(0)
+            await self.stop(Deadline(0))
             raise
         self._canary_ran = True
         return self
@@ -54,8 +56,15 @@ class AsyncEngine(TextCalls, AttentionCalls):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._drift.stop()
-        await self._thread.stop(self.config.drain_timeout_s)
+        await self.stop(Deadline(self.config.drain_timeout_s))
+
+    async def stop(self, drain: Deadline) -> None:
+        """Finish accepted work by the deadline; what is left then is answered with its failure.
+        The first stop counts: leaving the engine is one, too."""
+        if not self._stopped:
+            self._stopped = True
+            self._drift.stop()
+            await self._thread.stop(drain)
 
     @property
     def ready(self) -> bool:

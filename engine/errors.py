@@ -8,9 +8,18 @@ from __future__ import annotations
 
 Quantity = int | float | str
 
+_MAX_SHOWN = 80
+
+
+def shown(value: Quantity) -> str:
+    """As much of a caller's value as an error repeats; the caller knows the rest."""
+    text = str(value)
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
+
 
 class LLNError(Exception):
-    """Base of all deliberate failures. `code` is stable and meant for programs."""
+    """Base of all deliberate failures. `code` is stable and meant for programs; a message repeats
+    what a caller sent as `shown` does."""
 
     code = "internal_error"
 
@@ -27,9 +36,9 @@ class LLNError(Exception):
         super().__init__(message)
         self.message = message
         self.code = code or type(self).code
-        self.param = param
+        self.param = None if param is None else shown(param)
         self.limit = limit
-        self.actual = actual
+        self.actual = shown(actual) if isinstance(actual, str) else actual
         self.retry_after_s = retry_after_s
 
     def for_caller(self) -> LLNError:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.config import EngineConfig
-from engine.errors import InvalidInput, TextTooLong
+from engine.errors import InvalidInput, TextTooLong, shown
 from engine.jobs import PATIENCE_S
 from engine.model.embedding_model import EmbeddingModel
 from engine.text.chunks import ChunkSpan
@@ -93,7 +93,7 @@ def check_options(options: EmbedOptions, model: EmbeddingModel) -> None:
     dim = model.info.dim
     if options.dimensions is not None and not 1 <= options.dimensions <= dim:
         raise InvalidInput(
-            f"dimensions must be 1 to {dim} for {model.name}, got {options.dimensions}",
+            f"dimensions must be 1 to {dim} for {model.name}, got {shown(options.dimensions)}",
             code="invalid_dimensions",
             param="dimensions",
             limit=dim,
@@ -151,7 +151,7 @@ def prompt_of(options: EmbedOptions, model: EmbeddingModel) -> str:
     if name not in prompts:
         known = ", ".join(prompts) or "none"
         raise InvalidInput(
-            f"{model.name} has no prompt {name!r}; it has: {known}",
+            f"{model.name} has no prompt {shown(name)!r}; it has: {known}",
             code="unknown_prompt",
             param="prompt_name",
             limit=known,

@@ -75,14 +75,18 @@ class TextCalls(EngineCore):
         model: str | None = None,
         options: EmbedOptions = DEFAULTS,
         timeout_s: float | None = None,
+        patient: bool = False,
     ) -> list[Embedding]:
-        """One vector for each text or list of token ids, in their order."""
+        """One vector for each text or list of token ids, in their order. Who is `patient` waits
+        for room in the queue, where others are refused."""
         with self._counting_rejections():
             chosen = self._model(model)
             check_inputs(inputs, self.config)
             check_options(options, chosen)
         pieces = self._prepared_pieces(inputs, chosen, options)
-        texts, delivered = await self._run_texts(chosen, pieces, options, timeout_s)
+        texts, delivered = await self._run_texts(
+            chosen, pieces, options, timeout_s, patient=patient
+        )
         return [
             embedding(text, result, chosen, options)
             for text, result in zip(texts, delivered, strict=True)
@@ -95,6 +99,7 @@ class TextCalls(EngineCore):
         model: str | None = None,
         options: EmbedOptions = DEFAULTS,
         timeout_s: float | None = None,
+        patient: bool = False,
     ) -> list[Embedding]:
         """The state of every token of each text, special ones included: [tokens, dim] each."""
         with self._counting_rejections():
@@ -102,7 +107,9 @@ class TextCalls(EngineCore):
             check_inputs(inputs, self.config)
             check_options(options, chosen)
         pieces = self._token_by_token(self._prepared_pieces(inputs, chosen, options))
-        texts, delivered = await self._run_texts(chosen, pieces, options, timeout_s)
+        texts, delivered = await self._run_texts(
+            chosen, pieces, options, timeout_s, patient=patient
+        )
         return [
             token_states(text, result, options)
             for text, result in zip(texts, delivered, strict=True)
@@ -244,6 +251,8 @@ class TextCalls(EngineCore):
         pieces: AsyncIterator[list[Prepared]],
         options: EmbedOptions,
         timeout_s: float | None,
+        *,
+        patient: bool,
     ) -> tuple[list[Prepared], list[Delivered[Vector]]]:
         """Queue texts as they are read. If one fails or the caller leaves, the others are given
         up too: nobody would see them. The deadline counts from here: reading takes time too."""
@@ -259,7 +268,7 @@ class TextCalls(EngineCore):
                             orders = [
                                 self._order(model, text, options, deadline.left_s) for text in piece
                             ]
-                        await self._wait_for_room(orders, futures)
+                        await self._wait_for_room(orders, futures, patient=patient)
                         with deadline.as_a_whole():
                             futures += self._thread.submit_all(
                                 model.name, orders, deadline.left_s, follows=bool(futures)
@@ -277,10 +286,16 @@ class TextCalls(EngineCore):
                 future.cancel()
 
     async def _wait_for_room(
-        self, orders: Sequence[Order[Prepared]], own: Sequence[asyncio.Future[Delivered[Vector]]]
+        self,
+        orders: Sequence[Order[Prepared]],
+        own: Sequence[asyncio.Future[Delivered[Vector]]],
+        *,
+        patient: bool,
     ) -> None:
         """A call that was let in fills the queue no further than its own texts have left it."""
         num_tokens = sum(order.tokens for order in orders)
+        if patient and not own:
+            await self._thread.wait_for_room(num_tokens)
         for future in own:
             if self._thread.has_room(num_tokens):
                 return

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, TypeVarTuple
 
+from engine.deadline import Deadline
 from engine.errors import DeadlineExceeded, EngineUnavailable, LLNError, QueueFull
 from engine.jobs import Job, Unit
 from engine.observer import EngineObserver
@@ -58,6 +59,10 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         self._telling = threading.Lock()
         self._state: Literal["starting", "accepting", "draining", "ended", "dead"] = "starting"
         self._num_ongoing = 0  # works whose next part may come yet
+        # Of those who wait for room, the first; the others stand behind it, in order of arrival.
+        self._first_in_line = asyncio.Lock()
+        self._num_in_line = 0
+        self._queue_shrank = asyncio.Event()
         self._running: Unit | None = None
         self._running_since = 0.0
         # Daemonic: a unit that never returns must not keep the process from ending.
@@ -97,6 +102,7 @@ class DeviceThread(Generic[PayloadT, ResultT]):
             if self._state not in ("ended", "dead"):
                 self._state = "draining"
             self._changed.notify()
+        self._queue_shrank.set()  # who waits for room waits in vain
 
     @contextmanager
     def going_on(self) -> Iterator[None]:
@@ -115,8 +121,20 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         with self._changed:
             return self._scheduler.can_add(num_tokens)
 
-    async def stop(self, drain_timeout_s: float) -> None:
-        """Finish accepted work, then end; what is left after the timeout fails.
+    async def wait_for_room(self, num_tokens: int) -> None:
+        """Until texts of so many tokens would be let in, or are refused for another reason than
+        the want of room. Who does not let go of the loop in between finds it so."""
+        self._num_in_line += 1
+        try:
+            async with self._first_in_line:
+                while self.accepting and not self.has_room(num_tokens):
+                    self._queue_shrank.clear()
+                    await self._queue_shrank.wait()
+        finally:
+            self._num_in_line -= 1
+
+    async def stop(self, drain: Deadline) -> None:
+        """Finish accepted work, then end; what is left at the deadline fails.
 
         A unit that still runs then cannot be interrupted: its callers are answered now, and the
         thread ends when the unit does.
@@ -125,10 +143,10 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         if self._thread.ident is None:
             return
         try:
-            async with asyncio.timeout(drain_timeout_s):
+            async with asyncio.timeout(drain.left_s):
                 await self._ended.wait()
         except TimeoutError:
-            self._abandon(drain_timeout_s)
+            self._abandon(drain)
         else:
             self._thread.join()
 
@@ -277,15 +295,15 @@ class DeviceThread(Generic[PayloadT, ResultT]):
             self._observer.cancelled(reason=reason)
             self._tell_queue()
 
-    def _abandon(self, drain_timeout_s: float) -> None:
+    def _abandon(self, drain: Deadline) -> None:
         with self._changed:
             if self._state != "dead":
                 self._state = "ended"
             jobs = self._unanswered()
             self._changed.notify()
         for job in jobs:
-            message = f"The engine stopped before this work was done, after {drain_timeout_s} s."
-            Outcome(job, error=EngineUnavailable(message, limit=drain_timeout_s)).tell()
+            message = f"The engine stopped before this work was done, after {drain.timeout_s} s."
+            Outcome(job, error=EngineUnavailable(message, limit=drain.timeout_s)).tell()
         self._tell_queue()
 
     def _bury(self, outcomes: Outcomes) -> None:
@@ -306,6 +324,8 @@ class DeviceThread(Generic[PayloadT, ResultT]):
             with self._changed:
                 depth, tokens = scheduler.num_waiting, scheduler.waiting_tokens
             self._observer.queue_changed(depth=depth, tokens=tokens)
+        if self._num_in_line:
+            self._on_loop_if_open(self._queue_shrank.set)
 
     # For the thread
 

@@ -17,7 +17,8 @@ Truncate: TypeAlias = Literal["error", "start", "end"]
 Priority: TypeAlias = Literal["normal", "background"]
 Attention: TypeAlias = Literal["softmax", "lln", "lln_diag", "block_diagonal"]
 Mode: TypeAlias = Literal["auto", "exact", "sampled"]
-"""Of a diagnosis: what would cost N x N is exact while that is cheap, always, or sampled."""
+"""Of a diagnosis: the rows that would cost N x N are all read while that is cheap, always, or
+sampled. No mode is about what is iterated or drawn at random, which states its error in each."""
 Precision: TypeAlias = Literal["float32", "bfloat16"]
 """Of a model's products while it is trained."""
 Scope: TypeAlias = Literal["head", "layer"]

@@ -49,6 +49,7 @@ class ApiKeys:
         self._file = file
         # Before the reading: a change in between is seen at the next look.
         self._mark = None if file is None else _mark(file)
+        self._complaint: str | None = None
         self._of_file = frozenset() if file is None else _digests(read_key_file(file))
         self.required = bool(self._fixed) or file is not None
 
@@ -81,19 +82,26 @@ class ApiKeys:
 
     def _read_if_changed(self) -> None:
         """A file that cannot be used leaves the keys as they were: a slip in a rotation should
-        neither open the door nor lock everyone out."""
+        neither open the door nor lock everyone out. It is tried again until it can be: what mends
+        it, such as another mode, need not change its mark."""
         if self._file is None:
             return
         mark = _mark(self._file)
         if mark == self._mark:
             return
-        self._mark = mark
         try:
             self._of_file = _digests(read_key_file(self._file))
         except ValueError as error:
-            log.error("API keys not read", extra={"fields": {"reason": str(error)}})
+            self._complain(str(error))
         else:
+            self._mark, self._complaint = mark, None
             log.info("API keys read", extra={"fields": {"keys": len(self._of_file)}})
+
+    def _complain(self, reason: str) -> None:
+        """Once, and not at every request until the file is mended."""
+        if reason != self._complaint:
+            log.error("API keys not read", extra={"fields": {"reason": reason}})
+        self._complaint = reason
 
 
 def _mark(file: Path) -> Mark | None:

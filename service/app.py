@@ -18,6 +18,7 @@ from service.benchmarks.history import History
 from service.benchmarks.jobs import BenchmarkJobs
 from service.benchmarks.suites import SUITES
 from service.claims import ClaimsBook
+from service.draining import Draining
 from service.grpc.server import grpc_server
 from service.http import (
     attention_map,
@@ -100,9 +101,9 @@ def create_app(
         (key.get_secret_value() for key in settings.api_keys), settings.api_keys_file
     )
     app.state.unguarded = _unguarded(settings)
-    app.state.permits = Permits(settings.max_open_requests)
+    app.state.permits = Permits(settings.max_open_requests, app.state.metrics)
     app.state.big_json = BigJson()
-    app.state.draining = asyncio.Event()
+    app.state.draining = Draining(settings.engine.drain_timeout_s)
     app.state.server = None  # where HTTP listens, once it does
     for router in _ROUTERS:
         app.include_router(router)
@@ -170,7 +171,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with state.engine as engine:
         state.metrics.start_models(engine.models.values())
         state.metrics.start_suites(SUITES)
-        state.metrics.start_readiness(lambda: engine.ready and not state.draining.is_set())
+        state.metrics.start_readiness(lambda: engine.ready and not state.draining.begun)
         device_type = next(iter(engine.models.values())).device.partition(":")[0]
         state.metrics.start_limits(
             queue_tokens=settings.engine.max_queue_tokens,
@@ -187,6 +188,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             state.jobs,
             keys=state.keys,
             permits=state.permits,
+            draining=state.draining,
             http=state.server,
         )
         # Those who watch a benchmark would keep the server from ending as long as it runs.
@@ -194,11 +196,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             yield
         await state.claims.stop()
         state.big_json.close()
+        await engine.stop(state.draining.deadline)
 
 
 @asynccontextmanager
 async def _held_until(
-    draining: asyncio.Event, context: AbstractAsyncContextManager[Any]
+    draining: Draining, context: AbstractAsyncContextManager[Any]
 ) -> AsyncIterator[None]:
     """Holds a context in a task of its own, so that it begins to close when draining begins and
     not only once the other protocol has finished."""
@@ -216,5 +219,5 @@ async def _held_until(
     try:
         yield
     finally:
-        draining.set()
+        draining.begin()
         await holder

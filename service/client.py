@@ -6,13 +6,15 @@ It needs nothing but NumPy and the standard library, and no other module of this
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import ssl
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from email.message import Message
 from typing import Any, Literal
 
@@ -49,8 +51,11 @@ class LLNClient:
         ca_file: str | None = None,
         cert_file: str | None = None,
         key_file: str | None = None,
+        max_request_bytes: int = 16 * 1024 * 1024,
     ) -> None:
-        """While the server is full, calls wait and try again until `timeout_s` is over.
+        """While the server is full, calls wait and try again until `timeout_s` is over. Texts of
+        more than `max_request_bytes` together go in several requests; servers read 32 MiB at once
+        unless LLN_MAX_BODY_BYTES says otherwise.
 
         All files are PEM: the authority that signed the server's certificate, and what a server
         that asks for a client's certificate is shown; the key may be in `cert_file` too.
@@ -58,10 +63,12 @@ class LLNClient:
         self._url = url.rstrip("/")
         self._model = model
         self._timeout_s = timeout_s
+        self._max_request_bytes = max_request_bytes
         self._headers = {"content-type": "application/json"}
         if api_key is not None:
             self._headers["authorization"] = f"Bearer {api_key}"
-        self._tls = _tls_context(ca_file, cert_file, key_file)
+        tls = _tls_context(ca_file, cert_file, key_file)
+        self._opener = urllib.request.build_opener(_Http(), _Https(context=tls))
 
     def encode(
         self,
@@ -78,7 +85,7 @@ class LLNClient:
         """[n, dim] of n texts, [dim] of a lone one. With `convert_to_numpy=False` a list.
 
         Texts of any length are read to their end; `truncate` says what becomes of those that are
-        beyond even the server's limit. `batch_size` is the number of texts in one request;
+        beyond even the server's limit. `batch_size` is the most texts in one request;
         `show_progress_bar` is there for callers of sentence-transformers, and shows none.
         """
         texts = [inputs] if isinstance(inputs, str) else list(inputs)
@@ -89,8 +96,8 @@ class LLNClient:
             "truncate": truncate,
         }
         found: list[Vectors] = []
-        for start in range(0, len(texts), batch_size):
-            found += self._embed(texts[start : start + batch_size], options)
+        for batch in _batches(texts, batch_size, self._max_request_bytes):
+            found += self._embed(batch, options)
         if isinstance(inputs, str):
             return found[0]
         if not convert_to_numpy:
@@ -139,7 +146,7 @@ class LLNClient:
     def _embed(self, texts: list[str], options: dict[str, Any]) -> list[Vectors]:
         body = {"input": texts, "model": self._model, "encoding_format": "base64", **options}
         data = self._request("/v1/embeddings", body)["data"]
-        return [np.frombuffer(base64.b64decode(item["embedding"]), "<f4") for item in data]
+        return [_vector(item["embedding"]) for item in data]
 
     def _request(self, path: str, body: dict[str, Any] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
@@ -148,7 +155,7 @@ class LLNClient:
         while True:
             left_s = max(give_up_at - time.monotonic(), 0.001)
             try:
-                with urllib.request.urlopen(request, timeout=left_s, context=self._tls) as answer:
+                with self._opener.open(request, timeout=left_s) as answer:
                     return json.load(answer)
             except urllib.error.HTTPError as refusal:
                 wait_s = _retry_after_s(refusal.headers)
@@ -157,10 +164,54 @@ class LLNClient:
             time.sleep(wait_s)
 
 
+class _HeardOut(http.client.HTTPConnection):
+    """A server that refuses a request by its headers may answer and hang up while the body is
+    still being sent. What it said is worth more than that it hung up."""
+
+    def send(self, data: Any) -> None:
+        if self.sock is None:
+            self.connect()
+        with suppress(ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            super().send(data)
+
+
+class _HeardOutOverTls(_HeardOut, http.client.HTTPSConnection):
+    """The same, encrypted."""
+
+
+class _Http(urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_HeardOut, req)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def __init__(self, context: ssl.SSLContext | None) -> None:
+        super().__init__(context=context)
+        self._tls = context
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_HeardOutOverTls, req, context=self._tls)
+
+
+def _batches(texts: Sequence[str], max_texts: int, max_bytes: int) -> Iterator[list[str]]:
+    """In their order; a text that is larger than a request should be goes alone."""
+    batch: list[str] = []
+    num_bytes = 0
+    for text in texts:
+        size = len(json.dumps(text))
+        if batch and (len(batch) >= max_texts or num_bytes + size > max_bytes):
+            yield batch
+            batch, num_bytes = [], 0
+        batch.append(text)
+        num_bytes += size
+    if batch:
+        yield batch
+
+
 def _tls_context(
     ca_file: str | None, cert_file: str | None, key_file: str | None
 ) -> ssl.SSLContext | None:
-    """None for what urllib does by itself."""
+    """None for what Python does by itself."""
     if key_file is not None and cert_file is None:
         raise ValueError("key_file needs cert_file")
     if ca_file is None and cert_file is None:
@@ -188,6 +239,11 @@ def _error_of(refusal: urllib.error.HTTPError) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError):
         return {}
     return error if isinstance(error, dict) else {}
+
+
+def _vector(encoded: str) -> Vectors:
+    """A copy, since the bytes themselves cannot be written to."""
+    return np.frombuffer(base64.b64decode(encoded), "<f4").astype(np.float32)
 
 
 def _normalised(vectors: Vectors) -> Vectors:

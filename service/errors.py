@@ -23,6 +23,7 @@ from engine.errors import (
     RequestCancelled,
     ResourceNotFound,
     TextTooLong,
+    shown,
 )
 
 
@@ -157,8 +158,9 @@ def error_fields(error: LLNError) -> ErrorFields:
 
 def _in_64_bits(value: Quantity | None) -> Quantity | None:
     """Most readers and writers of JSON know no larger whole numbers: those are told as text."""
-    is_larger = isinstance(value, int) and not -(2**63) <= value < 2**64
-    return str(value) if is_larger else value
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return shown(value)
+    return value
 
 
 def as_lln_error(error: BaseException) -> LLNError:

@@ -33,6 +33,9 @@ Protocol: TypeAlias = Literal["http", "grpc"]
 OK = "ok"
 """The `code` of a request that did not fail."""
 
+UNMATCHED = "unmatched"
+"""The `method` of a request for what there is not, whatever it was."""
+
 _SECONDS = (
     0.001,
     0.0025,
@@ -56,6 +59,7 @@ _TOKENS = tuple(2.0**power for power in range(2, 25))
 _SEQUENCES = tuple(2.0**power for power in range(11))
 _REJECTIONS = (
     "queue_full",
+    "too_many_requests",
     "text_too_long",
     "too_many_inputs",
     "insufficient_memory",
@@ -140,7 +144,9 @@ class Metrics(EngineObserver):
             ("protocol", "method"),
         )
         self._in_progress = self._gauge(
-            "requests_in_progress", "Requests being answered now.", ("protocol",)
+            "requests_in_progress",
+            "Requests being answered now, but for those of /metrics itself.",
+            ("protocol",),
         )
         for protocol in ("http", "grpc"):
             self._in_progress.labels(protocol)
@@ -188,7 +194,11 @@ class Metrics(EngineObserver):
         )
         self._truncated = self._counter("truncated", "Texts cut because asked to.", ("model",))
         self._cancelled = self._counter("cancelled", "Texts given up unserved.", ("reason",))
-        self._rejected = self._counter("rejected", "Calls refused at the door.", ("reason",))
+        self._rejected = self._counter(
+            "rejected",
+            "Calls refused at the door, by the error's code; too_many_requests: no place was left.",
+            ("reason",),
+        )
         self._start_series()
 
     def _start_series(self) -> None:

@@ -1,7 +1,8 @@
 """The image's health check: `python -m service.probe` ends well while the server is ready.
 
-It asks as the settings say the server listens. It is no other client's business: the name in a
-certificate proves nothing to who is on the same machine, so it is not checked.
+It asks as the settings say the server listens, and never by way of a proxy. It is no other
+client's business: the name in a certificate proves nothing to who is on the same machine, so it is
+not checked.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import sys
 import urllib.request
 from collections.abc import Mapping
 
+from service.addresses import in_url, own_address
+
 _HOST = "127.0.0.1"
 _TIMEOUT_S = 2.0
 
@@ -20,14 +23,24 @@ _TIMEOUT_S = 2.0
 def check(environment: Mapping[str, str]) -> None:
     """Raises OSError unless the server is ready; where only clients with a certificate are
     answered, unless it listens for gRPC, which it does once its models are loaded."""
-    port = int(environment.get("LLN_HTTP_PORT", "8000"))
     if environment.get("LLN_TLS_CLIENT_CA_FILE"):
-        grpc_port = int(environment.get("LLN_GRPC_PORT", "50051"))
-        socket.create_connection((_HOST, grpc_port), _TIMEOUT_S).close()
+        host = own_address(environment.get("LLN_GRPC_HOST", _HOST))
+        port = int(environment.get("LLN_GRPC_PORT", "50051"))
+        socket.create_connection((host, port), _TIMEOUT_S).close()
         return
-    tls = ssl._create_unverified_context() if environment.get("LLN_TLS_CERT_FILE") else None
-    url = f"http{'s' if tls else ''}://{_HOST}:{port}/health/ready"
-    urllib.request.urlopen(url, timeout=_TIMEOUT_S, context=tls).close()
+    _ask_over_http(environment)
+
+
+def _ask_over_http(environment: Mapping[str, str]) -> None:
+    host = in_url(own_address(environment.get("LLN_HTTP_HOST", _HOST)))
+    port = int(environment.get("LLN_HTTP_PORT", "8000"))
+    has_tls = bool(environment.get("LLN_TLS_CERT_FILE"))
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}),
+        urllib.request.HTTPSHandler(context=ssl._create_unverified_context()),
+    )
+    url = f"http{'s' if has_tls else ''}://{host}:{port}/health/ready"
+    opener.open(url, timeout=_TIMEOUT_S).close()
 
 
 if __name__ == "__main__":

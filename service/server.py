@@ -13,7 +13,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from engine.engine import AsyncEngine
+from service.addresses import own_address
 from service.app import create_app
+from service.draining import Draining
 from service.errors import PortInUse
 from service.load.client import Target
 from service.metrics import Metrics
@@ -27,12 +29,15 @@ _LAST_ARRIVALS_S = 0.1
 
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
-# How the process reaches itself where it listens on every address.
-_MYSELF = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+# Of those whom the deadline cut short: for their answers to leave, and for traces of the end.
+_LAST_WORDS_S = 1.0
 
 
 def serve(settings: Settings) -> None:
-    """Serves until SIGTERM or SIGINT, then answers what is in flight and returns."""
+    """Serves until SIGTERM or SIGINT, then answers what is in flight and returns.
+
+    From the signal on all parts of the server share one deadline: HTTP, gRPC, the engine, traces.
+    """
     listener = take_port(settings.http_host, settings.http_port)
     _check_free(settings.grpc_host, settings.grpc_port)
     tracing = tracing_of(settings)
@@ -46,21 +51,21 @@ def serve(settings: Settings) -> None:
         access_log=False,
         server_header=False,
         timeout_keep_alive=75,  # longer than clients keep idle connections: they should close first
-        timeout_graceful_shutdown=int(settings.engine.drain_timeout_s) + 1,
         **(settings.tls.uvicorn_options() if settings.tls else {}),
     )
-    try:
-        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-            runner.run(_run(app, _Server(config), listener, settings))
-    finally:
-        tracing.stop()
-    _leave()
+    draining: Draining = app.state.draining
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        try:
+            runner.run(_run(app, _Server(config, draining), listener, settings))
+        finally:
+            tracing.stop(max(draining.left_s, _LAST_WORDS_S))
+        _leave(draining)
 
 
 async def _run(app: FastAPI, server: _Server, listener: socket.socket, settings: Settings) -> None:
     host, port = listener.getsockname()[:2]
     app.state.server = Target(
-        host=_MYSELF.get(host, host),
+        host=own_address(host),
         port=port,
         headers=app.state.keys.for_myself(),
         tls=settings.tls is not None,
@@ -87,7 +92,12 @@ def _warn_if_open(app: FastAPI, settings: Settings) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, but a signal that was obeyed is not raised again, and draining shows at once."""
+    """uvicorn, but a signal that was obeyed is not raised again, draining shows at once, and its
+    deadline is the one that others have too."""
+
+    def __init__(self, config: uvicorn.Config, draining: Draining) -> None:
+        super().__init__(config)
+        self._draining = draining
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.force_exit = self.should_exit  # asked for a second time
@@ -95,20 +105,22 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         log.info("draining")
-        app = self.config.app
-        assert isinstance(app, FastAPI)  # given so above
-        app.state.draining.set()
+        self._draining.begin()
         await asyncio.sleep(_LAST_ARRIVALS_S)
+        # Only now is it known how long that may be; uvicorn's type is narrower than its use.
+        self.config.timeout_graceful_shutdown = self._draining.left_s  # type: ignore[assignment]
         await super().shutdown(sockets)
+        if self.server_state.tasks:  # cut short, and about to say so
+            await asyncio.wait(self.server_state.tasks, timeout=_LAST_WORDS_S)
 
 
-def _leave() -> None:
+def _leave(draining: Draining) -> None:
     """Ends the process at once if a thread still computes what nobody waits for any more.
 
     A unit that outlasts the drain cannot be interrupted, and Python aborts when it is taken down
-    under a thread inside torch.
+    under a thread inside torch. A text that is still tokenised would be waited for to its end.
     """
-    if any(thread.daemon for thread in threading.enumerate()):
+    if not draining.left_s or any(thread.daemon for thread in threading.enumerate()):
         logging.shutdown()
         os._exit(0)
 

@@ -28,6 +28,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from engine.config import EngineConfig
 from engine.errors import InvalidInput
 from service.api_keys import check_api_key, read_key_file
+from service.http.origins import read_origin
 from service.tls import TlsFiles
 
 PREFIX = "LLN_"
@@ -89,7 +90,8 @@ class Settings(BaseSettings):
         256, ge=1, description="Calls that one gRPC connection may have open at once."
     )
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
-        default=(), description="Keys that callers must have one of, separated by commas."
+        default=(),
+        description="Keys that callers must have one of, separated by commas; none if empty.",
     )
     api_keys_file: FilePath | None = Field(
         None, description="File with a key a line, read again when it changes."
@@ -130,9 +132,20 @@ class Settings(BaseSettings):
     @field_validator("models", "api_keys", "cors_origins", mode="before")
     @classmethod
     def _split_names(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return tuple(name.strip() for name in value.split(",") if name.strip())
+        return _names_in(value) if isinstance(value, str) else value
+
+    @field_validator("api_keys", mode="before")
+    @classmethod
+    def _refuse_no_key(cls, value: Any) -> Any:
+        """Compose files leave a variable empty that nobody set; a comma was meant to be a key."""
+        if isinstance(value, str) and value and not _names_in(value):
+            raise ValueError("it holds no key; leave it empty to ask for none")
         return value
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _read_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(read_origin, origins))
 
     @field_validator("api_keys")
     @classmethod
@@ -173,6 +186,10 @@ class Settings(BaseSettings):
         if self.tls_cert_file is None or self.tls_key_file is None:
             return None
         return TlsFiles(self.tls_cert_file, self.tls_key_file, self.tls_client_ca_file)
+
+
+def _names_in(value: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in value.split(",") if name.strip())
 
 
 class SettingRow(NamedTuple):

@@ -7,6 +7,7 @@ the request even where no traces are sent.
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -60,8 +61,8 @@ class Tracing:
         """The trace that a measurement made now is an example of."""
         return None
 
-    def stop(self) -> None:
-        """Sends what is left."""
+    def stop(self, within_s: float) -> None:
+        """Sends what is left, as far as there is time."""
 
 
 class _Nothing:
@@ -133,8 +134,11 @@ class OtlpTracing(Tracing):
         context = get_current_span().get_span_context()
         return {"trace_id": format_trace_id(context.trace_id)} if context.trace_flags else None
 
-    def stop(self) -> None:
-        self._provider.shutdown()
+    def stop(self, within_s: float) -> None:
+        # Its own waiting has no bound that could be given, and a collector may be gone.
+        ending = threading.Thread(target=self._provider.shutdown, daemon=True)
+        ending.start()
+        ending.join(within_s)
 
     def _sweep(
         self, stretches: Sequence[Stretch], attributes: Attributes, clock: _EpochClock

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from playwright.sync_api import sync_playwright
 
-from tests.service.test_page import BROWSERS, FLAGS, settle
+from tests.service.browser import BROWSERS, FLAGS, settle
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -55,17 +55,21 @@ class TokenCorpus:
         return len(self._ids)
 
     @property
+    def num_special(self) -> int:
+        """Of each window."""
+        return len(self._prefix) + len(self._suffix)
+
+    @property
     def longest(self) -> int:
         """Tokens of the longest window there is, special ones included."""
-        content = int(np.diff(self._starts).max(initial=0))
-        return content + len(self._prefix) + len(self._suffix)
+        return int(np.diff(self._starts).max(initial=0)) + self.num_special
 
     def batch(self, length: int, count: int, generator: np.random.Generator) -> Batch:
         """`count` windows of `length` tokens, specials included, from documents long enough.
 
         A document's chance is its number of windows, so that every token is as likely as any.
         """
-        content = length - len(self._prefix) - len(self._suffix)
+        content = length - self.num_special
         room = np.diff(self._starts) - content + 1
         long_enough = np.flatnonzero(room > 0)
         if not len(long_enough):

@@ -14,16 +14,17 @@ from itertools import pairwise, product
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
+from engine.adapt.batches import Span
+from engine.adapt.vectors import pooling_of
 from engine.checkpoint.calibration import Calibration
 from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
 from engine.model.pooling import pool
-from engine.types import PositionScheme
+from engine.types import Ids, PositionScheme
 from kernels.attention import (
     PackedSequences,
     block_diagonal_attention,
@@ -54,6 +55,11 @@ class CalibrationPlan:
     @property
     def measured_block(self) -> int:
         return self.block_size if self.block_size < self.sample_tokens else self.sample_tokens // 2
+
+    @property
+    def compared_tokens(self) -> int:
+        """In each text that the result is compared on, of which LLN has a share beyond a block."""
+        return self.sample_tokens if self.block_size < self.sample_tokens else 2 * self.block_size
 
     def checked(self, teacher: EmbeddingModel) -> CalibrationPlan:
         """The plan, if this model can be calibrated by it."""
@@ -120,10 +126,10 @@ def calibrate(
         if progress is not None:
             progress(layer + 1, teacher.info.num_layers)
     fitted = Calibration(
-        alpha=torch.stack([fit.alpha for fit in fits]),
-        beta=torch.stack([fit.beta for fit in fits]),
-        mix=torch.stack([fit.mix for fit in fits]),
-        key_shift=torch.stack(shifts),
+        alpha=torch.stack([fit.alpha for fit in fits]).cpu(),
+        beta=torch.stack([fit.beta for fit in fits]).cpu(),
+        mix=torch.stack([fit.mix for fit in fits]).cpu(),
+        key_shift=torch.stack(shifts).cpu(),
         block_size=plan.measured_block,
         num_sinks=plan.num_sinks,
         weights_sha256=teacher.checkpoint.sha256,
@@ -137,41 +143,74 @@ def calibrate(
 def fidelity(
     teacher: EmbeddingModel, student: EmbeddingModel, ids: Tensor, bounds: Sequence[int]
 ) -> Tensor:
-    """The cosine between both models' mean-pooled vectors of each window: [windows]."""
-    spans = list(pairwise(bounds))
+    """The cosine between both models' vectors of each window: [windows]."""
+    spans, pooling = list(pairwise(bounds)), pooling_of(teacher)
     wanted, found = (
-        pool(model.encoder(ids, bounds), spans, "mean") for model in (teacher, student)
+        pool(model.encoder(ids, bounds), spans, pooling) for model in (teacher, student)
     )
     return cosine_similarity(wanted, found, dim=-1)
 
 
 def sample_windows(
-    teacher: EmbeddingModel, texts: Sequence[str], plan: CalibrationPlan, *, offset: float = 0.0
+    teacher: EmbeddingModel, texts: Sequence[str], plan: CalibrationPlan
 ) -> tuple[Tensor, list[int]]:
-    """Windows of real text, spread evenly over all of it, each between its own special tokens.
-
-    `offset` moves the windows by so many of their own lengths, to others that these leave out.
-    """
+    """Windows of real text, spread evenly over all of it, each between its own special tokens."""
     content = _content_ids(teacher, texts)
-    size = plan.sample_tokens - teacher.tokenizer.num_special
-    needed = plan.num_samples * size
-    if len(content) < 2 * needed:
-        raise InvalidInput(
-            f"calibration needs {2 * needed} tokens of text, got {len(content)}",
-            code="too_little_text",
-            limit=2 * needed,
-            actual=len(content),
-        )
-    stride = len(content) // plan.num_samples
-    starts = [index * stride + int(offset * size) for index in range(plan.num_samples)]
-    windows = [teacher.tokenizer.encode_ids(content[at : at + size]).ids for at in starts]
+    windows = _cut(teacher, content, _sampled(teacher, content, plan))
     ids = torch.from_numpy(np.concatenate(windows).astype(np.int64))
     return ids.to(teacher.encoder.device), list(range(0, len(ids) + 1, plan.sample_tokens))
 
 
-def _content_ids(teacher: EmbeddingModel, texts: Sequence[str]) -> NDArray[np.int32]:
+def other_windows(
+    teacher: EmbeddingModel, texts: Sequence[str], plan: CalibrationPlan
+) -> list[Ids]:
+    """As many tokens of the text that `sample_windows` leaves out, in windows that LLN has a share
+    in."""
+    content = _content_ids(teacher, texts)
+    used = np.concatenate([np.arange(*span) for span in _sampled(teacher, content, plan)])
+    rest: Ids = np.delete(content, used)
+    special = teacher.tokenizer.num_special
+    tokens = min(plan.compared_tokens, len(rest) + special)
+    if tokens <= plan.block_size:
+        raise InvalidInput(
+            f"blocks of {plan.block_size} tokens show what they cost in longer text alone, and "
+            f"calibration leaves {tokens} tokens to compare on",
+            code="too_little_text",
+            param="block_size",
+            limit=tokens,
+            actual=plan.block_size,
+        )
+    size = tokens - special
+    count = min(plan.num_samples * plan.sample_tokens // tokens, len(rest) // size)
+    return _cut(teacher, rest, _spread(len(rest), size, max(count, 1)))
+
+
+def _sampled(teacher: EmbeddingModel, content: Ids, plan: CalibrationPlan) -> list[Span]:
+    size = plan.sample_tokens - teacher.tokenizer.num_special
+    needed = 2 * plan.num_samples * size
+    if len(content) < needed:
+        raise InvalidInput(
+            f"calibration needs {needed} tokens of text, got {len(content)}",
+            code="too_little_text",
+            limit=needed,
+            actual=len(content),
+        )
+    return _spread(len(content), size, plan.num_samples)
+
+
+def _spread(length: int, size: int, count: int) -> list[Span]:
+    """So many stretches of one size, evenly spread."""
+    starts = [index * (length // count) for index in range(count)]
+    return [(start, start + size) for start in starts]
+
+
+def _cut(teacher: EmbeddingModel, content: Ids, spans: Sequence[Span]) -> list[Ids]:
+    return [teacher.tokenizer.between_special(content[slice(*span)]) for span in spans]
+
+
+def _content_ids(teacher: EmbeddingModel, texts: Sequence[str]) -> Ids:
     encoded = teacher.tokenizer.encode_batch(texts)
-    return np.concatenate([item.content for item in encoded])
+    return np.concatenate([np.zeros(0, np.int32), *(item.content for item in encoded)])
 
 
 def _with_best_share(
@@ -188,8 +227,11 @@ def _with_best_share(
 def _layer_inputs(
     encoder: Encoder, ids: Tensor, bounds: Sequence[int]
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """In float32, whatever the model runs in: sums over all of the text need it."""
     seen: list[tuple[Tensor, Tensor, Tensor]] = []
-    for _ in encoder.walk(ids, bounds, tap=lambda _, q, k, v: seen.append((q, k, v))):
+    for _ in encoder.walk(
+        ids, bounds, tap=lambda _, q, k, v: seen.append((q.float(), k.float(), v.float()))
+    ):
         yield seen.pop()
 
 

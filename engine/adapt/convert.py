@@ -7,19 +7,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.adapt.calibrate import CalibrationPlan, calibrate, fidelity, sample_windows
+from engine.adapt.calibrate import CalibrationPlan, calibrate, other_windows
+from engine.adapt.documents import DATA_FILE, read_documents
+from engine.adapt.new_folder import publish, workplace
+from engine.adapt.vectors import vectors_of, window_means
 from engine.checkpoint.calibration import FILE_NAME, write_calibration
 from engine.config import EngineConfig
-from engine.errors import InvalidInput
 from engine.model.embedding_model import load_model
 
 _COPIED = (".json", ".txt", ".safetensors", ".model", ".md")
-_TEXT_FILES = (".txt", ".md", ".rst", ".html")
+_UNFINISHED = ".unfinished"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conversion:
-    """What was made, and how close it comes to its teacher on text it was not calibrated on."""
+    """What was made, and how close it comes to its teacher on text it was not calibrated on; where
+    that is longer than the teacher reads, to the mean of the teacher's windows."""
 
     folder: Path
     calibration: str  # SHA-256
@@ -38,18 +41,19 @@ def adapt_model(
     progress: Callable[[int, int], None] | None = None,
 ) -> Conversion:
     """Calibrate a model by name or folder, and write it with its calibration to `out`."""
-    if out.exists() and any(out.iterdir()):
-        raise InvalidInput(f"{out} is not empty", code="folder_not_empty", param="out")
-    teacher = load_model(model, attention="softmax", config=config)
-    calibration = calibrate(teacher, texts, plan, progress)
-    copy_model(teacher.checkpoint.folder, out)
-    write_calibration(out / FILE_NAME, calibration)
-    ids, bounds = sample_windows(teacher, texts, plan, offset=1.0)
-    cosines = fidelity(teacher, teacher.with_calibration(calibration), ids, bounds)
+    with workplace(out, _UNFINISHED) as built:
+        teacher = load_model(model, attention="softmax", config=config)
+        others = other_windows(teacher, texts, plan.checked(teacher))
+        calibration = calibrate(teacher, texts, plan, progress)
+        copy_model(teacher.checkpoint.folder, built)
+        write_calibration(built / FILE_NAME, calibration)
+        wanted = window_means(teacher, others, plan.sample_tokens)
+        cosines = (wanted * vectors_of(teacher.with_calibration(calibration), others)).sum(1)
+        publish(built, out)
     return Conversion(
         folder=out,
         calibration=calibration.sha256,
-        tokens=plan.sample_tokens,
+        tokens=len(others[0]),
         mean_cosine=float(cosines.mean()),
         least_cosine=float(cosines.min()),
     )
@@ -57,8 +61,7 @@ def adapt_model(
 
 def read_texts(paths: Sequence[Path]) -> list[str]:
     """The texts of these files, and of the text files in these folders."""
-    texts = [path.read_text(encoding="utf-8", errors="replace") for path in _text_files(paths)]
-    return [text for text in texts if text.strip()]
+    return [document.body for path in paths for document in read_documents(path)]
 
 
 def built_in_texts() -> list[str]:
@@ -68,18 +71,23 @@ def built_in_texts() -> list[str]:
     return list(topics.values())
 
 
-def _text_files(paths: Sequence[Path]) -> Iterator[Path]:
-    for path in paths:
-        if path.is_dir():
-            yield from sorted(file for file in path.rglob("*") if file.suffix in _TEXT_FILES)
-        else:
-            yield path
-
-
 def copy_model(folder: Path, out: Path) -> None:
-    """What describes the model; pickles and other formats of the same weights stay behind."""
-    for file in sorted(folder.rglob("*")):
+    """What describes the model; pickles and other formats of the same weights stay behind, and so
+    does what an earlier training says of itself."""
+    for file in list(_files_below(folder)):
         place = out / file.relative_to(folder)
-        if file.is_file() and file.suffix in _COPIED and file.name != FILE_NAME:
+        if file.suffix in _COPIED and file.name not in (FILE_NAME, DATA_FILE):
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, place)
+
+
+def _files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
+    """Through links too, but none that leads back up."""
+    own = folder.resolve()
+    if own in above:
+        return
+    for entry in sorted(folder.iterdir()):
+        if entry.is_dir():
+            yield from _files_below(entry, above | {own})
+        elif entry.is_file():
+            yield entry

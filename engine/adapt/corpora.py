@@ -77,6 +77,11 @@ def _is_there(name: str) -> bool:
     return next(SOURCES[name].read(), None) is not None
 
 
+def _page(file: Path) -> str:
+    """Packages bring a few pages in older encodings, whose other characters are still text."""
+    return read_text(file, errors="replace")
+
+
 def _kernel() -> Iterator[Document]:
     """Title to body."""
     folder = _DOC / "linux-doc-6.1" / "Documentation"
@@ -93,7 +98,7 @@ def _python() -> Iterator[Document]:
 
 def _titled(folder: Path, files: list[Path]) -> Iterator[Document]:
     for file in files:
-        title, body = split_title(read_text(file))
+        title, body = split_title(_page(file))
         if title and len(body) > 400:
             yield Document(str(file.relative_to(folder)), title, body, title)
 
@@ -130,7 +135,7 @@ def _manuals() -> Iterator[Document]:
     """What NAME says to the page without NAME."""
     folder = Path("/usr/share/man")
     for file in sorted(folder.glob("man[2-8]/*.gz")):
-        sections = roff_sections(read_text(file))
+        sections = roff_sections(_page(file))
         name = sections.pop("NAME", "").strip()
         body = "\n\n".join(f"{title}\n{text}" for title, text in sections.items())
         if " - " in name and len(body) > 400:
@@ -176,7 +181,7 @@ def _postgres() -> Iterator[Document]:
     folder = _DOC / "postgresql-doc-15" / "html"
     for file in sorted(folder.glob("*.html")):
         page = _Page()
-        page.feed(read_text(file))
+        page.feed(_page(file))
         if page.purpose and len(page.text) > 400:
             yield Document(file.stem, page.title, page.text, page.purpose)
 

@@ -4,33 +4,47 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from engine.adapt.batches import TokenCorpus
 from engine.adapt.calibrate import CalibrationPlan, calibrate
 from engine.adapt.convert import copy_model
 from engine.adapt.curves import write_curves
-from engine.adapt.documents import Document, fingerprint, for_training, held_out
+from engine.adapt.documents import (
+    DATA_FILE,
+    Document,
+    digest_in_order,
+    fingerprint,
+    held_out,
+    training_parts,
+)
+from engine.adapt.new_folder import publish, workplace, write_whole
 from engine.adapt.pairs import PairCorpus
+from engine.adapt.preflight import check_gradients, check_lengths
 from engine.adapt.stages import TrainingPlan
 from engine.adapt.student import Student, StudentPlan
 from engine.adapt.training import ATTENTION_FILE, METRICS_FILE, StepReport, Training
+from engine.adapt.vectors import pooling_of
 from engine.checkpoint.calibration import (
     FILE_NAME,
     Calibration,
     read_calibration,
     write_calibration,
 )
+from engine.checkpoint.json_file import read_object_if_present
 from engine.config import EngineConfig
 from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel, load_model
 
-DATA_FILE = "data.json"
 _RUN = "training"
+_DESCRIPTION = "begun.json"
+_BUILT = "model"
 _HELD_OUT_SHARE = 0.2
 _CALIBRATION_TEXT = 4_000_000  # characters; more makes calibration slower and no better
+_PIECE = 4096  # characters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,48 +73,112 @@ def distil_model(
     The run lives in a folder inside `out`. Called again after an interruption, it goes on from
     the last saved step. A part of every corpus is held out; `data.json` says which by its hash.
     """
-    run = out / _RUN
-    if out.exists() and any(out.iterdir()) and not run.exists():
-        raise InvalidInput(f"{out} is not empty", code="folder_not_empty", param="out")
-    teacher = load_model(model, attention="softmax", config=config)
-    texts = [document.body for part in data.values() for document in _training_part(part)]
-    if not texts:
-        raise InvalidInput("there is nothing to train on", code="no_documents", param="data")
-    if plan.further and teacher.calibration is None:
+    with workplace(out, _RUN, is_kept=_has_begun) as run:
+        teacher = _teacher(model, plan, config)
+        material = _material(teacher, training_parts(data, _HELD_OUT_SHARE), plan)
+        _check_run(run, _described(teacher, material, plan))
+        calibration = _begun_from(teacher, material.texts, plan, run)
+        student = Student(teacher, calibration, _learns(plan))
+        Training(teacher, student, material.windows, plan.training, run, material.pairs).run(
+            progress
+        )
+        built = run / _BUILT
+        copy_model(teacher.checkpoint.folder, built)
+        write_calibration(built / FILE_NAME, student.calibration(plan.strength))
+        for name in (METRICS_FILE, ATTENTION_FILE):
+            shutil.copyfile(run / name, built / name)
+        _write_json(built / DATA_FILE, _account(teacher, data, material, plan))
+        write_curves(built)
+        publish(built, out)
+    return out
+
+
+def _teacher(model: str, plan: DistilPlan, config: EngineConfig) -> EmbeddingModel:
+    """With what it has learned already where that is gone on from, and else without: a calibration
+    beside it may be damaged, or made for other weights."""
+    known = load_model(model, attention=None if plan.further else "softmax", config=config)
+    if plan.further and known.calibration is None:
         raise InvalidInput(
             f"{model} has no numbers to go on from: it was never adapted",
             code="never_adapted",
             param="further",
             actual=model,
         )
-    pairs = _pairs(teacher, data, plan)
-    run.mkdir(parents=True, exist_ok=True)
-    calibration = _begun_from(teacher, texts, plan, run)
-    learns = replace(plan.student, encoder=plan.student.encoder and plan.training.trains("encoder"))
-    student = Student(teacher, calibration, learns)
-    corpus = TokenCorpus.of(texts, teacher.tokenizer)
-    _write_account(out, data, corpus)
-    Training(teacher, student, corpus, plan.training, run, pairs).run(progress)
-    copy_model(teacher.checkpoint.folder, out)
-    write_calibration(out / FILE_NAME, student.calibration(plan.strength))
-    for name in (METRICS_FILE, ATTENTION_FILE):
-        shutil.move(run / name, out / name)
-    shutil.rmtree(run)
-    write_curves(out)
-    return out
+    return known.with_attention("softmax")
 
 
-def _training_part(documents: Sequence[Document]) -> list[Document]:
-    return for_training(documents, _HELD_OUT_SHARE)
+@dataclass(frozen=True)
+class _Material:
+    """What a run reads."""
+
+    parts: Mapping[str, Sequence[Document]]
+    windows: TokenCorpus
+    pairs: PairCorpus | None
+
+    @property
+    def texts(self) -> list[str]:
+        return [document.body for part in self.parts.values() for document in part]
 
 
-def _pairs(
-    teacher: EmbeddingModel, data: Mapping[str, Sequence[Document]], plan: DistilPlan
-) -> PairCorpus | None:
-    if not any(stage.kind == "pairs" for stage in plan.training.stages):
-        return None
-    parts = {name: _training_part(documents) for name, documents in data.items()}
-    return PairCorpus(parts, teacher.tokenizer)
+def _material(
+    teacher: EmbeddingModel, parts: Mapping[str, Sequence[Document]], plan: DistilPlan
+) -> _Material:
+    """Read, and known to be of use to this plan."""
+    texts = [document.body for part in parts.values() for document in part]
+    if not texts:
+        raise InvalidInput("there is nothing to train on", code="no_documents", param="data")
+    windows = TokenCorpus.of(texts, teacher.tokenizer)
+    check_lengths(plan.training, windows, pooling_of(teacher))
+    asks = any(stage.kind == "pairs" for stage in plan.training.stages)
+    pairs = PairCorpus(parts, teacher.tokenizer) if asks else None
+    check_gradients(plan.training, _learns(plan), _block_size(teacher, plan), windows, pairs)
+    return _Material(parts, windows, pairs)
+
+
+def _learns(plan: DistilPlan) -> StudentPlan:
+    return replace(plan.student, encoder=plan.student.encoder and plan.training.trains("encoder"))
+
+
+def _block_size(teacher: EmbeddingModel, plan: DistilPlan) -> int:
+    known = teacher.calibration if plan.further else None
+    return plan.calibration.block_size if known is None else known.block_size
+
+
+def _has_begun(run: Path) -> bool:
+    """Once the numbers are found that it begins from, a run is worth going on with."""
+    return (run / FILE_NAME).exists()
+
+
+def _described(teacher: EmbeddingModel, material: _Material, plan: DistilPlan) -> dict[str, str]:
+    """All that a run depends on but the training plan, which its saved state holds."""
+    known = teacher.calibration if plan.further else None
+    return {
+        "weights": teacher.checkpoint.sha256,
+        "documents": digest_in_order(material.parts.values()),
+        "calibration": known.sha256 if known else json.dumps(asdict(plan.calibration)),
+        "student": json.dumps(asdict(_learns(plan))),
+    }
+
+
+def _check_run(run: Path, described: Mapping[str, str]) -> None:
+    """Goes on only with what the run began with, and writes that down where it begins."""
+    path = run / _DESCRIPTION
+    if not _has_begun(run):
+        _write_json(path, described)
+        return
+    if not path.exists():
+        raise _other_run(f"{run} holds a run that did not write down what it began with")
+    begun = json.loads(path.read_text("utf-8"))
+    if others := [name for name, value in described.items() if begun[name] != value]:
+        raise _other_run(f"{run} holds a run that differs in its {' and '.join(others)}")
+
+
+def _other_run(message: str) -> InvalidInput:
+    return InvalidInput(
+        f"{message}; resume it as it began, or train into another folder",
+        code="other_run",
+        param="out",
+    )
 
 
 def _begun_from(
@@ -112,28 +190,44 @@ def _begun_from(
         known = teacher.calibration if plan.further else None
         if known is None:
             known = calibrate(teacher, list(_some(texts)), plan.calibration)
-        write_calibration(path, known)
+        write_whole(path, partial(write_calibration, calibration=known))
     return read_calibration(path, teacher.checkpoint.sha256)
 
 
-def _some(texts: Sequence[str]) -> Sequence[str]:
-    """Texts from all over the data, not more than calibration can use."""
-    total = sum(map(len, texts))
-    every = max(1, total // _CALIBRATION_TEXT)
-    return texts[::every]
+def _some(texts: Sequence[str]) -> Iterator[str]:
+    """Pieces from all over the data, about as much as calibration can use."""
+    share = min(1.0, _CALIBRATION_TEXT / max(sum(map(len, texts)), 1))
+    seen = taken = 0
+    for text in texts:
+        for start in range(0, len(text), _PIECE):
+            piece = text[start : start + _PIECE]
+            seen += len(piece)
+            if taken < share * seen:
+                taken += len(piece)
+                yield piece
 
 
-def _write_account(out: Path, data: Mapping[str, Sequence[Document]], corpus: TokenCorpus) -> None:
-    account = {
-        "tokens": corpus.num_tokens,
+def _account(
+    teacher: EmbeddingModel,
+    data: Mapping[str, Sequence[Document]],
+    material: _Material,
+    plan: DistilPlan,
+) -> dict[str, object]:
+    account: dict[str, object] = {
+        "tokens": material.windows.num_tokens,
         "held_out_share": _HELD_OUT_SHARE,
         "sources": {
             name: {
                 "documents": len(documents),
-                "trained_on": fingerprint(_training_part(documents)),
+                "trained_on": fingerprint(material.parts[name]),
                 "held_out": fingerprint(held_out(documents, _HELD_OUT_SHARE)),
             }
             for name, documents in data.items()
         },
     }
-    (out / DATA_FILE).write_text(json.dumps(account, indent=2) + "\n", encoding="utf-8")
+    before = read_object_if_present(teacher.checkpoint.folder / DATA_FILE) if plan.further else {}
+    return account | ({"before": before} if before else {})
+
+
+def _write_json(path: Path, content: Mapping[str, object]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -5,11 +5,15 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import InvalidInput
+
+DATA_FILE = "data.json"
+"""Beside a trained model: which documents it was trained on, and which were held out."""
 
 TEXT_SUFFIXES = (".txt", ".md", ".rst", ".html")
 
@@ -42,8 +46,8 @@ def read_documents(path: Path) -> list[Document]:
 
 
 def held_out(documents: Sequence[Document], share: float = 0.2) -> list[Document]:
-    """The part that no training touches. It depends on each document's own text alone, so that a
-    corpus that grows, or is read on another machine, moves none of them to the other side."""
+    """The part that no training touches. It depends on each document's own title and text alone, so
+    that a corpus that grows, or is read on another machine, moves none to the other side."""
     return [document for document in documents if _position(document) < share]
 
 
@@ -52,10 +56,36 @@ def for_training(documents: Sequence[Document], share: float = 0.2) -> list[Docu
     return [document for document in documents if _position(document) >= share]
 
 
+def training_parts(
+    sources: Mapping[str, Sequence[Document]], share: float = 0.2
+) -> dict[str, list[Document]]:
+    """What is trained on, by source: each text once over all of them, and none that any of them
+    holds out under another title."""
+    seen = {one.body for documents in sources.values() for one in held_out(documents, share)}
+    parts: dict[str, list[Document]] = {}
+    for name, documents in sources.items():
+        parts[name] = []
+        for document in for_training(documents, share):
+            if document.body not in seen:
+                seen.add(document.body)
+                parts[name].append(document)
+    return parts
+
+
 def fingerprint(documents: Iterable[Document]) -> str:
     """What identifies these very texts, in any order."""
     digests = sorted(_digest(document) for document in documents)
     return hashlib.sha256(b"".join(digests)).hexdigest()
+
+
+def digest_in_order(sources: Iterable[Sequence[Document]]) -> str:
+    """What identifies these documents, their order and their queries: all that a run draws from."""
+    digest = hashlib.sha256()
+    for documents in sources:
+        digest.update(len(documents).to_bytes(8))
+        for one in documents:
+            digest.update(_digest(one) + hashlib.sha256(one.query.encode()).digest())
+    return digest.hexdigest()
 
 
 def _digest(document: Document) -> bytes:
@@ -68,8 +98,8 @@ def _position(document: Document) -> float:
 
 
 def _from_folder(folder: Path) -> Iterator[Document]:
-    files = (file for file in sorted(folder.rglob("*")) if _suffix(file) in TEXT_SUFFIXES)
-    yield from _from_files(files, folder)
+    named = (path for path in sorted(folder.rglob("*")) if _suffix(path) in TEXT_SUFFIXES)
+    yield from _from_files((path for path in named if path.is_file()), folder)
 
 
 def _from_files(files: Iterable[Path], folder: Path | None = None) -> Iterator[Document]:
@@ -78,11 +108,24 @@ def _from_files(files: Iterable[Path], folder: Path | None = None) -> Iterator[D
         yield Document(name, "", read_text(file))
 
 
-def read_text(file: Path) -> str:
+def read_text(file: Path, *, errors: str = "strict") -> str:
+    """A text file, gzipped or not; `errors` as in `bytes.decode`."""
+    try:
+        return _content(file).decode("utf-8", errors)
+    except UnicodeDecodeError as error:
+        raise _invalid(
+            f"{file} is not text in UTF-8: byte {error.start} does not belong there", error.start
+        ) from None
+
+
+def _content(file: Path) -> bytes:
     data = file.read_bytes()
-    if file.suffix == ".gz":
-        data = gzip.decompress(data)
-    return data.decode("utf-8", errors="replace")
+    if file.suffix != ".gz":
+        return data
+    try:
+        return gzip.decompress(data)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise _invalid(f"{file} cannot be decompressed: {error}", file.name) from error
 
 
 def _suffix(file: Path) -> str:
@@ -91,17 +134,17 @@ def _suffix(file: Path) -> str:
 
 
 def _json_lines(path: Path) -> Iterator[object]:
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             try:
-                yield json.loads(line)
-            except json.JSONDecodeError as error:
-                raise InvalidInput(
-                    f"{path}, line {number}, is not JSON: {error}",
-                    code="invalid_data",
-                    param="data",
-                    actual=number,
-                ) from error
+                yield json.loads(line.decode("utf-8"))
+            except UnicodeDecodeError as error:
+                where = f"byte {error.start} does not belong there"
+                raise _invalid(
+                    f"{path}, line {number}, is not text in UTF-8: {where}", number
+                ) from None
+            except (ValueError, RecursionError) as error:
+                raise _invalid(f"{path}, line {number}, is not JSON: {error}", number) from error
 
 
 def _parquet_rows(path: Path) -> Iterator[object]:
@@ -111,19 +154,36 @@ def _parquet_rows(path: Path) -> Iterator[object]:
         raise InvalidInput(
             "reading Parquet needs pyarrow: pip install pyarrow", code="missing_package"
         ) from error
-    for batch in parquet.ParquetFile(path).iter_batches():
-        yield from batch.to_pylist()
+    try:
+        for batch in parquet.ParquetFile(path).iter_batches():
+            yield from batch.to_pylist()
+    except ValueError as error:  # pyarrow's own errors are of this kind
+        raise _invalid(f"{path} is not a usable Parquet file: {error}", path.name) from error
 
 
 def _from_rows(rows: Iterable[object], source: str) -> Iterator[Document]:
     for index, row in enumerate(rows):
         if not isinstance(row, dict) or not isinstance(row.get("text"), str):
-            raise InvalidInput(
-                f'row {index} of {source} has no "text"', code="invalid_data", param="data"
-            )
-        yield Document(
+            raise _invalid(f'row {index} of {source} has no "text"', index)
+        document = Document(
             name=str(row.get("name", index)),
             title=str(row.get("title") or ""),
             body=row["text"],
             query=str(row.get("query") or ""),
         )
+        if not _is_unicode(document.title + document.body + document.query):
+            raise _invalid(f"row {index} of {source} has half of a surrogate pair", index)
+        yield document
+
+
+def _is_unicode(text: str) -> bool:
+    """JSON can hold half of a surrogate pair, which stands for no character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _invalid(message: str, actual: int | str) -> InvalidInput:
+    return InvalidInput(message, code="invalid_data", param="data", actual=actual)

@@ -60,7 +60,7 @@ def fidelity_at(
     texts = [batch.ids[start:end].numpy() for start, end in batch.spans]
     theirs = window_means(teacher, texts, window)
     return [
-        _fidelity(name, vectors_of(student.encoder, texts), theirs, length)
+        _fidelity(name, vectors_of(student, texts), theirs, length)
         for name, student in students.items()
     ]
 
@@ -106,7 +106,7 @@ def retrieval_on(
     documents = ids_of([document.body for document in corpus.documents], tokenizer)
     asked = ids_of(corpus.queries, tokenizer)
     queries = window_means(teacher, asked, window)
-    parts, owners = window_vectors(teacher.encoder, documents, tokenizer, window)
+    parts, owners = window_vectors(teacher, documents, window)
     scores = {
         "teacher, the beginning": queries @ first_of(parts, owners).T,
         "teacher, mean of windows": queries @ means_of(parts, owners).T,
@@ -115,8 +115,8 @@ def retrieval_on(
     stretches = [_stretches(len(text), window) for text in documents]
     owners = [owner for owner, spans in enumerate(stretches) for _ in spans]
     for name, student in students.items():
-        queries = vectors_of(student.encoder, asked)
-        read = read_whole(student.encoder, documents, stretches)
+        queries = vectors_of(student, asked)
+        read = read_whole(student, documents, stretches)
         scores[f"{name}, whole document"] = queries @ read.whole.T
         scores[f"{name}, best late chunk"] = best_of_parts(queries, read.late, owners)
     if bm25 is not None:
@@ -158,7 +158,7 @@ def recall_by_position(
     passages = [planted.ids[start + 1 : end - 1].numpy() for start, end in planted.spans]
     first, last = hosts[0][:1], hosts[0][-1:]
     halves = [np.concatenate([first, passage[: planted_tokens // 2], last]) for passage in passages]
-    queries = vectors_of(student.encoder, halves)
+    queries = vectors_of(student, halves)
     results = []
     for position in positions:
         at = 1 + round(position * (len(hosts[0]) - 2))
@@ -166,7 +166,7 @@ def recall_by_position(
             np.concatenate([host[:at], passage, host[at:]])
             for host, passage in zip(hosts, passages, strict=True)
         ]
-        scores = queries @ vectors_of(student.encoder, documents).T
+        scores = queries @ vectors_of(student, documents).T
         results.append(PositionRecall(position=position, quality=quality(scores, range(count))))
     return results
 

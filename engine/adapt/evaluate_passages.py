@@ -67,16 +67,16 @@ def passage_retrieval_on(
     alone = [
         tokenizer.between_special(one.ids[slice(*span)]) for one in documents for span in one.spans
     ]
-    queries = vectors_of(teacher.encoder, asked)
+    queries = vectors_of(teacher, asked)
     scores = {
-        "teacher, passage alone": queries @ vectors_of(teacher.encoder, alone).T,
+        "teacher, passage alone": queries @ vectors_of(teacher, alone).T,
         "teacher, title put before it": queries
-        @ vectors_of(teacher.encoder, _titled(documents, tokenizer)).T,
+        @ vectors_of(teacher, _titled(documents, tokenizer)).T,
     }
     for label, student in students.items():
-        queries = vectors_of(student.encoder, asked)
+        queries = vectors_of(student, asked)
         late, opened = _late_chunks(student, documents)
-        scores[f"{label}, passage alone"] = queries @ vectors_of(student.encoder, alone).T
+        scores[f"{label}, passage alone"] = queries @ vectors_of(student, alone).T
         scores[f"{label}, late chunk"] = queries @ late.T
         scores[f"{label}, late chunk with the opening"] = queries @ opened.T
     if bm25 is not None:
@@ -96,7 +96,7 @@ def _late_chunks(
     """Every passage's vector as it is, and with its document's opening."""
     texts = [one.ids for one in documents]
     spans = [[(0, min(OPENING_TOKENS, len(one.ids))), *one.spans] for one in documents]
-    read = read_whole(student.encoder, texts, spans).late
+    read = read_whole(student, texts, spans).late
     found = np.split(read, np.cumsum([len(inside) for inside in spans])[:-1])
     late = np.concatenate([vectors[1:] for vectors in found])
     opened = np.concatenate([with_opening(one[1:], one[0], OPENING_SHARE) for one in found])

@@ -10,18 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.adapt.batches import Batch, TokenCorpus
+from engine.adapt.batches import Batch, Span, TokenCorpus
 from engine.adapt.objective import (
     attention_distance,
     contrast,
     distance,
     targets_of,
-    unit_means,
+    unit_vectors,
     vector_distance,
 )
 from engine.adapt.pairs import PairBatch, PairCorpus
 from engine.adapt.stages import Stage, TrainingPlan
 from engine.adapt.student import Student
+from engine.adapt.vectors import pooling_of
+from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
 
 _REMEMBERED = 512
@@ -44,13 +46,14 @@ class Lessons:
 
     def __init__(
         self,
-        teacher: Encoder,
+        teacher: EmbeddingModel,
         student: Student,
         windows: TokenCorpus,
         pairs: PairCorpus | None,
         plan: TrainingPlan,
     ) -> None:
-        self._teacher = teacher
+        self._teacher = teacher.encoder
+        self._pooling = pooling_of(teacher)
         self._student = student
         self._windows = windows
         self._pairs = pairs
@@ -78,18 +81,18 @@ class Lessons:
         student = self._student.encoder()
         if stage.kind == "attention":
             return attention_distance(student, self._teacher, batch)
-        targets = targets_of(self._teacher, batch, self._plan.teacher_window)
-        return distance(student, batch, targets, self._plan.loss)
+        targets = targets_of(self._teacher, batch, self._plan.teacher_window, self._pooling)
+        return distance(student, batch, targets, self._plan.loss, self._pooling)
 
     def _contrast(
         self, stage: Stage, batch: Batch, length: int, generator: np.random.Generator
     ) -> Lesson:
         student = self._student.encoder()
         queries, documents = cut_queries(batch, stage.query_tokens, generator)
-        read = _vectors(student, documents, documents.spans)
-        targets = targets_of(self._teacher, documents, self._plan.teacher_window)
+        read = self._vectors(student, documents, documents.spans)
+        targets = targets_of(self._teacher, documents, self._plan.teacher_window, self._pooling)
         kept = self._plan.loss.vectors * (1 - (read * targets.vectors).sum(-1)).mean()
-        found = contrast(_vectors(student, queries, queries.spans), read)
+        found = contrast(self._vectors(student, queries, queries.spans), read)
         return _of_two(stage, found, kept, length, len(batch.ids))
 
     def _find(self, stage: Stage, length: int, generator: np.random.Generator) -> Lesson:
@@ -97,18 +100,19 @@ class Lessons:
         pairs = self._pairs
         assert pairs is not None, "checked when the run began"
         in_passages = pairs.has_passages and generator.random() < stage.passage_share
-        draw = pairs.passages if in_passages else pairs.documents
-        batch = draw(length, stage.batch_tokens, generator)
+        passages = pairs.passages(length, stage.batch_tokens, generator) if in_passages else None
+        batch = passages or pairs.documents(length, stage.batch_tokens, generator)
         student = self._student.encoder()
-        queries = _vectors(student, batch.queries, batch.queries.spans)
-        candidates = _vectors(student, batch.documents, batch.spans)
-        if in_passages:
+        queries = self._vectors(student, batch.queries, batch.queries.spans)
+        candidates = self._vectors(student, batch.documents, batch.spans)
+        if passages:
             found = contrast(queries, candidates, torch.tensor(batch.wanted, device=queries.device))
         else:
             found = self._told_apart(batch, queries, candidates)
         unmoved = 1 - (queries * self._teachers(batch.queries)).sum(-1)
         anchors = self._anchors(generator)
-        kept = vector_distance(student, anchors, self._teachers(anchors), self._plan.loss)
+        moved = self._vectors(student, anchors, anchors.spans)
+        kept = vector_distance(moved, self._teachers(anchors), self._plan.loss)
         kept = kept + self._plan.loss.vectors * unmoved.mean()
         tokens = len(batch.documents.ids) + len(batch.queries.ids) + len(anchors.ids)
         return _of_two(stage, found, kept, length, tokens)
@@ -129,22 +133,27 @@ class Lessons:
         return loss
 
     def _anchors(self, generator: np.random.Generator) -> Batch:
-        window = min(self._plan.teacher_window, self._windows.longest)
-        length = int(generator.choice([at for at in _ANCHOR_LENGTHS if at <= window] or [window]))
+        lengths = anchor_lengths(min(self._plan.teacher_window, self._windows.longest))
+        length = int(generator.choice(lengths))
         return self._windows.batch(length, max(_ANCHOR_TOKENS // length, 2), generator)
 
     def _teachers(self, batch: Batch) -> Tensor:
         with torch.no_grad():
-            return _vectors(self._teacher, batch, batch.spans)
+            return self._vectors(self._teacher, batch, batch.spans)
+
+    def _vectors(self, encoder: Encoder, batch: Batch, spans: Sequence[Span]) -> Tensor:
+        states = encoder(batch.ids.to(encoder.device), batch.bounds)
+        return unit_vectors(states, spans, self._pooling)
+
+
+def anchor_lengths(window: int) -> list[int]:
+    """Of the short texts whose vectors should stay, where the teacher reads so many tokens."""
+    return [length for length in _ANCHOR_LENGTHS if length <= window] or [window]
 
 
 def _of_two(stage: Stage, found: Tensor, kept: Tensor, length: int, tokens: int) -> Lesson:
     loss = found + stage.fidelity_share * kept
     return Lesson(loss, length, tokens, {"found": found, "kept": kept})
-
-
-def _vectors(encoder: Encoder, batch: Batch, spans: Sequence[tuple[int, int]]) -> Tensor:
-    return unit_means(encoder(batch.ids.to(encoder.device), batch.bounds), spans)
 
 
 def cut_queries(batch: Batch, size: int, generator: np.random.Generator) -> tuple[Batch, Batch]:

@@ -2,7 +2,7 @@
 
 A teacher that has learned no more than some hundred positions reads a longer text through windows
 that overlap; a token's target is its state in the window in whose middle it lies the deepest, and
-the text's target vector is the mean of these.
+the text's target vector is pooled from these as the teacher pools.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from engine.adapt.batches import Batch
+from engine.adapt.batches import Batch, Span
+from engine.checkpoint.folder import Pooling
 from engine.model.encoder import Encoder
+from engine.model.pooling import pool
 from kernels.attention import PackedSequences
 
 
@@ -38,7 +40,7 @@ class LossWeights:
 
 
 @torch.no_grad()
-def targets_of(teacher: Encoder, batch: Batch, window: int) -> Targets:
+def targets_of(teacher: Encoder, batch: Batch, window: int, pooling: Pooling) -> Targets:
     """The teacher's states and vectors, read in windows where texts are longer than one."""
     ids = batch.ids.to(teacher.device)
     length = batch.bounds[1] - batch.bounds[0]
@@ -46,7 +48,7 @@ def targets_of(teacher: Encoder, batch: Batch, window: int) -> Targets:
         states = list(teacher.walk(ids, batch.bounds))
     else:
         states = _states_in_windows(teacher, ids, batch.bounds, window)
-    return Targets(states, unit_means(states[-1], batch.spans))
+    return Targets(states, unit_vectors(states[-1], batch.spans, pooling))
 
 
 def _states_in_windows(
@@ -97,13 +99,24 @@ def _windows(first: int, end: int, size: int) -> list[_Part]:
     return parts
 
 
-def unit_means(states: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
-    """As pooling does it, but in one product: a gradient as large as all states for every span
-    would be most of a step's work."""
-    shares = states.new_zeros(len(spans), len(states), dtype=torch.float32)
+def unit_vectors(states: Tensor, spans: Sequence[Span], pooling: Pooling) -> Tensor:
+    """As pooling does it, but means and first tokens all at once: a gradient as large as all states
+    for every span would be most of a step's work."""
+    match pooling:
+        case "mean":
+            pooled = _means(states.float(), spans)
+        case "cls":
+            pooled = states[[start for start, _ in spans]].float()
+        case _:
+            pooled = pool(states, spans, pooling)
+    return F.normalize(pooled, dim=-1)
+
+
+def _means(states: Tensor, spans: Sequence[Span]) -> Tensor:
+    shares = states.new_zeros(len(spans), len(states))
     for row, (start, end) in zip(shares, spans, strict=True):
         row[start:end] = 1.0 / (end - start)
-    return F.normalize(_product(shares, states.float()), dim=-1)
+    return _product(shares, states)
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
@@ -112,7 +125,9 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
         return a @ b
 
 
-def distance(student: Encoder, batch: Batch, targets: Targets, weights: LossWeights) -> Tensor:
+def distance(
+    student: Encoder, batch: Batch, targets: Targets, weights: LossWeights, pooling: Pooling
+) -> Tensor:
     """How far the student is from its targets."""
     ids = batch.ids.to(student.device)
     total = ids.new_zeros((), dtype=torch.float32)
@@ -120,18 +135,13 @@ def distance(student: Encoder, batch: Batch, targets: Targets, weights: LossWeig
         last = states
         if weights.states:
             total = total + weights.states * relative_error(states, target)
-    return total + _apart(unit_means(last, batch.spans), targets.vectors, weights)
+    return total + vector_distance(
+        unit_vectors(last, batch.spans, pooling), targets.vectors, weights
+    )
 
 
-def vector_distance(
-    student: Encoder, batch: Batch, targets: Tensor, weights: LossWeights
-) -> Tensor:
-    """The same of the vectors alone, whose targets are unit vectors [n, W]."""
-    states = student(batch.ids.to(student.device), batch.bounds)
-    return _apart(unit_means(states, batch.spans), targets, weights)
-
-
-def _apart(vectors: Tensor, targets: Tensor, weights: LossWeights) -> Tensor:
+def vector_distance(vectors: Tensor, targets: Tensor, weights: LossWeights) -> Tensor:
+    """The same of the vectors alone; all are unit vectors [n, W]."""
     total = weights.vectors * (1 - (vectors * targets).sum(-1)).mean()
     if weights.similarities and len(vectors) > 1:
         gap = _product(vectors, vectors.T) - _product(targets, targets.T)

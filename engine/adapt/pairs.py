@@ -87,6 +87,20 @@ class _Paired:
     def can_be_asked_for(self) -> bool:
         return bool(self.query.size) or len(self.body) >= 2 * CUT_TOKENS
 
+    @property
+    def has_passages(self) -> bool:
+        return any(len(passage) >= SHORTEST_PASSAGE for passage in self.passages)
+
+    @property
+    def longest(self) -> int:
+        """Tokens that are read of it at once, at most."""
+        return len(self.title) + len(self.body)
+
+    @property
+    def longest_query(self) -> int:
+        cut = min(CUT_TOKENS, len(self.body))
+        return max(len(self.query) or cut, *map(len, self.questions), 0)
+
 
 class PairCorpus:
     """Documents and what should find them, from one or several sources."""
@@ -95,7 +109,7 @@ class PairCorpus:
         self._tokenizer = tokenizer
         self._sources = [list(_paired(documents, tokenizer)) for documents in sources.values()]
         self._asked = self._numbers(lambda one: one.can_be_asked_for)
-        self._headed = self._numbers(lambda one: len(one.passages) > 0)
+        self._headed = self._numbers(lambda one: one.has_passages)
         if not any(self._asked):
             raise InvalidInput(
                 f"no source has two documents with a query, a title or {2 * CUT_TOKENS} tokens",
@@ -106,6 +120,13 @@ class PairCorpus:
     @property
     def has_passages(self) -> bool:
         return any(self._headed)
+
+    def longest(self, length: int) -> int:
+        """Tokens of the longest document or query in batches of this length."""
+        every = [one for source in self._sources for one in source]
+        queries = max(one.longest_query for one in every) + self._tokenizer.num_special
+        documents = max(one.longest for one in every) + self._tokenizer.num_special
+        return max(queries, min(documents, length))
 
     def documents(self, length: int, tokens: int, generator: np.random.Generator) -> PairBatch:
         """Queries with whole documents, of longer ones a window of `length` tokens."""
@@ -132,9 +153,11 @@ class PairCorpus:
             owners=owners,
         )
 
-    def passages(self, length: int, tokens: int, generator: np.random.Generator) -> PairBatch:
+    def passages(
+        self, length: int, tokens: int, generator: np.random.Generator
+    ) -> PairBatch | None:
         """Queries with passages read within their documents: title first, then some passages in
-        a row, `length` tokens at most."""
+        a row, `length` tokens at most. None where all that were drawn are too short."""
         source, chosen = _draw(self._headed, generator)
         room = length - self._tokenizer.num_special
         queries: list[Ids] = []
@@ -164,6 +187,8 @@ class PairCorpus:
             wanted += [place[index] for index in asked]
             texts.append(text)
             at += len(text) + self._tokenizer.num_special
+        if not texts:
+            return None
         return PairBatch(
             queries=self._packed(queries),
             documents=self._packed(texts),

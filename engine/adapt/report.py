@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -22,7 +23,7 @@ from engine.adapt.evaluate import (
     retrieval_on,
 )
 from engine.adapt.evaluate_passages import headed_documents, passage_retrieval_on
-from engine.adapt.held_out import LongDocuments, held_out_part, long_documents
+from engine.adapt.held_out import LongDocuments, doubts, held_out_part, long_documents
 from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel
 
@@ -53,33 +54,25 @@ def evaluate(
     progress: Callable[[str], None] | None = None,
     keep: Callable[[Report], None] | None = None,
 ) -> Report:
-    """On documents that no training touched; a length that none of them has is left out.
+    """On documents that no training touched, or with warnings where one may have; a length that
+    none of them has is left out.
 
     `keep` is called whenever there is more, with all that was found so far.
     """
     tell = progress or (lambda _: None)
-    corpora = [held_out_part(name) for name in plan.corpora or available()]
-    if not corpora:
-        raise InvalidInput(
-            "no corpus is installed; `lln evaluate --help` names their packages",
-            code="missing_package",
-            param="corpora",
-        )
+    _check_weights(teacher, students)
+    _check_lengths(teacher, plan)
+    corpora = _held_out_parts(plan)
+    named = _by_label(students)
+    found = _opening(teacher, named, corpora, plan)
+    for warning in found["warnings"]:
+        tell(f"warning: {warning}")
     bodies = [document.body for corpus in corpora for document in corpus.documents]
     tokens = TokenCorpus.of(bodies, teacher.tokenizer)
-    named = {Path(student.name).name: student for student in students}
     compared = dict(named)
     if plan.without_lln:
         for name, student in named.items():
             compared[f"{name} without LLN"] = student.with_attention("block_diagonal")
-    found: Report = {
-        "teacher": teacher.name,
-        "weights": teacher.checkpoint.sha256,
-        "students": {name: student.info.calibration for name, student in named.items()},
-        "torch": torch.__version__,
-        "plan": asdict(plan),
-        "held_out": {corpus.name: fingerprint(corpus.documents) for corpus in corpora},
-    }
     for part, rows in (
         ("fidelity", _fidelity(teacher, named, tokens, plan, tell)),
         ("retrieval", _retrieval(teacher, compared, corpora, plan, tell)),
@@ -92,6 +85,74 @@ def evaluate(
             if keep is not None:
                 keep(found)
     return found
+
+
+def _check_weights(teacher: EmbeddingModel, students: Sequence[EmbeddingModel]) -> None:
+    """A student has its teacher's weights, whatever it learned beside them: only then do its
+    vectors mean the same, and its tokens too."""
+    for student in students:
+        if student.checkpoint.sha256 != teacher.checkpoint.sha256:
+            raise InvalidInput(
+                f"{student.name} was not made from the teacher, {teacher.name}: its weights have "
+                f"SHA-256 {student.checkpoint.sha256}, the teacher's {teacher.checkpoint.sha256}",
+                code="not_the_teacher",
+                param="teacher",
+                limit=teacher.checkpoint.sha256,
+                actual=student.checkpoint.sha256,
+            )
+
+
+def _check_lengths(teacher: EmbeddingModel, plan: EvaluationPlan) -> None:
+    specials = len(teacher.tokenizer.prefix_ids) + len(teacher.tokenizer.suffix_ids)
+    if any(length <= specials for length in plan.lengths):
+        raise InvalidInput(
+            f"lengths must be above the {specials} tokens that every text has around it, "
+            f"got {min(plan.lengths)}",
+            param="lengths",
+            limit=specials + 1,
+            actual=min(plan.lengths),
+        )
+
+
+def _held_out_parts(plan: EvaluationPlan) -> list[Corpus]:
+    corpora = [held_out_part(name) for name in plan.corpora or available()]
+    if not corpora:
+        raise InvalidInput(
+            "no corpus is installed; `lln evaluate --help` names their packages",
+            code="missing_package",
+            param="corpora",
+        )
+    return corpora
+
+
+def _by_label(students: Sequence[EmbeddingModel]) -> dict[str, EmbeddingModel]:
+    """By the last part of their names, or the whole of it where others share that part."""
+    short = [Path(student.name).name or student.name for student in students]
+    count = Counter(short)
+    return {
+        label if count[label] == 1 else student.name: student
+        for label, student in zip(short, students, strict=True)
+    }
+
+
+def _opening(
+    teacher: EmbeddingModel,
+    students: Mapping[str, EmbeddingModel],
+    corpora: Sequence[Corpus],
+    plan: EvaluationPlan,
+) -> Report:
+    """What was compared, and on what."""
+    return {
+        "teacher": teacher.name,
+        "weights": teacher.checkpoint.sha256,
+        "students": {name: student.info.calibration for name, student in students.items()},
+        "torch": torch.__version__,
+        "plan": asdict(plan),
+        "held_out": {corpus.name: fingerprint(corpus.documents) for corpus in corpora},
+        "warnings": [
+            doubt for name, student in students.items() for doubt in doubts(name, student, corpora)
+        ],
+    }
 
 
 def _fidelity(

@@ -39,9 +39,10 @@ def quality(scores: Scores, wanted: Sequence[int]) -> RetrievalQuality:
 
 
 def ranks_of(scores: Scores, wanted: Sequence[int]) -> NDArray[np.int64]:
-    """1 for a document scored above all others; of equals, the wanted one comes last."""
+    """1 for a document scored above all others; of equals, and of scores that are no numbers, the
+    wanted one comes last."""
     own = scores[np.arange(len(scores)), np.asarray(wanted)]
-    ranks: NDArray[np.int64] = (scores >= own[:, None]).sum(1)
+    ranks: NDArray[np.int64] = (~(scores < own[:, None])).sum(1)
     return ranks
 
 
@@ -56,9 +57,19 @@ def best_of_parts(
 
 
 def spearman(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
-    """The rank correlation of two lists of numbers."""
-    a, b = (np.argsort(np.argsort(values)).astype(np.float64) for values in (first, second))
+    """The rank correlation of two lists of numbers; 0 where all of a list are equal, which says
+    nothing of their order."""
+    a, b = _mean_ranks(first), _mean_ranks(second)
+    if not (np.ptp(a) and np.ptp(b)):
+        return 0.0
     return float(np.corrcoef(a, b)[0, 1])
+
+
+def _mean_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Equal values share the mean of their ranks."""
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[places]
+    return ranks
 
 
 def top_agreement(mine: Scores, theirs: Scores, count: int = 10) -> float:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
+from engine.adapt.checks import check_name, check_number, check_type, check_whole, invalid
 from engine.adapt.objective import LossWeights
 from engine.adapt.student import Part
 from engine.errors import InvalidInput
@@ -37,7 +38,50 @@ class Stage:
     fidelity_share: float = 1.0
     """For "contrast" and "pairs": of the distance to the teacher, beside finding."""
 
+    def __post_init__(self) -> None:
+        check_name("kind", self.kind, get_args(StageKind))
+        check_whole("steps", self.steps, least=1)
+        check_whole("batch_tokens", self.batch_tokens, least=1)
+        check_whole("query_tokens", self.query_tokens, least=_SHORTEST_QUERY)
+        check_number("passage_share", self.passage_share, most=1)
+        check_number("fidelity_share", self.fidelity_share)
+        self._check_lengths()
+        self._check_rates()
 
+    def _check_lengths(self) -> None:
+        check_type("lengths", self.lengths, tuple, _LENGTHS)
+        if not self.lengths:
+            raise invalid("lengths", [], _LENGTHS)
+        for length in self.lengths:
+            check_whole("a length", length, least=1)
+        if self.batch_tokens < max(self.lengths):
+            raise InvalidInput(
+                f"a batch of {self.batch_tokens} tokens holds no window of {max(self.lengths)}",
+                code="invalid_training_plan",
+                param="batch_tokens",
+                limit=max(self.lengths),
+                actual=self.batch_tokens,
+            )
+        if self.kind == "contrast" and min(self.lengths) < 2 * self.query_tokens:
+            raise InvalidInput(
+                f"a query of {self.query_tokens} tokens is more than half of {min(self.lengths)}",
+                code="invalid_training_plan",
+                param="query_tokens",
+                limit=min(self.lengths) // 2,
+                actual=self.query_tokens,
+            )
+
+    def _check_rates(self) -> None:
+        check_type("rates", self.rates, dict, "an object of learning rates")
+        for part, rate in self.rates.items():
+            check_name("a part that has a rate", part, get_args(Part))
+            check_number(f"the rate of {part}", rate)
+
+
+_LENGTHS = "a list of numbers of tokens"
+_SHORTEST_QUERY = 3  # a shorter one leaves no place in twice its tokens to be cut from
+_SHORTEST_WINDOW = 3  # of the special tokens and one more
+_NEEDED = {field.name for field in fields(Stage) if field.default is MISSING}
 _RECIPES = Path(__file__).parent / "recipes"
 DEFAULT_RECIPE = "lln"
 
@@ -73,10 +117,17 @@ def stages_from(items: object) -> tuple[Stage, ...]:
                 limit=", ".join(sorted(known)),
                 actual=", ".join(sorted(unknown)),
             )
-    try:
-        return tuple(Stage(**item | {"lengths": tuple(item["lengths"])}) for item in items)
-    except (KeyError, TypeError) as error:
-        raise InvalidInput(f"a stage is incomplete: {error}", code="invalid_stages") from None
+        if missing := _NEEDED - set(item):
+            raise InvalidInput(
+                f"a stage is incomplete: it has no {', '.join(sorted(missing))}",
+                code="invalid_stages",
+            )
+    return tuple(Stage(**item | {"lengths": _as_tuple(item["lengths"])}) for item in items)
+
+
+def _as_tuple(value: Any) -> Any:
+    """JSON has lists alone; what is none is for the stage to refuse."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,23 +149,13 @@ class TrainingPlan:
     def __post_init__(self) -> None:
         if not self.stages:
             raise InvalidInput("a training plan needs a stage", param="stages", limit=1, actual=0)
-        for stage in self.stages:
-            shortest = min(stage.lengths)
-            if stage.batch_tokens < max(stage.lengths):
-                raise InvalidInput(
-                    f"a batch of {stage.batch_tokens} tokens holds no window of "
-                    f"{max(stage.lengths)}",
-                    param="batch_tokens",
-                    limit=max(stage.lengths),
-                    actual=stage.batch_tokens,
-                )
-            if stage.kind == "contrast" and shortest < 2 * stage.query_tokens:
-                raise InvalidInput(
-                    f"a query of {stage.query_tokens} tokens is more than half of {shortest}",
-                    param="query_tokens",
-                    limit=shortest // 2,
-                    actual=stage.query_tokens,
-                )
+        check_whole("teacher_window", self.teacher_window, least=_SHORTEST_WINDOW)
+        check_name("precision", self.precision, get_args(Precision))
+        check_whole("warmup", self.warmup, least=0)
+        check_number("clip", self.clip)
+        check_whole("seed", self.seed, least=0)
+        check_whole("save_every", self.save_every, least=1)
+        check_whole("watch_every", self.watch_every, least=1)
 
     def trains(self, part: Part) -> bool:
         return any(stage.rates.get(part) for stage in self.stages)

@@ -7,7 +7,6 @@ resumed ends where an uninterrupted one would.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import torch
 
 from engine.adapt.batches import TokenCorpus
 from engine.adapt.lessons import Lessons
+from engine.adapt.new_folder import write_whole
 from engine.adapt.pairs import PairCorpus
 from engine.adapt.stages import StageKind, TrainingPlan
 from engine.adapt.student import Part, Student
@@ -70,7 +70,7 @@ class Training:
         self._teacher = teacher
         self._device = teacher.encoder.device
         self._student = student
-        self._lessons = Lessons(teacher.encoder, student, windows, pairs, plan)
+        self._lessons = Lessons(teacher, student, windows, pairs, plan)
         self._plan = plan
         self._folder = folder
         self._watched = windows.batch(
@@ -85,6 +85,8 @@ class Training:
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / STATE_FILE).exists():
             self._resume()
+        for name in (METRICS_FILE, ATTENTION_FILE):
+            _keep_steps(folder / name, self.step)
 
     def run(self, progress: Callable[[StepReport, int], None] | None = None) -> None:
         """All steps that are left."""
@@ -109,7 +111,7 @@ class Training:
         self._append(ATTENTION_FILE, found)
 
     def save(self) -> None:
-        """Where the run stands; written beside the old file first, so that one is always whole."""
+        """Where the run stands."""
         state = {
             "step": self.step,
             "tensors": dict(self._student.tensors),
@@ -117,9 +119,7 @@ class Training:
             "memory": self._lessons.memory,
             "plan": _described(self._plan),
         }
-        unfinished = self._folder / f"{STATE_FILE}.new"
-        torch.save(state, unfinished)
-        os.replace(unfinished, self._folder / STATE_FILE)
+        write_whole(self._folder / STATE_FILE, lambda path: torch.save(state, path))
 
     def _take_step(self) -> StepReport:
         started_at = perf_counter()
@@ -140,7 +140,8 @@ class Training:
                 param="rates",
                 actual=float(loss),
             )
-        loss.backward()  # type: ignore[no-untyped-call]
+        if loss.requires_grad:  # LLN alone may learn, and have no share in texts this short
+            loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self._student.tensors.values(), self._plan.clip)
         self._optimizer.step()
         report = StepReport(
@@ -176,8 +177,6 @@ class Training:
         self._optimizer.load_state_dict(state["optimizer"])
         self._lessons.recall(state["memory"])
         self.step = state["step"]
-        for name in (METRICS_FILE, ATTENTION_FILE):
-            _keep_steps(self._folder / name, self.step)
 
 
 def _parts(student: Student) -> Sequence[Part]:
@@ -190,8 +189,10 @@ def _described(plan: TrainingPlan) -> str:
 
 
 def _keep_steps(path: Path, before: int) -> None:
-    """Steps after the last saved one will be taken, and told of, again."""
+    """Steps after the last saved one will be taken, and told of, again: also one whose line was
+    being written when the run was stopped."""
     if path.exists():
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        kept = [line for line in lines if json.loads(line)["step"] < before]
-        path.write_text("".join(kept), encoding="utf-8")
+        whole = [line for line in lines if line.endswith("\n")]
+        kept = "".join(line for line in whole if json.loads(line)["step"] < before)
+        write_whole(path, lambda unfinished: unfinished.write_text(kept, encoding="utf-8"))

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.adapt.batches import Span
+from engine.checkpoint.folder import Pooling
+from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
 from engine.model.pooling import pool
@@ -24,26 +26,42 @@ Vectors: TypeAlias = NDArray[np.float32]
 _BATCH_TOKENS = 16_384
 
 
+def pooling_of(model: EmbeddingModel) -> Pooling:
+    """How the model makes a vector of its token states; one that makes none has no place here."""
+    pooling = model.checkpoint.pooling
+    if pooling == "none":
+        raise InvalidInput(
+            f"{model.name} does not pool: it gives a state for every token, and no vector to "
+            "calibrate, train or evaluate by",
+            code="no_pooling",
+            param="model",
+            actual=model.name,
+        )
+    return pooling
+
+
 @torch.inference_mode()
-def vectors_of(encoder: Encoder, texts: Sequence[NDArray[Any]]) -> Vectors:
-    """Unit mean vectors of texts given with their special tokens."""
+def vectors_of(model: EmbeddingModel, texts: Sequence[NDArray[Any]]) -> Vectors:
+    """Unit vectors of texts given with their special tokens."""
+    encoder, pooling = model.encoder, pooling_of(model)
     found = np.empty((len(texts), encoder.weights.width), np.float32)
     for chosen in _batches([len(text) for text in texts]):
         bounds = [0, *np.cumsum([len(texts[at]) for at in chosen]).tolist()]
         ids = np.concatenate([texts[at] for at in chosen]).astype(np.int64)
-        found[chosen] = pool(_states(encoder, ids, bounds), list(pairwise(bounds)), "mean").cpu()
+        found[chosen] = pool(_states(encoder, ids, bounds), list(pairwise(bounds)), pooling).cpu()
     return _unit(found)
 
 
 def window_means(teacher: EmbeddingModel, texts: Sequence[Ids], window: int) -> Vectors:
-    parts, owners = window_vectors(teacher.encoder, texts, teacher.tokenizer, window)
+    parts, owners = window_vectors(teacher, texts, window)
     return means_of(parts, owners)
 
 
 def window_vectors(
-    encoder: Encoder, texts: Sequence[Ids], tokenizer: TextTokenizer, window: int
+    model: EmbeddingModel, texts: Sequence[Ids], window: int
 ) -> tuple[Vectors, list[int]]:
     """A vector for each window of each text, every window between special tokens of its own."""
+    tokenizer = model.tokenizer
     parts: list[Ids] = []
     owners: list[int] = []
     size = window - tokenizer.num_special
@@ -53,7 +71,7 @@ def window_vectors(
             piece = content[start : start + size]
             parts.append(tokenizer.between_special(piece))
             owners.append(owner)
-    return vectors_of(encoder, parts), owners
+    return vectors_of(model, parts), owners
 
 
 class ReadWhole(NamedTuple):
@@ -65,13 +83,14 @@ class ReadWhole(NamedTuple):
 
 @torch.inference_mode()
 def read_whole(
-    encoder: Encoder, texts: Sequence[Ids], spans: Sequence[Sequence[Span]]
+    model: EmbeddingModel, texts: Sequence[Ids], spans: Sequence[Sequence[Span]]
 ) -> ReadWhole:
     """Vectors of each text and of its spans, pooled from states that have seen all of it."""
+    pooling = pooling_of(model)
     wholes, parts = [], []
     for text, inside in zip(texts, spans, strict=True):
-        states = _states(encoder, text, [0, len(text)])
-        pooled = pool(states, [(0, len(text)), *inside], "mean").cpu().numpy()
+        states = _states(model.encoder, text, [0, len(text)])
+        pooled = pool(states, [(0, len(text)), *inside], pooling).cpu().numpy()
         wholes.append(pooled[:1])
         parts.append(pooled[1:])
     return ReadWhole(_unit(np.concatenate(wholes)), _unit(np.concatenate(parts)))

@@ -24,6 +24,9 @@ from engine.types import EmbedOptions, Span, Vector
 
 Ids: TypeAlias = NDArray[np.int32]
 
+LEAST_TOKENS = 3
+"""Of a window: a token of the text between the two that models put around it."""
+
 _NUM_TOKENS = 16_384
 """Tokens compared at one length: this many windows of it, within the bounds below."""
 _LEAST_WINDOWS, _MOST_WINDOWS = 4, 32
@@ -86,12 +89,12 @@ def _content(model: EmbeddingModel) -> Ids:
 def _windows(model: EmbeddingModel, content: Ids, length: int) -> list[Ids]:
     """Windows of this many tokens, special ones included, spread over all there is."""
     special = model.tokenizer.num_special
-    size, longest = length - special, len(content) + special
-    if not 1 <= size <= len(content):
+    size, shortest, longest = length - special, special + 1, len(content) + special
+    if not shortest <= length <= longest:
         raise InvalidInput(
-            f"lengths must be {special + 1} to {longest} for this suite's text, got {length}",
+            f"lengths must be {shortest} to {longest} for this suite's text, got {length}",
             param="lengths",
-            limit=longest,
+            limit=longest if length > longest else shortest,
             actual=length,
         )
     number = min(max(_NUM_TOKENS // length, _LEAST_WINDOWS), _MOST_WINDOWS, len(content) // size)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -21,6 +21,7 @@ from torch import Tensor
 from engine.checkpoint.published import DEFAULT_MODEL, is_converted
 from engine.errors import CheckpointError
 from engine.types import PositionScheme
+from kernels.attention.arguments import ArgumentError, check_block_size, check_sinks
 
 FILE_NAME = "lln.safetensors"
 SHIPPED = Path(__file__).parent / "calibrations"
@@ -82,21 +83,13 @@ def read_calibration(path: Path, weights_sha256: str) -> Calibration:
             limit=made_for,
             actual=weights_sha256,
         )
-    settings = json.loads(metadata["settings"])
-    first, last = settings["num_sinks"]
     adapted = {
         name.removeprefix(_ADAPTED): tensors.pop(name)
         for name in sorted(tensors)
         if name.startswith(_ADAPTED)
     }
-    calibration = Calibration(
-        **tensors,
-        adapted=adapted,
-        block_size=int(settings["block_size"]),
-        num_sinks=(int(first), int(last)),
-        weights_sha256=made_for,
-        positions=settings.get("positions", "tile"),
-    )
+    numbers: dict[str, Any] = {**tensors, **_read_settings(path, metadata.get("settings", ""))}
+    calibration = Calibration(**numbers, adapted=adapted, weights_sha256=made_for)
     _check(path, calibration)
     return calibration
 
@@ -120,6 +113,24 @@ def _settings(calibration: Calibration) -> str:
             "positions": calibration.positions,
         }
     )
+
+
+def _read_settings(path: Path, written: str) -> dict[str, Any]:
+    """What `_settings` writes, as the fields of a calibration."""
+    try:
+        settings = json.loads(written)
+        block_size, (first, last) = settings["block_size"], settings["num_sinks"]
+        if not all(type(number) is int for number in (block_size, first, last)):
+            raise _invalid(path, f"its settings have a size that is no whole number: {written}")
+        return {
+            "block_size": check_block_size(block_size),
+            "num_sinks": tuple(check_sinks((first, last))),
+            "positions": settings.get("positions", "tile"),
+        }
+    except ArgumentError as error:
+        raise _invalid(path, str(error)) from error
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise _invalid(path, f"its settings are {written!r}") from error
 
 
 _REQUIRED = ("alpha", "beta", "mix", "key_shift")

@@ -177,7 +177,7 @@ def _module(entry: Mapping[str, Any], path: Path) -> tuple[str, Path]:
 def _read_pooling(folder: Path) -> Pooling:
     path = folder / "config.json"
     config = read_object(path)
-    modes = _pooling_modes(config)
+    modes = _pooling_modes(config, path)
     if config.get("include_prompt", True) is not True:
         raise _unsupported("pooling", f"{path} leaves the prompt out", "include_prompt: true")
     match modes:
@@ -187,11 +187,14 @@ def _read_pooling(folder: Path) -> Pooling:
     raise _unsupported("pooling", f"{path} asks for {' + '.join(modes)}", "one of mean, cls, max")
 
 
-def _pooling_modes(config: Mapping[str, Any]) -> list[str]:
+def _pooling_modes(config: Mapping[str, Any], path: Path) -> list[str]:
     """The older form has a switch for each mode, the newer one names them."""
     named = config.get("pooling_mode")
     if named is not None:
-        return [named] if isinstance(named, str) else [str(mode) for mode in named]
+        modes = [named] if isinstance(named, str) else named
+        if not isinstance(modes, list) or not all(isinstance(mode, str) for mode in modes):
+            raise invalid_json(path, f"pooling_mode is {named!r}, no name or list of names")
+        return modes
     return [mode for key, mode in _POOLING_OF_SWITCH.items() if config.get(key)] or ["mean"]
 
 
@@ -200,8 +203,12 @@ def _sentence_settings(folder: Path) -> dict[str, Any]:
     paths = sorted(folder.glob("sentence_*_config.json"))
     settings = read_object(paths[0]) if paths else {}
     length = settings.get("max_seq_length")
-    if length is not None and (not isinstance(length, int) or length < 1):
-        raise invalid_json(paths[0], f"max_seq_length is {length!r}")
+    is_number = isinstance(length, int) and not isinstance(length, bool)
+    if length is not None and not (is_number and length >= 1):
+        raise invalid_json(paths[0], f"max_seq_length is {length!r}, no number of tokens")
+    lowercase = settings.get("do_lower_case")
+    if not isinstance(lowercase, bool | None):
+        raise invalid_json(paths[0], f"do_lower_case is {lowercase!r}, neither true nor false")
     return settings
 
 
@@ -211,7 +218,7 @@ def _read_prompts(path: Path) -> tuple[dict[str, str], str | None]:
     default = config.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(p, str) for p in prompts.values()):
         raise invalid_json(path, "prompts must be an object of strings")
-    if default is not None and default not in prompts:
+    if default is not None and default not in list(prompts):  # it may be of any type
         raise invalid_json(path, f"default_prompt_name {default!r} is not one of the prompts")
     return prompts, default
 

@@ -48,6 +48,10 @@ class Weights:
             tensor: Tensor = file.get_tensor(stored)
         return tensor.clone(memory_format=torch.contiguous_format)
 
+    def path(self, name: str) -> Path:
+        """The file that holds a tensor."""
+        return self.path_of[self._require(name)]
+
     def shape(self, name: str) -> tuple[int, ...]:
         """A tensor's shape, without reading its values."""
         stored = self._require(name)

@@ -16,7 +16,7 @@ from engine.claims import (
     softmax_model,
 )
 from engine.claims.base import Claim, ClaimRow, Material, row_of
-from engine.errors import InvalidInput
+from engine.errors import InvalidInput, shown
 
 CLAIMS: tuple[Claim, ...] = (
     *natural_attention.CLAIMS,
@@ -38,7 +38,7 @@ def find_claims(asked: Sequence[str] | None) -> tuple[Claim, ...]:
         if not any(_is_named(claim, name) for claim in CLAIMS):
             papers = ", ".join(dict.fromkeys(claim.id.split(".")[0] for claim in CLAIMS))
             raise InvalidInput(
-                f"there is no claim {name!r}; ids begin with one of {papers}",
+                f"there is no claim {shown(name)!r}; ids begin with one of {papers}",
                 code="unknown_claim",
                 param="only",
                 limit=papers,

@@ -29,7 +29,7 @@ from engine.diagnostics.temperature import TEMPERATURE
 from engine.diagnostics.view import HeadMap, HeadView
 from engine.diagnostics.weight_fisher import WEIGHT_FISHER
 from engine.diagnostics.work import finish
-from engine.errors import InvalidInput
+from engine.errors import InvalidInput, shown
 
 __all__ = [
     "HEAD_INSTRUMENTS",
@@ -86,7 +86,7 @@ def find_instruments(names: Sequence[str] | None) -> list[AnyInstrument]:
         if name not in INSTRUMENTS:
             known = ", ".join(INSTRUMENTS)
             raise InvalidInput(
-                f"there is no instrument {name!r}; there are {known}",
+                f"there is no instrument {shown(name)!r}; there are {known}",
                 code="unknown_instrument",
                 param="instruments",
                 limit=known,

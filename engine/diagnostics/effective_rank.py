@@ -7,9 +7,9 @@ exp(H(s / sum s)).
 
 - LLN: QR of pi and of kappa^T, then the D x D singular values: exact, linear.
 - Short texts: the dense singular values.
-- Otherwise |P|_F^2 from the rows' collisions, the leading singular values by subspace iteration,
-  each within its residual, and sum s^4 = |P^T P|_F^2 from that subspace exactly and from random
-  vectors orthogonal to it, with their standard error.
+- Otherwise, in every mode, |P|_F^2 from the rows' collisions, the leading singular values by
+  subspace iteration, each within its residual, and sum s^4 = |P^T P|_F^2 from that subspace exactly
+  and from random vectors orthogonal to it, with their standard error.
 """
 
 from __future__ import annotations
@@ -184,8 +184,9 @@ EFFECTIVE_RANK = Instrument(
     name="effective_rank",
     unit="tokens",
     description="participation ratio of the squared singular values; 1 where all rows are alike. "
-    "Beside: Frobenius norm, leading singular values, stable rank and, where all singular values "
-    "are known, entropy rank.",
+    "Unless the text is short or LLN alone attends, an estimate with its standard error, in every "
+    "mode. Beside: Frobenius norm, leading singular values, stable rank and, where all singular "
+    "values are known, entropy rank.",
     measure=measure_effective_rank,
     max_softmax_tokens=4_096,
 )

@@ -34,7 +34,7 @@ _RANDOM = 8
 _BLOCK_WIDTH = 16
 _NEAREST = 10
 _BLOCK_PASSES = 2
-_INVERSE_PASSES = 4
+_INVERSE_PASSES = 8
 _MAX_GROUPS = 128
 _REFINED_WIDTH = 12
 _REFINED_PASSES = 4
@@ -42,6 +42,8 @@ _REFINEMENTS = 3
 _SETTLED, _COMING = 1e-3, 0.5
 """Residuals, relative to the eigenvalue, of those that count as found, and as on their way."""
 _LEAST_DISTANCE = 1e-9
+_SURE = 2
+"""Errors that eigenvalues are apart to be surely two: large ones are but first-order guesses."""
 _FLOAT64_BYTES = 8
 
 
@@ -72,7 +74,7 @@ def second_moduli(heads: Heads) -> Work[SecondModuli]:
     nearest = yield from _inverted(heads, resolvent, wide, _INVERSE_PASSES)
     # Whichever is surely the larger one of two that are known, or else the one known better.
     is_better = torch.where(
-        (nearest.moduli - moduli).abs() > nearest.errors + errors,
+        (nearest.moduli - moduli).abs() > _SURE * (nearest.errors + errors),
         nearest.moduli > moduli,
         nearest.errors <= errors,
     )

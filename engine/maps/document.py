@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.errors import InvalidInput, ResourceNotFound
+from engine.errors import InvalidInput, ResourceNotFound, shown
 from engine.maps.cache import ByteCache
 from engine.model.embedding_model import EmbeddingModel
 from engine.prepare import Prepared, check_text
@@ -62,7 +62,7 @@ def open_document(text: str, model: EmbeddingModel, cache: ByteCache) -> OpenDoc
     if known is not None:
         return known
     opened = _read(text, model, handle)
-    cache.put(("document", handle), opened, opened.num_bytes)
+    cache.put_source(("document", handle), opened, opened.num_bytes)
     return opened
 
 
@@ -114,7 +114,7 @@ def find_document(cache: ByteCache, handle: str) -> OpenDocument:
     document: OpenDocument | None = cache.get(("document", handle))
     if document is None:
         raise ResourceNotFound(
-            f"document {handle!r} is not open here, or no longer; send its text",
+            f"document {shown(handle)!r} is not open here, or no longer; send its text",
             code="document_not_found",
             param="document",
             actual=handle,

@@ -53,6 +53,7 @@ class HeadLens:
 
     @property
     def num_bytes(self) -> int:
+        """At most `lens_bytes`."""
         tensors = [self.view.q, self.view.k]
         if self.prefixes is not None:
             tensors += [self.prefixes.pi, self.prefixes.kappa]
@@ -159,6 +160,12 @@ class Cells:
         in_columns = self.column_cells[keys]
         inside = in_columns < self.sums.shape[1]
         self.sums[first : last + 1].index_add_(1, in_columns[inside], by_row[:, inside])
+
+
+def lens_bytes(num_tokens: int, head_size: int, dtype: torch.dtype) -> int:
+    """Of a head's queries, keys and prefix sums."""
+    of_column = num_tokens * dtype.itemsize + (num_tokens + 1) * torch.float64.itemsize
+    return 2 * head_size * of_column
 
 
 def visible_keys(view: HeadView, block: int) -> Tensor:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from engine.diagnostics.view import HeadView
 from engine.layer_states import head_view
 from engine.maps.cache import ByteCache
 from engine.maps.document import OpenDocument
@@ -43,11 +44,16 @@ def open_head(document: OpenDocument, layer: int, head: int, cache: ByteCache) -
     if lens is None:
         step = yield from layer_of(document, layer, cache)
         view = head_view(document.model, step)
-        # What the map does not need is not kept with it.
-        lens = HeadLens.of(replace(view, v=None, x=None, out=None).only([head]))
+        lens = HeadLens.of(_alone(view, head))
         cache.put(key, lens, lens.num_bytes)
         yield PAUSE
     return lens
+
+
+def _alone(view: HeadView, head: int) -> HeadView:
+    """One head's queries and keys, without the memory of the other heads and of all else."""
+    one = replace(view, v=None, x=None, out=None).only([head])
+    return replace(one, q=one.q.clone(), k=one.k.clone())
 
 
 def _attention_map(

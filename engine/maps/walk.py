@@ -10,6 +10,7 @@ from torch import Tensor
 from engine.layer_states import LayerStep, diagnosis_bytes, layer_steps, projection_bytes
 from engine.maps.cache import ByteCache
 from engine.maps.document import OpenDocument
+from engine.maps.lens import lens_bytes
 from engine.maps.pauses import PAUSE, InSteps
 
 
@@ -89,4 +90,7 @@ def _keep(document: OpenDocument, index: int, states: Tensor, cache: ByteCache) 
 
 
 def _can_keep(document: OpenDocument, states: Tensor, cache: ByteCache) -> bool:
-    return states.nbytes * (document.model.info.num_layers + 1) <= cache.max_bytes
+    """Whether the states of all layers fit, beside a lens: one would drive the other out."""
+    of_states = states.nbytes * (document.model.info.num_layers + 1)
+    of_lens = lens_bytes(len(states), document.model.encoder.weights.head_dim, states.dtype)
+    return of_states + of_lens <= cache.max_derived_bytes

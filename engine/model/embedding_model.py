@@ -30,6 +30,7 @@ from engine.model.attention import (
     SoftmaxAttention,
 )
 from engine.model.encoder import Encoder
+from engine.model.encoder_config import EncoderConfig
 from engine.model.families import read_encoder
 from engine.model.weights import EncoderWeights, TensorReader
 from engine.text.tokenizer import TextTokenizer
@@ -122,11 +123,20 @@ def _load_one(
     return _assemble(
         name,
         shared.of(checkpoint),
-        find_calibration(checkpoint.folder, checkpoint.sha256, name),
+        find_calibration(checkpoint.folder, checkpoint.sha256, name)
+        if _may_need_calibration(attention)
+        else None,
         kinds=attention or _default_attention(name, checkpoint.folder),
         source=location.source,
         config=config,
     )
+
+
+def _may_need_calibration(attention: str | Sequence[str] | None) -> bool:
+    """Softmax needs none, so that a folder whose calibration is damaged, or belongs to other
+    weights, can be calibrated anew."""
+    kinds = (attention,) if isinstance(attention, str) else attention
+    return kinds is None or any(kind != "softmax" for kind in kinds)
 
 
 class _SharedParts:
@@ -150,7 +160,8 @@ def _read_parts(checkpoint: Checkpoint, placement: Placement) -> ModelParts:
         dtype=placement.state_dtype,
         product_dtype=placement.dtype,
     )
-    weights = read_encoder(checkpoint.family, checkpoint.config, reader)
+    config = EncoderConfig(checkpoint.transformer_folder / "config.json", checkpoint.config)
+    weights = read_encoder(checkpoint.family, config, reader)
     tokenizer = TextTokenizer.from_folder(
         checkpoint.transformer_folder, lowercase=checkpoint.lowercase
     )

@@ -8,16 +8,14 @@ is data: a reader from its checkpoint to EncoderWeights.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from engine.checkpoint.folder import Family
-from engine.errors import CheckpointError
+from engine.model.encoder_config import EncoderConfig
 from engine.model.linear import pack
 from engine.model.weights import (
-    ACTIVATIONS,
     Activation,
     Affine,
     EncoderWeights,
@@ -25,8 +23,7 @@ from engine.model.weights import (
     Rotary,
     TensorReader,
 )
-
-Config = Mapping[str, Any]
+from kernels.attention.arguments import MAX_HEAD_DIM, MIN_HEAD_DIM
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +53,25 @@ class LayerNames:
     ffn_norm: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class SizeNames:
+    """Keys of a configuration that families call differently."""
+
+    width: str
+    num_layers: str
+    num_heads: str
+    ffn_width: str
+
+
+BERT_SIZES = SizeNames(
+    width="hidden_size",
+    num_layers="num_hidden_layers",
+    num_heads="num_attention_heads",
+    ffn_width="intermediate_size",
+)
+DISTILBERT_SIZES = SizeNames(
+    width="dim", num_layers="n_layers", num_heads="n_heads", ffn_width="hidden_dim"
+)
 BERT_LAYER = LayerNames(
     prefix="encoder.layer",
     qkv=("attention.self.query", "attention.self.key", "attention.self.value"),
@@ -75,40 +91,35 @@ DISTILBERT_LAYER = LayerNames(
     ffn_norm="output_layer_norm",
 )
 
+_LOCAL, _GLOBAL = "sliding_attention", "full_attention"
+"""What newer configurations call ModernBERT's two kinds of layers."""
 
-def read_bert(config: Config, reader: TensorReader) -> EncoderWeights:
-    return _read(config, reader, _bert_sizes(config), BERT_LAYER, first_position=0)
+
+def read_bert(config: EncoderConfig, reader: TensorReader) -> EncoderWeights:
+    return _read(reader, _bert_sizes(config), BERT_LAYER, first_position=0)
 
 
-def read_roberta(config: Config, reader: TensorReader) -> EncoderWeights:
+def read_roberta(config: EncoderConfig, reader: TensorReader) -> EncoderWeights:
     """RoBERTa counts positions from just after its padding token's id."""
-    first_position = _number(config, "pad_token_id", default=1) + 1
-    return _read(config, reader, _bert_sizes(config), BERT_LAYER, first_position=first_position)
+    sizes = _bert_sizes(config)
+    first_position = config.whole("pad_token_id", default=1, least=0) + 1
+    if first_position >= sizes.positions:
+        most = sizes.positions - 2
+        wanted = f"at most {most}, since the {sizes.positions} positions count from beyond it"
+        raise config.refusal("pad_token_id", wanted, limit=most)
+    return _read(reader, sizes, BERT_LAYER, first_position=first_position)
 
 
-def read_distilbert(config: Config, reader: TensorReader) -> EncoderWeights:
-    sizes = Sizes(
-        vocabulary=_number(config, "vocab_size"),
-        positions=_number(config, "max_position_embeddings"),
-        width=_number(config, "dim"),
-        num_layers=_number(config, "n_layers"),
-        num_heads=_number(config, "n_heads"),
-        ffn_width=_number(config, "hidden_dim"),
-        activation=_activation(config, "activation"),
-        norm_eps=1e-12,
-    )
-    return _read(config, reader, sizes, DISTILBERT_LAYER, first_position=0)
+def read_distilbert(config: EncoderConfig, reader: TensorReader) -> EncoderWeights:
+    sizes = _sizes(config, DISTILBERT_SIZES, config.activation("activation"), norm_eps=1e-12)
+    return _read(reader, sizes, DISTILBERT_LAYER, first_position=0)
 
 
-def read_modernbert(config: Config, reader: TensorReader) -> EncoderWeights:
+def read_modernbert(config: EncoderConfig, reader: TensorReader) -> EncoderWeights:
     """Rotary positions, pre-norm, a gated inner layer, and local layers between global ones."""
-    sizes = replace(
-        _bert_sizes(config),
-        activation=_activation(config, "hidden_activation"),
-        norm_eps=_real(config, "norm_eps", default=1e-5),
-    )
-    _check_heads(sizes)
-    norm_bias = bool(config.get("norm_bias", False))
+    norm_eps = config.positive("norm_eps", default=1e-5)
+    sizes = _sizes(config, BERT_SIZES, config.activation("hidden_activation"), norm_eps=norm_eps)
+    norm_bias = config.switch("norm_bias")
     return EncoderWeights(
         words=reader.tensor("embeddings.tok_embeddings.weight", sizes.vocabulary, sizes.width),
         positions=None,
@@ -124,7 +135,7 @@ def read_modernbert(config: Config, reader: TensorReader) -> EncoderWeights:
     )
 
 
-READERS: Mapping[Family, Callable[[Config, TensorReader], EncoderWeights]] = {
+READERS: Mapping[Family, Callable[[EncoderConfig, TensorReader], EncoderWeights]] = {
     "bert": read_bert,
     "roberta": read_roberta,
     "xlm-roberta": read_roberta,
@@ -133,14 +144,13 @@ READERS: Mapping[Family, Callable[[Config, TensorReader], EncoderWeights]] = {
 }
 
 
-def read_encoder(family: Family, config: Config, reader: TensorReader) -> EncoderWeights:
+def read_encoder(family: Family, config: EncoderConfig, reader: TensorReader) -> EncoderWeights:
     return READERS[family](config, reader)
 
 
 def _read(
-    config: Config, reader: TensorReader, sizes: Sizes, names: LayerNames, *, first_position: int
+    reader: TensorReader, sizes: Sizes, names: LayerNames, *, first_position: int
 ) -> EncoderWeights:
-    _check_heads(sizes)
     width = sizes.width
     positions = _read_positions(reader, sizes)[first_position:]
     return EncoderWeights(
@@ -161,7 +171,7 @@ def _read_positions(reader: TensorReader, sizes: Sizes) -> Tensor:
     token_types = "embeddings.token_type_embeddings.weight"
     if not reader.has(token_types):
         return positions
-    return positions + reader.tensor(token_types, None, sizes.width)[0]
+    return positions + reader.first_row(token_types, sizes.width)
 
 
 def _read_layer(reader: TensorReader, sizes: Sizes, names: LayerNames, index: int) -> LayerWeights:
@@ -179,14 +189,14 @@ def _read_layer(reader: TensorReader, sizes: Sizes, names: LayerNames, index: in
 
 
 def _read_modern_layer(
-    config: Config, reader: TensorReader, sizes: Sizes, index: int
+    config: EncoderConfig, reader: TensorReader, sizes: Sizes, index: int
 ) -> LayerWeights:
     at, width, ffn_width = f"layers.{index}", sizes.width, sizes.ffn_width
     is_last = index == sizes.num_layers - 1
     is_local = _layer_is_local(config, index)
-    biases = {
-        part: bool(config.get(f"{part}_bias", False)) for part in ("attention", "mlp", "norm")
-    }
+    # The configuration counts the keys of a whole window, half of them on either side.
+    half_window = config.whole("local_attention", default=128, least=0) // 2
+    biases = {part: config.switch(f"{part}_bias") for part in ("attention", "mlp", "norm")}
 
     def read_linear(name: str, num_out: int, num_in: int, part: str) -> Affine:
         return pack(reader.linear(f"{at}.{name}", num_out, num_in, bias=biases[part]))
@@ -203,94 +213,60 @@ def _read_modern_layer(
         ffn_out=read_linear("mlp.Wo", width, ffn_width, "mlp"),
         ffn_norm=read_norm(f"{at}.mlp_norm"),
         rotary=_rotary(config, is_local=is_local),
-        # The configuration counts the keys of a whole window, half of them on either side.
-        half_window=_number(config, "local_attention", default=128) // 2 if is_local else None,
+        half_window=half_window if is_local else None,
         closing_norm=read_norm("final_norm") if is_last else None,
     )
 
 
-def _layer_is_local(config: Config, index: int) -> bool:
+def _layer_is_local(config: EncoderConfig, index: int) -> bool:
     """Named layer by layer in newer configurations; every third is global in older ones."""
-    named = config.get("layer_types")
+    named = config.values.get("layer_types")
     if isinstance(named, list) and index < len(named):
-        return bool(named[index] == "sliding_attention")
-    every = _number(config, "global_attn_every_n_layers", default=3)
+        if named[index] not in (_LOCAL, _GLOBAL):
+            raise config.refusal("layer_types", f"of {_LOCAL} and {_GLOBAL}")
+        return bool(named[index] == _LOCAL)
+    every = config.whole("global_attn_every_n_layers", default=3, least=0)
     return bool(index % max(every, 1))
 
 
-def _rotary(config: Config, *, is_local: bool) -> Rotary:
+def _rotary(config: EncoderConfig, *, is_local: bool) -> Rotary:
     """The base for one kind of layer, under its newer or its older name."""
-    kind = "sliding_attention" if is_local else "full_attention"
-    parameters = config.get("rope_parameters")
-    own = parameters.get(kind) if isinstance(parameters, Mapping) else None
-    if isinstance(own, Mapping):
-        if own.get("rope_type", "default") != "default":
-            raise CheckpointError(
-                f"config.json asks for {own['rope_type']!r} rotary positions; known is 'default'",
-                code="invalid_config",
-                param="rope_parameters",
-                limit="default",
-                actual=str(own["rope_type"]),
-            )
-        return Rotary(_real(own, "rope_theta"))
+    own = config.part("rope_parameters", _LOCAL if is_local else _GLOBAL)
+    if own is not None:
+        if own.values.get("rope_type", "default") != "default":
+            raise own.refusal("rope_type", "'default'", limit="default")
+        return Rotary(own.positive("rope_theta"))
     name, default = ("local_rope_theta", 1e4) if is_local else ("global_rope_theta", 1.6e5)
-    return Rotary(_real(config, name, default=default))
+    return Rotary(config.positive(name, default=default))
 
 
-def _real(config: Config, name: str, *, default: float | None = None) -> float:
-    value = config.get(name, default)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-        raise CheckpointError(
-            f"config.json needs a positive number {name}, got {value!r}",
-            code="invalid_config",
-            param=name,
-            actual=str(value),
-        )
-    return float(value)
+def _bert_sizes(config: EncoderConfig) -> Sizes:
+    norm_eps = config.positive("layer_norm_eps", default=1e-12)
+    return _sizes(config, BERT_SIZES, config.activation("hidden_act"), norm_eps=norm_eps)
 
 
-def _bert_sizes(config: Config) -> Sizes:
+def _sizes(
+    config: EncoderConfig, names: SizeNames, activation: Activation, *, norm_eps: float
+) -> Sizes:
+    width = config.whole(names.width)
     return Sizes(
-        vocabulary=_number(config, "vocab_size"),
-        positions=_number(config, "max_position_embeddings"),
-        width=_number(config, "hidden_size"),
-        num_layers=_number(config, "num_hidden_layers"),
-        num_heads=_number(config, "num_attention_heads"),
-        ffn_width=_number(config, "intermediate_size"),
-        activation=_activation(config, "hidden_act"),
-        norm_eps=float(config.get("layer_norm_eps", 1e-12)),
+        vocabulary=config.whole("vocab_size"),
+        positions=config.whole("max_position_embeddings"),
+        width=width,
+        num_layers=config.whole(names.num_layers),
+        num_heads=_num_heads(config, names.num_heads, width),
+        ffn_width=config.whole(names.ffn_width),
+        activation=activation,
+        norm_eps=norm_eps,
     )
 
 
-def _number(config: Config, name: str, *, default: int | None = None) -> int:
-    value = config.get(name, default)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise CheckpointError(
-            f"config.json needs a whole number {name}, got {value!r}",
-            code="invalid_config",
-            param=name,
-            actual=str(value),
-        )
-    return value
-
-
-def _activation(config: Config, name: str) -> Activation:
-    value = config.get(name, "gelu")
-    if value not in ACTIVATIONS:
-        raise CheckpointError(
-            f"config.json asks for activation {value!r}; known are {', '.join(ACTIVATIONS)}",
-            code="invalid_config",
-            param=name,
-            actual=str(value),
-        )
-    return ACTIVATIONS[value]
-
-
-def _check_heads(sizes: Sizes) -> None:
-    if sizes.num_heads < 1 or sizes.width % sizes.num_heads:
-        raise CheckpointError(
-            f"a width of {sizes.width} does not divide into {sizes.num_heads} heads",
-            code="invalid_config",
-            param="num_attention_heads",
-            actual=sizes.num_heads,
-        )
+def _num_heads(config: EncoderConfig, name: str, width: int) -> int:
+    """As many heads as divide the width into sizes that attention can read."""
+    num_heads = config.whole(name)
+    head_dim, rest = divmod(width, num_heads)
+    if rest or not MIN_HEAD_DIM <= head_dim <= MAX_HEAD_DIM:
+        sizes = f"{MIN_HEAD_DIM} to {MAX_HEAD_DIM}"
+        wanted = f"a number that divides a width of {width} into heads of {sizes}"
+        raise config.refusal(name, wanted, limit=sizes)
+    return num_heads

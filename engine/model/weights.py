@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 import torch
@@ -84,11 +86,14 @@ class TensorSource(Protocol):
 
     def tensor(self, name: str) -> Tensor: ...
 
+    def path(self, name: str) -> Path: ...
+
     def __contains__(self, name: str) -> bool: ...
 
 
 class TensorReader:
-    """Reads tensors by name, checks their shapes and brings them to one device."""
+    """Reads tensors by name, checks that they are what they should be and brings them to one
+    device."""
 
     def __init__(
         self,
@@ -115,14 +120,20 @@ class TensorReader:
             for size, actual in zip(expected, tensor.shape, strict=True)
         )
         if not fits:
-            raise CheckpointError(
-                f"tensor {name} has shape {tuple(tensor.shape)}, expected {expected}",
-                code="wrong_tensor_shape",
-                param=name,
-                limit=str(expected),
-                actual=str(tuple(tensor.shape)),
-            )
-        return self._place(tensor)
+            raise self._wrong(name, "shape", tuple(tensor.shape), expected)
+        if not tensor.is_floating_point():
+            raise self._wrong(name, "dtype", tensor.dtype, "a floating point one")
+        placed = self._place(tensor)
+        if not _is_finite(placed):
+            raise self._wrong(name, "values", "not finite", "finite ones")
+        return placed
+
+    def first_row(self, name: str, width: int) -> Tensor:
+        """Of a table that has one at least."""
+        table = self.tensor(name, None, width)
+        if not len(table):
+            raise self._wrong(name, "shape", tuple(table.shape), "a row at least")
+        return table[0]
 
     def linear(self, name: str, num_out: int, num_in: int, *, bias: bool = True) -> Affine:
         weight = self.tensor(f"{name}.weight", num_out, num_in).to(self._product_dtype)
@@ -137,3 +148,17 @@ class TensorReader:
     def norm(self, name: str, width: int, *, bias: bool = True) -> Affine:
         weight = self.tensor(f"{name}.weight", width)
         return Affine(weight, self.tensor(f"{name}.bias", width) if bias else None)
+
+    def _wrong(self, name: str, what: str, found: object, expected: object) -> CheckpointError:
+        return CheckpointError(
+            f"tensor {name} of {self._source.path(name)} has {what} {found}, expected {expected}",
+            code=f"wrong_tensor_{what}",
+            param=name,
+            limit=str(expected),
+            actual=str(found),
+        )
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """By its extremes, which one reading finds; torch.isfinite takes longer than loading does."""
+    return not tensor.numel() or all(isfinite(end) for end in tensor.aminmax())

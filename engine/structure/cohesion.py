@@ -55,10 +55,13 @@ def cohesion(sums: Sums, places: Tensor, reaches: Sequence[int], content: Span) 
     """At each place, with windows of at most so many tokens on either side: [reaches, places]."""
     found = [places.new_empty(len(reaches), 0, dtype=torch.float64)]
     looks_a_place = 1 + 2 * len(reaches)
+    # A window ends with the content, and 64 bits hold no reach that a caller may think of.
+    furthest = max(content.end - content.start, 0)
+    within = [min(reach, furthest) for reach in reaches]
     for some in torch.split(places, max(1, _ROWS_A_STEP // (_STRIDE * looks_a_place))):
         middle = sums.up_to(some)
         by_reach = []
-        for reach in reaches:
+        for reach in within:
             before = middle - sums.up_to((some - reach).clamp_min(content.start))
             after = sums.up_to((some + reach).clamp_max(content.end)) - middle
             by_reach.append(torch.cosine_similarity(before, after, dim=1))

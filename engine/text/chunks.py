@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, get_args
 
-from engine.errors import InvalidInput
+from engine.errors import InvalidInput, shown
 from engine.text.headings import sections
 from engine.text.passages import ContentTokens, Passage, character_span
 from engine.text.sentences import sentences
@@ -183,7 +183,7 @@ def _check_size(name: str, value: float, *, least: int, most: float | None = Non
         return
     bounds = f"at least {least}" if most is None else f"{least} to {most:g}"
     raise InvalidInput(
-        f"{name} of a chunk must be {bounds}, got {value}",
+        f"{name} of a chunk must be {bounds}, got {shown(value)}",
         code="invalid_chunking",
         param=f"chunking.{name}",
         limit=least if value < least else most,

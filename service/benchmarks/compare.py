@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeVar
 
 from engine.errors import InvalidInput
 from service.benchmarks.job import BenchmarkJob
 from service.benchmarks.suite import Measure, Row, Suite
 from service.benchmarks.suites import SUITES
+
+ValueT = TypeVar("ValueT")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,9 @@ class Comparison:
     rows: tuple[ComparedRow, ...]
     only_in_a: tuple[Row, ...]
     only_in_b: tuple[Row, ...]
+    plan: Mapping[str, tuple[Any, Any]]
+    """What the two were asked for, where that differs: figures of requests of other lengths, say,
+    are no better or worse for it."""
     machine: Mapping[str, tuple[str | None, str | None]]
     """What the two were measured on, where that differs."""
 
@@ -72,12 +77,16 @@ def compare(a: BenchmarkJob, b: BenchmarkJob) -> Comparison:
         ),
         only_in_a=tuple(_key(suite, row) for key, row in rows_a.items() if key not in rows_b),
         only_in_b=tuple(_key(suite, row) for key, row in rows_b.items() if key not in rows_a),
-        machine={
-            name: (a.machine.get(name), b.machine.get(name))
-            for name in sorted({*a.machine, *b.machine})
-            if a.machine.get(name) != b.machine.get(name)
-        },
+        plan=_differences(asdict(a.plan), asdict(b.plan)),
+        machine=_differences(a.machine, b.machine),
     )
+
+
+def _differences(
+    a: Mapping[str, ValueT], b: Mapping[str, ValueT]
+) -> dict[str, tuple[ValueT | None, ValueT | None]]:
+    names = sorted({*a, *b})
+    return {name: (a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name)}
 
 
 def _by_key(suite: Suite, job: BenchmarkJob) -> dict[tuple[object, ...], Row]:

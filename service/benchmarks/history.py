@@ -1,8 +1,9 @@
 """Benchmark runs on disk, in SQLite: what was measured outlives the process that measured it.
 
-The file belongs to one process, which locks it. A file that another server holds, or that cannot
-be used at all, costs the history and nothing else: runs are then remembered in memory. A damaged
-file is put aside, not deleted.
+The file belongs to one process, which locks it. A file that another server holds, that another
+program made, or that cannot be used at all, costs the history and nothing else: runs are then
+remembered in memory. A damaged file is put aside, not deleted; a single run that cannot be read is
+passed over.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ import json
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
-from service.benchmarks.job import ACTIVE, BenchmarkJob
+from service.benchmarks.job import ACTIVE, STATES, BenchmarkJob
 from service.benchmarks.suite import BenchmarkPlan
+from service.benchmarks.suites import SUITES
 from service.errors import StorageFailure
 
 log = logging.getLogger(__name__)
@@ -59,7 +61,6 @@ class History:
     def __init__(self, path: str) -> None:
         self._lock = Lock()  # calls come from several threads
         self._path, self._db = _open(path)
-        self._interrupt()
 
     @property
     def is_kept(self) -> bool:
@@ -97,7 +98,7 @@ class History:
         jobs = self._read(
             lambda db: db.execute("SELECT * FROM jobs WHERE id = ?", (job_id,)).fetchall()
         )
-        return self._job(jobs[0]) if jobs else None
+        return self._job_if_readable(jobs[0]) if jobs else None
 
     def newest(self, number: int) -> list[BenchmarkJob]:
         found = self._read(
@@ -105,7 +106,8 @@ class History:
                 "SELECT * FROM jobs ORDER BY created_at DESC, id LIMIT ?", (number,)
             ).fetchall()
         )
-        return [self._job(job) for job in found]
+        jobs = [self._job_if_readable(job) for job in found]
+        return [job for job in jobs if job is not None]
 
     def forget_all_but(self, number: int) -> None:
         with self._writing() as db:
@@ -119,38 +121,19 @@ class History:
         with self._lock:
             self._db.close()
 
-    def _interrupt(self) -> None:
-        """What an earlier process left unfinished will not go on."""
-        marks = ", ".join("?" * len(ACTIVE))
-        with self._writing() as db:
-            db.execute(
-                f"UPDATE jobs SET state = 'interrupted', finished_at = coalesce("
-                f"finished_at, started_at, created_at) WHERE state IN ({marks})",
-                ACTIVE,
-            )
-
-    def _job(self, found: sqlite3.Row) -> BenchmarkJob:
-        plan: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in json.loads(found["plan"]).items()
-        }
+    def _job_if_readable(self, found: sqlite3.Row) -> BenchmarkJob | None:
+        """None for a run that another version wrote, or that no version did."""
         rows = self._read(
             lambda db: db.execute(
                 "SELECT figures FROM rows WHERE job = ? ORDER BY number", (found["id"],)
             ).fetchall()
         )
-        return BenchmarkJob(
-            id=found["id"],
-            plan=BenchmarkPlan(**plan),
-            num_rows=found["num_rows"],
-            machine=json.loads(found["machine"]),
-            state=found["state"],
-            created_at=found["created_at"],
-            started_at=found["started_at"],
-            finished_at=found["finished_at"],
-            rows=[json.loads(row["figures"]) for row in rows],
-            error=None if found["error"] is None else json.loads(found["error"]),
-        )
+        try:
+            return _job(found, rows)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            fields = {"benchmark": found["id"], "reason": str(error)}
+            log.warning("a benchmark of the history cannot be read", extra={"fields": fields})
+            return None
 
     def _read(self, ask: Callable[[sqlite3.Connection], Answer]) -> Answer:
         try:
@@ -167,6 +150,34 @@ class History:
                 yield self._db
         except sqlite3.Error as error:
             raise _failure("written", error) from error
+
+
+def _job(found: sqlite3.Row, rows: Sequence[sqlite3.Row]) -> BenchmarkJob:
+    state = found["state"]
+    if state not in STATES:
+        raise ValueError(f"its state is {state}")
+    return BenchmarkJob(
+        id=found["id"],
+        plan=_plan(json.loads(found["plan"])),
+        num_rows=found["num_rows"],
+        machine=json.loads(found["machine"]),
+        state=state,
+        created_at=found["created_at"],
+        started_at=found["started_at"],
+        finished_at=found["finished_at"],
+        rows=[json.loads(row["figures"]) for row in rows],
+        error=None if found["error"] is None else json.loads(found["error"]),
+    )
+
+
+def _plan(written: dict[str, Any]) -> BenchmarkPlan:
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in written.items()
+    }
+    plan = BenchmarkPlan(**fields)
+    if plan.suite not in SUITES:
+        raise ValueError(f"its suite is {plan.suite}")
+    return plan
 
 
 def _failure(what: str, error: sqlite3.Error) -> StorageFailure:
@@ -215,7 +226,9 @@ def _connect(path: str) -> sqlite3.Connection:
         db.execute("BEGIN EXCLUSIVE")
         db.commit()
         _check_sound(db)
+        _check_ours(db)
         _migrate(db)
+        _interrupt(db)
     except BaseException:
         db.close()
         raise
@@ -228,11 +241,36 @@ def _check_sound(db: sqlite3.Connection) -> None:
         raise sqlite3.DatabaseError(found)
 
 
-def _migrate(db: sqlite3.Connection) -> None:
+def _check_ours(db: sqlite3.Connection) -> None:
+    """Another program's tables are not for us to add to."""
+    names = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    is_ours = names >= {"jobs", "rows"} if _version(db) else not names
+    if not is_ours:
+        raise sqlite3.OperationalError("the file is another program's")
+
+
+def _version(db: sqlite3.Connection) -> int:
+    version: int
     (version,) = db.execute("PRAGMA user_version").fetchone()
+    return version
+
+
+def _migrate(db: sqlite3.Connection) -> None:
+    version = _version(db)
     if version > len(MIGRATIONS):
         raise sqlite3.OperationalError(
             f"the file has version {version}, this server knows up to {len(MIGRATIONS)}"
         )
     for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
         db.executescript(f"BEGIN; {script} PRAGMA user_version = {number}; COMMIT;")
+
+
+def _interrupt(db: sqlite3.Connection) -> None:
+    """What an earlier process left unfinished will not go on."""
+    marks = ", ".join("?" * len(ACTIVE))
+    with db:
+        db.execute(
+            f"UPDATE jobs SET state = 'interrupted', finished_at = coalesce("
+            f"finished_at, started_at, created_at) WHERE state IN ({marks})",
+            ACTIVE,
+        )

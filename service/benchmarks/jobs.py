@@ -9,9 +9,9 @@ from contextlib import aclosing
 from typing import Self
 
 from engine.engine import AsyncEngine
-from engine.errors import LLNError, QueueFull, ResourceNotFound
+from engine.errors import LLNError, QueueFull, ResourceNotFound, shown
 from service.benchmarks.history import History
-from service.benchmarks.job import BenchmarkJob
+from service.benchmarks.job import BenchmarkJob, JobState
 from service.benchmarks.machine import machine_of
 from service.benchmarks.suite import Bench, BenchmarkPlan, Row
 from service.benchmarks.suites import SUITES
@@ -62,7 +62,7 @@ class BenchmarkJobs:
         job = self._here.get(job_id) or await asyncio.to_thread(self._history.get, job_id)
         if job is None:
             raise ResourceNotFound(
-                f"no benchmark has the id {job_id[:80]!r}", param="id", actual=job_id[:80]
+                f"no benchmark has the id {shown(job_id)!r}", param="id", actual=job_id
             )
         return job
 
@@ -77,8 +77,7 @@ class BenchmarkJobs:
         job = await self.get(job_id)
         task = self._tasks.get(job_id)
         if task is not None:
-            job.finish("cancelled")
-            task.cancel()
+            self._give_up(job, task, "cancelled")
             await asyncio.wait({task})
         return job
 
@@ -87,11 +86,18 @@ class BenchmarkJobs:
 
     async def __aexit__(self, *failure: object) -> None:
         """Gives up what waits or runs."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        tasks = dict(self._tasks)
+        for job_id, task in tasks.items():
+            if job_id in self._here:
+                self._give_up(self._here[job_id], task, "interrupted")
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
         await asyncio.to_thread(self._history.close)
+
+    def _give_up(self, job: BenchmarkJob, task: asyncio.Task[None], state: JobState) -> None:
+        """Ends a run that has not ended; one that has is being written down, as what it was."""
+        if job.is_active:
+            job.finish(state)
+            task.cancel()
 
     def _refuse_when_full(self) -> None:
         waiting = sum(job.state == "queued" for job in self._here.values())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from engine.benchmark import MAX_TRAINING_TOKENS
 from engine.device import DTYPES
-from engine.errors import InvalidInput
+from engine.errors import InvalidInput, shown
 from engine.types import ModelInfo
 from service.benchmarks.suite import BenchmarkPlan, Suite
 from service.benchmarks.suites import KNOWN_ATTENTIONS, SUITES
@@ -52,7 +52,8 @@ def checked_plan(
     fitting = [length for length in chosen.lengths if length <= longest]
 
     def length(param: str, value: int) -> int:
-        return _within(param, value, 1, longest, _refusal(1 <= value <= MAX_LENGTH))
+        refusal = _refusal(1 <= value <= MAX_LENGTH)
+        return _within(param, value, chosen.least_length, longest, refusal)
 
     def attention(param: str, value: str) -> str:
         return _one_of(param, value, chosen.known_attentions, _refusal(value in KNOWN_ATTENTIONS))
@@ -115,16 +116,15 @@ def _each(
 
 
 def _one_of(
-    param: str, value: str, known: Iterable[str], error: type[InvalidInput] = InvalidField
+    param: str, value: str, names: Collection[str], error: type[InvalidInput] = InvalidField
 ) -> str:
-    names = list(known)
     if value not in names:
-        shown = ", ".join(names)
+        known = ", ".join(names)
         raise error(
-            f"{param} must be one of {shown}, got {value[:80]!r}",
+            f"{param} must be one of {known}, got {shown(value)!r}",
             param=param,
-            limit=shown,
-            actual=value[:80],
+            limit=known,
+            actual=value,
         )
     return value
 
@@ -138,9 +138,9 @@ def _within(
 ) -> NumberT:
     if not least <= value <= most:  # which a NaN is not either
         raise error(
-            f"{param} must be {least:g} to {most:g}, got {value:g}",
+            f"{param} must be {least:g} to {most:g}, got {shown(value)}",
             param=param,
             limit=most if value > most else least,
-            actual=value if math.isfinite(value) else str(value),
+            actual=value if -math.inf < value < math.inf else str(value),
         )
     return value

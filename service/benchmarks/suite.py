@@ -55,6 +55,7 @@ class Suite:
     fields: tuple[Field, ...]
     """Of a plan, those that it uses besides lengths."""
     lengths: tuple[int, ...]
+    least_length: int = 1
     attentions: tuple[str, ...] = ()
     known_attentions: tuple[str, ...] = ()
     labels: tuple[str, ...]

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from engine.benchmark import ATTENTIONS, encoder_rows
 from engine.benchmark import BenchmarkPlan as EncoderPlan
 from engine.benchmarks.attention import AttentionPlan, AttentionRow, attention_rows
-from engine.benchmarks.quality import QualityPlan, QualityRow, quality_rows
+from engine.benchmarks.quality import LEAST_TOKENS, QualityPlan, QualityRow, quality_rows
 from engine.model.attention import KINDS
 from engine.model.embedding_model import EmbeddingModel
 from engine.types import BenchmarkRow
@@ -113,6 +113,7 @@ _ALL = (
         about="cosine to the published softmax model's vectors of the same text",
         fields=("attentions",),
         lengths=(256, 384, 512, 2048),
+        least_length=LEAST_TOKENS,
         attentions=("lln_diag", "block_diagonal"),
         known_attentions=KINDS,
         labels=("attention",),

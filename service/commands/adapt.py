@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from engine.errors import InvalidInput
 from engine.types import PositionScheme, Precision
@@ -24,12 +23,17 @@ from service.settings import load_settings
 if TYPE_CHECKING:
     from engine.adapt.calibrate import CalibrationPlan
     from engine.adapt.documents import Document
-    from engine.adapt.stages import TrainingPlan
+    from engine.adapt.stages import Stage, TrainingPlan
     from engine.adapt.training import StepReport
 
 
 _CALIBRATES = {"block_size": "block_size", "positions": "positions", "samples": "num_samples"}
-"""Options that say how to calibrate, and what the plan calls them; left out, its own stand."""
+"""Options that say how to calibrate, and what the plan calls them."""
+
+_TRAINS = ("recipe", "seed", "precision", "strength", "further", "control")
+"""Options that nothing but training heeds."""
+
+_LEAST = {"samples": 1, "seed": 0}
 
 
 def add(commands: Commands) -> None:
@@ -72,23 +76,20 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--recipe",
-        default="lln",
-        help="lln (LLN's own numbers alone, so that a text of one block stays what it was), "
-        "encoder (the whole encoder with them), documents (the same from a model that has learned "
-        "already, with --further), imitate (long stages, for a GPU), or a JSON file with a list of "
-        "stages",
+        help="lln (the default: LLN's own numbers alone, so that a text of one block stays what "
+        "it was), encoder (the whole encoder with them), documents (the same from a model that has "
+        "learned already, with --further), imitate (long stages, for a GPU), or a JSON file with a "
+        "list of stages",
     )
-    group.add_argument("--seed", type=int, default=0, help="of all that is drawn (default: 0)")
+    group.add_argument("--seed", type=int, help="of all that is drawn (default: 0)")
     group.add_argument(
         "--precision",
         choices=get_args(Precision),
-        default="float32",
-        help="of the model's products; what is learned stays float32",
+        help="of the model's products; what is learned stays float32 (default: float32)",
     )
     group.add_argument(
         "--strength",
         type=float,
-        default=1.0,
         metavar="SHARE",
         help="how far to go from the calibrated numbers to the trained ones, above 0 and at most "
         "1 (default: 1); less finds less and stays nearer to the teacher",
@@ -105,38 +106,63 @@ def _adapt(chosen: Chosen) -> None:
     from engine.adapt.calibrate import CalibrationPlan
 
     _check(chosen)
-    wanted = {field: getattr(chosen, option) for option, field in _CALIBRATES.items()}
-    plan = CalibrationPlan(**{field: value for field, value in wanted.items() if value is not None})
+    plan = CalibrationPlan(**_given(chosen, _CALIBRATES))
     if chosen.train:
         _train(chosen, plan)
     else:
         _calibrate(chosen, plan)
 
 
+def _given(chosen: Chosen, fields: Mapping[str, str]) -> dict[str, Any]:
+    """What was chosen, by a plan's own names; of what was left out the plan's own values stand."""
+    values = {field: getattr(chosen, option) for option, field in fields.items()}
+    return {field: value for field, value in values.items() if value is not None}
+
+
 def _check(chosen: Chosen) -> None:
     """Before a model is read and minutes are spent."""
-    from kernels.attention.arguments import ArgumentError, check_block_size
-
+    _check_numbers(chosen)
     if chosen.further:
         _check_further(chosen)
+    _check_heeded(chosen)
+
+
+def _check_numbers(chosen: Chosen) -> None:
+    from kernels.attention.arguments import ArgumentError, check_block_size
+
     try:
         if chosen.block_size is not None:
             check_block_size(chosen.block_size)
     except ArgumentError as error:
         raise InvalidInput(str(error), param="block_size", actual=chosen.block_size) from None
-    if not 0 < chosen.strength <= 1:
+    if chosen.strength is not None and not 0 < chosen.strength <= 1:
         raise InvalidInput(
             f"strength must be above 0 and at most 1, got {chosen.strength:g}",
             param="strength",
             limit=1,
             actual=chosen.strength,
         )
-    if chosen.samples is not None and chosen.samples < 1:
+    for name, least in _LEAST.items():
+        value = getattr(chosen, name)
+        if value is not None and value < least:
+            raise InvalidInput(
+                f"{name} must be at least {least}, got {value}",
+                param=name,
+                limit=least,
+                actual=value,
+            )
+
+
+def _check_heeded(chosen: Chosen) -> None:
+    """What would be passed over in silence is refused by name."""
+    values = {f"--{name}": getattr(chosen, name) for name in _TRAINS}
+    given = [option for option, value in values.items() if value is not None and value is not False]
+    if given and not chosen.train:
+        need = "needs" if len(given) == 1 else "need"
+        raise InvalidInput(f"{' and '.join(given)} {need} data: --train DATA", param="train")
+    if chosen.text and chosen.train:
         raise InvalidInput(
-            f"samples must be at least 1, got {chosen.samples}",
-            param="samples",
-            limit=1,
-            actual=chosen.samples,
+            "--text is not read with --train, which calibrates on its own documents", param="text"
         )
 
 
@@ -149,8 +175,6 @@ def _check_further(chosen: Chosen) -> None:
             param=given[0],
             actual=getattr(chosen, given[0]),
         )
-    if not chosen.train:
-        raise InvalidInput("--further needs data: --train DATA", param="train")
 
 
 def _calibrate(chosen: Chosen, plan: CalibrationPlan) -> None:
@@ -187,17 +211,18 @@ def _train(chosen: Chosen, calibration: CalibrationPlan) -> None:
             end="\n" if report.step + 1 == total else "",
         )
 
+    plan = DistilPlan(
+        calibration=calibration,
+        student=StudentPlan(without_lln=chosen.control),
+        training=_training_plan(chosen),
+        further=chosen.further,
+        **_given(chosen, {"strength": "strength"}),
+    )
     made = distil_model(
         chosen.model,
         chosen.out,
         _documents(chosen.train),
-        DistilPlan(
-            calibration=calibration,
-            student=StudentPlan(without_lln=chosen.control),
-            training=_training_plan(chosen),
-            further=chosen.further,
-            strength=chosen.strength,
-        ),
+        plan,
         config=load_settings().engine,
         progress=show,
     )
@@ -219,9 +244,22 @@ def _documents(sources: Sequence[str]) -> Mapping[str, Sequence[Document]]:
 
 
 def _training_plan(chosen: Chosen) -> TrainingPlan:
-    from engine.adapt.stages import TrainingPlan, recipe, stages_from
+    from engine.adapt.stages import TrainingPlan
 
-    path = Path(chosen.recipe)
-    is_file = path.suffix == ".json"
-    stages = stages_from(json.loads(path.read_text("utf-8"))) if is_file else recipe(chosen.recipe)
-    return TrainingPlan(stages=stages, seed=chosen.seed, precision=chosen.precision)
+    given = _given(chosen, {"seed": "seed", "precision": "precision"})
+    if chosen.recipe is not None:
+        given["stages"] = _stages(chosen.recipe)
+    plan = TrainingPlan(**given)
+    if chosen.control and not plan.trains("encoder"):
+        raise InvalidInput(
+            "--control trains without LLN, and this recipe trains nothing else", param="control"
+        )
+    return plan
+
+
+def _stages(name: str) -> tuple[Stage, ...]:
+    from engine.adapt.stages import recipe, stages_from
+    from engine.checkpoint.json_file import read_json
+
+    path = Path(name)
+    return stages_from(read_json(path)) if path.suffix == ".json" else recipe(name)

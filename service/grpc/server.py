@@ -11,8 +11,10 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from engine.engine import AsyncEngine
+from service.addresses import in_url
 from service.api_keys import ApiKeys
 from service.benchmarks.jobs import BenchmarkJobs
+from service.draining import Draining
 from service.errors import PortInUse
 from service.grpc.benchmarks import BenchmarksServicer
 from service.grpc.calls import Calls
@@ -41,6 +43,8 @@ _TEI_INFO = tei_pb2.DESCRIPTOR.services_by_name["Info"]
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 _REFLECTION = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
 
+_MOST_OF_GRPC = 2**31 - 1  # its numbers have 32 bits
+
 _OURS = (_EMBEDDINGS, _MODELS, _DIAGNOSTICS, _BENCHMARKS, _TEI_EMBED, _TEI_INFO)
 _NAMES = tuple(service.full_name for service in (*_OURS, _HEALTH, _REFLECTION))
 
@@ -54,12 +58,14 @@ async def grpc_server(
     *,
     keys: ApiKeys,
     permits: Permits,
+    draining: Draining,
     http: Target | None = None,
 ) -> AsyncIterator[str]:
     """Serves while the context is open, and gives the address that is listened on.
 
     `http` is where the same process listens for HTTP, which the serving benchmark measures.
-    Leaving it turns health off, refuses new calls and lets those in flight finish.
+    Leaving it turns health off, refuses new calls and lets those in flight finish in the time that
+    draining has left.
     """
     listeners = Listeners()
     health = HealthServicer(engine, _NAMES, listeners)
@@ -73,11 +79,12 @@ async def grpc_server(
         _HEALTH: health,
         _REFLECTION: ReflectionServicer(_NAMES, settings, listeners),
     }
-    calls = Calls(metrics, keys, permits)
+    calls = Calls(metrics, keys, permits, settings.max_body_bytes)
     handlers = [
         calls.handler(service, servicer, guarded=service is not _HEALTH)
         for service, servicer in servicers.items()
     ]
+    handlers.append(calls.other_methods())
     server = aio.server(handlers=handlers, options=_options(settings))
     address = _listen(server, settings)
     await server.start()
@@ -87,12 +94,13 @@ async def grpc_server(
     finally:
         health.stop_serving()
         listeners.interrupt()
-        await server.stop(settings.engine.drain_timeout_s)
+        await server.stop(draining.left_s)
 
 
 def _options(settings: Settings) -> list[tuple[str, int]]:
     return [
-        ("grpc.max_receive_message_length", settings.max_body_bytes),
+        # What grpc itself refuses has no code, so there is room for what we refuse.
+        ("grpc.max_receive_message_length", min(2 * settings.max_body_bytes, _MOST_OF_GRPC)),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", settings.max_streams_per_connection),
         # Without this a second server would listen on the same port and take half the calls.
@@ -101,7 +109,7 @@ def _options(settings: Settings) -> list[tuple[str, int]]:
 
 
 def _listen(server: aio.Server, settings: Settings) -> str:
-    host = f"[{settings.grpc_host}]" if ":" in settings.grpc_host else settings.grpc_host
+    host = in_url(settings.grpc_host)
     address = f"{host}:{settings.grpc_port}"
     try:
         if settings.tls is None:

@@ -14,7 +14,7 @@ from service.errors import InvalidField
 from service.grpc.calls import Undecodable, decoded
 from service.grpc.deadlines import seconds_left
 from service.grpc.listeners import Listeners
-from service.grpc.patience import when_there_is_room
+from service.grpc.record import current_record
 from service.grpc.status import Context, write
 from service.grpc.streams import MAX_IN_FLIGHT, answer_in_order
 from service.params import input_told_as
@@ -67,7 +67,7 @@ class TeiEmbedServicer:
     async def EmbedStream(
         self, requests: AsyncIterable[pb.EmbedRequest | Undecodable], context: Context
     ) -> None:
-        await self._stream(requests, self._vector, context)
+        await self._stream(requests, partial(self._vector, patient=True), context)
 
     async def EmbedAll(self, request: pb.EmbedAllRequest, context: Context) -> pb.EmbedAllResponse:
         return await self._states(request, seconds_left(context, self._settings))
@@ -75,9 +75,11 @@ class TeiEmbedServicer:
     async def EmbedAllStream(
         self, requests: AsyncIterable[pb.EmbedAllRequest | Undecodable], context: Context
     ) -> None:
-        await self._stream(requests, self._states, context)
+        await self._stream(requests, partial(self._states, patient=True), context)
 
-    async def _vector(self, request: pb.EmbedRequest, timeout_s: float) -> pb.EmbedResponse:
+    async def _vector(
+        self, request: pb.EmbedRequest, timeout_s: float, *, patient: bool = False
+    ) -> pb.EmbedResponse:
         options = EmbedOptions(
             prompt_name=request.prompt_name if request.HasField("prompt_name") else None,
             dimensions=request.dimensions if request.HasField("dimensions") else None,
@@ -87,13 +89,16 @@ class TeiEmbedServicer:
         arrived_at = time.perf_counter()
         with input_told_as("inputs", lone=True):
             [found] = await self._engine.embed(
-                [request.inputs], options=options, timeout_s=timeout_s
+                [request.inputs], options=options, timeout_s=timeout_s, patient=patient
             )
+        self._count(found)
         return pb.EmbedResponse(
             embeddings=found.vector.ravel(), metadata=_metadata(request, found, arrived_at)
         )
 
-    async def _states(self, request: pb.EmbedAllRequest, timeout_s: float) -> pb.EmbedAllResponse:
+    async def _states(
+        self, request: pb.EmbedAllRequest, timeout_s: float, *, patient: bool = False
+    ) -> pb.EmbedAllResponse:
         options = EmbedOptions(
             prompt_name=request.prompt_name if request.HasField("prompt_name") else None,
             normalize=False,
@@ -102,13 +107,18 @@ class TeiEmbedServicer:
         arrived_at = time.perf_counter()
         with input_told_as("inputs", lone=True):
             [found] = await self._engine.embed_tokens(
-                [request.inputs], options=options, timeout_s=timeout_s
+                [request.inputs], options=options, timeout_s=timeout_s, patient=patient
             )
+        self._count(found)
         response = pb.EmbedAllResponse()
         async for state in in_turns(found.vector):
             response.token_embeddings.add(embeddings=state.tolist())
         response.metadata.CopyFrom(_metadata(request, found, arrived_at))
         return response
+
+    def _count(self, found: Embedding) -> None:
+        model = self._engine.resolve(None).name  # the contract knows no other
+        current_record.get().add(model, found.accounting.tokens_embedded)
 
     async def _stream(
         self,
@@ -121,8 +131,7 @@ class TeiEmbedServicer:
 
         async def answer(request: RequestT | Undecodable) -> Answer | LLNError:
             try:
-                attempt = partial(embed, decoded(request))
-                return await when_there_is_room(attempt, seconds_left(context, self._settings))
+                return await embed(decoded(request), seconds_left(context, self._settings))
             except LLNError as error:
                 return error
 

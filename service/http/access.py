@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import nullcontext
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api_keys import ApiKeys
+from service.http.observe import METRICS
 from service.http.origins import Origins
 from service.permits import Permits
 
 UNGUARDED = frozenset({"/", "/docs", "/openapi.json", "/health", "/health/live", "/health/ready"})
 """Probes, and pages that hold nothing of anyone: no key, and no place among the requests. They are
 there for every origin too: monitors and links lead to them."""
+
+
+UNLIMITED = frozenset({METRICS})
+"""No place among the requests either, where a key is asked for: an overloaded server is looked at
+most."""
 
 
 class Access:
@@ -40,5 +47,5 @@ class Access:
         headers = Headers(scope=scope)
         self._origins.check(headers)
         self._keys.check(headers.get("authorization"), headers.get("x-api-key"))
-        with self._permits.one():
+        with nullcontext() if scope["path"] in UNLIMITED else self._permits.one():
             await self._app(scope, receive, send)

@@ -310,6 +310,9 @@ class ComparedRow(Answer):
     measures: dict[str, Change]
 
 
+PlanValue: TypeAlias = str | int | float | bool | list[int] | list[str]
+
+
 class ComparisonAnswer(Answer):
     object: Literal["benchmark_comparison"]
     suite: str
@@ -318,6 +321,9 @@ class ComparisonAnswer(Answer):
     rows: list[ComparedRow]
     only_in_a: list[dict[str, str | int | float]]
     only_in_b: list[dict[str, str | int | float]]
+    plan: dict[str, tuple[PlanValue, PlanValue]] = Field(
+        description="What the two were asked for, where that differs."
+    )
     machine: dict[str, tuple[str | None, str | None]]
 
 

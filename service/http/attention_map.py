@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import numpy as np
 from fastapi import APIRouter, Response
+from numpy.typing import NDArray
 
 from engine.types import AttentionMap, Topic, TopicToken
 from service.http.answers import AttentionMapAnswer
 from service.http.dependencies import Engine, Record, TimeoutS
-from service.http.json import JsonRoute, json_response
-from service.http.schemas import AttentionMapBody
-from service.http.vectors import encode_vector, span
+from service.http.json import JsonRoute, dump_list, json_response
+from service.http.schemas import AttentionMapBody, Statistic
+from service.http.vectors import dump_floats, span
 from service.map_picture import map_picture
 
 router = APIRouter(route_class=JsonRoute, tags=["diagnostics"])
@@ -45,12 +47,12 @@ async def attention_map(
         picture = await asyncio.to_thread(map_picture, found, height=body.height, width=body.width)
         headers |= {"x-lln-document": found.document}
         return Response(picture, headers=headers, media_type="image/png")
-    return json_response(_document(found, body), headers=headers)
+    return json_response(await _document(found, body), headers=headers)
 
 
-def _document(found: AttentionMap, body: AttentionMapBody) -> dict[str, Any]:
-    values = {"mass": found.mass, "mean": found.mean, "sum": found.sum}[body.statistic]
-    encoded = encode_vector(values.astype("f4"), body.encoding_format)
+async def _document(found: AttentionMap, body: AttentionMapBody) -> dict[str, Any]:
+    values = await asyncio.to_thread(_values, found, body.statistic)
+    topics = None if found.topics is None else await dump_list(map(_topic, found.topics))
     return {
         "object": "attention_map",
         "model": found.model,
@@ -64,10 +66,15 @@ def _document(found: AttentionMap, body: AttentionMapBody) -> dict[str, Any]:
         "row_edges": found.row_edges,
         "column_edges": found.column_edges,
         "statistic": body.statistic,
-        "values": encoded,
+        "values": await dump_floats(values, body.encoding_format),
         "links": [link._asdict() for link in found.links],
-        "topics": None if found.topics is None else [_topic(topic) for topic in found.topics],
+        "topics": topics,
     }
+
+
+def _values(found: AttentionMap, statistic: Statistic) -> NDArray[np.float32]:
+    """Of each cell: [rows, columns]."""
+    return np.ascontiguousarray(getattr(found, statistic), dtype=np.float32)
 
 
 def _topic(topic: Topic) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from service.benchmarks.plot import plot_png
 from service.benchmarks.suites import SUITES
 from service.http.answers import BenchmarkAnswer, BenchmarkList, ComparisonAnswer, SuiteList
 from service.http.dependencies import Engine, Jobs, ServerSettings
-from service.http.json import JsonRoute, json_response
+from service.http.json import JsonRoute, dump_list, json_response
 from service.http.media_types import HTML, JSON, NDJSON, preferred, wants_events
 from service.http.schemas import BenchmarkBody
 from service.load.client import Target
@@ -63,7 +63,8 @@ async def start_benchmark(
 async def list_benchmarks(jobs: Jobs) -> Response:
     """The last hundred, newest first, those of earlier processes included."""
     found = await jobs.list()
-    return json_response({"object": "list", "data": [job_document(job) for job in found]})
+    data = await dump_list(map(job_document, found))
+    return json_response({"object": "list", "data": data})
 
 
 @router.get("/v1/benchmarks/suites", response_model=SuiteList, summary="List the suites")

@@ -8,7 +8,7 @@ from fastapi import Depends, Header, Request
 from pydantic import WithJsonSchema
 
 from engine.engine import AsyncEngine
-from engine.errors import InvalidInput
+from engine.errors import InvalidInput, shown
 from service.benchmarks.jobs import BenchmarkJobs
 from service.claims import ClaimsBook
 from service.http.observe import RequestRecord
@@ -65,11 +65,12 @@ async def _timeout_s(
 def _milliseconds(value: str) -> int:
     if not value.isdecimal() or int(value[:12]) == 0:
         raise InvalidInput(
-            f"{TIMEOUT_HEADER} must be a positive whole number of milliseconds, got {value!r}",
+            f"{TIMEOUT_HEADER} must be a positive whole number of milliseconds, "
+            f"got {shown(value)!r}",
             code="invalid_timeout",
             param=TIMEOUT_HEADER,
             limit=1,
-            actual=value[:40],
+            actual=value,
         )
     return int(value[:12])
 

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
-from engine.errors import LLNError, Quantity, ResourceNotFound
+from engine.errors import LLNError, Quantity, ResourceNotFound, shown
 from service.errors import (
     InvalidField,
     MethodNotAllowed,
@@ -24,8 +24,6 @@ from service.errors import (
     row_for,
 )
 from service.http.json import json_response
-
-_SHOWN = 80  # of a refused value; the caller knows the rest
 
 
 def error_response(error: LLNError) -> Response:
@@ -55,12 +53,12 @@ async def _raise_typed(routes: Sequence[APIRoute], request: Request, error: Exce
     assert isinstance(error, HTTPException)  # registered for nothing else
     if error.status_code == 404:
         raise ResourceNotFound(
-            f"there is nothing at {request.url.path}", code="route_not_found"
+            f"there is nothing at {shown(request.url.path)}", code="route_not_found"
         ) from error
     if error.status_code == 405:
         allowed = _allowed(routes, request)
         raise MethodNotAllowed(
-            f"{request.url.path} takes {allowed}, got {request.method}",
+            f"{shown(request.url.path)} takes {allowed}, got {request.method}",
             limit=allowed,
             actual=request.method,
         ) from error
@@ -78,7 +76,7 @@ def _allowed(routes: Sequence[APIRoute], request: Request) -> str:
 def _invalid_field(problem: dict[str, Any]) -> InvalidField:
     """What pydantic found first, told in terms of the request's own fields."""
     param = _path(problem["loc"])
-    subject = param or "the body"
+    subject = shown(param) if param else "the body"
     limit = _limit(problem.get("ctx", {}))
     match problem["type"]:
         case "missing":
@@ -87,7 +85,7 @@ def _invalid_field(problem: dict[str, Any]) -> InvalidField:
             return InvalidField(
                 f"{subject} is not a known field", code="unknown_field", param=param
             )
-    actual = _shown(problem["input"])
+    actual = _actual(problem["input"])
     message = f"{subject}: {_lowered(problem['msg'])}, got {actual!r}"
     return InvalidField(message, param=param, limit=limit, actual=actual)
 
@@ -108,13 +106,12 @@ def _limit(context: dict[str, Any]) -> Quantity | None:
     return None
 
 
-def _shown(value: Any) -> Quantity:
+def _actual(value: Any) -> Quantity:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
     if value is None or isinstance(value, bool):
         return orjson.dumps(value).decode()
-    text = value if isinstance(value, str) else type(value).__name__
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+    return shown(value) if isinstance(value, str) else type(value).__name__
 
 
 def _lowered(message: str) -> str:

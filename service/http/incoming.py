@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from engine.errors import RequestCancelled
+from engine.errors import RequestCancelled, shown
 from service.errors import BodyTimeout, BodyTooLarge, UnsupportedMediaType
 from service.http.media_types import read_media_type
 
@@ -29,7 +29,7 @@ def refuse_other_charsets(headers: Headers) -> None:
     declared = read_media_type(headers.get("content-type", "")).parameters.get("charset", "utf-8")
     if declared.lower() not in _CHARSETS:
         raise UnsupportedMediaType(
-            f"text must be sent as utf-8, and content-type says charset={declared}",
+            f"text must be sent as utf-8, and content-type says charset={shown(declared)}",
             code="unsupported_charset",
             param="content-type",
             limit="utf-8",
@@ -102,7 +102,7 @@ def _refuse_encoded(headers: Headers) -> None:
     encodings = headers.get("content-encoding", "identity")
     if encodings.strip().lower() not in ("", "identity"):
         raise UnsupportedMediaType(
-            f"the body must be sent as it is, and content-encoding says {encodings}",
+            f"the body must be sent as it is, and content-encoding says {shown(encodings)}",
             code="unsupported_encoding",
             param="content-encoding",
             limit="identity",

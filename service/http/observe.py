@@ -6,7 +6,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -15,14 +17,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from engine.errors import EngineUnavailable, LLNError, RequestCancelled
 from service.errors import as_lln_error
 from service.http.errors import error_response
-from service.metrics import OK, Metrics
+from service.metrics import OK, UNMATCHED, Metrics
 from service.request_ids import HEADER, current_request_id, take_or_make
 
 log = logging.getLogger("service.access")
 
-UNMATCHED = "unmatched"
+METRICS = "/metrics"
 
-_QUIET = ("GET /health", "GET /health/live", "GET /health/ready", "GET /metrics")
+_QUIET = ("GET /health", "GET /health/live", "GET /health/ready", f"GET {METRICS}")
 
 
 @dataclass(eq=False)
@@ -31,6 +33,7 @@ class RequestRecord:
 
     request_id: str
     started_at: float
+    peer: str | None = None  # the address it came from
     status: int | None = None
     code: str = RequestCancelled.code
     told: LLNError | None = None  # a failure that is part of an answer that had begun
@@ -55,17 +58,25 @@ class Observe:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        record = RequestRecord(take_or_make(headers.get(HEADER)), started_at=time.perf_counter())
+        record = RequestRecord(
+            take_or_make(headers.get(HEADER)),
+            started_at=time.perf_counter(),
+            peer=_address(scope),
+        )
         scope.setdefault("state", {})["record"] = record
         current_request_id.set(record.request_id)
         tracing = self._metrics.tracing
-        with self._metrics.in_progress("http"), tracing.request("http", headers.get) as span:
+        with self._in_progress(scope), tracing.request("http", headers.get) as span:
             try:
                 await self._answer(scope, receive, _marking(send, record), record)
             finally:
                 method = self._method_label(scope)
                 self._finish(method, record)
                 span.describe(method, _log_fields(method, record))
+
+    def _in_progress(self, scope: Scope) -> AbstractContextManager[None]:
+        """A scrape that counted itself would never read 0."""
+        return nullcontext() if scope["path"] == METRICS else self._metrics.in_progress("http")
 
     async def _answer(
         self, scope: Scope, receive: Receive, send: Send, record: RequestRecord
@@ -110,6 +121,16 @@ class Observe:
         )
 
 
+def _address(scope: Scope) -> str | None:
+    """Where a request comes from. Behind a proxy on this machine that is what the proxy says, and
+    a caller on this machine can pose as one: only an address is believed."""
+    host, _ = scope.get("client") or ("", 0)
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        return None
+
+
 def _out_of_time() -> EngineUnavailable:
     return EngineUnavailable("the server stopped before the answer was ready", code="stopped")
 
@@ -134,5 +155,6 @@ def _log_fields(method: str, record: RequestRecord) -> dict[str, Any]:
         "seconds": round(record.seconds, 6),
         "tokens": record.tokens,
         "model": record.model,
+        "peer": record.peer,
     }
     return {name: value for name, value in fields.items() if value is not None}

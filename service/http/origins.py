@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 from starlette.datastructures import Headers
 
+from engine.errors import shown
 from service.errors import OriginNotAllowed
 
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
+_ORIGIN = re.compile(
+    r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])(?P<port>:\d{1,5})?"
+)
 _OURS = ("same-origin", "none")  # "none" is the user's own doing, such as an address typed in
+
+
+def read_origin(value: str) -> str:
+    """An origin of the settings as browsers write it. Raises ValueError for one that none sends."""
+    if value in ("*", "null"):
+        return value
+    found = _ORIGIN.fullmatch(value.lower().removesuffix("/"))
+    if found is None:
+        raise ValueError(
+            f"{value!r} is no origin; it is a scheme, a host and perhaps a port, as in "
+            "https://example.org:8443"
+        )
+    return found[0].removesuffix(_DEFAULT_PORTS.get(found["scheme"], ""))
 
 
 class Origins:
@@ -34,7 +52,7 @@ class Origins:
     def _refusal(self, who: str, header: str, actual: str) -> OriginNotAllowed:
         return OriginNotAllowed(
             f"pages of other origins may call only if LLN_CORS_ORIGINS names them, and this is "
-            f"sent for {who}",
+            f"sent for {shown(who)}",
             param=header,
             limit=", ".join(sorted(self._allowed)) or None,
             actual=actual,

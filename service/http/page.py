@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from engine.errors import ResourceNotFound
+from engine.errors import ResourceNotFound, shown
 
 router = APIRouter(include_in_schema=False)
 
@@ -69,7 +69,7 @@ async def asset(name: str, request: Request) -> Response:
     found = _ASSETS.get(name)
     if found is None:
         raise ResourceNotFound(
-            f"the page has no part {name!r}", code="route_not_found", actual=name
+            f"the page has no part {shown(name)!r}", code="route_not_found", actual=name
         )
     return _answer(found, request)
 

@@ -50,6 +50,7 @@ Input: TypeAlias = Annotated[
 ]
 Text: TypeAlias = Annotated[str, WithJsonSchema(_TEXT)]
 EncodingFormat: TypeAlias = Literal["float", "base64"]
+Statistic: TypeAlias = Literal["mass", "mean", "sum"]
 
 
 _EXACT = 2**53  # beyond it, a float does not say which whole number was meant
@@ -282,7 +283,11 @@ class DiagnosticsBody(OpenDocumentBody):
     mode: str = Field(
         "auto",
         description="Where exactness costs all pairs of tokens: auto (exact for short texts, "
-        "sampled with a stated error beyond), exact (refused beyond a budget), sampled.",
+        "sampled with a stated error beyond), exact (refused beyond a budget), sampled. Some "
+        "quantities are estimates in every mode, with their error: softmax's stationary (iterated) "
+        "and, beyond 128 tokens, effective_rank with its singular values and stable rank (random "
+        "vectors), spectral_gap (iterated; further in mode exact) and the eigenvalues beside "
+        "attention_fisher (a few rows).",
         json_schema_extra={"enum": ["auto", "exact", "sampled"]},
     )
 
@@ -296,7 +301,7 @@ class AttentionMapBody(OpenDocumentBody):
     columns: TokenSpanBody | None = Field(None, description="Keys shown; all when absent.")
     height: Whole = Field(MapOptions.height, description="Cells, or pixels of a PNG.")
     width: Whole = Field(MapOptions.width, description="Cells, or pixels of a PNG.")
-    statistic: Literal["mass", "mean", "sum"] = Field(
+    statistic: Statistic = Field(
         "mass",
         description="Of each cell: attention its mean row gives it (a whole row sums to 1), mean "
         "entry, or sum.",

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import orjson
 from fastapi import APIRouter, Response
 
 from engine.types import Segment
 from service.http.answers import StructureAnswer
 from service.http.dependencies import Engine, Record, TimeoutS
-from service.http.json import JsonRoute, json_response
+from service.http.json import JsonRoute, dump_list, json_response
 from service.http.schemas import StructureBody
 from service.http.vectors import span
+from service.turns import in_turns
 
 router = APIRouter(route_class=JsonRoute, tags=["diagnostics"])
 
@@ -36,15 +39,19 @@ async def structure(
         "tokens": found.tokens,
         "layer": found.layer,
         "scales": found.scales,
-        "segments": [_segment(segment) for segment in found.segments],
+        "segments": await _segments(found.segments),
     }
     return json_response(document)
 
 
-def _segment(segment: Segment) -> dict[str, Any]:
+async def _segments(segments: Sequence[Segment]) -> orjson.Fragment:
+    return await dump_list([await _segment(segment) async for segment in in_turns(segments)])
+
+
+async def _segment(segment: Segment) -> dict[str, Any]:
     return {
         "level": segment.level,
         "tokens": span(segment.tokens),
         "characters": span(segment.characters),
-        "children": [_segment(child) for child in segment.children],
+        "children": await _segments(segment.children),
     }

@@ -12,6 +12,7 @@ from typing import Any, Literal, ParamSpec, TypeAlias
 
 import pytest
 
+from engine.deadline import Deadline
 from engine.observer import EngineObserver, Unit
 from engine.orders import Delivered, Order
 from engine.scheduler import Scheduler
@@ -154,7 +155,7 @@ async def running(
     finally:
         if isinstance(run, Gate):
             run.open.set()
-        await device.stop(10)
+        await device.stop(Deadline(10))
         assert not device.alive
 
 

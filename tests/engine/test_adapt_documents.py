@@ -17,6 +17,7 @@ from engine.adapt.documents import (
     for_training,
     held_out,
     read_documents,
+    training_parts,
 )
 from engine.errors import InvalidInput
 
@@ -54,6 +55,43 @@ def test_data_that_cannot_be_used(tmp_path: Path, name: str, content: str, messa
     (tmp_path / name).write_text(content)
     with pytest.raises(InvalidInput, match=message):
         read_documents(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", b'{"text": "one"}\n{"text": "\xff"}', "a.jsonl, line 2, is not text in UTF-8"),
+        ("a.jsonl", b'{"text": "\\ud800"}', "row 0 of a.jsonl has half of a surrogate pair"),
+        ("a.jsonl", b'{"text": "x", "title": "\\udfff"}', "half of a surrogate pair"),
+        ("a.jsonl", b"[" * 100_000, "line 1, is not JSON"),
+        ("a.txt.gz", gzip.compress(b"a text" * 50)[:-12], "a.txt.gz cannot be decompressed"),
+        ("a.txt.gz", b"plain text", "a.txt.gz cannot be decompressed"),
+        ("a.md", b"caf\xe9", "a.md is not text in UTF-8: byte 3"),
+    ],
+    ids=["bytes", "surrogate", "in a title", "nested", "cut off", "not gzip", "another encoding"],
+)
+def test_files_that_are_damaged(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InvalidInput, match=message):
+        read_documents(tmp_path / name)
+
+
+def test_a_folder_named_like_a_text_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "linux.md").mkdir()
+    (tmp_path / "linux.md" / "a.txt").write_text("one")
+    assert [one.name for one in read_documents(tmp_path)] == ["linux.md/a.txt"]
+
+
+def test_each_text_is_trained_on_once_and_never_held_out_elsewhere() -> None:
+    twins = [Document("twin", f"another title {n}", one.body) for n, one in enumerate(DOCUMENTS)]
+    sources = {"one": DOCUMENTS, "same": DOCUMENTS, "other titles": twins}
+    parts = training_parts(sources)
+    trained = [one.body for part in parts.values() for one in part]
+    held = {one.body for documents in sources.values() for one in held_out(documents)}
+    assert len(trained) == len(set(trained))
+    assert not held.intersection(trained)
+    assert held.union(trained) == {one.body for one in DOCUMENTS}
+    assert training_parts({"one": DOCUMENTS}) == {"one": for_training(DOCUMENTS)}
 
 
 def test_the_split_covers_everything_once_and_moves_nothing_as_a_corpus_grows() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from engine.benchmark import ATTENTIONS, BenchmarkPlan, Subject, encoder_rows
 from engine.benchmarks.memory import PeakMemory
+from engine.benchmarks.quality import LEAST_TOKENS, QualityPlan, quality_rows
 from engine.benchmarks.training import TrainableLayers
 from engine.errors import InvalidInput
 from engine.model.adapted import dense
@@ -32,6 +33,18 @@ def test_every_attention_encodes(default_model: EmbeddingModel) -> None:
     assert [row.attention for row in rows] == [*ATTENTIONS, *ATTENTIONS]
     assert {row.tokens for row in rows} == {40, 300}
     assert all(row.seconds > 0 and row.work == "forward" for row in rows)
+
+
+@pytest.mark.parametrize(("length", "limit"), [(1, LEAST_TOKENS), (10**6, None)])
+def test_quality_names_the_bound_that_is_broken(
+    default_model: EmbeddingModel, length: int, limit: int | None
+) -> None:
+    assert default_model.tokenizer.num_special + 1 == LEAST_TOKENS
+    plan = QualityPlan(model=default_model, lengths=(length,), attentions=("lln_diag",))
+    with pytest.raises(InvalidInput) as caught:
+        next(quality_rows(plan))
+    assert isinstance(caught.value.limit, int)
+    assert caught.value.limit == limit or LEAST_TOKENS < caught.value.limit < length
 
 
 def test_training_rows(default_model: EmbeddingModel) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from engine.adapt.calibrate import CalibrationPlan, calibrate, fidelity, sample_windows
 from engine.adapt.convert import adapt_model, built_in_texts, read_texts
@@ -72,6 +74,51 @@ def test_a_damaged_file(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"not safetensors")
     with pytest.raises(CheckpointError, match=FILE_NAME):
         read_calibration(tmp_path / FILE_NAME, "abc")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        None,
+        "{nope",
+        "[]",
+        "[" * 100_000,
+        '{"block_size": 64}',
+        '{"block_size": "64", "num_sinks": [1, 1]}',
+        '{"block_size": true, "num_sinks": [1, 1]}',
+        '{"block_size": 64, "num_sinks": 3}',
+        '{"block_size": 64, "num_sinks": [1]}',
+        '{"block_size": 64, "num_sinks": [1, 0.5]}',
+        '{"block_size": 64, "num_sinks": [-1, 1]}',
+        '{"block_size": 17, "num_sinks": [1, 1]}',
+        '{"block_size": 0, "num_sinks": [1, 1]}',
+        '{"block_size": 64, "num_sinks": [1, 1], "positions": []}',
+    ],
+)
+def test_damaged_settings(settings: str | None, tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    write_calibration(path, a_calibration())
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata() | {"settings": settings}
+    written = {name: value for name, value in metadata.items() if value is not None}
+    save_file(load_file(path), path, metadata=written)
+    with pytest.raises(CheckpointError, match=FILE_NAME) as caught:
+        read_calibration(path, "abc")
+    assert caught.value.code == "invalid_calibration"
+
+
+def test_a_calibration_of_other_weights_is_replaced_as_its_refusal_says(
+    write_checkpoint: WriteCheckpoint, tmp_path: Path
+) -> None:
+    folder = write_checkpoint("bert")
+    write_calibration(folder / FILE_NAME, a_calibration())
+    with pytest.raises(CheckpointError, match="calibrate again with lln adapt") as caught:
+        load_model(str(folder), config=CPU)
+    assert caught.value.code == "calibration_mismatch"
+    made = adapt_model(
+        str(folder), tmp_path / "made", built_in_texts()[:20], SMALL_PLAN, config=CPU
+    )
+    assert load_model(str(made.folder), config=CPU).info.calibration == made.calibration
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
@@ -144,7 +191,7 @@ def test_the_default_model_is_its_teacher_within_a_block(
     default_model: EmbeddingModel, published_model: EmbeddingModel
 ) -> None:
     plan = CalibrationPlan(num_samples=6)
-    windows = sample_windows(published_model, built_in_texts(), plan, offset=0.5)
+    windows = sample_windows(published_model, built_in_texts(), plan)
     assert fidelity(published_model, default_model, *windows).min() > 0.99999
 
 
@@ -156,7 +203,7 @@ def test_calibrated_lln_brings_a_model_nearer_to_its_teacher(
     calibrated = published_model.with_calibration(
         calibrate(published_model, built_in_texts(), plan)
     )
-    windows = sample_windows(published_model, built_in_texts(), plan, offset=0.5)
+    windows = sample_windows(published_model, built_in_texts(), plan)
     control = calibrated.with_attention("block_diagonal")
     with_lln, without = (
         fidelity(published_model, student, *windows) for student in (calibrated, control)

@@ -109,6 +109,27 @@ def test_pooling_that_is_not_supported(
     assert "1_Pooling" in error.message
 
 
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("1_Pooling/config.json", {"pooling_mode": 5}),
+        ("1_Pooling/config.json", {"pooling_mode": [1]}),
+        ("1_Pooling/config.json", {"pooling_mode": {"mean": True}}),
+        ("sentence_bert_config.json", {"max_seq_length": True}),
+        ("sentence_bert_config.json", {"do_lower_case": "no"}),
+    ],
+)
+def test_values_of_another_type(
+    write_checkpoint: WriteCheckpoint, name: str, change: dict[str, object]
+) -> None:
+    folder = write_checkpoint()
+    edit_json(folder / name, **change)
+    error = refusal(folder)
+    assert error.code == "invalid_json"
+    [(key, value)] = change.items()
+    assert f"{folder / name} is not valid: {key} is {value!r}" in error.message
+
+
 def test_folder_saved_by_sentence_transformers(
     write_checkpoint: WriteCheckpoint, tmp_path: Path
 ) -> None:
@@ -205,7 +226,12 @@ def test_malformed_json_names_the_file(
 
 @pytest.mark.parametrize(
     "changes",
-    [{"prompts": ["a"]}, {"prompts": {"a": 1}}, {"default_prompt_name": "query"}],
+    [
+        {"prompts": ["a"]},
+        {"prompts": {"a": 1}},
+        {"default_prompt_name": "query"},
+        {"prompts": {"a": "b"}, "default_prompt_name": ["a"]},
+    ],
 )
 def test_malformed_prompts(write_checkpoint: WriteCheckpoint, changes: dict[str, object]) -> None:
     folder = write_checkpoint()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
 from transformers import AutoModel
 
 from engine.config import EngineConfig
@@ -97,9 +102,6 @@ def test_positions_beyond_the_table_are_tiled(write_checkpoint: WriteCheckpoint)
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        ({"hidden_act": "mish"}, "invalid_config"),
-        ({"num_attention_heads": 5}, "invalid_config"),
-        ({"hidden_size": "wide"}, "invalid_config"),
         ({"intermediate_size": 32}, "wrong_tensor_shape"),
         ({"num_hidden_layers": 3}, "missing_tensor"),
     ],
@@ -108,11 +110,78 @@ def test_positions_beyond_the_table_are_tiled(write_checkpoint: WriteCheckpoint)
 def test_a_configuration_that_does_not_fit_its_tensors(
     change: dict[str, Any], code: str, write_checkpoint: WriteCheckpoint
 ) -> None:
-    import json
+    assert refusal(with_config(write_checkpoint("bert"), change)).code == code
 
-    folder = write_checkpoint("bert")
+
+@pytest.mark.parametrize(
+    ("family", "key", "value"),
+    [
+        ("bert", "hidden_act", "mish"),
+        ("bert", "hidden_act", ["gelu"]),
+        ("bert", "hidden_act", {}),
+        ("bert", "hidden_size", "wide"),
+        ("bert", "num_attention_heads", 5),
+        ("bert", "num_attention_heads", 64),  # of one channel each
+        ("bert", "num_hidden_layers", 0),
+        ("bert", "vocab_size", True),
+        ("bert", "layer_norm_eps", None),
+        ("bert", "layer_norm_eps", [1e-5]),
+        ("bert", "layer_norm_eps", -1e-5),
+        ("bert", "layer_norm_eps", float("nan")),
+        ("bert", "layer_norm_eps", float("inf")),
+        ("distilbert", "n_heads", 64),
+        ("roberta", "pad_token_id", None),
+        ("roberta", "pad_token_id", 513),  # no position is left
+    ],
+)
+def test_a_value_of_the_configuration_that_no_encoder_can_have(
+    family: str, key: str, value: object, write_checkpoint: WriteCheckpoint
+) -> None:
+    folder = with_config(write_checkpoint(family), {key: value})
+    error = refusal(folder)
+    assert (error.code, error.param, error.actual) == ("invalid_config", key, str(value))
+    assert error.message.startswith(f"{folder / 'config.json'}: {key} must be ")
+    assert error.message.endswith(f"got {value!r}")
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda tensor: tensor * np.float32("nan"), "wrong_tensor_values"),
+        (lambda tensor: np.full_like(tensor, np.inf), "wrong_tensor_values"),
+        (lambda tensor: tensor.astype(np.float64) + 1e300, "wrong_tensor_values"),
+        (lambda tensor: tensor.astype(np.int8), "wrong_tensor_dtype"),
+        (lambda tensor: tensor > 0, "wrong_tensor_dtype"),
+        (lambda tensor: tensor[:0], "wrong_tensor_shape"),
+    ],
+    ids=["nan", "inf", "beyond float32", "int8", "bool", "empty"],
+)
+@pytest.mark.parametrize(
+    "name",
+    ["embeddings.token_type_embeddings.weight", "encoder.layer.1.attention.self.query.weight"],
+)
+def test_tensors_that_hold_no_weights(
+    name: str,
+    change: Callable[[NDArray[np.float32]], NDArray[Any]],
+    code: str,
+    write_checkpoint: WriteCheckpoint,
+) -> None:
+    """Attention would make finite vectors of many of them."""
+    path = write_checkpoint("bert") / "model.safetensors"
+    tensors = load_file(path)
+    save_file(tensors | {name: change(tensors[name])}, path)
+    error = refusal(path.parent)
+    assert (error.code, error.param) == (code, name)
+    assert f"{name} of {path} has" in error.message
+
+
+def with_config(folder: Path, change: dict[str, Any]) -> Path:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | change))
+    return folder
+
+
+def refusal(folder: Path) -> CheckpointError:
     with pytest.raises(CheckpointError) as caught:
         load_model(str(folder), config=CPU)
-    assert caught.value.code == code
+    return caught.value

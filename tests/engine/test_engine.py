@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from engine.config import EngineConfig
+from engine.deadline import Deadline
 from engine.engine import AsyncEngine
 from engine.errors import (
     DeadlineExceeded,
@@ -33,12 +35,16 @@ class Tally(EngineObserver):
     def __init__(self) -> None:
         self.rejections: list[str] = []
         self.num_accepted = 0
+        self.num_tokenised = 0
 
     def rejected(self, *, reason: str) -> None:
         self.rejections.append(reason)
 
     def accepted(self, *, model: str, tokens: int) -> None:
         self.num_accepted += 1
+
+    def tokenised(self, *, texts: int, tokens: int, seconds: float) -> None:
+        self.num_tokenised += texts
 
 
 def serve(
@@ -141,6 +147,56 @@ def test_a_full_queue_refuses_and_says_when_to_come_back(
     assert len(refused) < len(answers)
     assert refused[0].limit == 3000
     assert refused[0].retry_after_s is not None
+
+
+def test_who_is_patient_waits_for_room_and_is_read_once(
+    shipped_models: dict[str, EmbeddingModel], real_texts: list[str], long_text: str
+) -> None:
+    config, tally = EngineConfig(device="cpu", max_queue_tokens=200), Tally()
+    num_canaries = len(shipped_models)
+
+    async def work(engine: AsyncEngine) -> None:
+        texts = [text[:400] for text in real_texts[:20]]
+        calls = [engine.embed([text], patient=True) for text in texts]
+        states = [engine.embed_tokens([text], patient=True) for text in texts[:5]]
+        assert len(await asyncio.gather(*calls, *states)) == 25
+        # One runs, one waits, and there is no room for a third in time.
+        long_ones = [
+            asyncio.create_task(engine.embed([long_text[:20_000]], patient=True)) for _ in range(2)
+        ]
+        await asyncio.sleep(0.1)
+        with pytest.raises(DeadlineExceeded):
+            await engine.embed(["in a hurry " * 40], patient=True, timeout_s=0.05)
+        await asyncio.gather(*long_ones)
+
+    serve(shipped_models, work, config=config, observer=tally)
+    assert tally.rejections == ["deadline_exceeded"]
+    assert tally.num_tokenised == 25 + 3 + num_canaries
+
+
+def test_the_first_stop_is_the_one_that_counts(
+    shipped_models: dict[str, EmbeddingModel], long_text: str
+) -> None:
+    """Who has stopped the engine by a deadline of its own does not wait a second time."""
+    config = EngineConfig(device="cpu", drain_timeout_s=60, min_sweep_tokens=1_000_000)
+    tally = Tally()
+
+    async def work(engine: AsyncEngine) -> tuple[AsyncEngine, float]:
+        num_before = tally.num_accepted
+        busy = asyncio.create_task(engine.embed([long_text[:20_000]]))
+        while tally.num_accepted == num_before:
+            await asyncio.sleep(0.01)
+        await engine.stop(Deadline(0.05))
+        with pytest.raises(EngineUnavailable, match=r"after 0\.05 s"):
+            await busy
+        return engine, time.monotonic()
+
+    engine, stopped_at = serve(shipped_models, work, config=config, observer=tally)
+    left_at = time.monotonic()
+    assert left_at - stopped_at < 1
+    while engine._thread.alive:  # the unit it was in, which nobody waits for
+        assert time.monotonic() - left_at < 60
+        time.sleep(0.05)
 
 
 def test_one_bad_text_of_many_gives_the_others_up(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 from engine.adapt.batches import TokenCorpus
 from engine.adapt.convert import built_in_texts
 from engine.adapt.corpora import Corpus
-from engine.adapt.documents import Document
+from engine.adapt.documents import DATA_FILE, Document, fingerprint
 from engine.adapt.evaluate import (
     as_rows,
     bm25_scores,
@@ -20,10 +22,11 @@ from engine.adapt.evaluate import (
     retrieval_on,
 )
 from engine.adapt.evaluate_passages import headed_documents, passage_retrieval_on
-from engine.adapt.held_out import LongDocuments
-from engine.adapt.report import EvaluationPlan, evaluate
+from engine.adapt.held_out import LongDocuments, doubts
+from engine.adapt.report import EvaluationPlan, Report, evaluate
 from engine.adapt.retrieval import best_of_parts, quality, ranks_of, spearman, top_agreement
 from engine.config import EngineConfig
+from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel, load_model
 
 if TYPE_CHECKING:
@@ -38,6 +41,13 @@ def model(write_checkpoint: WriteCheckpoint) -> EmbeddingModel:
 def test_ranks_put_the_wanted_one_last_among_equals() -> None:
     scores = np.array([[0.9, 0.5, 0.1], [0.2, 0.2, 0.1], [0.0, 0.5, 0.3]], np.float32)
     assert ranks_of(scores, [0, 0, 0]).tolist() == [1, 2, 3]
+
+
+def test_scores_that_are_no_numbers_find_nothing() -> None:
+    scores = np.full((3, 4), np.nan, np.float32)
+    scores[1] = [0.5, np.nan, 0.1, np.nan]
+    scores[2] = [0.1, 0.2, np.nan, 0.3]
+    assert ranks_of(scores, [0, 0, 2]).tolist() == [4, 3, 4]
 
 
 def test_quality_of_known_ranks() -> None:
@@ -66,6 +76,16 @@ def test_agreement_and_correlation_know_their_extremes() -> None:
     values = generator.standard_normal(50)
     assert spearman(values, np.exp(values)) == pytest.approx(1.0)
     assert spearman(values, -values) == pytest.approx(-1.0)
+
+
+def test_equal_values_share_the_mean_of_their_ranks() -> None:
+    rising = np.array([1.0, 2, 3, 4, 5])
+    tied = np.array([1.0, 1, 1, 1, 2])
+    assert spearman(tied, rising) == pytest.approx(
+        np.corrcoef([2.5, 2.5, 2.5, 2.5, 5], rising)[0, 1]
+    )
+    assert spearman(tied, tied[::-1]) == pytest.approx(spearman(tied[::-1], tied))
+    assert spearman(np.ones(5), rising) == spearman(rising, np.ones(5)) == 0.0
 
 
 def test_a_model_is_true_to_itself(model: EmbeddingModel) -> None:
@@ -136,16 +156,19 @@ def test_recall_by_position(model: EmbeddingModel) -> None:
     assert all(1 / 8 <= one.quality.mrr <= 1 for one in found)
 
 
+SMALL_PLAN = EvaluationPlan(
+    corpora=("speeches",),
+    lengths=(32,),
+    texts=20,
+    long=LongDocuments(shortest=100, most=3),
+    planted_documents=4,
+    planted_length=300,
+    window=64,
+)
+
+
 def test_the_whole_report(model: EmbeddingModel) -> None:
-    plan = EvaluationPlan(
-        corpora=("speeches",),
-        lengths=(32, 10**7),
-        texts=20,
-        long=LongDocuments(shortest=100, most=3),
-        planted_documents=4,
-        planted_length=300,
-        window=64,
-    )
+    plan = replace(SMALL_PLAN, lengths=(32, 10**7))
     told: list[str] = []
     kept: list[int] = []
     found = evaluate(
@@ -156,6 +179,7 @@ def test_the_whole_report(model: EmbeddingModel) -> None:
     assert [row["tokens"] for row in found["fidelity"]] == [32]
     assert {row["corpus"] for row in found["retrieval"]} == {"speeches"}
     assert found["held_out"]["speeches"]
+    assert found["warnings"] == []
     assert len(found["recall_by_position"]) == 5
     assert told == [
         "fidelity at 32 tokens",
@@ -164,3 +188,89 @@ def test_the_whole_report(model: EmbeddingModel) -> None:
         "recall by position",
     ]
     json.dumps(found)
+
+
+def named(model: EmbeddingModel, name: str) -> EmbeddingModel:
+    return replace(model, info=replace(model.info, name=name))
+
+
+class Enough(Exception):
+    """Ends an evaluation that a test needs no more of."""
+
+
+def opening_of(
+    teacher: EmbeddingModel, students: Sequence[EmbeddingModel], told: list[str] | None = None
+) -> Report:
+    """The first that an evaluation keeps."""
+    kept: list[Report] = []
+
+    def keep(found: Report) -> None:
+        kept.append(found)
+        raise Enough
+
+    with pytest.raises(Enough):
+        evaluate(teacher, students, SMALL_PLAN, None if told is None else told.append, keep)
+    return kept[0]
+
+
+def test_models_whose_folders_share_a_name_are_told_apart(model: EmbeddingModel) -> None:
+    students = [named(model, name) for name in ("./a/model", "./b/model", "./c/other")]
+    found = opening_of(model, students)
+    assert list(found["students"]) == ["./a/model", "./b/model", "other"]
+    assert [row["model"] for row in found["fidelity"]] == ["./a/model"]
+
+
+def test_a_student_of_other_weights_is_refused(
+    model: EmbeddingModel, write_checkpoint: WriteCheckpoint
+) -> None:
+    others = (write_checkpoint("roberta"), write_checkpoint("bert", seed=1))
+    for other in (load_model(str(folder), config=model.config) for folder in others):
+        for teacher, student in ((model, other), (other, model)):
+            with pytest.raises(InvalidInput) as caught:
+                evaluate(teacher, [teacher, student], SMALL_PLAN)
+            assert caught.value.code == "not_the_teacher"
+            assert f"{student.name} was not made from the teacher, {teacher.name}" in str(
+                caught.value
+            )
+
+
+def test_lengths_that_hold_no_word(model: EmbeddingModel) -> None:
+    with pytest.raises(InvalidInput, match="above the 2 tokens"):
+        evaluate(model, [model], replace(SMALL_PLAN, lengths=(64, 2)))
+
+
+def test_what_the_account_of_a_training_tells_of_evaluated_documents(
+    model: EmbeddingModel,
+) -> None:
+    evaluated = Corpus("speeches", (Document("1", "", "one"), Document("2", "", "two")))
+    other = Corpus("manuals", (Document("3", "", "three"),))
+    those, these = fingerprint(other.documents), fingerprint(evaluated.documents)
+
+    def told(**sources: object) -> str:
+        account = json.dumps({"sources": sources})
+        (model.checkpoint.folder / DATA_FILE).write_text(account)
+        return "; ".join(doubts("student", model, [evaluated, other]))
+
+    assert told(speeches={"held_out": these, "trained_on": "a"}) == ""
+    assert told(kernel={"held_out": "a", "trained_on": "b"}) == ""
+    assert told(exported={"held_out": these, "trained_on": "a"}) == ""
+    assert "another state of speeches" in told(speeches={"held_out": "a", "trained_on": "b"})
+    assert "documents of speeches, manuals cannot be told" in told(
+        folder={"held_out": "a", "trained_on": "b"}
+    )
+    assert "trained on the very documents" in told(folder={"held_out": "a", "trained_on": those})
+    earlier = {"sources": {"folder": {"held_out": "a", "trained_on": those}}}
+    (model.checkpoint.folder / DATA_FILE).write_text(json.dumps({"sources": {}, "before": earlier}))
+    [doubt] = doubts("student", model, [other])
+    assert "trained on the very documents" in doubt
+    (model.checkpoint.folder / DATA_FILE).write_text('{"sources": ["of another tool"]}')
+    assert list(doubts("student", model, [evaluated])) == []
+
+
+def test_warnings_are_told_and_kept(model: EmbeddingModel) -> None:
+    account = {"sources": {"folder": {"held_out": "a", "trained_on": "b"}}}
+    (model.checkpoint.folder / DATA_FILE).write_text(json.dumps(account))
+    told: list[str] = []
+    [warning] = opening_of(model, [named(model, "student")], told)["warnings"]
+    assert warning.startswith("student was trained on folder")
+    assert told[0] == f"warning: {warning}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, TypeVar, get_args
 
 import numpy as np
@@ -24,9 +24,10 @@ from engine.errors import DeadlineExceeded, InvalidInput, LLNError, ResourceNotF
 from engine.layer_states import head_view, layer_steps
 from engine.maps.cache import ByteCache
 from engine.maps.document import open_document
-from engine.maps.lens import HeadLens
+from engine.maps.lens import HeadLens, lens_bytes
 from engine.maps.links import find_links
 from engine.maps.plan import MapPlan, plan_map
+from engine.maps.steps import open_head
 from engine.maps.walk import open_layer_steps
 from engine.model.embedding_model import EmbeddingModel
 from engine.types import Attention, AttentionMap, MapOptions, Span
@@ -284,13 +285,60 @@ def test_a_walk_through_kept_layers_outlives_their_place_in_the_cache(
     fresh = [step for step in open_layer_steps(document, cache) if step is not None]
     walk = open_layer_steps(document, cache)
     first = next(walk)
-    cache.put("another document", None, cache.max_bytes)
+    cache.put_source("another document", None, cache.max_bytes)
     kept = [first, *walk]
     assert len(kept) == default_model.info.num_layers
     for step, expected in zip(kept, fresh, strict=True):
         assert step is not None
         assert step.index == expected.index
         torch.testing.assert_close(step.after, expected.after)
+
+
+@pytest.mark.parametrize("bytes_a_token", [10_700, 10_800, 11_200, 11_600])
+def test_a_document_stays_open_beside_all_that_is_kept_of_it(
+    default_model: EmbeddingModel, bytes_a_token: int
+) -> None:
+    """Where the budget is too small for its states, fits them, and fits a lens besides."""
+    text, num_tokens = "word " * 198, 200
+
+    async def ask() -> None:
+        config = replace(default_model.config, max_open_bytes=num_tokens * bytes_a_token)
+        async with AsyncEngine([default_model], config=config) as engine:
+            handle = (await engine.keep_open(text)).handle
+            options = MapOptions(layer=5, head=0)
+            assert (await engine.attention_map(document=handle, options=options)).tokens == 200
+            await engine.structure(document=handle)
+            await engine.attention_map(document=handle, options=options)
+
+    asyncio.run(ask())
+
+
+def test_two_models_side_by_side_close_no_document(
+    default_model: EmbeddingModel, published_model: EmbeddingModel
+) -> None:
+    """Where the budget fits the states of one of them."""
+    models, text = [default_model, published_model], "word " * 198
+
+    async def ask() -> None:
+        config = replace(default_model.config, max_open_bytes=200 * 12_000)
+        async with AsyncEngine(models, config=config) as engine:
+            opened = [await engine.keep_open(text, model=model.name) for model in models]
+            for layer, document in product((0, 5), opened):
+                options = MapOptions(layer=layer, head=0)
+                await engine.attention_map(document=document.handle, options=options)
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("words", [4, 900])
+def test_a_lens_keeps_one_head_and_no_more(default_model: EmbeddingModel, words: int) -> None:
+    cache = ByteCache(max_bytes=1 << 30, max_idle_s=9)
+    document = open_document("word " * words, default_model, cache)
+    with torch.no_grad():
+        lens = finished(open_head(document, 0, 3, cache))
+    assert lens.view.q.untyped_storage().nbytes() == lens.view.q.nbytes
+    size = lens_bytes(document.num_tokens, lens.view.head_size, lens.view.q.dtype)
+    assert lens.num_bytes == size if lens.prefixes else lens.num_bytes < size
 
 
 def test_plan_has_no_cell_without_a_token(default_model: EmbeddingModel) -> None:
@@ -321,6 +369,26 @@ class TestByteCache:
         cache.put("a", 1, 9)
         cache.put("a", 2, 9)
         assert (cache.get("a"), len(cache)) == (2, 1)
+
+    def test_what_is_derived_goes_before_its_source(self) -> None:
+        cache = ByteCache(max_bytes=10, max_idle_s=60)
+        cache.put_source("text", 1, 3)
+        cache.put("old", 2, 3)
+        assert cache.put("new", 3, 6)
+        assert (cache.get("text"), cache.get("old"), cache.get("new")) == (1, None, 3)
+        assert not cache.put("whale", 4, 8)
+        assert (cache.get("text"), cache.max_derived_bytes) == (1, 7)
+
+    def test_a_source_takes_the_place_of_what_is_derived_and_then_of_older_ones(self) -> None:
+        cache = ByteCache(max_bytes=10, max_idle_s=60)
+        cache.put_source("first", 1, 3)
+        cache.put("derived", 2, 5)
+        cache.put_source("second", 3, 6)
+        assert (cache.get("first"), cache.get("derived"), cache.get("second")) == (1, None, 3)
+        cache.put_source("third", 4, 4)
+        assert (cache.get("first"), cache.get("second"), cache.get("third")) == (None, 3, 4)
+        assert not cache.put_source("whale", 5, 11)
+        assert cache.num_bytes == 10
 
     def test_forgets_what_nobody_asks_for(self) -> None:
         now = [0.0]

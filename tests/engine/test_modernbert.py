@@ -53,6 +53,8 @@ def test_conversion_keeps_local_layers(write_checkpoint: WriteCheckpoint, tmp_pa
         {"global_rope_theta": -1.0},
         {"rope_parameters": {"full_attention": {"rope_type": "yarn", "rope_theta": 1e4}}},
         {"hidden_activation": "mish"},
+        {"norm_eps": None},
+        {"layer_types": ["dense_attention"] * 4},
     ],
     ids=lambda change: next(iter(change)),
 )

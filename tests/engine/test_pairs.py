@@ -97,6 +97,7 @@ def test_passages_lie_where_their_queries_say(corpus: PairCorpus, tokenizer: Tex
     seen = 0
     for seed in range(6):
         batch = corpus.passages(300, 2000, np.random.default_rng(seed))
+        assert batch is not None
         assert len(batch.wanted) <= QUERIES_A_DOCUMENT * len(batch.documents.spans)
         for (start, end), place in zip(batch.queries.spans, batch.wanted, strict=True):
             span, owner = batch.spans[place], batch.owners[place]
@@ -126,6 +127,7 @@ def test_documents_begin_with_their_title_where_passages_are_asked_for(
     corpus: PairCorpus, tokenizer: TextTokenizer
 ) -> None:
     batch = corpus.passages(200, 1500, np.random.default_rng(1))
+    assert batch is not None
     title = tokenizer.encode_batch(["Page"])[0].ids[1]
     for start, _ in batch.documents.spans:
         assert int(batch.documents.ids[start + 1]) == title
@@ -133,6 +135,8 @@ def test_documents_begin_with_their_title_where_passages_are_asked_for(
 
 def test_the_same_seed_draws_the_same_batch(corpus: PairCorpus) -> None:
     one, other = (corpus.passages(200, 1500, np.random.default_rng(5)) for _ in range(2))
+    assert one is not None
+    assert other is not None
     assert one.documents.ids.tolist() == other.documents.ids.tolist()
     assert one.wanted == other.wanted
 
@@ -158,3 +162,37 @@ def test_documents_without_queries_are_found_by_what_is_cut_out_of_them(
         assert sorted([*query.tolist(), *rest.tolist()]) == sorted(whole.tolist())
     short = corpus.documents(34, 400, np.random.default_rng(0))
     assert {end - start for start, end in short.queries.spans} == {18}  # half of 32, and specials
+
+
+def test_sections_too_short_to_be_found(tokenizer: TextTokenizer) -> None:
+    """A document's title and short sections give no passages; one long section may not be drawn."""
+    terse = [
+        Document(
+            str(n),
+            f"Page {n}",
+            "".join(f"# Part {part}\n\nTerse.\n\n" for part in range(4)),
+            f"q {n}",
+        )
+        for n in range(6)
+    ]
+    assert not PairCorpus({"terse": terse}, tokenizer).has_passages
+    mixed = [
+        Document(one.name, one.title, f"{one.body}# Long\n\n{' '.join(WORDS * 5)}\n", one.query)
+        for one in terse
+    ]
+    corpus = PairCorpus({"mixed": mixed}, tokenizer)
+    assert corpus.has_passages
+    assert corpus.passages(8, 8, np.random.default_rng(0)) is None  # room for the title alone
+    assert corpus.passages(200, 400, np.random.default_rng(0)) is not None
+
+
+def test_the_longest_that_is_read(corpus: PairCorpus, tokenizer: TextTokenizer) -> None:
+    bodies = tokenizer.encode_batch([page.body for page in PAGES])
+    assert corpus.longest(4) == max(
+        len(one.ids)
+        for one in tokenizer.encode_batch(
+            [passage.query for page in PAGES for passage in passages_of(page)]
+        )
+    )
+    assert corpus.longest(100) == 100
+    assert corpus.longest(10_000) >= max(one.num_tokens for one in bodies)

@@ -99,6 +99,15 @@ def test_bad_scales(default_model: EmbeddingModel, scales: list[int]) -> None:
     assert raised.value.code == "invalid_scales"
 
 
+@pytest.mark.parametrize("scale", [2**31, 2**63 - 1, 2**63, 2**64 - 1])
+def test_a_scale_beyond_the_text_is_the_whole_of_it(
+    default_model: EmbeddingModel, scale: int
+) -> None:
+    found = structure_of(default_model, BREAD + STARS, scales=[scale, 16])
+    assert found.scales == (scale, 16)
+    assert found.segments == structure_of(default_model, BREAD + STARS, scales=[999, 16]).segments
+
+
 def cache() -> ByteCache:
     return ByteCache(max_bytes=1 << 30, max_idle_s=60)
 

@@ -191,3 +191,40 @@ async def test_calls_obey_limits_deadlines_and_cancellation() -> None:
         gate.open.set()
         await device.call(ran.append, 4)
     assert ran == [4]
+
+
+@on_loop
+async def test_who_waits_for_room_is_let_in_in_order_of_arrival_and_never_refused() -> None:
+    gate, observer, entered = Gate(), Notes(), list[int]()
+    async with held(gate, observer, max_queue_tokens=100) as (device, _):
+
+        async def enter(number: int) -> int:
+            await device.wait_for_room(60)
+            entered.append(number)
+            return (await device.submit("m", number, 60)).value
+
+        entering = [asyncio.create_task(enter(number)) for number in range(5)]
+        await asyncio.sleep(0.05)
+        assert entered == [0], "two do not fit beside each other"
+        with pytest.raises(QueueFull):
+            device.submit("m", 9, 60)
+        gate.open.set()
+        assert await asyncio.gather(*entering) == [0, 1, 4, 9, 16]
+    assert entered == [0, 1, 2, 3, 4]
+    assert observer.rejected_for == ["queue_full"]
+
+
+@on_loop
+async def test_room_that_a_caller_leaves_is_for_the_next_in_line() -> None:
+    gate = Gate()
+    async with held(gate, max_queue_tokens=100) as (device, _):
+        waiting = device.submit("m", 1, 100)
+        impatient, next_one = (
+            asyncio.create_task(device.wait_for_room(80)),
+            asyncio.create_task(device.wait_for_room(80)),
+        )
+        await asyncio.sleep(0.05)
+        impatient.cancel()
+        waiting.cancel()
+        await next_one
+        assert device.has_room(80)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from engine.deadline import Deadline
 from engine.errors import (
     DeviceFailure,
     EngineUnavailable,
@@ -37,18 +38,18 @@ async def test_work_is_refused_before_start_and_after_stop() -> None:
     await device.start()
     assert device.alive
     assert device.accepting
-    await device.stop(10)
+    await device.stop(Deadline(10))
     assert not device.alive
     for refused in (lambda: device.submit("m", 1, 1), lambda: device.call(print)):
         with pytest.raises(EngineUnavailable):
             refused()
     assert observer.rejected_for == ["unavailable"] * 3
-    await device.stop(10)
+    await device.stop(Deadline(10))
 
 
 @on_loop
 async def test_a_device_never_started_stops_at_once() -> None:
-    await new_device(squares).stop(10)
+    await new_device(squares).stop(Deadline(10))
 
 
 @on_loop
@@ -57,7 +58,7 @@ async def test_stop_drains_accepted_work() -> None:
     async with held(gate) as (device, first):
         texts = device.submit_all("m", orders([(number, 60) for number in range(5)]))
         call = device.call(lambda: "call")
-        stopping = asyncio.create_task(device.stop(10))
+        stopping = asyncio.create_task(device.stop(Deadline(10)))
         await asyncio.sleep(0)
         with pytest.raises(EngineUnavailable):
             device.submit("m", 9, 1)
@@ -76,7 +77,7 @@ async def test_stop_does_not_wait_for_callers_who_left() -> None:
     gate = Gate()
     async with held(gate) as (device, _):
         waiting = device.submit("m", 1, 1)
-        stopping = asyncio.create_task(device.stop(10))
+        stopping = asyncio.create_task(device.stop(Deadline(10)))
         await asyncio.sleep(0)
         waiting.cancel()
         gate.open.set()
@@ -93,7 +94,7 @@ async def test_after_the_drain_timeout_what_is_left_fails() -> None:
     async with held(gate, observer) as (device, first):
         waiting = device.submit("m", 1, 1)
         call = device.call(lambda: None)
-        await device.stop(0.05)
+        await device.stop(Deadline(0.05))
         for future in (first, waiting, call):
             error = future.exception()
             assert isinstance(error, EngineUnavailable)
@@ -103,10 +104,24 @@ async def test_after_the_drain_timeout_what_is_left_fails() -> None:
 
 
 @on_loop
+async def test_a_stop_does_not_keep_those_who_wait_for_room() -> None:
+    gate = Gate()
+    async with held(gate, max_queue_tokens=10) as (device, _):
+        device.submit("m", 1, 10)
+        entering = asyncio.create_task(device.wait_for_room(10))
+        await asyncio.sleep(0.05)
+        assert not entering.done()
+        device.stop_accepting()
+        await entering
+        with pytest.raises(EngineUnavailable):
+            device.submit("m", 2, 10)
+
+
+@on_loop
 async def test_stopping_with_no_patience_still_answers_all() -> None:
     gate = Gate()
     async with held(gate) as (device, first):
-        await device.stop(0)
+        await device.stop(Deadline(0))
         with pytest.raises(EngineUnavailable):
             await first
 
@@ -171,7 +186,7 @@ async def test_stop_waits_for_the_parts_of_work_that_goes_on() -> None:
     async with running(squares) as device:
         with device.going_on():
             assert (await device.call(lambda: "first part")).value == "first part"
-            stopping = asyncio.create_task(device.stop(10))
+            stopping = asyncio.create_task(device.stop(Deadline(10)))
             await asyncio.sleep(0.05)
             assert not stopping.done()
             with pytest.raises(EngineUnavailable):
@@ -187,6 +202,6 @@ async def test_stop_waits_for_the_parts_of_work_that_goes_on() -> None:
 async def test_work_that_goes_on_for_too_long_is_given_up_by_a_stop() -> None:
     async with running(squares) as device:
         with device.going_on():
-            await device.stop(0.05)
+            await device.stop(Deadline(0.05))
             with pytest.raises(EngineUnavailable):
                 device.call(print, follows=True)

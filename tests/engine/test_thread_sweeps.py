@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from engine.deadline import Deadline
 from engine.errors import DeadlineExceeded, DeviceFailure, EngineUnavailable, InsufficientMemory
 from engine.orders import Delivered, Order
 from tests.engine.bridge import Device, Gate, Notes, Steps, on_loop, orders, running, squares
@@ -160,13 +161,13 @@ async def test_stopping_finishes_sweeps_or_fails_them() -> None:
     async with running(squares, None, sweeps) as device:
         first = sweep(device, 2)
         sweeps.permits.release(2)
-        await device.stop(10)
+        await device.stop(Deadline(10))
         assert first.result().value == 4
     sweeps = Sweeps()
     async with running(squares, None, sweeps) as device:
         second = sweep(device, 2)
         await settled(lambda: sweeps.opened)
-        await device.stop(0.05)
+        await device.stop(Deadline(0.05))
         with pytest.raises(EngineUnavailable):
             await second
         sweeps.permits.release(2)

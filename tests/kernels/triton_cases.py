@@ -141,9 +141,7 @@ def apply_map(x: Tensor, affine: Map | None) -> Tensor:
     return x + bias.to(x.dtype)
 
 
-def assert_as_exact(
-    found: Tensor, plain: Tensor, truth: Tensor, *, sharpness: float = 1.0
-) -> None:
+def assert_as_exact(found: Tensor, plain: Tensor, truth: Tensor, *, sharpness: float = 1.0) -> None:
     """At most twice the error of plain torch, plus a few last places of float32: of the scores too,
     where they are as large as `sharpness` and plain torch may round them luckily."""
     assert found.dtype == plain.dtype

@@ -11,9 +11,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+
+from tests.service.browser import chromium, fresh_tab, go
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 60
@@ -151,3 +157,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 def http(server: RunningServer) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.http_url, timeout=60) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture
+def page(browser: Browser, http: httpx.Client) -> Iterator[Page]:
+    """A fresh tab on the front page, in which nothing may go wrong unnoticed."""
+    with fresh_tab(browser, str(http.base_url)) as tab:
+        go(tab)
+        yield tab

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import pickle
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -112,6 +115,27 @@ def test_a_slip_in_a_rotation_changes_nothing_and_is_logged_once(
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     key_file.write_text(SECOND)
     assert opens(keys, SECOND)
+
+
+def test_a_new_file_that_cannot_be_read_at_first_is_read_when_it_can(key_file: Path) -> None:
+    """Nothing that tells one file from another changes between the two looks."""
+    keys = ApiKeys(file=key_file)
+    key_file.write_text(SECOND)
+    with no_more_files():
+        assert opens(keys, FIRST)
+    assert opens(keys, SECOND)
+    assert not opens(keys, FIRST)
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """Every attempt to open one fails, as root's do not for want of permission."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import struct
 import zlib
@@ -12,9 +13,12 @@ from urllib.parse import unquote
 import grpc
 import httpx
 import numpy as np
+import orjson
 import pytest
 
 from service.http.answers import AttentionMapAnswer, StructureAnswer
+from service.http.schemas import EncodingFormat
+from service.http.vectors import dump_floats, encode_vector
 from service.pb.lln.v1 import diagnostics_pb2 as pb
 from service.pb.lln.v1 import diagnostics_pb2_grpc
 
@@ -81,6 +85,31 @@ def test_base64_is_the_same_numbers(http: httpx.Client) -> None:
     packed = ask(http, **fields, encoding_format="base64")["values"]
     numbers = np.frombuffer(base64.b64decode(packed), "<f4").reshape(5, 7)
     np.testing.assert_allclose(numbers, ask(http, **fields)["values"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+def test_large_maps_are_written_in_turns(
+    encoding: EncodingFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.turns._TURN_S", 0.0)
+    values = np.random.default_rng(0).random((300, 701), dtype=np.float32)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def written() -> bytes:
+        beside = asyncio.create_task(others())
+        found = await dump_floats(values, encoding)
+        beside.cancel()
+        return orjson.dumps(found)
+
+    text = asyncio.run(written())
+    assert text == orjson.dumps(encode_vector(values, encoding), option=orjson.OPT_SERIALIZE_NUMPY)
+    assert turns > 2
 
 
 def test_grpc_gives_the_same_map(http: httpx.Client, diagnostics: Any) -> None:

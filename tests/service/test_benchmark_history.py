@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -141,6 +142,73 @@ def test_a_file_of_a_later_version_is_left_alone(path: Path) -> None:
     assert not History(str(path)).is_kept
     assert path.exists()
     assert not list(path.parent.glob("*.damaged-*"))
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "CREATE TABLE notes (a); PRAGMA user_version = 0",
+        "CREATE TABLE notes (a); PRAGMA user_version = 1",
+        "CREATE TABLE jobs (a); PRAGMA user_version = 0",
+        "CREATE TABLE jobs (a); CREATE TABLE rows (a); PRAGMA user_version = 1",
+    ],
+)
+def test_a_file_of_another_program_is_left_alone(tmp_path: Path, script: str) -> None:
+    path = tmp_path / "theirs.sqlite"
+    with sqlite3.connect(path) as db:
+        db.executescript(script)
+    db.close()
+    before = path.read_bytes()
+    history = History(str(path))
+    history.save(job())
+    assert not history.is_kept
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_can_only_be_read_costs_the_history_only(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    History(str(path)).close()
+    connect = sqlite3.connect
+
+    def without_the_right_to_write(name: str, **options: Any) -> sqlite3.Connection:
+        """Which root would have whatever the file's mode is."""
+        address = f"file:{name}?mode=ro" if name == str(path) else name
+        db: sqlite3.Connection = connect(address, uri=True, **options)
+        return db
+
+    monkeypatch.setattr(sqlite3, "connect", without_the_right_to_write)
+    history = History(str(path))
+    history.save(job())
+    assert not history.is_kept
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        """UPDATE jobs SET plan = '{"suite": "enc' WHERE id""",
+        "UPDATE jobs SET plan = json_set(plan, '$.of_a_later_version', 1) WHERE id",
+        "UPDATE jobs SET plan = json_set(plan, '$.suite', 'of_a_later_version') WHERE id",
+        "UPDATE jobs SET state = 'of_a_later_version' WHERE id",
+        "UPDATE jobs SET plan = '[]' WHERE id",
+        "UPDATE rows SET figures = '{' WHERE job",
+    ],
+)
+def test_a_run_that_cannot_be_read_is_passed_over(
+    path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    history, broken, sound = History(str(path)), job(), job()
+    broken.finish("done")
+    broken.add({"tokens": 16})
+    for one in (broken, sound):
+        history.save(one)
+    with history._db as db:
+        db.execute(f"{damage} = ?", (broken.id,))
+    assert [one.id for one in history.newest(9)] == [sound.id]
+    assert history.get(broken.id) is None
+    assert {record.message for record in caplog.records} == {
+        "a benchmark of the history cannot be read"
+    }
 
 
 def test_memory(caplog: pytest.LogCaptureFixture) -> None:

@@ -67,6 +67,8 @@ def test_values_given_twice_are_measured_once() -> None:
         ({"dtypes": ["float32"]}, "dtypes", "attentions, repeats, training"),
         ({"suite": "serving", "repeats": 3}, "repeats", "seconds"),
         ({"repeats": 21}, "repeats", 20),
+        ({"repeats": 10**400}, "repeats", 20),
+        ({"suite": "quality", "lengths": [2]}, "lengths[0]", 3),
         ({"suite": "serving", "seconds": float("nan")}, "seconds", 0.5),
         ({"suite": "serving", "seconds": 61.0}, "seconds", 60.0),
     ],
@@ -84,6 +86,7 @@ def test_bad_plans(fields: dict[str, Any], param: str, limit: object) -> None:
         ({"lengths": [200_000]}, False),
         ({"suite": "quality", "attentions": ["elu"]}, True),
         ({"lengths": [4097]}, True),
+        ({"suite": "quality", "lengths": [2]}, True),
     ],
 )
 def test_what_has_a_place_in_the_schema_is_no_mistake_of_form(
@@ -125,6 +128,20 @@ def test_compare_says_which_is_better_by_each_measure() -> None:
     assert found.only_in_a == ()
     assert found.only_in_b == ({"attention": "softmax", "work": "forward", "tokens": 128},)
     assert found.machine == {"torch": ("2.11", "2.13")}
+    assert found.plan == {}
+
+
+def test_compare_says_what_else_was_asked_for() -> None:
+    """Rows of the serving suite do not tell how long the requests were."""
+    row: Row = dict.fromkeys(["share", *(one.name for one in SUITES["serving"].measures)], 1.0)
+    short, long = (
+        BenchmarkJob(plan=checked_plan(MODEL, **fields), num_rows=1, machine={}, rows=[row])
+        for fields in (
+            {"suite": "serving", "lengths": [16]},
+            {"suite": "serving", "lengths": [2048], "seconds": 9.0},
+        )
+    )
+    assert compare(short, long).plan == {"lengths": ((16,), (2048,)), "seconds": (5.0, 9.0)}
 
 
 def test_compare_refuses_two_suites() -> None:

@@ -38,6 +38,8 @@ def lln(*arguments: str, stdin: str = "", **settings: str) -> subprocess.Complet
         ["serve"],
         ["embed"],
         ["models"],
+        ["adapt"],
+        ["evaluate"],
         ["bench"],
         ["diagnose"],
         ["claims"],
@@ -190,6 +192,33 @@ def test_embed(tmp_path: Path) -> None:
             ["adapt", "default", "--out", "/nowhere", "--further", "--samples", "9"],
             "--further goes on from the model's own samples, and takes no other",
         ),
+        (
+            ["adapt", "default", "--out", "/nowhere", "--seed", "-1"],
+            "seed must be at least 0, got -1",
+        ),
+        (
+            ["adapt", "default", "--out", "/nowhere", "--seed", "0"],
+            "--seed needs data: --train DATA",
+        ),
+        (
+            [
+                *["adapt", "default", "--out", "/nowhere", "--control", "--samples", "4"],
+                *["--strength", "0.3", "--recipe", "nonsense", "--seed", "5"],
+            ],
+            "--recipe and --seed and --strength and --control need data: --train DATA",
+        ),
+        (
+            ["adapt", "default", "--out", "/nowhere", "--train", "speeches", "--text", "x.txt"],
+            "--text is not read with --train, which calibrates on its own documents",
+        ),
+        (
+            ["adapt", "default", "--out", "/nowhere", "--train", "speeches", "--control"],
+            "--control trains without LLN, and this recipe trains nothing else",
+        ),
+        (
+            ["adapt", "default", "--out", "/nowhere", "--train", "speeches", "--recipe", "x.json"],
+            "x.json is missing",
+        ),
     ],
 )
 def test_mistakes_are_told_in_a_line(
@@ -197,6 +226,15 @@ def test_mistakes_are_told_in_a_line(
 ) -> None:
     assert main(arguments) == 1
     assert capsys.readouterr().err == f"lln: {complaint}\n"
+
+
+def test_a_recipe_that_is_not_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (file := tmp_path / "recipe.json").write_text("[{")
+    command = ["adapt", "default", "--out", str(tmp_path / "out"), "--train", "speeches"]
+    assert main([*command, "--recipe", str(file)]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(f"lln: {file} is not valid: ")
+    assert told.count("\n") == 1
 
 
 @pytest.mark.parametrize("command", ["embed", "diagnose"])
@@ -216,6 +254,18 @@ def test_numbers_that_are_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert left.value.code == 2
     told = capsys.readouterr().err
     assert "whole numbers, separated by commas, are wanted and not 'many'" in told
+
+
+@pytest.mark.parametrize(
+    "option", [["--lengths", "64,0"], ["--lengths=-5"], ["--documents", "0"], ["--documents=-1"]]
+)
+def test_numbers_that_must_be_above_0(
+    option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["evaluate", *option])
+    assert left.value.code == 2
+    assert "above 0" in capsys.readouterr().err
 
 
 def test_help_of_serve_tells_defaults(capsys: pytest.CaptureFixture[str]) -> None:

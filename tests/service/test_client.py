@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import socket
+import threading
+import time
+import urllib.error
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +85,70 @@ def test_any_name_of_a_model_reaches_the_server(server: Any, name: str) -> None:
     assert refusal.value.actual == name
 
 
-def test_a_full_server_is_waited_for_until_patience_ends(launch_server: Any) -> None:
-    server = launch_server(LLN_MODELS="default", LLN_MAX_OPEN_REQUESTS="1")
-    assert np.shape(LLNClient(server.http_url, timeout_s=20).encode(TEXTS)) == (3, 384)
+def test_vectors_can_be_written_to(client: LLNClient) -> None:
+    alone, listed = client.encode("a"), client.encode(["a"], convert_to_numpy=False)[0]
+    for vector in (alone, listed):
+        assert isinstance(vector, np.ndarray)
+        vector /= 2
+
+
+@pytest.fixture(scope="module")
+def narrow(launch_server: Any) -> Any:
+    return launch_server(
+        LLN_MODELS="default", LLN_MAX_OPEN_REQUESTS="1", LLN_MAX_BODY_BYTES="12000000"
+    )
+
+
+@pytest.mark.parametrize("size", [1, 10_000_000])
+def test_a_full_server_is_waited_for_until_patience_ends(narrow: Any, size: int) -> None:
+    """It answers by the headers, and hangs up on a large request before that is sent."""
+    with placed(narrow):
+        with pytest.raises(LLNClientError, match="requests are open") as refusal:
+            LLNClient(narrow.http_url, timeout_s=0.5).encode("x" * size)
+        assert refusal.value.code == "too_many_requests"
+        threading.Timer(1, leave_the_place.set).start()
+        assert np.shape(LLNClient(narrow.http_url, timeout_s=20).encode("x" * size)) == (384,)
+
+
+leave_the_place = threading.Event()
+
+
+@contextmanager
+def placed(server: Any) -> Iterator[None]:
+    """Somebody has the only place, by not sending what they announced, until told to leave."""
+    host, port = server.http_url.removeprefix("http://").split(":")
+    leave_the_place.clear()
+
+    def hold() -> None:
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(
+                b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"
+            )
+            leave_the_place.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    time.sleep(0.3)
+    try:
+        yield
+    finally:
+        leave_the_place.set()
+        holder.join()
+
+
+def test_a_text_too_large_is_refused_with_its_numbers(narrow: Any) -> None:
+    with pytest.raises(LLNClientError, match="12000000 are allowed") as refusal:
+        LLNClient(narrow.http_url).encode("x" * 30_000_000)
+    assert (refusal.value.status, refusal.value.code) == (413, "body_too_large")
+    assert refusal.value.limit == 12_000_000
+
+
+def test_many_large_texts_go_in_requests_that_are_read(narrow: Any) -> None:
+    texts = [f"{number} {'x' * 1_000_000}" for number in range(30)]
+    vectors = LLNClient(narrow.http_url, max_request_bytes=8_000_000).encode(texts)
+    assert np.shape(vectors) == (30, 384)
+
+
+def test_a_server_that_is_not_there(free_ports: Any) -> None:
+    with pytest.raises(urllib.error.URLError, match="refused"):
+        LLNClient(f"http://127.0.0.1:{free_ports()}").encode("a")

@@ -17,6 +17,7 @@ from engine.errors import (
     QueueFull,
     RequestCancelled,
     TextTooLong,
+    shown,
 )
 from service.errors import (
     ERROR_TABLE,
@@ -77,6 +78,14 @@ def test_error_fields_are_the_envelope() -> None:
         "limit": 512,
         "actual": 600,
     }
+
+
+def test_of_a_callers_value_so_much_is_repeated() -> None:
+    error = InvalidInput(f"no {shown('x' * 9_999)}", param="y" * 9_999, actual="z" * 9_999)
+    assert error.message == f"no {'x' * 77}..."
+    assert (error.param, error.actual) == ("y" * 77 + "...", "z" * 77 + "...")
+    assert shown("x" * 80) == "x" * 80
+    assert error_fields(InvalidInput("no", actual=10**400))["actual"] == "1" + "0" * 76 + "..."
 
 
 def test_a_foreign_error_tells_nothing_of_itself() -> None:

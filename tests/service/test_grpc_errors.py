@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
@@ -14,6 +15,7 @@ from grpc import StatusCode
 from service.pb.lln.v1 import embeddings_pb2 as pb
 from service.pb.lln.v1 import embeddings_pb2_grpc, models_pb2, models_pb2_grpc
 
+SOFTMAX = "sentence-transformers/all-MiniLM-L6-v2"
 EMBED = "/lln.v1.Embeddings/Embed"
 
 
@@ -176,15 +178,50 @@ def test_the_same_bytes_with_good_text_are_served(channel: grpc.Channel) -> None
 
 
 def test_message_above_the_limit(embeddings: Any) -> None:
-    error = failure(embeddings.Embed, pb.EmbedRequest(input=[text("x" * 50_000_000)]))
+    request = pb.EmbedRequest(input=[text("x" * 50_000_000)])
+    error = failure(embeddings.Embed, request)
 
     assert error.code() == StatusCode.RESOURCE_EXHAUSTED
-    assert str(32 * 1024 * 1024) in error.details()
+    assert details_of(error) == {
+        "code": "body_too_large",
+        "limit": str(32 * 1024 * 1024),
+        "actual": str(request.ByteSize()),
+    }
 
 
-def test_unknown_method(channel: grpc.Channel) -> None:
-    call = channel.unary_unary("/lln.v1.Embeddings/Embroider", None, None)
-    assert failure(call, b"").code() == StatusCode.UNIMPLEMENTED
+def test_message_of_more_than_twice_the_limit_is_refused_by_grpc_itself(embeddings: Any) -> None:
+    error = failure(embeddings.Embed, pb.EmbedRequest(input=[text("x" * 70_000_000)]))
+
+    assert error.code() == StatusCode.RESOURCE_EXHAUSTED
+    assert str(64 * 1024 * 1024) in error.details()
+    assert details_of(error) == {}
+
+
+def test_an_item_above_the_limit_is_answered_in_its_place(embeddings: Any) -> None:
+    requests = (
+        pb.EmbedStreamRequest(id=str(number), input=text("x" * size))
+        for number, size in enumerate((1, 40_000_000, 1))
+    )
+    answers = list(embeddings.EmbedStream(requests))
+    assert [answer.error.code for answer in answers] == ["", "body_too_large", ""]
+
+
+@pytest.mark.parametrize("name", ["/lln.v1.Embeddings/Embroider", "/no.such.Service/Call"])
+def test_unknown_method(name: str, channel: grpc.Channel, http: httpx.Client) -> None:
+    counted = 'method="unmatched",protocol="grpc"}'
+    before = count_of(http, counted)
+    error = failure(channel.unary_unary(name, None, None), b"")
+
+    assert error.code() == StatusCode.UNIMPLEMENTED
+    assert details_of(error) == {"code": "method_not_found"}
+    assert name in error.details()
+    assert count_of(http, counted) == before + 1
+
+
+def count_of(http: httpx.Client, labels: str) -> float:
+    lines = http.get("/metrics").text.splitlines()
+    counts = (line for line in lines if line.startswith("lln_requests_total") and labels in line)
+    return sum(float(line.split()[-1]) for line in counts)
 
 
 def test_errors_of_other_services(channel: grpc.Channel) -> None:
@@ -208,6 +245,28 @@ def test_deadline_of_a_millisecond(embeddings: Any) -> None:
     request = pb.EmbedRequest(input=[text("word " * 5_000)])
     assert failure(embeddings.Embed, request, timeout=0.001).code() == StatusCode.DEADLINE_EXCEEDED
     assert len(embeddings.Embed(pb.EmbedRequest(input=[text()])).embeddings) == 1
+
+
+def test_a_deadline_is_counted_as_one_whoever_notices_first(
+    embeddings: Any, http: httpx.Client
+) -> None:
+    def counted(code: str) -> float:
+        return count_of(http, f'code="{code}",method="lln.v1.Embeddings/Embed",protocol="grpc"}}')
+
+    before = counted("cancelled"), counted("deadline_exceeded")
+    # One unit of work, which nothing runs beside.
+    long_text = pb.EmbedRequest(model=SOFTMAX, input=[text("word " * 10_000)])
+    busy = embeddings.Embed.future(long_text)
+    time.sleep(0.5)
+    for _ in range(10):
+        error = failure(embeddings.Embed, pb.EmbedRequest(input=[text()]), timeout=0.05)
+        assert error.code() == StatusCode.DEADLINE_EXCEEDED
+    busy.cancel()
+    deadline = time.monotonic() + 10
+    while counted("deadline_exceeded") < before[1] + 10 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert counted("deadline_exceeded") == before[1] + 10
+    assert counted("cancelled") <= before[0] + 1
 
 
 def test_limits_of_the_servers_own_settings(start_server: Any) -> None:

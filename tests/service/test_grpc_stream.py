@@ -169,6 +169,10 @@ def test_a_stream_waits_where_a_call_is_refused(start_server: Any) -> None:
     assert [answer.WhichOneof("outcome") for answer in answers] == ["embedding"] * 60
     refused = [call for call in calls if call.code() != StatusCode.OK]
     assert 0 < len(refused) < 60
+    page = httpx.get(f"{server.http_url}/metrics").text
+    # Who waits is no refusal, however long, and is tokenised once: beside all, there is the canary.
+    assert f'lln_rejected_total{{reason="queue_full"}} {len(refused)}.0' in page
+    assert "lln_tokenise_seconds_count 121.0" in page
     for call in refused:
         assert call.code() == StatusCode.RESOURCE_EXHAUSTED
         metadata = dict(call.trailing_metadata())

@@ -13,7 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
+from engine.errors import shown
+
 MEGABYTE = 1024 * 1024
+WHALE = "x" * 50_000
 JSON = {"content-type": "application/json"}
 
 
@@ -96,6 +99,30 @@ def test_unknown_route(http: httpx.Client) -> None:
     assert error_of(response)["code"] == "route_not_found"
 
 
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/diagnostics", {"text": "a", "mode": WHALE}),
+        ("/v1/diagnostics", {"text": "a", "instruments": [WHALE]}),
+        ("/v1/diagnostics", {"document": WHALE}),
+        ("/v1/attention/map", {"document": WHALE, "layer": 0, "head": 0}),
+        ("/v1/attention/map", {"text": "a", "layer": 0, "head": 0, "statistic": WHALE}),
+        ("/v1/structure", {"text": "a", WHALE: 1}),
+        ("/v1/benchmarks", {"suite": WHALE}),
+        ("/v1/benchmarks", {"attentions": [WHALE]}),
+        ("/v1/embeddings", {"input": "a", "model": WHALE}),
+        ("/v1/embeddings", {"input": "a", "prompt_name": WHALE}),
+        (f"/v1/{WHALE[:30_000]}", {}),
+    ],
+)
+def test_an_error_repeats_so_much_of_a_value(
+    http: httpx.Client, path: str, fields: dict[str, Any]
+) -> None:
+    response = http.post(path, json=fields)
+    assert response.is_client_error
+    assert len(response.content) < 1_000
+
+
 def test_wrong_method(http: httpx.Client) -> None:
     response = http.get("/v1/embeddings")
     assert response.status_code == 405
@@ -127,7 +154,8 @@ def test_a_number_beyond_64_bits_is_refused_as_text(
     error = error_of(response)
     assert response.status_code == 400
     assert error["param"].endswith(param)
-    assert error["actual"] == query.rpartition("=")[2]
+    assert error["actual"] == shown(query.rpartition("=")[2])
+    assert len(error["message"]) < 300
     assert response.headers["x-content-type-options"] == "nosniff"
 
 

@@ -119,9 +119,11 @@ def test_the_end_of_patience_is_still_an_answer(start_server: Any) -> None:
         asked = [pool.submit(embed, server.http_url, LONG * 2) for _ in range(8)]
         wait_for(lambda: metric(server.http_url, "lln_queue_depth") > 0, "work that waits")
         server.process.send_signal(signal.SIGTERM)
+        told_at = time.monotonic()
         answers = [one.result() for one in asked]
     assert {answer.status_code for answer in answers} <= {200, 503}
     late = [answer.json()["error"] for answer in answers if answer.status_code == 503]
     assert late
     assert {error["type"] for error in late} == {"service_unavailable"}
     assert server.process.wait(60) == 0
+    assert time.monotonic() - told_at < 3, "one second for all parts, and a little to say so"

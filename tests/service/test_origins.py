@@ -24,7 +24,7 @@ FOREIGN = [
 
 @pytest.fixture(scope="module")
 def named(launch_server: Any) -> Any:
-    return launch_server(LLN_MODELS=MODEL, LLN_CORS_ORIGINS=NAMED)
+    return launch_server(LLN_MODELS=MODEL, LLN_CORS_ORIGINS="HTTPS://Example.org:443/")
 
 
 def embed(server: Any, **headers: str) -> httpx.Response:

@@ -66,8 +66,7 @@ def is_idle(server: Any) -> bool:
     url = server.http_url
     in_progress = metric(url, 'lln_requests_in_progress{protocol="http"}')
     calls = metric(url, 'lln_requests_in_progress{protocol="grpc"}')
-    # The request that asks is in progress itself.
-    return in_progress <= 1 and calls == 0 and metric(url, "lln_queue_depth") == 0
+    return in_progress == calls == 0 and metric(url, "lln_queue_depth") == 0
 
 
 def test_callers_who_flood_and_vanish(fielded: Any) -> None:
@@ -229,3 +228,24 @@ def serve_once(folder: Path) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=100,
     )
+
+
+def test_sigterm_while_the_models_load_ends_the_process(
+    free_ports: Callable[[], int], tmp_path: Path
+) -> None:
+    """By a handler: the kernel ends process 1 of a container by no signal that has none."""
+    port = free_ports()
+    settings = {"LLN_HTTP_PORT": str(port), "LLN_GRPC_PORT": "0"}
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "service.cli", "serve"], env=os.environ | settings, stderr=log
+        )
+    wait_for(lambda: listens(port), "the port, which is taken before the weights are read")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 128 + signal.SIGTERM
+    assert (tmp_path / "log").read_bytes() == b""
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

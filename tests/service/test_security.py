@@ -7,7 +7,9 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from openai import AuthenticationError, OpenAI
 
-from service.client import LLNClient
+from service.client import LLNClient, LLNClientError
 from service.pb.lln.v1 import embeddings_pb2 as pb
 from service.pb.lln.v1 import embeddings_pb2_grpc
 
@@ -93,6 +95,7 @@ def test_every_grpc_service_but_health_is_guarded(guarded: Any) -> None:
             "/tei.v1.Info/Info",
             "/tei.v1.Embed/Embed",
             "/lln.v1.Diagnostics/Diagnose",
+            "/no.such.Service/Call",
         ):
             with pytest.raises(grpc.RpcError) as raised:
                 channel.unary_unary(method, None, None)(b"")
@@ -158,6 +161,27 @@ def test_a_key_is_rotated_without_a_restart(guarded: Any, key_file: Path) -> Non
     assert embed(guarded.http_url, **{"x-api-key": FILE_KEY}).status_code == 401
     key_file.write_text(FILE_KEY)
     assert embed(guarded.http_url, **{"x-api-key": FILE_KEY}).status_code == 200
+
+
+def test_a_key_that_is_taken_back_ends_its_streams(guarded: Any, key_file: Path) -> None:
+    answered = threading.Event()
+
+    def requests() -> Iterator[pb.EmbedStreamRequest]:
+        yield pb.EmbedStreamRequest(id="0", input=pb.Input(text="a"))
+        assert answered.wait(30)
+        key_file.write_text("another-key-0123456789")
+        yield pb.EmbedStreamRequest(id="1", input=pb.Input(text="a"))
+
+    with grpc.insecure_channel(guarded.grpc_address) as channel:
+        stub: Any = embeddings_pb2_grpc.EmbeddingsStub(channel)  # type: ignore[no-untyped-call]
+        answers = stub.EmbedStream(requests(), metadata=[("x-api-key", FILE_KEY)])
+        assert next(answers).id == "0"
+        answered.set()
+        with pytest.raises(grpc.RpcError) as raised:
+            next(answers)
+        error: Any = raised.value
+        assert error.code() == grpc.StatusCode.UNAUTHENTICATED
+    key_file.write_text(FILE_KEY)
 
 
 def test_a_body_is_not_read_without_a_key(guarded: Any) -> None:
@@ -281,6 +305,8 @@ def test_the_client_with_a_certificate(
         key_file=str(tmp_path / "mine.key"),
     )
     assert client.get_embedding_dimension() == 384
+    with pytest.raises(LLNClientError, match="33554432 are allowed"):
+        client.encode("x" * 40_000_000)
     with pytest.raises(ValueError, match="key_file needs cert_file"):
         LLNClient(tls_server.http_url, key_file=str(tmp_path / "mine.key"))
 
@@ -400,7 +426,8 @@ def test_one_request_too_many(narrow: Any) -> None:
         assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert ("lln-error-code", "too_many_requests") in error.trailing_metadata()
     assert httpx.get(f"{narrow.http_url}/health/ready").status_code == 200
-    assert httpx.get(f"{narrow.http_url}/metrics").status_code == 200
+    page = httpx.get(f"{narrow.http_url}/metrics").text
+    assert 'lln_rejected_total{reason="too_many_requests"} 2.0' in page
     for connection in slow:
         assert connection.recv(64).startswith(b"HTTP/1.1 408")
         connection.close()

@@ -96,6 +96,65 @@ def test_bad_value_is_refused_in_one_line_that_names_it(
     assert "\n" not in message
 
 
+@pytest.mark.parametrize("value", [",", " ", " , "])
+def test_api_keys_without_a_key_are_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("LLN_API_KEYS", value)
+    with pytest.raises(SettingsError, match="LLN_API_KEYS: it holds no key"):
+        load_settings()
+
+
+def test_a_variable_that_is_left_empty_names_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compose files pass on what nobody has set as an empty string."""
+    monkeypatch.setenv("LLN_API_KEYS", "")
+    assert load_settings().api_keys == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "origin"),
+    [
+        ("https://app.example.com", "https://app.example.com"),
+        ("https://app.example.com/", "https://app.example.com"),
+        ("HTTPS://App.example.com", "https://app.example.com"),
+        ("https://app.example.com:443", "https://app.example.com"),
+        ("http://app.example.com:80/", "http://app.example.com"),
+        ("http://app.example.com:443", "http://app.example.com:443"),
+        ("https://[::1]:8443", "https://[::1]:8443"),
+        ("chrome-extension://abcdef", "chrome-extension://abcdef"),
+        ("*", "*"),
+        ("null", "null"),
+    ],
+)
+def test_origins_are_read_as_browsers_write_them(
+    monkeypatch: pytest.MonkeyPatch, value: str, origin: str
+) -> None:
+    monkeypatch.setenv("LLN_CORS_ORIGINS", f"{value}, http://other.example")
+    assert load_settings().cors_origins == (origin, "http://other.example")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "app.example.com",
+        "https://",
+        "https://app.example.com/page",
+        "https://*.example.com",
+        "https://user@example.com",
+        "https://example.com:port",
+        "https://bücher.example",
+        "//app.example.com",
+    ],
+)
+def test_origins_that_no_browser_sends_are_refused(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("LLN_CORS_ORIGINS", f"https://example.org,{value}")
+    with pytest.raises(SettingsError) as refusal:
+        load_settings()
+    assert f"'{value}' is no origin" in str(refusal.value)
+    assert "LLN_CORS_ORIGINS" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_one_port_for_both_protocols_is_refused(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     monkeypatch.setenv("LLN_HTTP_HOST", host)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Iterator
 from concurrent import futures
@@ -139,4 +140,15 @@ def test_an_endpoint_turns_it_on() -> None:
     assert type(tracing_of(load_settings())).__name__ == "Tracing"
     tracing = tracing_of(load_settings(otlp_endpoint="http://127.0.0.1:1"))
     assert isinstance(tracing, OtlpTracing)
-    tracing.stop()
+    tracing.stop(10)
+
+
+def test_a_collector_that_does_not_answer_does_not_hold_the_end_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        tracing = tracing_of(load_settings(otlp_endpoint=endpoint))
+        with tracing.request("http", lambda _: None):
+            pass
+        started_at = time.monotonic()
+        tracing.stop(0.2)
+        assert time.monotonic() - started_at < 2

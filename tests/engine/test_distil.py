@@ -1,0 +1,268 @@
+"""Training into a folder: what is refused first, what a stop leaves, and what may go on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from engine.adapt import distil
+from engine.adapt.calibrate import CalibrationPlan
+from engine.adapt.convert import adapt_model, built_in_texts
+from engine.adapt.distil import DistilPlan, distil_model
+from engine.adapt.documents import Document, fingerprint, for_training
+from engine.adapt.stages import Stage, TrainingPlan
+from engine.adapt.student import StudentPlan
+from engine.adapt.training import METRICS_FILE, StepReport
+from engine.checkpoint.calibration import read_calibration
+from engine.config import EngineConfig
+from engine.errors import CheckpointError, InvalidInput
+from engine.model.embedding_model import load_model
+
+if TYPE_CHECKING:
+    from tests.conftest import WriteCheckpoint
+
+CPU = EngineConfig(device="cpu")
+CALIBRATION = CalibrationPlan(block_size=16, sample_tokens=48, num_samples=4)
+STAGE = Stage(
+    kind="states", steps=6, lengths=(48,), batch_tokens=96, rates={"scalars": 1e-2, "maps": 1e-2}
+)
+PLAN = DistilPlan(
+    calibration=CALIBRATION,
+    training=TrainingPlan(stages=(STAGE,), teacher_window=40, save_every=4, watch_every=100),
+)
+DOCUMENTS = [Document(str(n), "", text) for n, text in enumerate(built_in_texts()[:12])]
+SHORT = [Document(str(n), f"fox {n}", f"the quick fox {n} jumps") for n in range(400)]
+
+
+class Stopped(BaseException):
+    """As a signal would."""
+
+
+@pytest.fixture
+def folder(write_checkpoint: WriteCheckpoint) -> str:
+    return str(write_checkpoint("bert"))
+
+
+def train(
+    folder: str,
+    out: Path,
+    plan: DistilPlan = PLAN,
+    documents: list[Document] = DOCUMENTS,
+    *,
+    stop_at: int | None = None,
+) -> Path:
+    def progress(report: StepReport, total: int) -> None:
+        if report.step == stop_at:
+            raise Stopped
+
+    return distil_model(folder, out, {"mine": documents}, plan, config=CPU, progress=progress)
+
+
+def with_stage(**changes: Any) -> DistilPlan:
+    stages = (replace(STAGE, **changes),)
+    return replace(PLAN, training=replace(PLAN.training, stages=stages))
+
+
+def steps_of(folder: Path) -> list[int]:
+    lines = (folder / METRICS_FILE).read_text().splitlines()
+    return [json.loads(line)["step"] for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("documents", "plan", "message"),
+    [
+        (
+            SHORT,
+            with_stage(kind="pairs"),
+            r"beyond a block of 64 tokens, and no text .* more than \d+",
+        ),
+        (DOCUMENTS, with_stage(lengths=(64,)), "beyond a block of 64 tokens"),
+        (DOCUMENTS, with_stage(lengths=(48, 96), batch_tokens=10**9), None),
+        (
+            DOCUMENTS,
+            replace(PLAN, student=StudentPlan(without_lln=True)),
+            "encoder alone to be trained, and no stage does",
+        ),
+        (
+            DOCUMENTS,
+            with_stage(lengths=(48, 10**6), batch_tokens=10**6),
+            "windows of 1000000 tokens, and the longest document has",
+        ),
+        (DOCUMENTS, with_stage(lengths=(2,)), "of which 2 are special"),
+        (
+            DOCUMENTS,
+            replace(with_stage(lengths=(96,)), calibration=replace(CALIBRATION, num_samples=10**6)),
+            "calibration needs",
+        ),
+    ],
+    ids=[
+        "short pairs",
+        "short windows",
+        "some are long",
+        "control of nothing",
+        "longer than all",
+        "special only",
+        "found by calibration",
+    ],
+)
+def test_what_cannot_be_trained_is_told_first_and_leaves_nothing(
+    folder: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    documents: list[Document],
+    plan: DistilPlan,
+    message: str | None,
+) -> None:
+    plan = replace(plan, calibration=replace(plan.calibration, block_size=64))
+    if message != "calibration needs":
+
+        def calibrated(*_: object) -> None:
+            raise Stopped
+
+        monkeypatch.setattr(distil, "calibrate", calibrated)
+    with pytest.raises(Stopped if message is None else InvalidInput, match=message):
+        train(folder, tmp_path / "out", plan, documents)
+    assert not (tmp_path / "out").exists()
+
+
+def test_steps_without_a_gradient_are_passed_over(folder: str, tmp_path: Path) -> None:
+    """Texts of one block teach LLN nothing; others in the same run do."""
+    before = adapt_model(
+        folder, tmp_path / "before", built_in_texts()[:12], CALIBRATION, config=CPU
+    )
+    out = train(folder, tmp_path / "out", with_stage(lengths=(16, 48), steps=8))
+    lines = [json.loads(line) for line in (out / METRICS_FILE).read_text().splitlines()]
+    assert {line["length"] for line in lines} == {16, 48}
+    learned, begun = (load_model(str(at), config=CPU).calibration for at in (out, before.folder))
+    assert learned is not None
+    assert begun is not None
+    assert not torch.equal(learned.alpha, begun.alpha)
+
+
+def test_a_run_stopped_before_its_first_save_tells_of_each_step_once(
+    folder: str, tmp_path: Path
+) -> None:
+    with pytest.raises(Stopped):
+        train(folder, tmp_path / "out", stop_at=2)
+    assert steps_of(train(folder, tmp_path / "out")) == list(range(6))
+    looks = (tmp_path / "out" / "attention.jsonl").read_text().splitlines()
+    assert [json.loads(look)["step"] for look in looks] == [0, 6]
+
+
+def test_a_line_that_was_being_written_is_written_again(folder: str, tmp_path: Path) -> None:
+    with pytest.raises(Stopped):
+        train(folder, tmp_path / "out", stop_at=4)
+    metrics = tmp_path / "out" / "training" / METRICS_FILE
+    metrics.write_text(metrics.read_text()[:-30])
+    assert steps_of(train(folder, tmp_path / "out")) == list(range(6))
+
+
+@pytest.mark.parametrize("moves", [0, 10])  # of 11
+def test_a_run_stopped_at_its_end_ends_when_it_is_resumed(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: int
+) -> None:
+    whole = train(folder, tmp_path / "whole")
+    out = tmp_path / "out"
+    left = iter(range(moves))
+    move = Path.replace
+
+    def stopped(entry: Path, place: Path) -> Path:
+        if entry.parent.name == "model" and next(left, None) is None:
+            raise Stopped
+        return move(entry, place)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", stopped)
+        with pytest.raises(Stopped):
+            train(folder, out)
+    with pytest.raises(CheckpointError, match=r"config\.json is missing"):
+        load_model(str(out), config=CPU)
+    train(folder, out)
+    assert {entry.name for entry in out.iterdir()} == {entry.name for entry in whole.iterdir()}
+    assert steps_of(out) == list(range(6))
+    made, expected = (load_model(str(at), config=CPU).info.calibration for at in (out, whole))
+    assert made == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"documents": DOCUMENTS[1:]}, "differs in its documents;"),
+        ({"documents": [replace(one, query="?") for one in DOCUMENTS]}, "its documents;"),
+        ({"plan": replace(PLAN, calibration=replace(CALIBRATION, block_size=32))}, "calibration;"),
+        ({"plan": replace(PLAN, student=StudentPlan(gate=False))}, "differs in its student;"),
+        ({"plan": with_stage(rates={"maps": 1.0})}, "by another plan"),
+        ({"folder": None}, "differs in its weights;"),
+        ({"plan": replace(PLAN, strength=0.5)}, None),
+    ],
+    ids=["documents", "queries", "block size", "student", "plan", "weights", "strength"],
+)
+def test_only_the_same_run_goes_on(
+    folder: str,
+    tmp_path: Path,
+    write_checkpoint: WriteCheckpoint,
+    change: dict[str, Any],
+    message: str | None,
+) -> None:
+    with pytest.raises(Stopped):
+        train(folder, tmp_path / "out", stop_at=4)
+    state = (tmp_path / "out" / "training" / "state.pt").read_bytes()
+    given: dict[str, Any] = {"folder": folder, **change}
+    if given["folder"] is None:
+        given["folder"] = str(write_checkpoint("bert", seed=1))
+    if message is None:
+        train(out=tmp_path / "out", **given)
+        return
+    with pytest.raises(InvalidInput, match=message):
+        train(out=tmp_path / "out", **given)
+    assert (tmp_path / "out" / "training" / "state.pt").read_bytes() == state
+
+
+def test_a_run_of_an_earlier_version_is_not_gone_on_with(folder: str, tmp_path: Path) -> None:
+    with pytest.raises(Stopped):
+        train(folder, tmp_path / "out", stop_at=4)
+    (tmp_path / "out" / "training" / "begun.json").unlink()
+    with pytest.raises(InvalidInput, match="did not write down what it began with"):
+        train(folder, tmp_path / "out")
+
+
+def test_going_on_accounts_for_its_own_documents_and_those_before(
+    folder: str, tmp_path: Path
+) -> None:
+    first = train(folder, tmp_path / "first", documents=DOCUMENTS[:6])
+    then = train(str(first), tmp_path / "then", replace(PLAN, further=True), DOCUMENTS[6:])
+    account = json.loads((then / "data.json").read_text())
+    assert account["sources"]["mine"]["trained_on"] == fingerprint(for_training(DOCUMENTS[6:]))
+    assert account["before"] == json.loads((first / "data.json").read_text())
+    anew = adapt_model(
+        str(first), tmp_path / "anew", built_in_texts()[:12], CALIBRATION, config=CPU
+    )
+    assert not (anew.folder / "data.json").exists()
+
+
+def test_calibration_reads_some_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distil, "_CALIBRATION_TEXT", 40_000)
+    long = list(distil._some(["short text", "x" * 80_000]))
+    assert 40_000 <= sum(map(len, long)) < 50_000
+    turns = ["ab", "c" * 4000] * 50
+    taken = list(distil._some(turns))
+    assert 36_000 < sum(map(len, taken)) < 45_000
+    assert {"ab", "c" * 4000} == set(taken)
+    assert list(distil._some(["a", "b"])) == ["a", "b"]
+
+
+def test_a_model_that_pools_by_its_first_token(
+    write_checkpoint: WriteCheckpoint, tmp_path: Path
+) -> None:
+    folder = str(write_checkpoint("bert", pooling="cls"))
+    with pytest.raises(InvalidInput, match="no vector to imitate beyond its window of 40 tokens"):
+        train(folder, tmp_path / "out")
+    out = train(folder, tmp_path / "out", with_stage(lengths=(32, 40)))
+    made = load_model(str(out), config=CPU)
+    assert made.info.pooling == "cls"
+    assert read_calibration(out / "lln.safetensors", made.checkpoint.sha256).gate is not None
