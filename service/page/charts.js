@@ -5,7 +5,7 @@ import { range, shareOf, short } from "./numbers.js";
 
 const WIDTH = 320;
 const HEIGHT = 150;
-const LEFT = 44;
+const LEFT = 54;
 const TOP = 12;
 const BOTTOM = 24;
 
@@ -30,7 +30,7 @@ export function layerChart(name, unit, series) {
     values.forEach((heads, layer) => {
       for (const value of heads) group.append(makeSvg("circle", { cx: x(layer), cy: y(value), r: 2.2 }));
     });
-    const line = values.map((heads, layer) => `${x(layer)},${y(mean(heads))}`).join(" ");
+    const line = byLayer(values, (heads, layer) => `${x(layer)},${y(mean(heads))}`).join(" ");
     group.append(makeSvg("polyline", { points: line }));
     svg.append(group);
   });
@@ -38,10 +38,13 @@ export function layerChart(name, unit, series) {
   return make("figure", { class: "chart" }, make("figcaption", {}, `${name}${unitWords}`), svg);
 }
 
+// Layers that cannot be read are holes, which flatMap passes over and map would keep.
+const byLayer = (values, say) => values.flatMap((heads, layer) => [say(heads, layer)]);
+
 const mean = (numbers) => numbers.reduce((sum, number) => sum + number, 0) / numbers.length;
 
 function words(name, unit, series) {
   const parts = series.map(({ title, values }) =>
-    `${title}: ${values.map((heads, layer) => `layer ${layer} ${short(mean(heads))}`).join(", ")}`);
+    `${title}: ${byLayer(values, (heads, layer) => `layer ${layer} ${short(mean(heads))}`).join(", ")}`);
   return `Mean ${name} (${unit}) by layer. ${parts.join(". ")}`;
 }

@@ -26,11 +26,27 @@ function table(stops) {
 // [256 * 3] red, green, blue.
 export const shades = () => table(isDark() ? DARK : LIGHT);
 
-// share: 0 to 1.
-export function colour(share) {
+function shadeOf(share) {
   const at = 3 * Math.round(255 * Math.min(1, Math.max(0, share)));
-  return `rgb(${shades().subarray(at, at + 3).join(" ")})`;
+  return shades().subarray(at, at + 3);
 }
 
-// Whether text on this shade should be dark.
-export const wantsDarkText = (share) => (isDark() ? share > 0.6 : share < 0.55);
+// share: 0 to 1.
+export const colour = (share) => `rgb(${shadeOf(share).join(" ")})`;
+
+// The ink that is read best on this shade: of black and white one is at 4.5 to 1 on any colour.
+export function isDarkInk(share) {
+  const light = luminance(shadeOf(share));
+  return (light + FLARE) / FLARE > (1 + FLARE) / (light + FLARE);
+}
+
+const FLARE = 0.05; // of any screen, as WCAG counts it
+
+// Relative luminance, as WCAG defines it.
+function luminance(colours) {
+  const [red, green, blue] = Array.from(colours, (channel) => {
+    const part = channel / 255;
+    return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+}

@@ -1,45 +1,48 @@
 // Layers x heads: one square a head, coloured by an instrument; one bar a layer, where the instrument
 // says one thing of all its heads.
 
-import { colour, wantsDarkText } from "./colour.js";
+import { attentionName } from "./attention.js";
+import { colour } from "./colour.js";
 import { make } from "./dom.js";
 import { range, shareOf, short } from "./numbers.js";
 
 export class HeadGrid {
-  constructor(parent, { title, onOpen, onLook }) {
+  constructor(parent, session, { onOpen, onLook }) {
     this.onOpen = onOpen;
     this.onLook = onLook;
-    this.title = title;
+    this.session = session;
     this.squares = [];
     this.element = make("figure", { class: "heads" });
     parent.append(this.element);
   }
 
   // reading: { values[layer][head], error, unit }, rows of layers not read yet are missing.
-  draw({ layers, heads, attention, reading, name, limits, whole, open }) {
+  draw({ reading, name, limits, whole, open }) {
+    const { num_layers: layers, num_heads: heads } = this.session.info;
     this.reading = reading;
     this.whole = whole;
     this.name = name;
     const focused = this.squares.flat().find((square) => square === document.activeElement)?.dataset.place;
     const columns = Array.from({ length: heads }, (_, head) =>
       make("span", { class: "axis", "aria-hidden": "true" }, String(head)));
-    const rows = Array.from({ length: layers }, (_, layer) => this.row(layer, heads, attention[layer], limits, open));
-    const grid = make("div", { class: "grid", role: "grid", "aria-label": `${this.title}: layers by heads` },
+    const rows = Array.from({ length: layers }, (_, layer) => this.row(layer, heads, limits, open));
+    const grid = make("div", { class: "grid", role: "grid", "aria-label": `${this.session.model}: layers by heads` },
       make("div", { class: "grid-row", "aria-hidden": "true" }, make("span", { class: "axis" }), ...columns), ...rows);
     grid.style.setProperty("--heads", heads);
     grid.addEventListener("keydown", (event) => this.move(event));
     this.element.replaceChildren(
-      make("figcaption", {}, this.title), grid, legend(limits, reading.unit));
+      make("figcaption", {}, this.session.model), grid, legend(limits, reading.unit));
     this.squares = rows.map((row) => [...row.querySelectorAll(".head")]);
     const entry = this.squares.flat().find((square) => square.dataset.place === (focused ?? open)) ?? this.squares[0]?.[0];
     if (entry) entry.tabIndex = 0;
     if (focused) entry?.focus();
   }
 
-  row(layer, heads, attention, limits, open) {
+  row(layer, heads, limits, open) {
+    const attention = attentionName(this.session.info.attention[layer]);
     const squares = Array.from({ length: this.whole ? 1 : heads }, (_, head) => this.square(layer, head, limits, open));
     return make("div", { class: "grid-row", role: "row" },
-      make("span", { class: "axis", role: "rowheader", title: `layer ${layer}: ${ATTENTION[attention] ?? attention}` }, String(layer)), ...squares);
+      make("span", { class: "axis", role: "rowheader", title: `layer ${layer}: ${attention}` }, String(layer)), ...squares);
   }
 
   square(layer, head, limits, open) {
@@ -47,25 +50,26 @@ export class HeadGrid {
     const place = `${layer}.${head}`;
     const [openLayer, openHead] = open.split(".").map(Number);
     const isOpen = layer === openLayer && (this.whole || head === openHead);
+    const isClosed = this.session.whyClosed(layer) !== null;
     const square = make("button", {
       type: "button", class: this.whole ? "head whole" : "head", role: "gridcell", tabindex: -1, "data-place": place,
       "aria-label": this.words(layer, head), "aria-selected": String(isOpen),
-      onclick: () => this.onOpen(layer, this.whole ? openHead : head),
+      "aria-disabled": isClosed && "true", // and not disabled: it can still be looked at, and says why
+      onclick: () => isClosed || this.onOpen(layer, this.whole ? openHead : head),
       onpointerenter: () => this.onLook(this.words(layer, head)),
       onfocus: () => this.onLook(this.words(layer, head)),
     });
-    if (value === undefined || value === null) square.classList.add("unread");
-    else {
-      const share = shareOf(value, limits);
-      square.style.backgroundColor = colour(share);
-      square.classList.toggle("on-light", wantsDarkText(share));
-    }
+    if (isClosed) square.classList.add("closed");
+    else if (value === undefined || value === null) square.classList.add("unread");
+    else square.style.backgroundColor = colour(shareOf(value, limits));
     return square;
   }
 
   words(layer, head) {
     const value = this.reading.values[layer]?.[head];
-    const place = `${this.title}, layer ${layer}${this.whole ? "" : `, head ${head}`}`;
+    const closed = this.session.whyClosed(layer);
+    if (closed) return closed;
+    const place = `${this.session.model}, layer ${layer}${this.whole ? "" : `, head ${head}`}`;
     if (value === undefined || value === null) return `${place}: not read`;
     const error = this.reading.error?.[layer]?.[head];
     const unit = this.reading.unit === "dimensionless" ? "" : ` ${this.reading.unit}`;
@@ -100,5 +104,3 @@ function legend([low, high], unit) {
 }
 
 export const valuesOf = (readings) => range(readings.flatMap((reading) => reading.values.flat()));
-
-export const ATTENTION = { softmax: "softmax", lln: "LLN", lln_diag: "LLN+Diag", block_diagonal: "block-diagonal" };

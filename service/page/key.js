@@ -3,16 +3,17 @@
 
 import { onRefusedKey, useKey } from "./api.js";
 import { byId, show } from "./dom.js";
+import { ofThisTab } from "./storage.js";
 
 const KEPT = "lln-api-key";
 
 export function startKey(onKey) {
-  useKey(sessionStorage.getItem(KEPT));
+  useKey(ofThisTab.get(KEPT));
   onRefusedKey(askForKey);
   byId("key").addEventListener("submit", (event) => {
     event.preventDefault();
     const key = byId("key-value").value.trim();
-    sessionStorage.setItem(KEPT, key);
+    ofThisTab.set(KEPT, key);
     useKey(key);
     show(byId("key"), false);
     onKey();
@@ -20,7 +21,7 @@ export function startKey(onKey) {
 }
 
 function askForKey({ code }) {
-  sessionStorage.removeItem(KEPT);
+  ofThisTab.remove(KEPT);
   useKey(null);
   byId("key-message").textContent = code === "missing_api_key"
     ? "This server asks for an API key." : "The server does not accept this API key.";

@@ -1,10 +1,11 @@
 // A head's attention on a canvas. Zooming scales the picture at once; the sums for the new window
 // come from the server a moment later and take its place.
 
-import { floats, post } from "./api.js";
+import { floats } from "./api.js";
+import { attentionName } from "./attention.js";
 import { shades } from "./colour.js";
-import { make } from "./dom.js";
-import { ATTENTION } from "./heads.js";
+import { make, show } from "./dom.js";
+import { Newest } from "./newest.js";
 import { count } from "./numbers.js";
 
 const CELLS = 256;
@@ -13,27 +14,48 @@ const NAMED_TOKENS = 40; // in a window of so few the axes can name them
 const EDGE = 46; // CSS pixels of the axes
 
 export class MapView {
-  constructor(parent, { title, view, token, onView, onCell, onError, onPick }) {
-    Object.assign(this, { title, view, token, onView, onCell, onError, onPick });
+  // view: the window, in the tokens of `first`, a session of the same text.
+  constructor(parent, session, { view, first, onView, onCell, onError, onPick }) {
+    Object.assign(this, { session, view, first, onView, onCell, onError, onPick });
+    this.asking = new Newest();
     this.canvas = make("canvas", { class: "map", tabindex: 0, role: "img" });
-    this.caption = make("figcaption", {}, title);
+    this.caption = make("figcaption", {});
     this.element = make("figure", { class: "map-figure" }, this.caption, this.canvas);
     parent.append(this.element);
     this.listen();
     new ResizeObserver(() => this.draw()).observe(this.canvas);
   }
 
-  // source: { document, layer, head }
-  open(source) {
-    this.source = source;
+  open(layer, head) {
+    this.close();
+    this.place = { layer, head };
     this.found = null;
-    this.ask(0);
+    const closed = this.session.whyClosed(layer, head);
+    this.caption.textContent = closed ?? this.session.model;
+    this.canvas.removeAttribute("aria-label");
+    show(this.canvas, !closed);
+    if (!closed) this.ask(0);
     this.draw();
+  }
+
+  // What was asked for is not wanted any more.
+  close() {
+    clearTimeout(this.timer);
+    this.asking.stop();
+    this.element.removeAttribute("aria-busy");
   }
 
   changed() {
     this.draw();
-    this.ask(SETTLE_MS);
+    if (!this.canvas.hidden) this.ask(SETTLE_MS);
+  }
+
+  // The view in tokens of this map's own model.
+  get window() {
+    const { rows, columns } = this.view;
+    if (this.session === this.first) return { rows, columns };
+    const own = (tokens) => this.session.tokensOf(this.first.charactersOf(tokens));
+    return { rows: own(rows), columns: own(columns) };
   }
 
   ask(delay) {
@@ -43,34 +65,30 @@ export class MapView {
   }
 
   async fetch() {
-    this.asking?.abort();
-    this.asking = new AbortController();
-    const asking = this.asking;
-    const { rows, columns } = this.view;
+    const signal = this.asking.next();
+    const { rows, columns } = this.window;
     try {
-      const found = await post("v1/attention/map", {
-        ...this.source,
+      const found = await this.session.map({
+        ...this.place,
         rows: { start: rows[0], end: rows[1] },
         columns: { start: columns[0], end: columns[1] },
         height: CELLS, width: CELLS, statistic: "mean", encoding_format: "base64",
-      }, asking.signal);
+      }, signal);
       this.found = { ...found, values: floats(found.values), height: found.row_edges.length - 1, width: found.column_edges.length - 1 };
-      this.caption.textContent = `${ATTENTION[found.attention]} · layer ${found.layer}, head ${found.head} · ${this.title}`;
+      this.caption.textContent = `${attentionName(found.attention)} · layer ${found.layer}, head ${found.head} · ${this.session.model}`;
       this.canvas.setAttribute("aria-label", this.words());
       this.paint();
       this.draw();
-      this.element.removeAttribute("aria-busy");
       this.element.dataset.window = [...rows, ...columns].join(" ");
     } catch (failure) {
-      if (failure.name === "AbortError") return;
-      this.element.removeAttribute("aria-busy");
-      this.onError(failure);
+      if (!signal.aborted) this.onError(failure);
     }
+    if (!signal.aborted) this.element.removeAttribute("aria-busy");
   }
 
   words() {
-    const { rows, columns } = this.view;
-    return `Attention map of ${this.caption.textContent}: rows ${count(rows[0])} to ${count(rows[1])}, columns ${count(columns[0])} to ${count(columns[1])} of ${count(this.view.tokens)} tokens`;
+    const { rows, columns } = this.window;
+    return `Attention map of ${this.caption.textContent}: rows ${count(rows[0])} to ${count(rows[1])}, columns ${count(columns[0])} to ${count(columns[1])} of ${count(this.session.tokens)} tokens`;
   }
 
   // The cells as a picture, one pixel each: log scale from a tenth of even attention upwards.
@@ -123,7 +141,7 @@ export class MapView {
 
   // Where the fetched window lies within the one looked at now.
   drawPicture(context, side) {
-    const { rows, columns } = this.view;
+    const { rows, columns } = this.window;
     const place = (edges, [start, end]) => {
       const scale = side / (end - start);
       return [(edges[0] - start) * scale, (edges.at(-1) - edges[0]) * scale];
@@ -135,8 +153,9 @@ export class MapView {
   }
 
   drawAxes(context, side) {
-    for (const [span, vertical] of [[this.view.columns, false], [this.view.rows, true]]) {
-      for (const [at, label] of ticks(span, this.token)) {
+    const { rows, columns } = this.window;
+    for (const [span, vertical] of [[columns, false], [rows, true]]) {
+      for (const [at, label] of ticks(span, this.session.written)) {
         const place = EDGE + ((at - span[0]) / (span[1] - span[0])) * side;
         context.save();
         if (vertical) context.translate(EDGE - 6, place);
@@ -160,8 +179,9 @@ export class MapView {
     const [x, y] = [(event.clientX - box.left - EDGE) / side, (event.clientY - box.top - EDGE) / side];
     if (x < 0 || y < 0 || x >= 1 || y >= 1) return null;
     const token = ([start, end], share) => start + share * (end - start);
-    const column = cellOf(this.found.column_edges, token(this.view.columns, x));
-    const row = cellOf(this.found.row_edges, token(this.view.rows, y));
+    const { rows, columns } = this.window;
+    const column = cellOf(this.found.column_edges, token(columns, x));
+    const row = cellOf(this.found.row_edges, token(rows, y));
     if (column < 0 || row < 0) return null;
     return {
       rows: [this.found.row_edges[row], this.found.row_edges[row + 1]],
@@ -254,10 +274,10 @@ function cellOf(edges, token) {
 }
 
 // [token, label]: the tokens themselves in a small window, round numbers in a large one.
-function ticks([start, end], token) {
+function ticks([start, end], tokens) {
   const size = end - start;
   if (size <= NAMED_TOKENS) {
-    return Array.from({ length: size }, (_, index) => [start + index + 0.5, token(start + index)]);
+    return Array.from({ length: size }, (_, index) => [start + index + 0.5, tokens[start + index] ?? ""]);
   }
   const rough = size / 4;
   const power = 10 ** Math.floor(Math.log10(rough));

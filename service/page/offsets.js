@@ -6,6 +6,7 @@ export class Characters {
     for (const match of text.matchAll(/[\u{10000}-\u{10FFFF}]/gu)) {
       this.wide.push(match.index - this.wide.length);
     }
+    this.count = text.length - this.wide.length;
   }
 
   // The UTF-16 unit at which this character begins.

@@ -14,7 +14,9 @@ export class Reader {
     this.nodes = [];
   }
 
-  async open(text, signal) {
+  // To its end, also where other work is stopped, unless another text is opened.
+  async open(text) {
+    const opening = (this.opening = {});
     this.clear();
     this.element.replaceChildren();
     this.starts = pieceStarts(text);
@@ -32,7 +34,7 @@ export class Reader {
       }
       this.element.append(fragment);
       await turn();
-      signal?.throwIfAborted();
+      if (this.opening !== opening) return;
     }
   }
 

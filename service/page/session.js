@@ -1,9 +1,10 @@
 // One text read by one model: opened on the server once, then asked about by its handle.
 
 import { post } from "./api.js";
-import { Characters } from "./offsets.js";
+import { attentionName, isReadable } from "./attention.js";
+import { Characters, firstNotBelow } from "./offsets.js";
 
-const READABLE = ["softmax", "lln", "lln_diag", "block_diagonal"];
+const LET_GO = "document_not_found"; // the server's word for a text that it does not keep open any more
 
 export class Session {
   constructor(text, characters, opened, info) {
@@ -13,24 +14,46 @@ export class Session {
     this.tokens = opened.count;
     this.offsets = opened.offsets;
     this.written = opened.tokens;
+    this.ends = endsOf(opened.offsets);
     this.readings = {};
   }
 
   static async open(text, info, signal) {
-    const opened = await post("v1/tokenize", { text, model: info.name, open: true }, signal);
-    if (opened.document === null) {
-      throw new Error(`The text has ${opened.count} tokens; ${info.name} reads at most ${info.max_tokens}.`);
+    return new Session(text, new Characters(text), await openText(text, info, signal), info);
+  }
+
+  // The server lets a text go that nobody asked about for a while, or when others need the room. It is
+  // then opened anew, and the question asked once more.
+  async ask(path, question, signal) {
+    try {
+      return await post(path, { document: this.document, ...question }, signal);
+    } catch (failure) {
+      if (failure.code !== LET_GO) throw failure;
     }
-    return new Session(text, new Characters(text), opened, info);
+    await this.reopen();
+    signal.throwIfAborted();
+    return post(path, { document: this.document, ...question }, signal);
+  }
+
+  // Once for all who ask, so that none of them may stop it for the others.
+  reopen() {
+    this.reopening ??= openText(this.text, this.info)
+      .then(({ document }) => (this.document = document))
+      .finally(() => (this.reopening = null));
+    return this.reopening;
   }
 
   // The layers whose heads can be looked at.
   get layers() {
-    return this.info.attention.flatMap((kind, layer) => (READABLE.includes(kind) ? [layer] : []));
+    return this.info.attention.flatMap((kind, layer) => (isReadable(kind) ? [layer] : []));
   }
 
-  hasRead(name) {
-    return this.layers.every((layer) => this.readings[name]?.values[layer]);
+  // Why a head cannot be looked at, in words, or null where it can.
+  whyClosed(layer, head = 0) {
+    const { attention, num_layers: layers, num_heads: heads } = this.info;
+    if (layer >= layers || head >= heads) return `${this.model} has no head ${head} in layer ${layer}`;
+    if (isReadable(attention[layer])) return null;
+    return `${this.model}, layer ${layer}: ${attentionName(attention[layer])} attention, which is neither measured nor mapped`;
   }
 
   // Layer by layer: what is read is shown while the rest is still being read. All layers together
@@ -40,8 +63,7 @@ export class Session {
     for (const layers of turns) {
       const missing = instruments.filter((name) => !layers.every((layer) => this.readings[name]?.values[layer]));
       if (!missing.length) continue;
-      const found = await post("v1/diagnostics",
-        { document: this.document, layers, instruments: missing }, signal);
+      const found = await this.ask("v1/diagnostics", { layers, instruments: missing }, signal);
       for (const [name, reading] of Object.entries(found.instruments)) {
         const whole = (this.readings[name] ??= { ...reading, values: [], error: [], methods: new Set() });
         layers.forEach((layer, index) => {
@@ -55,12 +77,28 @@ export class Session {
   }
 
   structure(signal) {
-    return post("v1/structure", { document: this.document }, signal);
+    return this.ask("v1/structure", {}, signal);
   }
 
   topics(layer, head, signal) {
-    return post("v1/attention/map",
-      { document: this.document, layer, head, height: 1, width: 1, topics: 8, topic_tokens: 40 }, signal);
+    return this.ask("v1/attention/map", { layer, head, height: 1, width: 1, topics: 8, topic_tokens: 40 }, signal);
+  }
+
+  map(question, signal) {
+    return this.ask("v1/attention/map", question, signal);
+  }
+
+  // Where some tokens lie in the text. Tokens at either end that stand for no text lie beyond it, so that
+  // all the tokens of one model are all those of another.
+  charactersOf([start, end]) {
+    return [start > 0 ? this.ends[start - 1] : -1, end < this.tokens ? this.ends[end - 1] : Infinity];
+  }
+
+  // The tokens of these characters, at least one.
+  tokensOf([start, end]) {
+    const first = Math.min(firstNotBelow(this.ends, start + 1), this.tokens - 1);
+    const last = Math.min(firstNotBelow(this.ends, end), this.tokens - 1);
+    return [first, Math.max(first, last) + 1];
   }
 
   // [start, end) in units of the text; null for special tokens.
@@ -93,4 +131,16 @@ export class Session {
     const words = this.text.slice(units[0], Math.min(units[1], units[0] + length)).replace(/\s+/g, " ").trim();
     return units[1] - units[0] > length ? `${words}…` : words;
   }
+}
+
+async function openText(text, info, signal) {
+  const opened = await post("v1/tokenize", { text, model: info.name, open: true }, signal);
+  if (opened.document !== null) return opened;
+  throw new Error(`The text has ${opened.count} tokens; ${info.name} reads at most ${info.max_tokens}.`);
+}
+
+// The character at which each token ends; for one that stands for no text, that of the text before it.
+function endsOf(offsets) {
+  let furthest = 0;
+  return offsets.map(([, end]) => (furthest = Math.max(furthest, end)));
 }

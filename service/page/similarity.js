@@ -1,8 +1,10 @@
 // Several texts, each as one vector, and the cosines between them.
 
 import { floats, post } from "./api.js";
-import { colour, wantsDarkText } from "./colour.js";
+import { colour, isDarkInk } from "./colour.js";
 import { byId, make, setOptions, show } from "./dom.js";
+import { clearError, fail } from "./errors.js";
+import { Newest } from "./newest.js";
 import { onTheme } from "./theme.js";
 
 const AT_FIRST = [
@@ -11,40 +13,60 @@ const AT_FIRST = [
   "The recipe wants two eggs, a little flour and a hot pan.",
 ];
 
+const comparing = new Newest();
+let drawn = null; // the texts and vectors of the matrix that is shown
+
 export function startSimilarity(models) {
-  const texts = byId("texts");
   setOptions(byId("similarity-model"), models.map(({ name }) => [name, name]), models[0].name);
-  for (const text of AT_FIRST) addText(texts, text);
-  byId("add-text").addEventListener("click", () => addText(texts, "").focus());
-  let drawn = null;
+  for (const text of AT_FIRST) addText(text);
+  byId("add-text").addEventListener("click", () => addText("").focus());
   onTheme(() => drawn && drawMatrix(...drawn));
-  byId("similarity-form").addEventListener("submit", async (event) => {
+  byId("similarity-form").addEventListener("submit", (event) => {
     event.preventDefault();
-    const given = [...texts.querySelectorAll("textarea")].map(({ value }) => value.trim()).filter(Boolean);
-    show(byId("similarity-error"), false);
-    byId("matrix").setAttribute("aria-busy", "true");
-    try {
-      if (given.length < 2) throw new Error("Two texts are needed to compare them.");
-      const model = byId("similarity-model").value;
-      const { data } = await post("v1/embeddings", { input: given, model, encoding_format: "base64" });
-      drawn = [given, data.map(({ embedding }) => floats(embedding))];
-      drawMatrix(...drawn);
-    } catch (failure) {
-      byId("similarity-error").textContent = failure.message;
-      show(byId("similarity-error"), true);
-    }
-    byId("matrix").removeAttribute("aria-busy");
+    compare(fields().map(({ value }) => value.trim()).filter(Boolean), byId("similarity-model").value);
   });
 }
 
-function addText(parent, text) {
-  const area = make("textarea", { rows: 3, spellcheck: "false", "aria-label": `Text ${parent.children.length + 1}` });
+async function compare(texts, model) {
+  const signal = comparing.next();
+  clearError(byId("similarity-error"));
+  byId("matrix").setAttribute("aria-busy", "true");
+  try {
+    if (texts.length < 2) throw new Error("Two texts are needed to compare them.");
+    const { data } = await post("v1/embeddings", { input: texts, model, encoding_format: "base64" }, signal);
+    drawn = [texts, data.map(({ embedding }) => floats(embedding))];
+    drawMatrix(...drawn);
+  } catch (failure) {
+    if (!signal.aborted) fail(failure, texts.length < 2 ? null : () => compare(texts, model), byId("similarity-error"));
+  }
+  if (!signal.aborted) byId("matrix").removeAttribute("aria-busy");
+}
+
+const fields = () => [...byId("texts").querySelectorAll("textarea")];
+
+function addText(text) {
+  const area = make("textarea", { rows: 3, spellcheck: "false" });
   area.value = text;
-  const remove = make("button", { type: "button", class: "quiet", "aria-label": "Remove this text" }, "Remove");
+  const remove = make("button", { type: "button", class: "quiet" }, "Remove");
   const row = make("div", { class: "text-row" }, area, remove);
-  remove.addEventListener("click", () => row.remove());
-  parent.append(row);
+  remove.addEventListener("click", () => removeText(row));
+  byId("texts").append(row);
+  numberTexts();
   return area;
+}
+
+function removeText(row) {
+  const next = row.nextElementSibling ?? row.previousElementSibling;
+  row.remove();
+  numberTexts();
+  (next?.querySelector("button") ?? byId("add-text")).focus();
+}
+
+function numberTexts() {
+  [...byId("texts").children].forEach((row, index) => {
+    row.querySelector("textarea").setAttribute("aria-label", `Text ${index + 1}`);
+    row.querySelector("button").setAttribute("aria-label", `Remove text ${index + 1}`);
+  });
 }
 
 function drawMatrix(texts, vectors) {
@@ -59,6 +81,6 @@ function drawMatrix(texts, vectors) {
 function cosineCell(value) {
   const cell = make("td", { class: "cosine" }, value.toFixed(2));
   cell.style.backgroundColor = colour(value);
-  cell.classList.toggle("on-light", wantsDarkText(Math.max(0, value)));
+  cell.classList.toggle("dark-ink", isDarkInk(value));
   return cell;
 }

@@ -3,8 +3,9 @@
 
 import { byId, show } from "./dom.js";
 import { count } from "./numbers.js";
+import { Characters } from "./offsets.js";
 
-const LONGEST_IN_FIELD = 20_000; // characters
+const LONGEST_IN_FIELD = 20_000; // UTF-16 units
 const SHOWN = 2_000;
 
 let held = null;
@@ -16,7 +17,7 @@ export function setSourceText(text) {
   held = text.length > LONGEST_IN_FIELD ? text : null;
   field.value = held === null ? text : `${text.slice(0, SHOWN)}…`;
   field.readOnly = held !== null;
-  byId("held-text").textContent = held === null ? "" : `${count(text.length)} characters, of which the beginning is shown.`;
+  byId("held-text").textContent = held === null ? "" : `${count(new Characters(text).count)} characters, of which the beginning is shown.`;
   show(byId("held"), held !== null);
 }
 

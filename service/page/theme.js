@@ -1,5 +1,7 @@
 // Light or dark: the system's choice until the reader makes one.
 
+import { ofThisBrowser } from "./storage.js";
+
 const KEY = "lln-theme";
 const query = matchMedia("(prefers-color-scheme: dark)");
 const listeners = new Set();
@@ -18,12 +20,12 @@ function announce(button) {
 }
 
 export function startTheme(button) {
-  const kept = localStorage.getItem(KEY);
+  const kept = ofThisBrowser.get(KEY);
   if (kept === "light" || kept === "dark") document.documentElement.dataset.theme = kept;
   button.addEventListener("click", () => {
     const theme = isDark() ? "light" : "dark";
     document.documentElement.dataset.theme = theme;
-    localStorage.setItem(KEY, theme);
+    ofThisBrowser.set(KEY, theme);
     announce(button);
   });
   query.addEventListener("change", () => announce(button));

@@ -316,7 +316,7 @@ def test_pairs_are_learned(
     training = Training(teacher, student, corpus, plan, tmp_path, pairs)
     assert len(list(training.reports())) == 60
     guessing = log(len(documents))  # which all vectors alike would come to
-    assert how_lost() < 0.99 * min(before, guessing)
+    assert how_lost() < min(0.99 * before, 0.995 * guessing)
     saved = torch.load(tmp_path / STATE_FILE, weights_only=True)
     # Documents of earlier steps, which later queries must tell from their own.
     assert len(saved["memory"]["0"][0]) > stage.batch_tokens // 96

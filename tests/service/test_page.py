@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
+from tests.service.browser import (
+    PAGE,
+    marked,
+    paste,
+    read,
+    sample,
+    settle,
+    shown_text,
+    width_of,
+    window_of,
+)
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
-
-PAGE = Path(__file__).resolve().parents[2] / "service" / "page"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
-SAMPLE = re.search(r"`(.+?)`", (PAGE / "sample.js").read_text(), re.DOTALL)
-
 
 # Served
 
@@ -74,52 +67,6 @@ def test_modules_import_what_exists() -> None:
 # Used
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    program = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if program is None:
-        pytest.skip(f"none of {', '.join(BROWSERS)} is installed")
-    with driver.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=program, args=list(FLAGS))
-        yield running
-        running.close()
-
-
-@pytest.fixture
-def page(browser: Browser, http: httpx.Client) -> Iterator[Page]:
-    """A fresh tab on the front page, in which nothing may go wrong unnoticed."""
-    context = browser.new_context(
-        base_url=str(http.base_url), viewport={"width": 1400, "height": 1000}
-    )
-    context.set_default_timeout(60_000)
-    tab = context.new_page()
-    problems: list[str] = []
-    tab.on("pageerror", lambda error: problems.append(str(error)))
-    strangers: list[str] = []
-    tab.on("request", lambda request: strangers.append(request.url))
-    tab.goto("/")
-    tab.wait_for_selector("#model option", state="attached")
-    yield tab
-    context.close()
-    assert problems == []
-    assert [url for url in strangers if not url.startswith(str(http.base_url))] == []
-
-
-def read(page: Page, text: str) -> None:
-    page.fill("#text", text)
-    page.click("#read")
-    settle(page)
-
-
-def settle(page: Page) -> None:
-    """Until everything asked for is there."""
-    page.wait_for_selector("#charts svg")
-    page.wait_for_selector(".head.unread", state="detached")
-    page.wait_for_selector("#status", state="hidden")
-    page.wait_for_selector("[aria-busy=true]", state="detached")
-
-
 def test_reading_the_sample(page: Page) -> None:
     page.click("#sample")
     settle(page)
@@ -129,12 +76,7 @@ def test_reading_the_sample(page: Page) -> None:
     assert page.locator("#charts svg").count() == 2
     assert "802 tokens" in page.inner_text("#facts")
     assert len(page.inner_text(".map-figure figcaption")) > 10
-    assert page.evaluate("document.querySelector('#reader').textContent") == sample()
-
-
-def sample() -> str:
-    assert SAMPLE is not None, "the sample is a template string"
-    return SAMPLE[1]
+    assert shown_text(page) == sample()
 
 
 def test_instruments_colour_the_grid(page: Page) -> None:
@@ -200,17 +142,6 @@ def test_opening_a_head_and_zooming(page: Page) -> None:
     assert window_of(page) == [0, 802, 0, 802]
 
 
-def window_of(page: Page) -> list[int]:
-    value = page.locator(".map-figure").first.get_attribute("data-window")
-    assert value is not None, "the map has been drawn"
-    return [int(number) for number in value.split()]
-
-
-def marked(page: Page, name: str) -> int:
-    found: int = page.evaluate(f"CSS.highlights.get('{name}')?.size ?? 0")
-    return found
-
-
 def test_topics_are_marked_in_the_text(page: Page) -> None:
     page.click("#sample")
     settle(page)
@@ -251,21 +182,6 @@ def test_keyboard_in_the_grid(page: Page) -> None:
     assert page.locator("[tabindex='0'].head").count() == 1
 
 
-def test_a_link_opens_the_same_view(page: Page, browser: Browser, http: httpx.Client) -> None:
-    page.click("#sample")
-    settle(page)
-    page.click("[data-place='4.3']")
-    page.click("#zoom-in")
-    settle(page)
-    page.wait_for_url(re.compile("rows="))
-    other = browser.new_context().new_page()
-    other.goto(page.url)
-    settle(other)
-    other.wait_for_selector(".map-figure figcaption:has-text('layer 4, head 3')")
-    assert window_of(other) == window_of(page)
-    other.context.close()
-
-
 def test_two_models_side_by_side(page: Page) -> None:
     page.select_option("#beside", "sentence-transformers/all-MiniLM-L6-v2")
     page.click("#sample")
@@ -285,9 +201,45 @@ def test_similarity(page: Page) -> None:
     assert cells[1] > cells[2], "a harbour is nearer to a lighthouse than a pancake is"
 
 
+def test_the_newest_comparison_is_shown(page: Page) -> None:
+    page.click("#tab-similarity")
+    held: list[Any] = []
+    page.route("**/v1/embeddings", lambda route: held.append(route))
+    with page.expect_request("**/v1/embeddings"):
+        page.click("#similarity-form .primary")
+    page.locator("#texts textarea").first.fill("Another text.")
+    with page.expect_request("**/v1/embeddings"):
+        page.click("#similarity-form .primary")
+    held[1].continue_()
+    page.wait_for_selector(".matrix th:has-text('Another text.')")
+    held[0].abort()
+    assert page.locator("#similarity-error").is_hidden()
+    page.locator(".text-row button").first.click()
+    assert page.evaluate("document.activeElement.ariaLabel") == "Remove text 1"
+    page.click("#add-text")
+    labels = page.locator("#texts textarea").evaluate_all("all => all.map(one => one.ariaLabel)")
+    assert labels == ["Text 1", "Text 2", "Text 3"]
+
+
+def test_numbers_are_read_on_every_shade(page: Page) -> None:
+    """WCAG's 4.5 to 1, over the whole scale and in both themes."""
+    contrasts = """async () => {
+      const { isDarkInk, shades } = await import("/page/colour.js");
+      const part = (value) => value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+      const light = (at) => [0.2126, 0.7152, 0.0722].reduce(
+        (sum, weight, channel) => sum + weight * part(shades()[3 * at + channel] / 255), 0);
+      return Array.from({ length: 256 }, (_, at) =>
+        isDarkInk(at / 255) ? (light(at) + 0.05) / 0.05 : 1.05 / (light(at) + 0.05));
+    }"""
+    assert min(page.evaluate(contrasts)) >= 4.5
+    page.click("#theme")
+    assert min(page.evaluate(contrasts)) >= 4.5
+
+
 def test_short_text_says_why_it_has_no_topics(page: Page) -> None:
     read(page, "Hi \U0001f30d there")
     page.wait_for_selector("#topics-hint:has-text('block-diagonal')")
+    assert "10 characters" in page.inner_text("#facts"), "the API counts code points, and so do we"
     assert page.locator(".head.unread").count() == 0
 
 
@@ -300,30 +252,6 @@ def test_marks_are_right_beyond_the_basic_plane(page: Page) -> None:
     words = page.evaluate("[...CSS.highlights.get('topic')].map(range => range.toString())")
     assert words
     assert all(word == word.strip() for word in words)
-
-
-def test_errors_are_told_and_can_be_retried(page: Page) -> None:
-    page.click("#read")
-    page.wait_for_selector("#error:has-text('no text')")
-    page.route("**/v1/tokenize", lambda route: route.abort())
-    page.fill("#text", "some text")
-    page.click("#read")
-    page.wait_for_selector("#error:has-text('cannot be reached')")
-    page.unroute("**/v1/tokenize")
-    page.click("#error button")
-    settle(page)
-    assert page.locator("#error").is_hidden()
-
-
-def test_server_errors_are_shown_in_its_own_words(page: Page) -> None:
-    def refuse(route: Any) -> None:
-        body = {"error": {"message": "The queue is full.", "code": "queue_full"}}
-        route.fulfill(status=429, content_type="application/json", body=json.dumps(body))
-
-    page.route("**/v1/diagnostics", refuse)
-    page.fill("#text", "some text")
-    page.click("#read")
-    page.wait_for_selector("#error:has-text('The queue is full.')")
 
 
 KEY = "a-key-for-the-page-0123"
@@ -373,12 +301,13 @@ def test_dark_and_light(page: Page) -> None:
     assert page.evaluate(background) == dark
 
 
-@pytest.mark.parametrize("width", [360, 820])
+@pytest.mark.parametrize("width", [320, 820])
 def test_nothing_is_wider_than_a_phone(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 740})
+    assert width_of(page) <= width
     page.click("#sample")
     settle(page)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert width_of(page) <= width
 
 
 def test_first_paint(page: Page) -> None:
@@ -400,15 +329,7 @@ def test_long_document_stays_responsive(page: Page, long_document: str) -> None:
           }).observe({ type: "longtask" });
         }"""
     )
-    page.evaluate(
-        """(text) => {
-          const data = new DataTransfer();
-          data.setData("text", text);
-          const paste = { clipboardData: data, cancelable: true };
-          document.querySelector("#text").dispatchEvent(new ClipboardEvent("paste", paste));
-        }""",
-        long_document,
-    )
+    paste(page, long_document)
     assert "characters" in page.inner_text("#held")
     page.click("#read")
     page.wait_for_selector(".piece")

@@ -1,0 +1,36 @@
+// Files as texts: chosen, or dropped anywhere on the page.
+
+import { byId } from "./dom.js";
+
+// onFile(file): what to do with it.
+export function startFiles(onFile) {
+  byId("open-file").addEventListener("click", () => byId("file").click());
+  byId("file").addEventListener("change", ({ target }) => target.files[0] && onFile(target.files[0]));
+  const { body } = document;
+  body.addEventListener("dragover", (event) => {
+    if (!carriesFiles(event)) return;
+    event.preventDefault();
+    body.classList.add("dropping");
+  });
+  body.addEventListener("dragleave", (event) => {
+    if (!event.relatedTarget) body.classList.remove("dropping");
+  });
+  body.addEventListener("drop", (event) => {
+    if (!carriesFiles(event)) return;
+    event.preventDefault();
+    body.classList.remove("dropping");
+    const [file] = event.dataTransfer.files;
+    if (file) onFile(file);
+  });
+}
+
+// Text that is dragged is the browser's own matter: it goes where it is dropped.
+const carriesFiles = ({ dataTransfer }) => dataTransfer.types.includes("Files");
+
+export async function textOfFile(file) {
+  try {
+    return new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
+  } catch {
+    throw new Error(`${file.name} is not UTF-8 text.`);
+  }
+}

@@ -1,0 +1,74 @@
+// What the instruments read, of one model or of two: the grids of heads, and the charts by layer.
+
+import { layerChart } from "./charts.js";
+import { byId, make, setOptions } from "./dom.js";
+import { HeadGrid, valuesOf } from "./heads.js";
+import { state } from "./state.js";
+
+const CHARTS = ["entropy", "temperature"]; // read first; the others when they are asked for
+
+const spoken = (name) => name.replaceAll("_", " ");
+
+export class Measures {
+  // instruments: what the server can measure, [{ name, scope }].
+  constructor(sessions, instruments, { onOpen }) {
+    this.sessions = sessions;
+    this.names = instruments.map(({ name }) => name);
+    this.ofLayers = instruments.filter(({ scope }) => scope === "layer").map(({ name }) => name);
+    const onLook = (words) => (byId("reading").textContent = words);
+    this.grids = sessions.map((session) => new HeadGrid(byId("heads"), session, { onOpen, onLook }));
+  }
+
+  get shown() {
+    return this.names.includes(state.instrument) ? state.instrument : CHARTS[0];
+  }
+
+  async readCharts(signal, tell) {
+    await this.read(CHARTS, signal, tell);
+    this.drawCharts();
+  }
+
+  readShown(signal, tell) {
+    return this.read([this.shown], signal, tell);
+  }
+
+  // Reads what is missing of these instruments, and shows it layer by layer.
+  async read(names, signal, tell) {
+    const steps = this.sessions.reduce((sum, { layers }) => sum + layers.length, 0);
+    const together = names.every((name) => this.ofLayers.includes(name));
+    let done = 0;
+    for (const session of this.sessions) {
+      for await (const layers of session.read(names, { signal, together })) {
+        done += layers;
+        tell(`Reading ${names.map(spoken).join(" and ")}: layer ${done} of ${steps}`, done / steps);
+        this.draw();
+      }
+    }
+    this.draw();
+  }
+
+  draw() {
+    const name = this.shown;
+    setOptions(byId("instrument"), this.names.map((one) => [one, spoken(one)]), name);
+    const readings = this.sessions.map(({ readings: all }) => all[name] ?? { values: [], unit: "", methods: [] });
+    const limits = valuesOf(readings);
+    const shared = { name: spoken(name), limits, whole: this.ofLayers.includes(name), open: `${state.layer}.${state.head}` };
+    readings.forEach((reading, index) => this.grids[index].draw({ reading, ...shared }));
+    byId("method").textContent = [...new Set(readings.flatMap(({ methods }) => [...methods]))].join(" · ");
+  }
+
+  drawCharts() {
+    const read = CHARTS.filter((name) => this.sessions.every(({ readings }) => readings[name]));
+    byId("charts").replaceChildren(...read.map((name) => this.chart(name)), ...(this.sessions.length > 1 ? [this.keys()] : []));
+  }
+
+  chart(name) {
+    const series = this.sessions.map(({ model, readings }) => ({ title: model, values: readings[name].values }));
+    return layerChart(name, this.sessions[0].readings[name].unit, series);
+  }
+
+  keys() {
+    const keys = this.sessions.map(({ model }, index) => make("span", { class: index ? "second" : "first" }, model));
+    return make("p", { class: "keys" }, ...keys);
+  }
+}

@@ -1,0 +1,215 @@
+// One text, read by one model or by two side by side, and all that the page shows of it.
+
+import { attentionName } from "./attention.js";
+import { byId, make, show } from "./dom.js";
+import { clearError, fail } from "./errors.js";
+import { MapView } from "./map.js";
+import { Measures } from "./measures.js";
+import { Newest } from "./newest.js";
+import { count, short } from "./numbers.js";
+import { drawOutline } from "./outline.js";
+import { Reader } from "./reader.js";
+import { remember, state, windowOf } from "./state.js";
+import { drawTopics } from "./topics.js";
+import { View } from "./view.js";
+import { work } from "./work.js";
+
+const reader = new Reader(byId("reader"));
+
+export class Results {
+  // The head and the window that are shown first are those of the state, where the model has them.
+  constructor(sessions, instruments) {
+    this.sessions = sessions;
+    [this.first] = sessions;
+    this.view = new View(this.first.tokens);
+    this.topicsAsked = new Newest();
+    this.isBeginning = true;
+    this.clear();
+    this.measures = new Measures(sessions, instruments, { onOpen: (layer, head) => this.openHead(layer, head) });
+    this.maps = sessions.map((session) => this.mapOf(session));
+    this.showFacts();
+    this.openWindow();
+    this.openHead(...this.headOfState());
+  }
+
+  clear() {
+    for (const id of ["outline", "charts", "topics", "heads", "maps"]) byId(id).replaceChildren();
+    for (const id of ["topics-hint", "cell"]) byId(id).textContent = "";
+    show(byId("copy"), false);
+  }
+
+  showFacts() {
+    const models = this.sessions.map(({ model }) => model).join(" and ");
+    byId("facts").textContent = `${count(this.first.tokens)} tokens, ${count(this.first.characters.count)} characters, read by ${models}`;
+    byId("results").classList.toggle("beside", this.sessions.length > 1);
+    show(byId("source"), false);
+    show(byId("results"), true);
+  }
+
+  // Its requests are not wanted any more; what they found stays on the page until there is something else.
+  close() {
+    this.topicsAsked.stop();
+    for (const map of this.maps) map.close();
+  }
+
+  // All that is read without being asked for.
+  async read(signal, tell) {
+    try {
+      await reader.open(this.first.text);
+      signal.throwIfAborted();
+      await this.drawStructure(signal, tell);
+      await this.measures.readCharts(signal, tell);
+    } finally {
+      this.isBeginning = false;
+    }
+    await this.measures.readShown(signal, tell);
+  }
+
+  chooseInstrument(name) {
+    state.instrument = name;
+    remember();
+    this.measures.draw();
+    // What is read at the beginning ends with the instrument that is shown then.
+    if (!this.isBeginning) work((signal, tell) => this.measures.readShown(signal, tell));
+  }
+
+  // The parts of the text
+
+  async drawStructure(signal, tell) {
+    tell("Looking for the document's parts…");
+    try {
+      const found = await this.first.structure(signal);
+      drawOutline(byId("outline"), found.segments, {
+        excerpt: ({ tokens }) => this.first.excerpt([tokens.start, tokens.end]),
+        onOpen: (segment) => this.openSegment(segment),
+      });
+    } catch (failure) {
+      signal.throwIfAborted();
+      byId("outline").replaceChildren(make("p", { class: "hint" }, failure.message));
+    }
+  }
+
+  openSegment({ tokens, characters }) {
+    const [start, end] = this.first.span(characters);
+    reader.clear("row", "column");
+    reader.mark("segment", [[start, end]]);
+    reader.scrollTo(start);
+    this.view.set([tokens.start, tokens.end], [tokens.start, tokens.end]);
+    this.viewChanged();
+  }
+
+  // One head
+
+  // The one that the state names, or the first that can be looked at.
+  headOfState() {
+    const [layer, head] = [state.layer, state.head].map((value) => (/^\d+$/.test(value ?? "") ? Number(value) : 0));
+    return this.first.whyClosed(layer, head) ? [this.first.layers[0] ?? 0, 0] : [layer, head];
+  }
+
+  openHead(layer, head) {
+    Object.assign(state, { layer: String(layer), head: String(head) });
+    clearError();
+    this.measures.draw();
+    for (const map of this.maps) map.open(layer, head);
+    byId("map-title").textContent = `Attention of layer ${layer}, head ${head}`;
+    this.openTopics(layer, head);
+    remember();
+  }
+
+  async openTopics(layer, head) {
+    const signal = this.topicsAsked.next();
+    reader.clear("topic", "users");
+    show(byId("marks"), false);
+    const closed = this.first.whyClosed(layer, head);
+    this.showTopics([], closed ?? "Looking for the head's topics…");
+    if (closed) return;
+    try {
+      const { topics, attention } = await this.first.topics(layer, head, signal);
+      this.showTopics(topics ?? [], topics ? TOPICS : noTopics(attention));
+    } catch (failure) {
+      if (signal.aborted) return;
+      this.showTopics([], "They could not be read.");
+      fail(failure, () => this.openTopics(layer, head));
+    }
+  }
+
+  showTopics(topics, hint) {
+    byId("topics-hint").textContent = hint;
+    drawTopics(byId("topics"), topics, { onOpen: (topic) => this.markTopic(topic) });
+  }
+
+  markTopic(topic) {
+    reader.clear("topic", "users", "segment", "row", "column");
+    show(byId("marks"), topic !== null);
+    if (!topic) return;
+    const spans = (tokens) => tokens.filter(({ characters }) => characters).map(({ characters }) => this.first.span(characters));
+    const [read, users] = [spans(topic.tokens), spans(topic.users)];
+    reader.mark("users", users);
+    reader.mark("topic", read);
+    byId("marks").replaceChildren(make("span", { class: "mark-topic" }, "read by the topic"), " ", make("span", { class: "mark-users" }, "reading through it"));
+    const first = [...read, ...users].sort((one, other) => one[0] - other[0])[0];
+    if (first) reader.scrollTo(first[0]);
+  }
+
+  // The maps
+
+  mapOf(session) {
+    const map = new MapView(byId("maps"), session, {
+      view: this.view, first: this.first,
+      onView: () => this.viewChanged(),
+      onCell: (cell) => describeCell(session, cell),
+      onPick: (cell) => markCell(session, cell),
+      onError: (failure) => fail(failure, () => map.changed()),
+    });
+    return map;
+  }
+
+  openWindow() {
+    const [rows, columns] = [windowOf(state.rows), windowOf(state.columns)];
+    if (rows && columns) this.view.set(rows, columns);
+  }
+
+  // change: what to do with the view, before all is drawn by it.
+  changeView(change) {
+    change(this.view);
+    this.viewChanged();
+  }
+
+  viewChanged() {
+    const { isAll, rows, columns } = this.view;
+    Object.assign(state, { rows: isAll ? null : rows.join("-"), columns: isAll ? null : columns.join("-") });
+    for (const map of this.maps) map.changed();
+    remember();
+  }
+
+  recolour() {
+    this.measures.draw();
+    for (const map of this.maps) map.recolour();
+  }
+}
+
+const TOPICS = "Each channel of LLN is a topic: it reads some tokens, on behalf of others. Choose one to see its words in the text.";
+
+const noTopics = (attention) =>
+  `There are none here: this head's attention is ${attentionName(attention)}, which has no channels${attention === "block_diagonal" ? ". LLN takes part in texts longer than one block" : ""}.`;
+
+function describeCell(session, cell) {
+  byId("cell").textContent = cell ? cellWords(session, cell) : "";
+}
+
+// A cell has the tokens of the model whose map it is in.
+function cellWords(session, { rows, columns, mean, even }) {
+  const name = (tokens) => `“${session.excerpt(tokens, 36)}” (${tokens[1] - tokens[0] > 1 ? `${count(tokens[0])}–${count(tokens[1] - 1)}` : count(tokens[0])})`;
+  return `${name(rows)} attends to ${name(columns)}: ${short(mean)} a token, ${short(mean / even)} times an even share`;
+}
+
+function markCell(session, cell) {
+  describeCell(session, cell);
+  reader.clear("topic", "users", "segment");
+  show(byId("marks"), true);
+  byId("marks").replaceChildren(make("span", { class: "mark-row" }, "attending"), " ", make("span", { class: "mark-column" }, "attended to"));
+  const [row, column] = [session.unitsOf(cell.rows), session.unitsOf(cell.columns)];
+  reader.mark("row", row ? [row] : []);
+  reader.mark("column", column ? [column] : []);
+  if (column ?? row) reader.scrollTo((column ?? row)[0]);
+}

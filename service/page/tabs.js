@@ -1,0 +1,33 @@
+// The two views of the page, and the tabs that lead to them.
+
+import { byId, show } from "./dom.js";
+import { remember, state } from "./state.js";
+
+const VIEWS = ["document", "similarity"];
+
+export function showView(name) {
+  state.view = VIEWS.includes(name) ? name : VIEWS[0];
+  for (const view of VIEWS) {
+    const isShown = view === state.view;
+    show(byId(`view-${view}`), isShown);
+    byId(`tab-${view}`).setAttribute("aria-selected", String(isShown));
+    byId(`tab-${view}`).tabIndex = isShown ? 0 : -1;
+  }
+}
+
+export function startTabs() {
+  for (const view of VIEWS) {
+    byId(`tab-${view}`).addEventListener("click", () => goTo(view));
+    byId(`tab-${view}`).addEventListener("keydown", (event) => {
+      if (!["ArrowLeft", "ArrowRight"].includes(event.key)) return;
+      const other = VIEWS.find((name) => name !== view);
+      goTo(other);
+      byId(`tab-${other}`).focus();
+    });
+  }
+}
+
+function goTo(view) {
+  showView(view);
+  remember();
+}

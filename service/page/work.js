@@ -1,0 +1,31 @@
+// The long work under way, one piece at a time: how far it is, its end, and what stops it.
+
+import { byId, show } from "./dom.js";
+import { clearError, fail } from "./errors.js";
+import { Newest } from "./newest.js";
+
+const newest = new Newest();
+
+// job(signal, tell): tell(words, share) says what is done now, and how much of it is done.
+export async function work(job) {
+  const signal = newest.next();
+  clearError();
+  try {
+    await job(signal, (words, share = null) => signal.aborted || showProgress(words, share));
+  } catch (failure) {
+    if (!signal.aborted) fail(failure, () => work(job));
+  }
+  if (!signal.aborted) showProgress(null);
+}
+
+export function stopWork() {
+  newest.stop();
+  showProgress(null);
+}
+
+function showProgress(words, share = null) {
+  show(byId("status"), words !== null);
+  byId("status-text").textContent = words ?? "";
+  if (share === null) byId("progress").removeAttribute("value");
+  else byId("progress").value = share;
+}
