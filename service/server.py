@@ -13,6 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from engine.engine import AsyncEngine
+from engine.process import set_aside_what_stays
 from service.addresses import own_address
 from service.app import create_app
 from service.draining import Draining
@@ -72,6 +73,7 @@ async def _run(app: FastAPI, server: _Server, listener: socket.socket, settings:
         needs_certificate=settings.tls_client_ca_file is not None,
     )
     async with app.router.lifespan_context(app):
+        set_aside_what_stays()
         scheme = "http" if settings.tls is None else "https"
         fields = {
             "http": f"{scheme}://{host}:{port}",
