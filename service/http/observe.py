@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any
 
@@ -61,7 +62,7 @@ class Observe:
         record = RequestRecord(
             take_or_make(headers.get(HEADER)),
             started_at=time.perf_counter(),
-            peer=_address(scope),
+            peer=_peer(scope),
         )
         scope.setdefault("state", {})["record"] = record
         current_request_id.set(record.request_id)
@@ -71,8 +72,9 @@ class Observe:
                 await self._answer(scope, receive, _marking(send, record), record)
             finally:
                 method = self._method_label(scope)
-                self._finish(method, record)
-                span.describe(method, _log_fields(method, record))
+                fields = _log_fields(method, record)
+                self._finish(method, record, fields)
+                span.describe(method, fields)
 
     def _in_progress(self, scope: Scope) -> AbstractContextManager[None]:
         """A scrape that counted itself would never read 0."""
@@ -109,22 +111,25 @@ class Observe:
         label = f"{scope['method']} {path}"
         return label if label in self._methods else UNMATCHED
 
-    def _finish(self, method: str, record: RequestRecord) -> None:
+    def _finish(self, method: str, record: RequestRecord, fields: dict[str, Any]) -> None:
         self._metrics.request_finished(
             protocol="http", method=method, code=record.code, seconds=record.seconds
         )
         quiet = method in _QUIET and record.code == OK
-        log.log(
-            logging.DEBUG if quiet else logging.INFO,
-            "request",
-            extra={"fields": _log_fields(method, record)},
-        )
+        level = logging.DEBUG if quiet else logging.INFO
+        log.log(level, "request", extra={"fields": fields})
 
 
-def _address(scope: Scope) -> str | None:
-    """Where a request comes from. Behind a proxy on this machine that is what the proxy says, and
-    a caller on this machine can pose as one: only an address is believed."""
+def _peer(scope: Scope) -> str | None:
+    """Where a request comes from."""
     host, _ = scope.get("client") or ("", 0)
+    return _address(host)
+
+
+@lru_cache(maxsize=1024)
+def _address(host: str) -> str | None:
+    """Behind a proxy on this machine it is what the proxy says, and a caller on this machine can
+    pose as one: only an address is believed."""
     try:
         return str(ip_address(host))
     except ValueError:
