@@ -14,7 +14,7 @@ from benchmarks.texts import RealText
 from benchmarks.timing import Run
 from engine.checkpoint.published import DEFAULT_MODEL
 from engine.config import EngineConfig
-from engine.model.embedding_model import EmbeddingModel, load_model, load_models
+from engine.model.embedding_model import EmbeddingModel, load_models
 from engine.plain import Engine
 
 PUBLISHED_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -42,10 +42,6 @@ class Workbench:
     def lln_diag(self) -> Engine:
         """Our engine, the model served as "default"."""
         return self._engines[DEFAULT_MODEL]
-
-    def converted(self, name: str) -> EmbeddingModel:
-        """An LLN+Diag model by name."""
-        return load_model(name, config=EngineConfig(device="cpu", num_threads=self.threads))
 
     def lln_diag_in(self, dtype: str) -> Engine:
         """The same with products in another number format."""

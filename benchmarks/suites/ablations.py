@@ -1,4 +1,4 @@
-"""What each part of the converted models does: one taken away at a time, nothing trained anew."""
+"""What each part of the served model does: one taken away at a time, nothing trained anew."""
 
 from __future__ import annotations
 
@@ -13,26 +13,20 @@ from engine.adapt.batches import TokenCorpus
 from engine.adapt.corpora import Corpus, available
 from engine.adapt.evaluate import fidelity_at
 from engine.adapt.held_out import held_out_part
-from engine.checkpoint.published import DEFAULT_MODEL
 from engine.model.embedding_model import EmbeddingModel
 
-MODELS = (DEFAULT_MODEL, "documents")
+QUICK = (AS_SERVED, "Diag alone")
 LENGTH, TEXTS = 2_048, 40
 
 
 def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
     teacher = bench.softmax.model
     corpora = [held_out_part(name) for name in (available()[:1] if plan.quick else available())]
-    for name in MODELS[:1] if plan.quick else MODELS:
-        students = _ablations(bench.converted(name), few=plan.quick)
-        yield from _fidelities(teacher, students, corpora)
-        yield from finds(teacher, students, corpora)
-
-
-def _ablations(model: EmbeddingModel, *, few: bool) -> Mapping[str, EmbeddingModel]:
-    named = {f"{model.name}, {what}": one for what, one in ablations_of(model).items()}
-    chosen = (AS_SERVED, "Diag alone")
-    return {name: one for name, one in named.items() if not few or name.endswith(chosen)}
+    students = ablations_of(bench.lln_diag.model)
+    if plan.quick:
+        students = {name: students[name] for name in QUICK}
+    yield from _fidelities(teacher, students, corpora)
+    yield from finds(teacher, students, corpora)
 
 
 def _fidelities(
