@@ -241,6 +241,7 @@ def _max_passes(heads: Heads, width: int) -> int:
 
 
 def _passes_of(start: Tensor, wanted: int) -> int:
-    """No more than the space has dimensions for."""
+    """No more than the space has dimensions for and the basis may hold."""
     _, tokens, width = start.shape
-    return max(1, min(wanted, tokens // width - 1))
+    in_memory = BASIS_BYTES // start.nbytes - 1
+    return max(1, min(wanted, tokens // width - 1, in_memory))
