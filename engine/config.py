@@ -78,7 +78,7 @@ class EngineConfig:
 
     max_open_bytes: int = 1_073_741_824
     """Memory for documents whose attention is being looked at. Beyond it goes what was computed of
-    them, then the oldest are closed."""
+    them; beyond half of it they themselves, the oldest first."""
 
     max_open_idle_s: float = 900.0
     """A document that nobody looked at for so long is closed."""

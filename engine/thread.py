@@ -25,6 +25,7 @@ from engine.orders import Delivered, Order, Outcome, Outcomes, answer_to, tell_a
 from engine.scheduler import Scheduler
 from engine.throughput import Throughput
 from engine.unit_runner import Stepwise, UnitRunner
+from engine.waiting_line import WaitingLine
 
 PayloadT = TypeVar("PayloadT")
 ValueT = TypeVar("ValueT")
@@ -59,10 +60,7 @@ class DeviceThread(Generic[PayloadT, ResultT]):
         self._telling = threading.Lock()
         self._state: Literal["starting", "accepting", "draining", "ended", "dead"] = "starting"
         self._num_ongoing = 0  # works whose next part may come yet
-        # Of those who wait for room, the first; the others stand behind it, in order of arrival.
-        self._first_in_line = asyncio.Lock()
-        self._num_in_line = 0
-        self._queue_shrank = asyncio.Event()
+        self._line = WaitingLine(self._need_not_wait)
         self._running: Unit | None = None
         self._running_since = 0.0
         # Daemonic: a unit that never returns must not keep the process from ending.
@@ -102,7 +100,7 @@ class DeviceThread(Generic[PayloadT, ResultT]):
             if self._state not in ("ended", "dead"):
                 self._state = "draining"
             self._changed.notify()
-        self._queue_shrank.set()  # who waits for room waits in vain
+        self._line.call_next()  # who waits for room waits in vain
 
     @contextmanager
     def going_on(self) -> Iterator[None]:
@@ -124,14 +122,10 @@ class DeviceThread(Generic[PayloadT, ResultT]):
     async def wait_for_room(self, num_tokens: int) -> None:
         """Until texts of so many tokens would be let in, or are refused for another reason than
         the want of room. Who does not let go of the loop in between finds it so."""
-        self._num_in_line += 1
-        try:
-            async with self._first_in_line:
-                while self.accepting and not self.has_room(num_tokens):
-                    self._queue_shrank.clear()
-                    await self._queue_shrank.wait()
-        finally:
-            self._num_in_line -= 1
+        await self._line.wait(num_tokens)
+
+    def _need_not_wait(self, num_tokens: int) -> bool:
+        return not self.accepting or self.has_room(num_tokens)
 
     async def stop(self, drain: Deadline) -> None:
         """Finish accepted work, then end; what is left at the deadline fails.
@@ -324,8 +318,8 @@ class DeviceThread(Generic[PayloadT, ResultT]):
             with self._changed:
                 depth, tokens = scheduler.num_waiting, scheduler.waiting_tokens
             self._observer.queue_changed(depth=depth, tokens=tokens)
-        if self._num_in_line:
-            self._on_loop_if_open(self._queue_shrank.set)
+        if self._line:
+            self._on_loop_if_open(self._line.call_next)
 
     # For the thread
 

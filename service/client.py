@@ -51,11 +51,11 @@ class LLNClient:
         ca_file: str | None = None,
         cert_file: str | None = None,
         key_file: str | None = None,
-        max_request_bytes: int = 16 * 1024 * 1024,
+        max_request_bytes: int = 4 * 1024 * 1024,
     ) -> None:
         """While the server is full, calls wait and try again until `timeout_s` is over. Texts of
-        more than `max_request_bytes` together go in several requests; servers read 32 MiB at once
-        unless LLN_MAX_BODY_BYTES says otherwise.
+        more than `max_request_bytes` together go in several requests, a larger one alone. Servers
+        read LLN_MAX_BODY_BYTES at once: 32 MiB by default, 8 in the Kubernetes manifests.
 
         All files are PEM: the authority that signed the server's certificate, and what a server
         that asks for a client's certificate is shown; the key may be in `cert_file` too.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.adapt.calibrate import CalibrationPlan, calibrate, other_windows
-from engine.adapt.documents import DATA_FILE, read_documents
+from engine.adapt.documents import DATA_FILE, documents_in, no_text
 from engine.adapt.new_folder import publish, workplace
 from engine.adapt.vectors import vectors_of, window_means
 from engine.checkpoint.calibration import FILE_NAME, write_calibration
@@ -17,6 +17,7 @@ from engine.model.embedding_model import load_model
 
 _COPIED = (".json", ".txt", ".safetensors", ".model", ".md")
 _UNFINISHED = ".unfinished"
+_BUILT = "model"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,8 @@ def adapt_model(
     progress: Callable[[int, int], None] | None = None,
 ) -> Conversion:
     """Calibrate a model by name or folder, and write it with its calibration to `out`."""
-    with workplace(out, _UNFINISHED) as built:
+    with workplace(out, _UNFINISHED) as place:
+        built = place / _BUILT
         teacher = load_model(model, attention="softmax", config=config)
         others = other_windows(teacher, texts, plan.checked(teacher))
         calibration = calibrate(teacher, texts, plan, progress)
@@ -60,8 +62,11 @@ def adapt_model(
 
 
 def read_texts(paths: Sequence[Path]) -> list[str]:
-    """The texts of these files, and of the text files in these folders."""
-    return [document.body for path in paths for document in read_documents(path)]
+    """The texts of these files, and of the text files in these folders; some may hold none."""
+    texts = [document.body for path in paths for document in documents_in(path)]
+    if not texts:
+        raise no_text(*paths, param="text")
+    return texts
 
 
 def built_in_texts() -> list[str]:

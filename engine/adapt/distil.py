@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from engine.adapt.account import account_of
 from engine.adapt.batches import TokenCorpus
 from engine.adapt.calibrate import CalibrationPlan, calibrate
 from engine.adapt.convert import copy_model
@@ -19,8 +20,10 @@ from engine.adapt.documents import (
     digest_in_order,
     fingerprint,
     held_out,
+    texts_of,
     training_parts,
 )
+from engine.adapt.lessons import window_of
 from engine.adapt.new_folder import publish, workplace, write_whole
 from engine.adapt.pairs import PairCorpus
 from engine.adapt.preflight import check_gradients, check_lengths
@@ -34,7 +37,6 @@ from engine.checkpoint.calibration import (
     read_calibration,
     write_calibration,
 )
-from engine.checkpoint.json_file import read_object_if_present
 from engine.config import EngineConfig
 from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel, load_model
@@ -77,6 +79,7 @@ def distil_model(
         teacher = _teacher(model, plan, config)
         material = _material(teacher, training_parts(data, _HELD_OUT_SHARE), plan)
         _check_run(run, _described(teacher, material, plan))
+        account = _account(teacher, data, material, plan)
         calibration = _begun_from(teacher, material.texts, plan, run)
         student = Student(teacher, calibration, _learns(plan))
         Training(teacher, student, material.windows, plan.training, run, material.pairs).run(
@@ -87,7 +90,7 @@ def distil_model(
         write_calibration(built / FILE_NAME, student.calibration(plan.strength))
         for name in (METRICS_FILE, ATTENTION_FILE):
             shutil.copyfile(run / name, built / name)
-        _write_json(built / DATA_FILE, _account(teacher, data, material, plan))
+        _write_json(built / DATA_FILE, account)
         write_curves(built)
         publish(built, out)
     return out
@@ -117,18 +120,18 @@ class _Material:
 
     @property
     def texts(self) -> list[str]:
-        return [document.body for part in self.parts.values() for document in part]
+        return texts_of(self.parts.values())
 
 
 def _material(
     teacher: EmbeddingModel, parts: Mapping[str, Sequence[Document]], plan: DistilPlan
 ) -> _Material:
     """Read, and known to be of use to this plan."""
-    texts = [document.body for part in parts.values() for document in part]
+    texts = texts_of(parts.values())
     if not texts:
         raise InvalidInput("there is nothing to train on", code="no_documents", param="data")
     windows = TokenCorpus.of(texts, teacher.tokenizer)
-    check_lengths(plan.training, windows, pooling_of(teacher))
+    check_lengths(plan.training, windows, pooling_of(teacher), window_of(teacher, plan.training))
     asks = any(stage.kind == "pairs" for stage in plan.training.stages)
     pairs = PairCorpus(parts, teacher.tokenizer) if asks else None
     check_gradients(plan.training, _learns(plan), _block_size(teacher, plan), windows, pairs)
@@ -219,14 +222,14 @@ def _account(
         "sources": {
             name: {
                 "documents": len(documents),
+                "documents_trained_on": len(material.parts[name]),
                 "trained_on": fingerprint(material.parts[name]),
                 "held_out": fingerprint(held_out(documents, _HELD_OUT_SHARE)),
             }
             for name, documents in data.items()
         },
     }
-    before = read_object_if_present(teacher.checkpoint.folder / DATA_FILE) if plan.further else {}
-    return account | ({"before": before} if before else {})
+    return account | ({"before": account_of(teacher)} if plan.further else {})
 
 
 def _write_json(path: Path, content: Mapping[str, object]) -> None:

@@ -27,7 +27,16 @@ class Document:
 
 
 def read_documents(path: Path) -> list[Document]:
-    """A folder of text files (gzipped ones too), a JSONL file or a Parquet file.
+    """What `documents_in` finds, which must be something."""
+    documents = documents_in(path)
+    if not documents:
+        raise no_text(path, param="data")
+    return documents
+
+
+def documents_in(path: Path) -> list[Document]:
+    """A folder of text files (gzipped ones too), a JSONL file or a Parquet file; without those
+    that are empty.
 
     JSONL and Parquet rows have a "text", and may have a "title", a "query" and a "name".
     """
@@ -39,10 +48,12 @@ def read_documents(path: Path) -> list[Document]:
         found = list(_from_rows(_parquet_rows(path), path.name))
     else:
         found = list(_from_files([path]))
-    documents = [document for document in found if document.body.strip()]
-    if not documents:
-        raise InvalidInput(f"{path} holds no text", code="no_documents", param="data")
-    return documents
+    return [document for document in found if document.body.strip()]
+
+
+def no_text(*paths: Path, param: str) -> InvalidInput:
+    names, verb = " and ".join(map(str, paths)), "holds" if len(paths) == 1 else "hold"
+    return InvalidInput(f"{names} {verb} no text", code="no_documents", param=param)
 
 
 def held_out(documents: Sequence[Document], share: float = 0.2) -> list[Document]:
@@ -59,17 +70,24 @@ def for_training(documents: Sequence[Document], share: float = 0.2) -> list[Docu
 def training_parts(
     sources: Mapping[str, Sequence[Document]], share: float = 0.2
 ) -> dict[str, list[Document]]:
-    """What is trained on, by source: each text once over all of them, and none that any of them
-    holds out under another title."""
-    seen = {one.body for documents in sources.values() for one in held_out(documents, share)}
+    """What is trained on, by source: a text once over all of them for each query that it has, and
+    none that any of them holds out under another title."""
+    kept_away = {one.body for documents in sources.values() for one in held_out(documents, share)}
+    seen: set[tuple[str, str]] = set()
     parts: dict[str, list[Document]] = {}
     for name, documents in sources.items():
         parts[name] = []
         for document in for_training(documents, share):
-            if document.body not in seen:
-                seen.add(document.body)
+            asked = (document.body, document.query)
+            if document.body not in kept_away and asked not in seen:
+                seen.add(asked)
                 parts[name].append(document)
     return parts
+
+
+def texts_of(sources: Iterable[Sequence[Document]]) -> list[str]:
+    """Each text once, however many queries it has."""
+    return list(dict.fromkeys(one.body for documents in sources for one in documents))
 
 
 def fingerprint(documents: Iterable[Document]) -> str:

@@ -3,13 +3,12 @@ models' own accounts of their training tell."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from engine.adapt.account import Account, account_of, accounts_in
 from engine.adapt.corpora import SOURCES, Corpus, load_corpus
-from engine.adapt.documents import DATA_FILE, fingerprint, held_out
-from engine.checkpoint.json_file import read_object_if_present
+from engine.adapt.documents import fingerprint, held_out
 from engine.model.embedding_model import EmbeddingModel
 
 
@@ -37,17 +36,33 @@ def long_documents(
 
 
 def doubts(name: str, model: EmbeddingModel, corpora: Sequence[Corpus]) -> Iterator[str]:
-    """Why the model called `name` may have been trained on documents of these held-out parts.
+    """Why the model called `name` may have been trained on documents of these held-out parts, each
+    reason once. One that attends as it was published to was not trained here."""
+    if model.info.calibration is None:
+        return
+    reasons = (
+        reason
+        for account in accounts_in(account_of(model))
+        for reason in _reasons(name, account, corpora)
+    )
+    yield from dict.fromkeys(reasons)
 
-    Its data.json has one fingerprint for each part of what it was trained on. Packaged corpora
-    share no documents; a folder may hold those of any, and splits them by its own files' text.
-    """
+
+def _reasons(name: str, account: Account | None, corpora: Sequence[Corpus]) -> Iterator[str]:
+    """An account has one fingerprint for each part of what was trained on. Packaged corpora share
+    no documents; a folder may hold those of any, and splits them by its own files' text."""
+    if account is None:
+        yield (
+            f"{name} has no account of what it was trained or calibrated on: whether that holds "
+            "documents it is evaluated on cannot be told"
+        )
+        return
     evaluated = {one.name: fingerprint(one.documents) for one in corpora if one.documents}
-    for source, part in _trained_on(model):
-        if part.get("trained_on") in evaluated.values():
+    for source, part in account["sources"].items():
+        if part["trained_on"] in evaluated.values():
             yield f"{name} was trained on the very documents it is evaluated on, those of {source}"
             continue
-        unsure = [corpus for corpus, held in evaluated.items() if held != part.get("held_out")]
+        unsure = [corpus for corpus, held in evaluated.items() if held != part["held_out"]]
         if source in SOURCES and source in unsure:
             yield (
                 f"{name} was trained on another state of {source}: a document that has changed "
@@ -58,16 +73,6 @@ def doubts(name: str, model: EmbeddingModel, corpora: Sequence[Corpus]) -> Itera
                 f"{name} was trained on {source}, which is split by its own files: whether it "
                 f"holds documents of {', '.join(unsure)} cannot be told"
             )
-
-
-def _trained_on(model: EmbeddingModel) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each source that training wrote down, and those of the trainings it went on from."""
-    account: object = read_object_if_present(model.checkpoint.folder / DATA_FILE)
-    while isinstance(account, Mapping):
-        sources = account.get("sources")
-        parts = sources.items() if isinstance(sources, Mapping) else ()
-        yield from ((source, part) for source, part in parts if isinstance(part, Mapping))
-        account = account.get("before")
 
 
 def _only(corpus: Corpus, chosen: Sequence[bool], most: int | None = None) -> Corpus:

@@ -54,6 +54,7 @@ class Lessons:
     ) -> None:
         self._teacher = teacher.encoder
         self._pooling = pooling_of(teacher)
+        self._window = window_of(teacher, plan)
         self._student = student
         self._windows = windows
         self._pairs = pairs
@@ -81,7 +82,7 @@ class Lessons:
         student = self._student.encoder()
         if stage.kind == "attention":
             return attention_distance(student, self._teacher, batch)
-        targets = targets_of(self._teacher, batch, self._plan.teacher_window, self._pooling)
+        targets = targets_of(self._teacher, batch, self._window, self._pooling)
         return distance(student, batch, targets, self._plan.loss, self._pooling)
 
     def _contrast(
@@ -90,7 +91,7 @@ class Lessons:
         student = self._student.encoder()
         queries, documents = cut_queries(batch, stage.query_tokens, generator)
         read = self._vectors(student, documents, documents.spans)
-        targets = targets_of(self._teacher, documents, self._plan.teacher_window, self._pooling)
+        targets = targets_of(self._teacher, documents, self._window, self._pooling)
         kept = self._plan.loss.vectors * (1 - (read * targets.vectors).sum(-1)).mean()
         found = contrast(self._vectors(student, queries, queries.spans), read)
         return _of_two(stage, found, kept, length, len(batch.ids))
@@ -144,6 +145,14 @@ class Lessons:
     def _vectors(self, encoder: Encoder, batch: Batch, spans: Sequence[Span]) -> Tensor:
         states = encoder(batch.ids.to(encoder.device), batch.bounds)
         return unit_vectors(states, spans, self._pooling)
+
+
+def window_of(teacher: EmbeddingModel, plan: TrainingPlan) -> int:
+    """Tokens that the teacher reads in one piece where it is imitated. One whose positions are
+    angles, not a table, gives all that it was trained to read as it gives a short text."""
+    if teacher.encoder.weights.positions is None:
+        return max(plan.teacher_window, teacher.info.position_table)
+    return plan.teacher_window
 
 
 def anchor_lengths(window: int) -> list[int]:

@@ -6,26 +6,31 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryFile
 
 from engine.errors import InvalidInput
+
+MARK = ".lln-adapt"
+"""The file by which a place to work is known as ours. A folder of the same name that lacks it is
+somebody else's, whatever it holds."""
+_MEANING = "lln adapt works in this folder, and removes it with all that it holds.\n"
 
 
 @contextmanager
 def workplace(
     out: Path, name: str, is_kept: Callable[[Path], bool] = lambda _: False
 ) -> Iterator[Path]:
-    """A folder inside `out`, which must hold nothing else, or such work that was stopped.
+    """A folder inside `out`, which must hold nothing, or else such work that was stopped.
 
     It lies inside and not beside, since `out` may be all that may be written, or a disk of its
     own. Afterwards it is gone; after a failure too, unless it is worth going on from.
     """
     place, is_new = out / name, not out.exists()
-    if not is_new and any(out.iterdir()) and not place.exists():
+    if not is_new and any(out.iterdir()) and not (place / MARK).exists():
         raise InvalidInput(f"{out} is not empty", code="folder_not_empty", param="out")
     try:
         place.mkdir(parents=True, exist_ok=True)
-        TemporaryFile(dir=place).close()  # a folder that is there may still be read-only
+        # Written anew each time: a folder that is there may still be read-only.
+        write_whole(place / MARK, lambda mark: mark.write_text(_MEANING, encoding="utf-8"))
         yield place
     except BaseException:
         if not is_kept(place):

@@ -70,13 +70,14 @@ class PairBatch:
     spans: list[Span]  # rows of the documents' states, each pooled to one vector
     wanted: list[int]  # each query's span
     source: int  # all are of one corpus, whose documents are alike
-    owners: list[int]  # the document of each span, by its number
+    owners: list[int]  # the text of each span, by the number of the first document that has it
 
 
 @dataclass(frozen=True)
 class _Paired:
     """A document as ids without special tokens."""
 
+    text: int  # the same for all documents of the source that have this very text
     query: Ids  # empty where there is none
     body: Ids
     title: Ids
@@ -133,8 +134,7 @@ class PairCorpus:
         source, chosen = _draw(self._asked, generator)
         room = length - self._tokenizer.num_special
         queries, texts, owners = [], [], []
-        for number in chosen:
-            one = self._sources[source][number]
+        for one in self._of_different_texts(source, chosen):
             body = _window(one.body, room, generator)
             if tokens < len(body):
                 break
@@ -142,7 +142,7 @@ class PairCorpus:
             query, body = (one.query, body) if one.query.size else _cut(body, generator)
             queries.append(query)
             texts.append(body)
-            owners.append(number)
+            owners.append(one.text)
         documents = self._packed(texts)
         return PairBatch(
             queries=self._packed(queries),
@@ -166,8 +166,7 @@ class PairCorpus:
         wanted: list[int] = []
         owners: list[int] = []
         at = 0
-        for number in chosen:
-            one = self._sources[source][number]
+        for one in self._of_different_texts(source, chosen):
             first, end = _some_in_a_row(one, room, generator)
             parts = (one.title, *one.passages[first:end])
             text = np.concatenate(parts)[:room]
@@ -182,7 +181,7 @@ class PairCorpus:
             place = {index: len(spans) + nth for nth, index in enumerate(usable)}
             begin = at + self._tokenizer.num_prefix
             spans += [(begin + inside[index][0], begin + inside[index][1]) for index in usable]
-            owners += [number] * len(usable)
+            owners += [one.text] * len(usable)
             queries += [one.questions[first + index] for index in asked]
             wanted += [place[index] for index in asked]
             texts.append(text)
@@ -198,11 +197,25 @@ class PairCorpus:
             owners=owners,
         )
 
+    def _of_different_texts(self, source: int, numbers: Sequence[int]) -> Iterator[_Paired]:
+        """Without those whose text has come before: a text with several queries must not be a wrong
+        answer to any of them."""
+        seen: set[int] = set()
+        for number in numbers:
+            one = self._sources[source][number]
+            if one.text not in seen:
+                seen.add(one.text)
+                yield one
+
     def _numbers(self, usable: Callable[[_Paired], bool]) -> list[list[int]]:
-        """By source, the documents that will do; none where there is but one, since nothing then
+        """By source, the documents that will do; none where all are of one text, since nothing then
         has to be told from it."""
-        found = [[at for at, one in enumerate(source) if usable(one)] for source in self._sources]
-        return [numbers if len(numbers) > 1 else [] for numbers in found]
+        return [
+            [at for at, one in enumerate(source) if usable(one)]
+            if len({one.text for one in source if usable(one)}) > 1
+            else []
+            for source in self._sources
+        ]
 
     def _packed(self, texts: Sequence[Ids]) -> Batch:
         whole = [self._tokenizer.between_special(text) for text in texts]
@@ -227,14 +240,24 @@ def _paired(documents: Sequence[Document], tokenizer: TextTokenizer) -> Iterator
     queries = _contents([one.query or one.title for one in documents], tokenizer)
     questions = iter(_contents([passage.query for passage in flat], tokenizer))
     texts = iter(_contents([passage.text for passage in flat], tokenizer))
-    for query, body, title, passages in zip(queries, bodies, titles, headed, strict=True):
+    numbers = _text_numbers(documents)
+    for number, query, body, title, passages in zip(
+        numbers, queries, bodies, titles, headed, strict=True
+    ):
         yield _Paired(
+            text=number,
             query=query,
             body=body,
             title=title,
             questions=tuple(next(questions) for _ in passages),
             passages=tuple(next(texts) for _ in passages),
         )
+
+
+def _text_numbers(documents: Sequence[Document]) -> list[int]:
+    """For each document the number of the first that has its text."""
+    first: dict[str, int] = {}
+    return [first.setdefault(one.body, number) for number, one in enumerate(documents)]
 
 
 def _contents(texts: Sequence[str], tokenizer: TextTokenizer) -> list[Ids]:

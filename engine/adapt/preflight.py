@@ -11,7 +11,9 @@ from engine.checkpoint.folder import Pooling
 from engine.errors import InvalidInput
 
 
-def check_lengths(plan: TrainingPlan, windows: TokenCorpus, pooling: Pooling) -> None:
+def check_lengths(
+    plan: TrainingPlan, windows: TokenCorpus, pooling: Pooling, teacher_window: int
+) -> None:
     for stage in plan.stages:
         longest, shortest = max(stage.lengths), min(stage.lengths)
         if shortest <= windows.num_special:
@@ -30,11 +32,11 @@ def check_lengths(plan: TrainingPlan, windows: TokenCorpus, pooling: Pooling) ->
             )
         # Windows of a longer text have a first token each, none of which stands for all of it.
         imitates = stage.kind in ("states", "contrast")
-        if pooling == "cls" and imitates and longest > plan.teacher_window:
+        if pooling == "cls" and imitates and longest > teacher_window:
             raise _length_refused(
                 "a model that pools by its first token has no vector to imitate beyond its window "
-                f"of {plan.teacher_window} tokens; a stage asks for {longest}",
-                plan.teacher_window,
+                f"of {teacher_window} tokens; a stage asks for {longest}",
+                teacher_window,
                 longest,
             )
 

@@ -135,6 +135,9 @@ class TrainingPlan:
     stages: tuple[Stage, ...] = field(default_factory=lambda: recipe(DEFAULT_RECIPE))
     loss: LossWeights = field(default_factory=LossWeights)
     teacher_window: int = 512
+    """Tokens that a teacher with learned positions reads at once; one without reads all that it was
+    trained to."""
+
     precision: Precision = "float32"
     """Of the model's products; "bfloat16" is faster where a device has it, and what is learned
     stays float32."""

@@ -61,13 +61,17 @@ def has_own_calibration(folder: Path) -> bool:
 
 
 def find_calibration(folder: Path, weights_sha256: str, name: str) -> Calibration | None:
-    """The folder's own calibration, or the one that ships for these very weights: that of the
-    converted model of this name, the default one's for all other names."""
-    converted = name if is_converted(name) else DEFAULT_MODEL
-    for path in (folder / FILE_NAME, SHIPPED / f"{weights_sha256}.{converted}.safetensors"):
+    """The folder's own calibration, or the one that ships for these very weights."""
+    for path in (folder / FILE_NAME, shipped_calibration(weights_sha256, name)):
         if path.exists():
             return read_calibration(path, weights_sha256)
     return None
+
+
+def shipped_calibration(weights_sha256: str, name: str) -> Path:
+    """Where the converted model of this name would have it; under all other names the default's."""
+    converted = name if is_converted(name) else DEFAULT_MODEL
+    return SHIPPED / f"{weights_sha256}.{converted}.safetensors"
 
 
 def read_calibration(path: Path, weights_sha256: str) -> Calibration:

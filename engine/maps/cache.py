@@ -1,6 +1,7 @@
 """Values kept while they fit a budget of bytes and are still asked for.
 
 What was derived from another value can be made again, and goes first: its source outlasts it.
+Sources have half of the budget, so that there is room to work with the last one.
 """
 
 from __future__ import annotations
@@ -72,13 +73,14 @@ class ByteCache:
             return True
 
     def put_source(self, key: Hashable, value: Any, num_bytes: int) -> bool:
-        """Keep a value that cannot be made again, at the cost of derived ones and then of older
-        sources; False if it is larger than the whole budget."""
+        """Keep a value that cannot be made again, at the cost of derived ones, and of older sources
+        beyond half of the budget. Larger than that it is the only source; False if it is larger
+        than the whole budget."""
         with self._lock:
             self._make_place(key)
             if num_bytes > self.max_bytes:
                 return False
-            self._sources.shrink_to(self.max_bytes - num_bytes)
+            self._sources.shrink_to(max(self.max_bytes // 2 - num_bytes, 0))
             self._derived.shrink_to(self.max_derived_bytes - num_bytes)
             self._sources.add(key, _Entry(value, num_bytes, self._clock()))
             return True

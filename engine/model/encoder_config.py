@@ -24,11 +24,27 @@ class EncoderConfig:
         return value
 
     def positive(self, name: str, *, default: float | None = None) -> float:
-        value = self.values.get(name, default)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not 0 < value < math.inf:
+        value = self._number(name, default)
+        if value is None or value <= 0:
             raise self.refusal(name, "a positive number")
-        return float(value)
+        return value
+
+    def not_negative(self, name: str, *, default: float | None = None) -> float:
+        value = self._number(name, default)
+        if value is None or value < 0:
+            raise self.refusal(name, "a number of at least 0", limit=0)
+        return value
+
+    def _number(self, name: str, default: float | None) -> float | None:
+        """None where it is no finite number. Some tools write 1e-12 as a string."""
+        value = self.values.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            return None
+        try:
+            number = float(value)
+        except (ValueError, OverflowError):  # a whole number may be beyond every float
+            return None
+        return number if math.isfinite(number) else None
 
     def activation(self, name: str) -> Activation:
         value = self.values.get(name, "gelu")

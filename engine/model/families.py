@@ -117,7 +117,7 @@ def read_distilbert(config: EncoderConfig, reader: TensorReader) -> EncoderWeigh
 
 def read_modernbert(config: EncoderConfig, reader: TensorReader) -> EncoderWeights:
     """Rotary positions, pre-norm, a gated inner layer, and local layers between global ones."""
-    norm_eps = config.positive("norm_eps", default=1e-5)
+    norm_eps = config.not_negative("norm_eps", default=1e-5)
     sizes = _sizes(config, BERT_SIZES, config.activation("hidden_activation"), norm_eps=norm_eps)
     norm_bias = config.switch("norm_bias")
     return EncoderWeights(
@@ -194,8 +194,6 @@ def _read_modern_layer(
     at, width, ffn_width = f"layers.{index}", sizes.width, sizes.ffn_width
     is_last = index == sizes.num_layers - 1
     is_local = _layer_is_local(config, index)
-    # The configuration counts the keys of a whole window, half of them on either side.
-    half_window = config.whole("local_attention", default=128, least=0) // 2
     biases = {part: config.switch(f"{part}_bias") for part in ("attention", "mlp", "norm")}
 
     def read_linear(name: str, num_out: int, num_in: int, part: str) -> Affine:
@@ -213,7 +211,7 @@ def _read_modern_layer(
         ffn_out=read_linear("mlp.Wo", width, ffn_width, "mlp"),
         ffn_norm=read_norm(f"{at}.mlp_norm"),
         rotary=_rotary(config, is_local=is_local),
-        half_window=half_window if is_local else None,
+        half_window=_half_window(config) if is_local else None,
         closing_norm=read_norm("final_norm") if is_last else None,
     )
 
@@ -229,6 +227,11 @@ def _layer_is_local(config: EncoderConfig, index: int) -> bool:
     return bool(index % max(every, 1))
 
 
+def _half_window(config: EncoderConfig) -> int:
+    """The configuration counts the keys of a whole window, half of them on either side."""
+    return config.whole("local_attention", default=128, least=0) // 2
+
+
 def _rotary(config: EncoderConfig, *, is_local: bool) -> Rotary:
     """The base for one kind of layer, under its newer or its older name."""
     own = config.part("rope_parameters", _LOCAL if is_local else _GLOBAL)
@@ -241,7 +244,7 @@ def _rotary(config: EncoderConfig, *, is_local: bool) -> Rotary:
 
 
 def _bert_sizes(config: EncoderConfig) -> Sizes:
-    norm_eps = config.positive("layer_norm_eps", default=1e-12)
+    norm_eps = config.not_negative("layer_norm_eps", default=1e-12)
     return _sizes(config, BERT_SIZES, config.activation("hidden_act"), norm_eps=norm_eps)
 
 

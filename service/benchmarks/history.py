@@ -17,16 +17,22 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
-from service.benchmarks.job import ACTIVE, STATES, BenchmarkJob
-from service.benchmarks.suite import BenchmarkPlan
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+
+from engine.errors import Quantity
+from service.benchmarks.job import ACTIVE, BenchmarkJob, JobState
+from service.benchmarks.suite import BenchmarkPlan, Value
 from service.benchmarks.suites import SUITES
 from service.errors import StorageFailure
 
 log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
+
+_Uint32: TypeAlias = Annotated[int, Field(ge=0, lt=2**32)]
+"""As gRPC tells it; one number that it cannot would cost the whole list."""
 
 IN_MEMORY = ":memory:"
 
@@ -60,6 +66,7 @@ class History:
 
     def __init__(self, path: str) -> None:
         self._lock = Lock()  # calls come from several threads
+        self._passed_over: set[str] = set()  # ids of runs that cannot be read
         self._path, self._db = _open(path)
 
     @property
@@ -130,10 +137,16 @@ class History:
         )
         try:
             return _job(found, rows)
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
-            fields = {"benchmark": found["id"], "reason": str(error)}
-            log.warning("a benchmark of the history cannot be read", extra={"fields": fields})
+        except (TypeError, ValueError) as error:
+            self._warn_once(str(found["id"]), str(error))
             return None
+
+    def _warn_once(self, job_id: str, reason: str) -> None:
+        """Whoever lists the runs comes by it every time."""
+        if job_id not in self._passed_over:
+            self._passed_over.add(job_id)
+            fields = {"benchmark": job_id, "reason": reason}
+            log.warning("a benchmark of the history cannot be read", extra={"fields": fields})
 
     def _read(self, ask: Callable[[sqlite3.Connection], Answer]) -> Answer:
         try:
@@ -152,32 +165,40 @@ class History:
             raise _failure("written", error) from error
 
 
+class _Written(BaseModel):
+    """A run as the file has it, which may be another version's or nobody's."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str
+    plan: BenchmarkPlan
+    num_rows: _Uint32
+    machine: dict[str, str]
+    state: JobState
+    created_at: FiniteFloat
+    started_at: FiniteFloat | None
+    finished_at: FiniteFloat | None
+    rows: list[dict[str, Value]]
+    error: dict[str, Quantity | None] | None
+
+
 def _job(found: sqlite3.Row, rows: Sequence[sqlite3.Row]) -> BenchmarkJob:
-    state = found["state"]
-    if state not in STATES:
-        raise ValueError(f"its state is {state}")
-    return BenchmarkJob(
-        id=found["id"],
-        plan=_plan(json.loads(found["plan"])),
-        num_rows=found["num_rows"],
-        machine=json.loads(found["machine"]),
-        state=state,
-        created_at=found["created_at"],
-        started_at=found["started_at"],
-        finished_at=found["finished_at"],
-        rows=[json.loads(row["figures"]) for row in rows],
-        error=None if found["error"] is None else json.loads(found["error"]),
-    )
+    columns = dict(found)
+    for name in ("plan", "machine", "error"):
+        columns[name] = None if columns[name] is None else json.loads(columns[name])
+    written = _Written(**columns, rows=[json.loads(row["figures"]) for row in rows])
+    _check_plan(written.plan)
+    if written.error is not None and not {"code", "message"} <= written.error.keys():
+        raise ValueError("its error has no code or no message")
+    return BenchmarkJob(**{name: getattr(written, name) for name in _Written.model_fields})
 
 
-def _plan(written: dict[str, Any]) -> BenchmarkPlan:
-    fields: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in written.items()
-    }
-    plan = BenchmarkPlan(**fields)
+def _check_plan(plan: BenchmarkPlan) -> None:
     if plan.suite not in SUITES:
         raise ValueError(f"its suite is {plan.suite}")
-    return plan
+    for number in (plan.repeats, *plan.lengths):
+        if not 0 <= number < 2**32:
+            raise ValueError(f"its plan has the number {number}")
 
 
 def _failure(what: str, error: sqlite3.Error) -> StorageFailure:

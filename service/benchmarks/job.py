@@ -7,14 +7,13 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from service.benchmarks.suite import BenchmarkPlan, Row
 from service.errors import ErrorFields
 
 JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled", "interrupted"]
 ACTIVE: tuple[JobState, ...] = ("queued", "running")
-STATES: tuple[JobState, ...] = get_args(JobState)
 
 
 @dataclass(eq=False, kw_only=True)

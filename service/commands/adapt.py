@@ -78,8 +78,9 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         "--recipe",
         help="lln (the default: LLN's own numbers alone, so that a text of one block stays what "
         "it was), encoder (the whole encoder with them), documents (the same from a model that has "
-        "learned already, with --further), imitate (long stages, for a GPU), or a JSON file with a "
-        "list of stages",
+        "learned already, with --further), imitate (long stages, for a GPU; not for a model that "
+        "pools by its first token, of which a text beyond its window has several), or a JSON file "
+        "with a list of stages",
     )
     group.add_argument("--seed", type=int, help="of all that is drawn (default: 0)")
     group.add_argument(

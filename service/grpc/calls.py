@@ -18,17 +18,20 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from engine.errors import DeadlineExceeded, InvalidInput, LLNError, RequestCancelled
+from engine.errors import DeadlineExceeded, InvalidInput, LLNError, RequestCancelled, shown
 from service.api_keys import ApiKeys
 from service.errors import BodyTooLarge, MethodNotAllowed, UnreadableBody
 from service.grpc.record import CallRecord, current_record
-from service.grpc.status import Context, status_on_error
+from service.grpc.status import Context, send_metadata, status_on_error
 from service.metrics import OK, UNMATCHED, Metrics
 from service.permits import Permits
 from service.request_ids import HEADER, current_request_id, take_or_make
 from service.tracing import RequestSpan
 
 log = logging.getLogger("service.access")
+
+# Clocks that differ, and what a deadline lost on its way here.
+_ON_THE_WAY_S = 0.05
 
 _QUIET = ("grpc.health.v1.Health/Check",)
 
@@ -61,11 +64,14 @@ class Calls:
         self._keys = keys
         self._permits = permits
         self._max_message_bytes = max_message_bytes
+        self._open_to_all: set[str] = set()
 
     def handler(
         self, service: ServiceDescriptor, servicer: object, *, guarded: bool
     ) -> grpc.GenericRpcHandler[Any, Any]:
         """The methods of a service, each answered by the servicer's method of the same name."""
+        if not guarded:
+            self._open_to_all.add(service.full_name)
         # A later release of health or reflection may know methods that we do not.
         methods = [method for method in service.methods if hasattr(servicer, method.name)]
         self._metrics.start_methods("grpc", map(_method_name, methods))
@@ -81,12 +87,11 @@ class Calls:
 
     def _no_such_method(self, name: str) -> grpc.RpcMethodHandler[Any, Any]:
         async def refuse(requests: object, context: Context) -> None:
-            raise MethodNotAllowed(f"there is no method {name}", code="method_not_found")
+            raise MethodNotAllowed(f"there is no method {shown(name)}", code="method_not_found")
 
+        guard = _no_guard if _service_of(name) in self._open_to_all else self._guard
         # A call of one message is a stream of one.
-        return grpc.stream_stream_rpc_method_handler(
-            self._streaming(UNMATCHED, refuse, self._guard)
-        )
+        return grpc.stream_stream_rpc_method_handler(self._streaming(UNMATCHED, refuse, guard))
 
     def _method_handler(
         self, method: MethodDescriptor, behaviour: Behaviour, guarded: bool
@@ -149,14 +154,16 @@ class Calls:
 
     @asynccontextmanager
     async def _call(self, method: str, context: Context) -> AsyncIterator[None]:
-        await _exchange_request_id(context)
         tracing, header_of = self._metrics.tracing, _text_header(context)
+        request_id = take_or_make(header_of(HEADER))
+        current_request_id.set(request_id)  # each call runs in a task, so a context, of its own
         async with status_on_error(context):
             with (
                 self._metrics.in_progress("grpc"),
                 tracing.request("grpc", header_of) as span,
                 self._outcome(method, context, span),
             ):
+                await send_metadata(context, (HEADER, request_id))
                 yield
 
     @contextmanager
@@ -200,9 +207,12 @@ class _OtherMethods(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # only i
 
 
 def _why_cancelled(context: Context) -> type[LLNError]:
-    """grpc cancels a call at its deadline, too, and may do so before the engine has."""
+    """grpc cancels a call at its deadline, too, and may do so before the engine has. A client that
+    hangs up at its deadline is often heard of shortly before that is over here."""
     remaining: float | None = context.time_remaining()
-    return RequestCancelled if remaining is None or remaining > 0 else DeadlineExceeded
+    if remaining is None or remaining > _ON_THE_WAY_S:
+        return RequestCancelled
+    return DeadlineExceeded
 
 
 def _log_fields(
@@ -244,6 +254,11 @@ def _method_name(method: MethodDescriptor) -> str:
     return f"{method.containing_service.full_name}/{method.name}"
 
 
+def _service_of(name: str) -> str:
+    """Of a name as callers write it, `/package.Service/Method`."""
+    return name.removeprefix("/").rpartition("/")[0]
+
+
 def _decoder(message: type[MessageT], max_bytes: int) -> Callable[[bytes], MessageT | Undecodable]:
     def decode(data: bytes) -> MessageT | Undecodable:
         if len(data) > max_bytes:
@@ -276,9 +291,3 @@ def _text_header(context: Context) -> Callable[[str], str | None]:
         return value if isinstance(value, str) else None  # bytes are for names in -bin
 
     return get
-
-
-async def _exchange_request_id(context: Context) -> None:
-    request_id = take_or_make(_text_header(context)(HEADER))
-    current_request_id.set(request_id)  # each call runs in a task, so a context, of its own
-    await context.send_initial_metadata(((HEADER, request_id),))

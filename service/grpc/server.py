@@ -45,6 +45,10 @@ _REFLECTION = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
 
 _MOST_OF_GRPC = 2**31 - 1  # its numbers have 32 bits
 
+# So far beyond the limit a message is read, to be refused with its size and a code: what grpc
+# itself refuses has neither.
+_ROOM_TO_REFUSE = 2**20
+
 _OURS = (_EMBEDDINGS, _MODELS, _DIAGNOSTICS, _BENCHMARKS, _TEI_EMBED, _TEI_INFO)
 _NAMES = tuple(service.full_name for service in (*_OURS, _HEALTH, _REFLECTION))
 
@@ -98,9 +102,9 @@ async def grpc_server(
 
 
 def _options(settings: Settings) -> list[tuple[str, int]]:
+    most_read = min(settings.max_body_bytes + _ROOM_TO_REFUSE, _MOST_OF_GRPC)
     return [
-        # What grpc itself refuses has no code, so there is room for what we refuse.
-        ("grpc.max_receive_message_length", min(2 * settings.max_body_bytes, _MOST_OF_GRPC)),
+        ("grpc.max_receive_message_length", most_read),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", settings.max_streams_per_connection),
         # Without this a second server would listen on the same port and take half the calls.

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
@@ -48,9 +48,21 @@ async def status_on_error(context: Context) -> AsyncIterator[None]:
 async def write(context: Context, message: Message, *, within_s: float | None = None) -> None:
     """Sends one message of a stream. Who takes it later than `within_s` is given up."""
     limit = nullcontext() if within_s is None else takes_within(within_s)
-    try:
+    with _to_who_may_be_gone():
         async with limit:
             await context.write(message)
+
+
+async def send_metadata(context: Context, *pairs: tuple[str, str]) -> None:
+    """Sends what goes before all messages."""
+    with _to_who_may_be_gone():
+        await context.send_initial_metadata(pairs)
+
+
+@contextmanager
+def _to_who_may_be_gone() -> Iterator[None]:
+    try:
+        yield
     except (InternalError, UsageError) as error:  # all that grpc says of a client that is gone
         raise RequestCancelled("the client left before its answer was ready") from error
 

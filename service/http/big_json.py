@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -74,7 +76,7 @@ class BigJson:
         if self._pool is None:
             # A fork would copy the threads' locks in whatever state they are.
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_ignore_interrupts)
+            self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_serve_the_parent)
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._pool, _parse_for_another_process, body)
@@ -88,9 +90,20 @@ class BigJson:
             self._pool = None
 
 
-def _ignore_interrupts() -> None:
-    """A terminal interrupts all processes; it is the server that ends this one."""
+def _serve_the_parent() -> None:
+    """A terminal interrupts all processes; it is the server's end, of whatever kind, that is the
+    end of this one too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+
+
+def _end_with_the_parent() -> None:
+    """A server that leaves at once, or is killed, has no time to tell. The pipe would not tell
+    either: this process holds both of its ends."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "this runs in processes that a server has started"
+    parent.join()
+    os._exit(0)
 
 
 def _parse_for_another_process(body: bytes) -> Any:

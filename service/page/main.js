@@ -54,14 +54,15 @@ async function askServer() {
   startSimilarity(models);
 }
 
-// Whether the models are known, which all else needs; if not, the page says why.
-async function isLoaded() {
+// Whether the models are known, which all else needs; if not, the page says why, and what was asked for
+// is done again once they are.
+async function isLoaded(again) {
   clearError(byId("load-error"));
   try {
     await load();
     return true;
   } catch (failure) {
-    fail(failure, () => followAddress(), byId("load-error"));
+    fail(failure, again, byId("load-error"));
     return false;
   }
 }
@@ -70,7 +71,7 @@ async function isLoaded() {
 async function followAddress(address) {
   const { view, text: packed, ...asked } = readAddress(address);
   showView(view);
-  if (!(await isLoaded())) return;
+  if (!(await isLoaded(() => followAddress(address)))) return;
   offerModels(asked);
   const place = { ...asked, ...chosenModels() };
   if (packed) work((signal, tell) => followText(packed, place, signal, tell));
@@ -108,9 +109,8 @@ const modelNamed = (name) => models.find((model) => model.name === name);
 
 const chosenModels = () => ({ model: byId("model").value, beside: byId("beside").value });
 
-async function readSource() {
-  if (!(await isLoaded())) return;
-  const text = sourceText();
+async function readSource(text = sourceText()) {
+  if (!(await isLoaded(() => readSource(text)))) return;
   if (!text.trim()) {
     fail(new Error("There is no text to read yet."));
     byId("text").focus();

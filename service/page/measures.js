@@ -23,9 +23,8 @@ export class Measures {
     return this.names.includes(state.instrument) ? state.instrument : CHARTS[0];
   }
 
-  async readCharts(signal, tell) {
-    await this.read(CHARTS, signal, tell);
-    this.drawCharts();
+  readCharts(signal, tell) {
+    return this.read(CHARTS, signal, tell);
   }
 
   readShown(signal, tell) {
@@ -45,6 +44,7 @@ export class Measures {
       }
     }
     this.draw();
+    this.drawCharts();
   }
 
   draw() {
@@ -58,7 +58,7 @@ export class Measures {
   }
 
   drawCharts() {
-    const read = CHARTS.filter((name) => this.sessions.every(({ readings }) => readings[name]));
+    const read = CHARTS.filter((name) => this.sessions.every((session) => session.hasRead(name)));
     byId("charts").replaceChildren(...read.map((name) => this.chart(name)), ...(this.sessions.length > 1 ? [this.keys()] : []));
   }
 

@@ -56,12 +56,17 @@ export class Session {
     return `${this.model}, layer ${layer}: ${attentionName(attention[layer])} attention, which is neither measured nor mapped`;
   }
 
+  hasRead(instrument, layers = this.layers) {
+    const values = this.readings[instrument]?.values;
+    return values !== undefined && layers.every((layer) => values[layer]);
+  }
+
   // Layer by layer: what is read is shown while the rest is still being read. All layers together
   // where each is measured with those before it. Gives how many layers are done.
   async *read(instruments, { signal, together }) {
     const turns = together ? [this.layers] : this.layers.map((layer) => [layer]);
     for (const layers of turns) {
-      const missing = instruments.filter((name) => !layers.every((layer) => this.readings[name]?.values[layer]));
+      const missing = instruments.filter((name) => !this.hasRead(name, layers));
       if (!missing.length) continue;
       const found = await this.ask("v1/diagnostics", { layers, instruments: missing }, signal);
       for (const [name, reading] of Object.entries(found.instruments)) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from engine.adapt.documents import (
     for_training,
     held_out,
     read_documents,
+    texts_of,
     training_parts,
 )
 from engine.errors import InvalidInput
@@ -92,6 +94,17 @@ def test_each_text_is_trained_on_once_and_never_held_out_elsewhere() -> None:
     assert not held.intersection(trained)
     assert held.union(trained) == {one.body for one in DOCUMENTS}
     assert training_parts({"one": DOCUMENTS}) == {"one": for_training(DOCUMENTS)}
+
+
+def test_a_text_is_trained_on_for_each_of_its_queries() -> None:
+    asked = [replace(one, query=f"query {n}") for one in DOCUMENTS for n in (0, 1, 0)]
+    rest = for_training(DOCUMENTS)
+    [part] = training_parts({"one": asked}).values()
+    assert part == [replace(one, query=f"query {n}") for one in rest for n in (0, 1)]
+    assert texts_of([part]) == [one.body for one in rest]
+    kept_away = [replace(one, title=f"{one.title}!", query="?") for one in held_out(DOCUMENTS)]
+    assert for_training(kept_away)
+    assert training_parts({"one": DOCUMENTS, "two": kept_away})["two"] == []
 
 
 def test_the_split_covers_everything_once_and_moves_nothing_as_a_corpus_grows() -> None:

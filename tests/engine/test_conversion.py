@@ -15,6 +15,7 @@ from engine import Engine
 from engine.adapt import convert
 from engine.adapt.calibrate import CalibrationPlan, calibrate, other_windows, sample_windows
 from engine.adapt.convert import adapt_model, built_in_texts, copy_model, read_texts
+from engine.adapt.new_folder import MARK
 from engine.adapt.objective import unit_vectors
 from engine.adapt.vectors import ids_of, read_whole, vectors_of, window_means
 from engine.checkpoint.calibration import FILE_NAME
@@ -129,13 +130,13 @@ def test_a_failure_leaves_no_folder_that_could_be_served(
         with pytest.raises(OSError, match="No space"):
             adapt_model(folder, out, TEXTS, PLAN, config=CPU)
     assert not out.exists()
-    (out / ".unfinished").mkdir(parents=True)  # as a kill would leave it
-    copy_model(Path(folder), out / ".unfinished")
+    copy_model(Path(folder), out / ".unfinished" / "model")  # as a kill would leave it
+    (out / ".unfinished" / MARK).touch()
     with pytest.raises(CheckpointError):
         load_model(str(out), config=CPU)
     adapt_model(folder, out, TEXTS, PLAN, config=CPU)
     assert load_model(str(out), config=CPU).info.attention == ("lln_diag", "lln_diag")
-    assert not (out / ".unfinished").exists()
+    assert {entry.name for entry in out.iterdir()}.isdisjoint({".unfinished", MARK})
 
 
 def test_an_unusable_place_is_told_before_the_model_is_read(tmp_path: Path) -> None:
@@ -165,6 +166,15 @@ def test_text_to_calibrate_on_that_is_none(tmp_path: Path, content: bytes) -> No
     for path in (tmp_path, tmp_path / "a.txt"):
         with pytest.raises(InvalidInput, match=r"holds no text|a\.txt is not text in UTF-8"):
             read_texts([path])
+
+
+def test_an_empty_text_beside_others(tmp_path: Path) -> None:
+    for name, text in (("empty.txt", ""), ("good.txt", "words")):
+        (tmp_path / name).write_text(text)
+    empty, good = tmp_path / "empty.txt", tmp_path / "good.txt"
+    assert read_texts([empty, good]) == ["words"]
+    with pytest.raises(InvalidInput, match=r"empty.txt and .*empty.txt hold no text"):
+        read_texts([empty, empty])
 
 
 def test_no_text_at_all(write_checkpoint: WriteCheckpoint, tmp_path: Path) -> None:

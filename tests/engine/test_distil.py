@@ -245,6 +245,34 @@ def test_going_on_accounts_for_its_own_documents_and_those_before(
     assert not (anew.folder / "data.json").exists()
 
 
+def test_a_users_folder_of_the_runs_name_is_left_alone(tmp_path: Path) -> None:
+    theirs = tmp_path / "training" / "data.txt"
+    theirs.parent.mkdir()
+    theirs.write_text("mine")
+    with pytest.raises(InvalidInput, match="not empty"):
+        train("no such model", tmp_path)
+    assert theirs.read_text() == "mine"
+
+
+@pytest.mark.parametrize("content", [b"[1, 2]", b"not json", b'{"sources": ["of another tool"]}'])
+def test_going_on_from_a_model_with_a_file_of_another_program(
+    folder: str, tmp_path: Path, content: bytes
+) -> None:
+    first = train(folder, tmp_path / "first", with_stage(steps=1))
+    (first / "data.json").write_bytes(content)
+    further = replace(with_stage(steps=1), further=True)
+    then = train(str(first), tmp_path / "then", further)
+    assert json.loads((then / "data.json").read_text())["before"] is None
+
+
+def test_the_account_counts_what_is_trained_on(folder: str, tmp_path: Path) -> None:
+    asked = [replace(one, query=f"query {n}") for one in DOCUMENTS for n in (0, 1, 0)]
+    out = train(folder, tmp_path / "out", with_stage(steps=1), asked)
+    found = json.loads((out / "data.json").read_text())["sources"]["mine"]
+    assert found["documents"] == 3 * len(DOCUMENTS)
+    assert found["documents_trained_on"] == 2 * len(for_training(DOCUMENTS))
+
+
 def test_calibration_reads_some_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distil, "_CALIBRATION_TEXT", 40_000)
     long = list(distil._some(["short text", "x" * 80_000]))
@@ -254,6 +282,15 @@ def test_calibration_reads_some_of_everything(monkeypatch: pytest.MonkeyPatch) -
     assert 36_000 < sum(map(len, taken)) < 45_000
     assert {"ab", "c" * 4000} == set(taken)
     assert list(distil._some(["a", "b"])) == ["a", "b"]
+
+
+def test_a_model_without_a_position_table_is_imitated_as_far_as_it_reads(
+    write_checkpoint: WriteCheckpoint, tmp_path: Path
+) -> None:
+    folder = str(write_checkpoint("modernbert", pooling="cls", max_position_embeddings=128))
+    with pytest.raises(InvalidInput, match="no vector to imitate beyond its window of 128 tokens"):
+        train(folder, tmp_path / "out", with_stage(lengths=(129,), batch_tokens=129))
+    train(folder, tmp_path / "out", with_stage(steps=1, lengths=(128,), batch_tokens=128))
 
 
 def test_a_model_that_pools_by_its_first_token(

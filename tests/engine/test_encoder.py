@@ -129,6 +129,7 @@ def test_a_configuration_that_does_not_fit_its_tensors(
         ("bert", "layer_norm_eps", -1e-5),
         ("bert", "layer_norm_eps", float("nan")),
         ("bert", "layer_norm_eps", float("inf")),
+        ("bert", "layer_norm_eps", "small"),
         ("distilbert", "n_heads", 64),
         ("roberta", "pad_token_id", None),
         ("roberta", "pad_token_id", 513),  # no position is left
@@ -142,6 +143,19 @@ def test_a_value_of_the_configuration_that_no_encoder_can_have(
     assert (error.code, error.param, error.actual) == ("invalid_config", key, str(value))
     assert error.message.startswith(f"{folder / 'config.json'}: {key} must be ")
     assert error.message.endswith(f"got {value!r}")
+
+
+@pytest.mark.parametrize(("written", "meant"), [("1e-12", 1e-12), (0, 0.0), (1, 1.0)])
+def test_small_numbers_as_tools_write_them(
+    written: object, meant: float, write_checkpoint: WriteCheckpoint
+) -> None:
+    folder = with_config(write_checkpoint("bert"), {"layer_norm_eps": written})
+    assert load_model(str(folder), config=CPU).encoder.weights.norm_eps == meant
+
+
+def test_a_whole_number_beyond_every_float(write_checkpoint: WriteCheckpoint) -> None:
+    error = refusal(with_config(write_checkpoint("bert"), {"layer_norm_eps": 10**400}))
+    assert (error.code, error.param) == ("invalid_config", "layer_norm_eps")
 
 
 @pytest.mark.parametrize(

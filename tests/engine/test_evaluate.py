@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from engine.adapt.account import account_of, accounts_in
 from engine.adapt.batches import TokenCorpus
 from engine.adapt.convert import built_in_texts
-from engine.adapt.corpora import Corpus
+from engine.adapt.corpora import SOURCES, Corpus
 from engine.adapt.documents import DATA_FILE, Document, fingerprint
 from engine.adapt.evaluate import (
     as_rows,
@@ -25,6 +26,7 @@ from engine.adapt.evaluate_passages import headed_documents, passage_retrieval_o
 from engine.adapt.held_out import LongDocuments, doubts
 from engine.adapt.report import EvaluationPlan, Report, evaluate
 from engine.adapt.retrieval import best_of_parts, quality, ranks_of, spearman, top_agreement
+from engine.checkpoint.calibration import FILE_NAME
 from engine.config import EngineConfig
 from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel, load_model
@@ -190,6 +192,12 @@ def test_the_whole_report(model: EmbeddingModel) -> None:
     json.dumps(found)
 
 
+def adapted(model: EmbeddingModel) -> EmbeddingModel:
+    """As if it had been made by `lln adapt`, as far as accounts of trainings go."""
+    (model.checkpoint.folder / FILE_NAME).touch()
+    return replace(model, info=replace(model.info, calibration="some"))
+
+
 def named(model: EmbeddingModel, name: str) -> EmbeddingModel:
     return replace(model, info=replace(model.info, name=name))
 
@@ -242,6 +250,7 @@ def test_lengths_that_hold_no_word(model: EmbeddingModel) -> None:
 def test_what_the_account_of_a_training_tells_of_evaluated_documents(
     model: EmbeddingModel,
 ) -> None:
+    model = adapted(model)
     evaluated = Corpus("speeches", (Document("1", "", "one"), Document("2", "", "two")))
     other = Corpus("manuals", (Document("3", "", "three"),))
     those, these = fingerprint(other.documents), fingerprint(evaluated.documents)
@@ -263,14 +272,41 @@ def test_what_the_account_of_a_training_tells_of_evaluated_documents(
     (model.checkpoint.folder / DATA_FILE).write_text(json.dumps({"sources": {}, "before": earlier}))
     [doubt] = doubts("student", model, [other])
     assert "trained on the very documents" in doubt
-    (model.checkpoint.folder / DATA_FILE).write_text('{"sources": ["of another tool"]}')
-    assert list(doubts("student", model, [evaluated])) == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[1, 2]", "not json", '{"sources": ["of another tool"]}', '{"sources": {}, "before": null}'],
+)
+def test_an_adapted_model_without_an_account(model: EmbeddingModel, content: str) -> None:
+    corpus = Corpus("speeches", (Document("1", "", "one"),))
+    for student in (adapted(model), named(adapted(model), "default")):
+        [doubt] = doubts("student", student, [corpus])
+        assert "student has no account" in doubt
+    (model.checkpoint.folder / DATA_FILE).write_text(content)
+    [doubt] = doubts("student", adapted(model), [corpus])
+    assert "cannot be told" in doubt
+    assert list(doubts("as published", model, [corpus])) == []
+
+
+def test_models_that_ship_have_accounts(default_model: EmbeddingModel) -> None:
+    then = load_model("documents", config=default_model.config)
+    [of_default], of_documents = (
+        list(accounts_in(account_of(model))) for model in (default_model, then)
+    )
+    assert of_default is not None
+    assert set(of_default["sources"]) == set(SOURCES)
+    assert of_documents[1:] == [of_default]
+    kernel = Corpus("kernel", (Document("1", "", "one"),))
+    [doubt] = doubts("documents", then, [kernel])
+    assert "documents was trained on another state of kernel" in doubt
 
 
 def test_warnings_are_told_and_kept(model: EmbeddingModel) -> None:
     account = {"sources": {"folder": {"held_out": "a", "trained_on": "b"}}}
     (model.checkpoint.folder / DATA_FILE).write_text(json.dumps(account))
     told: list[str] = []
-    [warning] = opening_of(model, [named(model, "student")], told)["warnings"]
+    students = [named(adapted(model), "student")]
+    [warning] = opening_of(model, students, told)["warnings"]
     assert warning.startswith("student was trained on folder")
     assert told[0] == f"warning: {warning}"

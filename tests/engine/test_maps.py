@@ -381,14 +381,27 @@ class TestByteCache:
 
     def test_a_source_takes_the_place_of_what_is_derived_and_then_of_older_ones(self) -> None:
         cache = ByteCache(max_bytes=10, max_idle_s=60)
-        cache.put_source("first", 1, 3)
-        cache.put("derived", 2, 5)
-        cache.put_source("second", 3, 6)
+        cache.put_source("first", 1, 2)
+        cache.put("derived", 2, 6)
+        cache.put_source("second", 3, 3)
         assert (cache.get("first"), cache.get("derived"), cache.get("second")) == (1, None, 3)
-        cache.put_source("third", 4, 4)
+        cache.put_source("third", 4, 1)
         assert (cache.get("first"), cache.get("second"), cache.get("third")) == (None, 3, 4)
-        assert not cache.put_source("whale", 5, 11)
-        assert cache.num_bytes == 10
+
+    def test_sources_leave_half_of_the_budget_to_what_is_derived(self) -> None:
+        cache = ByteCache(max_bytes=10, max_idle_s=60)
+        for number in range(9):
+            cache.put_source(number, number, 2)
+            assert cache.max_derived_bytes >= 5
+        assert cache.put("derived", 1, 5)
+
+    def test_a_source_of_more_than_half_of_the_budget_is_the_only_one(self) -> None:
+        cache = ByteCache(max_bytes=10, max_idle_s=60)
+        cache.put_source("small", 1, 1)
+        assert cache.put_source("large", 2, 9)
+        assert (cache.get("small"), cache.get("large")) == (None, 2)
+        assert not cache.put_source("whale", 3, 11)
+        assert cache.get("large") == 2
 
     def test_forgets_what_nobody_asks_for(self) -> None:
         now = [0.0]

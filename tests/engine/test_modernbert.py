@@ -69,6 +69,18 @@ def test_a_configuration_it_cannot_follow(
     assert caught.value.code == "invalid_config"
 
 
+def test_a_window_that_no_layer_uses_is_not_read(write_checkpoint: WriteCheckpoint) -> None:
+    folder = write_checkpoint("modernbert")
+    config = json.loads((folder / "config.json").read_text())
+    every = config | {"layer_types": ["full_attention"] * 4, "local_attention": None}
+    (folder / "config.json").write_text(json.dumps(every))
+    with Engine.load(str(folder), config=CPU) as engine:
+        assert engine.info.attention == ("softmax",) * 4
+    (folder / "config.json").write_text(json.dumps(config | {"local_attention": None}))
+    with pytest.raises(CheckpointError, match="local_attention must be"):
+        Engine.load(str(folder), config=CPU)
+
+
 def test_newer_names_of_the_configuration(write_checkpoint: WriteCheckpoint) -> None:
     folder = write_checkpoint("modernbert")
     config = json.loads((folder / "config.json").read_text())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.adapt.new_folder import publish, workplace, write_whole
+from engine.adapt.new_folder import MARK, publish, workplace, write_whole
 from engine.errors import InvalidInput
 
 NAME = "work"
@@ -39,6 +39,24 @@ def test_what_is_worth_going_on_from_stays(tmp_path: Path) -> None:
     (tmp_path / "part of the model").touch()
     with workplace(tmp_path, NAME) as place:
         assert place == tmp_path / NAME
+
+
+def test_a_folder_of_the_same_name_is_somebody_elses(tmp_path: Path) -> None:
+    theirs = tmp_path / NAME / "data.txt"
+    theirs.parent.mkdir()
+    theirs.write_text("mine")
+    with pytest.raises(InvalidInput, match="not empty") as caught, workplace(tmp_path, NAME):
+        pass
+    assert caught.value.code == "folder_not_empty"
+    assert theirs.read_text() == "mine"
+
+
+def test_what_a_kill_leaves_is_known_and_taken_over(tmp_path: Path) -> None:
+    (tmp_path / NAME).mkdir()
+    (tmp_path / NAME / MARK).touch()
+    with workplace(tmp_path, NAME) as place:
+        assert (place / MARK).read_text().startswith("lln adapt works in this folder")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_in_use_and_a_file_are_refused(tmp_path: Path) -> None:

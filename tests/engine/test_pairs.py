@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -170,7 +171,7 @@ def test_sections_too_short_to_be_found(tokenizer: TextTokenizer) -> None:
         Document(
             str(n),
             f"Page {n}",
-            "".join(f"# Part {part}\n\nTerse.\n\n" for part in range(4)),
+            "".join(f"# Part {part}\n\nTerse {n}.\n\n" for part in range(4)),
             f"q {n}",
         )
         for n in range(6)
@@ -184,6 +185,25 @@ def test_sections_too_short_to_be_found(tokenizer: TextTokenizer) -> None:
     assert corpus.has_passages
     assert corpus.passages(8, 8, np.random.default_rng(0)) is None  # room for the title alone
     assert corpus.passages(200, 400, np.random.default_rng(0)) is not None
+
+
+def test_a_text_with_several_queries_is_no_wrong_answer(tokenizer: TextTokenizer) -> None:
+    """It comes once in a batch, and all its rows are remembered as one."""
+    asked = [replace(page, query=f"{page.query} {n}") for page in PAGES for n in range(3)]
+    corpus = PairCorpus({"pages": asked}, tokenizer)
+    generator = np.random.default_rng(0)
+    whole = [corpus.documents(400, 10**6, generator) for _ in range(4)]
+    within = [corpus.passages(300, 10**6, generator) for _ in range(4)]
+    for batch in whole:
+        assert sorted(batch.owners) == list(range(0, len(asked), 3))
+    for batch in filter(None, within):
+        assert len(batch.documents.spans) == len(PAGES)
+    queries = {
+        tuple(one.queries.ids[slice(*span)].tolist()) for one in whole for span in one.queries.spans
+    }
+    assert len(queries) > 2 * len(PAGES)
+    with pytest.raises(InvalidInput, match="no source has two documents"):
+        PairCorpus({"one text": asked[:3]}, tokenizer)
 
 
 def test_the_longest_that_is_read(corpus: PairCorpus, tokenizer: TextTokenizer) -> None:

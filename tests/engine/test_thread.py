@@ -14,6 +14,7 @@ from engine.errors import (
     DeviceFailure,
     QueueFull,
 )
+from engine.orders import Delivered
 from tests.engine.bridge import (
     Gate,
     Notes,
@@ -212,6 +213,60 @@ async def test_who_waits_for_room_is_let_in_in_order_of_arrival_and_never_refuse
         assert await asyncio.gather(*entering) == [0, 1, 4, 9, 16]
     assert entered == [0, 1, 2, 3, 4]
     assert observer.rejected_for == ["queue_full"]
+
+
+@on_loop
+async def test_who_fits_passes_who_waits_for_more_room() -> None:
+    gate, entered = Gate(), list[int]()
+    async with held(gate, max_queue_tokens=100) as (device, _):
+        filling = [device.submit("m", number, 40) for number in range(2)]
+
+        async def enter(tokens: int) -> None:
+            await device.wait_for_room(tokens)
+            entered.append(tokens)
+            device.submit("m", tokens, tokens)
+
+        entering = [asyncio.create_task(enter(tokens)) for tokens in (1_000, 90, 15, 30, 4, 25)]
+        await turns()
+        assert entered == [15, 4], "in order of arrival among those that fit"
+        filling[0].cancel()
+        await turns()
+        assert entered == [15, 4, 30], "and where two would fit, the first of them"
+        gate.open.set()
+        await asyncio.gather(*entering)
+    assert set(entered) == {1_000, 90, 15, 30, 4, 25}
+
+
+@on_loop
+async def test_room_taken_by_others_costs_nobody_the_place_in_line() -> None:
+    gate, entered = Gate(), list[str]()
+    async with held(gate, max_queue_tokens=100) as (device, _):
+        filling = device.submit("m", 1, 100)
+
+        async def enter(name: str) -> None:
+            await device.wait_for_room(80)
+            entered.append(name)
+            device.submit("m", 2, 80)
+
+        entering = [asyncio.create_task(enter(name)) for name in ("first", "second")]
+        await turns()
+        filling.add_done_callback(lambda _: others.append(device.submit("m", 3, 50)))
+        others = list[asyncio.Future[Delivered[int]]]()
+        filling.cancel()
+        await turns()
+        assert entered == [], "a caller outside the line was faster"
+        others[0].cancel()
+        await turns()
+        assert entered == ["first"]
+        gate.open.set()
+        await asyncio.gather(*entering)
+    assert entered == ["first", "second"]
+
+
+async def turns() -> None:
+    """Of the loop, more than anything here takes that does not wait for the device."""
+    for _ in range(50):
+        await asyncio.sleep(0)
 
 
 @on_loop

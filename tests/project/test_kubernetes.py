@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 from service.app import create_app
+from service.client import LLNClient
 from service.metrics import Metrics
 from service.settings import Settings, load_settings, setting_rows
 from tests.project.conftest import STOP_MARGIN_S, SettingsOf
@@ -122,6 +124,11 @@ def test_memory_is_enough_for_all_that_may_be_held_at_once(
     texts = bodies  # what was read out of them, while they are still there
     held = PROCESS_BYTES + bodies + texts + engine.max_sweep_bytes + engine.max_open_bytes
     assert held <= in_bytes(container["resources"]["limits"]["memory"])
+
+
+def test_a_client_asks_for_no_more_at_once_than_is_read(settings: Settings) -> None:
+    its_limit = signature(LLNClient).parameters["max_request_bytes"].default
+    assert its_limit <= settings.max_body_bytes // 2, "what surrounds the texts takes room too"
 
 
 def test_pods_are_given_no_variables_that_read_like_settings(pod: dict[str, Any]) -> None:

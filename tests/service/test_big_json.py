@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -116,6 +118,20 @@ def test_a_reader_that_is_killed_is_replaced() -> None:
         parser.close()
 
     asyncio.run(scenario())
+
+
+def test_the_reader_ends_with_a_server_that_has_no_time_to_tell_it() -> None:
+    """Its end is seen by the pipe, which closes when both have ended."""
+    program = f"""
+import asyncio, os
+from service.http.big_json import BigJson
+
+if __name__ == "__main__":
+    asyncio.run(BigJson().parse(b'"' + b"x" * {LARGE} + b'"'))
+    os._exit(7)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, timeout=60)
+    assert ended.returncode == 7
 
 
 def test_large_bodies_are_served(http: httpx.Client) -> None:

@@ -10,15 +10,20 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from grpc.aio import InternalError
 
 from engine.errors import InvalidInput, LLNError, QueueFull
 from engine.types import Vector
+from service.api_keys import ApiKeys
 from service.errors import ERROR_TABLE, BodyTimeout
+from service.grpc.calls import Calls
 from service.grpc.conversions import vector_message
 from service.grpc.listeners import Listeners
 from service.grpc.status import error_message, error_metadata
 from service.grpc.streams import answer_in_order
+from service.metrics import Metrics
 from service.pb.lln.v1 import embeddings_pb2
+from service.permits import Permits
 from service.turns import in_turns
 
 FORMATS = [
@@ -225,3 +230,52 @@ def test_answer_in_order_leaves_nothing_unawaited_when_writing_fails() -> None:
 
     asyncio.run(scenario())
     gc.collect()  # pytest hears of a coroutine that nobody awaited when it is taken away
+
+
+class Gone:
+    """The context of a client that hung up before anything was sent."""
+
+    def __init__(self, failure: BaseException, seconds_left: float) -> None:
+        self._failure = failure
+        self._seconds_left = seconds_left
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
+    def peer(self) -> str:
+        return "ipv4:10.0.0.7:4711"
+
+    def time_remaining(self) -> float:
+        return self._seconds_left
+
+    async def send_initial_metadata(self, pairs: object) -> None:
+        raise self._failure
+
+    async def abort(self, *status: object) -> None:
+        raise InternalError("there is nobody to tell")
+
+
+@pytest.mark.parametrize(
+    ("failure", "seconds_left", "code"),
+    [
+        (asyncio.CancelledError(), 9.0, "cancelled"),
+        (asyncio.CancelledError(), 0.01, "deadline_exceeded"),
+        (InternalError("the call is over"), 9.0, "cancelled"),
+    ],
+)
+def test_who_leaves_before_the_first_byte_is_counted(
+    failure: BaseException, seconds_left: float, code: str
+) -> None:
+    metrics = Metrics()
+    calls = Calls(metrics, ApiKeys(), Permits(1, metrics), max_message_bytes=100)
+    context: Any = Gone(failure, seconds_left)
+
+    async def call() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            async with calls._call("a.Service/Method", context):
+                pytest.fail("the method was run for nobody")
+
+    asyncio.run(call())
+    assert f'code="{code}",method="a.Service/Method",protocol="grpc"}} 1.0' in (
+        metrics.expose().body.decode()
+    )

@@ -11,12 +11,14 @@ import pytest
 
 from tests.service.browser import (
     PAGE,
+    fresh_tab,
     marked,
     paste,
     read,
     sample,
     settle,
     shown_text,
+    submit,
     width_of,
     window_of,
 )
@@ -284,6 +286,17 @@ def test_a_server_with_keys_is_given_one(browser: Browser, guarded: str) -> None
     stranger.goto(tab.url)
     stranger.wait_for_selector("#key-message:has-text('asks for an API key')")
     context.close()
+
+
+def test_what_is_sent_before_the_key_is_read_with_it(browser: Browser, guarded: str) -> None:
+    with fresh_tab(browser, guarded) as tab:
+        tab.goto("/")
+        tab.wait_for_selector("#key-message:has-text('asks for an API key')")
+        submit(tab, "A short text.")
+        tab.fill("#text", "half of another te")
+        give_key(tab, KEY)
+        settle(tab)
+        assert shown_text(tab) == "A short text."
 
 
 def give_key(page: Page, key: str) -> None:

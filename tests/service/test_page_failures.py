@@ -90,6 +90,20 @@ def test_a_stopped_read_leaves_what_was_there(page: Page) -> None:
     assert shown_text(page) == SHORT
 
 
+def test_charts_come_with_what_is_read_after_a_stop(page: Page) -> None:
+    held: list[Any] = []
+    page.route("**/v1/diagnostics", lambda route: held.append(route))
+    with page.expect_request("**/v1/diagnostics"):
+        submit(page, SHORT)
+    page.click("#stop")
+    page.unroute("**/v1/diagnostics")
+    for instrument in ("temperature", "entropy"):
+        page.select_option("#instrument", instrument)
+        page.wait_for_selector(f"#charts figcaption:has-text('{instrument}')")
+    settle(page)
+    assert page.locator("#charts svg").count() == 2
+
+
 def test_the_newer_of_two_reads_counts(page: Page) -> None:
     """The older one, which it stops, hides neither its progress nor the button that stops it."""
     held: list[Any] = []

@@ -108,6 +108,10 @@ def test_every_grpc_service_but_health_is_guarded(guarded: Any) -> None:
             list(reflect(iter([b""])))
         health: Any = health_pb2_grpc.HealthStub(channel)
         assert health.Check(health_pb2.HealthCheckRequest()).status == 1
+        with pytest.raises(grpc.RpcError) as raised:  # a method of a later release
+            channel.unary_unary("/grpc.health.v1.Health/Later", None, None)(b"")
+        error = raised.value
+        assert error.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
 @pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready", "/docs", "/"])
