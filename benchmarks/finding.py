@@ -1,4 +1,5 @@
-"""How well models find long documents, for suites that compare several."""
+"""How near models are to their teacher and how well they find long documents, for suites that
+compare several."""
 
 from __future__ import annotations
 
@@ -6,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean
 
 from benchmarks.row import Row
+from engine.adapt.batches import TokenCorpus
 from engine.adapt.corpora import Corpus
-from engine.adapt.evaluate import Retrieval, retrieval_on
+from engine.adapt.evaluate import Retrieval, fidelity_at, retrieval_on
 from engine.adapt.held_out import LongDocuments, long_documents
 from engine.model.embedding_model import EmbeddingModel
 
@@ -15,6 +17,23 @@ DOCUMENTS = LongDocuments(most=20)
 WINDOW = 512
 WHOLE, LATE = "whole document", "best late chunk"
 BASELINES = ("teacher, mean of windows", "teacher, best window")
+
+
+def cosines(
+    teacher: EmbeddingModel,
+    students: Mapping[str, EmbeddingModel],
+    corpora: Sequence[Corpus],
+    *,
+    length: int,
+    texts: int,
+) -> Iterator[Row]:
+    """To the teacher's vectors; beyond its window, to the mean of its windows'."""
+    bodies = [document.body for corpus in corpora for document in corpus.documents]
+    tokens = TokenCorpus.of(bodies, teacher.tokenizer)
+    theirs = "teacher" if length <= WINDOW else "teacher's windows"
+    for one in fidelity_at(teacher, students, tokens, length, count=texts, window=WINDOW):
+        measure = f"{length:,} tokens, mean cosine to the {theirs}"
+        yield Row(case=one.model, measure=measure, value=one.mean_cosine, seconds={})
 
 
 def finds(

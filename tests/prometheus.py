@@ -16,7 +16,6 @@ import pytest
 import yaml
 
 from deploy.grafana.build import on_disk
-from engine.types import ModelInfo
 from tests.service.conftest import free_port
 
 PROMETHEUS = shutil.which("prometheus")
@@ -28,24 +27,6 @@ needs_prometheus = pytest.mark.skipif(
 )
 needs_promtool = pytest.mark.skipif(
     PROMTOOL is None, reason="promtool is not installed (Debian: apt install prometheus)"
-)
-
-MODEL = ModelInfo(
-    name="default",
-    family="bert",
-    attention=("lln_diag",),
-    dim=384,
-    num_layers=1,
-    num_heads=1,
-    max_tokens=1_048_576,
-    position_table=512,
-    pooling="mean",
-    prompts={},
-    revision="0" * 64,
-    calibration=None,
-    source="package",
-    device="cpu",
-    dtype="float32",
 )
 
 

@@ -9,14 +9,12 @@ from functools import partial
 import numpy as np
 import torch
 
-from benchmarks.finding import WINDOW, finds
+from benchmarks.finding import WINDOW, cosines, finds
 from benchmarks.plan import Plan
 from benchmarks.row import Row, ratio_row
 from benchmarks.timing import Turns, take_turns
 from benchmarks.workbench import Workbench
-from engine.adapt.batches import TokenCorpus
-from engine.adapt.corpora import Corpus, available
-from engine.adapt.evaluate import fidelity_at
+from engine.adapt.corpora import available
 from engine.adapt.held_out import held_out_part
 from engine.model.embedding_model import EmbeddingModel
 
@@ -35,7 +33,7 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
     }
     yield from _costs(bench, students, plan)
     corpora = [held_out_part(name) for name in (available()[:1] if plan.quick else available())]
-    yield from _fidelities(teacher, students, corpora)
+    yield from cosines(teacher, students, corpora, length=LENGTH, texts=TEXTS)
     yield from finds(teacher, students, corpora)
 
 
@@ -53,13 +51,3 @@ def _costs(bench: Workbench, students: Mapping[str, EmbeddingModel], plan: Plan)
     for name in students:
         measure = f"{TOKENS:,} tokens, time / {WINDOWS}"
         yield ratio_row(taken, name, WINDOWS, case=name, measure=measure)
-
-
-def _fidelities(
-    teacher: EmbeddingModel, students: Mapping[str, EmbeddingModel], corpora: list[Corpus]
-) -> Iterator[Row]:
-    bodies = [document.body for corpus in corpora for document in corpus.documents]
-    tokens = TokenCorpus.of(bodies, teacher.tokenizer)
-    for one in fidelity_at(teacher, students, tokens, LENGTH, count=TEXTS):
-        measure = f"{LENGTH} tokens, mean cosine to the teacher"
-        yield Row(case=one.model, measure=measure, value=one.mean_cosine, seconds={})

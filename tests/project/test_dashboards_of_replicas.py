@@ -19,8 +19,8 @@ from prometheus_client.samples import Sample
 
 from engine.observer import Served, Unit
 from service.metrics import Metrics
+from tests.model_info import MODEL
 from tests.prometheus import (
-    MODEL,
     PROMTOOL,
     RULES,
     ask,

@@ -22,8 +22,9 @@ from service.benchmarks.suites import SUITES
 from service.errors import ERROR_TABLE
 from service.metrics import UNMATCHED, Metrics
 from service.settings import load_settings, setting_rows
+from tests.model_info import MODEL
 from tests.project.conftest import STOP_MARGIN_S, SettingsOf
-from tests.prometheus import MODEL, PROMTOOL, RULES, needs_promtool
+from tests.prometheus import PROMTOOL, RULES, needs_promtool
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 DOCKERFILE = DEPLOY.parent / "Dockerfile"

@@ -11,7 +11,6 @@ import pytest
 
 from engine.benchmark import ATTENTIONS
 from engine.errors import InvalidInput
-from engine.types import ModelInfo
 from service.benchmarks.compare import compare
 from service.benchmarks.documents import rows_as_csv
 from service.benchmarks.job import BenchmarkJob
@@ -20,24 +19,7 @@ from service.benchmarks.plot import plot_png
 from service.benchmarks.suite import Row
 from service.benchmarks.suites import SUITES
 from service.errors import InvalidField
-
-MODEL = ModelInfo(
-    name="default",
-    family="bert",
-    attention=("lln_diag",),
-    dim=384,
-    num_layers=1,
-    num_heads=12,
-    max_tokens=4096,
-    position_table=512,
-    pooling="mean",
-    prompts={},
-    revision="0",
-    calibration=None,
-    source="folder",
-    device="cpu",
-    dtype="float32",
-)
+from tests.model_info import MODEL
 
 
 @pytest.mark.parametrize("suite", list(SUITES))

@@ -9,8 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from engine.observer import Served
-from engine.types import ModelInfo
 from service.metrics import Metrics, length_class
+from tests.model_info import MODEL
 
 PROMISED = {
     "requests": "counter",
@@ -45,24 +45,6 @@ PROMISED = {
     "attention_spectral_gap": "histogram",
     "attention_temperature": "histogram",
 }
-
-MODEL = ModelInfo(
-    name="default",
-    family="bert",
-    attention=("lln_diag",) * 6,
-    dim=384,
-    num_layers=6,
-    num_heads=12,
-    max_tokens=1024,
-    position_table=512,
-    pooling="mean",
-    prompts={},
-    revision="abc",
-    calibration=None,
-    source="folder",
-    device="cpu",
-    dtype="float32",
-)
 
 
 @pytest.fixture

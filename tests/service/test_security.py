@@ -1,12 +1,8 @@
-"""Keys, TLS, limits and headers, at the door of a real server, over both protocols."""
+"""Keys, limits and headers, at the door of a real server, over both protocols."""
 
 from __future__ import annotations
 
-import os
 import socket
-import ssl
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,18 +13,15 @@ from typing import Any
 import grpc
 import httpx
 import pytest
-import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from openai import AuthenticationError, OpenAI
 
-from service.client import LLNClient, LLNClientError
 from service.pb.lln.v1 import embeddings_pb2 as pb
 from service.pb.lln.v1 import embeddings_pb2_grpc
+from tests.service.door import MODEL, SECRET_TEXT, embed, grpc_status
 
 KEY = "a-key-of-the-settings-0123"
 FILE_KEY = "a-key-of-the-file-0123456"
-SECRET_TEXT = "the launch code is swordfish"
-MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
 
 @pytest.fixture(scope="module")
@@ -49,20 +42,6 @@ def guarded(launch_server: Any, key_file: Path) -> Any:
         LLN_CORS_ORIGINS="https://example.org",
         LLN_LOG_LEVEL="debug",
     )
-
-
-def embed(url: str, **headers: str) -> httpx.Response:
-    body = {"input": SECRET_TEXT}
-    return httpx.post(f"{url}/v1/embeddings", json=body, headers=headers, timeout=60)
-
-
-def grpc_status(channel: grpc.Channel, *metadata: tuple[str, str]) -> Any:
-    stub: Any = embeddings_pb2_grpc.EmbeddingsStub(channel)  # type: ignore[no-untyped-call]
-    try:
-        stub.Embed(pb.EmbedRequest(input=[pb.Input(text=SECRET_TEXT)]), metadata=metadata)
-    except grpc.RpcError as error:
-        return error
-    return None
 
 
 def test_http_asks_for_a_key(guarded: Any) -> None:
@@ -247,155 +226,6 @@ def test_headers_for_browsers(http: httpx.Client) -> None:
     assert http.get("/info").headers["x-content-type-options"] == "nosniff"
     assert http.get("/nowhere").headers["x-content-type-options"] == "nosniff"
     assert "frame-ancestors 'none'" in http.get("/docs").headers["content-security-policy"]
-
-
-# TLS
-
-
-@pytest.fixture(scope="module")
-def authority() -> trustme.CA:
-    return trustme.CA()
-
-
-@pytest.fixture(scope="module")
-def pem(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ca.pem, server.pem and server.key."""
-    folder = tmp_path_factory.mktemp("tls")
-    server = authority.issue_cert("127.0.0.1", "localhost")
-    authority.cert_pem.write_to_path(folder / "ca.pem")
-    server.private_key_pem.write_to_path(folder / "server.key")
-    for part in server.cert_chain_pems:
-        part.write_to_path(folder / "server.pem", append=True)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def tls_server(launch_server: Any, pem: Path) -> Any:
-    """Speaks TLS only, and only with clients that the authority knows."""
-    return launch_server(
-        LLN_MODELS=MODEL,
-        LLN_TLS_CERT_FILE=str(pem / "server.pem"),
-        LLN_TLS_KEY_FILE=str(pem / "server.key"),
-        LLN_TLS_CLIENT_CA_FILE=str(pem / "ca.pem"),
-    )
-
-
-def client_context(authority: trustme.CA, *, with_certificate: bool = True) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    authority.configure_trust(context)
-    if with_certificate:
-        authority.issue_cert("client@example.org").configure_cert(context)
-    return context
-
-
-def test_https(tls_server: Any, authority: trustme.CA) -> None:
-    assert tls_server.http_url.startswith("https://")
-    with httpx.Client(verify=client_context(authority), base_url=tls_server.http_url) as client:
-        answer = client.post("/v1/embeddings", json={"input": "a text"})
-    assert len(answer.json()["data"][0]["embedding"]) == 384
-
-
-def test_the_client_with_a_certificate(
-    tls_server: Any, authority: trustme.CA, pem: Path, tmp_path: Path
-) -> None:
-    mine = authority.issue_cert("client@example.org")
-    mine.private_key_pem.write_to_path(tmp_path / "mine.key")
-    for part in mine.cert_chain_pems:
-        part.write_to_path(tmp_path / "mine.pem", append=True)
-    client = LLNClient(
-        tls_server.http_url,
-        ca_file=str(pem / "ca.pem"),
-        cert_file=str(tmp_path / "mine.pem"),
-        key_file=str(tmp_path / "mine.key"),
-    )
-    assert client.get_embedding_dimension() == 384
-    with pytest.raises(LLNClientError, match="33554432 are allowed"):
-        client.encode("x" * 40_000_000)
-    with pytest.raises(ValueError, match="key_file needs cert_file"):
-        LLNClient(tls_server.http_url, key_file=str(tmp_path / "mine.key"))
-
-
-def test_the_serving_suite_has_no_clients_certificate(
-    tls_server: Any, authority: trustme.CA
-) -> None:
-    context = client_context(authority)
-    with httpx.Client(verify=context, base_url=tls_server.http_url, timeout=60) as client:
-        run = client.post("/v1/benchmarks", json={"suite": "serving", "seconds": 0.5}).json()
-        deadline = time.monotonic() + 30
-        while run["state"] in ("queued", "running") and time.monotonic() < deadline:
-            time.sleep(0.1)
-            run = client.get(f"/v1/benchmarks/{run['id']}").json()
-    assert (run["state"], run["error"]["code"]) == ("failed", "not_available")
-    assert "LLN_TLS_CLIENT_CA_FILE" in run["error"]["message"]
-
-
-def probe(server: Any, **settings: str) -> int:
-    """How the image's health check ends, in the environment of the server."""
-    ports = {
-        "LLN_HTTP_PORT": server.http_url.rpartition(":")[2],
-        "LLN_GRPC_PORT": server.grpc_address.rpartition(":")[2],
-    }
-    return subprocess.run(
-        [sys.executable, "-m", "service.probe"],
-        env=os.environ | ports | settings,
-        timeout=60,
-        check=False,
-    ).returncode
-
-
-def test_the_health_check_of_a_server_without_tls(server: Any) -> None:
-    assert probe(server) == 0
-    assert probe(server, LLN_HTTP_PORT="1") == 1
-
-
-def test_the_health_check_of_a_server_with_tls(start_server: Any, pem: Path) -> None:
-    files = {
-        "LLN_TLS_CERT_FILE": str(pem / "server.pem"),
-        "LLN_TLS_KEY_FILE": str(pem / "server.key"),
-    }
-    running = start_server(LLN_MODELS=MODEL, **files)
-    assert probe(running, **files) == 0
-
-
-def test_the_health_check_where_clients_need_certificates(tls_server: Any, pem: Path) -> None:
-    files = {
-        "LLN_TLS_CERT_FILE": str(pem / "server.pem"),
-        "LLN_TLS_CLIENT_CA_FILE": str(pem / "ca.pem"),
-    }
-    assert probe(tls_server, **files) == 0
-    assert probe(tls_server, **files, LLN_GRPC_PORT="1") == 1
-
-
-def test_https_without_a_clients_certificate(tls_server: Any, authority: trustme.CA) -> None:
-    context = client_context(authority, with_certificate=False)
-    with httpx.Client(verify=context) as client, pytest.raises(httpx.TransportError):
-        client.get(f"{tls_server.http_url}/health/live")
-
-
-def test_plain_http_is_not_answered(tls_server: Any) -> None:
-    with pytest.raises(httpx.TransportError):
-        httpx.get(tls_server.http_url.replace("https", "http") + "/health/live")
-
-
-def grpc_tls(authority: trustme.CA, *, with_certificate: bool) -> grpc.ChannelCredentials:
-    if not with_certificate:
-        return grpc.ssl_channel_credentials(authority.cert_pem.bytes())
-    client = authority.issue_cert("client@example.org")
-    chain = b"".join(part.bytes() for part in client.cert_chain_pems)
-    return grpc.ssl_channel_credentials(
-        authority.cert_pem.bytes(), client.private_key_pem.bytes(), chain
-    )
-
-
-def test_grpc_over_tls(tls_server: Any, authority: trustme.CA) -> None:
-    credentials = grpc_tls(authority, with_certificate=True)
-    with grpc.secure_channel(tls_server.grpc_address, credentials) as channel:
-        assert grpc_status(channel) is None
-    credentials = grpc_tls(authority, with_certificate=False)
-    with grpc.secure_channel(tls_server.grpc_address, credentials) as channel:
-        assert grpc_status(channel).code() == grpc.StatusCode.UNAVAILABLE
-    with grpc.insecure_channel(tls_server.grpc_address) as channel:
-        assert grpc_status(channel).code() == grpc.StatusCode.UNAVAILABLE
 
 
 # Limits
