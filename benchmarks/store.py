@@ -77,6 +77,7 @@ def _model(bench: Workbench) -> Mapping[str, Any]:
         "weights_sha256": info.revision,
         "calibration_sha256": info.calibration,
         "block_size": calibration.block_size,
+        "long_block": calibration.long_block and calibration.long_block._asdict(),
         "num_sinks": calibration.num_sinks,
         "dtype": info.dtype,
         "device": info.device,

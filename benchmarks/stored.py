@@ -31,7 +31,10 @@ def _measured_on(stored: Mapping[str, Any]) -> Iterator[str]:
     yield from (
         f"{name} {stored['versions'][name]}" for name in _PACKAGES if stored["versions"].get(name)
     )
-    yield f"blocks of {model['block_size']}, calibration `{model['calibration_sha256'][:8]}`"
+    long = model.get("long_block")
+    beyond = f" ({long['size']} beyond {long['beyond']:,} tokens)" if long else ""
+    yield f"blocks of {model['block_size']}{beyond}"
+    yield f"calibration `{model['calibration_sha256'][:8]}`"
     yield f"commit `{stored['commit']}`, {stored['measured_at'][:10]}"
 
 

@@ -101,7 +101,7 @@ def head_view(model: EmbeddingModel, step: LayerStep) -> HeadView:
     kind, mix = attention.kind, lln.mix
     if isinstance(attention, LLNDiagAttention):
         mix = attention.shares(step.q, len(step.q))
-        if len(step.q) <= lln.block_size:
+        if len(step.q) <= lln.block_of(len(step.q)):
             kind = "block_diagonal"  # one block, where LLN takes no share
     return replace(
         softmax,
@@ -109,7 +109,7 @@ def head_view(model: EmbeddingModel, step: LayerStep) -> HeadView:
         alpha=lln.alpha,
         beta=lln.beta,
         mix=mix,
-        block_size=lln.block_size,
+        block_size=lln.block_of(len(step.q)),
         num_sinks=lln.num_sinks,
         q_map=lln.q_map,
         k_map=lln.k_map,

@@ -54,7 +54,7 @@ class Planner:
             )
         swept = self.is_swept(model, tokens)
         keep = swept and self.keeps_projections(model, tokens)
-        rows = tile_rows(model.encoder) if swept else tokens
+        rows = tile_rows(model.encoder, tokens) if swept else tokens
         needed = self._bytes(model, tokens, swept=swept, keep=keep)
         return Plan(
             model=model.name,

@@ -18,6 +18,7 @@ from engine.model.tiles import TiledPass, can_tile, kept_bytes, tile_rows
 from kernels.attention import PackedSequences
 
 _FEW_TOKENS = 16
+_MANY_TOKENS = 1 << 20
 _SOFTMAX_TOKENS = 1_536
 _TURNS = 2
 """Of which the faster counts: a pause of somebody else's making is no price."""
@@ -86,7 +87,7 @@ def price_of(encoder: Encoder) -> Price:
 
 
 def _measure(encoder: Encoder) -> Price:
-    rows = tile_rows(encoder) if can_tile(encoder) else 1_024
+    rows = tile_rows(encoder, _MANY_TOKENS) if can_tile(encoder) else 1_024
     tile = _tile_price(encoder, rows) if can_tile(encoder) else None
     call_s = _fastest(lambda: _pass(encoder, _FEW_TOKENS), encoder)
     if tile is not None:

@@ -28,7 +28,9 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
     served, teacher = bench.lln_diag.model, bench.softmax.model
     assert served.calibration is not None, "an LLN+Diag model has a calibration"
     students = {
-        f"blocks of {size}": served.with_calibration(replace(served.calibration, block_size=size))
+        f"blocks of {size}": served.with_calibration(
+            replace(served.calibration, block_size=size, long_block=None)
+        )
         for size in (QUICK_BLOCKS if plan.quick else BLOCKS)
     }
     yield from _costs(bench, students, plan)

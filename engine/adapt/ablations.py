@@ -40,9 +40,11 @@ def _calibrations(whole: Calibration, table: int) -> dict[str, Calibration]:
         found["without gate"] = replace(whole, gate=None)
     if any(whole.num_sinks):
         found["without sinks"] = replace(whole, num_sinks=(0, 0))
-    half = whole.block_size // 2
-    if half % 16 == 0:  # what blocks are made of
-        found[f"blocks of {half}"] = replace(whole, block_size=half)
+    served_long = whole.block_size if whole.long_block is None else whole.long_block.size
+    sizes = [size for size in (whole.block_size, whole.block_size // 2) if size % 16 == 0]
+    for size in sizes:
+        if not whole.block_size == size == served_long:
+            found[f"blocks of {size}"] = replace(whole, block_size=size, long_block=None)
     # With blocks as long as the table, those that begin anew in each are the tiled ones.
     schemes = get_args(PositionScheme) if table != whole.block_size else ("tile", "interpolate")
     for positions in schemes if table else ():

@@ -19,6 +19,7 @@ from torch.nn.functional import cosine_similarity
 
 from engine.adapt.batches import Span
 from engine.adapt.vectors import pooling_of
+from engine.block_size import LongBlock
 from engine.checkpoint.calibration import Calibration
 from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel
@@ -46,6 +47,9 @@ class CalibrationPlan:
     block_size: int = 256
     """Where a window of text is no longer than this, there is nothing beyond a block to measure;
     the numbers are then those of blocks of half a window."""
+
+    long_block: LongBlock | None = None
+    """Blocks of long texts, which nothing is measured on."""
 
     num_sinks: tuple[int, int] = (1, 1)
     sample_tokens: int = 512
@@ -136,7 +140,7 @@ def calibrate(
         positions=plan.positions,
     )
     best = _with_best_share(fitted, teacher, ids, bounds)
-    return replace(best, block_size=plan.block_size)
+    return replace(best, block_size=plan.block_size, long_block=plan.long_block)
 
 
 @torch.no_grad()

@@ -63,6 +63,7 @@ class Student:
             self.attention(),
             positions=self._calibration.positions,
             block_size=self._calibration.block_size,
+            long_block=self._calibration.long_block,
         )
 
     def attention(self) -> list[LayerAttention]:
@@ -116,6 +117,7 @@ class Student:
             key_shift=self.tensors["key_shift"][layer],
             block_size=calibration.block_size,
             num_sinks=calibration.num_sinks,
+            long_block=calibration.long_block,
             query_map=of_layer("query_map"),
             key_map=of_layer("key_map"),
             gate=of_layer("gate"),

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from engine.block_size import LongBlock
 from engine.checkpoint.published import DEFAULT_MODEL, is_converted
 from engine.errors import CheckpointError
 from engine.types import PositionScheme
@@ -38,6 +39,7 @@ class Calibration:
     num_sinks: tuple[int, int]
     weights_sha256: str
     positions: PositionScheme = "tile"
+    long_block: LongBlock | None = None
 
     # What training may add.
     query_map: Tensor | None = None  # [L, H, D, D]
@@ -110,13 +112,14 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
 
 
 def _settings(calibration: Calibration) -> str:
-    return json.dumps(
-        {
-            "block_size": calibration.block_size,
-            "num_sinks": list(calibration.num_sinks),
-            "positions": calibration.positions,
-        }
-    )
+    settings = {
+        "block_size": calibration.block_size,
+        "num_sinks": list(calibration.num_sinks),
+        "positions": calibration.positions,
+    }
+    if calibration.long_block is not None:
+        settings["long_block"] = calibration.long_block._asdict()
+    return json.dumps(settings)
 
 
 def _read_settings(path: Path, written: str) -> dict[str, Any]:
@@ -130,11 +133,16 @@ def _read_settings(path: Path, written: str) -> dict[str, Any]:
             "block_size": check_block_size(block_size),
             "num_sinks": tuple(check_sinks((first, last))),
             "positions": settings.get("positions", "tile"),
+            "long_block": _read_long_block(settings.get("long_block"), block_size),
         }
     except ArgumentError as error:
         raise _invalid(path, str(error)) from error
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise _invalid(path, f"its settings are {written!r}") from error
+
+
+def _read_long_block(written: Any, block_size: int) -> LongBlock | None:
+    return None if written is None else LongBlock(**written).checked(block_size)
 
 
 _REQUIRED = ("alpha", "beta", "mix", "key_shift")

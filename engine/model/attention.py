@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.block_size import LongBlock, block_of
+from engine.model.block_runs import AttendRun, BlockRun, attend_by_run
 from engine.types import Attention
 from kernels.attention import (
     LLNState,
@@ -38,6 +40,7 @@ class LLNParameters:
     key_shift: Tensor  # [H, D] added to every key before LLN's exponential, as centring them wants
     block_size: int
     num_sinks: tuple[int, int]
+    long_block: LongBlock | None = None
 
     # What training may add; None leaves it out, at no cost.
     query_map: Tensor | None = None  # [H, D, D] on the queries before LLN's exponential
@@ -53,6 +56,17 @@ class LLNParameters:
     @property
     def k_map(self) -> Map:
         return self.key_map, self.key_shift
+
+    def block_of(self, length: int) -> int:
+        """The size of a block in a text of this length."""
+        return block_of(length, self.block_size, self.long_block)
+
+    def by_run(
+        self, q: Tensor, k: Tensor, v: Tensor, packed: PackedSequences, attend: AttendRun
+    ) -> Tensor:
+        return attend_by_run(
+            *(q, k, v, packed), usual=self.block_size, long=self.long_block, attend=attend
+        )
 
     def shares(self, q: Tensor) -> Tensor:
         """LLN's share in each token's output: (H,), or (T, H) where tokens decide."""
@@ -89,9 +103,8 @@ class Tile:
 class TiledAttention(Protocol):
     """Attention that can read a long sequence tile by tile."""
 
-    @property
-    def block_size(self) -> int:
-        """Tiles are whole blocks."""
+    def block_of(self, length: int) -> int:
+        """The size of a block in a sequence of this length; tiles are whole blocks."""
         ...
 
     @property
@@ -131,8 +144,7 @@ class SlidingWindowAttention:
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, packed: PackedSequences) -> Tensor:
         return sliding_window_attention(q, k, v, half_window=self.half_window, cu_seqlens=packed)
 
-    @property
-    def block_size(self) -> int:
+    def block_of(self, length: int) -> int:
         return 1
 
     @property
@@ -169,8 +181,7 @@ class LLNAttention:
             k_map=lln.k_map,
         )
 
-    @property
-    def block_size(self) -> int:
+    def block_of(self, length: int) -> int:
         return 1
 
     @property
@@ -197,17 +208,18 @@ class BlockDiagonalAttention:
     kind: Attention = "block_diagonal"
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, packed: PackedSequences) -> Tensor:
-        lln = self.parameters
+        return self.parameters.by_run(q, k, v, packed, self.attend_run)
+
+    def attend_run(self, q: Tensor, k: Tensor, v: Tensor, run: BlockRun) -> Tensor:
         return block_diagonal_attention(
             *(q, k, v),
-            cu_seqlens=packed,
-            block_size=lln.block_size,
-            num_sinks=lln.num_sinks,
+            cu_seqlens=run.packed,
+            block_size=run.block_size,
+            num_sinks=self.parameters.num_sinks,
         )
 
-    @property
-    def block_size(self) -> int:
-        return self.parameters.block_size
+    def block_of(self, length: int) -> int:
+        return self.parameters.block_of(length)
 
     @property
     def reach(self) -> int:
@@ -222,7 +234,9 @@ class BlockDiagonalAttention:
 
     def attend_tile(self, tile: Tile) -> Tensor:
         return block_diagonal_tile(
-            tile.q, tile.k, tile.v, block_size=self.block_size, sinks=tile.sinks
+            *(tile.q, tile.k, tile.v),
+            block_size=self.block_of(tile.length),
+            sinks=tile.sinks,
         )
 
 
@@ -239,26 +253,26 @@ class LLNDiagAttention:
     kind: Attention = "lln_diag"
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, packed: PackedSequences) -> Tensor:
+        return self.parameters.by_run(q, k, v, packed, self._attend_run)
+
+    def _attend_run(self, q: Tensor, k: Tensor, v: Tensor, run: BlockRun) -> Tensor:
         lln = self.parameters
-        # Looked at first, since a query is nearly always shorter and waits for every operation.
-        beyond = None if q.shape[0] <= lln.block_size else self._beyond(packed)
-        if beyond is None:
-            return BlockDiagonalAttention(lln)(q, k, v, packed)
+        if run.is_whole:
+            return BlockDiagonalAttention(lln).attend_run(q, k, v, run)
         return lln_diag_attention(
             *(q, k, v),
             alpha=lln.alpha,
             beta=lln.beta,
-            mix=lln.shares(q) * beyond.to(lln.mix),
-            cu_seqlens=packed,
-            block_size=lln.block_size,
+            mix=lln.shares(q) * _beyond(run).to(lln.mix),
+            cu_seqlens=run.packed,
+            block_size=run.block_size,
             num_sinks=lln.num_sinks,
             q_map=lln.q_map,
             k_map=lln.k_map,
         )
 
-    @property
-    def block_size(self) -> int:
-        return self.parameters.block_size
+    def block_of(self, length: int) -> int:
+        return self.parameters.block_of(length)
 
     @property
     def reach(self) -> int:
@@ -269,7 +283,7 @@ class LLNDiagAttention:
         return self.parameters.num_sinks
 
     def state_of(self, k: Tensor, v: Tensor, length: int) -> LLNState | None:
-        if length <= self.parameters.block_size:
+        if length <= self.block_of(length):
             return None
         return LLNAttention(self.parameters).state_of(k, v, length)
 
@@ -282,25 +296,23 @@ class LLNDiagAttention:
             state=tile.state,
             alpha=lln.alpha,
             mix=self.shares(tile.q, tile.length),
-            block_size=lln.block_size,
+            block_size=self.block_of(tile.length),
             sinks=tile.sinks,
             q_map=lln.q_map,
         )
 
     def shares(self, q: Tensor, length: int) -> Tensor:
         """LLN's share for queries of one sequence of this length: (H,), or (n, H)."""
-        return self.parameters.shares(q) * beyond_a_block(length, self.block_size)
+        return self.parameters.shares(q) * beyond_a_block(length, self.block_of(length))
 
-    def _beyond(self, packed: PackedSequences) -> Tensor | None:
-        """`beyond_a_block` of every token's sequence [T, 1], or of the only one; None where no
-        sequence is longer than a block."""
-        lengths = np.diff(packed.host_bounds())
-        if lengths.max(initial=0) <= self.block_size:
-            return None
-        parts = np.array([beyond_a_block(n, self.block_size) for n in lengths.tolist()])
-        if len(parts) > 1:
-            parts = parts.repeat(lengths)[:, None]
-        return torch.from_numpy(parts)
+
+def _beyond(run: BlockRun) -> Tensor:
+    """`beyond_a_block` of every token's sequence [T, 1], or of the only one."""
+    lengths = np.diff(run.packed.host_bounds())
+    parts = np.array([beyond_a_block(n, run.block_size) for n in lengths.tolist()])
+    if len(parts) > 1:
+        parts = parts.repeat(lengths)[:, None]
+    return torch.from_numpy(parts)
 
 
 def beyond_a_block(length: int, block_size: int) -> float:

@@ -232,6 +232,7 @@ def _encoder(
         attention,
         positions=calibration.positions,
         block_size=calibration.block_size,
+        long_block=calibration.long_block,
     )
 
 
@@ -315,6 +316,7 @@ def _parameters(calibration: Calibration, layer: int, weights: EncoderWeights) -
         gate=_of_layer(calibration.gate, layer),
         block_size=calibration.block_size,
         num_sinks=calibration.num_sinks,
+        long_block=calibration.long_block,
     ).on(weights.words.device)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from engine.block_size import LongBlock
 from engine.model.attention import LayerAttention
 from engine.model.layers import Layer, layer_norm, layers_of
 from engine.model.positions import (
@@ -40,13 +41,16 @@ class Encoder:
         *,
         positions: PositionScheme = "tile",
         block_size: int = 0,
+        long_block: LongBlock | None = None,
     ) -> None:
         assert len(attention) == len(weights.layers), "one attention a layer"
         self.weights = weights
         self.attention = tuple(attention)
         self.layers = layers_of(weights)
         table = weights.positions
-        self._positions = None if table is None else LearnedPositions(table, positions, block_size)
+        self._positions = None
+        if table is not None:
+            self._positions = LearnedPositions(table, positions, block_size, long_block)
 
     @property
     def device(self) -> torch.device:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from engine.block_size import LongBlock
 from engine.model.weights import Rotary
 from engine.types import PositionScheme
 
@@ -26,6 +27,7 @@ class LearnedPositions:
     table: Tensor  # [P, W]
     scheme: PositionScheme = "tile"
     block_size: int = 0  # for "reset"
+    long_block: LongBlock | None = None
 
     def __call__(self, positions: Tensor, lengths: Tensor | int) -> Tensor:
         """Rows [T, W] for positions [T] within sequences of these lengths, a number or [T]."""
@@ -37,8 +39,14 @@ class LearnedPositions:
                 return self._interpolated(positions, torch.as_tensor(lengths, device=self._device))
             case "reset":
                 lengths = torch.as_tensor(lengths, device=self._device)
-                inside = positions % min(self.block_size, size)
+                inside = positions % self._block_of(lengths).clamp_max(size)
                 return F.embedding(torch.where(lengths > size, inside, positions), self.table)
+
+    def _block_of(self, lengths: Tensor) -> Tensor:
+        """Of every token's sequence, what `block_of` is of one."""
+        usual = torch.full_like(lengths, self.block_size)
+        long = self.long_block
+        return usual if long is None else usual.where(lengths <= long.beyond, long.size)
 
     @property
     def _device(self) -> torch.device:

@@ -65,7 +65,7 @@ class TiledPass:
     def __init__(self, encoder: Encoder, ids: NDArray[np.int32], *, keep_projections: bool) -> None:
         assert can_tile(encoder), "softmax has to see the whole sequence at once"
         assert len(ids) > 0, "there is nothing to read"
-        self.tile_rows = tile_rows(encoder)
+        self.tile_rows = tile_rows(encoder, len(ids))
         self._encoder = encoder
         self._attention = cast(tuple[TiledAttention, ...], encoder.attention)
         self._ids = ids
@@ -123,8 +123,8 @@ class TiledPass:
 
     def shrink(self) -> bool:
         """Halve the tiles from here on; False if they cannot be smaller."""
-        block = _block_size(self._encoder)
-        smaller = max(block, self.tile_rows // 2 // block * block, _fewest_rows(self._encoder))
+        block, fewest = (of(self._encoder, len(self._ids)) for of in (_block_size, _fewest_rows))
+        smaller = max(block, self.tile_rows // 2 // block * block, fewest)
         if smaller >= self.tile_rows:
             return False
         self.tile_rows = smaller
@@ -222,22 +222,22 @@ def can_tile(encoder: Encoder) -> bool:
     return not any(isinstance(one, SoftmaxAttention) for one in encoder.attention)
 
 
-def tile_rows(encoder: Encoder) -> int:
-    """Whole blocks, so that none lies in two tiles."""
+def tile_rows(encoder: Encoder, num_tokens: int) -> int:
+    """Whole blocks of a text of so many tokens, so that none lies in two tiles."""
     wanted = CPU_TILE_ROWS if encoder.device.type == "cpu" else GPU_TILE_ROWS
-    block = _block_size(encoder)
-    return max(block, wanted // block * block, _fewest_rows(encoder))
+    block = _block_size(encoder, num_tokens)
+    return max(block, wanted // block * block, _fewest_rows(encoder, num_tokens))
 
 
-def _block_size(encoder: Encoder) -> int:
+def _block_size(encoder: Encoder, num_tokens: int) -> int:
     attention = cast(tuple[TiledAttention, ...], encoder.attention)
     # A single row would do where there are no blocks, but no tile need be that small.
-    return math.lcm(16, *(one.block_size for one in attention))
+    return math.lcm(16, *(one.block_of(num_tokens) for one in attention))
 
 
-def _fewest_rows(encoder: Encoder) -> int:
+def _fewest_rows(encoder: Encoder, num_tokens: int) -> int:
     """Whole blocks that hold all sinks of one end."""
-    block = _block_size(encoder)
+    block = _block_size(encoder, num_tokens)
     attention = cast(tuple[TiledAttention, ...], encoder.attention)
     sinks = max(max(one.num_sinks) for one in attention)
     return -(-sinks // block) * block

@@ -172,12 +172,12 @@ def check_mix(value: float | Tensor, rows: Tensor) -> Tensor:
     return mix
 
 
-def check_block_size(block_size: int) -> int:
-    if block_size < BLOCK_SIZE_MULTIPLE or block_size % BLOCK_SIZE_MULTIPLE:
+def check_block_size(size: int, name: str = "block_size") -> int:
+    if size < BLOCK_SIZE_MULTIPLE or size % BLOCK_SIZE_MULTIPLE:
         raise ArgumentError(
-            f"block_size must be a positive multiple of {BLOCK_SIZE_MULTIPLE}, got {block_size}"
+            f"{name} must be a positive multiple of {BLOCK_SIZE_MULTIPLE}, got {size}"
         )
-    return block_size
+    return size
 
 
 def check_sinks(num_sinks: int | tuple[int, int]) -> Sinks:

@@ -103,12 +103,7 @@ def _read_piece(
     q_map: AffineMap | None,
 ) -> Tensor:
     log_mass = channel_logits[batch.owners].transpose(0, 1).unsqueeze(2)  # [H, n, 1, D]
-    logits = _by_head(q, q_map)  # [H, n, w, D]
-    scale = _of_spans(alpha, batch)
-    if logits.requires_grad or channel_logits.requires_grad or alpha.requires_grad:
-        logits = torch.addcmul(log_mass, logits, scale)
-    else:
-        logits.mul_(scale).add_(log_mass)
+    logits = _scaled_by_head(q, q_map, _of_spans(alpha, batch), log_mass)
     read = logits.softmax(-1) @ state.value[batch.owners].transpose(0, 1)
     return read.permute(1, 2, 0, 3)
 
@@ -162,10 +157,7 @@ def _piece_state(
     beta: Tensor,
     k_map: AffineMap | None,
 ) -> LLNState:
-    scores = _by_head(k, k_map)  # [H, n, w, D]
-    scale = _of_spans(beta, batch)
-    in_place = not (scores.requires_grad or beta.requires_grad)
-    scores = scores.mul_(scale) if in_place else scores * scale
+    scores = _scaled_by_head(k, k_map, _of_spans(beta, batch))
     if bool(torch.isneginf(scores.detach().amin(2)).any()):
         # A key of minus infinity would weigh nothing and be hidden.
         scores = scores.masked_fill(torch.isneginf(scores), torch.nan)
@@ -211,18 +203,29 @@ def _sum_by_owner(pieces: LLNState, owners: Tensor, num_sequences: int) -> LLNSt
     return LLNState(peak + filled.log(), summed / filled.unsqueeze(-1))
 
 
-def _by_head(x: Tensor, affine: AffineMap | None) -> Tensor:
-    """x W of each head as a tensor of its own, from [n, w, H, D] to [H, n, w, D].
+def _scaled_by_head(
+    x: Tensor,  # [n, w, H, D]
+    affine: AffineMap | None,
+    scale: Tensor,  # [H, n, 1, 1]
+    plus: Tensor | None = None,  # [H, n, 1, D]
+) -> Tensor:
+    """x W scale + plus of each head as a tensor of its own: [H, n, w, D].
 
     In this order all that follows is contiguous, and products over it copy nothing. The bias is
     added to the channels' logits instead.
     """
-    rows = x.flatten(0, 1).transpose(0, 1)  # [H, n * w, D]
+    room: Tensor | None
     if affine is None or affine.weight is None:
-        mapped = rows.clone(memory_format=torch.contiguous_format)
+        mapped = x.permute(2, 0, 1, 3)
+        room = torch.empty(mapped.shape, dtype=x.dtype, device=x.device)
     else:
-        mapped = rows @ affine.weight
-    return mapped.view(len(mapped), *x.shape[:2], x.shape[-1])
+        mapped = x.flatten(0, 1).transpose(0, 1) @ affine.weight  # [H, n * w, D]
+        room = mapped = mapped.view(len(mapped), *x.shape[:2], x.shape[-1])
+    if any(part.requires_grad for part in (mapped, scale, plus) if part is not None):
+        mapped, room = mapped.contiguous(), None
+    if plus is None:
+        return torch.mul(mapped, scale, out=room)
+    return torch.addcmul(plus, mapped, scale, out=room)
 
 
 def _of_spans(scale: Tensor, batch: SpanBatch) -> Tensor:

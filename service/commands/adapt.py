@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from engine.block_size import LongBlock
 from engine.errors import InvalidInput
 from engine.types import PositionScheme, Precision
 from service.commands.base import (
@@ -27,7 +28,12 @@ if TYPE_CHECKING:
     from engine.adapt.training import StepReport
 
 
-_CALIBRATES = {"block_size": "block_size", "positions": "positions", "samples": "num_samples"}
+_CALIBRATES = {
+    "block_size": "block_size",
+    "long_block": "long_block",
+    "positions": "positions",
+    "samples": "num_samples",
+}
 """Options that say how to calibrate, and what the plan calls them."""
 
 _TRAINS = ("recipe", "seed", "precision", "strength", "further", "control")
@@ -53,6 +59,13 @@ def add(commands: Commands) -> None:
         type=int,
         metavar="TOKENS",
         help="of one softmax block, a multiple of 16 (default: 256)",
+    )
+    command.add_argument(
+        "--long-block",
+        type=_long_block,
+        metavar="TOKENS:SIZE",
+        help="texts of more than so many tokens have blocks of this size, which costs them less "
+        "(default: those of all others)",
     )
     command.add_argument(
         "--positions",
@@ -103,11 +116,19 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--control", action="store_true", help="train without LLN, to compare with")
 
 
+def _long_block(written: str) -> LongBlock:
+    beyond, _, size = written.partition(":")
+    if not (beyond.isdecimal() and size.isdecimal()):
+        raise argparse.ArgumentTypeError(f"expected TOKENS:SIZE, as 4096:256, got {written!r}")
+    return LongBlock(int(beyond), int(size))
+
+
 def _adapt(chosen: Chosen) -> None:
     from engine.adapt.calibrate import CalibrationPlan
 
     _check(chosen)
     plan = CalibrationPlan(**_given(chosen, _CALIBRATES))
+    _check_blocks(plan)
     if chosen.train:
         _train(chosen, plan)
     else:
@@ -128,14 +149,23 @@ def _check(chosen: Chosen) -> None:
     _check_heeded(chosen)
 
 
-def _check_numbers(chosen: Chosen) -> None:
+def _check_blocks(plan: CalibrationPlan) -> None:
     from kernels.attention.arguments import ArgumentError, check_block_size
 
     try:
-        if chosen.block_size is not None:
-            check_block_size(chosen.block_size)
+        check_block_size(plan.block_size)
     except ArgumentError as error:
-        raise InvalidInput(str(error), param="block_size", actual=chosen.block_size) from None
+        raise InvalidInput(str(error), param="block_size", actual=plan.block_size) from None
+    if plan.long_block is None:
+        return
+    try:
+        plan.long_block.checked(plan.block_size)
+    except ArgumentError as error:
+        written = "{}:{}".format(*plan.long_block)
+        raise InvalidInput(str(error), param="long_block", actual=written) from None
+
+
+def _check_numbers(chosen: Chosen) -> None:
     if chosen.strength is not None and not 0 < chosen.strength <= 1:
         raise InvalidInput(
             f"strength must be above 0 and at most 1, got {chosen.strength:g}",

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from engine.adapt.calibrate import CalibrationPlan, calibrate, fidelity, sample_windows
 from engine.adapt.convert import adapt_model, built_in_texts, read_texts
+from engine.block_size import LongBlock
 from engine.checkpoint.calibration import (
     FILE_NAME,
     Calibration,
@@ -49,7 +50,16 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     found = read_calibration(tmp_path / FILE_NAME, "abc")
     assert found.sha256 == a_calibration().sha256
     assert (found.block_size, found.num_sinks) == (64, (1, 1))
+    assert found.long_block is None
     assert a_calibration(block_size=128).sha256 != found.sha256
+
+
+def test_blocks_of_long_texts_are_written_and_read(tmp_path: Path) -> None:
+    written = a_calibration(long_block=LongBlock(beyond=100, size=32))
+    write_calibration(tmp_path / FILE_NAME, written)
+    found = read_calibration(tmp_path / FILE_NAME, "abc")
+    assert found.long_block == LongBlock(beyond=100, size=32)
+    assert found.sha256 == written.sha256 != a_calibration().sha256
 
 
 @pytest.mark.parametrize(
@@ -93,6 +103,12 @@ def test_a_damaged_file(tmp_path: Path) -> None:
         '{"block_size": 17, "num_sinks": [1, 1]}',
         '{"block_size": 0, "num_sinks": [1, 1]}',
         '{"block_size": 64, "num_sinks": [1, 1], "positions": []}',
+        '{"block_size": 64, "num_sinks": [1, 1], "long_block": 256}',
+        '{"block_size": 64, "num_sinks": [1, 1], "long_block": {"size": 32}}',
+        '{"block_size": 64, "num_sinks": [1, 1], "long_block": {"beyond": 90.5, "size": 32}}',
+        '{"block_size": 64, "num_sinks": [1, 1], "long_block": {"beyond": 99, "size": 64}}',
+        '{"block_size": 64, "num_sinks": [1, 1], "long_block": {"beyond": 63, "size": 32}}',
+        '{"block_size": 64, "num_sinks": [1, 1], "long_block": {"beyond": 99, "size": 20}}',
     ],
 )
 def test_damaged_settings(settings: str | None, tmp_path: Path) -> None:

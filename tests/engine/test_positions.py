@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from engine.block_size import LongBlock
 from engine.model.positions import LearnedPositions, lengths_of_rows, positions_in_sequences, rotate
 from engine.model.weights import Rotary
 from engine.types import PositionScheme
@@ -12,12 +13,14 @@ from engine.types import PositionScheme
 TABLE = torch.arange(8, dtype=torch.float32).unsqueeze(1)  # row p holds the number p
 
 
-def rows(scheme: PositionScheme, lengths: list[int], block_size: int = 4) -> list[float]:
+def rows(
+    scheme: PositionScheme, lengths: list[int], long_block: LongBlock | None = None
+) -> list[float]:
     bounds = [0]
     for length in lengths:
         bounds.append(bounds[-1] + length)
     device = torch.device("cpu")
-    embed = LearnedPositions(TABLE, scheme, block_size)
+    embed = LearnedPositions(TABLE, scheme, 4, long_block)
     return (
         embed(positions_in_sequences(bounds, device), lengths_of_rows(bounds, device))
         .flatten()
@@ -36,6 +39,11 @@ def test_tile_starts_the_table_anew() -> None:
 
 def test_reset_starts_the_table_anew_in_each_block() -> None:
     assert rows("reset", [2, 10]) == [0, 1, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
+
+
+def test_reset_follows_the_blocks_of_long_sequences() -> None:
+    beyond_nine = LongBlock(beyond=9, size=3)
+    assert rows("reset", [9, 10], beyond_nine) == [0, 1, 2, 3] * 2 + [0] + [0, 1, 2] * 3 + [0]
 
 
 def test_interpolate_stretches_the_table_over_the_sequence() -> None:

@@ -164,7 +164,7 @@ def test_visits_tell_what_is_finished(small_model: EmbeddingModel) -> None:
 def test_every_family_and_odd_blocks(family: str, write_checkpoint: WriteCheckpoint) -> None:
     model = calibrated(write_checkpoint(family), block_size=48, num_sinks=(2, 3))
     ids = some_ids(3_300)
-    assert tile_rows(model.encoder) == 1_008
+    assert tile_rows(model.encoder, len(ids)) == 1_008
     assert (by_tiles(model.encoder, ids) - at_once(model.encoder, ids)).abs().max() < 2e-5
 
 

@@ -177,6 +177,10 @@ def test_embed(tmp_path: Path) -> None:
             "block_size must be a positive multiple of 16, got 10",
         ),
         (
+            ["adapt", "default", "--out", "/nowhere", "--long-block", "4096:256"],
+            "long_block.size must be below 256, got 256",
+        ),
+        (
             ["adapt", "default", "--out", "/nowhere", "--samples", "0"],
             "samples must be at least 1, got 0",
         ),

@@ -1,0 +1,91 @@
+"""Long texts with blocks of their own size, among others in a batch and alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+
+from engine.block_size import LongBlock, block_of
+from engine.model.block_runs import block_runs
+from engine.model.embedding_model import EmbeddingModel
+from kernels.attention import PackedSequences
+from tests.engine.test_tiles import at_once, by_tiles, calibrated, some_ids
+
+if TYPE_CHECKING:
+    from tests.conftest import WriteCheckpoint
+
+USUAL, LONG = 64, LongBlock(beyond=200, size=32)
+
+
+@pytest.fixture
+def usual(write_checkpoint: WriteCheckpoint) -> EmbeddingModel:
+    return calibrated(write_checkpoint("bert"), block_size=USUAL, num_sinks=(1, 1))
+
+
+@pytest.fixture
+def model(usual: EmbeddingModel) -> EmbeddingModel:
+    return with_long(usual, LONG)
+
+
+def with_long(model: EmbeddingModel, long: LongBlock) -> EmbeddingModel:
+    assert model.calibration is not None
+    return model.with_calibration(replace(model.calibration, long_block=long))
+
+
+def test_long_means_beyond() -> None:
+    assert [block_of(n, USUAL, LONG) for n in (1, 200, 201, 10**6)] == [64, 64, 32, 32]
+    assert block_of(10**6, USUAL, None) == 64
+
+
+@pytest.mark.parametrize("kind", ["lln_diag", "block_diagonal"])
+@pytest.mark.parametrize("length", [0, 1, 64, 65, 200, 201, 333, 2_500])
+def test_every_length_has_the_blocks_of_its_own(
+    kind: str, length: int, usual: EmbeddingModel, model: EmbeddingModel
+) -> None:
+    assert usual.calibration is not None
+    ids = some_ids(length)
+    size = block_of(length, USUAL, LONG)
+    one_size = usual.with_calibration(replace(usual.calibration, block_size=size))
+    wanted = at_once(one_size.with_attention(kind).encoder, ids)
+    encoder = model.with_attention(kind).encoder
+    torch.testing.assert_close(at_once(encoder, ids), wanted, rtol=0, atol=0)
+    if length:
+        assert (by_tiles(encoder, ids) - wanted).abs().max() < 2e-5
+
+
+def test_a_batch_changes_no_bit(model: EmbeddingModel) -> None:
+    """In any order: runs are of neighbours."""
+    texts = [some_ids(n) for n in (300, 5, 64, 201, 70, 0, 333, 64, 199)]
+    bounds = [0, *accumulate(map(len, texts))]
+    with torch.inference_mode():
+        together = model.encoder(torch.from_numpy(np.concatenate(texts).astype(np.int64)), bounds)
+    for ids, (start, end) in zip(texts, pairwise(bounds), strict=True):
+        assert torch.equal(together[start:end], at_once(model.encoder, ids)), len(ids)
+
+
+def test_a_batch_in_order_has_three_runs_at_most() -> None:
+    bounds = tuple(accumulate((0, 3, 9, 64, 65, 100, 200, 201, 400)))
+    runs = block_runs(bounds, USUAL, LONG, torch.device("cpu"))
+    assert [(run.block_size, run.is_whole) for run in runs] == [
+        (64, True),
+        (64, False),
+        (32, False),
+    ]
+    assert [run.packed.bounds for run in runs] == [(0, 3, 12, 76), (0, 65, 165, 365), (0, 201, 601)]
+
+
+def test_gradients_go_through_all_runs(model: EmbeddingModel) -> None:
+    attention = model.encoder.attention[0]
+    bounds = [0, 40, 150, 400]
+    shape = (400, model.info.num_heads, model.info.dim // model.info.num_heads)
+    q, k, v = (torch.randn(shape, requires_grad=True) for _ in range(3))
+
+    packed = PackedSequences.of(bounds, torch.device("cpu"))
+    loss = attention(q, k, v, packed).square().sum()
+    for grad in torch.autograd.grad(loss, (q, k, v)):
+        assert all(bool(grad[start:end].any()) for start, end in pairwise(bounds))
