@@ -167,7 +167,8 @@ class Heads:
     @shared
     def operator(self) -> Work[AttentionOperator]:
         factors = (yield from self.light_factors()) if self.view.has_channels else None
-        return AttentionOperator(self.view, factors, self.blocks, self.diag_tiles)
+        tiles = None if self.weights is None else self.weights.tiles
+        return AttentionOperator(self.view, factors, self.blocks, tiles)
 
     @shared
     def resolvent(self) -> Work[Resolvent]:
@@ -175,7 +176,7 @@ class Heads:
         shift = _JUST_ABOVE_ONE[self.dtype]
         shifts = torch.full((self.num_heads,), shift, dtype=torch.float64)
         resolvent = Resolvent(self, shifts.to(self.view.q.device))
-        yield from resolvent.factorise()
+        yield from resolvent.factorise(self)
         return resolvent
 
     @shared

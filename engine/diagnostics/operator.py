@@ -22,8 +22,9 @@ class AttentionOperator:
         view: HeadView,
         factors: Factors | None,
         blocks: Blocks | None,
-        diag_tiles: DiagTiles,
+        diag_tiles: DiagTiles | None,
     ) -> None:
+        """`diag_tiles` are Diag's weights, some blocks at a time, where there are blocks."""
         self.view = view
         self._factors = factors
         self._blocks = blocks
@@ -70,7 +71,7 @@ class AttentionOperator:
         image, out = torch.empty_like(vectors), torch.zeros_like(vectors)
         of_sinks = self._of_sinks(vectors)
         # There and back block by block, so that the weights are fetched once.
-        for blocks, weights in self._diag_tiles():
+        for blocks, weights in self._tiles():
             tokens = self._blocks.tokens(blocks)
             rows = self._gathered(weights, blocks, vectors, of_sinks).to(vectors)
             if share is not None and lln is not None:
@@ -94,7 +95,7 @@ class AttentionOperator:
         assert self._blocks is not None, "Diag has blocks"
         out = torch.empty_like(vectors)
         of_sinks = self._of_sinks(vectors)
-        for blocks, weights in self._diag_tiles():
+        for blocks, weights in self._tiles():
             out[:, self._blocks.tokens(blocks)] = self._gathered(weights, blocks, vectors, of_sinks)
             yield
         return out
@@ -102,10 +103,14 @@ class AttentionOperator:
     def _diag_transposed(self, vectors: Tensor) -> Work[Tensor]:
         assert self._blocks is not None, "Diag has blocks"
         out = torch.zeros_like(vectors)
-        for blocks, weights in self._diag_tiles():
+        for blocks, weights in self._tiles():
             self._spread(weights, blocks, vectors[:, self._blocks.tokens(blocks)], out)
             yield
         return out
+
+    def _tiles(self) -> Iterator[tuple[slice, Tensor]]:
+        assert self._diag_tiles is not None, "Diag has weights"
+        return self._diag_tiles()
 
     def _of_sinks(self, vectors: Tensor) -> Tensor:
         assert self._blocks is not None, "Diag has blocks"

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.diagnostics.lapack import eigenpairs, one_thread
+from engine.diagnostics.rows import mix_by_row
 from engine.diagnostics.work import Work
 
 if TYPE_CHECKING:
@@ -21,11 +22,15 @@ if TYPE_CHECKING:
 
 
 class Resolvent:
-    """Of the heads' attention matrices, each at a shift of its own."""
+    """Of the heads' attention matrices, each at a shift of its own.
+
+    Heads keep it, so it keeps no heads: what refers to each other in a circle holds its memory
+    until Python looks for circles.
+    """
 
     def __init__(self, heads: Heads, shifts: Tensor) -> None:
         assert heads.blocks is not None, "needs blocks"
-        self._heads = heads
+        self._view = heads.view
         self._blocks = heads.blocks
         self.shifts = shifts  # [H]
         self._factors: list[tuple[slice, Tensor, Tensor]] = []
@@ -33,19 +38,19 @@ class Resolvent:
         self._small: Tensor  # [H, columns, columns] (1 - V^T (s - A)^-1 U)^-1
         self._kappa: Tensor | None = None
 
-    def factorise(self) -> Work[None]:
-        """To be done before the first solve."""
-        blocks, view = self._blocks, self._heads.view
-        if self._has_channels:
-            pi, self._kappa = yield from self._heads.light_factors()
-            arriving = pi * self._heads.mix().unsqueeze(-1).to(pi)
+    def factorise(self, heads: Heads) -> Work[None]:
+        """To be done before the first solve, with the heads it was made for."""
+        blocks, view = self._blocks, self._view
+        if view.has_channels:
+            pi, self._kappa = yield from heads.light_factors()
+            arriving = pi * mix_by_row(view).unsqueeze(-1).to(pi)
         else:
             arriving = torch.empty(
                 view.num_heads, view.num_tokens, 0, dtype=blocks.dtype, device=view.q.device
             )
         columns = len(blocks.sinks) + arriving.shape[-1]
         self._solved = arriving.new_empty(view.num_heads, view.num_tokens, columns)
-        for tile, diag in self._heads.diag_tiles():
+        for tile, diag in heads.diag_tiles():
             less = self._less(diag, tile)
             lu, pivots = self._factorised(less[..., : blocks.width])
             self._factors.append((tile, lu, pivots))
@@ -87,10 +92,6 @@ class Resolvent:
         leading: Tensor = self._solved @ small
         return leading
 
-    @property
-    def _has_channels(self) -> bool:
-        return self._heads.view.has_channels
-
     def _factorised(self, less: Tensor) -> tuple[Tensor, Tensor]:
         """LU of s - A in some blocks; of the transpose, which is what LAPACK makes of rows without
         turning them over."""
@@ -101,9 +102,9 @@ class Resolvent:
 
     def _less(self, diag: Tensor, tile: slice) -> Tensor:
         """-A and -U's part of the sinks: Diag times its share."""
-        if not self._has_channels:
+        if not self._view.has_channels:
             return diag.neg()
-        return diag * (self._blocks.rows(self._heads.mix().unsqueeze(-1), tile) - 1).to(diag)
+        return diag * (self._blocks.rows(mix_by_row(self._view).unsqueeze(-1), tile) - 1).to(diag)
 
     def _leaving(self, vectors: Tensor) -> Tensor:
         """V^T x: what the sinks and the channels gather."""
@@ -118,7 +119,7 @@ class Resolvent:
         if self._kappa is not None:
             spread = self._kappa.mT @ gathered[:, len(sinks) :]
         else:
-            spread = gathered.new_zeros(len(gathered), self._heads.num_tokens, gathered.shape[-1])
+            spread = gathered.new_zeros(len(gathered), self._view.num_tokens, gathered.shape[-1])
         spread[:, sinks] += gathered[:, : len(sinks)]
         return spread
 

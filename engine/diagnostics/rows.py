@@ -104,15 +104,15 @@ class HeadRows:
 def read_rows(heads: HeadRows, rows: Tensor) -> Work[RowSample]:
     """The statistics of these rows, tile by tile."""
     view = heads.view
-    positions = torch.arange(view.num_tokens, device=rows.device)
+    positions = torch.arange(view.num_tokens, dtype=heads.dtype, device=rows.device)
     found: list[RowStatistics] = []
     row_sum = torch.zeros(view.num_heads, view.num_tokens, dtype=torch.float64, device=rows.device)
     for tile in row_tiles(view, len(rows)):
         log_p = heads.log_rows(rows[tile])
-        distance = (rows[tile].unsqueeze(1) - positions).abs().to(heads.dtype)
+        distance = (rows[tile].unsqueeze(1).to(positions) - positions).abs_()
         read = row_statistics(log_p, distance)
         found.append(RowStatistics(*(part.double() for part in read)))
-        row_sum += log_p.exp_().sum(1)
+        row_sum += log_p.exp_()[:, 0] if log_p.shape[1] == 1 else log_p.exp_().sum(1)
         yield
     columns = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
     return RowSample(rows, RowStatistics(*columns), row_sum)

@@ -112,7 +112,7 @@ def _refined(heads: Heads, found: Found) -> Work[SecondModuli]:
     for _ in range(_REFINEMENTS):
         margin = (errors / 4).clamp(1e-4, 0.05)
         resolvent = Resolvent(heads, (moduli + margin).to(vectors.device))
-        yield from resolvent.factorise()
+        yield from resolvent.factorise(heads)
         closer = yield from _inverted(heads, resolvent, vectors, _REFINED_PASSES)
         better = closer.errors < errors
         moduli = torch.where(better, closer.moduli, moduli)

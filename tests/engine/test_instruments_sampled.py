@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -207,7 +209,7 @@ def test_resolvent_is_the_inverse(kind: Attention) -> None:
     heads = Heads(view, Effort())
     shifts = torch.tensor([1.1, 0.9, 2.0], dtype=torch.float64)
     resolvent = Resolvent(heads, shifts)
-    finish(resolvent.factorise())
+    finish(resolvent.factorise(heads))
     shifted = shifts.view(-1, 1, 1) * torch.eye(130, dtype=torch.float64) - dense(view)
     vectors = torch.randn(NUM_HEADS, 130, 2, dtype=torch.float64)
     solved = finish(resolvent.solve(vectors))
@@ -325,3 +327,24 @@ def test_scores_are_those_of_the_view() -> None:
     view = make_view("softmax", 7)
     expected = (view.q[:, 0] @ view.k[:, 0].T) * view.scale
     torch.testing.assert_close(scores(view)[0], expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_of_a_reading_waits_for_the_garbage_collector(kind: Attention) -> None:
+    """Of a long text it would be gigabytes."""
+    view = make_view(kind, 640, block_size=64, sinks=(1, 1))
+    effort = Effort(mode="sampled", max_dense_tokens=1)
+
+    def tensors() -> set[int]:
+        with warnings.catch_warnings(action="ignore"):  # some of torch's own, when looked at
+            return {id(one) for one in gc.get_objects() if isinstance(one, torch.Tensor)}
+
+    measure(view, effort=effort)  # what is made once and kept
+    gc.collect()
+    gc.disable()
+    try:
+        before = tensors()
+        measure(view, effort=effort)
+        assert tensors() <= before
+    finally:
+        gc.enable()
