@@ -16,6 +16,7 @@ from engine.model.positions import (
     lengths_of_rows,
     positions_in_sequences,
 )
+from engine.model.straight import straight_pass
 from engine.model.weights import EncoderWeights
 from engine.types import PositionScheme
 from kernels.attention import PackedSequences
@@ -52,6 +53,8 @@ class Encoder:
         if table is not None:
             self._positions = LearnedPositions(table, positions, block_size, long_block)
 
+        self._straight = straight_pass(weights, self.attention)
+
     @property
     def device(self) -> torch.device:
         return self.weights.words.device
@@ -63,6 +66,9 @@ class Encoder:
 
     def __call__(self, ids: Tensor, bounds: Sequence[int], tap: Tap | None = None) -> Tensor:
         """States [T, W] of ids [T], which hold the sequences between consecutive bounds."""
+        straight = self._straight if tap is None and len(bounds) == 2 else None
+        if straight is not None and straight.takes(ids):
+            return straight(ids)
         for states in self.walk(ids, bounds, tap):
             last = states
         return last

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 
 from engine.model.weights import Activation, Affine
 
-_PRODUCT = torch.ops.mkldnn._linear_pointwise
+PRODUCT = torch.ops.mkldnn._linear_pointwise
 
-_FUSED: Mapping[Activation | None, tuple[str, Sequence[float], str]] = {
+FUSED: Mapping[Activation | None, tuple[str, Sequence[float], str]] = {
     "gelu": ("gelu", (), "none"),
     "gelu_tanh": ("gelu", (), "tanh"),
     "relu": ("relu", (), ""),
@@ -36,7 +36,7 @@ def pack(layer: Affine) -> Affine:
 
 def linear(x: Tensor, layer: Affine, activation: Activation | None = None) -> Tensor:
     """activation(x W^T + b) in the type of the weight, x of shape [T, in]."""
-    if not _runs_packed(x, layer) or activation not in _FUSED:
+    if not _runs_packed(x, layer) or activation not in FUSED:
         weight = dense_weight(layer)
         bias = None if layer.bias is None else layer.bias.to(weight.dtype)
         return activate(F.linear(x.to(weight.dtype), weight, bias), activation)
@@ -45,7 +45,7 @@ def linear(x: Tensor, layer: Affine, activation: Activation | None = None) -> Te
         return linear(x.expand(2, -1), layer, activation)[:1]
     weight = layer.weight
     x = x if x.dtype is weight.dtype else x.to(weight.dtype)
-    fused: Tensor = _PRODUCT.default(x, weight, layer.bias, *_FUSED[activation])
+    fused: Tensor = PRODUCT.default(x, weight, layer.bias, *FUSED[activation])
     return fused
 
 
@@ -55,7 +55,7 @@ def linear_added(x: Tensor, layer: Affine, to: Tensor) -> Tensor:
         return linear(x, layer) + to
     if x.shape[0] == 1:
         return linear_added(x.expand(2, -1), layer, to.expand(2, -1))[:1]
-    fused: Tensor = _PRODUCT.binary(x, to, layer.weight, layer.bias, "add")
+    fused: Tensor = PRODUCT.binary(x, to, layer.weight, layer.bias, "add")
     return fused
 
 
