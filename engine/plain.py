@@ -91,7 +91,8 @@ class Engine:
     def embed(self, inputs: Sequence[TextInput], *, options: EmbedOptions = _DEFAULTS) -> Vector:
         """Vectors of texts or lists of token ids, in their order: float32 [n, dim]."""
         check_pools(self.model)
-        return np.stack([item.vector for item in self.embed_each(inputs, options=options)])
+        vectors = [item.vector for item in self.embed_each(inputs, options=options)]
+        return np.stack(vectors) if len(vectors) > 1 else vectors[0][np.newaxis]
 
     def embed_each(
         self, inputs: Sequence[TextInput], *, options: EmbedOptions = _DEFAULTS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from math import isfinite
 
 import numpy as np
 import torch
@@ -45,7 +46,8 @@ def _run_packed(model: EmbeddingModel, texts: Sequence[Prepared]) -> list[Vector
 
 def pack(texts: Sequence[Prepared], device: torch.device) -> tuple[torch.Tensor, list[int]]:
     """All ids in one row, and where each text begins and ends."""
-    ids = torch.from_numpy(np.concatenate([text.ids for text in texts]).astype(np.int64))
+    rows = texts[0].ids if len(texts) == 1 else np.concatenate([text.ids for text in texts])
+    ids = torch.from_numpy(rows.astype(np.int64))
     bounds = [0, *accumulate(text.num_embedded for text in texts)]
     return ids.to(device), bounds
 
@@ -53,22 +55,23 @@ def pack(texts: Sequence[Prepared], device: torch.device) -> tuple[torch.Tensor,
 def finish(vectors: Vector, options: EmbedOptions) -> Vector:
     """Truncated to the dimensions asked for, then normalised: rows of [n, dim]."""
     lengths = _lengths(vectors)
-    if not np.isfinite(lengths).all():
+    if not all(map(isfinite, lengths)):
         raise DeviceFailure("the model gave numbers that are not finite", code="non_finite_output")
     if options.dimensions is not None:
         vectors = vectors[:, : options.dimensions]
         lengths = _lengths(vectors)
     if not options.normalize:
         return np.ascontiguousarray(vectors)
-    lengths[lengths == 0] = 1
-    normalised: Vector = vectors / lengths[:, None]
+    divisors = np.array([length or 1.0 for length in lengths], dtype=np.float32)
+    normalised: Vector = vectors / divisors[:, None]
     return normalised
 
 
-def _lengths(vectors: Vector) -> Vector:
-    """Of each row, not finite where the row is not: [n]. One pass, for a query's sake."""
-    lengths: Vector = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))
-    return lengths
+def _lengths(vectors: Vector) -> list[float]:
+    """Of each row, not finite where the row is not. A query waits for every array operation, so
+    what follows on these few numbers does without."""
+    squares: list[float] = np.einsum("nd,nd->n", vectors, vectors).tolist()
+    return [square**0.5 for square in squares]
 
 
 def with_opening(vectors: Vector, opening: Vector, share: float) -> Vector:
