@@ -18,7 +18,7 @@ from torch import Tensor
 
 from engine.diagnostics.base import Quantity, Reading
 from engine.diagnostics.layers import LayerInstrument, LayerReader, LayerView
-from engine.diagnostics.rank_collapse import residual_share
+from engine.diagnostics.rank_collapse import shares_of
 from engine.diagnostics.statistics import floats
 from engine.diagnostics.work import Work
 
@@ -43,18 +43,21 @@ class PathLengths:
             longer[-1],
         ]
         yield
-        whole = residual_share(torch.stack(self._sums).sum(0))
+        whole = yield from shares_of(torch.stack(self._sums).sum(0))
         norms = torch.stack([states.double().norm() for states in self._sums])
-        shares = torch.stack([residual_share(states) for states in self._sums])
+        residuals = []
+        for states in self._sums:
+            shares = yield from shares_of(states)
+            residuals.append(shares.residual)
         return Reading(
-            values=floats(whole),
+            values=floats(whole.residual),
             error=None,
             method="exact sums over paths, in the model's own precision",
             unit=PATH_LENGTHS.unit,
             cost="layers x attention",
             beside={
                 "norms": Quantity(values=floats(norms), unit="state"),
-                "residuals": Quantity(values=floats(shares), unit="dimensionless"),
+                "residuals": Quantity(values=floats(torch.stack(residuals)), unit="dimensionless"),
             },
         )
 
