@@ -131,7 +131,8 @@ class AttentionOperator:
         assert self._blocks is not None, "Diag has blocks"
         width = self._blocks.width
         arriving = weights.mT @ self._blocks.split(rows).to(weights)  # [H, blocks, keys, columns]
-        out[:, self._blocks.tokens(blocks)] += self._blocks.flat(arriving[:, :, :width], blocks)
+        own = out[:, self._blocks.tokens(blocks)]
+        own.add_(self._blocks.flat(arriving[:, :, :width], blocks))  # += would copy it once more
         out[:, self._blocks.sinks] += arriving[:, :, width:].sum(1)
 
     def _softmax(self, vectors: Tensor) -> Work[Tensor]:
