@@ -18,14 +18,17 @@ def pool(states: Tensor, spans: Sequence[tuple[int, int]], pooling: Pooling) -> 
     """
     match pooling:
         case "mean":
-            pooled = [states[start:end].mean(0, dtype=torch.float32) for start, end in spans]
+            pooled = [
+                states[start:end].mean(0, keepdim=True, dtype=torch.float32) for start, end in spans
+            ]
         case "max":
-            pooled = [states[start:end].amax(0).float() for start, end in spans]
+            pooled = [states[start:end].amax(0, keepdim=True).float() for start, end in spans]
         case "cls":
-            pooled = [states[start].float() for start, _ in spans]
+            # Copies: a view would keep all the states for one row of them.
+            pooled = [states[start : start + 1].to(torch.float32, copy=True) for start, _ in spans]
         case "none":
             raise ValueError("a model that does not pool gives token states, not one vector")
-    return torch.stack(pooled)
+    return pooled[0] if len(pooled) == 1 else torch.cat(pooled)
 
 
 class SpanPools:

@@ -46,6 +46,7 @@ class FaultyEncoder(Encoder):
 
     def __init__(self, sound: Encoder) -> None:
         self.__dict__.update(vars(sound))
+        self._straight = None  # a lone text's, which looks its words up by itself
         self.fault: Fault = lambda ids: None
 
     def embed(self, ids: Tensor, positions: Tensor, lengths: Tensor | int) -> Tensor:
