@@ -98,10 +98,10 @@ def head_view(model: EmbeddingModel, step: LayerStep) -> HeadView:
     if isinstance(attention, SoftmaxAttention):
         return softmax
     lln = attention.parameters
-    kind, mix = attention.kind, lln.mix
+    kind, mix, block_size = attention.kind, lln.mix, lln.block_of(len(step.q))
     if isinstance(attention, LLNDiagAttention):
         mix = attention.shares(step.q, len(step.q))
-        if len(step.q) <= lln.block_of(len(step.q)):
+        if len(step.q) <= block_size:
             kind = "block_diagonal"  # one block, where LLN takes no share
     return replace(
         softmax,
@@ -109,7 +109,7 @@ def head_view(model: EmbeddingModel, step: LayerStep) -> HeadView:
         alpha=lln.alpha,
         beta=lln.beta,
         mix=mix,
-        block_size=lln.block_of(len(step.q)),
+        block_size=block_size,
         num_sinks=lln.num_sinks,
         q_map=lln.q_map,
         k_map=lln.k_map,

@@ -59,9 +59,10 @@ def finish(vectors: Vector, options: EmbedOptions) -> Vector:
         raise DeviceFailure("the model gave numbers that are not finite", code="non_finite_output")
     if options.dimensions is not None:
         vectors = vectors[:, : options.dimensions]
-        lengths = _lengths(vectors)
     if not options.normalize:
         return np.ascontiguousarray(vectors)
+    if options.dimensions is not None:
+        lengths = _lengths(vectors)
     divisors = np.array([length or 1.0 for length in lengths], dtype=np.float32)
     normalised: Vector = vectors / divisors[:, None]
     return normalised

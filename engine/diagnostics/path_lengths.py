@@ -44,10 +44,10 @@ class PathLengths:
         ]
         yield
         whole = yield from shares_of(torch.stack(self._sums).sum(0))
-        norms = torch.stack([states.double().norm() for states in self._sums])
-        residuals = []
+        norms, residuals = [], []
         for states in self._sums:
             shares = yield from shares_of(states)
+            norms.append(shares.norm)
             residuals.append(shares.residual)
         return Reading(
             values=floats(whole.residual),
@@ -56,7 +56,7 @@ class PathLengths:
             unit=PATH_LENGTHS.unit,
             cost="layers x attention",
             beside={
-                "norms": Quantity(values=floats(norms), unit="state"),
+                "norms": Quantity(values=floats(torch.stack(norms)), unit="state"),
                 "residuals": Quantity(values=floats(torch.stack(residuals)), unit="dimensionless"),
             },
         )

@@ -25,6 +25,7 @@ class Shares(NamedTuple):
     """What states have that is not common to all tokens, over all that they have; 0 for states
     that vanish: [] each."""
 
+    norm: Tensor  # |X|_F
     residual: Tensor  # |X - 1 x^T|_F / |X|_F
     composite: Tensor  # the same with sqrt(largest column sum x largest row sum) for the norm
 
@@ -41,7 +42,11 @@ def shares_of(states: Tensor) -> Work[Shares]:
         whole.add(rows)
         rest.add(rows.sub_(mean))
         yield
-    return Shares(_share(rest.norm, whole.norm), _share(rest.composite, whole.composite))
+    return Shares(
+        norm=whole.norm,
+        residual=_share(rest.norm, whole.norm),
+        composite=_share(rest.composite, whole.composite),
+    )
 
 
 class _Sizes:

@@ -112,7 +112,7 @@ def read_rows(heads: HeadRows, rows: Tensor) -> Work[RowSample]:
         distance = (rows[tile].unsqueeze(1).to(positions) - positions).abs_()
         read = row_statistics(log_p, distance)
         found.append(RowStatistics(*(part.double() for part in read)))
-        row_sum += log_p.exp_()[:, 0] if log_p.shape[1] == 1 else log_p.exp_().sum(1)
+        row_sum += log_p.exp_().sum(1)
         yield
     columns = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
     return RowSample(rows, RowStatistics(*columns), row_sum)

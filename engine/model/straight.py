@@ -2,7 +2,7 @@
 
 The same operations on the same numbers as layer by layer, with all that can be known beforehand
 looked up beforehand. A query of 16 tokens takes its weights through every cache there is, so that
-each Python function between two products runs as if for the first time: they took a tenth of it.
+each Python function between two products runs as if for the first time.
 """
 
 from __future__ import annotations

@@ -79,6 +79,20 @@ def test_a_batch_in_order_has_three_runs_at_most() -> None:
     assert [run.packed.bounds for run in runs] == [(0, 3, 12, 76), (0, 65, 165, 365), (0, 201, 601)]
 
 
+def test_where_they_begin_a_text_hardly_changes(
+    default_model: EmbeddingModel, long_text: str
+) -> None:
+    calibration = default_model.calibration
+    assert calibration is not None
+    assert calibration.long_block is not None
+    one_size = default_model.with_calibration(replace(calibration, long_block=None))
+    content = default_model.tokenizer.encode_batch([long_text])[0].content
+    ids = content[: calibration.long_block.beyond + 1]
+    assert len(ids) > calibration.long_block.beyond
+    served, usual = (at_once(one.encoder, ids).mean(0) for one in (default_model, one_size))
+    assert 0.99 < torch.cosine_similarity(served, usual, dim=0) < 0.9999
+
+
 def test_gradients_go_through_all_runs(model: EmbeddingModel) -> None:
     attention = model.encoder.attention[0]
     bounds = [0, 40, 150, 400]
