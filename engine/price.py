@@ -131,7 +131,8 @@ def _sweep(
     encoder: Encoder, num_tokens: int, *, keep_projections: bool, layers: int | None = None
 ) -> None:
     ids = _some_ids(encoder, num_tokens)
-    tiles = TiledPass(encoder, ids, keep_projections=keep_projections)
+    # With the blocks of a long text, of which a tile is the sample.
+    tiles = TiledPass(encoder, ids, keep_projections=keep_projections, as_of_length=_MANY_TOKENS)
     while not tiles.is_done:
         if tiles.visit().layer == layers:
             return

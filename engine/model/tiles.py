@@ -62,10 +62,19 @@ class SequenceSinks(NamedTuple):
 class TiledPass:
     """The encoder over one sequence, a visit at a time. A visit that raises has changed nothing."""
 
-    def __init__(self, encoder: Encoder, ids: NDArray[np.int32], *, keep_projections: bool) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        ids: NDArray[np.int32],
+        *,
+        keep_projections: bool,
+        as_of_length: int = 0,
+    ) -> None:
+        """`as_of_length` is a longer text's, of whose tiles a few are to be measured."""
         assert can_tile(encoder), "softmax has to see the whole sequence at once"
         assert len(ids) > 0, "there is nothing to read"
-        self.tile_rows = tile_rows(encoder, len(ids))
+        self._length = as_of_length or len(ids)
+        self.tile_rows = tile_rows(encoder, self._length)
         self._encoder = encoder
         self._attention = cast(tuple[TiledAttention, ...], encoder.attention)
         self._ids = ids
@@ -123,7 +132,7 @@ class TiledPass:
 
     def shrink(self) -> bool:
         """Halve the tiles from here on; False if they cannot be smaller."""
-        block, fewest = (of(self._encoder, len(self._ids)) for of in (_block_size, _fewest_rows))
+        block, fewest = (of(self._encoder, self._length) for of in (_block_size, _fewest_rows))
         smaller = max(block, self.tile_rows // 2 // block * block, fewest)
         if smaller >= self.tile_rows:
             return False
@@ -140,7 +149,7 @@ class TiledPass:
     def _embedded(self, rows: Span) -> Tensor:
         ids = torch.from_numpy(self._ids[rows.start : rows.end].astype(np.int64))
         positions = self._positions(rows)
-        return self._encoder.embed(ids.to(self._encoder.device), positions, len(self._ids))
+        return self._encoder.embed(ids.to(self._encoder.device), positions, self._length)
 
     def _positions(self, rows: Span) -> Tensor:
         return torch.arange(rows.start, rows.end, device=self._encoder.device)
@@ -163,7 +172,7 @@ class TiledPass:
             k=seen.k,
             v=seen.v,
             before=before,
-            length=len(self._ids),
+            length=self._length,
             state=self._state,
             sinks=self._sinks(rows),
         )
@@ -205,7 +214,7 @@ class TiledPass:
         return TileSinks(inside, outside.k, outside.v)
 
     def _with_tile(self, layer: int, projections: Projections) -> LLNState | None:
-        gained = self._attention[layer].state_of(projections.k, projections.v, len(self._ids))
+        gained = self._attention[layer].state_of(projections.k, projections.v, self._length)
         if gained is None or self._next_row == 0:
             return gained
         assert self._next_state is not None, "every tile before gave a state"

@@ -13,6 +13,7 @@ import torch
 from engine.block_size import LongBlock, block_of
 from engine.model.block_runs import block_runs
 from engine.model.embedding_model import EmbeddingModel
+from engine.model.tiles import TiledPass
 from kernels.attention import PackedSequences
 from tests.engine.test_tiles import at_once, by_tiles, calibrated, some_ids
 
@@ -77,6 +78,19 @@ def test_a_batch_in_order_has_three_runs_at_most() -> None:
         (32, False),
     ]
     assert [run.packed.bounds for run in runs] == [(0, 3, 12, 76), (0, 65, 165, 365), (0, 201, 601)]
+
+
+def test_tiles_can_be_measured_as_those_of_a_longer_text(usual: EmbeddingModel) -> None:
+    assert usual.calibration is not None
+    calibration = replace(usual.calibration, num_sinks=(0, 0))
+    small = usual.with_calibration(replace(calibration, block_size=LONG.size))
+    wanted = by_tiles(small.with_attention("block_diagonal").encoder, some_ids(150))
+    model = usual.with_calibration(replace(calibration, long_block=LONG))
+    encoder = model.with_attention("block_diagonal").encoder
+    tiles = TiledPass(encoder, some_ids(150), keep_projections=True, as_of_length=10_000)
+    while not tiles.is_done:
+        tiles.visit()
+    torch.testing.assert_close(tiles.states, wanted)
 
 
 def test_where_they_begin_a_text_hardly_changes(
