@@ -10,7 +10,7 @@ export class ApiError extends Error {
   }
 }
 
-let key = null;
+let key = null; // or the newest that was given, until the server refuses it
 let refused = () => {};
 
 export const useKey = (given) => (key = given);
@@ -19,6 +19,7 @@ export const useKey = (given) => (key = given);
 export const onRefusedKey = (listener) => (refused = listener);
 
 async function ask(path, { headers, ...options }) {
+  const sentWith = key;
   let response;
   try {
     response = await fetch(path, { ...options, headers: { ...headers, ...(key ? { authorization: `Bearer ${key}` } : {}) } });
@@ -34,7 +35,10 @@ async function ask(path, { headers, ...options }) {
     error.code ?? "unknown",
     response.status,
   );
-  if (failure.status === UNAUTHORIZED) refused(failure);
+  if (failure.status !== UNAUTHORIZED) throw failure;
+  // What was sent before the newest key says nothing about it.
+  if (key && key !== sentWith) return ask(path, { headers, ...options });
+  if (key === sentWith) refused(failure);
   throw failure;
 }
 

@@ -21,6 +21,7 @@ export function startKey(onKey) {
 }
 
 function askForKey({ code }) {
+  if (!byId("key").hidden) return; // it is asked for, and may be half written
   ofThisTab.remove(KEPT);
   useKey(null);
   byId("key-message").textContent = code === "missing_api_key"

@@ -7,6 +7,7 @@ import { clearError, fail, repeatRefused } from "./errors.js";
 import { startFiles, textOfFile } from "./files.js";
 import { startKey } from "./key.js";
 import { isInLink, textForLink, textFromLink } from "./link.js";
+import { Newest } from "./newest.js";
 import { Results } from "./results.js";
 import { SAMPLE } from "./sample.js";
 import { Session } from "./session.js";
@@ -21,6 +22,7 @@ let models = [];
 let instruments = [];
 let results = null; // what is shown of the text that was read last
 let awaited = {}; // the place that a link names in a text which has to be given first
+const wishes = new Newest(); // to see a link, or a text: what is wished for later takes its place
 
 const NOWHERE = { layer: null, head: null, rows: null, columns: null, text: null };
 
@@ -68,10 +70,10 @@ async function isLoaded(again) {
 }
 
 // At the start, and when another link is opened in this tab.
-async function followAddress(address) {
+async function followAddress(address, wish = wishes.next()) {
   const { view, text: packed, ...asked } = readAddress(address);
-  showView(view);
-  if (!(await isLoaded(() => followAddress(address)))) return;
+  if (!wish.aborted) showView(view);
+  if (!(await isLoaded(() => followAddress(address, wish))) || wish.aborted) return;
   offerModels(asked);
   const place = { ...asked, ...chosenModels() };
   if (packed) work((signal, tell) => followText(packed, place, signal, tell));
@@ -109,8 +111,8 @@ const modelNamed = (name) => models.find((model) => model.name === name);
 
 const chosenModels = () => ({ model: byId("model").value, beside: byId("beside").value });
 
-async function readSource(text = sourceText()) {
-  if (!(await isLoaded(() => readSource(text)))) return;
+async function readSource(text = sourceText(), wish = wishes.next()) {
+  if (!(await isLoaded(() => readSource(text, wish))) || wish.aborted) return;
   if (!text.trim()) {
     fail(new Error("There is no text to read yet."));
     byId("text").focus();

@@ -24,7 +24,7 @@ from tests.service.browser import (
 )
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
 # Served
 
@@ -297,6 +297,56 @@ def test_what_is_sent_before_the_key_is_read_with_it(browser: Browser, guarded: 
         give_key(tab, KEY)
         settle(tab)
         assert shown_text(tab) == "A short text."
+
+
+@pytest.mark.parametrize("first_to_answer", ["v1/models", "v1/diagnostics/instruments"])
+def test_a_late_refusal_takes_no_key_away(
+    browser: Browser, guarded: str, first_to_answer: str
+) -> None:
+    """Of two requests that went without a key one is answered after the key was given."""
+    with fresh_tab(browser, guarded) as tab:
+        late = held_back_without_key(tab, except_for=first_to_answer)
+        tab.goto("/")
+        tab.wait_for_selector("#key-message:has-text('asks for an API key')")
+        tab.fill("#key-value", KEY)
+        [unanswered] = late
+        with tab.expect_response("**/v1/**"):
+            unanswered.continue_()
+        assert tab.input_value("#key-value") == KEY, "what is being written stays"
+        tab.click("#key .primary")
+        read(tab, "A short text.")
+        assert tab.locator("#key").is_hidden()
+
+
+def test_a_key_given_while_others_are_under_way_holds_for_them(
+    browser: Browser, guarded: str
+) -> None:
+    with fresh_tab(browser, guarded) as tab:
+        tab.goto("/")
+        tab.wait_for_selector("#key-message:has-text('asks for an API key')")
+        under_way = held_back_without_key(tab)
+        submit(tab, "A short text.")
+        give_key(tab, KEY)
+        assert len(under_way) == 2, "of the server's models and instruments, without a key"
+        for route in under_way:
+            route.continue_()
+        settle(tab)
+        assert shown_text(tab) == "A short text."
+        assert tab.locator("#key").is_hidden()
+
+
+def held_back_without_key(page: Page, except_for: str = "nothing") -> list[Route]:
+    """Such requests of the API, of which the server hears only when they are continued."""
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        if "authorization" in route.request.headers or except_for in route.request.url:
+            route.continue_()
+        else:
+            held.append(route)
+
+    page.route("**/v1/**", hold)
+    return held
 
 
 def give_key(page: Page, key: str) -> None:
