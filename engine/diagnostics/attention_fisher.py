@@ -66,35 +66,37 @@ def _mean_spectrum(heads: Heads) -> Work[Tensor]:
     precision = _PRECISION if wanted else _PRECISION_OF_SAMPLES
     found = []
     for tile in row_tiles(view, len(rows)):
-        for row in torch.split(reader.full(rows[tile]).double(), 1, dim=1):
-            found.append(leading_eigenvalues(row, NUM_EIGENVALUES, precision))
+        matrix = reader.full(rows[tile]).double()
+        for some in torch.split(matrix, max(1, matrix.shape[1] // NUM_EIGENVALUES), dim=1):
+            found.append(leading_eigenvalues(some, NUM_EIGENVALUES, precision))
             yield
     return torch.cat(found, dim=1)
 
 
 def leading_eigenvalues(a: Tensor, count: int, precision: float = _PRECISION) -> Tensor:
-    """Of diag(a) - a a^T, a [..., N] summing to 1: [..., count], 0 where N is smaller.
+    """Of diag(a) - a a^T, a [..., N] summing to 1: [..., count], 0 where N is smaller."""
+    largest = a.topk(min(count + 1, a.shape[-1]), dim=-1).values
+    values = a.new_zeros(*a.shape[:-1], count)
+    found = largest.shape[-1] - 1
+    values[..., :found] = _roots_between(a, largest[..., 1:], largest[..., :-1], precision)
+    return values
+
+
+def _roots_between(a: Tensor, lower: Tensor, upper: Tensor, precision: float) -> Tensor:
+    """Of the secular equation of a [..., N], one between each two poles lower and upper [..., k],
+    all found in the same steps.
 
     Between two neighbours of the sorted a, sum_j a_j^2 / (a_j - x) - 1 rises from -inf to inf;
     times its two poles it is smooth, and the Illinois rule finds its root.
     """
-    largest = a.topk(min(count + 1, a.shape[-1]), dim=-1).values
-    values = a.new_zeros(*a.shape[:-1], count)
-    for index in range(largest.shape[-1] - 1):
-        values[..., index] = _root_between(
-            a, largest[..., index + 1], largest[..., index], precision
-        )
-    return values
-
-
-def _root_between(a: Tensor, lower: Tensor, upper: Tensor, precision: float) -> Tensor:
     width = upper - lower
-    squares, terms = a.square(), torch.empty_like(a)
+    a = a.unsqueeze(-2)
+    squares, terms = a.square(), a.new_empty(*lower.shape, a.shape[-1])
     low, high = lower, upper
     at_low, at_high = -lower.square() * width, upper.square() * width
     for _ in range(_MAX_STEPS):
-        step = (high - low) * at_low / (at_low - at_high)
-        middle = (low + step.nan_to_num(0.0)).clamp(low, high)
+        step = ((high - low) * at_low / (at_low - at_high)).nan_to_num_(0.0)
+        middle = (low + step).clamp(low, high)
         torch.sub(a, middle.unsqueeze(-1), out=terms)
         excess = torch.div(squares, terms, out=terms).sum(-1) - 1
         at_middle = excess * (upper - middle) * (middle - lower)
@@ -103,7 +105,7 @@ def _root_between(a: Tensor, lower: Tensor, upper: Tensor, precision: float) -> 
         at_low = torch.where(is_above, at_low / 2, at_middle)
         at_high = torch.where(is_above, at_middle, at_high / 2)
         low, high = torch.where(is_above, low, middle), torch.where(is_above, middle, high)
-        if bool((step.nan_to_num(0.0).minimum(high - low) <= precision * upper).all()):
+        if bool((step.minimum(high - low) <= precision * upper).all()):
             break
     return torch.where(width > 0, middle, upper)  # equal neighbours have their root at the pole
 

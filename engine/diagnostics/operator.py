@@ -67,19 +67,22 @@ class AttentionOperator:
             return (yield from self.transposed((yield from self(vectors))))
         share = lln = None
         if self.view.attention == "lln_diag":
-            share, lln = mix_by_row(self.view).unsqueeze(-1).to(vectors), self._lln(vectors)
-        image, out = torch.empty_like(vectors), torch.zeros_like(vectors)
-        of_sinks = self._of_sinks(vectors)
+            share = self._blocks.split(mix_by_row(self.view).unsqueeze(-1).to(vectors))
+            lln = self._blocks.split(self._lln(vectors))
+        shown, arriving = self._shown(vectors), self._nothing_by_key(vectors)
         # There and back block by block, so that the weights are fetched once.
         for blocks, weights in self._tiles():
-            tokens = self._blocks.tokens(blocks)
-            rows = self._gathered(weights, blocks, vectors, of_sinks).to(vectors)
+            rows = (weights @ shown[:, blocks]).to(vectors)
             if share is not None and lln is not None:
-                image[:, tokens] = rows.lerp_(lln[:, tokens], share[:, tokens])
-                rows = rows * (1 - share[:, tokens])
-            self._spread(weights, blocks, rows, out)
+                rows = torch.lerp(rows, lln[:, blocks], share[:, blocks], out=lln[:, blocks])
+                rows = rows * (1 - share[:, blocks])
+            arriving[:, blocks] = weights.mT @ rows.to(weights)
             yield
-        return out if share is None else out.add_(self._lln_transposed(share * image))
+        out = self._arrived(arriving).to(vectors)
+        if share is None or lln is None:
+            return out
+        image = lln.mul_(share).flatten(1, 2)[:, : self.view.num_tokens]
+        return out.add_(self._lln_transposed(image))
 
     def _lln(self, vectors: Tensor) -> Tensor:
         assert self._factors is not None, "LLN has factors"
@@ -93,47 +96,44 @@ class AttentionOperator:
 
     def _diag(self, vectors: Tensor) -> Work[Tensor]:
         assert self._blocks is not None, "Diag has blocks"
-        out = torch.empty_like(vectors)
-        of_sinks = self._of_sinks(vectors)
+        shown = self._shown(vectors)
+        rows = torch.empty_like(shown[:, :, : self._blocks.width])
         for blocks, weights in self._tiles():
-            out[:, self._blocks.tokens(blocks)] = self._gathered(weights, blocks, vectors, of_sinks)
+            rows[:, blocks] = weights @ shown[:, blocks]
             yield
-        return out
+        return rows.flatten(1, 2)[:, : self.view.num_tokens].to(vectors)
 
     def _diag_transposed(self, vectors: Tensor) -> Work[Tensor]:
         assert self._blocks is not None, "Diag has blocks"
-        out = torch.zeros_like(vectors)
+        rows, arriving = self._blocks.split(vectors), self._nothing_by_key(vectors)
+        rows = rows.to(arriving)
         for blocks, weights in self._tiles():
-            self._spread(weights, blocks, vectors[:, self._blocks.tokens(blocks)], out)
+            arriving[:, blocks] = weights.mT @ rows[:, blocks]
             yield
-        return out
+        return self._arrived(arriving).to(vectors)
 
     def _tiles(self) -> Iterator[tuple[slice, Tensor]]:
         assert self._diag_tiles is not None, "Diag has weights"
         return self._diag_tiles()
 
-    def _of_sinks(self, vectors: Tensor) -> Tensor:
+    def _shown(self, vectors: Tensor) -> Tensor:
+        """What every block's keys are, like the weights: [H, blocks, keys, columns]."""
         assert self._blocks is not None, "Diag has blocks"
-        return vectors[:, self._blocks.sinks].unsqueeze(1).to(self._blocks.dtype)
+        return vectors.to(self._blocks.dtype)[:, self._blocks.keys]
 
-    def _gathered(
-        self, weights: Tensor, blocks: slice, vectors: Tensor, of_sinks: Tensor
-    ) -> Tensor:
-        """What the rows of some blocks see: [H, tokens of these blocks, columns]."""
+    def _nothing_by_key(self, vectors: Tensor) -> Tensor:
+        """Where to put what blocks give back to their keys: [H, blocks, keys, columns]."""
+        assert self._blocks is not None, "Diag has blocks"
+        heads, blocks, _, keys = self._blocks.shape
+        return vectors.new_empty(heads, blocks, keys, vectors.shape[-1], dtype=self._blocks.dtype)
+
+    def _arrived(self, by_key: Tensor) -> Tensor:
+        """The same by token: [H, N, columns]."""
         assert self._blocks is not None, "Diag has blocks"
         width = self._blocks.width
-        arriving = weights[..., :width] @ self._blocks.rows(vectors, blocks).to(weights)
-        arriving += weights[..., width:] @ of_sinks
-        return self._blocks.flat(arriving, blocks)
-
-    def _spread(self, weights: Tensor, blocks: slice, rows: Tensor, out: Tensor) -> None:
-        """Add to all tokens what the rows of some blocks give back to them."""
-        assert self._blocks is not None, "Diag has blocks"
-        width = self._blocks.width
-        arriving = weights.mT @ self._blocks.split(rows).to(weights)  # [H, blocks, keys, columns]
-        own = out[:, self._blocks.tokens(blocks)]
-        own.add_(self._blocks.flat(arriving[:, :, :width], blocks))  # += would copy it once more
-        out[:, self._blocks.sinks] += arriving[:, :, width:].sum(1)
+        out = by_key[:, :, :width].flatten(1, 2)[:, : self.view.num_tokens]
+        out[:, self._blocks.sinks] += by_key[:, :, width:].sum(1)
+        return out
 
     def _softmax(self, vectors: Tensor) -> Work[Tensor]:
         out = torch.empty_like(vectors)

@@ -14,7 +14,8 @@ from engine.diagnostics.base import Floats
 _FLAT_UNITS = 64
 """A spread of so many units of rounding, relative to the mean, is none."""
 
-DECILES = tuple(NormalDist().inv_cdf(k / 10) for k in range(1, 10))
+TENTHS = torch.arange(1, 10, dtype=torch.float64) / 10
+DECILES = tuple(NormalDist().inv_cdf(share) for share in TENTHS.tolist())
 
 
 class RowStatistics(NamedTuple):
@@ -75,15 +76,16 @@ def _decile_gap(
     centred: Tensor, spread: Tensor, count: int | Tensor, seen: Tensor | None, room: Tensor
 ) -> Tensor:
     """max over k of |share of the row below the normal's k-th decile - k / 10|."""
-    largest = torch.zeros_like(spread)
     below = room  # 0 or 1: sums of floats are the fast ones, and exact here
-    for k, decile in enumerate(DECILES, start=1):
+    counts = []
+    for decile in DECILES:
         torch.lt(centred, (decile * spread).unsqueeze(-1), out=below)
         if seen is not None:
             below *= seen
-        share = below.sum(-1) / count
-        largest = largest.maximum((share - k / 10).abs())
-    return largest
+        counts.append(below.sum(-1))
+    shares = torch.stack(counts, dim=-1)
+    shares /= count.unsqueeze(-1) if isinstance(count, Tensor) else count
+    return (shares - TENTHS.to(shares)).abs().amax(-1)
 
 
 def log_of(probabilities: Tensor) -> Tensor:
