@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from engine.model.embedding_model import EmbeddingModel
 from engine.orders import Delivered
 from engine.prepare import Prepared
-from engine.runner import finish, with_opening
+from engine.runner import finish, partly_alone, with_opening
 from engine.sweep import SweepEvent
 from engine.types import (
     Accounting,
@@ -37,9 +40,13 @@ def token_states(text: Prepared, result: Delivered[Vector], options: EmbedOption
 
 
 def document_embedding(
-    document: Prepared, result: Delivered[Vector], options: EmbedOptions
+    document: Prepared,
+    result: Delivered[Vector],
+    options: EmbedOptions,
+    alone: Sequence[Vector] = (),
 ) -> DocumentEmbedding:
-    chunks = ChunkVectors(document, options)
+    """`alone` has the vectors of `passages_alone`, if the document asks for them."""
+    chunks = ChunkVectors(document, options, alone)
     return DocumentEmbedding(
         vector=finish(result.value[:1], options)[0],
         chunks=chunks.taken(0, result.value[1:]),
@@ -50,8 +57,11 @@ def document_embedding(
 class ChunkVectors:
     """One document's chunks, from pooled vectors that come in order, many at a time or all."""
 
-    def __init__(self, document: Prepared, options: EmbedOptions) -> None:
+    def __init__(
+        self, document: Prepared, options: EmbedOptions, alone: Sequence[Vector] = ()
+    ) -> None:
         self._document = document
+        self._alone = np.concatenate(alone) if len(alone) else None  # [spans but the first, dim]
         self._options = options
         self._opening: Vector | None = None  # [dim]
 
@@ -66,6 +76,9 @@ class ChunkVectors:
         """The chunks of these vectors, of which the first is the document's `first` one, its
         opening counted among them where it is asked for."""
         document = self._document
+        if self._alone is not None and len(vectors):
+            read_alone = self._alone[first : first + len(vectors)]
+            vectors = partly_alone(vectors, read_alone, document.alone)
         if document.opening and len(vectors):
             if first == 0:
                 self._opening, vectors = vectors[0], vectors[1:]

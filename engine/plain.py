@@ -23,6 +23,7 @@ from engine.prepare import (
     check_inputs,
     check_options,
     check_pools,
+    passages_alone,
     prepare,
 )
 from engine.reader import prepare_document
@@ -113,8 +114,10 @@ class Engine:
         check_options(options, self.model)
         check_pools(self.model)
         document = prepare_document(text, self.model, options, chunks)
+        texts = passages_alone(document, self.model, options) if document.alone else iter(())
+        alone = [one.value for batch in self._batches(texts) for one in self._run(batch)]
         (result,) = self._run([document])
-        return document_embedding(document, result, options)
+        return document_embedding(document, result, options, alone)
 
     def plan(self, tokens: int) -> Plan:
         """What a text of so many tokens would take, measured the first time within a second."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,6 +26,7 @@ class Prepared:
     spans: tuple[Span, ...]  # rows to pool: the whole text, its opening if asked for, its chunks
     chunks: tuple[ChunkSpan, ...]
     opening: float = 0.0  # how much of its vector is added to each chunk's
+    alone: float = 0.0  # how much of each chunk's vector, and the opening's, is as read alone
     num_tokens: int  # before truncation
     dropped: Span | None  # characters
 
@@ -175,6 +176,24 @@ def prepare(
         _fit(item, model, options, param, len(prompt))
         for item, param in zip(encoded, params, strict=True)
     ]
+
+
+def passages_alone(
+    document: Prepared, model: EmbeddingModel, options: EmbedOptions
+) -> Iterator[Prepared]:
+    """The document's opening, if it is asked for, and its chunks, each as a text of its own."""
+    tokenizer = model.tokenizer
+    first, last = tokenizer.num_prefix, document.num_embedded - tokenizer.num_suffix
+    prompt = prompt_of(options, model)
+    before = tokenizer.encode_batch([prompt])[0].content if prompt else document.ids[:0]
+    for index, span in enumerate(document.spans[1:]):
+        content = document.ids[max(span.start, first) : min(span.end, last)]
+        if index > 0 or not document.opening:  # which begins with the prompt already
+            content = np.concatenate([before, content])
+        ids = tokenizer.between_special(content)
+        yield Prepared(
+            ids=ids, spans=(Span(0, len(ids)),), chunks=(), num_tokens=len(ids), dropped=None
+        )
 
 
 def token_by_token(text: Prepared) -> Prepared:

@@ -91,6 +91,7 @@ class DocumentReader:
             spans=(Span(0, encoded.num_tokens), *begin, *(chunk.tokens for chunk in chunks)),
             chunks=tuple(chunks),
             opening=opening,
+            alone=0.0 if self._plan is None or not chunks else self._plan.alone,
             num_tokens=num_tokens,
             dropped=dropped,
         )

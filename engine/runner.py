@@ -75,6 +75,16 @@ def _lengths(vectors: Vector) -> list[float]:
     return [square**0.5 for square in squares]
 
 
+def partly_alone(late: Vector, alone: Vector, share: float) -> Vector:
+    """Passages read within their document, turned by this share to where they point when they are
+    read alone: rows of [n, dim]."""
+    lengths = np.linalg.norm(alone, axis=1, keepdims=True)
+    directions = alone / np.where(lengths == 0, 1, lengths)
+    within = np.linalg.norm(late, axis=1, keepdims=True)
+    mixed: Vector = (1 - share) * late + share * within * directions
+    return mixed
+
+
 def with_opening(vectors: Vector, opening: Vector, share: float) -> Vector:
     """Each with the direction of its document's opening [dim] added, by a share of its length."""
     length = float(np.linalg.norm(opening)) or 1.0

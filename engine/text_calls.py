@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import TypeAlias
 
 from engine.answers import (
@@ -30,6 +32,7 @@ from engine.prepare import (
     check_options,
     check_pools,
     check_token_states,
+    passages_alone,
     prepare,
     token_by_token,
 )
@@ -79,14 +82,13 @@ class TextCalls(EngineCore):
     ) -> list[Embedding]:
         """One vector for each text or list of token ids, in their order. Who is `patient` waits
         for room in the queue, where others are refused."""
+        deadline = Deadline(timeout_s)
         with self._counting_rejections():
             chosen = self._model(model)
             check_inputs(inputs, self.config)
             check_options(options, chosen)
         pieces = self._prepared_pieces(inputs, chosen, options)
-        texts, delivered = await self._run_texts(
-            chosen, pieces, options, timeout_s, patient=patient
-        )
+        texts, delivered = await self._run_texts(chosen, pieces, options, deadline, patient=patient)
         return [
             embedding(text, result, chosen, options)
             for text, result in zip(texts, delivered, strict=True)
@@ -102,14 +104,13 @@ class TextCalls(EngineCore):
         patient: bool = False,
     ) -> list[Embedding]:
         """The state of every token of each text, special ones included: [tokens, dim] each."""
+        deadline = Deadline(timeout_s)
         with self._counting_rejections():
             chosen = self._model(model)
             check_inputs(inputs, self.config)
             check_options(options, chosen)
         pieces = self._token_by_token(self._prepared_pieces(inputs, chosen, options))
-        texts, delivered = await self._run_texts(
-            chosen, pieces, options, timeout_s, patient=patient
-        )
+        texts, delivered = await self._run_texts(chosen, pieces, options, deadline, patient=patient)
         return [
             token_states(text, result, options)
             for text, result in zip(texts, delivered, strict=True)
@@ -210,18 +211,17 @@ class TextCalls(EngineCore):
         deadline: Deadline,
         on_event: OnDocumentEvent | None,
     ) -> DocumentEmbedding:
-        chunks = ChunkVectors(document, options)
-
-        def tell(event: SweepEvent) -> None:
-            assert on_event is not None, "nobody asked for events"
-            if (news := chunks.heard(event)) is not None:
-                on_event(news)
-
-        listener = tell if on_event is not None else None
         with self._counting_rejections():
-            order = self._order(model, document, options, deadline.left_s, listener)
-        with deadline.as_a_whole():
-            (future,) = self._thread.submit_all(model.name, [order], deadline.left_s)
+            order = self._order(model, document, options, deadline.left_s)
+        with self._thread.going_on():
+            alone = await self._read_alone(model, document, options, deadline)
+            if on_event is not None:
+                chunks = ChunkVectors(document, options, alone)
+                order = replace(order, on_event=partial(_tell, chunks, on_event))
+            with deadline.as_a_whole():
+                (future,) = self._thread.submit_all(
+                    model.name, [order], deadline.left_s, follows=bool(alone)
+                )
         self._count_truncated(model, [document])
         try:
             with deadline.as_a_whole():
@@ -229,10 +229,30 @@ class TextCalls(EngineCore):
         finally:
             future.cancel()
         self._done_with(model, [document], [result])
-        embedded = document_embedding(document, result, options)
+        embedded = document_embedding(document, result, options, alone)
         if on_event is not None and not order.sweep:
             _tell_at_once(embedded, document.num_embedded, on_event)
         return embedded
+
+    async def _read_alone(
+        self,
+        model: EmbeddingModel,
+        document: Prepared,
+        options: EmbedOptions,
+        deadline: Deadline,
+    ) -> list[Vector]:
+        """The document's passages as texts of their own, if it asks for them: before it, since its
+        chunks are told as soon as they are final."""
+        if not document.alone:
+            return []
+
+        async def pieces() -> AsyncIterator[list[Prepared]]:
+            passages = passages_alone(document, model, options)
+            while piece := list(islice(passages, PIECE_TEXTS)):
+                yield piece
+
+        _, found = await self._run_texts(model, pieces(), options, deadline, patient=False)
+        return [one.value for one in found]
 
     async def _token_by_token(
         self, pieces: AsyncIterator[list[Prepared]]
@@ -250,18 +270,17 @@ class TextCalls(EngineCore):
         model: EmbeddingModel,
         pieces: AsyncIterator[list[Prepared]],
         options: EmbedOptions,
-        timeout_s: float | None,
+        deadline: Deadline,
         *,
         patient: bool,
     ) -> tuple[list[Prepared], list[Delivered[Vector]]]:
         """Queue texts as they are read. If one fails or the caller leaves, the others are given
-        up too: nobody would see them. The deadline counts from here: reading takes time too."""
+        up too: nobody would see them."""
         texts: list[Prepared] = []
         futures: list[asyncio.Future[Delivered[Vector]]] = []
-        deadline = Deadline(timeout_s)
         try:
             with self._thread.going_on():
-                async with asyncio.timeout(timeout_s):
+                async with asyncio.timeout(deadline.left_s):
                     async for piece in pieces:
                         texts += piece
                         with self._counting_rejections():
@@ -307,7 +326,6 @@ class TextCalls(EngineCore):
         text: Prepared,
         options: EmbedOptions,
         timeout_s: float | None,
-        on_event: Callable[[SweepEvent], None] | None = None,
     ) -> Order[Prepared]:
         """The text as the device thread takes it, if it is let in."""
         plan = self._planner.plan(model, text.num_embedded)
@@ -319,7 +337,6 @@ class TextCalls(EngineCore):
             num_bytes=plan.bytes,
             seconds=plan.seconds,
             priority=options.priority,
-            on_event=on_event,
         )
 
     def _done_with(
@@ -351,6 +368,11 @@ class TextCalls(EngineCore):
         for text in texts:
             if text.was_truncated:
                 self._observer.truncated(model=model.name)
+
+
+def _tell(chunks: ChunkVectors, on_event: OnDocumentEvent, event: SweepEvent) -> None:
+    if (news := chunks.heard(event)) is not None:
+        on_event(news)
 
 
 def _tell_at_once(document: DocumentEmbedding, total: int, on_event: OnDocumentEvent) -> None:

@@ -83,6 +83,10 @@ class _LateChunks:
     """How much of the vector of the document's first tokens is added to each chunk's, for passages
     that do not say themselves what document they are of. 0 adds nothing; 1 as much as the chunk."""
 
+    alone: float = 0.0
+    """How much of each chunk's vector, and of the opening's, is that of the passage read alone, as
+    a text of its own, which is nearer to short queries. 0 to 1; the rest is the late chunk's."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkPlan(_LateChunks):

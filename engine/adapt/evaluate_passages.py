@@ -12,21 +12,23 @@ from dataclasses import dataclass
 from itertools import compress
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.adapt.batches import Span
 from engine.adapt.corpora import Corpus
 from engine.adapt.evaluate import Retrieval, Scorer
 from engine.adapt.pairs import is_long_enough, passage_spans, passages_of
 from engine.adapt.retrieval import quality
-from engine.adapt.vectors import Vectors, ids_of, read_whole, vectors_of
+from engine.adapt.vectors import Vectors, ids_of, read_whole, unit, vectors_of
 from engine.model.embedding_model import EmbeddingModel
-from engine.runner import with_opening
+from engine.runner import partly_alone, with_opening
 from engine.text.chunks import OPENING_TOKENS
 from engine.text.tokenizer import TextTokenizer
 from engine.types import Ids
 
-OPENING_SHARE = 0.5
-"""Of a document's opening in its passages' vectors, where it is asked for."""
+OPENING_SHARE, ALONE_SHARE = 1.0, 0.5
+"""Of a document's opening in its passages' vectors, and of the passages read alone, where they are
+asked for."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,8 @@ def passage_retrieval_on(
     }
     for label, student in students.items():
         queries = vectors_of(student, asked)
-        late, opened = _late_chunks(student, documents)
-        scores[f"{label}, passage alone"] = queries @ vectors_of(student, alone).T
-        scores[f"{label}, late chunk"] = queries @ late.T
-        scores[f"{label}, late chunk with the opening"] = queries @ opened.T
+        for method, found in _ways_of(student, documents).items():
+            scores[f"{label}, {method}"] = queries @ found.T
     if bm25 is not None:
         passages = [text for one in documents for text in one.texts]
         scores["BM25, passage alone"] = bm25(
@@ -90,17 +90,35 @@ def passage_retrieval_on(
     ]
 
 
-def _late_chunks(
-    student: EmbeddingModel, documents: Sequence[HeadedDocument]
-) -> tuple[Vectors, Vectors]:
-    """Every passage's vector as it is, and with its document's opening."""
-    texts = [one.ids for one in documents]
-    spans = [[(0, min(OPENING_TOKENS, len(one.ids))), *one.spans] for one in documents]
-    read = read_whole(student, texts, spans).late
-    found = np.split(read, np.cumsum([len(inside) for inside in spans])[:-1])
-    late = np.concatenate([vectors[1:] for vectors in found])
-    opened = np.concatenate([with_opening(one[1:], one[0], OPENING_SHARE) for one in found])
-    return late, opened / np.linalg.norm(opened, axis=1, keepdims=True)
+def _ways_of(student: EmbeddingModel, documents: Sequence[HeadedDocument]) -> dict[str, Vectors]:
+    """Every passage's vector by each way of reading it."""
+    before = student.tokenizer.num_prefix
+    openings = [(0, min(OPENING_TOKENS, len(one.ids))) for one in documents]
+    spans = [[begin, *one.spans] for begin, one in zip(openings, documents, strict=True)]
+    late = read_whole(student, [one.ids for one in documents], spans).late
+    alone = vectors_of(
+        student,
+        [
+            student.tokenizer.between_special(one.ids[max(start, before) : end])
+            for one, inside in zip(documents, spans, strict=True)
+            for start, end in inside
+        ],
+    )
+    half = partly_alone(late, alone, ALONE_SHARE)
+    ends = np.cumsum([len(inside) for inside in spans])[:-1]
+    return {
+        "passage alone": _passages_of(alone, ends),
+        "late chunk": _passages_of(late, ends),
+        "late chunk with the opening": _passages_of(late, ends, OPENING_SHARE),
+        "late chunk, half alone": _passages_of(half, ends),
+        "late chunk, half alone, with the opening": _passages_of(half, ends, OPENING_SHARE),
+    }
+
+
+def _passages_of(vectors: Vectors, ends: NDArray[np.int64], opening_share: float = 0.0) -> Vectors:
+    """Unit vectors of the passages alone, given each document's opening before its passages."""
+    documents = np.split(vectors, ends)
+    return unit(np.concatenate([with_opening(one[1:], one[0], opening_share) for one in documents]))
 
 
 def _titled(documents: Sequence[HeadedDocument], tokenizer: TextTokenizer) -> list[Ids]:

@@ -49,7 +49,7 @@ def vectors_of(model: EmbeddingModel, texts: Sequence[NDArray[Any]]) -> Vectors:
         bounds = [0, *np.cumsum([len(texts[at]) for at in chosen]).tolist()]
         ids = np.concatenate([texts[at] for at in chosen]).astype(np.int64)
         found[chosen] = pool(_states(encoder, ids, bounds), list(pairwise(bounds)), pooling).cpu()
-    return _unit(found)
+    return unit(found)
 
 
 def window_means(teacher: EmbeddingModel, texts: Sequence[Ids], window: int) -> Vectors:
@@ -93,7 +93,7 @@ def read_whole(
         pooled = pool(states, [(0, len(text)), *inside], pooling).cpu().numpy()
         wholes.append(pooled[:1])
         parts.append(pooled[1:])
-    return ReadWhole(_unit(np.concatenate(wholes)), _unit(np.concatenate(parts)))
+    return ReadWhole(unit(np.concatenate(wholes)), unit(np.concatenate(parts)))
 
 
 def _states(encoder: Encoder, ids: NDArray[Any], bounds: Sequence[int]) -> Tensor:
@@ -130,10 +130,10 @@ def first_of(parts: Vectors, owners: Sequence[int]) -> Vectors:
 
 def means_of(parts: Vectors, owners: Sequence[int]) -> Vectors:
     starts = np.flatnonzero(np.diff(np.asarray(owners), prepend=-1))
-    return _unit(np.add.reduceat(parts, starts, axis=0))
+    return unit(np.add.reduceat(parts, starts, axis=0))
 
 
-def _unit(vectors: Vectors) -> Vectors:
+def unit(vectors: Vectors) -> Vectors:
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit: Vectors = vectors / np.where(norms == 0, 1, norms)
     return unit

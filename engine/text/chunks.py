@@ -24,8 +24,8 @@ from engine.types import (
     SpanPlan,
 )
 
-OPENING_TOKENS = 256
-"""What counts as a document's opening: a title, and what an abstract or a first page says."""
+OPENING_TOKENS = 32
+"""What counts as a document's opening: its title and first words. More of it found less."""
 
 MOST_OPENING = 10.0
 """More of the document's opening than this, and its chunks could hardly be told apart."""
@@ -56,6 +56,7 @@ _NO_TEXT = Source()
 def check_chunking(plan: Chunking) -> None:
     """What can be told without the text."""
     _check_size("opening", plan.opening, least=0, most=MOST_OPENING)
+    _check_size("alone", plan.alone, least=0, most=1)
     if isinstance(plan, ChunkPlan):
         _check_size("tokens", plan.tokens, least=1)
         _check_size("overlap", plan.overlap, least=0, most=plan.tokens - 1)

@@ -152,11 +152,12 @@ def _row_scales(vector: Vector) -> Vector:
     return np.where(largest > 0, largest / np.float32(127), np.float32(1))
 
 
+_OF_ALL_CHUNKS = ("opening", "alone")
+
+
 def chunking(message: embeddings_pb2.Chunking) -> Chunking | None:
     """How a document is to be cut; None for not at all. Unset fields take the plan's defaults."""
-    shared: dict[str, Any] = {}
-    if message.HasField("opening"):
-        shared["opening"] = message.opening
+    shared = {name: getattr(message, name) for name in _OF_ALL_CHUNKS if message.HasField(name)}
     match message.WhichOneof("plan"):
         case "fixed":
             return ChunkPlan(**_set_fields(message.fixed), **shared)
@@ -167,12 +168,12 @@ def chunking(message: embeddings_pb2.Chunking) -> Chunking | None:
         case "spans":
             spans = tuple(Span(span.start, span.end) for span in message.spans.spans)
             return SpanPlan(spans=spans, **shared)
-    if shared:
+    for name, value in shared.items():
         raise InvalidInput(
-            "chunking.opening is added to chunks, and chunking has no plan for any",
+            f"chunking.{name} is about chunks, and chunking has no plan for any",
             code="unknown_field",
-            param="chunking.opening",
-            actual=message.opening,
+            param=f"chunking.{name}",
+            actual=value,
         )
     return None
 

@@ -163,6 +163,13 @@ class ChunkingFields(BaseModel):
         f"{OPENING_TOKENS} tokens is added to each chunk's, for passages that do not say "
         "themselves what document they are of (0).",
     )
+    alone: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="How much of each chunk's vector, and of the opening's, is that of the passage "
+        "read alone, as a text of its own (0).",
+    )
 
 
 class Chunking(Body, ChunkingFields):
@@ -208,10 +215,10 @@ class Chunking(Body, ChunkingFields):
 
 _CHUNKING_FIELDS: dict[ChunkingType, tuple[str, ...]] = {
     "none": (),
-    "fixed": ("tokens", "overlap", "opening"),
-    "sentences": ("min_tokens", "max_tokens", "opening"),
-    "headings": ("max_tokens", "format", "opening"),
-    "spans": ("spans", "opening"),
+    "fixed": ("tokens", "overlap", "opening", "alone"),
+    "sentences": ("min_tokens", "max_tokens", "opening", "alone"),
+    "headings": ("max_tokens", "format", "opening", "alone"),
+    "spans": ("spans", "opening", "alone"),
 }
 
 

@@ -146,6 +146,8 @@ def test_passages_are_read_every_way(model: EmbeddingModel) -> None:
         "student, passage alone",
         "student, late chunk",
         "student, late chunk with the opening",
+        "student, late chunk, half alone",
+        "student, late chunk, half alone, with the opening",
     ]
     assert rows[0]["mrr"] == rows[2]["mrr"]
     assert all(row["queries"] == 10 for row in rows)

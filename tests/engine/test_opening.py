@@ -1,12 +1,15 @@
-"""Late chunks that take on their document's opening."""
+"""Late chunks that take on their document's opening, or what they say when they are read alone."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from engine.model.embedding_model import EmbeddingModel
 from engine.plain import Engine
+from engine.text.chunks import OPENING_TOKENS
 from engine.types import Chunk, ChunkPlan, EmbedOptions
 
 
@@ -15,8 +18,9 @@ def test_a_documents_opening_is_added_to_its_chunks(
 ) -> None:
     """A document no longer than its opening is its own opening."""
     with Engine(default_model) as engine:
-        plans = ChunkPlan(tokens=40), ChunkPlan(tokens=40, opening=0.5)
-        plain, moved = (engine.embed_document(long_text[:600], chunks=plan) for plan in plans)
+        plans = ChunkPlan(tokens=6), ChunkPlan(tokens=6, opening=0.5)
+        plain, moved = (engine.embed_document(long_text[:60], chunks=plan) for plan in plans)
+    assert plain.tokens <= OPENING_TOKENS
     np.testing.assert_array_equal(plain.vector, moved.vector)
     assert len(plain.chunks) > 2
     for chunk, other in zip(plain.chunks, moved.chunks, strict=True):
@@ -37,3 +41,52 @@ def test_it_is_added_in_proportion_to_a_chunks_own_length(
     for chunk, other in zip(plain, moved, strict=True):
         change = np.linalg.norm(other.vector - chunk.vector) / np.linalg.norm(chunk.vector)
         assert change == pytest.approx(1.0, abs=1e-4)
+
+
+def test_read_alone_a_chunk_is_a_text_of_its_own(
+    default_model: EmbeddingModel, long_text: str
+) -> None:
+    with Engine(default_model) as engine:
+        text = long_text[:9_000]
+        late, half, alone = (
+            engine.embed_document(text, chunks=ChunkPlan(tokens=200, alone=share))
+            for share in (0.0, 0.5, 1.0)
+        )
+        [ids] = default_model.tokenizer.encode_batch([text])
+        own = engine.embed([ids.ids[slice(*chunk.tokens)].tolist() for chunk in late.chunks])
+    assert len(own) > 5
+    np.testing.assert_array_equal(late.vector, half.vector)
+    for one, middle, other, wanted in zip(late.chunks, half.chunks, alone.chunks, own, strict=True):
+        np.testing.assert_allclose(other.vector, wanted, atol=1e-6)
+        between = one.vector + wanted
+        np.testing.assert_allclose(middle.vector, between / np.linalg.norm(between), atol=1e-6)
+
+
+def test_the_opening_is_read_alone_by_the_same_share(
+    default_model: EmbeddingModel, long_text: str
+) -> None:
+    with Engine(default_model) as engine:
+        plan = ChunkPlan(tokens=200, alone=1.0, opening=1.0)
+        document = engine.embed_document(long_text[:4_000], chunks=plan)
+        [ids] = default_model.tokenizer.encode_batch([long_text[:4_000]])
+        spans = [(1, OPENING_TOKENS), *(chunk.tokens for chunk in document.chunks)]
+        opening, *own = engine.embed([ids.ids[slice(*span)].tolist() for span in spans])
+    for chunk, wanted in zip(document.chunks, own, strict=True):
+        between = opening + wanted
+        np.testing.assert_allclose(chunk.vector, between / np.linalg.norm(between), atol=1e-6)
+
+
+def test_a_model_with_prompts_reads_passages_alone_behind_its_prompt(
+    default_model: EmbeddingModel, long_text: str
+) -> None:
+    checkpoint = replace(default_model.checkpoint, prompts={"passage": "passage: "})
+    model = replace(default_model, parts=replace(default_model.parts, checkpoint=checkpoint))
+    options = EmbedOptions(prompt_name="passage")
+    with Engine(model) as engine:
+        plan = ChunkPlan(tokens=20, alone=1.0)
+        document = engine.embed_document(long_text[:300], chunks=plan, options=options)
+        passages = [long_text[slice(*chunk.characters)] for chunk in document.chunks]
+        own = engine.embed(passages, options=options)
+    for chunk, passage, wanted in zip(document.chunks, passages, own, strict=True):
+        if len(model.tokenizer.encode_batch([passage])[0].content) == 20:  # cut between words
+            np.testing.assert_allclose(chunk.vector, wanted, atol=1e-6)

@@ -97,18 +97,20 @@ class DocumentOptions(_message.Message):
     def __init__(self, model: _Optional[str] = ..., options: _Optional[_Union[EmbedOptions, _Mapping]] = ..., chunking: _Optional[_Union[Chunking, _Mapping]] = ...) -> None: ...
 
 class Chunking(_message.Message):
-    __slots__ = ("fixed", "sentences", "headings", "spans", "opening")
+    __slots__ = ("fixed", "sentences", "headings", "spans", "opening", "alone")
     FIXED_FIELD_NUMBER: _ClassVar[int]
     SENTENCES_FIELD_NUMBER: _ClassVar[int]
     HEADINGS_FIELD_NUMBER: _ClassVar[int]
     SPANS_FIELD_NUMBER: _ClassVar[int]
     OPENING_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
     fixed: FixedChunks
     sentences: SentenceChunks
     headings: HeadingChunks
     spans: SpanChunks
     opening: float
-    def __init__(self, fixed: _Optional[_Union[FixedChunks, _Mapping]] = ..., sentences: _Optional[_Union[SentenceChunks, _Mapping]] = ..., headings: _Optional[_Union[HeadingChunks, _Mapping]] = ..., spans: _Optional[_Union[SpanChunks, _Mapping]] = ..., opening: _Optional[float] = ...) -> None: ...
+    alone: float
+    def __init__(self, fixed: _Optional[_Union[FixedChunks, _Mapping]] = ..., sentences: _Optional[_Union[SentenceChunks, _Mapping]] = ..., headings: _Optional[_Union[HeadingChunks, _Mapping]] = ..., spans: _Optional[_Union[SpanChunks, _Mapping]] = ..., opening: _Optional[float] = ..., alone: _Optional[float] = ...) -> None: ...
 
 class FixedChunks(_message.Message):
     __slots__ = ("tokens", "overlap")
