@@ -20,6 +20,7 @@ from engine.orders import Delivered
 from engine.plan import Planner
 from engine.prepare import (
     Prepared,
+    check_alone,
     check_inputs,
     check_options,
     check_pools,
@@ -114,7 +115,8 @@ class Engine:
         check_options(options, self.model)
         check_pools(self.model)
         document = prepare_document(text, self.model, options, chunks)
-        texts = passages_alone(document, self.model, options) if document.alone else iter(())
+        check_alone(document, self.config)
+        texts = passages_alone(document, self.model, options)
         alone = [one.value for batch in self._batches(texts) for one in self._run(batch)]
         (result,) = self._run([document])
         return document_embedding(document, result, options, alone)

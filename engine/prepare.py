@@ -178,10 +178,29 @@ def prepare(
     ]
 
 
+def check_alone(document: Prepared, config: EngineConfig) -> None:
+    """Chunks that overlap may have many times their document's tokens; pooled, that costs nothing,
+    but each is read once more to be read alone."""
+    limit = config.max_queue_tokens
+    num_tokens = sum(span.end - span.start for span in document.spans[1:])
+    if document.alone and num_tokens > limit:
+        raise InvalidInput(
+            f"the chunks to be read alone have {num_tokens} tokens together, the limit is {limit}; "
+            "ask for fewer, or for less overlap",
+            code="too_many_chunks",
+            param="chunking.alone",
+            limit=limit,
+            actual=num_tokens,
+        )
+
+
 def passages_alone(
     document: Prepared, model: EmbeddingModel, options: EmbedOptions
 ) -> Iterator[Prepared]:
-    """The document's opening, if it is asked for, and its chunks, each as a text of its own."""
+    """The document's opening, if it is asked for, and its chunks, each as a text of its own; none
+    where nothing is to be read alone."""
+    if not document.alone:
+        return
     tokenizer = model.tokenizer
     first, last = tokenizer.num_prefix, document.num_embedded - tokenizer.num_suffix
     prompt = prompt_of(options, model)

@@ -27,6 +27,7 @@ from engine.observer import EngineObserver, Served
 from engine.orders import Delivered, Order
 from engine.prepare import (
     Prepared,
+    check_alone,
     check_input,
     check_inputs,
     check_options,
@@ -212,6 +213,7 @@ class TextCalls(EngineCore):
         on_event: OnDocumentEvent | None,
     ) -> DocumentEmbedding:
         with self._counting_rejections():
+            check_alone(document, self.config)
             order = self._order(model, document, options, deadline.left_s)
         with self._thread.going_on():
             alone = await self._read_alone(model, document, options, deadline)

@@ -128,7 +128,7 @@ def test_pieces_give_the_whole_documents_embedding(
     "plan",
     [
         ChunkPlan(tokens=100, overlap=30),
-        ChunkPlan(tokens=50, opening=0.7),
+        ChunkPlan(tokens=50, opening=0.7, alone=0.3),
         HeadingPlan(max_tokens=200),
         SpanPlan(spans=(Span(900, 3_000), Span(0, 4_000), Span(40, 60))),
     ],
@@ -294,10 +294,40 @@ def test_plans_are_checked_before_anything_is_read(default_model: EmbeddingModel
     async def work(engine: AsyncEngine) -> None:
         plans: list[Chunking] = [ChunkPlan(tokens=0), SpanPlan(spans=(Span(3, 2),))]
         plans += [ChunkPlan(opening=opening) for opening in (-0.1, 10.5, float("nan"))]
+        plans += [ChunkPlan(alone=alone) for alone in (-0.1, 1.5, float("nan"))]
         for plan in plans:
             with pytest.raises(InvalidInput) as caught:
                 engine.open_document(chunks=plan)
             assert caught.value.code == "invalid_chunking"
+
+    serve(default_model, work)
+
+
+def test_chunks_that_overlap_too_much_are_not_read_alone(default_model: EmbeddingModel) -> None:
+    """Pooled they cost little; read alone they would be read a hundred times."""
+    text, config = "word " * 400, EngineConfig(device="cpu", max_queue_tokens=30_000)
+
+    async def run() -> None:
+        async with AsyncEngine([default_model], config=config) as engine:
+            plan = ChunkPlan(tokens=100, overlap=99)
+            late = await engine.embed_document(text, chunks=plan)
+            assert len(late.chunks) == 301
+            with pytest.raises(InvalidInput, match="30100 tokens together") as caught:
+                await engine.embed_document(text, chunks=replace(plan, alone=0.5))
+        assert caught.value.code == "too_many_chunks"
+        assert (caught.value.param, caught.value.limit) == ("chunking.alone", 30_000)
+
+    asyncio.run(run())
+
+
+def test_a_deadline_counts_what_is_read_alone(
+    default_model: EmbeddingModel, long_text: str
+) -> None:
+    async def work(engine: AsyncEngine) -> None:
+        plan = ChunkPlan(tokens=200, overlap=195, alone=0.5)
+        with pytest.raises(DeadlineExceeded):
+            await engine.embed_document(long_text[:9_000], chunks=plan, timeout_s=1)
+        assert (await engine.embed(["short"]))[0].vector.shape == (384,)
 
     serve(default_model, work)
 

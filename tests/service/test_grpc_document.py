@@ -84,9 +84,10 @@ def wait_for(condition: Callable[[], bool]) -> bool:
 def test_pieces_of_any_size_give_the_whole_documents_answer(
     embed: Any, http: httpx.Client, size: int
 ) -> None:
-    fields = {"text": TEXT, "chunking": {"type": "headings", "max_tokens": 64}}
+    fields = {"text": TEXT, "chunking": {"type": "headings", "max_tokens": 64, "alone": 0.25}}
     whole = http.post("/v1/documents", json=fields).json()
-    events = list(embed(document(TEXT, size, chunking=HEADINGS)))
+    plan = pb.Chunking(headings=HEADINGS.headings, alone=0.25)
+    events = list(embed(document(TEXT, size, chunking=plan)))
     result = events[-1].result
     assert float(vector(result.vector) @ np.array(whole["vector"])) > 0.999999
     assert result.accounting.tokens == whole["accounting"]["tokens"]
@@ -160,6 +161,12 @@ def test_vectors_in_other_formats(embed: Any) -> None:
             "chunking.format",
         ),
         ([opening(chunking=pb.Chunking(opening=0.5))], "unknown_field", "chunking.opening"),
+        ([opening(chunking=pb.Chunking(alone=0.5))], "unknown_field", "chunking.alone"),
+        (
+            [opening(chunking=pb.Chunking(fixed=pb.FixedChunks(), alone=-1))],
+            "invalid_chunking",
+            "chunking.alone",
+        ),
         (
             [opening(chunking=pb.Chunking(fixed=pb.FixedChunks(), opening=11))],
             "invalid_chunking",

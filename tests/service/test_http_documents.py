@@ -74,6 +74,27 @@ def test_chunks_with_their_documents_opening(http: httpx.Client) -> None:
     assert alike[2] > 0.95 > alike[0]
 
 
+def test_chunks_read_alone(http: httpx.Client) -> None:
+    """All of the way they are texts of their own; half of it, they lie between."""
+    passages = [f"Sentence number {number} speaks of ships and of the sea." for number in (0, 18)]
+    starts = [TEXT.index(passage) for passage in passages]
+    spans = [
+        {"start": start, "end": start + len(passage)}
+        for start, passage in zip(starts, passages, strict=True)
+    ]
+    plans = [{"type": "spans", "spans": spans, "alone": alone} for alone in (None, 0.5, 1)]
+    late, half, alone = (
+        np.array([chunk["vector"] for chunk in ask(http, chunking=plan)["chunks"]])
+        for plan in plans
+    )
+    found = http.post("/v1/embeddings", json={"input": passages}).raise_for_status().json()["data"]
+    own = np.array([one["embedding"] for one in found])
+    assert (late * own).sum(1).max() < 0.98
+    np.testing.assert_allclose(alone, own, atol=2e-6)
+    for one in (late, alone):
+        assert ((half * one).sum(1) > (late * alone).sum(1)).all()
+
+
 def test_base64(http: httpx.Client) -> None:
     chunking = {"type": "fixed", "tokens": 128}
     numbers = ask(http, chunking=chunking)
@@ -95,6 +116,8 @@ def test_base64(http: httpx.Client) -> None:
         ({"chunking": {"type": "fixed", "opening": -0.5}}, 422, "chunking.opening"),
         ({"chunking": {"type": "fixed", "opening": 10.5}}, 422, "chunking.opening"),
         ({"chunking": {"opening": 0.5}}, 400, "chunking.opening"),
+        ({"chunking": {"type": "fixed", "alone": 1.5}}, 422, "chunking.alone"),
+        ({"chunking": {"alone": 0.5}}, 400, "chunking.alone"),
         ({"dimensions": 0}, 400, "dimensions"),
         ({"model": "nope"}, 404, "model"),
     ],
