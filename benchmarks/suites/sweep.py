@@ -10,6 +10,7 @@ from benchmarks.memory import forget_peak, peak_bytes, resident_bytes
 from benchmarks.plan import Plan
 from benchmarks.row import Row, Target
 from benchmarks.workbench import LLN_DIAG, Workbench
+from engine.benchmarks.memory import give_back_free_memory
 
 LENGTHS = (1_024, 8_192, 65_536, 262_144, 1_048_576)
 QUICK_LENGTHS = (1_024, 8_192)
@@ -74,6 +75,7 @@ def _swept(bench: Workbench, text: str) -> Measured:
     (encoded,) = engine.model.tokenizer.encode_batch([text])
     ids = encoded.content.tolist()
     plan = engine.plan(encoded.num_tokens)
+    give_back_free_memory()
     before = resident_bytes()
     forget_peak()
     started_at = perf_counter()

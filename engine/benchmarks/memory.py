@@ -27,7 +27,7 @@ class PeakMemory:
         self._can_tell = device.type == "cuda" or _can_reset()
         self._peak = 0
         if self._can_tell:
-            _give_back_free_memory()
+            give_back_free_memory()
             self._start = self._held()
 
     @property
@@ -68,7 +68,7 @@ def _can_reset() -> bool:
     return True
 
 
-def _give_back_free_memory() -> None:
+def give_back_free_memory() -> None:
     """glibc keeps freed memory, which would hide that the work needs as much."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

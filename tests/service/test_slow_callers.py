@@ -6,7 +6,8 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -136,15 +137,17 @@ def test_a_document_whose_next_piece_does_not_come_ends(narrow: Any, channel: gr
 
 
 def test_a_plain_text_whose_next_piece_does_not_come_ends(narrow: Any) -> None:
-    with falling_silent(b"some words") as pieces:
-        answer = httpx.post(
-            f"{narrow.http_url}/v1/documents",
-            content=pieces,
-            headers={"content-type": "text/plain"},
-            timeout=60,
-        )
-        error = answer.json()["error"]
-    assert (answer.status_code, error["code"], error["limit"]) == (408, "body_timeout", SILENCE_S)
+    address = urlsplit(narrow.http_url)
+    connection = HTTPConnection(address.hostname or "", address.port, timeout=60)
+    with closing(connection):
+        connection.putrequest("POST", "/v1/documents")
+        connection.putheader("content-type", "text/plain")
+        connection.putheader("transfer-encoding", "chunked")
+        connection.endheaders()
+        connection.send(b"a\r\nsome words\r\n")  # other clients read no answer before their end
+        answer = connection.getresponse()
+        error = orjson.loads(answer.read())["error"]
+    assert (answer.status, error["code"], error["limit"]) == (408, "body_timeout", SILENCE_S)
     assert has_room(narrow)
 
 
