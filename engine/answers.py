@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -39,18 +39,34 @@ def token_states(text: Prepared, result: Delivered[Vector], options: EmbedOption
     return Embedding(vector=finish(result.value, options), accounting=accounting(text, result))
 
 
+class ReadAlone(NamedTuple):
+    """What a document's passages gave as texts of their own."""
+
+    vectors: Sequence[Vector] = ()  # each [1, dim]
+    compute_s: float = 0.0
+
+    @classmethod
+    def of(cls, delivered: Sequence[Delivered[Vector]]) -> Self:
+        """Those that ran in the same unit began together, and took its time once."""
+        units = {(one.started_at, one.compute_s) for one in delivered}
+        return cls([one.value for one in delivered], sum(seconds for _, seconds in units))
+
+
+NOTHING_ALONE = ReadAlone()
+
+
 def document_embedding(
     document: Prepared,
     result: Delivered[Vector],
     options: EmbedOptions,
-    alone: Sequence[Vector] = (),
+    alone: ReadAlone = NOTHING_ALONE,
 ) -> DocumentEmbedding:
-    """`alone` has the vectors of `passages_alone`, if the document asks for them."""
     chunks = ChunkVectors(document, options, alone)
+    in_all = result._replace(compute_s=result.compute_s + alone.compute_s)
     return DocumentEmbedding(
         vector=finish(result.value[:1], options)[0],
         chunks=chunks.taken(0, result.value[1:]),
-        accounting=accounting(document, result),
+        accounting=accounting(document, in_all),
     )
 
 
@@ -58,10 +74,11 @@ class ChunkVectors:
     """One document's chunks, from pooled vectors that come in order, many at a time or all."""
 
     def __init__(
-        self, document: Prepared, options: EmbedOptions, alone: Sequence[Vector] = ()
+        self, document: Prepared, options: EmbedOptions, alone: ReadAlone = NOTHING_ALONE
     ) -> None:
         self._document = document
-        self._alone = np.concatenate(alone) if len(alone) else None  # [spans but the first, dim]
+        # [spans but the first, dim]
+        self._alone = np.concatenate(alone.vectors) if alone.vectors else None
         self._options = options
         self._opening: Vector | None = None  # [dim]
 

@@ -10,7 +10,7 @@ from typing import Self
 
 import numpy as np
 
-from engine.answers import document_embedding, embedding
+from engine.answers import ReadAlone, document_embedding, embedding
 from engine.checkpoint.published import DEFAULT_MODEL
 from engine.config import EngineConfig
 from engine.diagnose import diagnosis_of, readings_in_slices
@@ -117,7 +117,7 @@ class Engine:
         document = prepare_document(text, self.model, options, chunks)
         check_alone(document, self.config)
         texts = passages_alone(document, self.model, options)
-        alone = [one.value for batch in self._batches(texts) for one in self._run(batch)]
+        alone = ReadAlone.of([one for batch in self._batches(texts) for one in self._run(batch)])
         (result,) = self._run([document])
         return document_embedding(document, result, options, alone)
 

@@ -10,7 +10,9 @@ from itertools import islice
 from typing import TypeAlias
 
 from engine.answers import (
+    NOTHING_ALONE,
     ChunkVectors,
+    ReadAlone,
     document_embedding,
     embedding,
     token_states,
@@ -222,7 +224,7 @@ class TextCalls(EngineCore):
                 order = replace(order, on_event=partial(_tell, chunks, on_event))
             with deadline.as_a_whole():
                 (future,) = self._thread.submit_all(
-                    model.name, [order], deadline.left_s, follows=bool(alone)
+                    model.name, [order], deadline.left_s, follows=bool(alone.vectors)
                 )
         self._count_truncated(model, [document])
         try:
@@ -242,11 +244,11 @@ class TextCalls(EngineCore):
         document: Prepared,
         options: EmbedOptions,
         deadline: Deadline,
-    ) -> list[Vector]:
+    ) -> ReadAlone:
         """The document's passages as texts of their own, if it asks for them: before it, since its
         chunks are told as soon as they are final."""
         if not document.alone:
-            return []
+            return NOTHING_ALONE
 
         async def pieces() -> AsyncIterator[list[Prepared]]:
             passages = passages_alone(document, model, options)
@@ -254,7 +256,7 @@ class TextCalls(EngineCore):
                 yield piece
 
         _, found = await self._run_texts(model, pieces(), options, deadline, patient=False)
-        return [one.value for one in found]
+        return ReadAlone.of(found)
 
     async def _token_by_token(
         self, pieces: AsyncIterator[list[Prepared]]

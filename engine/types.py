@@ -67,6 +67,7 @@ class Accounting:
 
     queue_s: float = 0.0
     compute_s: float = 0.0
+    """With what reading a document's passages alone took, where that was asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from engine.answers import ReadAlone
 from engine.model.embedding_model import EmbeddingModel
+from engine.orders import Delivered
 from engine.plain import Engine
 from engine.text.chunks import OPENING_TOKENS
 from engine.types import Chunk, ChunkPlan, EmbedOptions
@@ -60,6 +62,13 @@ def test_read_alone_a_chunk_is_a_text_of_its_own(
         np.testing.assert_allclose(other.vector, wanted, atol=1e-6)
         between = one.vector + wanted
         np.testing.assert_allclose(middle.vector, between / np.linalg.norm(between), atol=1e-6)
+
+
+def test_the_time_of_passages_that_ran_together_counts_once() -> None:
+    vector = np.ones((1, 3), np.float32)
+    delivered = [Delivered(vector, 0.0, *unit) for unit in [(2.0, 10.0), (2.0, 10.0), (0.5, 12.0)]]
+    found = ReadAlone.of(delivered)
+    assert (len(found.vectors), found.compute_s) == (3, 2.5)
 
 
 def test_the_opening_is_read_alone_by_the_same_share(
