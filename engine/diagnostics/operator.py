@@ -74,6 +74,7 @@ class AttentionOperator:
         for blocks, weights in self._tiles():
             rows = (weights @ shown[:, blocks]).to(vectors)
             if share is not None and lln is not None:
+                # Where LLN's part was, the image of the vectors comes to be.
                 rows = torch.lerp(rows, lln[:, blocks], share[:, blocks], out=lln[:, blocks])
                 rows = rows * (1 - share[:, blocks])
             arriving[:, blocks] = weights.mT @ rows.to(weights)
@@ -105,8 +106,8 @@ class AttentionOperator:
 
     def _diag_transposed(self, vectors: Tensor) -> Work[Tensor]:
         assert self._blocks is not None, "Diag has blocks"
-        rows, arriving = self._blocks.split(vectors), self._nothing_by_key(vectors)
-        rows = rows.to(arriving)
+        arriving = self._nothing_by_key(vectors)
+        rows = self._blocks.split(vectors).to(arriving)
         for blocks, weights in self._tiles():
             arriving[:, blocks] = weights.mT @ rows[:, blocks]
             yield

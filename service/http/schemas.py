@@ -213,12 +213,13 @@ class Chunking(Body, ChunkingFields):
                 return SpanPlan(**given | {"spans": spans})
 
 
+_OF_ALL_CHUNKS = ("opening", "alone")
 _CHUNKING_FIELDS: dict[ChunkingType, tuple[str, ...]] = {
     "none": (),
-    "fixed": ("tokens", "overlap", "opening", "alone"),
-    "sentences": ("min_tokens", "max_tokens", "opening", "alone"),
-    "headings": ("max_tokens", "format", "opening", "alone"),
-    "spans": ("spans", "opening", "alone"),
+    "fixed": ("tokens", "overlap", *_OF_ALL_CHUNKS),
+    "sentences": ("min_tokens", "max_tokens", *_OF_ALL_CHUNKS),
+    "headings": ("max_tokens", "format", *_OF_ALL_CHUNKS),
+    "spans": ("spans", *_OF_ALL_CHUNKS),
 }
 
 

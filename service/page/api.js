@@ -22,7 +22,7 @@ async function ask(path, { headers, ...options }) {
   const sentWith = key;
   let response;
   try {
-    response = await fetch(path, { ...options, headers: { ...headers, ...(key ? { authorization: `Bearer ${key}` } : {}) } });
+    response = await fetch(path, { ...options, headers: { ...headers, ...(sentWith ? { authorization: `Bearer ${sentWith}` } : {}) } });
   } catch (failure) {
     if (failure.name === "AbortError") throw failure;
     throw new ApiError("The server cannot be reached. Is it still running?", "unreachable", 0);

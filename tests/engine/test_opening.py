@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise, starmap
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from engine.model.embedding_model import EmbeddingModel
 from engine.orders import Delivered
 from engine.plain import Engine
 from engine.text.chunks import OPENING_TOKENS
-from engine.types import Chunk, ChunkPlan, EmbedOptions
+from engine.types import Chunk, ChunkPlan, EmbedOptions, Span, SpanPlan
 
 
 def test_a_documents_opening_is_added_to_its_chunks(
@@ -92,10 +93,10 @@ def test_a_model_with_prompts_reads_passages_alone_behind_its_prompt(
     model = replace(default_model, parts=replace(default_model.parts, checkpoint=checkpoint))
     options = EmbedOptions(prompt_name="passage")
     with Engine(model) as engine:
-        plan = ChunkPlan(tokens=20, alone=1.0)
-        document = engine.embed_document(long_text[:300], chunks=plan, options=options)
-        passages = [long_text[slice(*chunk.characters)] for chunk in document.chunks]
-        own = engine.embed(passages, options=options)
-    for chunk, passage, wanted in zip(document.chunks, passages, own, strict=True):
-        if len(model.tokenizer.encode_batch([passage])[0].content) == 20:  # cut between words
-            np.testing.assert_allclose(chunk.vector, wanted, atol=1e-6)
+        text = long_text[:300]
+        cuts = [0, text.index(" ", 100), text.index(" ", 200), len(text)]
+        plan = SpanPlan(spans=tuple(starmap(Span, pairwise(cuts))), alone=1.0)
+        document = engine.embed_document(text, chunks=plan, options=options)
+        own = engine.embed([text[slice(*span)] for span in plan.spans], options=options)
+    found = np.stack([chunk.vector for chunk in document.chunks])
+    np.testing.assert_allclose(found, own, atol=1e-6)
