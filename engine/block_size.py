@@ -27,3 +27,8 @@ class LongBlock(NamedTuple):
 
 def block_of(length: int, usual: int, long: LongBlock | None) -> int:
     return usual if long is None or length <= long.beyond else long.size
+
+
+def beyond_a_block(length: int, block_size: int) -> float:
+    """What part of a sequence a token's own block leaves to LLN."""
+    return max(0.0, 1 - block_size / length) if length else 0.0

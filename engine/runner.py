@@ -14,7 +14,7 @@ from engine.errors import DeviceFailure
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.pooling import pool
 from engine.prepare import Prepared
-from engine.types import EmbedOptions, Span, Vector
+from engine.types import EmbedOptions, Vector
 
 
 @torch.inference_mode()
@@ -35,9 +35,9 @@ def _run_packed(model: EmbeddingModel, texts: Sequence[Prepared]) -> list[Vector
     if model.checkpoint.pooling == "none":
         return [_to_host(states[start:end]) for start, end in _pairs(bounds)]
     spans = [
-        Span(start + span.start, start + span.end)
+        span
         for start, text in zip(bounds, texts, strict=False)
-        for span in text.spans
+        for span in model.pools(text.spans, text.num_embedded, at=start)
     ]
     pooled = _to_host(pool(states, spans, model.checkpoint.pooling))
     ends = list(accumulate(len(text.spans) for text in texts))

@@ -56,7 +56,7 @@ class Sweep:
             # The whole text comes last: it is final only when everything is.
             spans = [*text.spans[1:], text.spans[0]]
             self._pools = SpanPools(
-                spans,
+                model.pools(spans, text.num_embedded),
                 model.checkpoint.pooling,
                 width=encoder.weights.width,
                 device=encoder.device,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from engine.checkpoint.calibration import Calibration
 from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
-from engine.model.pooling import pool
+from engine.model.pooling import pool, whole_texts
 from engine.types import Ids, PositionScheme
 from kernels.attention import (
     PackedSequences,
@@ -51,6 +51,9 @@ class CalibrationPlan:
     long_block: LongBlock | None = None
     """Blocks of long texts, which nothing is measured on."""
 
+    rise: float = 0.0
+    """How much more the last token of a long text counts than the average one in its vector."""
+
     num_sinks: tuple[int, int] = (1, 1)
     sample_tokens: int = 512
     num_samples: int = 32
@@ -76,6 +79,15 @@ class CalibrationPlan:
                 param="sample_tokens",
                 limit=table,
                 actual=self.sample_tokens,
+            )
+        if self.rise and teacher.checkpoint.pooling != "mean":
+            raise InvalidInput(
+                f"a rise is one of weights in a mean, and {teacher.name} pools by "
+                f"{teacher.checkpoint.pooling}",
+                code="invalid_calibration_plan",
+                param="rise",
+                limit="mean",
+                actual=teacher.checkpoint.pooling,
             )
         return self
 
@@ -140,7 +152,7 @@ def calibrate(
         positions=plan.positions,
     )
     best = _with_best_share(fitted, teacher, ids, bounds)
-    return replace(best, block_size=plan.block_size, long_block=plan.long_block)
+    return replace(best, block_size=plan.block_size, long_block=plan.long_block, rise=plan.rise)
 
 
 @torch.no_grad()
@@ -148,9 +160,10 @@ def fidelity(
     teacher: EmbeddingModel, student: EmbeddingModel, ids: Tensor, bounds: Sequence[int]
 ) -> Tensor:
     """The cosine between both models' vectors of each window: [windows]."""
-    spans, pooling = list(pairwise(bounds)), pooling_of(teacher)
+    pooling = pooling_of(teacher)
     wanted, found = (
-        pool(model.encoder(ids, bounds), spans, pooling) for model in (teacher, student)
+        pool(model.encoder(ids, bounds), whole_texts(bounds, model.rise_of), pooling)
+        for model in (teacher, student)
     )
     return cosine_similarity(wanted, found, dim=-1)
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.adapt.batches import Batch, Span, TokenCorpus
+from engine.adapt.batches import Batch, TokenCorpus
 from engine.adapt.objective import (
     attention_distance,
     contrast,
@@ -25,6 +25,7 @@ from engine.adapt.student import Student
 from engine.adapt.vectors import pooling_of
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
+from engine.model.pooling import PooledSpan, whole_texts
 
 _REMEMBERED = 512
 """Vectors of earlier documents of a source that a query is shown as wrong answers."""
@@ -90,10 +91,10 @@ class Lessons:
     ) -> Lesson:
         student = self._student.encoder()
         queries, documents = cut_queries(batch, stage.query_tokens, generator)
-        read = self._vectors(student, documents, documents.spans)
+        read = self._read(student, documents)
         targets = targets_of(self._teacher, documents, self._window, self._pooling)
         kept = self._plan.loss.vectors * (1 - (read * targets.vectors).sum(-1)).mean()
-        found = contrast(self._vectors(student, queries, queries.spans), read)
+        found = contrast(self._read(student, queries), read)
         return _of_two(stage, found, kept, length, len(batch.ids))
 
     def _find(self, stage: Stage, length: int, generator: np.random.Generator) -> Lesson:
@@ -104,15 +105,16 @@ class Lessons:
         passages = pairs.passages(length, stage.batch_tokens, generator) if in_passages else None
         batch = passages or pairs.documents(length, stage.batch_tokens, generator)
         student = self._student.encoder()
-        queries = self._vectors(student, batch.queries, batch.queries.spans)
-        candidates = self._vectors(student, batch.documents, batch.spans)
+        queries = self._read(student, batch.queries)
         if passages:
+            spans = [PooledSpan(*span) for span in batch.spans]
+            candidates = self._vectors(student, batch.documents, spans)
             found = contrast(queries, candidates, torch.tensor(batch.wanted, device=queries.device))
         else:
-            found = self._told_apart(batch, queries, candidates)
+            found = self._told_apart(batch, queries, self._read(student, batch.documents))
         unmoved = 1 - (queries * self._teachers(batch.queries)).sum(-1)
         anchors = self._anchors(generator)
-        moved = self._vectors(student, anchors, anchors.spans)
+        moved = self._read(student, anchors)
         kept = vector_distance(moved, self._teachers(anchors), self._plan.loss)
         kept = kept + self._plan.loss.vectors * unmoved.mean()
         tokens = len(batch.documents.ids) + len(batch.queries.ids) + len(anchors.ids)
@@ -140,9 +142,13 @@ class Lessons:
 
     def _teachers(self, batch: Batch) -> Tensor:
         with torch.no_grad():
-            return self._vectors(self._teacher, batch, batch.spans)
+            return self._vectors(self._teacher, batch, whole_texts(batch.bounds))
 
-    def _vectors(self, encoder: Encoder, batch: Batch, spans: Sequence[Span]) -> Tensor:
+    def _read(self, student: Encoder, batch: Batch) -> Tensor:
+        """The student's vectors of whole texts, pooled as they will be when it is served."""
+        return self._vectors(student, batch, whole_texts(batch.bounds, self._student.rise_of))
+
+    def _vectors(self, encoder: Encoder, batch: Batch, spans: Sequence[PooledSpan]) -> Tensor:
         states = encoder(batch.ids.to(encoder.device), batch.bounds)
         return unit_vectors(states, spans, self._pooling)
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from engine.adapt.batches import Batch, Span
+from engine.adapt.batches import Batch
 from engine.checkpoint.folder import Pooling
 from engine.model.encoder import Encoder
-from engine.model.pooling import pool
+from engine.model.pooling import PooledSpan, pool, whole_texts
 from kernels.attention import PackedSequences
 
 
@@ -48,7 +48,7 @@ def targets_of(teacher: Encoder, batch: Batch, window: int, pooling: Pooling) ->
         states = list(teacher.walk(ids, batch.bounds))
     else:
         states = _states_in_windows(teacher, ids, batch.bounds, window)
-    return Targets(states, unit_vectors(states[-1], batch.spans, pooling))
+    return Targets(states, unit_vectors(states[-1], whole_texts(batch.bounds), pooling))
 
 
 def _states_in_windows(
@@ -99,23 +99,24 @@ def _windows(first: int, end: int, size: int) -> list[_Part]:
     return parts
 
 
-def unit_vectors(states: Tensor, spans: Sequence[Span], pooling: Pooling) -> Tensor:
+def unit_vectors(states: Tensor, spans: Sequence[PooledSpan], pooling: Pooling) -> Tensor:
     """As pooling does it, but means and first tokens all at once: a gradient as large as all states
     for every span would be most of a step's work."""
     match pooling:
         case "mean":
             pooled = _means(states.float(), spans)
         case "cls":
-            pooled = states[[start for start, _ in spans]].float()
+            pooled = states[[span.start for span in spans]].float()
         case _:
             pooled = pool(states, spans, pooling)
     return F.normalize(pooled, dim=-1)
 
 
-def _means(states: Tensor, spans: Sequence[Span]) -> Tensor:
+def _means(states: Tensor, spans: Sequence[PooledSpan]) -> Tensor:
     shares = states.new_zeros(len(spans), len(states))
-    for row, (start, end) in zip(shares, spans, strict=True):
-        row[start:end] = 1.0 / (end - start)
+    for row, span in zip(shares, spans, strict=True):
+        weights = span.weights(span.start, span.end).squeeze(1)
+        row[span.start : span.end] = weights / (span.end - span.start)
     return _product(shares, states)
 
 
@@ -136,7 +137,7 @@ def distance(
         if weights.states:
             total = total + weights.states * relative_error(states, target)
     return total + vector_distance(
-        unit_vectors(last, batch.spans, pooling), targets.vectors, weights
+        unit_vectors(last, whole_texts(batch.bounds), pooling), targets.vectors, weights
     )
 
 

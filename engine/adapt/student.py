@@ -86,6 +86,7 @@ class Student:
             }
         return replace(
             self._calibration,
+            rise=0.0 if self.plan.without_lln else self._calibration.rise,
             alpha=numbers["alpha"],
             beta=numbers["beta"],
             mix=self._shares(numbers["share"]),
@@ -97,6 +98,10 @@ class Student:
             adapted=dict(self._calibration.adapted)
             | {name: tensor.half() for name, tensor in self._of_encoder(numbers).items()},
         )
+
+    def rise_of(self, num_tokens: int) -> float:
+        """What the model that is made will pool a text of this length with."""
+        return 0.0 if self.plan.without_lln else self._calibration.rise_of(num_tokens)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from tensors saved earlier."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -16,7 +15,7 @@ from engine.checkpoint.folder import Pooling
 from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
-from engine.model.pooling import pool
+from engine.model.pooling import pool, whole_texts
 from engine.model.tiles import TiledPass, can_tile
 from engine.text.tokenizer import TextTokenizer
 from engine.types import Ids
@@ -48,7 +47,8 @@ def vectors_of(model: EmbeddingModel, texts: Sequence[NDArray[Any]]) -> Vectors:
     for chosen in _batches([len(text) for text in texts]):
         bounds = [0, *np.cumsum([len(texts[at]) for at in chosen]).tolist()]
         ids = np.concatenate([texts[at] for at in chosen]).astype(np.int64)
-        found[chosen] = pool(_states(encoder, ids, bounds), list(pairwise(bounds)), pooling).cpu()
+        spans = whole_texts(bounds, model.rise_of)
+        found[chosen] = pool(_states(encoder, ids, bounds), spans, pooling).cpu()
     return unit(found)
 
 
@@ -90,7 +90,8 @@ def read_whole(
     wholes, parts = [], []
     for text, inside in zip(texts, spans, strict=True):
         states = _states(model.encoder, text, [0, len(text)])
-        pooled = pool(states, [(0, len(text)), *inside], pooling).cpu().numpy()
+        pools = model.pools([(0, len(text)), *inside], len(text))
+        pooled = pool(states, pools, pooling).cpu().numpy()
         wholes.append(pooled[:1])
         parts.append(pooled[1:])
     return ReadWhole(unit(np.concatenate(wholes)), unit(np.concatenate(parts)))

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from engine.block_size import LongBlock
+from engine.block_size import LongBlock, beyond_a_block, block_of
 from engine.checkpoint.published import DEFAULT_MODEL, is_converted
 from engine.errors import CheckpointError
 from engine.types import PositionScheme
@@ -40,6 +40,9 @@ class Calibration:
     weights_sha256: str
     positions: PositionScheme = "tile"
     long_block: LongBlock | None = None
+    rise: float = 0.0
+    """By how much the last token of a text longer than any block weighs more in its mean than the
+    average one, and the first less, since LLN makes more of what stands at the beginning."""
 
     # What training may add.
     query_map: Tensor | None = None  # [L, H, D, D]
@@ -55,6 +58,11 @@ class Calibration:
         for name, tensor in sorted(_tensors(self).items()):
             digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
         return digest.hexdigest()
+
+    def rise_of(self, num_tokens: int) -> float:
+        """In a text of this length: it grows as LLN's share does, from nothing in one block."""
+        block_size = block_of(num_tokens, self.block_size, self.long_block)
+        return self.rise * beyond_a_block(num_tokens, block_size)
 
 
 def has_own_calibration(folder: Path) -> bool:
@@ -119,6 +127,8 @@ def _settings(calibration: Calibration) -> str:
     }
     if calibration.long_block is not None:
         settings["long_block"] = calibration.long_block._asdict()
+    if calibration.rise:
+        settings["rise"] = calibration.rise
     return json.dumps(settings)
 
 
@@ -134,11 +144,19 @@ def _read_settings(path: Path, written: str) -> dict[str, Any]:
             "num_sinks": tuple(check_sinks((first, last))),
             "positions": settings.get("positions", "tile"),
             "long_block": _read_long_block(settings.get("long_block"), block_size),
+            "rise": check_rise(settings.get("rise", 0.0)),
         }
     except ArgumentError as error:
         raise _invalid(path, str(error)) from error
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise _invalid(path, f"its settings are {written!r}") from error
+
+
+def check_rise(rise: float) -> float:
+    """No token may weigh less than nothing."""
+    if type(rise) not in (int, float) or not 0 <= rise <= 1:
+        raise ArgumentError(f"rise must be 0 to 1, got {rise}")
+    return float(rise)
 
 
 def _read_long_block(written: Any, block_size: int) -> LongBlock | None:

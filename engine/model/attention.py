@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.block_size import LongBlock, block_of
+from engine.block_size import LongBlock, beyond_a_block, block_of
 from engine.model.block_runs import AttendRun, BlockRun, attend_by_run
 from engine.types import Attention
 from kernels.attention import (
@@ -315,11 +315,6 @@ def _beyond(run: BlockRun) -> Tensor:
     return torch.from_numpy(parts)
 
 
-def beyond_a_block(length: int, block_size: int) -> float:
-    """What part of a sequence a token's own block leaves to LLN."""
-    return max(0.0, 1 - block_size / length) if length else 0.0
-
-
 CalibratedAttention: TypeAlias = LLNAttention | BlockDiagonalAttention | LLNDiagAttention
 LayerAttention: TypeAlias = SoftmaxAttention | SlidingWindowAttention | CalibratedAttention
 
@@ -329,3 +324,4 @@ CALIBRATED: Mapping[str, type[CalibratedAttention]] = {
     "lln_diag": LLNDiagAttention,
 }
 KINDS: tuple[str, ...] = ("softmax", *CALIBRATED)
+HAS_LLN: tuple[str, ...] = ("lln", "lln_diag")

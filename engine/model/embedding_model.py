@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from engine.errors import CheckpointError, InvalidInput
 from engine.model.adapted import with_adapted
 from engine.model.attention import (
     CALIBRATED,
+    HAS_LLN,
     KINDS,
     LayerAttention,
     LLNParameters,
@@ -32,6 +33,7 @@ from engine.model.attention import (
 from engine.model.encoder import Encoder
 from engine.model.encoder_config import EncoderConfig
 from engine.model.families import read_encoder
+from engine.model.pooling import PooledSpan
 from engine.model.weights import EncoderWeights, TensorReader
 from engine.text.tokenizer import TextTokenizer
 from engine.types import Attention, ModelInfo
@@ -65,6 +67,22 @@ class EmbeddingModel:
     @property
     def tokenizer(self) -> TextTokenizer:
         return self.parts.tokenizer
+
+    def pools(
+        self, spans: Iterable[tuple[int, int]], num_tokens: int, *, at: int = 0
+    ) -> list[PooledSpan]:
+        """The spans of a text of so many tokens that begins at row `at`, ready to be pooled."""
+        rise = self.rise_of(num_tokens)
+        whole = (0, num_tokens)
+        return [
+            PooledSpan(at + start, at + end, rise if (start, end) == whole else 0.0)
+            for start, end in spans
+        ]
+
+    def rise_of(self, num_tokens: int) -> float:
+        """Of the whole text's vector; without LLN there is nothing to even out."""
+        has_lln = any(layer.kind in HAS_LLN for layer in self.encoder.attention)
+        return self.calibration.rise_of(num_tokens) if self.calibration and has_lln else 0.0
 
     def with_attention(self, kinds: str | Sequence[str]) -> EmbeddingModel:
         """The same weights, attended to in another way."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,24 +13,57 @@ from torch import Tensor
 from engine.checkpoint.folder import Pooling
 
 
-def pool(states: Tensor, spans: Sequence[tuple[int, int]], pooling: Pooling) -> Tensor:
+class PooledSpan(NamedTuple):
+    """Rows to be reduced to one vector."""
+
+    start: int
+    end: int
+    rise: float = 0.0
+    """How much more the last row weighs in a mean than the average one, and the first less."""
+
+    def weights(self, start: int, end: int) -> Tensor:
+        """Of its rows from `start` to before `end` [n, 1], in float64; 1 on average over all."""
+        rows = torch.arange(start, end, dtype=torch.float64)
+        place = (rows - self.start + 0.5) / (self.end - self.start)
+        return (1 + self.rise * (2 * place - 1)).unsqueeze(1)
+
+
+def _level(num_tokens: int) -> float:
+    return 0.0
+
+
+def whole_texts(
+    bounds: Sequence[int], rise_of: Callable[[int], float] = _level
+) -> list[PooledSpan]:
+    """Packed texts, each with the rise of its length."""
+    return [PooledSpan(start, end, rise_of(end - start)) for start, end in pairwise(bounds)]
+
+
+def pool(states: Tensor, spans: Sequence[PooledSpan], pooling: Pooling) -> Tensor:
     """One vector for each span of rows of states [T, W]: [n, W]. Spans may overlap.
 
     Each span is reduced alone, so its vector does not depend on what else is in the batch.
     """
     match pooling:
         case "mean":
-            pooled = [
-                states[start:end].mean(0, keepdim=True, dtype=torch.float32) for start, end in spans
-            ]
+            pooled = [_mean(states, span) for span in spans]
         case "max":
-            pooled = [states[start:end].amax(0, keepdim=True).float() for start, end in spans]
+            pooled = [states[span.start : span.end].amax(0, keepdim=True).float() for span in spans]
         case "cls":
             # Copies: a view would keep all the states for one row of them.
-            pooled = [states[start : start + 1].to(torch.float32, copy=True) for start, _ in spans]
+            pooled = [
+                states[span.start : span.start + 1].to(torch.float32, copy=True) for span in spans
+            ]
         case "none":
             raise ValueError("a model that does not pool gives token states, not one vector")
     return pooled[0] if len(pooled) == 1 else torch.cat(pooled)
+
+
+def _mean(states: Tensor, span: PooledSpan) -> Tensor:
+    inside = states[span.start : span.end]
+    if span.rise:
+        inside = inside * span.weights(span.start, span.end).to(states.device, torch.float32)
+    return inside.mean(0, keepdim=True, dtype=torch.float32)
 
 
 class SpanPools:
@@ -40,14 +75,17 @@ class SpanPools:
 
     def __init__(
         self,
-        spans: Sequence[tuple[int, int]],
+        spans: Sequence[PooledSpan],
         pooling: Pooling,
         *,
         width: int,
         device: torch.device,
     ) -> None:
         assert pooling != "none", "a model that does not pool gives token states, not one vector"
-        self._starts, self._ends = np.array(spans, dtype=np.int64).reshape(-1, 2).T
+        self._spans = spans
+        self._starts = np.array([span.start for span in spans], dtype=np.int64)
+        self._ends = np.array([span.end for span in spans], dtype=np.int64)
+        self._rises = np.array([span.rise > 0 for span in spans], dtype=bool)
         self._pooling = pooling
         dtype = torch.float64 if pooling == "mean" else torch.float32
         lowest = -torch.inf if pooling == "max" else 0.0
@@ -63,7 +101,10 @@ class SpanPools:
         last = np.minimum(self._ends[touched], end) - start
         match self._pooling:
             case "mean":
-                self._add_sums(touched, first, last, states)
+                level = ~self._rises[touched]
+                self._add_sums(touched[level], first[level], last[level], states)
+                for span in touched[~level]:
+                    self._add_rising(span, start, states)
             case "max":
                 for span, low, high in zip(touched, first, last, strict=True):
                     peak = states[low:high].amax(0).float()
@@ -84,6 +125,12 @@ class SpanPools:
         """How many spans from `begin` on have seen all their tokens, after so many tokens."""
         waiting = np.flatnonzero(self._ends[begin:] > num_tokens)
         return int(waiting[0]) if len(waiting) else len(self._ends) - begin
+
+    def _add_rising(self, number: int, start: int, states: Tensor) -> None:
+        span = self._spans[number]
+        first, last = max(span.start, start), min(span.end, start + len(states))
+        weights = span.weights(first, last).to(states.device)
+        self._pools[number] += (weights * states[first - start : last - start]).sum(0)
 
     def _add_sums(
         self, touched: np.ndarray, first: np.ndarray, last: np.ndarray, states: Tensor

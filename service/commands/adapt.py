@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _CALIBRATES = {
     "block_size": "block_size",
     "long_block": "long_block",
+    "rise": "rise",
     "positions": "positions",
     "samples": "num_samples",
 }
@@ -72,6 +73,14 @@ def add(commands: Commands) -> None:
         choices=get_args(PositionScheme),
         help="learned positions beyond their table: start it anew, stretch it, or start it anew "
         "in each block (default: tile)",
+    )
+    command.add_argument(
+        "--rise",
+        type=float,
+        metavar="SHARE",
+        help="how much more the last token of a long text counts in its vector than the average "
+        "one, and the first less, 0 to 1: evens out that what stands at the beginning is found "
+        "better (default: 0; for models that pool by the mean)",
     )
     command.add_argument("--samples", type=int, help="windows of text to measure on (default: 32)")
     _add_training(command.add_argument_group("training, which calibration alone does without"))
@@ -129,6 +138,7 @@ def _adapt(chosen: Chosen) -> None:
     _check(chosen)
     plan = CalibrationPlan(**_given(chosen, _CALIBRATES))
     _check_blocks(plan)
+    _check_rise(plan)
     if chosen.train:
         _train(chosen, plan)
     else:
@@ -163,6 +173,16 @@ def _check_blocks(plan: CalibrationPlan) -> None:
     except ArgumentError as error:
         written = "{}:{}".format(*plan.long_block)
         raise InvalidInput(str(error), param="long_block", actual=written) from None
+
+
+def _check_rise(plan: CalibrationPlan) -> None:
+    from engine.checkpoint.calibration import check_rise
+    from kernels.attention.arguments import ArgumentError
+
+    try:
+        check_rise(plan.rise)
+    except ArgumentError as error:
+        raise InvalidInput(str(error), param="rise", limit=1, actual=plan.rise) from None
 
 
 def _check_numbers(chosen: Chosen) -> None:

@@ -51,6 +51,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert found.sha256 == a_calibration().sha256
     assert (found.block_size, found.num_sinks) == (64, (1, 1))
     assert found.long_block is None
+    assert found.rise == 0
     assert a_calibration(block_size=128).sha256 != found.sha256
 
 
@@ -59,6 +60,14 @@ def test_blocks_of_long_texts_are_written_and_read(tmp_path: Path) -> None:
     write_calibration(tmp_path / FILE_NAME, written)
     found = read_calibration(tmp_path / FILE_NAME, "abc")
     assert found.long_block == LongBlock(beyond=100, size=32)
+    assert found.sha256 == written.sha256 != a_calibration().sha256
+
+
+def test_a_rise_is_written_and_read(tmp_path: Path) -> None:
+    written = a_calibration(rise=0.25)
+    write_calibration(tmp_path / FILE_NAME, written)
+    found = read_calibration(tmp_path / FILE_NAME, "abc")
+    assert found.rise == 0.25
     assert found.sha256 == written.sha256 != a_calibration().sha256
 
 
@@ -109,6 +118,10 @@ def test_a_damaged_file(tmp_path: Path) -> None:
         '{"block_size": 64, "num_sinks": [1, 1], "long_block": {"beyond": 99, "size": 64}}',
         '{"block_size": 64, "num_sinks": [1, 1], "long_block": {"beyond": 63, "size": 32}}',
         '{"block_size": 64, "num_sinks": [1, 1], "long_block": {"beyond": 99, "size": 20}}',
+        '{"block_size": 64, "num_sinks": [1, 1], "rise": "0.4"}',
+        '{"block_size": 64, "num_sinks": [1, 1], "rise": -0.1}',
+        '{"block_size": 64, "num_sinks": [1, 1], "rise": 1.5}',
+        '{"block_size": 64, "num_sinks": [1, 1], "rise": NaN}',
     ],
 )
 def test_damaged_settings(settings: str | None, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from engine.checkpoint.calibration import FILE_NAME
 from engine.config import EngineConfig
 from engine.errors import CheckpointError, InvalidInput
 from engine.model.embedding_model import load_model
-from engine.model.pooling import pool
+from engine.model.pooling import PooledSpan, pool
 
 if TYPE_CHECKING:
     from engine.checkpoint.folder import Pooling
@@ -89,7 +89,7 @@ def test_vectors_are_those_that_the_model_gives(
     whole = read_whole(model, ids, [[(0, len(text))] for text in ids])
     for found in (vectors_of(model, ids), window_means(model, ids, 512), whole.whole, whole.late):
         np.testing.assert_allclose(found, served, atol=1e-5)
-    states, spans = torch.randn(9, 4), [(0, 3), (2, 9)]
+    states, spans = torch.randn(9, 4), [PooledSpan(0, 3), PooledSpan(2, 9), PooledSpan(0, 9, 0.5)]
     expected = torch.nn.functional.normalize(pool(states, spans, pooling), dim=-1)
     torch.testing.assert_close(unit_vectors(states, spans, pooling), expected)
 

@@ -14,7 +14,7 @@ from engine.engine import AsyncEngine
 from engine.errors import InsufficientMemory
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
-from engine.model.pooling import SpanPools, pool
+from engine.model.pooling import PooledSpan, SpanPools, pool
 from engine.observer import EngineObserver
 from engine.reader import prepare_document
 from engine.runner import run_batch
@@ -231,7 +231,8 @@ def test_what_does_not_fit_in_the_smallest_tiles_fails_alone(
 def test_pools_of_tiles_are_pools_of_the_whole(pooling: str) -> None:
 
     states = torch.randn(100, 8, generator=torch.Generator().manual_seed(1))
-    spans = [(0, 100), (3, 4), (10, 50), (49, 51), (50, 100), (99, 100), (0, 1), (20, 80)]
+    ends = [(0, 100), (3, 4), (10, 50), (49, 51), (50, 100), (99, 100), (0, 1), (20, 80)]
+    spans = [PooledSpan(*span) for span in ends] + [PooledSpan(0, 100, 0.4), PooledSpan(9, 90, 1)]
     pools = SpanPools(spans, pooling, width=8, device=states.device)  # type: ignore[arg-type]
     for start in range(0, 100, 7):
         pools.add(start, states[start : start + 7])
@@ -241,7 +242,8 @@ def test_pools_of_tiles_are_pools_of_the_whole(pooling: str) -> None:
 
 def test_pools_know_how_many_are_final_in_order() -> None:
 
-    pools = SpanPools([(0, 5), (3, 20), (4, 10)], "mean", width=2, device=torch.device("cpu"))
+    spans = [PooledSpan(0, 5), PooledSpan(3, 20), PooledSpan(4, 10)]
+    pools = SpanPools(spans, "mean", width=2, device=torch.device("cpu"))
     assert pools.num_final(4, 0) == 0
     assert pools.num_final(10, 0) == 1
     assert pools.num_final(10, 1) == 0

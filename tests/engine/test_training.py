@@ -36,6 +36,7 @@ from engine.checkpoint.calibration import (
 from engine.config import EngineConfig
 from engine.errors import CheckpointError, InvalidInput
 from engine.model.embedding_model import EmbeddingModel, load_model
+from engine.model.pooling import whole_texts
 
 if TYPE_CHECKING:
     from tests.conftest import WriteCheckpoint
@@ -306,7 +307,9 @@ def test_pairs_are_learned(
         for batch in batches:
             with torch.no_grad():
                 queries, candidates = (
-                    unit_vectors(student.encoder()(one.ids, one.bounds), one.spans, "mean")
+                    unit_vectors(
+                        student.encoder()(one.ids, one.bounds), whole_texts(one.bounds), "mean"
+                    )
                     for one in (batch.queries, batch.documents)
                 )
             lost.append(float(contrast(queries, candidates)))

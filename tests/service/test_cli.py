@@ -179,6 +179,10 @@ def test_embed(tmp_path: Path) -> None:
             "long_block.size must be below 256, got 256",
         ),
         (
+            ["adapt", "default", "--out", "/nowhere", "--rise", "1.5"],
+            "rise must be 0 to 1, got 1.5",
+        ),
+        (
             ["adapt", "default", "--out", "/nowhere", "--samples", "0"],
             "samples must be at least 1, got 0",
         ),

@@ -1,0 +1,156 @@
+"""A whole text's vector with tokens that weigh more the later they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+
+from engine.adapt.calibrate import CalibrationPlan
+from engine.adapt.convert import adapt_model
+from engine.adapt.student import Student, StudentPlan
+from engine.adapt.vectors import read_whole, unit, vectors_of
+from engine.config import EngineConfig
+from engine.errors import InvalidInput
+from engine.model.embedding_model import EmbeddingModel, load_model
+from engine.model.pooling import PooledSpan, pool
+from engine.prepare import Prepared, token_by_token
+from engine.runner import run_batch
+from engine.sweep import Sweep
+from engine.types import Ids, Span, Vector
+from tests.engine.test_tiles import at_once, calibrated, some_ids
+
+if TYPE_CHECKING:
+    from tests.conftest import WriteCheckpoint
+
+BLOCK, RISE, LENGTH = 64, 0.6, 300
+
+
+@pytest.fixture
+def level(write_checkpoint: WriteCheckpoint) -> EmbeddingModel:
+    return calibrated(write_checkpoint("bert"), block_size=BLOCK, num_sinks=(1, 1))
+
+
+@pytest.fixture
+def model(level: EmbeddingModel) -> EmbeddingModel:
+    assert level.calibration is not None
+    return level.with_calibration(replace(level.calibration, rise=RISE))
+
+
+def text_of(ids: Ids, *spans: tuple[int, int]) -> Prepared:
+    return Prepared(
+        ids=ids,
+        spans=(Span(0, len(ids)), *(Span(*span) for span in spans)),
+        chunks=(),
+        num_tokens=len(ids),
+        dropped=None,
+    )
+
+
+def swept(model: EmbeddingModel, text: Prepared) -> Vector:
+    sweep = Sweep(model, text)
+    while sweep.result is None:
+        sweep.step()
+    return sweep.result
+
+
+def weighted_by_hand(states: Vector, rise: float) -> Vector:
+    """From 1 - rise in the middle of the first token's place to 1 + rise in that of the last."""
+    places = (np.arange(len(states)) + 0.5) / len(states)
+    weights = 1 - rise + 2 * rise * places
+    found: Vector = (weights[:, None] * states).sum(0) / weights.sum()
+    return found
+
+
+def test_the_whole_text_rises_and_its_parts_do_not(model: EmbeddingModel) -> None:
+    ids = some_ids(LENGTH)
+    states = at_once(model.encoder, ids).numpy()
+    text = text_of(ids, (0, 100), (50, LENGTH), (0, LENGTH))
+    wanted = np.stack(
+        [
+            weighted_by_hand(states, RISE * (1 - BLOCK / LENGTH)),
+            states[:100].mean(0),
+            states[50:].mean(0),
+            weighted_by_hand(states, RISE * (1 - BLOCK / LENGTH)),
+        ]
+    )
+    assert np.abs(wanted[0] - states.mean(0)).max() > 0.01
+    for found in (run_batch(model, [text])[0], swept(model, text)):
+        np.testing.assert_allclose(found, wanted, atol=2e-5)
+
+
+@pytest.mark.parametrize("length", [1, 2, BLOCK - 1, BLOCK])
+def test_a_text_of_one_block_keeps_every_bit(
+    length: int, level: EmbeddingModel, model: EmbeddingModel
+) -> None:
+    texts = [text_of(some_ids(length))]
+    np.testing.assert_array_equal(run_batch(model, texts)[0], run_batch(level, texts)[0])
+
+
+def test_a_batch_changes_no_bit(model: EmbeddingModel) -> None:
+    texts = [text_of(some_ids(n)) for n in (300, 5, 64, 65, 301, 2, 300)]
+    for together, text in zip(run_batch(model, texts), texts, strict=True):
+        np.testing.assert_array_equal(together, run_batch(model, [text])[0])
+
+
+def test_states_of_tokens_are_left_alone(level: EmbeddingModel, model: EmbeddingModel) -> None:
+    text = token_by_token(text_of(some_ids(LENGTH)))
+    np.testing.assert_array_equal(run_batch(model, [text])[0], run_batch(level, [text])[0])
+
+
+@pytest.mark.parametrize("kind", ["softmax", "block_diagonal"])
+def test_without_lln_nothing_rises(kind: str, model: EmbeddingModel) -> None:
+    other = model.with_attention(kind)
+    states = at_once(other.encoder, some_ids(LENGTH)).numpy()
+    found = run_batch(other, [text_of(some_ids(LENGTH))])[0]
+    np.testing.assert_allclose(found[0], states.mean(0), atol=1e-5)
+
+
+def test_it_is_evaluated_as_it_is_served(model: EmbeddingModel) -> None:
+    ids = some_ids(LENGTH)
+    served = unit(run_batch(model, [text_of(ids)])[0])
+    read = read_whole(model, [ids], [[(0, 100)]])
+    for found in (vectors_of(model, [some_ids(9), ids])[1:], read.whole):
+        np.testing.assert_allclose(found, served, atol=1e-6)
+
+
+def test_it_is_trained_as_it_will_be_served(model: EmbeddingModel) -> None:
+    assert model.calibration is not None
+    teacher = model.with_attention("softmax")
+
+    def student(*, without_lln: bool) -> Student:
+        return Student(teacher, model.calibration, StudentPlan(without_lln=without_lln))  # type: ignore[arg-type]
+
+    lengths: Sequence[int] = (BLOCK, LENGTH)
+    learner, control = student(without_lln=False), student(without_lln=True)
+    assert [learner.rise_of(n) for n in lengths] == [model.rise_of(n) for n in lengths]
+    assert [learner.calibration().rise, control.calibration().rise] == [RISE, 0]
+    assert control.rise_of(LENGTH) == 0
+
+
+def test_a_converted_model_keeps_the_rise_it_was_given(
+    write_checkpoint: WriteCheckpoint, tmp_path: Path
+) -> None:
+    plan = CalibrationPlan(block_size=16, sample_tokens=64, num_samples=2, rise=RISE)
+    texts = ["the quick brown fox jumps over the lazy dog " * 40]
+    config = EngineConfig(device="cpu")
+    made = adapt_model(str(write_checkpoint("bert")), tmp_path / "made", texts, plan, config=config)
+    assert load_model(str(made.folder), config=config).rise_of(32) == RISE / 2
+    first_token = str(write_checkpoint("bert", pooling="cls"))
+    with pytest.raises(InvalidInput, match="a rise is one of weights in a mean") as caught:
+        adapt_model(first_token, tmp_path / "none", texts, plan, config=config)
+    assert (caught.value.param, caught.value.actual) == ("rise", "cls")
+    assert not (tmp_path / "none").exists()
+
+
+def test_weights_in_states_of_a_lower_precision_are_not_rounded(model: EmbeddingModel) -> None:
+    states = torch.randn(LENGTH, 8, generator=torch.Generator().manual_seed(1)).bfloat16()
+    found = pool(states, [PooledSpan(0, LENGTH, RISE)], "mean")
+    wanted = weighted_by_hand(states.double().numpy(), RISE)
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found[0].numpy(), wanted, atol=1e-6)
