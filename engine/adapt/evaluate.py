@@ -6,7 +6,7 @@ windows, or keep a vector for every window.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeAlias
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from engine.adapt.batches import Span, TokenCorpus
 from engine.adapt.corpora import Corpus
+from engine.adapt.paragraphs import Questions
 from engine.adapt.retrieval import RetrievalQuality, best_of_parts, quality, spearman, top_agreement
 from engine.adapt.vectors import (
     Vectors,
@@ -98,34 +99,62 @@ def retrieval_on(
     window: int = 512,
     bm25: Scorer | None = None,
 ) -> list[Retrieval]:
-    """Queries against the documents they were taken from, by every way there is.
+    """Queries against the documents they were taken from, by every way there is."""
+    questions = Questions(corpus.queries, list(range(len(corpus.documents))))
+    return DocumentsRead(teacher, students, corpus, window=window).found_by(questions, bm25)
 
-    Every model reads the queries as it reads the documents.
+
+class DocumentsRead:
+    """A corpus as vectors, made once in every way there is, to be asked any questions.
+
+    Every model reads the questions as it reads the documents.
     """
-    tokenizer = teacher.tokenizer
-    documents = ids_of([document.body for document in corpus.documents], tokenizer)
-    asked = ids_of(corpus.queries, tokenizer)
-    queries = window_means(teacher, asked, window)
-    parts, owners = window_vectors(teacher, documents, window)
-    scores = {
-        "teacher, the beginning": queries @ first_of(parts, owners).T,
-        "teacher, mean of windows": queries @ means_of(parts, owners).T,
-        "teacher, best window": best_of_parts(queries, parts, owners),
-    }
-    stretches = [_stretches(len(text), window) for text in documents]
-    owners = [owner for owner, spans in enumerate(stretches) for _ in spans]
-    for name, student in students.items():
-        queries = vectors_of(student, asked)
-        read = read_whole(student, documents, stretches)
-        scores[f"{name}, whole document"] = queries @ read.whole.T
-        scores[f"{name}, best late chunk"] = best_of_parts(queries, read.late, owners)
-    if bm25 is not None:
-        scores["BM25"] = bm25(corpus.queries, [document.body for document in corpus.documents])
-    wanted = range(len(documents))
-    return [
-        Retrieval(corpus=corpus.name, method=method, quality=quality(found, wanted))
-        for method, found in scores.items()
-    ]
+
+    def __init__(
+        self,
+        teacher: EmbeddingModel,
+        students: Mapping[str, EmbeddingModel],
+        corpus: Corpus,
+        *,
+        window: int = 512,
+    ) -> None:
+        self._teacher = teacher
+        self._students = students
+        self._corpus = corpus
+        self._window = window
+        texts = ids_of([document.body for document in corpus.documents], teacher.tokenizer)
+        self._windows, self._window_owners = window_vectors(teacher, texts, window)
+        stretches = [_stretches(len(text), window) for text in texts]
+        self._late_owners = [owner for owner, spans in enumerate(stretches) for _ in spans]
+        self._read = {
+            name: read_whole(student, texts, stretches) for name, student in students.items()
+        }
+
+    def found_by(self, questions: Questions, bm25: Scorer | None = None) -> list[Retrieval]:
+        return [
+            Retrieval(
+                corpus=self._corpus.name,
+                method=method,
+                quality=quality(scores, questions.wanted),
+            )
+            for method, scores in self._scores(questions.texts, bm25)
+        ]
+
+    def _scores(
+        self, texts: Sequence[str], bm25: Scorer | None
+    ) -> Iterator[tuple[str, NDArray[np.float32]]]:
+        asked = ids_of(texts, self._teacher.tokenizer)
+        queries = window_means(self._teacher, asked, self._window)
+        parts, owners = self._windows, self._window_owners
+        yield "teacher, the beginning", queries @ first_of(parts, owners).T
+        yield "teacher, mean of windows", queries @ means_of(parts, owners).T
+        yield "teacher, best window", best_of_parts(queries, parts, owners)
+        for name, student in self._students.items():
+            queries, read = vectors_of(student, asked), self._read[name]
+            yield f"{name}, whole document", queries @ read.whole.T
+            yield f"{name}, best late chunk", best_of_parts(queries, read.late, self._late_owners)
+        if bm25 is not None:
+            yield "BM25", bm25(texts, [document.body for document in self._corpus.documents])
 
 
 def _stretches(length: int, size: int) -> list[Span]:

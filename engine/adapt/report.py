@@ -15,15 +15,16 @@ from engine.adapt.batches import TokenCorpus
 from engine.adapt.corpora import Corpus, available
 from engine.adapt.documents import fingerprint
 from engine.adapt.evaluate import (
+    DocumentsRead,
     Scorer,
     as_rows,
     bm25_scores,
     fidelity_at,
     recall_by_position,
-    retrieval_on,
 )
 from engine.adapt.evaluate_passages import headed_documents, passage_retrieval_on
 from engine.adapt.held_out import LongDocuments, doubts, held_out_part, long_documents
+from engine.adapt.paragraphs import Questions, take_out_paragraphs
 from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel
 
@@ -77,7 +78,7 @@ def evaluate(
         ("fidelity", _fidelity(teacher, named, tokens, plan, tell)),
         ("retrieval", _retrieval(teacher, compared, corpora, plan, tell)),
         ("passages", _passages(teacher, compared, corpora, plan, tell)),
-        ("recall_by_position", _recall(named, tokens, plan, tell)),
+        ("recall_by_position", _recall(compared, tokens, plan, tell)),
     ):
         found[part] = []
         for row in rows:
@@ -201,10 +202,19 @@ def _retrieval(
 ) -> Iterator[dict[str, Any]]:
     for corpus in corpora:
         long = long_documents(corpus, teacher, plan.long)
-        if len(long.documents) < 2:
+        count = len(long.documents)
+        if count < 2:
             continue
-        tell(f"retrieval among {len(long.documents)} documents of {corpus.name}")
-        yield from as_rows(retrieval_on(teacher, students, long, window=plan.window, bm25=_bm25()))
+        tell(f"retrieval among {count} documents of {corpus.name}")
+        rest, paragraphs = take_out_paragraphs(long)
+        read = DocumentsRead(teacher, students, rest, window=plan.window)
+        for asked_by, questions in (
+            ("query", Questions(rest.queries, list(range(count)))),
+            ("later paragraph", paragraphs),
+        ):
+            if questions.texts:
+                rows = as_rows(read.found_by(questions, _bm25()))
+                yield from ({"asked_by": asked_by, **row} for row in rows)
 
 
 def _passages(

@@ -99,13 +99,17 @@ def _print_report(found: dict[str, Any]) -> None:
         ]
     )
     print()
-    for title, key in (("WHOLE DOCUMENTS", "retrieval"), ("PASSAGES", "passages")):
+    for title, rows in (
+        ("WHOLE DOCUMENTS", _asked_by(found, "query")),
+        ("THE SAME, BY A LATER PARAGRAPH", _asked_by(found, "later paragraph")),
+        ("PASSAGES", found["passages"]),
+    ):
         print_table(
             [
                 (title, "METHOD", "R@1", "R@10", "MRR", "NDCG@10"),
                 *(
                     (row["corpus"], row["method"], *(f"{row[name]:.3f}" for name in _QUALITIES))
-                    for row in found[key]
+                    for row in rows
                 ),
             ]
         )
@@ -125,6 +129,10 @@ def _print_report(found: dict[str, Any]) -> None:
     )
     for warning in found["warnings"]:
         print(f"\nWarning: {warning}")
+
+
+def _asked_by(found: dict[str, Any], what: str) -> list[dict[str, Any]]:
+    return [row for row in found["retrieval"] if row["asked_by"] == what]
 
 
 _QUALITIES = ("recall_at_1", "recall_at_10", "mrr", "ndcg_at_10")

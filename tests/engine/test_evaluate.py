@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from engine.adapt.evaluate import (
 )
 from engine.adapt.evaluate_passages import headed_documents, passage_retrieval_on
 from engine.adapt.held_out import LongDocuments, doubts
+from engine.adapt.paragraphs import Questions, take_out_paragraphs
 from engine.adapt.report import EvaluationPlan, Report, evaluate
 from engine.adapt.retrieval import best_of_parts, quality, ranks_of, spearman, top_agreement
 from engine.checkpoint.calibration import FILE_NAME
@@ -119,6 +121,32 @@ def test_retrieval_compares_every_way(model: EmbeddingModel) -> None:
     assert all(1 / 15 <= float(str(row["mrr"])) <= 1 for row in rows)
 
 
+def test_a_later_paragraph_is_taken_out_of_its_document() -> None:
+    def paragraph(word: str) -> str:
+        return f"{word} " * (200 // len(word))
+
+    shared, own = paragraph("shared"), [paragraph("first"), paragraph("second"), paragraph("third")]
+    first = Document("1", "", "\n\n".join([*own, "too short", own[0] * 9, shared]), "one")
+    before = [own[2], paragraph("before") * 2]
+    second = Document("2", "", "\n\n".join([*before, paragraph("fourth"), shared]), "two")
+    rest, questions = take_out_paragraphs(Corpus("small", (first, second)))
+    assert questions == Questions([paragraph("fourth").strip()], [1])
+    assert rest.documents[0] == first
+    assert rest.documents[1] == replace(second, body="\n\n".join([*before, shared]))
+    assert rest.queries == ["one", "two"]
+
+
+def test_any_place_of_the_later_half_may_be_taken_out() -> None:
+    documents = [
+        Document(str(n), "", "\n\n".join(f"{n} {at} {'word ' * 50}" for at in range(20)), "")
+        for n in range(60)
+    ]
+    _, questions = take_out_paragraphs(Corpus("many", tuple(documents)))
+    assert questions.wanted == list(range(60))
+    places = {int(text.split()[1]) for text in questions.texts}
+    assert places == set(range(11, 20))
+
+
 def test_bm25_finds_documents_by_their_words() -> None:
     documents = ["the cat sat", "a dog barked", "rain fell on the roof", "nothing at all"]
     scores = bm25_scores(["dog", "Roof rain"], documents)
@@ -182,6 +210,11 @@ def test_the_whole_report(model: EmbeddingModel) -> None:
     assert kept[-1] == len(json.dumps(found))
     assert [row["tokens"] for row in found["fidelity"]] == [32]
     assert {row["corpus"] for row in found["retrieval"]} == {"speeches"}
+    assert Counter(row["asked_by"] for row in found["retrieval"]) == {
+        "query": 6,
+        "later paragraph": 6,
+    }
+    assert all(row["queries"] == row["documents"] == 3 for row in found["retrieval"])
     assert found["held_out"]["speeches"]
     assert found["warnings"] == []
     assert len(found["recall_by_position"]) == 5
