@@ -55,7 +55,19 @@ def test_bytes_and_seconds_grow_as_they_should(
     assert softmax[1] > 30 * softmax[0]
 
 
-@pytest.mark.parametrize("tokens", [2_048, 3_000, 5_000])
+@pytest.mark.parametrize("tokens", [600, 1_024, 1_500, 2_047])
+def test_bytes_of_a_packed_text_are_those_that_it_takes(
+    tokens: int, default_model: EmbeddingModel
+) -> None:
+    plan = Planner(EngineConfig(device="cpu"), CPU).plan(default_model, tokens)
+    assert plan.path == "packed"
+    ids = torch.arange(tokens)
+    with torch.inference_mode(), watch_peak(CPU) as peak:
+        default_model.encoder(ids, [0, tokens])
+    assert plan.bytes == pytest.approx(peak.peak, rel=0.1)
+
+
+@pytest.mark.parametrize("tokens", [2_048, 3_000, 5_000, 8_192])
 @pytest.mark.parametrize("keep", [True, False])
 def test_bytes_of_a_sweep_are_those_that_it_takes(
     tokens: int, keep: bool, default_model: EmbeddingModel
