@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,6 +28,10 @@ def account_of(model: EmbeddingModel) -> Account | None:
     except CheckpointError:
         return None
     return found if _is_account(found) else None
+
+
+def write_account(folder: Path, account: Account) -> None:
+    (folder / DATA_FILE).write_text(json.dumps(account, indent=2) + "\n", encoding="utf-8")
 
 
 def accounts_in(account: Account | None) -> Iterator[Account | None]:

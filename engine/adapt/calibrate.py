@@ -80,16 +80,20 @@ class CalibrationPlan:
                 limit=table,
                 actual=self.sample_tokens,
             )
-        if self.rise and teacher.checkpoint.pooling != "mean":
-            raise InvalidInput(
-                f"a rise is one of weights in a mean, and {teacher.name} pools by "
-                f"{teacher.checkpoint.pooling}",
-                code="invalid_calibration_plan",
-                param="rise",
-                limit="mean",
-                actual=teacher.checkpoint.pooling,
-            )
+        check_pools_by_mean(teacher, self.rise)
         return self
+
+
+def check_pools_by_mean(model: EmbeddingModel, rise: float) -> None:
+    pooling = model.checkpoint.pooling
+    if rise and pooling != "mean":
+        raise InvalidInput(
+            f"a rise is one of weights in a mean, and {model.name} pools by {pooling}",
+            code="invalid_calibration_plan",
+            param="rise",
+            limit="mean",
+            actual=pooling,
+        )
 
 
 @dataclass(frozen=True)

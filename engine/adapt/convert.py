@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.adapt.calibrate import CalibrationPlan, calibrate, other_windows
+from engine.adapt.account import account_of, write_account
+from engine.adapt.calibrate import CalibrationPlan, calibrate, check_pools_by_mean, other_windows
 from engine.adapt.documents import DATA_FILE, documents_in, no_text
 from engine.adapt.new_folder import publish, workplace
 from engine.adapt.vectors import vectors_of, window_means
-from engine.checkpoint.calibration import FILE_NAME, write_calibration
+from engine.checkpoint.calibration import FILE_NAME, Calibration, write_calibration
 from engine.config import EngineConfig
-from engine.model.embedding_model import load_model
+from engine.errors import InvalidInput
+from engine.model.embedding_model import EmbeddingModel, load_model
 
 _COPIED = (".json", ".txt", ".safetensors", ".model", ".md")
 _UNFINISHED = ".unfinished"
@@ -59,6 +61,39 @@ def adapt_model(
         mean_cosine=float(cosines.mean()),
         least_cosine=float(cosines.min()),
     )
+
+
+def with_rise(
+    model: str,
+    out: Path,
+    rise: float,
+    *,
+    config: EngineConfig = EngineConfig(),  # noqa: B008 - frozen
+) -> Path:
+    """Write an adapted model as it is, but for the rise of whole texts' vectors."""
+    known, calibration = load_adapted(model, config)
+    check_pools_by_mean(known, rise)
+    with workplace(out, _UNFINISHED) as place:
+        built = place / _BUILT
+        copy_model(known.checkpoint.folder, built)
+        write_calibration(built / FILE_NAME, replace(calibration, rise=rise))
+        if account := account_of(known):
+            write_account(built, account)
+        publish(built, out)
+    return out
+
+
+def load_adapted(model: str, config: EngineConfig) -> tuple[EmbeddingModel, Calibration]:
+    """A model that was adapted before, and its numbers."""
+    known = load_model(model, config=config)
+    if known.calibration is None:
+        raise InvalidInput(
+            f"{model} has no numbers to go on from: it was never adapted",
+            code="never_adapted",
+            param="further",
+            actual=model,
+        )
+    return known, known.calibration
 
 
 def read_texts(paths: Sequence[Path]) -> list[str]:

@@ -9,13 +9,12 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from engine.adapt.account import account_of
+from engine.adapt.account import account_of, write_account
 from engine.adapt.batches import TokenCorpus
 from engine.adapt.calibrate import CalibrationPlan, calibrate
-from engine.adapt.convert import copy_model
+from engine.adapt.convert import copy_model, load_adapted
 from engine.adapt.curves import write_curves
 from engine.adapt.documents import (
-    DATA_FILE,
     Document,
     digest_in_order,
     fingerprint,
@@ -90,7 +89,7 @@ def distil_model(
         write_calibration(built / FILE_NAME, student.calibration(plan.strength))
         for name in (METRICS_FILE, ATTENTION_FILE):
             shutil.copyfile(run / name, built / name)
-        _write_json(built / DATA_FILE, account)
+        write_account(built, account)
         write_curves(built)
         publish(built, out)
     return out
@@ -99,15 +98,9 @@ def distil_model(
 def _teacher(model: str, plan: DistilPlan, config: EngineConfig) -> EmbeddingModel:
     """With what it has learned already where that is gone on from, and else without: a calibration
     beside it may be damaged, or made for other weights."""
-    known = load_model(model, attention=None if plan.further else "softmax", config=config)
-    if plan.further and known.calibration is None:
-        raise InvalidInput(
-            f"{model} has no numbers to go on from: it was never adapted",
-            code="never_adapted",
-            param="further",
-            actual=model,
-        )
-    return known.with_attention("softmax")
+    if plan.further:
+        return load_adapted(model, config)[0].with_attention("softmax")
+    return load_model(model, attention="softmax", config=config)
 
 
 @dataclass(frozen=True)
@@ -167,7 +160,7 @@ def _check_run(run: Path, described: Mapping[str, str]) -> None:
     """Goes on only with what the run began with, and writes that down where it begins."""
     path = run / _DESCRIPTION
     if not _has_begun(run):
-        _write_json(path, described)
+        path.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
         return
     if not path.exists():
         raise _other_run(f"{run} holds a run that did not write down what it began with")
@@ -230,7 +223,3 @@ def _account(
         },
     }
     return account | ({"before": account_of(teacher)} if plan.further else {})
-
-
-def _write_json(path: Path, content: Mapping[str, object]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

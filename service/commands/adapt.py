@@ -120,7 +120,8 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--further",
         action="store_true",
-        help="begin from what an adapted model has learned already, and calibrate nothing",
+        help="begin from what an adapted model has learned already, and calibrate nothing; with "
+        "--rise and without --train, change nothing but that",
     )
     group.add_argument("--control", action="store_true", help="train without LLN, to compare with")
 
@@ -141,6 +142,8 @@ def _adapt(chosen: Chosen) -> None:
     _check_rise(plan)
     if chosen.train:
         _train(chosen, plan)
+    elif chosen.further:
+        _change_rise(chosen, plan.rise)
     else:
         _calibrate(chosen, plan)
 
@@ -208,7 +211,7 @@ def _check_heeded(chosen: Chosen) -> None:
     """What would be passed over in silence is refused by name."""
     values = {f"--{name}": getattr(chosen, name) for name in _TRAINS}
     given = [option for option, value in values.items() if value is not None and value is not False]
-    if given and not chosen.train:
+    if given and not chosen.train and not _changes_rise_alone(chosen, given):
         need = "needs" if len(given) == 1 else "need"
         raise InvalidInput(f"{' and '.join(given)} {need} data: --train DATA", param="train")
     if chosen.text and chosen.train:
@@ -217,9 +220,16 @@ def _check_heeded(chosen: Chosen) -> None:
         )
 
 
+def _changes_rise_alone(chosen: Chosen, given: Sequence[str]) -> bool:
+    return given == ["--further"] and chosen.rise is not None
+
+
 def _check_further(chosen: Chosen) -> None:
-    """Training goes on with the model as it is: what calibration would choose is chosen."""
+    """Training goes on with the model as it is: what calibration would choose is chosen. The rise
+    is chosen when all else is learned."""
     given = [option for option in _CALIBRATES if getattr(chosen, option) is not None]
+    if given == ["rise"] and not chosen.train:
+        return
     if given:
         raise InvalidInput(
             f"--further goes on from the model's own {given[0]}, and takes no other",
@@ -249,6 +259,16 @@ def _calibrate(chosen: Chosen, plan: CalibrationPlan) -> None:
         f"{made.folder}: cosine to the teacher on other text, windows of {made.tokens} tokens: "
         f"mean {made.mean_cosine:.4f}, least {made.least_cosine:.4f}"
     )
+
+
+def _change_rise(chosen: Chosen, rise: float) -> None:
+    from engine.adapt.convert import with_rise
+
+    made = with_rise(chosen.model, chosen.out, rise, config=load_settings().engine)
+    if chosen.json:
+        print_json({"folder": str(made)})
+    else:
+        print(f"{made}: {chosen.model} with a rise of {rise:g}")
 
 
 def _train(chosen: Chosen, calibration: CalibrationPlan) -> None:

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from engine.adapt.account import account_of, write_account
 from engine.adapt.calibrate import CalibrationPlan
-from engine.adapt.convert import adapt_model
+from engine.adapt.convert import adapt_model, with_rise
 from engine.adapt.student import Student, StudentPlan
 from engine.adapt.vectors import read_whole, unit, vectors_of
 from engine.config import EngineConfig
@@ -146,6 +147,25 @@ def test_a_converted_model_keeps_the_rise_it_was_given(
         adapt_model(first_token, tmp_path / "none", texts, plan, config=config)
     assert (caught.value.param, caught.value.actual) == ("rise", "cls")
     assert not (tmp_path / "none").exists()
+
+
+def test_an_adapted_model_is_given_another_rise_and_keeps_all_else(
+    write_checkpoint: WriteCheckpoint, tmp_path: Path
+) -> None:
+    folder, config = str(write_checkpoint("bert")), EngineConfig(device="cpu")
+    with pytest.raises(InvalidInput, match="never adapted"):
+        with_rise(folder, tmp_path / "none", 0.5, config=config)
+    plan = CalibrationPlan(block_size=16, sample_tokens=64, num_samples=2)
+    texts = ["the quick brown fox jumps over the lazy dog " * 40]
+    first = adapt_model(folder, tmp_path / "first", texts, plan, config=config).folder
+    account = {"sources": {"some": {"trained_on": "this", "held_out": "that"}}}
+    write_account(first, account)
+    second = load_model(str(with_rise(str(first), tmp_path / "second", 0.5)), config=config)
+    before = load_model(str(first), config=config)
+    assert account_of(second) == account
+    assert (before.rise_of(64), second.rise_of(64)) == (0, 0.375)
+    states = [at_once(one.encoder, some_ids(64)) for one in (before, second)]
+    assert torch.equal(*states)
 
 
 def test_weights_in_states_of_a_lower_precision_are_not_rounded(model: EmbeddingModel) -> None:
