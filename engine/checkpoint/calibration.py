@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from engine.block_size import LongBlock, beyond_a_block, block_of
@@ -116,7 +116,9 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
         "weights_sha256": calibration.weights_sha256,
         "settings": _settings(calibration),
     }
-    save_file(tensors, path, metadata=metadata)
+    # By bytes: the library's own file would be for its owner's eyes alone, and a model made by one
+    # user is served by another.
+    path.write_bytes(save(tensors, metadata=metadata))
 
 
 def _settings(calibration: Calibration) -> str:

@@ -55,6 +55,13 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert a_calibration(block_size=128).sha256 != found.sha256
 
 
+def test_what_is_written_may_be_read_by_whom_other_files_may(tmp_path: Path) -> None:
+    write_calibration(tmp_path / FILE_NAME, a_calibration())
+    (tmp_path / "other").touch()
+    modes = {file.stat().st_mode for file in tmp_path.iterdir()}
+    assert len(modes) == 1
+
+
 def test_blocks_of_long_texts_are_written_and_read(tmp_path: Path) -> None:
     written = a_calibration(long_block=LongBlock(beyond=100, size=32))
     write_calibration(tmp_path / FILE_NAME, written)
