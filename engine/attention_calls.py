@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from engine.claims import ClaimRow, HeadSample, Material, find_claims, head_samples
 from engine.claims.heads import MAX_TOKENS
@@ -13,7 +14,7 @@ from engine.core import DEFAULTS, EngineCore, Item
 from engine.deadline import Deadline
 from engine.diagnose import diagnosis_of, readings_in_slices
 from engine.diagnosis_plan import fit_plan, plan_diagnosis
-from engine.layer_states import diagnosis_bytes, layer_steps
+from engine.layer_states import LayerStep, diagnosis_bytes, layer_steps
 from engine.maps.document import (
     OpenDocument,
     check_reader,
@@ -21,14 +22,25 @@ from engine.maps.document import (
     find_document,
     open_document,
 )
+from engine.maps.pauses import Pause
 from engine.maps.plan import plan_map
 from engine.maps.steps import map_steps
 from engine.maps.walk import open_layer_steps, walk_bytes
+from engine.model.embedding_model import EmbeddingModel
 from engine.orders import Delivered
+from engine.prepare import Prepared
 from engine.reader import prepare_document
 from engine.structure.plan import plan_structure
 from engine.structure.steps import structure_steps
 from engine.types import AttentionMap, Diagnosis, MapOptions, Structure
+
+
+class _Walk(NamedTuple):
+    """A text's way through the layers, as a diagnosis takes it."""
+
+    prepared: Prepared
+    layers: Iterator[LayerStep | None]
+    num_bytes: int  # held on the way
 
 
 class AttentionCalls(EngineCore):
@@ -59,23 +71,16 @@ class AttentionCalls(EngineCore):
             opened = None if document is None else self._find(document, model)
             chosen = self._model(model) if opened is None else opened.model
             asked = plan_diagnosis(chosen, layers, heads, instruments, mode)
-            if opened is not None:
-                prepared, walk = opened.prepared, open_layer_steps(opened, self._open)
-            else:
+            if opened is None:
                 assert text is not None, "one of the two is given"
-                async with deadline.over():
-                    prepared = await asyncio.to_thread(
-                        prepare_document, text, chosen, DEFAULTS, None
-                    )
-                walk = layer_steps(chosen, prepared)
+                walk = await _new_walk(text, chosen, deadline)
+            else:
+                walk = self._walk_of(opened)
+            prepared = walk.prepared
             plan = fit_plan(asked, chosen, prepared.num_embedded, self.config)
-        slices = readings_in_slices(chosen, prepared, plan, walk)
-        if opened is None:
-            num_bytes = diagnosis_bytes(chosen.encoder, prepared.num_embedded)
-        else:
-            num_bytes = walk_bytes(opened, self._open)
+        slices = readings_in_slices(chosen, prepared, plan, walk.layers)
         done = await self._all_turns(
-            slices, chosen, prepared.num_embedded, deadline, num_bytes=num_bytes
+            slices, chosen, prepared.num_embedded, deadline, num_bytes=walk.num_bytes
         )
         return diagnosis_of(chosen, prepared, plan, done)
 
@@ -89,15 +94,13 @@ class AttentionCalls(EngineCore):
         timeout_s: float | None = None,
     ) -> AttentionMap:
         """A head's attention within a window, of a text or of a document opened before."""
-        deadline = Deadline(timeout_s)
-        with self._counting_rejections():
-            async with deadline.over():
-                opened = await self._opened(text, document, model)
-            plan = plan_map(opened, options, self.config)
-        steps = map_steps(opened, plan, self._open)
-        done, found = await self._last_of(steps, opened, deadline)
-        assert isinstance(found, AttentionMap), "the last step brings the map"
-        return replace(found, queue_s=done.queue_s, compute_s=done.compute_s)
+
+        def begin(opened: OpenDocument) -> Iterator[Pause | AttentionMap]:
+            return map_steps(opened, plan_map(opened, options, self.config), self._open)
+
+        last = await self._last_of(begin, text, document, model, timeout_s)
+        assert isinstance(last.value, AttentionMap), "the last step brings the map"
+        return replace(last.value, queue_s=last.queue_s, compute_s=last.compute_s)
 
     async def structure(
         self,
@@ -109,15 +112,13 @@ class AttentionCalls(EngineCore):
         timeout_s: float | None = None,
     ) -> Structure:
         """The parts of a text, or of a document opened before, at several scales."""
-        deadline = Deadline(timeout_s)
-        with self._counting_rejections():
-            async with deadline.over():
-                opened = await self._opened(text, document, model)
-            plan = plan_structure(opened, scales)
-        steps = structure_steps(opened, plan, self._open)
-        done, found = await self._last_of(steps, opened, deadline)
-        assert isinstance(found, Structure), "the last step brings the structure"
-        return replace(found, queue_s=done.queue_s, compute_s=done.compute_s)
+
+        def begin(opened: OpenDocument) -> Iterator[Pause | Structure]:
+            return structure_steps(opened, plan_structure(opened, scales), self._open)
+
+        last = await self._last_of(begin, text, document, model, timeout_s)
+        assert isinstance(last.value, Structure), "the last step brings the structure"
+        return replace(last.value, queue_s=last.queue_s, compute_s=last.compute_s)
 
     async def claims(
         self,
@@ -157,18 +158,28 @@ class AttentionCalls(EngineCore):
         return tuple([sample async for step in steps for sample in step.value])
 
     async def _last_of(
-        self, steps: Iterator[Item], document: OpenDocument, deadline: Deadline
-    ) -> tuple[Delivered[None], Item]:
-        """What the last of these steps on the device brings, and what all of them took."""
+        self,
+        begin: Callable[[OpenDocument], Iterator[Item]],
+        text: str | None,
+        handle: str | None,
+        model: str | None,
+        timeout_s: float | None,
+    ) -> Delivered[Item]:
+        """What the last of the steps brings that begin with this document, and what all took."""
+        deadline = Deadline(timeout_s)
+        with self._counting_rejections():
+            async with deadline.over():
+                opened = await self._opened(text, handle, model)
+            steps = begin(opened)
         done = await self._all_turns(
             steps,
-            document.model,
-            document.num_tokens,
+            opened.model,
+            opened.num_tokens,
             deadline,
-            num_bytes=walk_bytes(document, self._open),
+            num_bytes=walk_bytes(opened, self._open),
         )
         compute_s = sum(turn.compute_s for turn in done)
-        return Delivered(None, done[0].queue_s, compute_s), done[-1].value
+        return Delivered(done[-1].value, done[0].queue_s, compute_s)
 
     async def _opened(
         self, text: str | None, handle: str | None, model: str | None
@@ -179,8 +190,20 @@ class AttentionCalls(EngineCore):
         assert text is not None, "one of the two is given"
         return await asyncio.to_thread(open_document, text, self._model(model), self._open)
 
+    def _walk_of(self, opened: OpenDocument) -> _Walk:
+        """Shorter than a new one, where the layers' states are kept."""
+        layers = open_layer_steps(opened, self._open)
+        return _Walk(opened.prepared, layers, walk_bytes(opened, self._open))
+
     def _find(self, handle: str, model: str | None) -> OpenDocument:
         found = find_document(self._open, handle)
         if model is not None:
             check_reader(found, self._model(model))
         return found
+
+
+async def _new_walk(text: str, model: EmbeddingModel, deadline: Deadline) -> _Walk:
+    async with deadline.over():
+        prepared = await asyncio.to_thread(prepare_document, text, model, DEFAULTS, None)
+    num_bytes = diagnosis_bytes(model.encoder, prepared.num_embedded)
+    return _Walk(prepared, layer_steps(model, prepared), num_bytes)
