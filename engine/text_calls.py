@@ -86,10 +86,7 @@ class TextCalls(EngineCore):
         """One vector for each text or list of token ids, in their order. Who is `patient` waits
         for room in the queue, where others are refused."""
         deadline = Deadline(timeout_s)
-        with self._counting_rejections():
-            chosen = self._model(model)
-            check_inputs(inputs, self.config)
-            check_options(options, chosen)
+        chosen = self._checked(inputs, model, options)
         pieces = self._prepared_pieces(inputs, chosen, options)
         texts, delivered = await self._run_texts(chosen, pieces, options, deadline, patient=patient)
         return [
@@ -108,10 +105,7 @@ class TextCalls(EngineCore):
     ) -> list[Embedding]:
         """The state of every token of each text, special ones included: [tokens, dim] each."""
         deadline = Deadline(timeout_s)
-        with self._counting_rejections():
-            chosen = self._model(model)
-            check_inputs(inputs, self.config)
-            check_options(options, chosen)
+        chosen = self._checked(inputs, model, options)
         pieces = self._token_by_token(self._prepared_pieces(inputs, chosen, options))
         texts, delivered = await self._run_texts(chosen, pieces, options, deadline, patient=patient)
         return [
@@ -191,6 +185,16 @@ class TextCalls(EngineCore):
             check_input(text, "text")
             async with Deadline(timeout_s).over():
                 return await asyncio.to_thread(tokenization, text, chosen)
+
+    def _checked(
+        self, inputs: Sequence[TextInput], model: str | None, options: EmbedOptions
+    ) -> EmbeddingModel:
+        """The model that will read these inputs, if they can be asked for so."""
+        with self._counting_rejections():
+            chosen = self._model(model)
+            check_inputs(inputs, self.config)
+            check_options(options, chosen)
+        return chosen
 
     async def _prepared_pieces(
         self, inputs: Sequence[TextInput], model: EmbeddingModel, options: EmbedOptions
@@ -287,15 +291,9 @@ class TextCalls(EngineCore):
                 async with asyncio.timeout(deadline.left_s):
                     async for piece in pieces:
                         texts += piece
-                        with self._counting_rejections():
-                            orders = [
-                                self._order(model, text, options, deadline.left_s) for text in piece
-                            ]
-                        await self._wait_for_room(orders, futures, patient=patient)
-                        with deadline.as_a_whole():
-                            futures += self._thread.submit_all(
-                                model.name, orders, deadline.left_s, follows=bool(futures)
-                            )
+                        futures += await self._queue_piece(
+                            model, piece, futures, options, deadline, patient=patient
+                        )
                         self._count_truncated(model, piece)
             with deadline.as_a_whole():
                 delivered = await asyncio.gather(*futures)
@@ -307,6 +305,23 @@ class TextCalls(EngineCore):
         finally:
             for future in futures:
                 future.cancel()
+
+    async def _queue_piece(
+        self,
+        model: EmbeddingModel,
+        piece: Sequence[Prepared],
+        own: Sequence[asyncio.Future[Delivered[Vector]]],
+        options: EmbedOptions,
+        deadline: Deadline,
+        *,
+        patient: bool,
+    ) -> list[asyncio.Future[Delivered[Vector]]]:
+        """The next texts of a call, behind its `own` in the queue, when there is room."""
+        with self._counting_rejections():
+            orders = [self._order(model, text, options, deadline.left_s) for text in piece]
+        await self._wait_for_room(orders, own, patient=patient)
+        with deadline.as_a_whole():
+            return self._thread.submit_all(model.name, orders, deadline.left_s, follows=bool(own))
 
     async def _wait_for_room(
         self,
