@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -87,6 +87,9 @@ class _LateChunks:
     alone: float = 0.0
     """How much of each chunk's vector, and of the opening's, is that of the passage read alone, as
     a text of its own, which is nearer to short queries. 0 to 1; the rest is the late chunk's."""
+
+
+OF_ALL_CHUNKS = tuple(field.name for field in fields(_LateChunks))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,9 @@
-"""Between protobuf messages and the engine's own types. No defaults live here but the engine's."""
+"""Requests, vectors and documents between protobuf and the engine's own types. No defaults live
+here but the engine's."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,38 +11,27 @@ from google.protobuf.message import Message
 
 from engine.errors import InvalidInput
 from engine.types import (
+    OF_ALL_CHUNKS,
     Accounting,
-    AttentionMap,
-    Beside,
     Chunk,
     Chunking,
     ChunkPlan,
     ChunksReady,
-    Diagnosis,
     Embedding,
     EmbedOptions,
     HeadingPlan,
-    HeadValues,
-    MapOptions,
-    ModelInfo,
-    Nested,
-    Plan,
     Priority,
     Progress,
     SentencePlan,
     Span,
     SpanPlan,
     TextInput,
-    Tokenization,
-    Topic,
-    TopicToken,
     Truncate,
     Vector,
 )
 from service.documents import EVENT_NAMES, Accepted, Event, Finished
 from service.errors import InvalidField
-from service.pb.lln.v1 import diagnostics_pb2, embeddings_pb2, models_pb2
-from service.turns import in_turns
+from service.pb.lln.v1 import embeddings_pb2
 
 _TRUNCATE: dict[int, Truncate] = {
     embeddings_pb2.TRUNCATE_UNSPECIFIED: EmbedOptions.truncate,
@@ -152,12 +141,9 @@ def _row_scales(vector: Vector) -> Vector:
     return np.where(largest > 0, largest / np.float32(127), np.float32(1))
 
 
-_OF_ALL_CHUNKS = ("opening", "alone")
-
-
 def chunking(message: embeddings_pb2.Chunking) -> Chunking | None:
     """How a document is to be cut; None for not at all. Unset fields take the plan's defaults."""
-    shared = {name: getattr(message, name) for name in _OF_ALL_CHUNKS if message.HasField(name)}
+    shared = {name: getattr(message, name) for name in OF_ALL_CHUNKS if message.HasField(name)}
     match message.WhichOneof("plan"):
         case "fixed":
             return ChunkPlan(**_set_fields(message.fixed), **shared)
@@ -230,149 +216,3 @@ def _accounting_message(accounting: Accounting) -> embeddings_pb2.Accounting:
     if accounting.dropped is not None:
         message.dropped.start, message.dropped.end = accounting.dropped
     return message
-
-
-def model_message(info: ModelInfo) -> models_pb2.Model:
-    return models_pb2.Model(
-        name=info.name,
-        aliases=info.aliases,
-        family=info.family,
-        attention=info.attention,
-        dim=info.dim,
-        num_layers=info.num_layers,
-        num_heads=info.num_heads,
-        max_tokens=info.max_tokens,
-        position_table=info.position_table,
-        pooling=info.pooling,
-        prompts=info.prompts,
-        revision=info.revision,
-        calibration=info.calibration,
-        source=info.source,
-        device=info.device,
-        dtype=info.dtype,
-    )
-
-
-def tokenization_message(tokenization: Tokenization) -> models_pb2.TokenizeResponse:
-    return models_pb2.TokenizeResponse(
-        ids=tokenization.ids,
-        tokens=tokenization.tokens,
-        starts=(span.start for span in tokenization.offsets),
-        ends=(span.end for span in tokenization.offsets),
-    )
-
-
-def plan_size(request: models_pb2.PlanRequest) -> tuple[int | None, str | None]:
-    """The number of tokens or the text, whichever was sent."""
-    size = request.WhichOneof("size")
-    return (
-        request.tokens if size == "tokens" else None,
-        request.text if size == "text" else None,
-    )
-
-
-def plan_message(plan: Plan) -> models_pb2.PlanResponse:
-    return models_pb2.PlanResponse(**asdict(plan))
-
-
-def diagnosis_message(diagnosis: Diagnosis) -> diagnostics_pb2.DiagnoseResponse:
-    return diagnostics_pb2.DiagnoseResponse(
-        model=diagnosis.model,
-        tokens=diagnosis.tokens,
-        layers=diagnosis.layers,
-        heads=diagnosis.heads,
-        attention=diagnosis.attention,
-        instruments=map(_instrument_message, diagnosis.instruments),
-        queue_s=diagnosis.accounting.queue_s,
-        compute_s=diagnosis.accounting.compute_s,
-        mode=diagnosis.mode,
-        left_out=(
-            diagnostics_pb2.LeftOut(instrument=one.instrument, reason=one.reason)
-            for one in diagnosis.left_out
-        ),
-    )
-
-
-def _instrument_message(reading: HeadValues) -> diagnostics_pb2.Instrument:
-    errors = reading.error or ((),) * len(reading.values)
-    return diagnostics_pb2.Instrument(
-        name=reading.instrument,
-        unit=reading.unit,
-        method=reading.method,
-        layers=[
-            diagnostics_pb2.HeadValues(values=row, errors=row_errors)
-            for row, row_errors in zip(reading.values, errors, strict=True)
-        ],
-        compute_s=reading.compute_s,
-        scope=reading.scope,
-        cost=reading.cost,
-        beside=map(_beside_message, reading.beside),
-    )
-
-
-def map_options(request: diagnostics_pb2.AttentionMapRequest) -> MapOptions:
-    has = request.HasField
-    return MapOptions(
-        layer=request.layer,
-        head=request.head,
-        rows=_span(request.rows) if has("rows") else None,
-        columns=_span(request.columns) if has("columns") else None,
-        height=request.height if has("height") else MapOptions.height,
-        width=request.width if has("width") else MapOptions.width,
-        links=request.links,
-        topics=request.topics,
-        topic_tokens=request.topic_tokens if has("topic_tokens") else MapOptions.topic_tokens,
-    )
-
-
-def _span(message: diagnostics_pb2.TokenRange) -> Span:
-    return Span(message.start, message.end)
-
-
-async def attention_map_message(found: AttentionMap) -> diagnostics_pb2.AttentionMapResponse:
-    message = diagnostics_pb2.AttentionMapResponse(
-        model=found.model,
-        document=found.document,
-        tokens=found.tokens,
-        attention=found.attention,
-        row_edges=found.row_edges,
-        column_edges=found.column_edges,
-        links=(diagnostics_pb2.Link(**link._asdict()) for link in found.links),
-        topics=map(_topic_message, found.topics or ()),
-        queue_s=found.queue_s,
-        compute_s=found.compute_s,
-    )
-    async for row in in_turns(found.mass):
-        message.mass.extend(row.tolist())
-    return message
-
-
-def _topic_message(topic: Topic) -> diagnostics_pb2.Topic:
-    return diagnostics_pb2.Topic(
-        channel=topic.channel,
-        share=topic.share,
-        effective_tokens=topic.effective_tokens,
-        tokens=map(_topic_token_message, topic.tokens),
-        users=map(_topic_token_message, topic.users),
-    )
-
-
-def _topic_token_message(token: TopicToken) -> diagnostics_pb2.TopicToken:
-    message = diagnostics_pb2.TopicToken(index=token.index, token=token.token, weight=token.weight)
-    if token.characters is not None:
-        message.characters.start, message.characters.end = token.characters
-    return message
-
-
-def _beside_message(part: Beside) -> diagnostics_pb2.Beside:
-    errors = part.error or (None,) * len(part.values)
-    layers = (_array(*pair) for pair in zip(part.values, errors, strict=True))
-    return diagnostics_pb2.Beside(name=part.name, unit=part.unit, layers=layers)
-
-
-def _array(values: Nested | None, errors: Nested | None) -> diagnostics_pb2.Array:
-    if values is None:
-        return diagnostics_pb2.Array()
-    array = np.asarray(values)
-    flat_errors = () if errors is None else np.asarray(errors).ravel()
-    return diagnostics_pb2.Array(shape=array.shape, values=array.ravel(), errors=flat_errors)

@@ -6,13 +6,13 @@ from dataclasses import asdict
 
 from engine.diagnostics.listing import instrument_infos
 from engine.engine import AsyncEngine
-from service.grpc.conversions import (
+from service.grpc.conversions import model_name
+from service.grpc.deadlines import seconds_left
+from service.grpc.diagnosis_messages import (
     attention_map_message,
     diagnosis_message,
     map_options,
-    model_name,
 )
-from service.grpc.deadlines import seconds_left
 from service.grpc.record import current_record
 from service.grpc.status import Context
 from service.pb.lln.v1 import diagnostics_pb2 as pb

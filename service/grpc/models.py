@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from engine.engine import AsyncEngine
-from service.grpc.conversions import (
+from service.grpc.conversions import model_name
+from service.grpc.deadlines import seconds_left
+from service.grpc.model_messages import (
     model_message,
-    model_name,
     plan_message,
     plan_size,
     tokenization_message,
 )
-from service.grpc.deadlines import seconds_left
 from service.grpc.record import current_record
 from service.grpc.status import Context
 from service.pb.lln.v1 import models_pb2 as pb

@@ -13,8 +13,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from engine.device import DTYPES
 from engine.errors import InvalidInput
 from engine.text.chunks import MOST_OPENING, OPENING_TOKENS
-from engine.types import Chunking as EngineChunking
 from engine.types import (
+    OF_ALL_CHUNKS,
     ChunkPlan,
     EmbedOptions,
     HeadingFormat,
@@ -26,6 +26,7 @@ from engine.types import (
     SpanPlan,
     Truncate,
 )
+from engine.types import Chunking as EngineChunking
 from service.benchmarks.plan import (
     DEFAULT_SUITE,
     MAX_ATTENTIONS,
@@ -213,13 +214,12 @@ class Chunking(Body, ChunkingFields):
                 return SpanPlan(**given | {"spans": spans})
 
 
-_OF_ALL_CHUNKS = ("opening", "alone")
 _CHUNKING_FIELDS: dict[ChunkingType, tuple[str, ...]] = {
     "none": (),
-    "fixed": ("tokens", "overlap", *_OF_ALL_CHUNKS),
-    "sentences": ("min_tokens", "max_tokens", *_OF_ALL_CHUNKS),
-    "headings": ("max_tokens", "format", *_OF_ALL_CHUNKS),
-    "spans": ("spans", *_OF_ALL_CHUNKS),
+    "fixed": ("tokens", "overlap", *OF_ALL_CHUNKS),
+    "sentences": ("min_tokens", "max_tokens", *OF_ALL_CHUNKS),
+    "headings": ("max_tokens", "format", *OF_ALL_CHUNKS),
+    "spans": ("spans", *OF_ALL_CHUNKS),
 }
 
 
