@@ -15,14 +15,14 @@ from engine.errors import LLNError, ModelNotFound, shown
 from engine.held import HeldBytes
 from engine.maps.cache import ByteCache
 from engine.model.embedding_model import EmbeddingModel
-from engine.observer import EngineObserver
+from engine.observer import CallKind, EngineObserver
 from engine.orders import Delivered
 from engine.plan import Planner
 from engine.prepare import Prepared
 from engine.runner import run_batch
 from engine.scheduler import Scheduler
 from engine.sweep import Sweep
-from engine.thread import CallKind, DeviceThread
+from engine.thread import DeviceThread
 from engine.types import EmbedOptions, Vector
 
 DEFAULTS = EmbedOptions()

@@ -14,10 +14,9 @@ from engine.diagnose import LayerReadings, readings_in_slices
 from engine.diagnosis_plan import DiagnosisPlan, plan_diagnosis
 from engine.errors import LLNError
 from engine.model.embedding_model import EmbeddingModel
-from engine.observer import EngineObserver
+from engine.observer import CallKind, EngineObserver
 from engine.orders import Delivered
 from engine.prepare import Prepared
-from engine.thread import CallKind
 
 logger = logging.getLogger(__name__)
 

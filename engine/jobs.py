@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.observer import Unit as UnitKind
+from engine.observer import UnitKind
 from engine.stretches import Stretches
 from engine.types import Priority
 

@@ -6,11 +6,12 @@ Methods are called from the device thread or the event loop; they must be quick 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from engine.stretches import Stretch
 
-Unit = Literal["batch", "sweep_tile", "calibration", "diagnosis", "benchmark", "drift"]
+CallKind: TypeAlias = Literal["calibration", "diagnosis", "benchmark", "drift"]
+UnitKind: TypeAlias = Literal["batch", "sweep_tile", CallKind]
 
 
 class Served(NamedTuple):
@@ -48,7 +49,14 @@ class EngineObserver:
         """Texts and tokens that wait now."""
 
     def unit_finished(
-        self, *, unit: Unit, model: str, sequences: int, tokens: int, compute_s: float, failed: bool
+        self,
+        *,
+        unit: UnitKind,
+        model: str,
+        sequences: int,
+        tokens: int,
+        compute_s: float,
+        failed: bool,
     ) -> None:
         """The device finished one unit of work."""
 

@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, TypeVarTuple
+from typing import Any, Generic, Literal, TypeVar, TypeVarTuple
 
 from engine.deadline import Deadline
 from engine.errors import DeadlineExceeded, EngineUnavailable, LLNError, QueueFull
 from engine.jobs import Job, Unit
-from engine.observer import EngineObserver
+from engine.observer import CallKind, EngineObserver
 from engine.orders import Delivered, Order, Outcome, Outcomes, answer_to, tell_all
 from engine.scheduler import Scheduler
 from engine.throughput import Throughput
@@ -31,8 +31,6 @@ PayloadT = TypeVar("PayloadT")
 ValueT = TypeVar("ValueT")
 ResultT = TypeVar("ResultT")
 Args = TypeVarTuple("Args")
-
-CallKind: TypeAlias = Literal["calibration", "diagnosis", "benchmark", "drift"]
 
 logger = logging.getLogger(__name__)
 

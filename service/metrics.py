@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -24,7 +24,7 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import choose_encoder
 
-from engine.observer import EngineObserver, Served, Unit
+from engine.observer import EngineObserver, Served, UnitKind
 from engine.types import ModelInfo
 from service.tracing import Tracing
 
@@ -66,14 +66,6 @@ _REJECTIONS = (
     "deadline_exceeded",
     "unavailable",
     "model_not_found",
-)
-_UNITS: tuple[Unit, ...] = (
-    "batch",
-    "sweep_tile",
-    "calibration",
-    "diagnosis",
-    "benchmark",
-    "drift",
 )
 _LENGTHS = (128, 512, 2048, 8192, 32_768, 131_072, 1_048_576)
 _LONGER = "longer"
@@ -203,7 +195,7 @@ class Metrics(EngineObserver):
 
     def _start_series(self) -> None:
         """A rate over a series that appears with its first event misses that event."""
-        for kind in _UNITS:
+        for kind in get_args(UnitKind):
             self._units.labels(kind)
             self._failed_units.labels(kind)
             self._compute_seconds.labels(kind)
@@ -349,7 +341,14 @@ class Metrics(EngineObserver):
         self._queue_tokens.set(tokens)
 
     def unit_finished(
-        self, *, unit: Unit, model: str, sequences: int, tokens: int, compute_s: float, failed: bool
+        self,
+        *,
+        unit: UnitKind,
+        model: str,
+        sequences: int,
+        tokens: int,
+        compute_s: float,
+        failed: bool,
     ) -> None:
         self._units.labels(unit).inc()
         self._compute_seconds.labels(unit).observe(compute_s)

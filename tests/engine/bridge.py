@@ -13,7 +13,7 @@ from typing import Any, Literal, ParamSpec, TypeAlias
 import pytest
 
 from engine.deadline import Deadline
-from engine.observer import EngineObserver, Unit
+from engine.observer import EngineObserver, UnitKind
 from engine.orders import Delivered, Order
 from engine.scheduler import Scheduler
 from engine.thread import DeviceThread
@@ -76,7 +76,14 @@ class Notes(EngineObserver):
         self.depths.append((depth, tokens))
 
     def unit_finished(
-        self, *, unit: Unit, model: str, sequences: int, tokens: int, compute_s: float, failed: bool
+        self,
+        *,
+        unit: UnitKind,
+        model: str,
+        sequences: int,
+        tokens: int,
+        compute_s: float,
+        failed: bool,
     ) -> None:
         assert compute_s >= 0
         self.units.append((unit, model, sequences, tokens, failed))

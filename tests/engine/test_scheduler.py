@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from engine.jobs import Job, Unit
-from engine.observer import Unit as UnitKind
+from engine.observer import UnitKind
 from engine.scheduler import FIRST_UNIT_S, Scheduler
 from engine.types import Priority
 

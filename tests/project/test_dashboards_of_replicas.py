@@ -17,7 +17,7 @@ import pytest
 import yaml
 from prometheus_client.samples import Sample
 
-from engine.observer import Served, Unit
+from engine.observer import Served, UnitKind
 from service.metrics import Metrics
 from tests.model_info import MODEL
 from tests.prometheus import (
@@ -72,13 +72,13 @@ def work(metrics: Metrics) -> None:
     metrics.truncated(model=MODEL.name)
     metrics.preempted()
     metrics.recovered_from_oom()
-    for unit in get_args(Unit):
+    for unit in get_args(UnitKind):
         metrics.unit_finished(
             unit=unit,
             model=MODEL.name,
             sequences=32,
             tokens=BATCH_TOKENS,
-            compute_s=BUSY_S / len(get_args(Unit)),
+            compute_s=BUSY_S / len(get_args(UnitKind)),
             failed=False,
         )
     for tokens in (100, 20_000):
