@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton  # type: ignore[import-untyped]
@@ -46,6 +46,7 @@ from kernels.attention.triton_operands import (
 from kernels.attention.triton_slots import num_slots
 from kernels.attention.triton_tiles import (
     WHOLE,
+    Span,
     family_of,
     query_span,
 )
@@ -93,8 +94,7 @@ def attention_backward(
     q, k, v, grad = (unit_stride(x) for x in (q, k, v, grad))
     out = _Outputs(*(torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(3)))
     if state is None:
-        size = block_size or WHOLE
-        _rows(grad, q, k, v, out, cu_seqlens, block_size=size, num_sinks=num_sinks)
+        _rows(_Group(grad, q, k, v, out), cu_seqlens, block_size or WHOLE, num_sinks)
         return Gradients(*out)
     assert alpha is not None, "a state is read with alpha"
     assert beta is not None, "a state is written with beta"
@@ -133,12 +133,34 @@ class _Group(NamedTuple):
     k: Tensor
     v: Tensor
     out: _Outputs
-    state: LLNState
-    alpha: Tensor  # [B, H]
-    beta: Tensor
-    mix: Tensor | None  # [H] or [T, H]
-    q_map: Map | None
-    k_map: Map | None
+    state: LLNState | None = None  # with alpha and beta, or none of the three
+    alpha: Tensor | None = None  # [B, H]
+    beta: Tensor | None = None
+    mix: Tensor | None = None  # [H] or [T, H]
+    q_map: Map | None = None
+    k_map: Map | None = None
+
+    @property
+    def strides(self) -> list[int]:
+        """Of all that is read by row."""
+        return [stride for x in (self.q, self.k, self.v, self.grad) for stride in x.stride()[:2]]
+
+
+class _Tiles(NamedTuple):
+    """How the second pass cuts the rows."""
+
+    cu_seqlens: Tensor
+    slots: int
+    span: Span
+    num_sinks: tuple[int, int]
+
+    @property
+    def num_sequences(self) -> int:
+        return self.cu_seqlens.numel() - 1
+
+    @property
+    def cut(self) -> tuple[int, int, int]:
+        return self.span.tokens, self.span.tiles, self.span.rows
 
 
 def _first_pass_programs(q: Tensor, mix: Tensor | None, q_map: Map | None) -> int:
@@ -158,11 +180,11 @@ def _through_state(
     num_sinks: tuple[int, int],
 ) -> Gradients:
     grad, q, k, v, out, state, alpha, beta, mix, q_map, k_map = group
+    assert state is not None
+    assert alpha is not None
+    assert beta is not None
     of_state = _state(grad, q, state, alpha, mix, cu_seqlens, q_map)
-    of_beta, of_mix = _rows(
-        grad, q, k, v, out, cu_seqlens, state=state, of_state=of_state, alpha=alpha, beta=beta,
-        mix=mix, block_size=block_size, num_sinks=num_sinks, q_map=q_map, k_map=k_map,
-    )  # fmt: skip
+    of_beta, of_mix = _rows(group, cu_seqlens, block_size, num_sinks, of_state)
     _, dz, stretch = of_state.excess.unbind(2)  # [B, H, D] each
     d_alpha, d_beta = stretch.sum(-1), of_beta
     if q_map is not None:
@@ -249,72 +271,81 @@ def add_pieces(parts: Tensor, cu_seqlens: Tensor, sums: Tensor, piece: int) -> N
 
 
 def _rows(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: _Outputs,
+    group: _Group,
     cu_seqlens: Tensor,
-    *,
-    state: LLNState | None = None,
+    block_size: int | None,
+    num_sinks: tuple[int, int],
     of_state: StateGradient | None = None,
-    alpha: Tensor | None = None,
-    beta: Tensor | None = None,
-    mix: Tensor | None = None,
-    block_size: int | None = None,
-    num_sinks: tuple[int, int] = (0, 0),
-    q_map: Map | None = None,
-    k_map: Map | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Writes the gradients that tiles of rows find, and returns beta's and, where there are two
     branches, the mix's."""
+    _, q, _, _, out, state, alpha, beta, mix, q_map, k_map = group
     num_rows, num_heads, head_dim = q.shape
-    num_sequences = cu_seqlens.numel() - 1
     constants = rows_gradient_constants(
         head_dim, q.dtype, block_size=block_size, lln=state is not None, sinks=any(num_sinks),
         q_map=map_flags(q_map), k_map=map_flags(k_map), family=family_of(q.device),
     )  # fmt: skip
     span = query_span(block_size or constants["BM"], constants["BM"])
-    slots = num_slots(num_rows, num_sequences, span.tokens, span.tiles)
-    by_row = q.new_empty(3, num_rows, num_heads, dtype=torch.float32)
-    of_mix, log_sum, mean = by_row
+    slots = num_slots(num_rows, cu_seqlens.numel() - 1, span.tokens, span.tiles)
+    tiles = _Tiles(cu_seqlens, slots, span, num_sinks)
+    of_mix = q.new_empty(num_rows, num_heads, dtype=torch.float32)
     tile_beta = q.new_empty(slots, num_heads, dtype=torch.float32)
     sinks = q.new_empty(2, slots, num_heads, sum(num_sinks), head_dim, dtype=torch.float32)
-    of_beta = q.new_empty(num_sequences, num_heads, dtype=torch.float32)
     absent = q
-    cut = span.tokens, span.tiles, span.rows
-    rows = [stride for x in (q, k, v, grad) for stride in x.stride()[:2]]
-    scale = 1.0 / math.sqrt(head_dim)
     with device_of(q):
-        if constants["DIAG"] and not constants["ONE_STEP"]:
-            launch(
-                diag_rows_kernel, slots * num_heads,
-                q, k, v, grad, log_sum, mean, cu_seqlens, num_sequences, num_heads,
-                block_size, *cut, *num_sinks, scale, *rows, **diag_rows_constants(constants),
-            )  # fmt: skip
+        log_sum, mean = _block_statistics(group, tiles, block_size, constants)
         launch(
             rows_gradient_kernel, slots * num_heads,
-            q, k, v, grad, *out, of_mix, tile_beta, *sinks,
+            q, group.k, group.v, group.grad, *out, of_mix, tile_beta, *sinks,
             *((absent, absent) if state is None else state),
             *((absent, absent) if of_state is None else of_state[:2]),
             log_sum, mean, *map_operands(q_map, absent), *map_operands(k_map, absent),
             absent if alpha is None else alpha, absent if beta is None else beta,
-            absent if mix is None else mix, cu_seqlens, num_sequences, num_heads,
-            block_size or span.tokens, *cut, *num_sinks, scale, *rows, out.q.stride(0),
-            *row_strides(alpha), *row_strides(beta), *row_strides(mix), **constants,
+            absent if mix is None else mix, cu_seqlens, tiles.num_sequences, num_heads,
+            block_size or span.tokens, *tiles.cut, *num_sinks, 1.0 / math.sqrt(head_dim),
+            *group.strides, out.q.stride(0), *row_strides(alpha), *row_strides(beta),
+            *row_strides(mix), **constants,
         )  # fmt: skip
-        if state is not None:
-            launch(
-                add_tiles_kernel, num_sequences * num_heads,
-                tile_beta, cu_seqlens, of_beta, num_heads, *cut, BT=ADDED_NUMBERS,
-            )  # fmt: skip
-        for parts, gradient in zip(sinks, out[1:], strict=True):
-            launch(
-                add_to_sinks_kernel, num_sequences * num_heads * sum(num_sinks),
-                parts, gradient, cu_seqlens, num_heads, *cut, *num_sinks, gradient.stride(0),
-                **add_to_sinks_constants(head_dim),
-            )  # fmt: skip
+        of_beta = _add_over_tiles(group, tiles, tile_beta, sinks)
     return of_beta, of_mix if constants["LLN"] and constants["DIAG"] else None
+
+
+def _block_statistics(
+    group: _Group, tiles: _Tiles, block_size: int | None, constants: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """The log of every row's mass and its g . diag [T, H], which it must know beforehand where its
+    keys take several steps. Elsewhere nobody writes or reads them."""
+    q = group.q
+    num_rows, num_heads, head_dim = q.shape
+    log_sum = q.new_empty(num_rows, num_heads, dtype=torch.float32)
+    mean = torch.empty_like(log_sum)
+    if constants["DIAG"] and not constants["ONE_STEP"]:
+        launch(
+            diag_rows_kernel, tiles.slots * num_heads,
+            q, group.k, group.v, group.grad, log_sum, mean, tiles.cu_seqlens, tiles.num_sequences,
+            num_heads, block_size, *tiles.cut, *tiles.num_sinks, 1.0 / math.sqrt(head_dim),
+            *group.strides, **diag_rows_constants(constants),
+        )  # fmt: skip
+    return log_sum, mean
+
+
+def _add_over_tiles(group: _Group, tiles: _Tiles, tile_beta: Tensor, sinks: Tensor) -> Tensor:
+    """Adds what the tiles found for sinks to these rows' gradients, and returns the sum of what
+    they found for beta [B, H], which nobody fills without LLN."""
+    num_heads, head_dim = group.q.shape[1:]
+    of_beta = tile_beta.new_empty(tiles.num_sequences, num_heads)
+    if group.state is not None:
+        launch(
+            add_tiles_kernel, tiles.num_sequences * num_heads,
+            tile_beta, tiles.cu_seqlens, of_beta, num_heads, *tiles.cut, BT=ADDED_NUMBERS,
+        )  # fmt: skip
+    for parts, gradient in zip(sinks, group.out[1:], strict=True):
+        launch(
+            add_to_sinks_kernel, tiles.num_sequences * num_heads * sum(tiles.num_sinks),
+            parts, gradient, tiles.cu_seqlens, num_heads, *tiles.cut, *tiles.num_sinks,
+            gradient.stride(0), **add_to_sinks_constants(head_dim),
+        )  # fmt: skip
+    return of_beta
 
 
 def _key_weight(
