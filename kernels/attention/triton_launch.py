@@ -38,8 +38,6 @@ from kernels.attention.triton_tiles import (
     state_tile,
 )
 
-SUPPORTED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
 LOG2_E = 1 / math.log(2)
 
 

@@ -69,11 +69,6 @@ def _heads_first(attend: Callable[..., Any], q: Tensor, k: Tensor, v: Tensor) ->
     return found.squeeze(0).transpose(0, 1)
 
 
-def _causal(attend: Callable[..., Any], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    found: Tensor = attend(q[None], k[None], v[None])[0]
-    return found.squeeze(0)
-
-
 def _optional(module: str, name: str) -> Any:
     try:
         return getattr(import_module(module), name)
