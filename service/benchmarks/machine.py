@@ -21,7 +21,7 @@ _PACKAGES = ("lln", "torch", "numpy", "tokenizers")
 def machine_of(model: ModelInfo) -> Mapping[str, str]:
     on_gpu = model.device.startswith("cuda")
     return {
-        "device": torch.cuda.get_device_name(model.device) if on_gpu else _cpu_name(),
+        "device": torch.cuda.get_device_name(model.device) if on_gpu else cpu_name(),
         "device_type": model.device,
         "dtype": model.dtype,
         "cores": str(os.cpu_count()),
@@ -36,7 +36,7 @@ def machine_of(model: ModelInfo) -> Mapping[str, str]:
 
 
 @cache
-def _cpu_name() -> str:
+def cpu_name() -> str:
     listing = Path("/proc/cpuinfo")
     lines = listing.read_text().splitlines() if listing.exists() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
