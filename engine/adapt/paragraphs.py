@@ -32,8 +32,8 @@ class TakenOut(NamedTuple):
 
 
 def take_out_paragraphs(corpus: Corpus) -> TakenOut:
-    """One of each document, if it has any that stands in no other and is neither short nor long."""
-    seen = Counter(part for document in corpus.documents for part in set(_paragraphs(document)))
+    """One of each document, if any that is neither short nor long stands nowhere else."""
+    seen = Counter(part for document in corpus.documents for part in _paragraphs(document))
     rest: list[Document] = []
     texts: list[str] = []
     wanted: list[int] = []

@@ -128,11 +128,13 @@ def test_a_later_paragraph_is_taken_out_of_its_document() -> None:
     shared, own = paragraph("shared"), [paragraph("first"), paragraph("second"), paragraph("third")]
     first = Document("1", "", "\n\n".join([*own, "too short", own[0] * 9, shared]), "one")
     before = [own[2], paragraph("before") * 2]
-    second = Document("2", "", "\n\n".join([*before, paragraph("fourth"), shared]), "two")
+    twice = [paragraph("again")] * 2
+    after = [shared, *twice]
+    second = Document("2", "", "\n\n".join([*before, *before, paragraph("fourth"), *after]), "two")
     rest, questions = take_out_paragraphs(Corpus("small", (first, second)))
     assert questions == Questions([paragraph("fourth").strip()], [1])
     assert rest.documents[0] == first
-    assert rest.documents[1] == replace(second, body="\n\n".join([*before, shared]))
+    assert rest.documents[1] == replace(second, body="\n\n".join([*before, *before, *after]))
     assert rest.queries == ["one", "two"]
 
 
