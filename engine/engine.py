@@ -7,7 +7,6 @@ from types import TracebackType
 from typing import Self
 
 from engine.attention_calls import AttentionCalls
-from engine.benchmark import BenchmarkPlan, benchmark_result, encoder_rows
 from engine.checkpoint.published import DEFAULT_MODEL
 from engine.config import EngineConfig
 from engine.core import DEFAULT_CONFIG, Item
@@ -16,7 +15,7 @@ from engine.model.embedding_model import EmbeddingModel, load_models
 from engine.observer import EngineObserver
 from engine.price import price_of
 from engine.text_calls import TextCalls
-from engine.types import BenchmarkResult, BenchmarkRow, ModelInfo
+from engine.types import ModelInfo
 
 _CANARY = "A short text, to see that the model answers."
 
@@ -84,31 +83,6 @@ class AsyncEngine(TextCalls, AttentionCalls):
 
     def resolve(self, name: str | None) -> ModelInfo:
         return self._model(name).info
-
-    def stop_accepting(self) -> None:
-        """Refuse new work from now on; accepted work is still done."""
-        self._thread.stop_accepting()
-
-    async def benchmark(
-        self,
-        *,
-        lengths: Sequence[int],
-        attentions: Sequence[str],
-        repeats: int,
-        training: bool = False,
-        model: str | None = None,
-        progress: Callable[[BenchmarkRow], None] | None = None,
-    ) -> BenchmarkResult:
-        """Tokens a second by length on this machine. Other work runs in between its layers."""
-        with self._counting_rejections():
-            chosen = self._model(model)
-            plan = BenchmarkPlan.checked(lengths, attentions, repeats, chosen, training=training)
-        rows: list[BenchmarkRow] = []
-        async for row in self.measure(lambda _: encoder_rows(plan), model=model):
-            rows.append(row)
-            if progress is not None:
-                progress(row)
-        return benchmark_result(chosen, rows)
 
     async def measure(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -412,23 +412,3 @@ def _spans_of(segments: Sequence[Segment], level: int) -> Iterator[Span]:
             yield from _spans_of(segment.children, level)
         else:
             yield segment.tokens
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchmarkRow:
-    """One measured point of a benchmark."""
-
-    attention: str
-    tokens: int
-    seconds: float  # median
-    tokens_per_s: float
-    repeats: int
-    work: Literal["forward", "training"] = "forward"
-    peak_bytes: int | None = None  # beyond what was held before; None where nobody can tell
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchmarkResult:
-    suite: str
-    rows: tuple[BenchmarkRow, ...]
-    machine: Mapping[str, str] = field(default_factory=dict)

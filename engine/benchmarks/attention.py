@@ -16,7 +16,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from engine.benchmark import Subject
+from engine.benchmarks.encoder import Subject
 from engine.device import torch_dtype
 from engine.model.embedding_model import EmbeddingModel
 from kernels.attention import PackedSequences

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from functools import partial
 from itertools import product
 from statistics import median
 from time import perf_counter
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -23,7 +22,6 @@ from engine.model.attention import KINDS, SlidingWindowAttention
 from engine.model.baselines import BASELINES
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Attend
-from engine.types import BenchmarkResult, BenchmarkRow
 
 MAX_POINTS = 64
 MAX_REPEATS = 100
@@ -65,7 +63,7 @@ class Subject:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchmarkPlan:
+class EncoderPlan:
     lengths: tuple[int, ...]
     subjects: tuple[Subject, ...]  # the same weights under each attention
     repeats: int
@@ -80,7 +78,7 @@ class BenchmarkPlan:
         model: EmbeddingModel,
         *,
         training: bool = False,
-    ) -> BenchmarkPlan:
+    ) -> EncoderPlan:
         _check_count("repeats", repeats, MAX_REPEATS)
         _check_count("lengths", len(lengths) * len(attentions), MAX_POINTS)
         for kind in attentions:
@@ -101,7 +99,20 @@ class BenchmarkPlan:
         return cls(lengths=tuple(lengths), subjects=subjects, repeats=repeats, training=training)
 
 
-def encoder_rows(plan: BenchmarkPlan) -> Iterator[tuple[BenchmarkRow, ...]]:
+@dataclass(frozen=True, kw_only=True)
+class EncoderRow:
+    """One measured point."""
+
+    attention: str
+    tokens: int
+    seconds: float  # median
+    tokens_per_s: float
+    repeats: int
+    work: Literal["forward", "training"] = "forward"
+    peak_bytes: int | None = None  # beyond what was held before; None where nobody can tell
+
+
+def encoder_rows(plan: EncoderPlan) -> Iterator[tuple[EncoderRow, ...]]:
     """One row a point. Yields nothing after every layer, so that other work can run there."""
     for length, subject in product(plan.lengths, plan.subjects):
         steps_of = _steps_of(subject, plan.training)
@@ -114,22 +125,6 @@ def encoder_rows(plan: BenchmarkPlan) -> Iterator[tuple[BenchmarkRow, ...]]:
             if repeat:  # the first pass warms caches, and is the one whose memory is watched
                 seconds.append(spent)
         yield (_row(subject, plan, length, seconds, memory.bytes),)
-
-
-def benchmark_result(model: EmbeddingModel, rows: Sequence[BenchmarkRow]) -> BenchmarkResult:
-    device = model.encoder.device
-    on_gpu = device.type == "cuda"
-    machine = {
-        "device": torch.cuda.get_device_name(device) if on_gpu else platform.processor() or "cpu",
-        "device_type": device.type,
-        "dtype": model.info.dtype,
-        "threads": str(torch.get_num_threads()),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "model": model.name,
-        "revision": model.info.revision,
-    }
-    return BenchmarkResult(suite="encoder", rows=tuple(rows), machine=machine)
 
 
 def _steps_of(subject: Subject, training: bool) -> Steps:
@@ -169,13 +164,13 @@ def _timed(
 
 def _row(
     subject: Subject,
-    plan: BenchmarkPlan,
+    plan: EncoderPlan,
     length: int,
     seconds: Sequence[float],
     peak_bytes: int | None,
-) -> BenchmarkRow:
+) -> EncoderRow:
     typical = median(seconds)
-    return BenchmarkRow(
+    return EncoderRow(
         attention=subject.attention,
         tokens=length,
         seconds=typical,

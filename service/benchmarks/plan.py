@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
-from engine.benchmark import MAX_TRAINING_TOKENS
+from engine.benchmarks.encoder import MAX_TRAINING_TOKENS
 from engine.device import DTYPES
 from engine.errors import InvalidInput, shown
 from engine.types import ModelInfo

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import asdict
 
-from engine.benchmark import ATTENTIONS, encoder_rows
-from engine.benchmark import BenchmarkPlan as EncoderPlan
 from engine.benchmarks.attention import AttentionPlan, AttentionRow, attention_rows
+from engine.benchmarks.encoder import ATTENTIONS, EncoderPlan, EncoderRow, encoder_rows
 from engine.benchmarks.quality import LEAST_TOKENS, QualityPlan, QualityRow, quality_rows
 from engine.model.attention import KINDS
 from engine.model.embedding_model import EmbeddingModel
-from engine.types import BenchmarkRow
 from service.benchmarks.serving import SHARES, serving_rows
 from service.benchmarks.suite import Bench, BenchmarkPlan, Measure, Row, Suite
 
@@ -38,7 +36,7 @@ async def _attention_rows(bench: Bench, plan: BenchmarkPlan) -> AsyncGenerator[R
 
 
 async def _encoder_rows(bench: Bench, plan: BenchmarkPlan) -> AsyncGenerator[Row, None]:
-    def steps(model: EmbeddingModel) -> Iterator[tuple[BenchmarkRow, ...]]:
+    def steps(model: EmbeddingModel) -> Iterator[tuple[EncoderRow, ...]]:
         return encoder_rows(
             EncoderPlan.checked(
                 plan.lengths, plan.attentions, plan.repeats, model, training=plan.training

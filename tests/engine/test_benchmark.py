@@ -8,7 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.benchmark import ATTENTIONS, BenchmarkPlan, Subject, encoder_rows
+from engine.benchmarks.encoder import (
+    ATTENTIONS,
+    EncoderPlan,
+    EncoderRow,
+    Subject,
+    encoder_rows,
+)
 from engine.benchmarks.memory import PeakMemory
 from engine.benchmarks.quality import LEAST_TOKENS, QualityPlan, quality_rows
 from engine.benchmarks.training import TrainableLayers
@@ -16,11 +22,10 @@ from engine.errors import InvalidInput
 from engine.model.adapted import dense
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
-from engine.types import BenchmarkRow
 
 
-def rows_of(model: EmbeddingModel, *attentions: str, training: bool = False) -> list[BenchmarkRow]:
-    plan = BenchmarkPlan.checked([40, 300], attentions, 1, model, training=training)
+def rows_of(model: EmbeddingModel, *attentions: str, training: bool = False) -> list[EncoderRow]:
+    plan = EncoderPlan.checked([40, 300], attentions, 1, model, training=training)
     return [row for rows in encoder_rows(plan) for row in rows]
 
 
@@ -56,7 +61,7 @@ def test_training_rows(default_model: EmbeddingModel) -> None:
 def test_it_stops_after_every_layer(default_model: EmbeddingModel) -> None:
     """Other work runs at each stop: six layers up, six down when training, twice with warm-up."""
     for training, stops in ((False, 12), (True, 24)):
-        plan = BenchmarkPlan.checked([32], ["softmax"], 1, default_model, training=training)
+        plan = EncoderPlan.checked([32], ["softmax"], 1, default_model, training=training)
         assert sum(not rows for rows in encoder_rows(plan)) == stops
 
 
@@ -109,13 +114,13 @@ def test_bad_plan(
     param: str,
 ) -> None:
     with pytest.raises(InvalidInput) as caught:
-        BenchmarkPlan.checked(lengths, attentions, repeats, default_model)
+        EncoderPlan.checked(lengths, attentions, repeats, default_model)
     assert caught.value.param == param
 
 
 def test_training_is_bounded(default_model: EmbeddingModel) -> None:
     with pytest.raises(InvalidInput, match="1 to 32768, got 65536"):
-        BenchmarkPlan.checked([65_536], ["lln"], 1, default_model, training=True)
+        EncoderPlan.checked([65_536], ["lln"], 1, default_model, training=True)
 
 
 def test_peak_memory_sees_what_is_freed_again() -> None:
@@ -130,7 +135,7 @@ def test_peak_memory_sees_what_is_freed_again() -> None:
 
 
 def test_training_takes_more_memory_than_encoding(default_model: EmbeddingModel) -> None:
-    plan = BenchmarkPlan.checked([1024], ["lln_diag"], 1, default_model)
+    plan = EncoderPlan.checked([1024], ["lln_diag"], 1, default_model)
     forward, training = (
         next(row for rows in encoder_rows(one) for row in rows)
         for one in (plan, replace(plan, training=True))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
 import numpy as np
 import pytest
 
+from engine.benchmarks.encoder import EncoderPlan, EncoderRow, encoder_rows
 from engine.config import EngineConfig
 from engine.deadline import Deadline
 from engine.engine import AsyncEngine
@@ -26,7 +27,7 @@ from engine.held import HeldBytes
 from engine.model.embedding_model import EmbeddingModel
 from engine.observer import EngineObserver
 from engine.plain import Engine
-from engine.types import BenchmarkRow, ChunkPlan, EmbedOptions
+from engine.types import ChunkPlan, EmbedOptions
 
 Result = TypeVar("Result")
 
@@ -236,14 +237,17 @@ def test_stopping_answers_what_was_accepted(
     async def work(engine: AsyncEngine) -> tuple[list[object], Exception | None]:
         calls = [asyncio.create_task(engine.embed([text])) for text in real_texts[:20]]
         await asyncio.sleep(0.05)
-        engine.stop_accepting()
+        stopping = asyncio.create_task(engine.stop(Deadline(60)))
+        await asyncio.sleep(0)
         assert not engine.ready
         refusal = None
         try:
             await engine.embed(["too late"])
         except EngineUnavailable as error:
             refusal = error
-        return list(await asyncio.gather(*calls, return_exceptions=True)), refusal
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        await stopping
+        return list(answers), refusal
 
     answers, refusal = serve(shipped_models, work)
     assert isinstance(refusal, EngineUnavailable)
@@ -288,29 +292,29 @@ def test_diagnoses_that_are_refused(
 def test_a_benchmark_lets_texts_run_in_between(
     shipped_models: dict[str, EmbeddingModel],
 ) -> None:
-    seen: list[BenchmarkRow] = []
+    def rows_of(engine: AsyncEngine, *lengths: int) -> AsyncIterator[EncoderRow]:
+        kinds = ["softmax", "lln_diag"]
+        return engine.measure(
+            lambda model: encoder_rows(EncoderPlan.checked(lengths, kinds, 2, model))
+        )
 
     async def work(engine: AsyncEngine) -> None:
-        running = asyncio.create_task(
-            engine.benchmark(
-                lengths=[64, 300],
-                attentions=["softmax", "lln_diag"],
-                repeats=2,
-                progress=seen.append,
-            )
-        )
+        async def measured() -> list[EncoderRow]:
+            return [row async for row in rows_of(engine, 64, 300)]
+
+        running = asyncio.create_task(measured())
         await engine.embed(["in between"])
-        result = await running
-        assert list(result.rows) == seen
-        assert [(row.tokens, row.attention) for row in seen] == [
+        assert not running.done()
+        rows = await running
+        assert [(row.tokens, row.attention) for row in rows] == [
             (64, "softmax"),
             (64, "lln_diag"),
             (300, "softmax"),
             (300, "lln_diag"),
         ]
-        assert all(row.tokens_per_s > 0 for row in seen)
+        assert all(row.tokens_per_s > 0 for row in rows)
         with pytest.raises(InvalidInput):
-            await engine.benchmark(lengths=[0], attentions=["softmax"], repeats=1)
+            await anext(rows_of(engine, 0))
 
     serve(shipped_models, work)
 

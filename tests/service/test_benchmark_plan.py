@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine.benchmark import ATTENTIONS
+from engine.benchmarks.encoder import ATTENTIONS
 from engine.errors import InvalidInput
 from service.benchmarks.compare import compare
 from service.benchmarks.documents import rows_as_csv
