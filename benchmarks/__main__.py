@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.plan import Plan
 from benchmarks.row import Row
-from benchmarks.store import ROOT, commit, cpu_name, store
+from benchmarks.store import ROOT, commit, store
 from benchmarks.suites import (
     ablations,
     cancel,
@@ -33,6 +33,7 @@ from benchmarks.suites import (
 from benchmarks.table import table
 from benchmarks.workbench import Workbench
 from engine.config import EngineConfig
+from service.benchmarks.machine import cpu_name
 
 SUITES: Mapping[str, Callable[[Workbench, Plan], Iterator[Row]]] = {
     "short": short.measure,

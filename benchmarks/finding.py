@@ -6,17 +6,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean
 
+from benchmarks.plan import Plan
 from benchmarks.row import Row
 from engine.adapt.batches import TokenCorpus
-from engine.adapt.corpora import Corpus
+from engine.adapt.corpora import Corpus, available
 from engine.adapt.evaluate import Retrieval, fidelity_at, retrieval_on
-from engine.adapt.held_out import LongDocuments, long_documents
+from engine.adapt.held_out import LongDocuments, held_out_part, long_documents
 from engine.model.embedding_model import EmbeddingModel
 
 DOCUMENTS = LongDocuments(most=20)
 WINDOW = 512
 WHOLE, LATE = "whole document", "best late chunk"
 BASELINES = ("teacher, mean of windows", "teacher, best window")
+
+
+def held_out_corpora(plan: Plan) -> list[Corpus]:
+    """What nothing was trained on: of every installed corpus, or of one if it must be quick."""
+    names = available()
+    return [held_out_part(name) for name in (names[:1] if plan.quick else names)]
 
 
 def cosines(

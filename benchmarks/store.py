@@ -17,6 +17,7 @@ import torch
 
 from benchmarks.row import Row
 from benchmarks.workbench import Workbench
+from service.benchmarks.machine import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
 _PACKAGES = ("torch", "numpy", "tokenizers", "transformers", "sentence-transformers", "onnxruntime")
@@ -60,13 +61,6 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "load_average": os.getloadavg(),
     }
-
-
-def cpu_name() -> str:
-    listing = Path("/proc/cpuinfo")
-    lines = listing.read_text().splitlines() if listing.exists() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
 
 
 def _model(bench: Workbench) -> Mapping[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter, sleep
@@ -32,6 +32,13 @@ def take_turns(contenders: Mapping[str, Run], turns: Turns) -> dict[str, Seconds
             if index >= turns.warm:
                 taken[name].append(seconds)
     return {name: tuple(seconds) for name, seconds in taken.items()}
+
+
+async def seconds_of(answer: Awaitable[object]) -> float:
+    """How long it is waited for."""
+    started_at = perf_counter()
+    await answer
+    return perf_counter() - started_at
 
 
 def ratios(over: Sequence[float], under: Sequence[float]) -> Seconds:

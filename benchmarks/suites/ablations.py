@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.finding import cosines, finds
+from benchmarks.finding import cosines, finds, held_out_corpora
 from benchmarks.plan import Plan
 from benchmarks.row import Row
 from benchmarks.workbench import Workbench
 from engine.adapt.ablations import AS_SERVED, ablations_of
-from engine.adapt.corpora import available
-from engine.adapt.held_out import held_out_part
 
 QUICK = (AS_SERVED, "Diag alone")
 LENGTH, TEXTS = 2_048, 40
@@ -18,7 +16,7 @@ LENGTH, TEXTS = 2_048, 40
 
 def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
     teacher = bench.softmax.model
-    corpora = [held_out_part(name) for name in (available()[:1] if plan.quick else available())]
+    corpora = held_out_corpora(plan)
     students = ablations_of(bench.lln_diag.model)
     if plan.quick:
         students = {name: students[name] for name in QUICK}

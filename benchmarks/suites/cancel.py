@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from time import perf_counter
 
-from benchmarks.memory import resident_bytes
 from benchmarks.plan import Plan
 from benchmarks.row import Row, Target
+from benchmarks.timing import seconds_of
 from benchmarks.workbench import Workbench
+from engine.benchmarks.memory import resident_bytes
 from engine.engine import AsyncEngine
 from engine.types import DocumentEvent, Progress
 
@@ -69,7 +70,7 @@ async def _turns(bench: Workbench, plan: Plan) -> list[Left]:
 
 
 async def _given_up(engine: AsyncEngine, document: str, query: str) -> Left:
-    query_alone_s = await _timed(engine, query)
+    query_alone_s = await seconds_of(engine.embed([query]))
     before = resident_bytes()
     news: list[float] = []
     far_enough = asyncio.Event()
@@ -84,7 +85,7 @@ async def _given_up(engine: AsyncEngine, document: str, query: str) -> Left:
     await far_enough.wait()
     held = resident_bytes() - before
     reading.cancel()
-    query_s = await _timed(engine, query)
+    query_s = await seconds_of(engine.embed([query]))
     await asyncio.sleep(_SETTLES_S)
     return Left(
         tile_s=max(later - earlier for earlier, later in pairwise(news)),
@@ -93,9 +94,3 @@ async def _given_up(engine: AsyncEngine, document: str, query: str) -> Left:
         held_bytes=held,
         kept_bytes=resident_bytes() - before,
     )
-
-
-async def _timed(engine: AsyncEngine, query: str) -> float:
-    started_at = perf_counter()
-    await engine.embed([query])
-    return perf_counter() - started_at

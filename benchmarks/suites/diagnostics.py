@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from functools import partial
-from time import perf_counter
 
 import numpy as np
 import torch
 
 from benchmarks.plan import Plan
 from benchmarks.row import Row, Target, ratio_row
-from benchmarks.timing import Run, Seconds, Turns, take_turns
+from benchmarks.timing import Run, Seconds, Turns, seconds_of, take_turns
 from benchmarks.workbench import Workbench
 from engine.diagnostics import HEAD_INSTRUMENTS, HeadView, measure
 from engine.engine import AsyncEngine
@@ -91,12 +90,7 @@ async def _short_texts_meanwhile(bench: Workbench) -> Row:
 
 
 async def _latencies(engine: AsyncEngine, texts: list[str]) -> Seconds:
-    taken = []
-    for text in texts:
-        started_at = perf_counter()
-        await engine.embed([text])
-        taken.append(perf_counter() - started_at)
-    return tuple(taken)
+    return tuple([await seconds_of(engine.embed([text])) for text in texts])
 
 
 def _seconds_row(case: str, measure: str, taken: Seconds, target: Target) -> Row:

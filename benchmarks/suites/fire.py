@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import cycle
 from statistics import quantiles
-from time import perf_counter
 
 from benchmarks.plan import Plan
 from benchmarks.row import Row, Target
+from benchmarks.timing import seconds_of
 from benchmarks.workbench import Workbench
 from engine.engine import AsyncEngine
 
@@ -63,37 +64,35 @@ async def _under_fire(bench: Workbench, plan: Plan, min_sweep_tokens: int) -> Fi
     model = bench.lln_diag.model
     config = replace(bench.lln_diag.config, min_sweep_tokens=min_sweep_tokens)
     async with AsyncEngine([model], config=config) as engine:
-        alone = await _queries(engine, queries, num_alone, None)
-        started_at = perf_counter()
-        await engine.embed_document(document)
-        document_alone_s = perf_counter() - started_at
-        started_at = perf_counter()
-        running = asyncio.create_task(engine.embed_document(document))
-        beside = await _queries(engine, queries, None, running)
-        await running
-        return Fire(document_alone_s, perf_counter() - started_at, alone, beside)
+        alone = await _queries(engine, queries[:num_alone])
+        document_alone_s = await seconds_of(engine.embed_document(document))
+        running = asyncio.create_task(seconds_of(engine.embed_document(document)))
+        beside = await _queries_beside(engine, queries, running)
+        return Fire(document_alone_s, await running, alone, beside)
 
 
-async def _queries(
-    engine: AsyncEngine,
-    queries: list[str],
-    number: int | None,
-    until: asyncio.Task[object] | None,
-) -> tuple[float, ...]:
-    """One query a second, whether or not the one before is answered: so many, or until the task
-    is done."""
-    waiting: list[asyncio.Task[float]] = []
-    while not (until.done() if until is not None else len(waiting) == number):
-        query = queries[len(waiting) % len(queries)]
-        waiting.append(asyncio.create_task(_timed(engine, query)))
-        await asyncio.sleep(PERIOD_S)
+async def _queries(engine: AsyncEngine, queries: list[str]) -> tuple[float, ...]:
+    """One query a second, whether or not the one before is answered."""
+    waiting = [await _sent(engine, query) for query in queries]
     return tuple(await asyncio.gather(*waiting))
 
 
-async def _timed(engine: AsyncEngine, query: str) -> float:
-    started_at = perf_counter()
-    await engine.embed([query])
-    return perf_counter() - started_at
+async def _queries_beside(
+    engine: AsyncEngine, queries: list[str], work: asyncio.Task[float]
+) -> tuple[float, ...]:
+    """The same, over and over until the work is done."""
+    endless = cycle(queries)
+    waiting = []
+    while not work.done():
+        waiting.append(await _sent(engine, next(endless)))
+    return tuple(await asyncio.gather(*waiting))
+
+
+async def _sent(engine: AsyncEngine, query: str) -> asyncio.Task[float]:
+    """A query under way, when it is time for the next one."""
+    answer = asyncio.create_task(seconds_of(engine.embed([query])))
+    await asyncio.sleep(PERIOD_S)
+    return answer
 
 
 def _p99(seconds: tuple[float, ...]) -> float:

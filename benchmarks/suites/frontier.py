@@ -9,13 +9,11 @@ from functools import partial
 import numpy as np
 import torch
 
-from benchmarks.finding import WINDOW, cosines, finds
+from benchmarks.finding import WINDOW, cosines, finds, held_out_corpora
 from benchmarks.plan import Plan
 from benchmarks.row import Row, ratio_row
 from benchmarks.timing import Turns, take_turns
 from benchmarks.workbench import Workbench
-from engine.adapt.corpora import available
-from engine.adapt.held_out import held_out_part
 from engine.model.embedding_model import EmbeddingModel
 
 BLOCKS, QUICK_BLOCKS = (64, 128, 256, 512), (64, 256)
@@ -34,7 +32,7 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
         for size in (QUICK_BLOCKS if plan.quick else BLOCKS)
     }
     yield from _costs(bench, students, plan)
-    corpora = [held_out_part(name) for name in (available()[:1] if plan.quick else available())]
+    corpora = held_out_corpora(plan)
     yield from cosines(teacher, students, corpora, length=LENGTH, texts=TEXTS)
     yield from finds(teacher, students, corpora)
 

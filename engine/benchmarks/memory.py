@@ -52,7 +52,7 @@ class PeakMemory:
     def _held(self) -> int:
         if self._device.type == "cuda":
             return torch.cuda.memory_allocated(self._device)
-        return _status_bytes("VmRSS")
+        return resident_bytes()
 
     def _highest(self) -> int:
         if self._device.type == "cuda":
@@ -66,6 +66,11 @@ def _can_reset() -> bool:
     except OSError:
         return False
     return True
+
+
+def resident_bytes() -> int:
+    """What this process holds now; Linux tells."""
+    return _status_bytes("VmRSS")
 
 
 def give_back_free_memory() -> None:
