@@ -66,13 +66,14 @@ class ApiKeys:
         if not self.required:
             return
         self._read_if_changed()
-        offered = x_api_key if x_api_key is not None else _bearer(authorization)
-        if offered is None:
+        offered = [key for key in (_bearer(authorization), x_api_key) if key is not None]
+        if not offered:
             raise Unauthenticated(
                 "this server asks for an API key: send 'Authorization: Bearer KEY' or 'X-API-Key'",
                 code="missing_api_key",
             )
-        if not self._knows(_digest(offered)):
+        known = [self._knows(_digest(key)) for key in offered]  # each, whichever is good
+        if not any(known):
             raise Unauthenticated("the API key is not one of this server's")
 
     def _knows(self, digest: bytes) -> bool:

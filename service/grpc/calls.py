@@ -284,7 +284,8 @@ def _too_large(size: int, max_bytes: int) -> BodyTooLarge:
 
 
 def _text_header(context: Context) -> Callable[[str], str | None]:
-    metadata = dict(context.invocation_metadata() or ())
+    """Reads the first header of a name, as over HTTP."""
+    metadata = dict(reversed(tuple(context.invocation_metadata() or ())))
 
     def get(name: str) -> str | None:
         value = metadata.get(name)

@@ -49,6 +49,19 @@ def test_x_api_key() -> None:
 
 
 @pytest.mark.parametrize(
+    ("authorization", "x_api_key"),
+    [
+        (f"Bearer {FIRST}", ""),
+        (f"Bearer {FIRST}", "another-service's-key"),
+        (f"Bearer {FIRST}x", FIRST),
+        ("Basic dXNlcjpwYXNz", FIRST),
+    ],
+)
+def test_either_header_will_do(authorization: str, x_api_key: str) -> None:
+    ApiKeys([FIRST]).check(authorization, x_api_key)
+
+
+@pytest.mark.parametrize(
     ("authorization", "x_api_key", "code"),
     [
         (None, None, "missing_api_key"),
@@ -60,7 +73,8 @@ def test_x_api_key() -> None:
         (f"Bearer {FIRST[:-1]}", None, "invalid_api_key"),
         (None, "", "invalid_api_key"),
         (None, "\udcff" * 20, "invalid_api_key"),
-        (f"Bearer {FIRST}", "wrong", "invalid_api_key"),
+        (f"Bearer {FIRST}x", "", "invalid_api_key"),
+        ("Basic dXNlcjpwYXNz", "wrong", "invalid_api_key"),
     ],
 )
 def test_refused(authorization: str | None, x_api_key: str | None, code: str) -> None:

@@ -67,6 +67,15 @@ def test_grpc_asks_for_a_key(guarded: Any) -> None:
         assert grpc_status(channel, ("x-api-key", FILE_KEY)) is None
 
 
+def test_of_a_repeated_header_both_protocols_take_the_first(guarded: Any) -> None:
+    good, bad = ("authorization", f"Bearer {KEY}"), ("authorization", "Bearer no-key-of-this-one")
+    with grpc.insecure_channel(guarded.grpc_address) as channel:
+        for headers, opens in (([good, bad], True), ([bad, good], False)):
+            answer = httpx.get(f"{guarded.http_url}/v1/models", headers=headers)
+            assert (answer.status_code == 200) is opens
+            assert (grpc_status(channel, *headers) is None) is opens
+
+
 def test_every_grpc_service_but_health_is_guarded(guarded: Any) -> None:
     with grpc.insecure_channel(guarded.grpc_address) as channel:
         for method in (
