@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from deploy.grafana.build import on_disk
-from tests.service.conftest import free_port
+from tests.service.outside import free_port
 
 PROMETHEUS = shutil.which("prometheus")
 PROMTOOL = shutil.which("promtool")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from tests.fuzz.calls import fuzz, tally
+from tests.service.outside import free_port
 
 _HERE = Path(__file__).parent
 _START_TIMEOUT_S = 120
@@ -88,7 +88,7 @@ def _is_well(url: str) -> bool:
 
 @contextmanager
 def _server(log: IO[bytes]) -> Iterator[tuple[str, str]]:
-    http_port, grpc_port = _free_port(), _free_port()
+    http_port, grpc_port = free_port(), free_port()
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LLN_")}
     ports = {"LLN_HTTP_PORT": str(http_port), "LLN_GRPC_PORT": str(grpc_port)}
     process = subprocess.Popen(
@@ -123,13 +123,6 @@ def _wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
         except OSError:
             time.sleep(0.2)
     raise SystemExit("the server did not start")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from tests.service.browser import chromium, fresh_tab, go
+from tests.service.outside import free_port
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -44,18 +45,6 @@ class RunningServer:
 
 
 StartServer = Callable[..., RunningServer]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-@pytest.fixture
-def free_ports() -> Callable[[], int]:
-    return free_port
 
 
 def clean_environment(**settings: str) -> dict[str, str]:

@@ -17,6 +17,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from service.client import LLNClient, LLNClientError
+from tests.service.outside import free_port
 
 PUBLISHED = "sentence-transformers/all-MiniLM-L6-v2"
 TEXTS = ["The cat sat on the mat.", "Nothing of note happened.", "naïve 北京 🦊"]
@@ -149,6 +150,6 @@ def test_many_large_texts_go_in_requests_that_are_read(narrow: Any) -> None:
     assert np.shape(vectors) == (30, 384)
 
 
-def test_a_server_that_is_not_there(free_ports: Any) -> None:
+def test_a_server_that_is_not_there() -> None:
     with pytest.raises(urllib.error.URLError, match="refused"):
-        LLNClient(f"http://127.0.0.1:{free_ports()}").encode("a")
+        LLNClient(f"http://127.0.0.1:{free_port()}").encode("a")

@@ -31,6 +31,7 @@ from service.app import create_app
 from service.pb.lln.v1 import embeddings_pb2 as pb
 from service.pb.lln.v1 import embeddings_pb2_grpc
 from service.settings import load_settings
+from tests.service.outside import free_port, wait_for
 
 if TYPE_CHECKING:
     from tests.conftest import WriteCheckpoint
@@ -94,12 +95,12 @@ READY = (200, "ok", health_pb2.HealthCheckResponse.SERVING)
 
 
 @pytest.fixture
-def server(write_checkpoint: WriteCheckpoint, free_ports: Callable[[], int]) -> Iterator[InProcess]:
+def server(write_checkpoint: WriteCheckpoint) -> Iterator[InProcess]:
     config = EngineConfig(device="cpu", num_threads=1, stuck_after_s=1, drain_timeout_s=2)
     model = load_model(str(write_checkpoint()), config=config)
     encoder = FaultyEncoder(model.encoder)
     faulty: EmbeddingModel = replace(model, encoder=encoder)
-    http_port, grpc_port = free_ports(), free_ports()
+    http_port, grpc_port = free_port(), free_port()
     settings = load_settings(grpc_port=grpc_port, engine=config)
     app = create_app(settings, AsyncEngine([faulty], config=config))
     running = uvicorn.Server(
@@ -112,13 +113,6 @@ def server(write_checkpoint: WriteCheckpoint, free_ports: Callable[[], int]) -> 
     running.should_exit = True
     thread.join(20)
     assert not thread.is_alive()
-
-
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.01)
 
 
 def raise_for_poison(error: BaseException) -> Fault:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import grpc
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from service.pb.lln.v1 import embeddings_pb2 as pb
 from service.pb.lln.v1 import embeddings_pb2_grpc
+from tests.service.outside import wait_for
 
 METHOD = "/lln.v1.Embeddings/EmbedDocument"
 MEGABYTE = 1_048_576
@@ -69,15 +70,6 @@ def finished(http: httpx.Client, code: str) -> float:
     found = [line for line in lines if line.startswith("lln_requests_total{")]
     named = [line for line in found if "EmbedDocument" in line and f'code="{code}"' in line]
     return sum(float(line.split()[-1]) for line in named)
-
-
-def wait_for(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.1)
-    return False
 
 
 @pytest.mark.parametrize("size", [1, 1_000, MEGABYTE])
@@ -246,7 +238,7 @@ def test_a_cancelled_document_is_given_up(embed: Any, http: httpx.Client, server
     assert next(events).accepted.tokens > 16_384
     events.cancel()
     over.set()
-    assert wait_for(lambda: finished(http, "cancelled") > before)
+    wait_for(lambda: finished(http, "cancelled") > before, "a cancelled call", seconds=30)
     assert "call failed" not in server.log()
 
 
@@ -274,7 +266,7 @@ def test_a_killed_client_is_noticed(http: httpx.Client, server: Any) -> None:
         assert client.stdout.readline() == "accepted\n"
         client.kill()
         client.wait(30)
-    assert wait_for(lambda: finished(http, "cancelled") > before)
+    wait_for(lambda: finished(http, "cancelled") > before, "a cancelled call", seconds=30)
     assert http.get("/health/ready").status_code == 200
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import grpc
-import httpx
 import pytest
 from grpc import StatusCode
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -18,6 +17,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 
 from service.pb.lln.v1 import embeddings_pb2 as pb
 from service.pb.lln.v1 import embeddings_pb2_grpc
+from tests.service.outside import metric, wait_for
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -82,38 +82,27 @@ def test_reflection_lists_services_and_their_methods(channel: grpc.Channel) -> N
     assert [method.name for method in service.method] == ["Embed", "EmbedStream", "EmbedDocument"]
 
 
-def metric(http: httpx.Client, name: str) -> float:
-    lines = http.get("/metrics").text.splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
-
-
-def wait_for_work_to_queue(http: httpx.Client) -> None:
-    deadline = time.monotonic() + 60
-    while metric(http, "lln_queue_depth") == 0 and time.monotonic() < deadline:
-        time.sleep(0.01)
-
-
-def test_a_cancelled_call_gives_up_its_work(channel: grpc.Channel, http: httpx.Client) -> None:
+def test_a_cancelled_call_gives_up_its_work(channel: grpc.Channel, server: Any) -> None:
     name = 'lln_cancelled_total{reason="caller_left"}'
-    before = metric(http, name)
+    before = metric(server.http_url, name)
     call = embeddings_stub(channel).Embed.future(some_work(1_000))  # minutes of it on a CPU
-    wait_for_work_to_queue(http)
+    wait_for(lambda: metric(server.http_url, "lln_queue_depth") > 0, "work that waits")
     call.cancel()
 
     assert len(embeddings_stub(channel).Embed(some_work(1)).embeddings) == 1
-    assert metric(http, "lln_queue_depth") == 0
-    assert metric(http, name) > before
+    assert metric(server.http_url, "lln_queue_depth") == 0
+    assert metric(server.http_url, name) > before
 
 
-def test_a_deadline_reaches_the_queue(channel: grpc.Channel, http: httpx.Client) -> None:
-    before = metric(http, "lln_cancelled_total")
+def test_a_deadline_reaches_the_queue(channel: grpc.Channel, server: Any) -> None:
+    before = metric(server.http_url, "lln_cancelled_total")
     call = embeddings_stub(channel).Embed.future(some_work(1_000), timeout=3)
-    wait_for_work_to_queue(http)
+    wait_for(lambda: metric(server.http_url, "lln_queue_depth") > 0, "work that waits")
 
     assert call.code() == StatusCode.DEADLINE_EXCEEDED
     assert len(embeddings_stub(channel).Embed(some_work(1)).embeddings) == 1
-    assert metric(http, "lln_queue_depth") == 0
-    assert metric(http, "lln_cancelled_total") > before
+    assert metric(server.http_url, "lln_queue_depth") == 0
+    assert metric(server.http_url, "lln_cancelled_total") > before
 
 
 class Client:

@@ -13,24 +13,13 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.service.outside import metric, wait_for
+
 LONG = "A long text that keeps the device busy for a while. " * 400
 
 
 def embed(url: str, text: str, timeout_s: float = 120) -> httpx.Response:
     return httpx.post(f"{url}/v1/embeddings", json={"input": text}, timeout=timeout_s)
-
-
-def metric(url: str, name: str) -> float:
-    page = httpx.get(f"{url}/metrics", timeout=60).text
-    [line] = [line for line in page.splitlines() if line.startswith(f"{name} ")]
-    return float(line.split()[-1])
-
-
-def wait_for(condition: Any, what: str, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.02)
 
 
 def test_two_hundred_at_once_none_lost(server: Any) -> None:

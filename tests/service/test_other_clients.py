@@ -15,13 +15,10 @@ import pytest
 from langchain_openai import OpenAIEmbeddings
 from pydantic import SecretStr
 
+from tests.service.outside import vectors_of
+
 ROOT = Path(__file__).parents[2]
 TEXTS = ["The cat sat on the mat.", "Nothing of note happened."]
-
-
-def vectors_of(http: httpx.Client, **body: Any) -> list[list[float]]:
-    response = http.post("/v1/embeddings", json=body).raise_for_status()
-    return [item["embedding"] for item in response.json()["data"]]
 
 
 def test_langchain(server: Any, http: httpx.Client) -> None:

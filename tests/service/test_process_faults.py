@@ -24,6 +24,7 @@ from engine.engine import AsyncEngine
 from engine.errors import CheckpointError, DeviceFailure
 from service.pb.lln.v1 import embeddings_pb2 as pb
 from service.pb.lln.v1 import embeddings_pb2_grpc
+from tests.service.outside import free_port, metric, wait_for
 
 if TYPE_CHECKING:
     from tests.conftest import WriteCheckpoint
@@ -34,19 +35,6 @@ TEXT = "A text of some length, which takes a moment to embed. " * 40
 @pytest.fixture(scope="module")
 def fielded(launch_server: Any) -> Any:
     return launch_server(LLN_MODELS="default")
-
-
-def metric(url: str, name: str) -> float:
-    page = httpx.get(f"{url}/metrics", timeout=60).text
-    [line] = [line for line in page.splitlines() if line.startswith(f"{name} ")]
-    return float(line.split()[-1])
-
-
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.05)
 
 
 def address_of(server: Any) -> tuple[str, int]:
@@ -230,11 +218,9 @@ def serve_once(folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_sigterm_while_the_models_load_ends_the_process(
-    free_ports: Callable[[], int], tmp_path: Path
-) -> None:
+def test_sigterm_while_the_models_load_ends_the_process(tmp_path: Path) -> None:
     """By a handler: the kernel ends process 1 of a container by no signal that has none."""
-    port = free_ports()
+    port = free_port()
     settings = {"LLN_HTTP_PORT": str(port), "LLN_GRPC_PORT": "0"}
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(

@@ -21,6 +21,7 @@ from grpc_reflection.v1alpha import reflection_pb2_grpc
 from service.pb.lln.v1 import embeddings_pb2 as pb
 from service.pb.lln.v1 import embeddings_pb2_grpc
 from service.pb.tei.v1 import tei_pb2_grpc
+from tests.service.outside import wait_for
 
 SILENCE_S = 1.0
 TIMEOUT_S = 4.0
@@ -62,13 +63,6 @@ def has_room(server: Any) -> bool:
     answer = httpx.post(f"{server.http_url}/v1/embeddings", json={"input": "x"}, timeout=60)
     assert answer.status_code in (200, 429)
     return answer.status_code == 200
-
-
-def wait_for_room(server: Any, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not has_room(server):
-        assert time.monotonic() < deadline, f"the place was held for more than {seconds} s"
-        time.sleep(0.1)
 
 
 def given_up(server: Any, method: str) -> float:
@@ -175,7 +169,7 @@ def test_who_does_not_read_events_over_http_is_given_up(narrow: Any) -> None:
         )
         assert connection.recv(12) == b"HTTP/1.1 200"
         assert not has_room(narrow)
-        wait_for_room(narrow, 4 * TIMEOUT_S)
+        wait_for(lambda: has_room(narrow), "the place to be free", 4 * TIMEOUT_S)
         assert given_up(narrow, "POST /v1/documents") == before + 1
     assert "Traceback" not in narrow.log()
 
@@ -188,7 +182,7 @@ def test_who_does_not_read_events_over_grpc_is_given_up(narrow: Any, channel: gr
     )
     events = embeddings(channel).EmbedDocument(iter([opening]))
     assert next(events).WhichOneof("event") == "accepted"
-    wait_for_room(narrow, 4 * TIMEOUT_S)
+    wait_for(lambda: has_room(narrow), "the place to be free", 4 * TIMEOUT_S)
     assert given_up(narrow, "lln.v1.Embeddings/EmbedDocument") == before + 1
     events.cancel()
 
@@ -200,7 +194,7 @@ def test_who_does_not_read_the_answers_of_a_stream_is_given_up(
     one = pb.EmbedStreamRequest(input=pb.Input(text="a text"))
     answers = embeddings(channel).EmbedStream(one for _ in range(5_000))
     next(answers)
-    wait_for_room(narrow, 60)
+    wait_for(lambda: has_room(narrow), "the place to be free")
     assert given_up(narrow, "lln.v1.Embeddings/EmbedStream") == before + 1
     answers.cancel()
     assert "Traceback" not in narrow.log()

@@ -19,7 +19,7 @@ from benchmarks.plan import Plan
 from benchmarks.suites.soak import measure
 from benchmarks.workbench import Workbench
 from tests.prometheus import needs_prometheus, wait_until_ready
-from tests.service.conftest import free_port
+from tests.service.outside import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 

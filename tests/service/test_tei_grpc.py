@@ -138,7 +138,6 @@ def test_states_of_a_long_text_hold_up_no_probe(server: Any, http: httpx.Client)
             assert http.get("/health/live").status_code == 200
             slowest = max(slowest, time.perf_counter() - asked_at)
         assert len(call.result().token_embeddings) == 10_002
-    print("SLOW", slowest)
     assert slowest < 1
 
 

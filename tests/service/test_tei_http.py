@@ -10,12 +10,9 @@ import pytest
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 
+from tests.service.outside import vectors_of
+
 TEXTS = ["The cat sat on the mat.", "A much longer text, of two clauses, about nothing."]
-
-
-def vectors_of(http: httpx.Client, **body: Any) -> list[list[float]]:
-    response = http.post("/v1/embeddings", json=body).raise_for_status()
-    return [item["embedding"] for item in response.json()["data"]]
 
 
 def test_embed_gives_a_bare_list_of_the_same_vectors(http: httpx.Client) -> None:
