@@ -118,7 +118,7 @@ class AttentionCalls(EngineCore):
 
         last = await self._last_of(begin, text, document, model, timeout_s)
         assert isinstance(last.value, Structure), "the last step brings the structure"
-        return replace(last.value, queue_s=last.queue_s, compute_s=last.compute_s)
+        return last.value
 
     async def claims(
         self,

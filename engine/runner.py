@@ -8,7 +8,6 @@ from math import isfinite
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from engine.errors import DeviceFailure
 from engine.model.embedding_model import EmbeddingModel
@@ -33,15 +32,15 @@ def _run_packed(model: EmbeddingModel, texts: Sequence[Prepared]) -> list[Vector
     ids, bounds = pack(texts, model.encoder.device)
     states = model.encoder(ids, bounds)
     if model.checkpoint.pooling == "none":
-        return [_to_host(states[start:end]) for start, end in _pairs(bounds)]
+        return [to_host(states[start:end]) for start, end in pairwise(bounds)]
     spans = [
         span
         for start, text in zip(bounds, texts, strict=False)
         for span in model.pools(text.spans, text.num_embedded, at=start)
     ]
-    pooled = _to_host(pool(states, spans, model.checkpoint.pooling))
+    pooled = to_host(pool(states, spans, model.checkpoint.pooling))
     ends = list(accumulate(len(text.spans) for text in texts))
-    return [pooled[start:end] for start, end in _pairs([0, *ends])]
+    return [pooled[start:end] for start, end in pairwise([0, *ends])]
 
 
 def pack(texts: Sequence[Prepared], device: torch.device) -> tuple[torch.Tensor, list[int]]:
@@ -93,10 +92,6 @@ def with_opening(vectors: Vector, opening: Vector, share: float) -> Vector:
     return moved
 
 
-def _to_host(tensor: torch.Tensor) -> NDArray[np.float32]:
-    array: NDArray[np.float32] = tensor.float().cpu().numpy()
-    return array
-
-
-def _pairs(bounds: Sequence[int]) -> pairwise[tuple[int, int]]:
-    return pairwise(bounds)
+def to_host(tensor: torch.Tensor) -> Vector:
+    vectors: Vector = tensor.float().cpu().numpy()
+    return vectors

@@ -17,6 +17,7 @@ from engine.model.encoder import Encoder
 from engine.model.pooling import SpanPools
 from engine.model.tiles import TiledPass, Visit
 from engine.prepare import Prepared
+from engine.runner import to_host
 from engine.types import Progress, Vector
 
 
@@ -123,14 +124,14 @@ class Sweep:
         self._num_told = min(first + count, self._num_parts)
         if self._num_told == first:
             return []
-        return [PooledSpans(first, _to_host(self._pools.vectors(slice(first, self._num_told))))]
+        return [PooledSpans(first, to_host(self._pools.vectors(slice(first, self._num_told))))]
 
     def _finished(self) -> Vector:
         if self._pools is None:
-            return _to_host(self._pass.states)
+            return to_host(self._pass.states)
         chunks = self._pools.vectors(slice(0, self._num_parts))
         whole = self._pools.vectors(slice(self._num_parts, None))
-        return _to_host(torch.cat([whole, chunks]))
+        return to_host(torch.cat([whole, chunks]))
 
 
 @dataclass(frozen=True)
@@ -156,8 +157,3 @@ class LayerWork:
 
     def of_text(self, num_tokens: int, num_layers: int) -> float:
         return (self.project + self.rest) * num_layers * num_tokens
-
-
-def _to_host(tensor: torch.Tensor) -> Vector:
-    vectors: Vector = tensor.float().cpu().numpy()
-    return vectors

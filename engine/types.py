@@ -397,8 +397,6 @@ class Structure:
     layer: int  # whose attention was asked
     scales: tuple[int, ...]  # tokens of a typical segment, by level
     segments: tuple[Segment, ...]
-    queue_s: float = 0.0
-    compute_s: float = 0.0
 
     def spans(self, level: int) -> list[Span]:
         """The tokens of every segment of this level, in their order."""

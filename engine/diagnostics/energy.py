@@ -17,9 +17,9 @@ from engine.diagnostics.work import Work
 
 
 def measure_energy(heads: Heads) -> Work[Reading]:
-    q, k, _ = yield from heads.grams()
-    energy = (q * k).sum((1, 2)) / heads.view.head_size
-    bound = _trace(q) * _trace(k) / heads.view.head_size
+    grams = yield from heads.grams()
+    energy = (grams.q * grams.k).sum((1, 2)) / heads.view.head_size
+    bound = _trace(grams.q) * _trace(grams.k) / heads.view.head_size
     share = torch.where(bound > 0, energy / bound, 0.0)
     return Reading(
         values=floats(energy),

@@ -82,8 +82,8 @@ def _predictions(heads: Heads) -> Work[dict[str, Tensor]]:
     view = heads.view
     match view.attention:
         case "softmax":
-            gram, _, covariance = yield from heads.grams()
-            within = (gram * covariance).sum((1, 2)) * view.scale**2 / view.num_tokens
+            grams = yield from heads.grams()
+            within = (grams.q * grams.k_covariance).sum((1, 2)) * view.scale**2 / view.num_tokens
             return {
                 "paper_prediction": element_variance(view.q, view.k),
                 "corrected_prediction": within + within.square() / (2 * view.head_size),

@@ -37,8 +37,8 @@ def measure_temperature(heads: Heads) -> Work[Reading]:
         variance = yield from _variance_in_blocks(heads)
         rows, cost = "the keys its block sees", "N b D"
     else:
-        gram, _, covariance = yield from heads.grams()
-        variance = (gram * covariance).sum((1, 2)).clamp_min(0.0) / view.num_tokens
+        grams = yield from heads.grams()
+        variance = (grams.q * grams.k_covariance).sum((1, 2)).clamp_min(0.0) / view.num_tokens
         variance *= view.scale**2
         rows, cost = "the whole sequence", "N D^2"
     return Reading(

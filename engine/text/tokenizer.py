@@ -68,14 +68,6 @@ class Encoded:
         num_prompt = int(np.count_nonzero(in_prompt[: self.num_content]))
         return replace(self, num_prefix=self.num_prefix + num_prompt)
 
-    @property
-    def special_mask(self) -> NDArray[np.bool_]:
-        """[num_tokens] True for the special tokens put around the content."""
-        mask = np.zeros(len(self.ids), dtype=np.bool_)
-        mask[: self.num_prefix] = True
-        mask[len(self.ids) - self.num_suffix :] = True
-        return mask
-
 
 class TextTokenizer:
     """A checkpoint's tokenizer with nothing cut and nothing padded.

@@ -53,7 +53,7 @@ def test_start_is_dropped(encoded: Encoded, tokenizer: TextTokenizer) -> None:
     assert dropped is not None
     assert TEXT[slice(*dropped)] == "one twö three four"
     assert [TEXT[start:end] for start, end in kept.offsets[1:-1]] == ["😀", "six"]
-    assert kept.special_mask.tolist() == [True, False, False, True]
+    assert (kept.num_prefix, kept.num_content, kept.num_suffix) == (1, 2, 1)
 
 
 def test_token_input_has_no_characters_to_report(tokenizer: TextTokenizer) -> None:
