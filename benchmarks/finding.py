@@ -34,7 +34,8 @@ def cosines(
     length: int,
     texts: int,
 ) -> Iterator[Row]:
-    """To the teacher's vectors; beyond its window, to the mean of its windows'."""
+    """To the teacher's vectors; beyond its window, to the mean of its windows', each of which
+    counts alike."""
     bodies = [document.body for corpus in corpora for document in corpus.documents]
     tokens = TokenCorpus.of(bodies, teacher.tokenizer)
     theirs = "teacher" if length <= WINDOW else "teacher's windows"

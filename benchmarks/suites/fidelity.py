@@ -75,7 +75,10 @@ def _windows(
 
 
 def _teacher_vector(teacher: Engine, ids: NDArray[np.int32], table: int) -> NDArray[np.float64]:
-    """The mean over windows, weighted by their tokens; one window is the text itself."""
+    """The mean over windows, weighted by their tokens; one window is the text itself.
+
+    Of vectors before they are normalised: benchmarks.finding's mean weighs unit vectors alike.
+    """
     size = table - teacher.model.tokenizer.num_special
     windows = [ids[start : start + size] for start in range(0, len(ids), size)]
     vectors = teacher.embed([window.tolist() for window in windows], options=_RAW)

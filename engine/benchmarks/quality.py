@@ -103,7 +103,10 @@ def _windows(model: EmbeddingModel, content: Ids, length: int) -> list[Ids]:
 
 
 def _teacher_vector(teacher: EmbeddingModel, ids: Ids) -> Vector:
-    """The mean over parts, weighted by their tokens; one part is the text itself."""
+    """The mean over parts, weighted by their tokens; one part is the text itself.
+
+    Of vectors before they are normalised: engine.adapt.vectors.means_of weighs unit vectors alike.
+    """
     size = teacher.info.position_table - teacher.tokenizer.num_special
     parts = [ids[start : start + size] for start in range(0, len(ids), size)]
     vectors = [_vector(teacher, part, normalize=len(parts) == 1) for part in parts]
