@@ -34,6 +34,15 @@ def eigenpairs(matrices: Tensor) -> tuple[Tensor, Tensor]:
     return values, vectors
 
 
+def leading_parts(matrices: Tensor, ranks: slice) -> Tensor:
+    """Real and imaginary parts of the eigenvectors of these ranks, by the size of their values,
+    which span the same space; on the CPU: [batch, n, twice as many]."""
+    values, vectors = eigenpairs(matrices)
+    order = values.abs().argsort(dim=1, descending=True)[:, ranks]
+    chosen = vectors.gather(2, order.unsqueeze(1).expand(-1, vectors.shape[1], -1))
+    return torch.cat([chosen.real, chosen.imag], dim=2)
+
+
 def _solve(solver: Callable[[Tensor], Solution], matrices: Tensor) -> Solution:
     """LAPACK as it stands, or with noise of the size of rounding.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from engine.diagnostics.lapack import eigenpairs, one_thread
+from engine.diagnostics.lapack import leading_parts, one_thread
 from engine.diagnostics.rows import mix_by_row
 from engine.diagnostics.work import Work
 
@@ -84,11 +84,8 @@ class Resolvent:
         if self._solved.shape[-1] == 0:
             return self._solved  # blocks that nothing joins
         twice = yield from self._solve_blocks(self._solved)
-        values, vectors = eigenpairs(self._small @ self._leaving(twice))
-        order = values.abs().argsort(dim=1, descending=True)[:, :count]
-        chosen = vectors.gather(2, order.unsqueeze(1).expand(-1, vectors.shape[1], -1))
-        parts = torch.cat([chosen.real, chosen.imag], dim=2).to(self._solved)
-        small = torch.linalg.svd(parts, full_matrices=False).U[..., :count]
+        parts = leading_parts(self._small @ self._leaving(twice), slice(count))
+        small = torch.linalg.svd(parts.to(self._solved), full_matrices=False).U[..., :count]
         leading: Tensor = self._solved @ small
         return leading
 

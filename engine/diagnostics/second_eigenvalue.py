@@ -21,7 +21,7 @@ from torch import Tensor
 
 from engine.diagnostics.arnoldi import Apply, BlockArnoldi, Ritz
 from engine.diagnostics.heads import Heads
-from engine.diagnostics.lapack import eigenpairs
+from engine.diagnostics.lapack import leading_parts
 from engine.diagnostics.orthonormal import orthonormal
 from engine.diagnostics.resolvent import Resolvent
 from engine.diagnostics.work import Work
@@ -195,10 +195,7 @@ def _group_vectors(heads: Heads, count: int) -> Work[Tensor]:
     tokens = torch.arange(heads.num_tokens, device=heads.view.q.device)
     group = tokens // (heads.blocks.width * blocks_a_group)
     chain = yield from _chain_between(heads, group)
-    values, vectors = eigenpairs(chain)
-    order = values.abs().argsort(dim=1, descending=True)[:, 1 : count + 1]
-    chosen = vectors.gather(2, order.unsqueeze(1).expand(-1, vectors.shape[1], -1))
-    parts = torch.cat([chosen.real, chosen.imag], dim=2)
+    parts = leading_parts(chain, slice(1, count + 1))
     leading = torch.linalg.svd(parts, full_matrices=False).U[..., :count].to(heads.view.q.device)
     by_token: Tensor = leading[:, group]
     return by_token

@@ -7,11 +7,11 @@ import math
 import torch
 from torch import Tensor
 
-from engine.adapt.matching import entropy_matched, paper
 from engine.claims import HeadSample
 from engine.claims.matrices import gaussian_heads
-from engine.diagnostics.dense import lln_matrix, mean_row_entropy, second_modulus, softmax_matrix
+from engine.diagnostics.dense import mean_row_entropy, second_modulus
 from engine.figures.figure import Figure, Method, Panel, Series
+from engine.figures.matched import matched_matrices
 from engine.model.baselines import find_baseline
 
 TOKENS, HEAD_SIZE, DRAWS = 256, 64, 8
@@ -25,6 +25,7 @@ LABELS: dict[Method, str] = {
     "relu": "ReLU",
     "quadratic": "quadratic",
 }
+BASELINES: tuple[Method, ...] = ("elu", "relu", "quadratic")
 
 
 def concentration(heads: tuple[HeadSample, ...]) -> Figure:
@@ -52,16 +53,8 @@ def concentration(heads: tuple[HeadSample, ...]) -> Figure:
 
 def _matrices(q: Tensor, k: Tensor) -> dict[Method, Tensor]:
     one_q, one_k = q.unsqueeze(1), k.unsqueeze(1)
-    published, matched = paper(one_q, one_k), entropy_matched(one_q, one_k)
-    return {
-        "softmax": softmax_matrix(q, k),
-        "lln_paper": lln_matrix(q, k, float(published.alpha), float(published.beta)),
-        "lln_entropy": lln_matrix(q, k, float(matched.alpha), float(matched.beta)),
-        "lln": lln_matrix(q, k, 1.0, 1.0),
-        "elu": find_baseline("elu").matrix(one_q, one_k)[0],
-        "relu": find_baseline("relu").matrix(one_q, one_k)[0],
-        "quadratic": find_baseline("quadratic").matrix(one_q, one_k)[0],
-    }
+    baselines = {name: find_baseline(name).matrix(one_q, one_k)[0] for name in BASELINES}
+    return matched_matrices(q, k) | baselines
 
 
 def _panel(title: str, y_label: str, curves: dict[Method, list[float]]) -> Panel:

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engine.adapt.matching import entropy_matched, paper
 from engine.claims import HeadSample
 from engine.claims.matrices import gaussian_heads
-from engine.diagnostics.dense import lln_matrix, softmax_matrix
 from engine.errors import InvalidInput
 from engine.figures.figure import Figure, Method, Panel, Series
+from engine.figures.matched import matched_matrices
 
 TOKENS, HEAD_SIZE, SCORE_VARIANCE = 512, 32, 2.0
 BINS = 60
@@ -47,7 +46,7 @@ def histograms(heads: tuple[HeadSample, ...]) -> Figure:
 
 
 def _panel(title: str, q: Tensor, k: Tensor, *, fitted: bool = False) -> Panel:
-    logs = {method: matrix.log().flatten() for method, matrix in _matrices(q, k).items()}
+    logs = {method: matrix.log().flatten() for method, matrix in matched_matrices(q, k).items()}
     ends = [_quantiles(values) for values in logs.values()]
     low, high = min(end[0] for end in ends), max(end[1] for end in ends)
     series = [
@@ -56,17 +55,6 @@ def _panel(title: str, q: Tensor, k: Tensor, *, fitted: bool = False) -> Panel:
     if fitted:
         series += [_normal(series[0].x, len(q), HEAD_SIZE)]
     return Panel(title=title, x_label="log P (nats)", y_label="density", series=tuple(series))
-
-
-def _matrices(q: Tensor, k: Tensor) -> dict[Method, Tensor]:
-    one_q, one_k = q.unsqueeze(1), k.unsqueeze(1)
-    published, matched = paper(one_q, one_k), entropy_matched(one_q, one_k)
-    return {
-        "softmax": softmax_matrix(q, k),
-        "lln": lln_matrix(q, k, 1.0, 1.0),
-        "lln_paper": lln_matrix(q, k, float(published.alpha), float(published.beta)),
-        "lln_entropy": lln_matrix(q, k, float(matched.alpha), float(matched.beta)),
-    }
 
 
 def _quantiles(values: Tensor) -> tuple[float, float]:
