@@ -210,7 +210,7 @@ class AttentionMapAnswer(Answer):
 
 
 class SegmentItem(Answer):
-    """A part that attends to itself more than to what lies around it, and its own parts."""
+    """A part of the document between two changes of subject, and its own parts."""
 
     level: int
     tokens: SpanValue
@@ -219,7 +219,8 @@ class SegmentItem(Answer):
 
 
 class StructureAnswer(Answer):
-    """`scales` has the tokens of a typical segment of each level."""
+    """`scales` has the tokens of a typical segment of each level; `layer` is the one whose input was
+    looked at."""
 
     object: Literal["structure"]
     model: str

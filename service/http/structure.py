@@ -23,7 +23,8 @@ router = APIRouter(route_class=JsonRoute, tags=["diagnostics"])
 async def structure(
     body: StructureBody, engine: Engine, timeout_s: TimeoutS, record: Record
 ) -> Response:
-    """Nested segments at several scales, with boundaries where attention across them is low."""
+    """Nested segments at several scales. Boundaries lie where the subject changes: where the cosine
+    of the mean states before and after a place, as `layer` reads them, dips most."""
     found = await engine.structure(
         body.text,
         document=body.document,
