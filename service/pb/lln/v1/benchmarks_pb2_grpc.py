@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class BenchmarksStub:
-    """Runs benchmarks one at a time, at the lowest priority: requests for vectors go before them.
+    """Runs benchmarks one at a time. Short texts go before each of their steps on the device; with
+    other long work they share its time.
     """
 
     def __init__(self, channel):
@@ -58,7 +59,8 @@ class BenchmarksStub:
 
 
 class BenchmarksServicer:
-    """Runs benchmarks one at a time, at the lowest priority: requests for vectors go before them.
+    """Runs benchmarks one at a time. Short texts go before each of their steps on the device; with
+    other long work they share its time.
     """
 
     def Run(self, request, context):
@@ -122,7 +124,8 @@ def add_BenchmarksServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Benchmarks:
-    """Runs benchmarks one at a time, at the lowest priority: requests for vectors go before them.
+    """Runs benchmarks one at a time. Short texts go before each of their steps on the device; with
+    other long work they share its time.
     """
 
     @staticmethod
