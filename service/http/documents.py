@@ -150,8 +150,10 @@ _QUERY = DocumentQuery.model_json_schema()["properties"]
 async def documents(request: Request, body: DocumentBody, call: Call) -> Response:
     """A vector of the whole document and, if asked, one of each passage in its light.
 
-    Send JSON, or the text alone as `text/plain` in UTF-8, of any length, with the other fields in
-    the query string: it is tokenised as it arrives, so a chunked upload need not be held anywhere.
+    Send JSON, or the text alone as `text/plain` in UTF-8, with the other fields in the query
+    string: it is tokenised as it arrives, so a chunked upload need not be held anywhere, and ends
+    at the model's limit of tokens. Chunks of sentences or sections are of 16,777,216 characters at
+    most, and no text may have 4,194,304 in a row without a place where the tokenizer can stop.
 
     With `Accept: application/x-ndjson` the answer is a line of JSON for each event: `accepted`
     (tokens read so far), `progress` (`tokens_done`, `tokens_total`, `seconds_left`), `chunks` as
