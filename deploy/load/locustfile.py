@@ -5,6 +5,9 @@
     locust -f deploy/load/locustfile.py --host http://localhost:8000 \
         --headless --users 20 --spawn-rate 5 --run-time 1m
 
+Where the server asks for a key, LOAD_API_KEY names one. (It does not begin with LLN_: a server
+refuses to start with names of its own that it does not know.)
+
 Locust is a closed loop: users wait for their answers. For latencies by offered load see
 `python -m benchmarks load`.
 """
@@ -18,7 +21,7 @@ from collections.abc import Mapping
 from locust import HttpUser, constant_throughput, task
 
 WORDS = ("time", "year", "people", "way", "day", "thing", "world", "school", "state", "country")
-API_KEY = os.environ.get("LLN_LOAD_API_KEY")
+API_KEY = os.environ.get("LOAD_API_KEY")
 
 
 def text(tokens: int) -> str:
