@@ -152,8 +152,9 @@ async def documents(request: Request, body: DocumentBody, call: Call) -> Respons
 
     Send JSON, or the text alone as `text/plain` in UTF-8, with the other fields in the query
     string: it is tokenised as it arrives, so a chunked upload need not be held anywhere, and ends
-    at the model's limit of tokens. Chunks of sentences or sections are of 16,777,216 characters at
-    most, and no text may have 4,194,304 in a row without a place where the tokenizer can stop.
+    at the model's limit of tokens. A text to be cut into sentences or sections has 16,777,216
+    characters at most, and none has more than 4,194,304 in a row without a place where the
+    tokenizer can stop.
 
     With `Accept: application/x-ndjson` the answer is a line of JSON for each event: `accepted`
     (tokens read so far), `progress` (`tokens_done`, `tokens_total`, `seconds_left`), `chunks` as
