@@ -1,8 +1,8 @@
-"""What goes into the engine and what comes out of it: plain data, no behaviour."""
+"""What goes into the engine and what comes out of it: plain data, and what is read off it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -381,7 +381,8 @@ class AttentionMap:
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """A part of a document that attends to itself more than to what lies around it."""
+    """A part of a document. It begins where the mean states of the tokens before and after are
+    least alike, as where the subject changes."""
 
     level: int  # 0 is the coarsest
     tokens: Span
@@ -394,19 +395,6 @@ class Structure:
     model: str
     document: str  # the handle to ask for more by
     tokens: int
-    layer: int  # whose attention was asked
+    layer: int  # whose input was looked at
     scales: tuple[int, ...]  # tokens of a typical segment, by level
     segments: tuple[Segment, ...]
-
-    def spans(self, level: int) -> list[Span]:
-        """The tokens of every segment of this level, in their order."""
-        return list(_spans_of(self.segments, level))
-
-
-def _spans_of(segments: Sequence[Segment], level: int) -> Iterator[Span]:
-    """A segment with no parts of a level stands for itself."""
-    for segment in segments:
-        if segment.level < level and segment.children:
-            yield from _spans_of(segment.children, level)
-        else:
-            yield segment.tokens

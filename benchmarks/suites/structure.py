@@ -23,6 +23,7 @@ from engine.maps.cache import ByteCache
 from engine.maps.document import open_document
 from engine.model.embedding_model import EmbeddingModel
 from engine.structure.plan import StructurePlan, layer_of
+from engine.structure.segments import spans_at
 from engine.structure.steps import structure_steps
 from engine.types import Structure
 
@@ -93,7 +94,7 @@ def by_states(model: EmbeddingModel, sections: Sections) -> list[bool]:
     plan = StructurePlan(layer=layer_of(model), places=firsts[1:], scales=(scale,))
     *_, found = structure_steps(document, plan, cache)
     assert isinstance(found, Structure), "the last step brings the structure"
-    begins = {span.start for span in found.spans(0)[1:]}
+    begins = {span.start for span in spans_at(0, found.segments)[1:]}
     return [int(first) in begins for first in firsts]
 
 

@@ -82,3 +82,15 @@ def _within(
         )
         for span in spans
     )
+
+
+def spans_at(level: int, segments: Sequence[Segment]) -> list[Span]:
+    """The tokens of every segment of this level, in their order. One without parts of that level
+    stands for itself."""
+    spans: list[Span] = []
+    for segment in segments:
+        if segment.level < level and segment.children:
+            spans += spans_at(level, segment.children)
+        else:
+            spans.append(segment.tokens)
+    return spans
