@@ -15,7 +15,16 @@ _ZERO_ALLOWED = (
     "drain_timeout_s",
 )
 _SHARES = ("drift_rate", "drift_max_share")
-_MAX_LONG_PERCENT = 90
+_MOST = {
+    "long_percent": 90,
+    "num_threads": 1_024,  # with very many, OpenMP ends the process
+    # Contracts and kernels count these in 32 bits.
+    "max_batch_tokens": 2**31 - 1,
+    "max_batch_sequences": 2**31 - 1,
+    "max_inputs": 2**31 - 1,
+    "max_text_tokens": 2**31 - 1,
+    "max_softmax_text_tokens": 2**31 - 1,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,14 +105,6 @@ class EngineConfig:
     """How long stopping waits for accepted work before it fails what is left."""
 
     def __post_init__(self) -> None:
-        if self.long_percent > _MAX_LONG_PERCENT:
-            raise InvalidInput(
-                f"long_percent must be at most {_MAX_LONG_PERCENT}, got {self.long_percent}",
-                code="invalid_setting",
-                param="long_percent",
-                limit=_MAX_LONG_PERCENT,
-                actual=self.long_percent,
-            )
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, int | float):
@@ -128,6 +129,8 @@ def _check(name: str, value: float) -> None:
     smallest = 0 if name in (*_ZERO_ALLOWED, *_SHARES) else 1
     if value < smallest:
         raise _invalid(name, value, f"at least {smallest}", smallest)
+    if name in _MOST and value > _MOST[name]:
+        raise _invalid(name, value, f"at most {_MOST[name]}", _MOST[name])
 
 
 def _invalid(name: str, value: float, wanted: str, limit: int) -> InvalidInput:

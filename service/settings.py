@@ -13,6 +13,7 @@ from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
     Field,
@@ -33,6 +34,9 @@ from service.tls import TlsFiles
 
 PREFIX = "LLN_"
 _DELIMITER = "__"
+
+MOST_OF_GRPC = 2**31 - 1
+"""Its options, and the limits that tei.v1 tells, have 32 bits."""
 
 _EVERY_ADDRESS = {"0.0.0.0", "::"}
 
@@ -84,10 +88,16 @@ class Settings(BaseSettings):
         description="Longest wait for a request to arrive; of one in pieces, for the next piece.",
     )
     max_open_requests: int = Field(
-        1024, ge=1, description="Requests answered at once, over both protocols together."
+        1024,
+        ge=1,
+        le=MOST_OF_GRPC,
+        description="Requests answered at once, over both protocols together.",
     )
     max_streams_per_connection: int = Field(
-        256, ge=1, description="Calls that one gRPC connection may have open at once."
+        256,
+        ge=1,
+        le=MOST_OF_GRPC,
+        description="Calls that one gRPC connection may have open at once.",
     )
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         default=(),
@@ -142,6 +152,13 @@ class Settings(BaseSettings):
             raise ValueError("it holds no key; leave it empty to ask for none")
         return value
 
+    @field_validator(
+        "api_keys_file", "tls_cert_file", "tls_key_file", "tls_client_ca_file", mode="before"
+    )
+    @classmethod
+    def _read_empty_as_unset(cls, value: Any) -> Any:
+        return None if value == "" else value
+
     @field_validator("cors_origins")
     @classmethod
     def _read_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
@@ -160,6 +177,13 @@ class Settings(BaseSettings):
         if file is not None:
             read_key_file(file)
         return file
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _check_endpoint(cls, endpoint: str) -> str:
+        if endpoint and not _is_endpoint(endpoint):
+            raise ValueError("write it like http://host:4317, with https for TLS")
+        return endpoint
 
     @model_validator(mode="after")
     def _check_ports(self) -> Self:
@@ -190,6 +214,14 @@ class Settings(BaseSettings):
 
 def _names_in(value: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in value.split(",") if name.strip())
+
+
+def _is_endpoint(text: str) -> bool:
+    try:
+        url = urlsplit(text)
+        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:  # brackets or a port that cannot be
+        return False
 
 
 class SettingRow(NamedTuple):

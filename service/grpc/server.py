@@ -30,7 +30,7 @@ from service.metrics import Metrics
 from service.pb.lln.v1 import benchmarks_pb2, diagnostics_pb2, embeddings_pb2, models_pb2
 from service.pb.tei.v1 import tei_pb2
 from service.permits import Permits
-from service.settings import Settings
+from service.settings import MOST_OF_GRPC, Settings
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +42,6 @@ _TEI_EMBED = tei_pb2.DESCRIPTOR.services_by_name["Embed"]
 _TEI_INFO = tei_pb2.DESCRIPTOR.services_by_name["Info"]
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 _REFLECTION = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
-
-_MOST_OF_GRPC = 2**31 - 1  # its numbers have 32 bits
 
 # So far beyond the limit a message is read, to be refused with its size and a code: what grpc
 # itself refuses has neither.
@@ -102,7 +100,7 @@ async def grpc_server(
 
 
 def _options(settings: Settings) -> list[tuple[str, int]]:
-    most_read = min(settings.max_body_bytes + _ROOM_TO_REFUSE, _MOST_OF_GRPC)
+    most_read = min(settings.max_body_bytes + _ROOM_TO_REFUSE, MOST_OF_GRPC)
     return [
         ("grpc.max_receive_message_length", most_read),
         ("grpc.max_send_message_length", -1),

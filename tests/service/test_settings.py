@@ -18,6 +18,16 @@ from pydantic import ValidationError
 from engine.config import EngineConfig
 from service.settings import Settings, SettingsError, load_settings, setting_rows
 
+TOLD_IN_32_BITS = (
+    "LLN_MAX_OPEN_REQUESTS",
+    "LLN_MAX_STREAMS_PER_CONNECTION",
+    "LLN_ENGINE__MAX_BATCH_TOKENS",
+    "LLN_ENGINE__MAX_BATCH_SEQUENCES",
+    "LLN_ENGINE__MAX_INPUTS",
+    "LLN_ENGINE__MAX_TEXT_TOKENS",
+    "LLN_ENGINE__MAX_SOFTMAX_TEXT_TOKENS",
+)
+
 
 @pytest.fixture(autouse=True)
 def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,6 +93,13 @@ def test_unknown_variable_is_refused_with_the_nearest_name(
         ("LLN_BODY_TIMEOUT_S", "nan"),
         ("LLN_ENGINE__DRAIN_TIMEOUT_S", "inf"),
         ("LLN_ENGINE__STUCK_AFTER_S", "nan"),
+        ("LLN_ENGINE__NUM_THREADS", "100000"),
+        *((name, str(2**31)) for name in TOLD_IN_32_BITS),
+        ("LLN_OTLP_ENDPOINT", "collector"),
+        ("LLN_OTLP_ENDPOINT", "collector:4317"),
+        ("LLN_OTLP_ENDPOINT", "http://"),
+        ("LLN_OTLP_ENDPOINT", "http://collector:port"),
+        ("LLN_OTLP_ENDPOINT", "https://[::1"),
     ],
 )
 def test_bad_value_is_refused_in_one_line_that_names_it(
@@ -107,6 +124,24 @@ def test_a_variable_that_is_left_empty_names_no_keys(monkeypatch: pytest.MonkeyP
     """Compose files pass on what nobody has set as an empty string."""
     monkeypatch.setenv("LLN_API_KEYS", "")
     assert load_settings().api_keys == ()
+
+
+@pytest.mark.parametrize(
+    "name", ["api_keys_file", "tls_cert_file", "tls_key_file", "tls_client_ca_file"]
+)
+def test_a_variable_that_is_left_empty_names_no_file(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(f"LLN_{name.upper()}", "")
+    assert getattr(load_settings(), name) is None
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["", "http://collector:4317", "https://collector.example", "http://[::1]:4317"]
+)
+def test_where_traces_can_go(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+    monkeypatch.setenv("LLN_OTLP_ENDPOINT", endpoint)
+    assert load_settings().otlp_endpoint == endpoint
 
 
 @pytest.mark.parametrize(
