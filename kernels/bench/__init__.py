@@ -1,1 +1,1 @@
-"""Times every operation against the bytes it must move, and against what else is installed."""
+"""Times every operation against the least that it takes, and against what else is installed."""

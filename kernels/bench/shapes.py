@@ -27,8 +27,11 @@ class Shape:
     @property
     def forward_flops(self) -> float:
         """State, its reading, and two products with each key of the block."""
-        each = 4 * self.head_dim**2 + 4 * min(self.block_size, self.tokens) * self.head_dim
-        return float(self.tokens * self.num_heads * each)
+        return self.product_flops(2 * self.head_dim + 2 * min(self.block_size, self.tokens))
+
+    def product_flops(self, columns: int) -> float:
+        """Of products that multiply every row by so many columns, in all."""
+        return 2.0 * self.tokens * self.num_heads * self.head_dim * columns
 
 
 @dataclass(frozen=True)
@@ -75,13 +78,27 @@ class Inputs:
     def mix(self) -> Tensor:
         return torch.full((self.shape.num_heads,), 0.3, device=self.device)
 
+    @cached_property
+    def gate(self) -> Tensor:
+        """A mix of every token's own."""
+        return self.mix.repeat(self.shape.tokens, 1)
 
-def floor_seconds(shape: Shape, tensors: float, dtype: torch.dtype, ceiling: Ceiling) -> float:
-    """Reading and writing so many tensors."""
-    return shape.bytes_of(tensors, dtype) / ceiling.bytes_per_s
+    @cached_property
+    def affine_map(self) -> tuple[Tensor, Tensor]:
+        """The identity, which costs what any other map does."""
+        num_heads, width = self.shape.num_heads, self.shape.head_dim
+        weight = torch.eye(width, device=self.device).repeat(num_heads, 1, 1)
+        return weight, torch.zeros(num_heads, width, device=self.device)
+
+
+def floor_seconds(
+    shape: Shape, tensors: float, dtype: torch.dtype, ceiling: Ceiling, *, flops: float = 0.0
+) -> float:
+    """Reading and writing so many tensors; or the arithmetic, where it weighs more."""
+    moved = shape.bytes_of(tensors, dtype) / ceiling.bytes_per_s
+    return max(moved, flops / ceiling.flops_per_s)
 
 
 def forward_floor(shape: Shape, dtype: torch.dtype, ceiling: Ceiling) -> float:
-    """Six tensors; or the arithmetic, where blocks are large enough for it to weigh more."""
-    moved = floor_seconds(shape, 6, dtype, ceiling)
-    return max(moved, shape.forward_flops / ceiling.flops_per_s)
+    """Six tensors; blocks may be large enough for the arithmetic to weigh more."""
+    return floor_seconds(shape, 6, dtype, ceiling, flops=shape.forward_flops)

@@ -5,26 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from kernels.attention import (
+    TileSinks,
     block_diagonal_attention,
+    lln_attention,
     lln_diag_attention,
+    lln_diag_tile,
     lln_read,
     lln_state,
+    sliding_window_attention,
+    softmax_attention,
 )
 from kernels.attention.library import launch_errors
 from kernels.bench import peers
 from kernels.bench.clock import Ceiling, Clock, Run
 from kernels.bench.record import Row
 from kernels.bench.shapes import Inputs, Shape, floor_seconds, forward_floor
-from kernels.instruments import moments, row_statistics
+from kernels.instruments import Kind, moments, row_statistics
 
 OURS = "lln_diag_attention"
 FORWARD_TENSORS, BACKWARD_TENSORS = 6, 9
+HALF_WINDOW = 64  # as ModernBERT's local layers have it
 
 
 @dataclass(frozen=True)
@@ -65,25 +71,26 @@ class Bench:
             return replace(row, note=f"failed: {str(error).splitlines()[0][:120]}")
 
 
-def attend(inputs: Inputs, rows: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-    return lln_diag_attention(
-        *rows,
+def attend(inputs: Inputs, rows: tuple[Tensor, Tensor, Tensor], **form: Any) -> Tensor:
+    """In the plain form, but for what is given."""
+    plain: dict[str, Any] = {
         **inputs.scales,
-        mix=inputs.mix,
-        cu_seqlens=inputs.cu_seqlens,
-        block_size=inputs.shape.block_size,
-    )
+        "mix": inputs.mix,
+        "cu_seqlens": inputs.cu_seqlens,
+        "block_size": inputs.shape.block_size,
+    }
+    return lln_diag_attention(*rows, **{**plain, **form})
 
 
-def forward_run(inputs: Inputs) -> Run:
-    return lambda: attend(inputs, inputs.rows)
+def forward_run(inputs: Inputs, **form: Any) -> Run:
+    return partial(attend, inputs, inputs.rows, **form)
 
 
-def both_run(inputs: Inputs) -> Run:
+def both_run(inputs: Inputs, **form: Any) -> Run:
     """Forward and backward, to q, k and v."""
 
     def run() -> object:
-        out = attend(inputs, inputs.leaves)
+        out = attend(inputs, inputs.leaves, **form)
         return torch.autograd.grad(out, inputs.leaves, inputs.grad)
 
     return run
@@ -170,28 +177,73 @@ def backward(bench: Bench) -> Iterator[Row]:
         yield _against(mine, ratio, 2.5 if bench.large else None)
 
 
-def parts(bench: Bench) -> Iterator[Row]:
-    """The state, its reading, Diag alone, and the instruments."""
-    tokens = bench.lengths(131072)[0]
-    shape = Shape(tokens, 12, 64)
+def forms(bench: Bench) -> Iterator[Row]:
+    """Sinks, a gate and maps, each beside what the plain form must move."""
+    shape = Shape(bench.lengths(16384)[0], 12, 64)
     inputs = bench.inputs(shape)
+    there = forward_floor(shape, bench.dtype, bench.ceiling)
+    tensors = FORWARD_TENSORS + BACKWARD_TENSORS
+    and_back = floor_seconds(shape, tensors, bench.dtype, bench.ceiling)
+    given: dict[str, dict[str, Any]] = {
+        "sinks": {"num_sinks": (2, 1)},
+        "gate": {"mix": inputs.gate},
+        "maps": {"q_map": inputs.affine_map, "k_map": inputs.affine_map},
+    }
+    for form, more in given.items():
+        name, once, both = f"{OURS}, {form}", forward_run(inputs, **more), both_run(inputs, **more)
+        yield bench.row("forms", name, shape, once, floor_seconds=there)
+        name = f"{name}, forward and backward"
+        yield bench.row("forms", name, shape, both, floor_seconds=and_back)
+
+
+class Part(NamedTuple):
+    """An operation beside the fused one, and the least it does."""
+
+    name: str
+    run: Run
+    tensors: int  # read and written
+    columns: int  # that its products multiply every row by, in all
+
+
+def parts(bench: Bench) -> Iterator[Row]:
+    """All other operations: LLN, Diag, softmax, what they are made of, and the instruments."""
+    for tokens, some in ((131072, _linear_parts), (4096, _square_parts)):
+        shape = Shape(bench.lengths(tokens)[0], 12, 64)
+        for name, run, tensors, columns in some(bench.inputs(shape)):
+            flops = shape.product_flops(columns)
+            floor = floor_seconds(shape, tensors, bench.dtype, bench.ceiling, flops=flops)
+            yield bench.row("parts", name, shape, run, floor_seconds=floor)
+
+
+def _linear_parts(inputs: Inputs) -> Iterator[Part]:
     q, k, v = inputs.rows
+    width, block = inputs.shape.head_dim, inputs.shape.block_size
     alpha, beta = inputs.scales.values()
     state = lln_state(k, v, beta=beta)
-    runs: dict[str, tuple[Callable[[], object], float]] = {
-        "lln_state": (lambda: lln_state(k, v, beta=beta), 2),
-        "lln_read": (lambda: lln_read(q, state, alpha=alpha), 2),
-        "block_diagonal_attention": (lambda: block_diagonal_attention(q, k, v), 4),
-        "moments": (lambda: moments(q), 1),
-    }
-    for name, (run, tensors) in runs.items():
-        floor = floor_seconds(shape, tensors, bench.dtype, bench.ceiling)
-        yield bench.row("parts", name, shape, run, floor_seconds=floor)
-    short = Shape(bench.lengths(4096)[0], 12, 64)
-    some = bench.inputs(short)
-    for kind in ("softmax", "lln", "lln_diag"):
-        run = partial(row_statistics, *some.rows[:2], kind=kind, **some.scales, mix=some.mix)
-        yield bench.row("parts", f"row_statistics, {kind}", short, run)
+    sinks = TileSinks((0, 0), k[:2], v[:2])
+    others = {"state": state, "alpha": alpha, "mix": inputs.mix, "sinks": sinks}
+    yield Part("lln_state", partial(lln_state, k, v, beta=beta), 2, width)
+    yield Part("lln_read", partial(lln_read, q, state, alpha=alpha), 2, width)
+    yield Part("lln_attention", partial(lln_attention, q, k, v, **inputs.scales), 4, 2 * width)
+    diag = partial(block_diagonal_attention, q, k, v, block_size=block)
+    yield Part("block_diagonal_attention", diag, 4, 2 * block)
+    tile = partial(lln_diag_tile, q, k, v, block_size=block, **others)
+    yield Part("lln_diag_tile", tile, 4, width + 2 * block)
+    beyond_the_ends = HALF_WINDOW * (HALF_WINDOW + 1)  # keys that windows have room for
+    seen = 2 * HALF_WINDOW + 1 - beyond_the_ends // inputs.shape.tokens
+    windows = partial(sliding_window_attention, q, k, v, half_window=HALF_WINDOW)
+    yield Part("sliding_window_attention", windows, 4, 2 * seen)
+    yield Part("moments", partial(moments, q), 1, width)
+
+
+def _square_parts(inputs: Inputs) -> Iterator[Part]:
+    """What multiplies every row by every other."""
+    q, k, v = inputs.rows
+    tokens = inputs.shape.tokens
+    yield Part("softmax_attention", partial(softmax_attention, q, k, v), 4, 2 * tokens)
+    for kind in get_args(Kind):
+        run = partial(row_statistics, q, k, kind=kind, **inputs.scales, mix=inputs.mix)
+        yield Part(f"row_statistics, {kind}", run, 2, tokens)
 
 
 def short(bench: Bench) -> Iterator[Row]:
@@ -248,4 +300,5 @@ SUITES: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "compiled": against_compiled,
     "memory": memory,
     "parts": parts,
+    "forms": forms,
 }

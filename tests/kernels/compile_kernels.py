@@ -80,16 +80,18 @@ def every_build() -> Iterator[Build]:
 
 
 def usual_builds() -> Iterator[Build]:
-    """Those that meet a limit first: the greatest heads, on the smallest and the newest GPU."""
+    """Every kernel for every GPU as it is mostly launched, and those that meet a limit first: the
+    greatest heads, on the smallest and the newest GPU."""
     for build in every_build():
         is_wide = build.capability == 89 and build.head_dim >= 128 and build.weight
-        is_usual = build.capability == 90 and build.dtype == torch.bfloat16 and not build.weight
+        is_plain = build.dtype == torch.bfloat16 and not build.weight
+        is_usual = build.capability == 90 and is_plain
         if (
-            (
+            (is_plain and build.head_dim == 64)
+            or (
                 (build.form in ("state", "one tile a block", "tiles of a block"))
                 and (is_wide or is_usual)
             )
-            or (build.form in ("merge", "short", *BACKWARD) and is_usual and build.head_dim == 64)
             or (build.form == "whole sequences" and (is_usual or build.head_dim == 256))
             or build == Build("rows gradient, tiles", 128, torch.float32, True, 89)
             or (build.form in INSTRUMENTS and build.capability == 89 and build.head_dim >= 64)

@@ -12,10 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels import attention
 from kernels.attention import reference
 from kernels.bench import check, formula
+from kernels.bench.clock import Ceiling, Clock
 from kernels.bench.record import Row, table
 from kernels.bench.shapes import Shape
+from kernels.bench.suites import OURS, SUITES, Bench
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,6 +44,28 @@ def test_a_suite_for_which_no_time_is_left_is_named(tmp_path: Path) -> None:
     printed = run_bench("softmax", "--budget-s", "0", "--out", str(tmp_path))
     assert "no time left for: softmax" in printed
     assert json.loads((tmp_path / "cpu.json").read_text())["skipped"] == ["softmax"]
+
+
+def measured(suite: str) -> list[str]:
+    """The names of a suite's rows, each with a time and the least that it could be."""
+    clock = Clock(torch.device("cpu"), seconds_each=0.001)
+    bench = Bench(clock, Ceiling(1e9, 1e9), torch.float32, large=False)
+    rows = list(SUITES[suite](bench))
+    assert [row for row in rows if not row.fraction] == []
+    return [row.name for row in rows]
+
+
+def test_every_operation_is_measured() -> None:
+    operations = {name for name in attention.__all__ if name.startswith("lln_")}
+    operations |= {name for name in attention.__all__ if name.endswith("attention")}
+    others = {name.partition(",")[0] for name in measured("parts")}
+    assert {*others, OURS} == {*operations, "row_statistics", "moments"}
+
+
+def test_every_form_is_measured_there_and_back() -> None:
+    forms = [f"{OURS}, {form}" for form in ("sinks", "gate", "maps")]
+    ways = ("", ", forward and backward")
+    assert measured("forms") == [f"{form}{way}" for form in forms for way in ways]
 
 
 def test_unknown_suites_are_refused() -> None:

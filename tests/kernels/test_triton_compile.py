@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,9 @@ def compile_kernels(which: str, cache: Path) -> list[dict[str, Any]]:
 
 def check(builds: list[dict[str, Any]]) -> None:
     forms = {"state", "tiles of a block", "one tile a block", "whole sequences"}
-    assert {build["form"] for build in builds} >= forms
+    compiled = {(build["form"], build["capability"]) for build in builds}
+    assert {form for form, _ in compiled} >= forms
+    assert compiled == set(product({form for form, _ in compiled}, SHARED_KIB))
     too_big = [
         build for build in builds if build["shared_bytes"] > 1024 * SHARED_KIB[build["capability"]]
     ]
