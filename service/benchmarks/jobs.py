@@ -27,7 +27,7 @@ MAX_KEPT = 1000
 
 
 class BenchmarkJobs:
-    """Runs benchmarks one after the other. On the device their steps share the time of long work."""
+    """Runs benchmarks one after the other. On the device they share the time of long work."""
 
     def __init__(self, engine: AsyncEngine, history: History, metrics: Metrics) -> None:
         self._engine = engine

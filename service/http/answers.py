@@ -219,8 +219,8 @@ class SegmentItem(Answer):
 
 
 class StructureAnswer(Answer):
-    """`scales` has the tokens of a typical segment of each level; `layer` is the one whose input was
-    looked at."""
+    """`scales` has the tokens of a typical segment of each level; `layer` is the one whose input
+    was looked at."""
 
     object: Literal["structure"]
     model: str
