@@ -18,6 +18,7 @@ from service.addresses import own_address
 from service.app import create_app
 from service.draining import Draining
 from service.errors import PortInUse
+from service.http.connection import MAX_HEAD_BYTES, Connection
 from service.load.client import Target
 from service.metrics import Metrics
 from service.settings import Settings
@@ -47,6 +48,8 @@ def serve(settings: Settings) -> None:
     app = create_app(settings, engine, metrics)
     config = uvicorn.Config(
         app,
+        http=Connection,
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         lifespan="off",  # run below, where its errors keep their types
         log_config=None,
         access_log=False,
