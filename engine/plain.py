@@ -116,7 +116,7 @@ class Engine:
         check_pools(self.model)
         document = prepare_document(text, self.model, options, chunks)
         check_alone(document, self.config)
-        texts = passages_alone(document, self.model, options)
+        texts = passages_alone(document, self.model.tokenizer)
         alone = ReadAlone.of([one for batch in self._batches(texts) for one in self._run(batch)])
         (result,) = self._run([document])
         return document_embedding(document, result, options, alone)

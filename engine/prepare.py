@@ -13,7 +13,7 @@ from engine.errors import InvalidInput, TextTooLong, shown
 from engine.jobs import PATIENCE_S
 from engine.model.embedding_model import EmbeddingModel
 from engine.text.chunks import ChunkSpan
-from engine.text.tokenizer import Encoded
+from engine.text.tokenizer import Encoded, TextTokenizer
 from engine.text.truncation import truncate
 from engine.types import EmbedOptions, Span, TextInput
 
@@ -27,6 +27,7 @@ class Prepared:
     chunks: tuple[ChunkSpan, ...]
     opening: float = 0.0  # how much of its vector is added to each chunk's
     alone: float = 0.0  # how much of each chunk's vector, and the opening's, is as read alone
+    num_prompt: int = 0  # tokens of a prompt before the document's own
     num_tokens: int  # before truncation
     dropped: Span | None  # characters
 
@@ -194,22 +195,17 @@ def check_alone(document: Prepared, config: EngineConfig) -> None:
         )
 
 
-def passages_alone(
-    document: Prepared, model: EmbeddingModel, options: EmbedOptions
-) -> Iterator[Prepared]:
-    """The document's opening, if it is asked for, and its chunks, each as a text of its own; none
-    where nothing is to be read alone."""
+def passages_alone(document: Prepared, tokenizer: TextTokenizer) -> Iterator[Prepared]:
+    """The document's opening, if it is asked for, and its chunks, each as a text of its own behind
+    the document's prompt; none where nothing is to be read alone."""
     if not document.alone:
         return
-    tokenizer = model.tokenizer
-    first, last = tokenizer.num_prefix, document.num_embedded - tokenizer.num_suffix
-    prompt = prompt_of(options, model)
-    before = tokenizer.encode_batch([prompt])[0].content if prompt else document.ids[:0]
-    for index, span in enumerate(document.spans[1:]):
+    first = tokenizer.num_prefix + document.num_prompt
+    last = document.num_embedded - tokenizer.num_suffix
+    prompt = document.ids[tokenizer.num_prefix : first]
+    for span in document.spans[1:]:
         content = document.ids[max(span.start, first) : min(span.end, last)]
-        if index > 0 or not document.opening:  # which begins with the prompt already
-            content = np.concatenate([before, content])
-        ids = tokenizer.between_special(content)
+        ids = tokenizer.between_special(np.concatenate([prompt, content]))
         yield Prepared(
             ids=ids, spans=(Span(0, len(ids)),), chunks=(), num_tokens=len(ids), dropped=None
         )

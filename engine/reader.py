@@ -13,6 +13,7 @@ from engine.text.chunks import (
     needs_content,
 )
 from engine.text.kept import KeptTokens
+from engine.text.tokenizer import Encoded
 from engine.types import Chunking, EmbedOptions, Span
 
 MAX_UNCUT_CHARACTERS = 4_194_304
@@ -30,6 +31,23 @@ def prepare_document(
     reader = DocumentReader(model, options, plan)
     reader.feed(text)
     return reader.finish()
+
+
+def encode_behind_prompt(text: str, model: EmbeddingModel, options: EmbedOptions) -> Encoded:
+    """A text that must fit, read as an embedding reads it; its characters count from its own
+    beginning, and a prompt's tokens have none."""
+    prompt = prompt_of(options, model)
+    kept = KeptTokens(
+        model.tokenizer,
+        max_tokens=model.info.max_tokens,
+        policy="error",
+        prompt_length=len(prompt),
+    )
+    stream = model.tokenizer.stream(kept.take, with_offsets=True)
+    stream.feed(prompt)
+    stream.feed(text)
+    stream.finish()
+    return kept.fitted().encoded
 
 
 class DocumentReader:
@@ -85,13 +103,16 @@ class DocumentReader:
         source = Source("".join(self._content or ()), self._num_characters, dropped is not None)
         chunks = [] if self._plan is None else chunk_spans(encoded, self._plan, source)
         opening = 0.0 if self._plan is None or not chunks else self._plan.opening
-        begin = [Span(0, min(OPENING_TOKENS, encoded.num_tokens))] if opening else []
+        # A long prompt would else be all of it, and every document's opening the same.
+        end = min(encoded.num_prompt + OPENING_TOKENS, encoded.num_tokens)
+        begin = [Span(0, end)] if opening else []
         return Prepared(
             ids=encoded.ids,
             spans=(Span(0, encoded.num_tokens), *begin, *(chunk.tokens for chunk in chunks)),
             chunks=tuple(chunks),
             opening=opening,
             alone=0.0 if self._plan is None or not chunks else self._plan.alone,
+            num_prompt=encoded.num_prompt,
             num_tokens=num_tokens,
             dropped=dropped,
         )

@@ -37,6 +37,7 @@ from engine.prepare import (
     check_token_states,
     passages_alone,
     prepare,
+    prompt_of,
     token_by_token,
 )
 from engine.reader import DocumentReader, prepare_document
@@ -170,8 +171,9 @@ class TextCalls(EngineCore):
                 )
             if text is not None:
                 check_input(text, "text")
+                whole = prompt_of(DEFAULTS, chosen) + text
                 async with Deadline(timeout_s).over():
-                    encoded = await asyncio.to_thread(chosen.tokenizer.encode_batch, [text])
+                    encoded = await asyncio.to_thread(chosen.tokenizer.encode_batch, [whole])
                 tokens = encoded[0].num_tokens
             assert tokens is not None, "one of the two was given"
             return self._planner.plan(chosen, tokens)
@@ -255,7 +257,7 @@ class TextCalls(EngineCore):
             return NOTHING_ALONE
 
         async def pieces() -> AsyncIterator[list[Prepared]]:
-            passages = passages_alone(document, model, options)
+            passages = passages_alone(document, model.tokenizer)
             while piece := list(islice(passages, PIECE_TEXTS)):
                 yield piece
 

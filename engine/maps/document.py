@@ -13,8 +13,8 @@ from engine.errors import InvalidInput, ResourceNotFound, shown
 from engine.maps.cache import ByteCache
 from engine.model.embedding_model import EmbeddingModel
 from engine.prepare import Prepared, check_text
-from engine.text.truncation import truncate
-from engine.types import Offsets, Span
+from engine.reader import encode_behind_prompt
+from engine.types import EmbedOptions, Offsets, Span
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,14 +67,13 @@ def open_document(text: str, model: EmbeddingModel, cache: ByteCache) -> OpenDoc
 
 
 def _read(text: str, model: EmbeddingModel, handle: str) -> OpenDocument:
-    encoded = model.tokenizer.encode_batch([text], with_offsets=True)[0]
-    kept, _ = truncate(encoded, max_tokens=model.info.max_tokens, policy="error", param="text")
+    encoded = encode_behind_prompt(text, model, EmbedOptions())
     return OpenDocument(
         handle=handle,
         model=model,
-        ids=kept.ids,
-        offsets=kept.offsets,
-        breaks=breaks_before(text, kept.offsets),
+        ids=encoded.ids,
+        offsets=encoded.offsets,
+        breaks=breaks_before(text, encoded.offsets),
     )
 
 

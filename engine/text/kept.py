@@ -130,7 +130,7 @@ class KeptTokens:
         before = np.concatenate([tokenizer.prefix_ids, *self._prompt])
         ids = np.concatenate([before, content, tokenizer.suffix_ids])
         if offsets is None:
-            return Encoded(ids, len(before), tokenizer.num_suffix, None)
+            return Encoded(ids, len(before), tokenizer.num_suffix, None, self._num_prompt)
         rows = np.zeros((len(ids), 2), dtype=np.int32)
         rows[len(before) : len(before) + len(content)] = offsets
-        return Encoded(ids, len(before), tokenizer.num_suffix, lambda: rows)
+        return Encoded(ids, len(before), tokenizer.num_suffix, lambda: rows, self._num_prompt)

@@ -35,6 +35,9 @@ class Encoded:
     read_offsets: Callable[[], Offsets] | None
     """Works the offsets out; None for token input, which has no characters."""
 
+    num_prompt: int = 0
+    """Of a prompt, where its tokens are among those in front."""
+
     @property
     def num_tokens(self) -> int:
         return len(self.ids)
@@ -66,7 +69,7 @@ class Encoded:
         """The same with the tokens of a prompt, of so many characters, among those in front."""
         in_prompt = self.offsets[self.num_prefix :, 1] <= prompt_length
         num_prompt = int(np.count_nonzero(in_prompt[: self.num_content]))
-        return replace(self, num_prefix=self.num_prefix + num_prompt)
+        return replace(self, num_prefix=self.num_prefix + num_prompt, num_prompt=num_prompt)
 
 
 class TextTokenizer:
