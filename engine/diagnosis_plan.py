@@ -128,7 +128,16 @@ def _readable_layers(asked: Sequence[int] | None, model: EmbeddingModel) -> tupl
         layer for layer, kind in enumerate(model.info.attention) if kind == "sliding_window"
     }
     if asked is None:
-        return tuple(layer for layer in range(model.info.num_layers) if layer not in windowed)
+        readable = tuple(layer for layer in range(model.info.num_layers) if layer not in windowed)
+        if not readable:
+            raise InvalidInput(
+                f"all {model.info.num_layers} layers of {model.name} attend within a sliding "
+                "window, which no instrument reads",
+                code="invalid_layers",
+                param="layers",
+                actual=model.name,
+            )
+        return readable
     layers = _chosen("layers", asked, model.info.num_layers)
     for layer in layers:
         if layer in windowed:

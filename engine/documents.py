@@ -61,7 +61,8 @@ class DocumentStream:
         with self._reading() as reader:
             await self._read(reader)
             self._utf8.finish()
-            self._prepared = await asyncio.to_thread(reader.finish)
+            async with self._deadline.over():
+                self._prepared = await asyncio.to_thread(reader.finish)
 
     async def finish(self) -> DocumentEmbedding:
         """Embed what was fed. Afterwards nothing more can be."""
@@ -85,7 +86,8 @@ class DocumentStream:
         self._gathered.clear()
         for start in range(0, len(data), READ_BYTES):
             self._deadline.check()
-            await asyncio.to_thread(self._tokenize, reader, data[start : start + READ_BYTES])
+            async with self._deadline.over():
+                await asyncio.to_thread(self._tokenize, reader, data[start : start + READ_BYTES])
 
     def _tokenize(self, reader: DocumentReader, data: bytes) -> None:
         reader.feed(self._utf8.read(data))

@@ -198,6 +198,8 @@ def _check(path: Path, calibration: Calibration) -> None:
     shape = calibration.alpha.shape
     if len(shape) != 2 or any(t.shape != shape for t in (calibration.beta, calibration.mix)):
         raise _invalid(path, "alpha, beta and mix must share one shape (layers, heads)")
+    if not bool(((calibration.mix >= 0) & (calibration.mix <= 1)).all()):
+        raise _invalid(path, "mix must be shares of 0 to 1")
     if calibration.key_shift.shape[:2] != shape or calibration.key_shift.dim() != 3:
         raise _invalid(path, "key_shift must be (layers, heads, head size)")
     if calibration.positions not in get_args(PositionScheme):

@@ -83,6 +83,8 @@ def test_a_rise_is_written_and_read(tmp_path: Path) -> None:
     [
         ({}, "other", "calibration_mismatch"),
         ({"mix": torch.ones(2, 3)}, "abc", "invalid_calibration"),
+        ({"mix": torch.full((2, 4), 1.01)}, "abc", "invalid_calibration"),
+        ({"mix": torch.full((2, 4), -0.01)}, "abc", "invalid_calibration"),
         ({"alpha": torch.full((2, 4), float("nan"))}, "abc", "invalid_calibration"),
         ({"key_shift": torch.zeros(2, 4)}, "abc", "invalid_calibration"),
     ],

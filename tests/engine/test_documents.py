@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import TypeVar
 
 import numpy as np
@@ -318,6 +318,29 @@ def test_chunks_that_overlap_too_much_are_not_read_alone(default_model: Embeddin
         assert (caught.value.param, caught.value.limit) == ("chunking.alone", 30_000)
 
     asyncio.run(run())
+
+
+def test_a_deadline_ends_a_slow_reading(
+    default_model: EmbeddingModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunking a long text can take seconds, in a thread that nobody waits for then."""
+
+    def slow(_: DocumentReader) -> Prepared:
+        sleep(2)
+        raise AssertionError("nobody hears of it")
+
+    monkeypatch.setattr(DocumentReader, "finish", slow)
+
+    async def scenario() -> float:
+        async with AsyncEngine([default_model], config=EngineConfig(device="cpu")) as engine:
+            document = engine.open_document(timeout_s=0.2)
+            await document.feed("a text")
+            began_at = perf_counter()
+            with pytest.raises(DeadlineExceeded):
+                await document.end()
+            return perf_counter() - began_at
+
+    assert asyncio.run(scenario()) < 1.5
 
 
 def test_a_deadline_counts_what_is_read_alone(

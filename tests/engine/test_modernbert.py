@@ -47,6 +47,20 @@ def test_conversion_keeps_local_layers(write_checkpoint: WriteCheckpoint, tmp_pa
             engine.diagnose("the cat sat", layers=[1])
 
 
+def test_a_model_of_local_layers_alone_has_nothing_to_diagnose(
+    write_checkpoint: WriteCheckpoint,
+) -> None:
+    folder = write_checkpoint("modernbert")
+    config = json.loads((folder / "config.json").read_text())
+    layers = ["sliding_attention"] * config["num_hidden_layers"]
+    (folder / "config.json").write_text(json.dumps(config | {"layer_types": layers}))
+    with Engine.load(str(folder), config=CPU) as engine:
+        assert set(engine.info.attention) == {"sliding_window"}
+        with pytest.raises(InvalidInput, match=r"all 4 layers of .* sliding window") as caught:
+            engine.diagnose("the cat sat")
+    assert caught.value.code == "invalid_layers"
+
+
 @pytest.mark.parametrize(
     "change",
     [
