@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import os
+import pickle
 import signal
-import threading
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,8 @@ LARGE = 1_000_000
 """Bytes from which on the way to another process and back is worth it."""
 
 _MANY_IDS = 10_000
+
+_NONE = b""  # an answer that says: not by this process
 
 
 class Unreadable(NamedTuple):
@@ -63,7 +66,10 @@ class BigJson:
     """Parses here what is small and elsewhere what is large."""
 
     def __init__(self) -> None:
-        self._pool: ProcessPoolExecutor | None = None
+        self._reader = _Reader()
+        # Its one thread is the lock: whoever waits no longer leaves a conversation that is
+        # finished all the same, and the next one has its own answer.
+        self._thread: ThreadPoolExecutor | None = None
 
     async def parse(self, body: bytes) -> Any:
         """The document. Raises UnreadableBody."""
@@ -73,37 +79,79 @@ class BigJson:
         return found
 
     async def _parse_elsewhere(self, body: bytes) -> Any:
-        if self._pool is None:
-            # A fork would copy the threads' locks in whatever state they are.
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_serve_the_parent)
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "big-json")
         loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(self._pool, _parse_for_another_process, body)
-        except BrokenProcessPool:  # killed, perhaps for its memory
-            self.close()
-            return parse(body)
+        return await loop.run_in_executor(self._thread, self._reader.parse, body)
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
+        if self._thread is not None:
+            self._reader.kill()  # what it still reads, nobody waits for
+            self._thread.shutdown(wait=False, cancel_futures=True)
+            self._reader, self._thread = _Reader(), None
 
 
-def _serve_the_parent() -> None:
-    """A terminal interrupts all processes; it is the server's end, of whatever kind, that is the
-    end of this one too."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+class _Reader:
+    """A process that parses, for one thread. It starts with the first body."""
+
+    def __init__(self) -> None:
+        self._process: SpawnProcess | None = None
+        self._pipe: Connection | None = None
+
+    def parse(self, body: bytes) -> Any:
+        """The document, or Unreadable."""
+        try:
+            answer = self._ask(body)
+        except (EOFError, OSError):  # killed, perhaps for its memory
+            self.end()
+            answer = _NONE
+        return parse(body) if answer == _NONE else pickle.loads(answer)
+
+    def _ask(self, body: bytes) -> bytes:
+        if self._pipe is None:
+            self._pipe = self._start()
+        self._pipe.send_bytes(body)
+        return self._pipe.recv_bytes()
+
+    def _start(self) -> Connection:
+        # A fork would copy the threads' locks in whatever state they are.
+        context = multiprocessing.get_context("spawn")
+        ours, its = context.Pipe()
+        # Once its end is closed here, nobody but the process holds it: its death ends the pipe.
+        with its:
+            process = context.Process(target=_answer, args=(its,), daemon=True)
+            process.start()
+        self._process = process
+        return ours
+
+    def kill(self) -> None:
+        """From any thread."""
+        if (process := self._process) is not None:
+            process.kill()
+
+    def end(self) -> None:
+        """So that the next body starts another."""
+        if self._pipe is not None:
+            self._pipe.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+        self._process = self._pipe = None
 
 
-def _end_with_the_parent() -> None:
-    """A server that leaves at once, or is killed, has no time to tell. The pipe would not tell
-    either: this process holds both of its ends."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "this runs in processes that a server has started"
-    parent.join()
-    os._exit(0)
+def _answer(pipe: Connection) -> None:
+    """Until the parent's end of the pipe closes, as it does with the parent, however that ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts all processes
+    with suppress(EOFError, OSError):
+        while True:
+            pipe.send_bytes(_pickled(pipe.recv_bytes()))
+
+
+def _pickled(body: bytes) -> bytes:
+    try:
+        return pickle.dumps(_parse_for_another_process(body), pickle.HIGHEST_PROTOCOL)
+    except (MemoryError, RecursionError):  # pickle goes less deep than JSON
+        return _NONE
 
 
 def _parse_for_another_process(body: bytes) -> Any:

@@ -8,14 +8,12 @@ from fastapi import Depends, Header, Request
 from pydantic import WithJsonSchema
 
 from engine.engine import AsyncEngine
-from engine.errors import InvalidInput, shown
 from service.benchmarks.jobs import BenchmarkJobs
 from service.claims import ClaimsBook
+from service.http.deadlines import caller_timeout_s
 from service.http.observe import RequestRecord
 from service.metrics import Metrics
 from service.settings import Settings
-
-TIMEOUT_HEADER = "x-request-timeout-ms"
 
 
 async def _engine(request: Request) -> AsyncEngine:
@@ -56,23 +54,7 @@ async def _timeout_s(
         WithJsonSchema({"type": "string", "pattern": "^[1-9][0-9]{0,11}$"}),
     ] = None,
 ) -> float:
-    """The caller's deadline, never beyond the server's own."""
-    if x_request_timeout_ms is None:
-        return settings.request_timeout_s
-    return min(_milliseconds(x_request_timeout_ms) / 1000, settings.request_timeout_s)
-
-
-def _milliseconds(value: str) -> int:
-    if not value.isdecimal() or int(value[:12]) == 0:
-        raise InvalidInput(
-            f"{TIMEOUT_HEADER} must be a positive whole number of milliseconds, "
-            f"got {shown(value)!r}",
-            code="invalid_timeout",
-            param=TIMEOUT_HEADER,
-            limit=1,
-            actual=value,
-        )
-    return int(value[:12])
+    return caller_timeout_s(x_request_timeout_ms, settings.request_timeout_s)
 
 
 Engine: TypeAlias = Annotated[AsyncEngine, Depends(_engine)]

@@ -10,9 +10,11 @@ from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
+from engine.deadline import Deadline
 from engine.errors import shown
 from service.errors import UnsupportedMediaType
-from service.http.big_json import BigJson
+from service.http.big_json import LARGE, BigJson
+from service.http.deadlines import TIMEOUT_HEADER, caller_timeout_s
 from service.http.incoming import media_type
 from service.turns import in_turns
 
@@ -29,11 +31,22 @@ class JsonRoute(APIRoute):
 
         async def handle_json(request: Request) -> Response:
             _require_json(request)
-            parser: BigJson = request.app.state.big_json
-            document = await parser.parse(await request.body())
+            document = await _parsed(request, await request.body())
             return await handle(_ParsedRequest(request, document))
 
         return handle_json
+
+
+async def _parsed(request: Request, body: bytes) -> Any:
+    """Raises UnreadableBody, and DeadlineExceeded: large bodies wait for each other."""
+    state = request.app.state
+    parser: BigJson = state.big_json
+    if len(body) < LARGE:
+        return await parser.parse(body)
+    limit_s: float = state.settings.request_timeout_s
+    timeout_s = caller_timeout_s(request.headers.get(TIMEOUT_HEADER), limit_s)
+    async with Deadline(timeout_s).over():
+        return await parser.parse(body)
 
 
 class _ParsedRequest(Request):

@@ -104,17 +104,66 @@ def test_the_loop_stays_free_meanwhile() -> None:
     assert pause_s < here_s / 2
 
 
+def reader_of(parser: BigJson) -> int:
+    process = parser._reader._process
+    assert process is not None
+    assert process.pid is not None
+    return process.pid
+
+
 def test_a_reader_that_is_killed_is_replaced() -> None:
     async def scenario() -> None:
         parser = BigJson()
         body = orjson.dumps({"input": "x" * LARGE})
         await parser.parse(body)
-        assert parser._pool is not None
-        for pid in parser._pool._processes:
-            os.kill(pid, signal.SIGKILL)
-        time.sleep(0.2)
+        killed = reader_of(parser)
+        os.kill(killed, signal.SIGKILL)
         assert (await parser.parse(body))["input"] == "x" * LARGE
         assert (await parser.parse(body))["input"] == "x" * LARGE
+        assert reader_of(parser) != killed
+        parser.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_that_dies_while_it_answers_is_replaced() -> None:
+    """Half of its answer is in the pipe, which nobody else may hold open."""
+    body = orjson.dumps({"input": "x" * 20 * LARGE})
+
+    async def scenario() -> None:
+        parser = BigJson()
+        await parser.parse(body)
+        for after_s in (0.0, 0.01, 0.02, 0.04, 0.08):
+            reading = asyncio.create_task(parser.parse(body))
+            await asyncio.sleep(after_s)
+            os.kill(reader_of(parser), signal.SIGKILL)
+            found = await asyncio.wait_for(reading, 30)
+            assert len(found["input"]) == 20 * LARGE
+            await asyncio.wait_for(parser.parse(body), 30)  # starts the next one
+        parser.close()
+
+    asyncio.run(scenario())
+
+
+def test_who_waits_no_longer_leaves_no_answer_to_the_next() -> None:
+    async def scenario() -> None:
+        parser = BigJson()
+        for number in range(5):
+            abandoned = asyncio.create_task(parser.parse(b'"' + b"a" * LARGE + b'"'))
+            await asyncio.sleep(0.002 * number)
+            abandoned.cancel()
+            assert await parser.parse(b'"' + b"b" * LARGE + b'"') == "b" * LARGE
+        parser.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_goes_too_deep_for_the_way_back_is_read_all_the_same() -> None:
+    body = b"[" * 600 + b'"' + b"x" * LARGE + b'"' + b"]" * 600
+
+    async def scenario() -> None:
+        parser = BigJson()
+        assert await parser.parse(body) == orjson.loads(body)
         parser.close()
 
     asyncio.run(scenario())
@@ -152,6 +201,31 @@ def test_a_large_body_of_bad_ids_is_refused(http: httpx.Client) -> None:
     body = {"input": [7] * 400_000 + [-1]}
     error = http.post("/v1/embeddings", json=body).json()["error"]
     assert (error["code"], error["param"]) == ("invalid_token_id", "input[0]")
+
+
+def test_the_deadline_counts_while_a_body_waits_to_be_read(start_server: Any) -> None:
+    """The reader is stopped, as one that the machine has no memory for may be."""
+    server = start_server(LLN_MODELS="default", LLN_REQUEST_TIMEOUT_S="5")
+    url, body = f"{server.http_url}/v1/embeddings", {"input": "a text", "user": "x" * LARGE}
+    assert httpx.post(url, json=body, timeout=60).status_code == 200
+    (reader,) = readers_of(server.process.pid)
+    os.kill(reader, signal.SIGSTOP)
+    try:
+        for headers, limit_s in (({"x-request-timeout-ms": "300"}, 0.3), ({}, 5)):
+            answer = httpx.post(url, json=body, headers=headers, timeout=60)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (
+                504,
+                "deadline_exceeded",
+            )
+            assert answer.json()["error"]["limit"] == limit_s
+    finally:
+        os.kill(reader, signal.SIGCONT)
+    assert httpx.post(url, json=body, timeout=60).status_code == 200
+
+
+def readers_of(parent: int) -> list[int]:
+    asked = ["pgrep", "-P", str(parent), "-f", "spawn_main"]
+    return [int(pid) for pid in subprocess.check_output(asked).split()]
 
 
 def test_the_deadline_counts_while_a_text_is_tokenised(http: httpx.Client) -> None:
