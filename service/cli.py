@@ -44,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run: Callable[[argparse.Namespace], None] = chosen.run
     try:
         run(chosen)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed before the start (`>&-`), it has nothing to lose
+            sys.stdout.flush()
     except BrokenPipeError:
         return _leave_unheard()
     except SettingsError as error:

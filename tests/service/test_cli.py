@@ -310,3 +310,11 @@ def test_unknown_claim_and_figure(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["figures", "--out", str(tmp_path), "--only", "10"]) == 1
     assert capsys.readouterr().err.startswith("lln: there is no figure '10'")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_closed_output_is_no_failure() -> None:
+    command = [sys.executable, "-m", "service.cli", "settings"]
+    ended = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *command], stderr=subprocess.PIPE, timeout=120
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
