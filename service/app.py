@@ -129,7 +129,12 @@ def _add_layers(app: FastAPI, settings: Settings) -> None:
         permits=state.permits,
         unguarded=state.unguarded,
     )
-    app.add_middleware(Observe, metrics=state.metrics, methods=methods)
+    app.add_middleware(
+        Observe,
+        metrics=state.metrics,
+        methods=methods,
+        taken_within_s=settings.request_timeout_s,
+    )
     app.add_middleware(SecurityHeaders)
     if settings.cors_origins:
         app.add_middleware(

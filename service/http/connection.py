@@ -23,7 +23,8 @@ class Connection(H11Protocol):
         self.app_state = {**self.app_state, _ABORT: transport.abort}
 
 
-def abort_connection(scope: Scope) -> None:
+async def abort_connection(scope: Scope) -> None:
     """Drops what its caller has not taken; closing would wait for that, for ever."""
     if abort := scope.get("state", {}).get(_ABORT):
         abort()
+        await asyncio.sleep(0)  # in which uvicorn hears of it: else it logs an answer cut short

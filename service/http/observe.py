@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,14 +16,18 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.errors import EngineUnavailable, LLNError, RequestCancelled
-from service.errors import as_lln_error
+from service.errors import AnswerNotTaken, as_lln_error
+from service.http.connection import abort_connection
 from service.http.errors import error_response
 from service.metrics import OK, UNMATCHED, Metrics
 from service.request_ids import HEADER, current_request_id, take_or_make
+from service.slow_callers import takes_within
 
 log = logging.getLogger("service.access")
 
 METRICS = "/metrics"
+
+_PIECE_BYTES = 65_536
 
 _QUIET = ("GET /health", "GET /health/live", "GET /health/ready", f"GET {METRICS}")
 
@@ -49,10 +53,13 @@ class RequestRecord:
 class Observe:
     """Answers every failure below it, counts and logs every request."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, methods: Collection[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, methods: Collection[str], taken_within_s: float
+    ) -> None:
         self._app = app
         self._metrics = metrics
         self._methods = frozenset(methods)
+        self._taken_within_s = taken_within_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -66,10 +73,11 @@ class Observe:
         )
         scope.setdefault("state", {})["record"] = record
         current_request_id.set(record.request_id)
+        mark_and_send = _marking(_in_pieces(send, self._taken_within_s), record)
         tracing = self._metrics.tracing
         with self._in_progress(scope), tracing.request("http", headers.get) as span:
             try:
-                await self._answer(scope, receive, _marking(send, record), record)
+                await self._answer(scope, receive, mark_and_send, record)
             finally:
                 method = self._method_label(scope)
                 fields = _log_fields(method, record)
@@ -98,6 +106,8 @@ class Observe:
         record.code = error.code
         if error is not failure:
             log.error("request failed", exc_info=failure)
+        if isinstance(error, AnswerNotTaken):
+            await abort_connection(scope)
         if record.status is not None:
             if isinstance(error, RequestCancelled):  # nobody is there to be told
                 return
@@ -150,6 +160,28 @@ def _marking(send: Send, record: RequestRecord) -> Send:
         await send(message)
 
     return mark_and_send
+
+
+def _in_pieces(send: Send, taken_within_s: float) -> Send:
+    """A send that has done with a large body when its caller has taken it, all but one piece, and
+    raises AnswerNotTaken. The server takes a whole one at once, and keeps what nobody reads."""
+
+    async def send_in_pieces(message: Message) -> None:
+        if len(message.get("body", b"")) <= _PIECE_BYTES:
+            await send(message)
+            return
+        async with takes_within(taken_within_s):
+            for piece in _pieces(message):
+                await send(piece)
+
+    return send_in_pieces
+
+
+def _pieces(message: Message) -> Iterator[Message]:
+    body: bytes = message["body"]
+    for start in range(0, len(body), _PIECE_BYTES):
+        yield {**message, "body": body[start : start + _PIECE_BYTES], "more_body": True}
+    yield {**message, "body": b""}  # is sent once the others have left
 
 
 def _log_fields(method: str, record: RequestRecord) -> dict[str, Any]:
