@@ -12,7 +12,7 @@ from engine.claims.heads import MAX_TOKENS
 from engine.claims.worker import checked_apart
 from engine.core import DEFAULTS, EngineCore, Item
 from engine.deadline import Deadline
-from engine.diagnose import diagnosis_of, readings_in_slices
+from engine.diagnose import diagnosis_of, kept_between_instruments, readings_in_slices
 from engine.diagnosis_plan import fit_plan, plan_diagnosis
 from engine.layer_states import LayerStep, diagnosis_bytes, layer_steps
 from engine.maps.document import (
@@ -78,10 +78,10 @@ class AttentionCalls(EngineCore):
                 walk = self._walk_of(opened)
             prepared = walk.prepared
             plan = fit_plan(asked, chosen, prepared.num_embedded, self.config)
+        num_tokens = prepared.num_embedded
         slices = readings_in_slices(chosen, prepared, plan, walk.layers)
-        done = await self._all_turns(
-            slices, chosen, prepared.num_embedded, deadline, num_bytes=walk.num_bytes
-        )
+        num_bytes = walk.num_bytes + kept_between_instruments(chosen, num_tokens)
+        done = await self._all_turns(slices, chosen, num_tokens, deadline, num_bytes=num_bytes)
         return diagnosis_of(chosen, prepared, plan, done)
 
     async def attention_map(

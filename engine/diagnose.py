@@ -12,6 +12,7 @@ from time import perf_counter
 import torch
 
 from engine.answers import accounting
+from engine.block_size import block_of
 from engine.diagnosis_plan import DiagnosisPlan
 from engine.diagnostics import LAYER_INSTRUMENTS, AnyInstrument, Instrument, Reading
 from engine.diagnostics.base import Floats
@@ -20,6 +21,7 @@ from engine.diagnostics.kept import LayerRoom
 from engine.diagnostics.layers import LayerReader
 from engine.diagnostics.measuring import TimedReading, read_heads, timed
 from engine.layer_states import LayerStep, head_view, layer_steps, layer_view
+from engine.model.attention import CALIBRATED
 from engine.model.embedding_model import EmbeddingModel
 from engine.orders import Delivered
 from engine.prepare import Prepared
@@ -59,6 +61,17 @@ def readings_in_slices(
             yield tuple(done)
             return
         yield tuple(done)
+
+
+def kept_between_instruments(model: EmbeddingModel, num_tokens: int) -> int:
+    """Bytes, at most: what each layer's heads leave from one instrument to the next."""
+    calibration, head_dim = model.calibration, model.info.dim // model.info.num_heads
+    if calibration is None or not any(kind in CALIBRATED for kind in model.info.attention):
+        return 0
+    block = block_of(num_tokens, calibration.block_size, calibration.long_block)
+    rows = -(-num_tokens // block) * block
+    a_row = 2 * head_dim + block + sum(calibration.num_sinks)
+    return min(KEPT_BYTES, model.info.num_heads * rows * a_row * torch.float64.itemsize)
 
 
 @torch.no_grad()
