@@ -80,7 +80,7 @@ class AttentionCalls(EngineCore):
             plan = fit_plan(asked, chosen, prepared.num_embedded, self.config)
         num_tokens = prepared.num_embedded
         slices = readings_in_slices(chosen, prepared, plan, walk.layers)
-        num_bytes = walk.num_bytes + kept_between_instruments(chosen, num_tokens)
+        num_bytes = walk.num_bytes + kept_between_instruments(chosen, num_tokens, plan.effort)
         done = await self._all_turns(slices, chosen, num_tokens, deadline, num_bytes=num_bytes)
         return diagnosis_of(chosen, prepared, plan, done)
 

@@ -15,7 +15,7 @@ from engine.answers import accounting
 from engine.block_size import block_of
 from engine.diagnosis_plan import DiagnosisPlan
 from engine.diagnostics import LAYER_INSTRUMENTS, AnyInstrument, Instrument, Reading
-from engine.diagnostics.base import Floats
+from engine.diagnostics.base import Effort, Floats
 from engine.diagnostics.heads import KEPT_BYTES
 from engine.diagnostics.kept import LayerRoom
 from engine.diagnostics.layers import LayerReader
@@ -63,15 +63,17 @@ def readings_in_slices(
         yield tuple(done)
 
 
-def kept_between_instruments(model: EmbeddingModel, num_tokens: int) -> int:
+def kept_between_instruments(model: EmbeddingModel, num_tokens: int, effort: Effort) -> int:
     """Bytes, at most: what each layer's heads leave from one instrument to the next."""
     calibration, head_dim = model.calibration, model.info.dim // model.info.num_heads
     if calibration is None or not any(kind in CALIBRATED for kind in model.info.attention):
         return 0
     block = block_of(num_tokens, calibration.block_size, calibration.long_block)
-    rows = -(-num_tokens // block) * block
-    a_row = 2 * head_dim + block + sum(calibration.num_sinks)
-    return min(KEPT_BYTES, model.info.num_heads * rows * a_row * torch.float64.itemsize)
+    width = min(block, num_tokens)
+    of_blocks = -(-num_tokens // width) * width * (width + sum(calibration.num_sinks))
+    of_factors = 2 * num_tokens * head_dim
+    a_number = effort.dtype_of(num_tokens).itemsize
+    return min(KEPT_BYTES, model.info.num_heads * (of_blocks + of_factors) * a_number)
 
 
 @torch.no_grad()

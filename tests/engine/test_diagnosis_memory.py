@@ -19,24 +19,27 @@ from engine.layer_states import at_once, diagnosis_bytes, head_view
 from engine.model.embedding_model import EmbeddingModel
 
 
-@pytest.mark.parametrize("tokens", [7, 512, 600, 2_000])
+@pytest.mark.parametrize("tokens", [7, 512, 600, 2_000, 4_097])
 @pytest.mark.parametrize("mode", ["auto", "exact"])
 def test_the_room_of_a_layer_is_within_what_is_counted(
     tokens: int, mode: str, default_model: EmbeddingModel
 ) -> None:
+    effort = plan_diagnosis(default_model, None, None, None, mode).effort
     ids = torch.from_numpy(np.random.default_rng(0).integers(1000, 20_000, tokens))
     with torch.inference_mode():
         step = next(at_once(default_model.encoder, ids, [0, tokens]))
         view = head_view(default_model, step)
         room = LayerRoom(KEPT_BYTES)
-        room.open_for(view, plan_diagnosis(default_model, None, None, None, mode).effort)
-    counted = kept_between_instruments(default_model, tokens)
+        room.open_for(view, effort)
     assert room.weights is not None
-    assert room.weights.nbytes + 2 * view.q.nbytes <= counted <= KEPT_BYTES
+    of_factors = 2 * view.q.numel() * room.weights.itemsize
+    counted = kept_between_instruments(default_model, tokens, effort)
+    assert room.weights.nbytes + of_factors == counted <= KEPT_BYTES
 
 
 def test_nothing_is_kept_of_softmax(published_model: EmbeddingModel) -> None:
-    assert kept_between_instruments(published_model, 4_096) == 0
+    effort = plan_diagnosis(published_model, None, None, None, "auto").effort
+    assert kept_between_instruments(published_model, 4_096, effort) == 0
 
 
 def test_a_diagnosis_is_refused_for_what_it_keeps_too(
