@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,13 @@ class Prepared:
     num_prompt: int = 0  # tokens of a prompt before the document's own
     num_tokens: int  # before truncation
     dropped: Span | None  # characters
+
+    @classmethod
+    def whole(cls, ids: NDArray[np.int32]) -> Self:
+        """A text of these ids, special tokens included, of which one vector is wanted."""
+        return cls(
+            ids=ids, spans=(Span(0, len(ids)),), chunks=(), num_tokens=len(ids), dropped=None
+        )
 
     @property
     def num_embedded(self) -> int:
@@ -205,10 +213,7 @@ def passages_alone(document: Prepared, tokenizer: TextTokenizer) -> Iterator[Pre
     prompt = document.ids[tokenizer.num_prefix : first]
     for span in document.spans[1:]:
         content = document.ids[max(span.start, first) : min(span.end, last)]
-        ids = tokenizer.between_special(np.concatenate([prompt, content]))
-        yield Prepared(
-            ids=ids, spans=(Span(0, len(ids)),), chunks=(), num_tokens=len(ids), dropped=None
-        )
+        yield Prepared.whole(tokenizer.between_special(np.concatenate([prompt, content])))
 
 
 def token_by_token(text: Prepared) -> Prepared:

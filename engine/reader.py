@@ -130,7 +130,7 @@ class DocumentReader:
         if self._content is not None and self._num_characters > MAX_READ_CHARACTERS:
             raise InvalidInput(
                 f"the text has more than {MAX_READ_CHARACTERS} characters, which is the limit for "
-                "chunks of sentences and sections in a stream",
+                "chunks of sentences and sections",
                 code="text_too_long",
                 param="text",
                 limit=MAX_READ_CHARACTERS,

@@ -17,6 +17,7 @@ from engine.errors import InvalidInput
 
 PARAGRAPH_CHARACTERS = (200, 1200)
 """Of a paragraph that a document may be asked for by."""
+
 _DOC = Path("/usr/share/doc")
 _SETEXT = re.compile(r"^[=\-~^\"'*+#`.:_]{3,}\s*$")
 

@@ -20,7 +20,7 @@ from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel
 from engine.prepare import Prepared, check_pools
 from engine.runner import finish, run_batch
-from engine.types import EmbedOptions, Span, Vector
+from engine.types import EmbedOptions, Vector
 
 Ids: TypeAlias = NDArray[np.int32]
 
@@ -116,14 +116,7 @@ def _teacher_vector(teacher: EmbeddingModel, ids: Ids) -> Vector:
 
 
 def _vector(model: EmbeddingModel, ids: Ids, *, normalize: bool = True) -> Vector:
-    encoded = model.tokenizer.encode_ids(ids)
-    prepared = Prepared(
-        ids=encoded.ids,
-        spans=(Span(0, encoded.num_tokens),),
-        chunks=(),
-        num_tokens=encoded.num_tokens,
-        dropped=None,
-    )
-    (states,) = run_batch(model, [prepared])
+    whole = Prepared.whole(model.tokenizer.encode_ids(ids).ids)
+    (states,) = run_batch(model, [whole])
     vector: NDArray[np.float32] = finish(states, EmbedOptions(normalize=normalize))[0]
     return vector

@@ -36,13 +36,7 @@ class OpenDocument:
     @property
     def prepared(self) -> Prepared:
         """As the engine reads any text."""
-        return Prepared(
-            ids=self.ids,
-            spans=(Span(0, self.num_tokens),),
-            chunks=(),
-            num_tokens=self.num_tokens,
-            dropped=None,
-        )
+        return Prepared.whole(self.ids)
 
     def characters_of(self, token: int) -> Span | None:
         """The characters a token stands for; None for a special token."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.block_size import LongBlock, beyond_a_block, block_of
+from engine.model.activations import logistic
 from engine.model.block_runs import AttendRun, BlockRun, attend_by_run
 from engine.types import Attention
 from kernels.attention import (
@@ -74,9 +75,7 @@ class LLNParameters:
             return self.mix
         # Not a product of matrices: one row at a time, those take ten times as long on a CPU.
         logits = (q * self.gate).sum(-1) + torch.logit(self.mix)
-        # The logistic function. torch.sigmoid rounds a row differently on a CPU where it happens to
-        # end a thread's part, so that a text's vector would depend on its batch in the last bit.
-        return (torch.tanh(logits / 2) + 1) / 2
+        return logistic(logits)
 
     def on(self, device: torch.device) -> LLNParameters:
         tensors: dict[str, Any] = {

@@ -9,7 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from engine.model.linear import activate, linear, linear_added
+from engine.model.activations import activate
+from engine.model.linear import linear, linear_added
 from engine.model.positions import rotate
 from engine.model.weights import Affine, Arrangement, EncoderWeights, LayerWeights
 

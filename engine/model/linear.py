@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from engine.model.activations import activate
 from engine.model.weights import Activation, Affine
 
 PRODUCT = torch.ops.mkldnn._linear_pointwise
@@ -19,9 +19,6 @@ FUSED: Mapping[Activation | None, tuple[str, Sequence[float], str]] = {
     "relu": ("relu", (), ""),
     None: ("none", (), ""),
 }
-
-_TANH_SCALE, _TANH_CUBIC = math.sqrt(2 / math.pi), 0.044715
-"""Of the GELU that is written with a tanh."""
 
 _TYPICAL_ROWS = 1024
 """What packing is told to expect; measured, the order it picks serves every number of rows."""
@@ -66,29 +63,6 @@ def linear_added(x: Tensor, layer: Affine, to: Tensor) -> Tensor:
 def dense_weight(layer: Affine) -> Tensor:
     """The weight [out, in], whatever order it is kept in."""
     return layer.weight.to_dense() if layer.weight.is_mkldnn else layer.weight
-
-
-def activate(x: Tensor, activation: Activation | None) -> Tensor:
-    """Each number by itself: torch's own kernels round some differently on a CPU where a row is not
-    contiguous, or a thread's part ends within it, so that a text's vector would depend on its
-    batch in the last bit. Their tanh does not, nor does their GELU of contiguous rows."""
-    match activation:
-        case None:
-            return x
-        case "gelu":
-            return F.gelu(x.contiguous())
-        case "gelu_tanh":
-            if x.device.type == "cpu":
-                return x * _logistic_of_double(_TANH_SCALE * (x + _TANH_CUBIC * x * x * x))
-            return F.gelu(x, approximate="tanh")
-        case "relu":
-            return F.relu(x)
-        case "silu":
-            return x * _logistic_of_double(x / 2) if x.device.type == "cpu" else F.silu(x)
-
-
-def _logistic_of_double(x: Tensor) -> Tensor:
-    return (torch.tanh(x) + 1) / 2
 
 
 def _runs_packed(x: Tensor, layer: Affine) -> bool:

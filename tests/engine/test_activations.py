@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from engine.model.linear import activate
+from engine.model.activations import activate
 from engine.model.weights import Activation
 
 PUBLISHED: Mapping[Activation, Callable[[Tensor], Tensor]] = {

@@ -44,13 +44,8 @@ def model(level: EmbeddingModel) -> EmbeddingModel:
 
 
 def text_of(ids: Ids, *spans: tuple[int, int]) -> Prepared:
-    return Prepared(
-        ids=ids,
-        spans=(Span(0, len(ids)), *(Span(*span) for span in spans)),
-        chunks=(),
-        num_tokens=len(ids),
-        dropped=None,
-    )
+    text = Prepared.whole(ids)
+    return replace(text, spans=(*text.spans, *(Span(*span) for span in spans)))
 
 
 def swept(model: EmbeddingModel, text: Prepared) -> Vector:
