@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter, sleep
-from typing import TypeVar
 
-import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from engine.config import EngineConfig
-from engine.documents import READ_BYTES, DocumentStream
+from engine.documents import READ_BYTES
 from engine.engine import AsyncEngine
 from engine.errors import DeadlineExceeded, InvalidInput, TextTooLong
 from engine.model.embedding_model import EmbeddingModel
 from engine.observer import EngineObserver
 from engine.prepare import Prepared, prepare
-from engine.reader import MAX_UNCUT_CHARACTERS, DocumentReader, prepare_document
-from engine.text.utf8 import Utf8Reader
+from engine.reader import DocumentReader, prepare_document
 from engine.types import (
     Chunking,
     ChunkPlan,
@@ -36,10 +33,8 @@ from engine.types import (
     SpanPlan,
     Truncate,
 )
+from tests.engine.in_pieces import MEGABYTE, feed_all, read, serve, stream
 
-Result = TypeVar("Result")
-
-MEGABYTE = 1_048_576
 TEXT = "# Größe\n\nNaïve 😀 e\u0301 שלום. 日本語。 unbelievabilities [SEP] " + "x" * 150 + "\n"
 
 
@@ -50,52 +45,6 @@ def with_limit(model: EmbeddingModel, max_tokens: int, prompt: str = "") -> Embe
         model,
         info=replace(model.info, max_tokens=max_tokens),
         parts=replace(model.parts, checkpoint=replace(model.checkpoint, prompts=prompts)),
-    )
-
-
-def read(
-    model: EmbeddingModel,
-    pieces: list[str],
-    options: EmbedOptions = EmbedOptions(),  # noqa: B008  # frozen
-    plan: Chunking | None = None,
-) -> Prepared:
-    reader = DocumentReader(model, options, plan, in_pieces=True)
-    for piece in pieces:
-        reader.feed(piece)
-    return reader.finish()
-
-
-def serve(
-    model: EmbeddingModel,
-    work: Callable[[AsyncEngine], Awaitable[Result]],
-    observer: EngineObserver | None = None,
-) -> Result:
-    async def run() -> Result:
-        config = EngineConfig(device="cpu")
-        async with AsyncEngine([model], config=config, observer=observer) as engine:
-            return await work(engine)
-
-    return asyncio.run(run())
-
-
-async def feed_all(document: DocumentStream, pieces: Sequence[bytes | str]) -> DocumentEmbedding:
-    for piece in pieces:
-        await document.feed(piece)
-    return await document.finish()
-
-
-async def stream(
-    engine: AsyncEngine,
-    text: str,
-    size: int,
-    *,
-    chunks: Chunking | None = None,
-    on_event: Callable[[DocumentEvent], None] | None = None,
-) -> DocumentEmbedding:
-    document = engine.open_document(chunks=chunks, on_event=on_event)
-    data = text.encode()
-    return await feed_all(
-        document, [data[start : start + size] for start in range(0, len(data), size)]
     )
 
 
@@ -353,94 +302,6 @@ def test_a_deadline_counts_what_is_read_alone(
         assert (await engine.embed(["short"]))[0].vector.shape == (384,)
 
     serve(default_model, work)
-
-
-@pytest.mark.parametrize(
-    ("pieces", "position"),
-    [
-        ([b"ab\xff"], 2),
-        ([b"a\xe6", b"\x97", b"x"], 1),
-        ([b"a\xf0\x9f", b"\x98"], 1),
-        ([b"\xc0"], 0),
-    ],
-)
-def test_broken_utf8_is_named_by_its_byte(
-    default_model: EmbeddingModel, pieces: list[bytes], position: int
-) -> None:
-    async def work(engine: AsyncEngine) -> None:
-        document = engine.open_document()
-        with pytest.raises(InvalidInput) as caught:
-            await feed_all(document, pieces)
-        assert (caught.value.code, caught.value.actual) == ("invalid_utf8", position)
-
-    serve(default_model, work)
-
-
-@given(text=st.text(max_size=60), size=st.integers(1, 7))
-def test_utf8_in_pieces(text: str, size: int) -> None:
-    data = text.encode()
-    reader = Utf8Reader()
-    parts = [reader.read(data[start : start + size]) for start in range(0, len(data), size)]
-    reader.finish()
-    assert "".join(parts) == text
-
-
-def test_strings_may_come_in_pieces_but_not_half_characters(
-    default_model: EmbeddingModel,
-) -> None:
-    async def work(engine: AsyncEngine) -> None:
-        document = engine.open_document()
-        await document.feed("fine")
-        with pytest.raises(InvalidInput) as caught:
-            await document.feed("ab\ud800")
-        assert (caught.value.code, caught.value.actual) == ("invalid_unicode", "U+D800")
-
-    serve(default_model, work)
-
-
-def test_64_megabytes_without_a_space_are_one_unknown_word(default_model: EmbeddingModel) -> None:
-    started_at = perf_counter()
-    pieces = ["go " + "x" * MEGABYTE, *(["x" * MEGABYTE] * 63), " on"]
-    found = read(default_model, pieces, plan=ChunkPlan(tokens=1))
-    assert default_model.tokenizer.tokens_of(found.ids)[1:-1] == ("go", "[UNK]", "on")
-    assert found.chunks[1].characters == (3, 3 + 64 * MEGABYTE)
-    assert perf_counter() - started_at < 20
-
-
-@pytest.mark.parametrize(
-    ("text", "num_tokens"),
-    [
-        ("word", 3),
-        (" \n\t ", 2),
-        ("\0\0", 2),
-        ("a\0b", 3),
-        ("\u0301\u0301", 2),
-        ("😀" * 200, 3),
-        ("👩\u200d👩\u200d👧", 3),
-        ("e\u0301", 3),
-        ("שלום عالم", None),
-        ("日本" * 3, 8),
-        ("\ufeff", 2),
-    ],
-)
-def test_unusual_documents_are_embedded(
-    default_model: EmbeddingModel, text: str, num_tokens: int | None
-) -> None:
-    async def work(engine: AsyncEngine) -> None:
-        for plan in (ChunkPlan(), SentencePlan(), HeadingPlan()):
-            found = await stream(engine, text, 1, chunks=plan)
-            assert np.isfinite(found.vector).all()
-            assert num_tokens in (None, found.tokens)
-            assert len(found.chunks) == (0 if found.tokens == 2 else 1)
-
-    serve(default_model, work)
-
-
-def test_text_that_cannot_be_cut_is_refused_in_time(default_model: EmbeddingModel) -> None:
-    """Marks that the tokenizer drops never end a word."""
-    with pytest.raises(InvalidInput) as caught:
-        read(default_model, ["a", *["\u0301" * (MEGABYTE // 2)] * 9])
-    assert (caught.value.code, caught.value.limit) == ("uncuttable_text", MAX_UNCUT_CHARACTERS)
 
 
 def test_truncated_documents_are_counted(default_model: EmbeddingModel) -> None:
