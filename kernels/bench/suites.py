@@ -83,7 +83,7 @@ def attend(inputs: Inputs, rows: tuple[Tensor, Tensor, Tensor], **form: Any) -> 
 
 
 def forward_run(inputs: Inputs, **form: Any) -> Run:
-    return partial(attend, inputs, inputs.rows, **form)
+    return lambda: attend(inputs, inputs.rows, **form)
 
 
 def both_run(inputs: Inputs, **form: Any) -> Run:
