@@ -53,10 +53,12 @@ def _draw_losses(axis: Axes, steps: Sequence[Mapping[str, Any]]) -> None:
         numbers, losses = ([step[key] for step in of_kind] for key in ("step", "loss"))
         axis.plot(numbers, losses, ".", color="#bbbbbb", markersize=2)
         axis.plot(numbers, smoothed(losses), label=kind)
-        for part in ("found", "kept"):
-            values = [step[part] for step in of_kind if step.get(part) is not None]
-            if len(values) == len(numbers):
-                axis.plot(numbers, smoothed(values), "--", linewidth=1, label=f"{kind}: {part}")
+        for part in ("found", "kept", "held"):
+            having = [step for step in of_kind if step.get(part) is not None]
+            if having:  # not in every step: passages are not held
+                values = smoothed([step[part] for step in having])
+                places = [step["step"] for step in having]
+                axis.plot(places, values, "--", linewidth=1, label=f"{kind}: {part}")
     axis.set(title=f"loss, and its mean over {_SMOOTHED_OVER} steps", xlabel="step")
     axis.legend(fontsize=8)
 

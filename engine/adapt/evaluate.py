@@ -13,21 +13,29 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.adapt.batches import Span, TokenCorpus
+from engine.adapt.batches import TokenCorpus
 from engine.adapt.corpora import Corpus
 from engine.adapt.paragraphs import Questions
 from engine.adapt.retrieval import RetrievalQuality, best_of_parts, quality, spearman, top_agreement
 from engine.adapt.vectors import (
+    ReadWhole,
     Vectors,
     first_of,
     ids_of,
     means_of,
     read_whole,
+    unit,
     vectors_of,
     window_means,
+    window_spans,
     window_vectors,
 )
 from engine.model.embedding_model import EmbeddingModel
+from engine.runner import partly_alone
+from engine.types import Ids
+
+ALONE_SHARE = 0.5
+"""Of what is read alone in a late chunk's vector, where that is asked for."""
 
 Scorer: TypeAlias = Callable[[Sequence[str], Sequence[str]], NDArray[np.float32]]
 """Scores every query against every document, by their words."""
@@ -123,12 +131,21 @@ class DocumentsRead:
         self._corpus = corpus
         self._window = window
         texts = ids_of([document.body for document in corpus.documents], teacher.tokenizer)
-        self._windows, self._window_owners = window_vectors(teacher, texts, window)
-        stretches = [_stretches(len(text), window) for text in texts]
-        self._late_owners = [owner for owner, spans in enumerate(stretches) for _ in spans]
-        self._read = {
-            name: read_whole(student, texts, stretches) for name, student in students.items()
-        }
+        self._windows, self._owners = window_vectors(teacher, texts, window)
+        stretches = [window_spans(len(text), teacher.tokenizer, window) for text in texts]
+        self._read: dict[str, ReadWhole] = {}
+        self._half_alone: dict[str, Vectors] = {}
+        for name, student in students.items():
+            read = self._read[name] = read_whole(student, texts, stretches)
+            alone = self._windows_of(student, texts)
+            self._half_alone[name] = unit(partly_alone(read.late, alone, ALONE_SHARE))
+
+    def _windows_of(self, student: EmbeddingModel, texts: Sequence[Ids]) -> Vectors:
+        """As the student reads each window alone; many a student reads them as its teacher does."""
+        calibration = student.calibration
+        if calibration and not calibration.adapted and self._window <= calibration.block_size:
+            return self._windows
+        return window_vectors(student, texts, self._window)[0]
 
     def found_by(self, questions: Questions, bm25: Scorer | None = None) -> list[Retrieval]:
         return [
@@ -145,20 +162,18 @@ class DocumentsRead:
     ) -> Iterator[tuple[str, NDArray[np.float32]]]:
         asked = ids_of(texts, self._teacher.tokenizer)
         queries = window_means(self._teacher, asked, self._window)
-        parts, owners = self._windows, self._window_owners
+        parts, owners = self._windows, self._owners
         yield "teacher, the beginning", queries @ first_of(parts, owners).T
         yield "teacher, mean of windows", queries @ means_of(parts, owners).T
         yield "teacher, best window", best_of_parts(queries, parts, owners)
         for name, student in self._students.items():
             queries, read = vectors_of(student, asked), self._read[name]
             yield f"{name}, whole document", queries @ read.whole.T
-            yield f"{name}, best late chunk", best_of_parts(queries, read.late, self._late_owners)
+            yield f"{name}, best late chunk", best_of_parts(queries, read.late, owners)
+            half = best_of_parts(queries, self._half_alone[name], owners)
+            yield f"{name}, best late chunk, half alone", half
         if bm25 is not None:
             yield "BM25", bm25(texts, [document.body for document in self._corpus.documents])
-
-
-def _stretches(length: int, size: int) -> list[Span]:
-    return [(at, min(at + size, length)) for at in range(0, length, size)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from engine.adapt.batches import Span
 from engine.adapt.corpora import Corpus
-from engine.adapt.evaluate import Retrieval, Scorer
+from engine.adapt.evaluate import ALONE_SHARE, Retrieval, Scorer
 from engine.adapt.pairs import is_long_enough, passage_spans, passages_of
 from engine.adapt.retrieval import quality
 from engine.adapt.vectors import Vectors, ids_of, read_whole, unit, vectors_of
@@ -26,9 +26,8 @@ from engine.text.chunks import OPENING_TOKENS
 from engine.text.tokenizer import TextTokenizer
 from engine.types import Ids
 
-OPENING_SHARE, ALONE_SHARE = 1.0, 0.5
-"""Of a document's opening in its passages' vectors, and of the passages read alone, where they are
-asked for."""
+OPENING_SHARE = 1.0
+"""Of a document's opening in its passages' vectors, where that is asked for."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from engine.adapt.objective import (
     targets_of,
     unit_vectors,
     vector_distance,
+    window_states,
 )
 from engine.adapt.pairs import PairBatch, PairCorpus
 from engine.adapt.stages import Stage, TrainingPlan
@@ -39,7 +40,7 @@ class Lesson:
     length: int
     tokens: int
     parts: Mapping[str, Tensor] = field(default_factory=dict)
-    """What the loss is made of, where that is more than one thing: "found" and "kept"."""
+    """What the loss is made of, where that is more than one thing: "found", "kept" and "held"."""
 
 
 class Lessons:
@@ -103,22 +104,46 @@ class Lessons:
         assert pairs is not None, "checked when the run began"
         in_passages = pairs.has_passages and generator.random() < stage.passage_share
         passages = pairs.passages(length, stage.batch_tokens, generator) if in_passages else None
-        batch = passages or pairs.documents(length, stage.batch_tokens, generator)
+        batch = passages or pairs.documents(
+            length, stage.batch_tokens, generator, cut_share=stage.cut_share
+        )
         student = self._student.encoder()
         queries = self._read(student, batch.queries)
+        states = student(batch.documents.ids.to(student.device), batch.documents.bounds)
         if passages:
             spans = [PooledSpan(*span) for span in batch.spans]
-            candidates = self._vectors(student, batch.documents, spans)
+            candidates = self._unit(states, spans)
             found = contrast(queries, candidates, torch.tensor(batch.wanted, device=queries.device))
         else:
-            found = self._told_apart(batch, queries, self._read(student, batch.documents))
+            spans = whole_texts(batch.documents.bounds, self._student.rise_of)
+            found = self._told_apart(batch, queries, self._unit(states, spans))
         unmoved = 1 - (queries * self._teachers(batch.queries)).sum(-1)
         anchors = self._anchors(generator)
         moved = self._read(student, anchors)
         kept = vector_distance(moved, self._teachers(anchors), self._plan.loss)
         kept = kept + self._plan.loss.vectors * unmoved.mean()
         tokens = len(batch.documents.ids) + len(batch.queries.ids) + len(anchors.ids)
-        return _of_two(stage, found, kept, length, tokens)
+        lesson = _of_two(stage, found, kept, length, tokens)
+        if stage.held_share and not passages:
+            lesson = self._held(lesson, stage, batch.documents, states)
+        return lesson
+
+    def _held(self, lesson: Lesson, stage: Stage, documents: Batch, states: Tensor) -> Lesson:
+        """Documents and their windows also stay near what the teacher makes of its windows."""
+        theirs = window_states(self._teacher, documents, self._window)
+        spans = whole_texts(documents.bounds)
+        windows = [
+            PooledSpan(at, min(at + self._window, end))
+            for start, end in documents.spans
+            for at in range(start, end, self._window)
+        ]
+        gaps = [
+            1 - (self._unit(states, which) * self._unit(theirs, which)).sum(-1).mean()
+            for which in (spans, windows)
+        ]
+        held = self._plan.loss.vectors * torch.stack(gaps).mean()
+        loss = lesson.loss + stage.held_share * held
+        return replace(lesson, loss=loss, parts={**lesson.parts, "held": held})
 
     def _told_apart(self, batch: PairBatch, queries: Tensor, documents: Tensor) -> Tensor:
         """Each query's own document against the others of the batch and some of those before."""
@@ -150,6 +175,9 @@ class Lessons:
 
     def _vectors(self, encoder: Encoder, batch: Batch, spans: Sequence[PooledSpan]) -> Tensor:
         states = encoder(batch.ids.to(encoder.device), batch.bounds)
+        return self._unit(states, spans)
+
+    def _unit(self, states: Tensor, spans: Sequence[PooledSpan]) -> Tensor:
         return unit_vectors(states, spans, self._pooling)
 
 

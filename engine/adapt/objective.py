@@ -7,7 +7,7 @@ the text's target vector is pooled from these as the teacher pools.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -47,17 +47,27 @@ def targets_of(teacher: Encoder, batch: Batch, window: int, pooling: Pooling) ->
     if length <= window:
         states = list(teacher.walk(ids, batch.bounds))
     else:
-        states = _states_in_windows(teacher, ids, batch.bounds, window)
+        states = list(_states_in_windows(teacher, ids, batch.bounds, window))
     return Targets(states, unit_vectors(states[-1], whole_texts(batch.bounds), pooling))
 
 
+@torch.no_grad()
+def window_states(teacher: Encoder, batch: Batch, window: int) -> Tensor:
+    """The teacher's last states of texts read in windows one after the other: half the work of
+    those that overlap."""
+    ids = batch.ids.to(teacher.device)
+    *_, states = _states_in_windows(teacher, ids, batch.bounds, window, overlap=False)
+    return states
+
+
 def _states_in_windows(
-    teacher: Encoder, ids: Tensor, bounds: Sequence[int], window: int
-) -> list[Tensor]:
-    """Each window between the text's own first and last token, as the teacher was trained."""
+    teacher: Encoder, ids: Tensor, bounds: Sequence[int], window: int, *, overlap: bool = True
+) -> Iterator[Tensor]:
+    """After each layer; each window stands between the text's own first and last token, as the
+    teacher was trained."""
     rows, kept, cuts = [], [], [0]
     for first, end in pairwise(bounds):
-        for part in _windows(first + 1, end - 1, window - 2):
+        for part in _windows(first + 1, end - 1, window - 2, overlap=overlap):
             rows += [
                 torch.tensor([first]),
                 torch.arange(part.start, part.end),
@@ -70,12 +80,10 @@ def _states_in_windows(
                 kept.append(torch.tensor([[cuts[-2]], [first]]))
         kept.append(torch.tensor([[cuts[-1] - 1], [end - 1]]))
     source, place = torch.cat(kept, dim=1).to(ids.device)
-    states = []
     for seen in teacher.walk(ids[torch.cat(rows).to(ids.device)], cuts):
         joined = seen.new_empty(len(ids), seen.shape[1])
         joined[place] = seen[source]
-        states.append(joined)
-    return states
+        yield joined
 
 
 @dataclass(frozen=True)
@@ -86,9 +94,10 @@ class _Part:
     keep_end: int
 
 
-def _windows(first: int, end: int, size: int) -> list[_Part]:
-    """Windows that overlap by half, each keeping the rows nearer to its middle than to others'."""
-    step = max(size // 2, 1)
+def _windows(first: int, end: int, size: int, *, overlap: bool) -> list[_Part]:
+    """Each keeps the rows nearer to its middle than to others'; where windows overlap, by half.
+    The last ends with the text, so that it overlaps in any case."""
+    step = max(size // 2, 1) if overlap else size
     starts = [*range(first, max(end - size, first), step), max(end - size, first)]
     parts = []
     for index, start in enumerate(starts):

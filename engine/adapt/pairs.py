@@ -129,8 +129,13 @@ class PairCorpus:
         documents = max(one.longest for one in every) + self._tokenizer.num_special
         return max(queries, min(documents, length))
 
-    def documents(self, length: int, tokens: int, generator: np.random.Generator) -> PairBatch:
-        """Queries with whole documents, of longer ones a window of `length` tokens."""
+    def documents(
+        self, length: int, tokens: int, generator: np.random.Generator, *, cut_share: float = 0.0
+    ) -> PairBatch:
+        """Queries with whole documents, of longer ones a window of `length` tokens.
+
+        So many of those that have a query are asked for by a stretch of their own instead.
+        """
         source, chosen = _draw(self._asked, generator)
         room = length - self._tokenizer.num_special
         queries, texts, owners = [], [], []
@@ -139,7 +144,7 @@ class PairCorpus:
             if tokens < len(body):
                 break
             tokens -= len(body)
-            query, body = (one.query, body) if one.query.size else _cut(body, generator)
+            query, body = _asked_for(one.query, body, cut_share, generator)
             queries.append(query)
             texts.append(body)
             owners.append(one.text)
@@ -270,6 +275,16 @@ def _window(ids: Ids, size: int, generator: np.random.Generator) -> Ids:
         return ids
     start = int(generator.integers(0, len(ids) - size + 1)) if generator.random() < 0.5 else 0
     return ids[start : start + size]
+
+
+def _asked_for(
+    query: Ids, body: Ids, cut_share: float, generator: np.random.Generator
+) -> tuple[Ids, Ids]:
+    # Nothing is drawn where nothing can be chosen, so that recipes without cuts train as ever.
+    can_choose = query.size and cut_share and len(body) >= 2 * CUT_TOKENS
+    if query.size and not (can_choose and generator.random() < cut_share):
+        return query, body
+    return _cut(body, generator)
 
 
 def _cut(body: Ids, generator: np.random.Generator) -> tuple[Ids, Ids]:

@@ -35,6 +35,14 @@ class Stage:
     passage_share: float = 0.5
     """For "pairs": how many of the steps look for passages, the others for whole documents."""
 
+    cut_share: float = 0.0
+    """For "pairs": how many of the documents that have a query, and are long enough, are asked for
+    by a stretch cut out of them all the same."""
+
+    held_share: float = 0.0
+    """For "pairs": of the distance that documents and their windows, read whole, have from the
+    teacher's windows, beside finding."""
+
     fidelity_share: float = 1.0
     """For "contrast" and "pairs": of the distance to the teacher, beside finding."""
 
@@ -44,6 +52,8 @@ class Stage:
         check_whole("batch_tokens", self.batch_tokens, least=1)
         check_whole("query_tokens", self.query_tokens, least=_SHORTEST_QUERY)
         check_number("passage_share", self.passage_share, most=1)
+        check_number("cut_share", self.cut_share, most=1)
+        check_number("held_share", self.held_share)
         check_number("fidelity_share", self.fidelity_share)
         self._check_lengths()
         self._check_rates()

@@ -48,6 +48,9 @@ class StepReport:
     kept: float | None = None
     """And how far from the teacher's the vectors are that should stay, before its share."""
 
+    held: float | None = None
+    """The same of whole documents and their windows, where they should stay near them."""
+
 
 class Training:
     """A run in a folder of its own, which holds its metrics and where it stands."""

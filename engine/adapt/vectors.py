@@ -64,14 +64,19 @@ def window_vectors(
     tokenizer = model.tokenizer
     parts: list[Ids] = []
     owners: list[int] = []
-    size = window - tokenizer.num_special
     for owner, text in enumerate(texts):
-        content = text[tokenizer.num_prefix : len(text) - tokenizer.num_suffix]
-        for start in range(0, max(len(content), 1), size):
-            piece = content[start : start + size]
-            parts.append(tokenizer.between_special(piece))
+        for span in window_spans(len(text), tokenizer, window):
+            parts.append(tokenizer.between_special(text[slice(*span)]))
             owners.append(owner)
     return vectors_of(model, parts), owners
+
+
+def window_spans(length: int, tokenizer: TextTokenizer, window: int) -> list[Span]:
+    """Where windows lie in a text of so many tokens: what stands between special tokens of the
+    text's own, and leaves each window room for its."""
+    first, end = tokenizer.num_prefix, length - tokenizer.num_suffix
+    size = window - tokenizer.num_special
+    return [(at, min(at + size, end)) for at in range(first, max(end, first + 1), size)]
 
 
 class ReadWhole(NamedTuple):

@@ -116,6 +116,7 @@ def test_retrieval_compares_every_way(model: EmbeddingModel) -> None:
         "teacher, best window",
         "student, whole document",
         "student, best late chunk",
+        "student, best late chunk, half alone",
     ]
     assert all(row["documents"] == row["queries"] == 15 for row in rows)
     assert all(1 / 15 <= float(str(row["mrr"])) <= 1 for row in rows)
@@ -213,8 +214,8 @@ def test_the_whole_report(model: EmbeddingModel) -> None:
     assert [row["tokens"] for row in found["fidelity"]] == [32]
     assert {row["corpus"] for row in found["retrieval"]} == {"speeches"}
     assert Counter(row["asked_by"] for row in found["retrieval"]) == {
-        "query": 6,
-        "later paragraph": 6,
+        "query": 7,
+        "later paragraph": 7,
     }
     assert all(row["queries"] == row["documents"] == 3 for row in found["retrieval"])
     assert found["held_out"]["speeches"]

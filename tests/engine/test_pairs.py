@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -154,15 +155,37 @@ def test_documents_without_queries_are_found_by_what_is_cut_out_of_them(
     corpus = PairCorpus({"plain": plain}, tokenizer)
     assert not corpus.has_passages
     batch = corpus.documents(1000, 4000, np.random.default_rng(0))
+    assert all(is_cut for is_cut in cuts_of(batch, plain, tokenizer))
+    short = corpus.documents(34, 400, np.random.default_rng(0))
+    assert {end - start for start, end in short.queries.spans} == {18}  # half of 32, and specials
+
+
+def cuts_of(
+    batch: PairBatch, documents: list[Document], tokenizer: TextTokenizer
+) -> Iterator[bool]:
+    """Whether each query is a stretch of its document, which lacks it."""
     for (q0, q1), (d0, d1), owner in zip(
         batch.queries.spans, batch.documents.spans, batch.owners, strict=True
     ):
         query, rest = batch.queries.ids[q0 + 1 : q1 - 1], batch.documents.ids[d0 + 1 : d1 - 1]
-        whole = tokenizer.encode_batch([plain[owner].body])[0].content
-        assert len(query) == CUT_TOKENS
-        assert sorted([*query.tolist(), *rest.tolist()]) == sorted(whole.tolist())
-    short = corpus.documents(34, 400, np.random.default_rng(0))
-    assert {end - start for start, end in short.queries.spans} == {18}  # half of 32, and specials
+        whole = tokenizer.encode_batch([documents[owner].body])[0].content
+        together = sorted([*query.tolist(), *rest.tolist()])
+        yield len(query) == CUT_TOKENS and together == sorted(whole.tolist())
+
+
+def test_documents_with_queries_may_be_asked_for_by_a_stretch_too(
+    corpus: PairCorpus, tokenizer: TextTokenizer
+) -> None:
+    half = corpus.documents(1000, 10**6, np.random.default_rng(0), cut_share=0.5)
+    assert 0 < sum(cuts_of(half, PAGES, tokenizer)) < len(PAGES)
+    every = corpus.documents(1000, 10**6, np.random.default_rng(0), cut_share=1.0)
+    assert all(cuts_of(every, PAGES, tokenizer))
+    short = [replace(page, body=" ".join(WORDS)) for page in PAGES]
+    too_short = PairCorpus({"short": short, "pages": PAGES}, tokenizer)
+    for seed in range(4):
+        batch = too_short.documents(1000, 10**6, np.random.default_rng(seed), cut_share=1.0)
+        if batch.source == 0:
+            assert not any(cuts_of(batch, short, tokenizer))
 
 
 def test_sections_too_short_to_be_found(tokenizer: TextTokenizer) -> None:

@@ -21,11 +21,18 @@ from engine.adapt.curves import smoothed
 from engine.adapt.distil import DistilPlan, distil_model
 from engine.adapt.documents import Document
 from engine.adapt.lessons import cut_queries
-from engine.adapt.objective import LossWeights, contrast, distance, targets_of, unit_vectors
+from engine.adapt.objective import (
+    LossWeights,
+    contrast,
+    distance,
+    targets_of,
+    unit_vectors,
+    window_states,
+)
 from engine.adapt.pairs import PairCorpus
 from engine.adapt.stages import Stage, TrainingPlan, recipe
 from engine.adapt.student import Part, Student, StudentPlan
-from engine.adapt.training import METRICS_FILE, STATE_FILE, Training
+from engine.adapt.training import METRICS_FILE, STATE_FILE, StepReport, Training
 from engine.adapt.watch import WATCHED
 from engine.checkpoint.calibration import (
     FILE_NAME,
@@ -369,6 +376,55 @@ def test_a_folder_of_plain_short_texts_can_be_trained_on(
     assert all(
         step["loss"] == pytest.approx(step["found"] + share * step["kept"]) for step in steps
     )
+
+
+def test_documents_can_be_held_near_the_windows_of_the_teacher(
+    teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus, tmp_path: Path
+) -> None:
+    texts = [text for text in built_in_texts() if len(text) > 900][:6]
+    documents = [Document(str(n), "", text, text[:200]) for n, text in enumerate(texts)]
+    pairs = PairCorpus({"manual": documents}, teacher.tokenizer)
+
+    def held(share: float) -> list[StepReport]:
+        stage = Stage(
+            kind="pairs",
+            steps=8,
+            lengths=(96,),
+            batch_tokens=400,
+            rates={"encoder": 3e-3},
+            cut_share=0.5,
+            held_share=share,
+        )
+        plan = TrainingPlan(stages=(stage,), warmup=1, teacher_window=40)
+        student = Student(teacher, calibration, StudentPlan())
+        folder = tmp_path / str(share)
+        return list(Training(teacher, student, corpus, plan, folder, pairs).reports())
+
+    for step in (hardly := held(1e-6)):
+        assert step.found is not None
+        assert step.kept is not None
+        assert step.held is not None
+        assert step.loss == pytest.approx(step.found + step.kept + 1e-6 * step.held, rel=1e-4)
+    firmly = held(10.0)
+    assert hardly[0].held == pytest.approx(firmly[0].held)
+    assert firmly[-1].held is not None
+    assert hardly[-1].held is not None
+    assert firmly[-1].held < hardly[-1].held
+
+
+def test_the_teachers_windows_may_follow_one_another(
+    teacher: EmbeddingModel, corpus: TokenCorpus
+) -> None:
+    batch = corpus.batch(98, 2, np.random.default_rng(0))
+    states = window_states(teacher.encoder, batch, 50)
+    for first, end in batch.spans:
+        for start in (first + 1, first + 49):
+            rows = [*batch.ids[[first]], *batch.ids[start : start + 48], *batch.ids[[end - 1]]]
+            alone = teacher.encoder(torch.tensor(rows), [0, 50])
+            torch.testing.assert_close(states[start : start + 48], alone[1:-1])
+    short = corpus.batch(20, 2, np.random.default_rng(0))
+    whole = teacher.encoder(short.ids, short.bounds)
+    torch.testing.assert_close(window_states(teacher.encoder, short, 50), whole)
 
 
 def test_curves_are_smoothed_over_what_came_before() -> None:

@@ -65,6 +65,8 @@ def test_stages_that_are_none(items: object, message: str) -> None:
         ({"rates": {"maps": float("nan")}}, "the rate of maps must be"),
         ({"rates": {"maps": float("inf")}}, "the rate of maps must be"),
         ({"passage_share": 1.5}, "passage_share must be from 0 to 1, got 1.5"),
+        ({"cut_share": -0.5}, "cut_share must be from 0 to 1, got -0.5"),
+        ({"held_share": "all"}, "held_share must be a number of at least 0, got 'all'"),
         ({"fidelity_share": -1}, "fidelity_share must be a number of at least 0"),
     ],
 )
