@@ -80,7 +80,9 @@ def second_moduli(heads: Heads) -> Work[SecondModuli]:
     )
     moduli = torch.where(is_better, nearest.moduli, moduli)
     errors = torch.where(is_better, nearest.errors, errors)
-    vectors = torch.where(is_better.view(-1, 1, 1), nearest.vectors, vectors)
+    # Eigenvalues are found on the host, the vectors stay on the device.
+    chosen = is_better.to(vectors.device).view(-1, 1, 1)
+    vectors = torch.where(chosen, nearest.vectors, vectors)
     for head in (errors > heads.effort.tolerance).nonzero().flatten().tolist():
         one = slice(head, head + 1)
         # In float64: what has not settled is often ill-conditioned.

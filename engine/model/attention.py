@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -258,11 +259,12 @@ class LLNDiagAttention:
         lln = self.parameters
         if run.is_whole:
             return BlockDiagonalAttention(lln).attend_run(q, k, v, run)
+        beyond = _beyond(run.packed.host_bounds(), run.block_size, lln.mix.device)
         return lln_diag_attention(
             *(q, k, v),
             alpha=lln.alpha,
             beta=lln.beta,
-            mix=lln.shares(q) * _beyond(run).to(lln.mix),
+            mix=lln.shares(q) * beyond.to(lln.mix),
             cu_seqlens=run.packed,
             block_size=run.block_size,
             num_sinks=lln.num_sinks,
@@ -305,13 +307,18 @@ class LLNDiagAttention:
         return self.parameters.shares(q) * beyond_a_block(length, self.block_of(length))
 
 
-def _beyond(run: BlockRun) -> Tensor:
-    """`beyond_a_block` of every token's sequence [T, 1], or of the only one."""
-    lengths = np.diff(run.packed.host_bounds())
-    parts = np.array([beyond_a_block(n, run.block_size) for n in lengths.tolist()])
+@lru_cache(maxsize=16)
+@torch.inference_mode(False)  # what is kept outlives the caller's mode and may serve autograd later
+def _beyond(bounds: tuple[int, ...], block_size: int, device: torch.device) -> Tensor:
+    """`beyond_a_block` of every token's sequence [T, 1], or of the only one.
+
+    Kept for a batch's other layers: copying it makes the host wait for a GPU each time.
+    """
+    lengths = np.diff(bounds)
+    parts = np.array([beyond_a_block(n, block_size) for n in lengths.tolist()])
     if len(parts) > 1:
         parts = parts.repeat(lengths)[:, None]
-    return torch.from_numpy(parts)
+    return torch.from_numpy(parts).to(device)
 
 
 CalibratedAttention: TypeAlias = LLNAttention | BlockDiagonalAttention | LLNDiagAttention

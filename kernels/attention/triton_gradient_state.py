@@ -294,7 +294,8 @@ def add_pieces_kernel(
     i_slot = first_slot(i_begin, i_b, PIECE, 1)
     b_sum = tl.zeros([BS], tl.float32)
     num_pieces = ((length + PIECE - 1) // PIECE).to(tl.int32)
-    for i_piece in range(num_pieces):
+    # A step is one load, and few programs have all pieces to read: many are on their way at once.
+    for i_piece in tl.range(0, num_pieces, num_stages=8):
         o_part = ((i_slot + i_piece) * num_heads + i_h) * SIZE
         b_sum += tl.load(p_parts + o_part + o_s, mask=m_s, other=0.0)
     p_sum = p_sums + (i_b * num_heads + i_h) * SIZE + o_s

@@ -375,7 +375,8 @@ def short_constants(
     )
     dropped = ("LLN", "WEIGHT", "BIAS")
     return {name: value for name, value in output.items() if name not in dropped} | {
-        "BT": state["BT"],
+        # Both passes share one program's registers.
+        "BT": min(state["BT"], 32) if k_map["weight"] else state["BT"],
         "STATE_BC": state["BC"],
         "Q_WEIGHT": q_map["weight"],
         "Q_BIAS": q_map["bias"],

@@ -40,7 +40,7 @@ class MergeTile:
 
     channels: int
     num_warps: int = 4
-    num_stages: int = 3
+    num_stages: int = 8  # a step is one load, and few programs have all pieces to read
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ def state_gradient_tile(
     width = padded_head_dim(head_dim)
     single = dtype == torch.float32
     tile = StateGradientTile(
-        tokens=16 if width == 256 else 32 if single or width == 128 else 64,
+        tokens=16 if width == 256 else 32 if single or weight or width == 128 else 64,
         channels=min(width, 32 if width == 256 else 64 if single or weight else 128),
         columns=min(width, 32 if single else 64),
         piece=piece_tokens(head_dim),
@@ -287,7 +287,7 @@ def rows_gradient_tile(
     rows = 16 if narrow else 32 if single or width == 128 else 64
     tile = RowsGradientTile(
         rows=rows,
-        keys=rows,
+        keys=min(rows, 32) if weight else rows,
         channels=16 if single and width == 256 else min(width, 32),
         columns=16 if single and width == 256 else min(width, 32 if single else 64),
         sinks=16,

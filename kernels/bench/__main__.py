@@ -12,7 +12,7 @@ import torch
 from kernels.bench.check import run_checks
 from kernels.bench.clock import Clock, measure_ceiling
 from kernels.bench.plots import draw
-from kernels.bench.record import ROOT, Record, facts_of, table
+from kernels.bench.record import ROOT, Record, facts_of, first_line, table
 from kernels.bench.suites import SUITES, Bench
 
 
@@ -20,11 +20,12 @@ def main() -> None:
     options = parse()
     started_at = time.monotonic()
     device = torch.device(options.device)
-    if options.check and (failures := run_checks(device)):
-        sys.exit(f"{failures} checks failed; wrong answers are not worth timing")
-    if options.check_only:
-        return
-    measure(options, device, deadline=started_at + options.budget_s)
+    failed = run_checks(device) if options.check else []
+    if not options.check_only:
+        # Also where a check failed: most others are right, and a GPU may be there for minutes only.
+        failed = measure(options, device, failed, deadline=started_at + options.budget_s)
+    if failed:
+        sys.exit("\n".join(["failed:", *failed]))
 
 
 def parse() -> argparse.Namespace:
@@ -47,12 +48,17 @@ def parse() -> argparse.Namespace:
     return options
 
 
-def measure(options: argparse.Namespace, device: torch.device, *, deadline: float) -> None:
+def measure(
+    options: argparse.Namespace, device: torch.device, failed: list[str], *, deadline: float
+) -> list[str]:
+    """Also returns what has failed, checks beforehand included."""
     clock = Clock(device, options.seconds_each)
     dtype = getattr(torch, options.dtype)
     ceiling = measure_ceiling(clock, dtype)
     best = {"copy_bytes_per_s": ceiling.bytes_per_s, "product_flops_per_s": ceiling.flops_per_s}
-    record = Record(options.out / f"{device.type}.json", {**facts_of(device), **best})
+    record = Record(
+        options.out / f"{device.type}.json", {**facts_of(device), **best}, failed=failed
+    )
     print(f"{record.facts['device']}: copies {ceiling.bytes_per_s / 1e12:.3g} TB/s,", end=" ")
     print(f"multiplies {ceiling.flops_per_s / 1e12:.3g} TFLOP/s in {options.dtype}")
     bench = Bench(clock, ceiling, dtype, large=device.type == "cuda")
@@ -64,6 +70,7 @@ def measure(options: argparse.Namespace, device: torch.device, *, deadline: floa
     print(f"written: {', '.join(map(str, [record.path, *pictures]))}")
     if record.skipped:
         print(f"no time left for: {', '.join(record.skipped)}")
+    return record.failed
 
 
 def run_suite(name: str, bench: Bench, record: Record, deadline: float) -> None:
@@ -72,7 +79,11 @@ def run_suite(name: str, bench: Bench, record: Record, deadline: float) -> None:
         if time.monotonic() > deadline:
             record.skipped.append(name)
             return
-        row = next(rows, None)
+        try:
+            row = next(rows, None)
+        except Exception as error:  # beside a measurement: the other suites are still worth theirs
+            record.failed.append(f"{name}: {first_line(error)}")
+            return
         if row is None:
             return
         record.add(row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
@@ -90,18 +91,43 @@ def _captured(run: Run) -> Run:
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for _ in range(2):  # compiles, and lets whoever tunes itself do so
-            run()
+        run()  # compiles, and lets whoever tunes itself do so
+        waits = _waits_for_device(run)
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
+    if waits:
+        return run
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph):
+        # A capture that fails leaves its own stream behind as the current one.
+        with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph):
             run()
     except RuntimeError:
-        torch.cuda.synchronize()
+        _end_capture()
         return run
     return graph.replay
+
+
+def _waits_for_device(run: Run) -> bool:
+    """Whether the host does, somewhere in this call: then no graph can take it in."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        run()
+    except RuntimeError:  # one of another kind comes again when the call is timed
+        return True
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return False
+
+
+def _end_capture() -> None:
+    """After a capture that failed torch refuses to make random numbers, until one succeeds."""
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.current_stream()), suppress(RuntimeError):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            torch.zeros(1, device="cuda")
+        graph.replay()
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ class Record:
     facts: dict[str, Any]
     rows: list[Row] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)  # checks, and suites that could not go on
 
     def add(self, row: Row) -> None:
         self.rows.append(row)
@@ -60,6 +61,7 @@ class Record:
         content = {
             **self.facts,
             "skipped": self.skipped,
+            "failed": self.failed,
             "rows": [{**asdict(row), "fraction": row.fraction} for row in self.rows],
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,6 +92,11 @@ def table(rows: Iterable[Row]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
+
+
+def first_line(error: Exception) -> str:
+    """Of what an error says, which may be nothing."""
+    return (str(error).strip() or repr(error)).splitlines()[0][:120]
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -26,6 +26,12 @@ def load_features(p_rows, m_rows, D: tl.constexpr, BD: tl.constexpr):
 
 
 @triton.jit
+def at_least(b_weight, LEAST: tl.constexpr):
+    """The greater of both; NaN stays NaN, which a GPU's maximum would take for the lesser."""
+    return tl.maximum(b_weight, LEAST, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def visible_keys(o_m, o_n, length, block_size, first_sinks, last_sinks, DIAG: tl.constexpr):
     """Which keys count in a row's softmax: all that exist, or Diag's."""
     m_visible = (o_n < length)[None, :] & (o_m >= 0)[:, None]
@@ -144,10 +150,10 @@ def row_statistics_kernel(
                 )
                 b_diag = tl.where(m_visible, tl.exp(b_log), 0.0) * (1.0 - b_mix)[:, None]
                 b_log = tl.log(
-                    tl.maximum(b_mix[:, None] * b_lln * tl.exp(b_top)[None, :] + b_diag, LEAST)
+                    at_least(b_mix[:, None] * b_lln * tl.exp(b_top)[None, :] + b_diag, LEAST)
                 )
             else:
-                b_log = tl.log(tl.maximum(b_lln, LEAST)) + b_top[None, :]
+                b_log = tl.log(at_least(b_lln, LEAST)) + b_top[None, :]
         b_weight = tl.where(m_n[None, :], tl.exp(b_log), 0.0)
         b_log = tl.where(m_n[None, :], b_log + log_length, 0.0)
         b_entropy -= tl.sum(b_weight * (b_log - log_length), 1)

@@ -84,8 +84,10 @@ def usual_builds() -> Iterator[Build]:
     greatest heads, on the smallest and the newest GPU."""
     for build in every_build():
         is_wide = build.capability == 89 and build.head_dim >= 128 and build.weight
-        is_plain = build.dtype == torch.bfloat16 and not build.weight
+        narrow = build.dtype == torch.bfloat16
+        is_plain = narrow and not build.weight
         is_usual = build.capability == 90 and is_plain
+        is_usual_size = build.capability == 90 and narrow and build.head_dim in (32, 64)
         if (
             (is_plain and build.head_dim == 64)
             or (
@@ -93,6 +95,7 @@ def usual_builds() -> Iterator[Build]:
                 and (is_wide or is_usual)
             )
             or (build.form == "whole sequences" and (is_usual or build.head_dim == 256))
+            or (build.form in MAPPED and is_usual_size and build.weight)
             or build == Build("rows gradient, tiles", 128, torch.float32, True, 89)
             or (build.form in INSTRUMENTS and build.capability == 89 and build.head_dim >= 64)
         ):

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -15,9 +21,10 @@ from torch import Tensor
 
 from kernels import attention
 from kernels.attention import reference
-from kernels.bench import check, formula
+from kernels.bench import __main__ as command
+from kernels.bench import check, clock, formula
 from kernels.bench.clock import Ceiling, Clock
-from kernels.bench.record import Row, table
+from kernels.bench.record import Record, Row, table
 from kernels.bench.shapes import Shape
 from kernels.bench.suites import OURS, SUITES, Bench
 
@@ -47,11 +54,14 @@ def test_a_suite_for_which_no_time_is_left_is_named(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "cpu.json").read_text())["skipped"] == ["softmax"]
 
 
+def small_bench() -> Bench:
+    its_clock = Clock(torch.device("cpu"), seconds_each=0.001)
+    return Bench(its_clock, Ceiling(1e9, 1e9), torch.float32, large=False)
+
+
 def measured(suite: str) -> list[str]:
     """The names of a suite's rows, each with a time and the least that it could be."""
-    clock = Clock(torch.device("cpu"), seconds_each=0.001)
-    bench = Bench(clock, Ceiling(1e9, 1e9), torch.float32, large=False)
-    rows = list(SUITES[suite](bench))
+    rows = list(SUITES[suite](small_bench()))
     assert [row for row in rows if not row.fraction] == []
     return [row.name for row in rows]
 
@@ -77,7 +87,14 @@ def test_unknown_suites_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["NaN stays in its sequence", "instruments", "softmax, D 32, torch.float32"]
+    "name",
+    [
+        "NaN stays in its sequence",
+        "instruments",
+        "softmax, D 32, torch.float32",
+        "sinks and maps, blocks of 16, torch.bfloat16",
+        "more numbers than 32 bits count",
+    ],
 )
 def test_checks_pass(name: str) -> None:
     dict(check.checks(torch.device("cpu")))[name]()
@@ -95,8 +112,113 @@ def test_checks_can_fail(
     monkeypatch.setattr(
         check, "checks", lambda device: [pair for pair in every(device) if pair[0] in some]
     )
-    assert check.run_checks(torch.device("cpu")) == 2
+    assert check.run_checks(torch.device("cpu")) == list(some)
     assert "FAILED" in capsys.readouterr().out
+
+
+def test_a_check_whose_process_died_has_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    answer: Future[bool] = Future()
+    answer.set_exception(BrokenProcessPool())
+    assert not check._passed("a check", answer)
+    assert "FAILED  a check" in capsys.readouterr().out
+
+
+def test_times_are_taken_also_where_a_check_failed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    arguments = ["short", "--check", "--device", "cpu", "--dtype", "float32"]
+    arguments += ["--seconds-each", "0.001", "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["bench", *arguments])
+    monkeypatch.setattr(command, "run_checks", lambda _: ["a check"])
+    with pytest.raises(SystemExit, match="a check"):
+        command.main()
+    stored = json.loads((tmp_path / "cpu.json").read_text())
+    assert stored["failed"] == ["a check"]
+    assert [row["suite"] for row in stored["rows"]] == ["short"]
+
+
+def test_a_suite_that_fails_is_named_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def broken(_: Bench) -> Iterator[Row]:
+        raise MemoryError
+        yield
+
+    bench, record = small_bench(), Record(tmp_path / "cpu.json", {})
+    monkeypatch.setitem(SUITES, "long", broken)
+    for suite in ("long", "short"):
+        command.run_suite(suite, bench, record, math.inf)
+    assert record.failed == ["long: MemoryError()"]
+    assert [row.suite for row in record.rows] == ["short"]
+
+
+def test_a_call_that_fails_says_why_in_its_row() -> None:
+    def failing() -> None:
+        raise AssertionError
+
+    row = small_bench().row("softmax", "a peer", Shape(16, 1, 16), failing)
+    assert (row.seconds, row.note) == (None, "failed: AssertionError()")
+
+
+def test_the_rounding_of_an_answer_is_allowed_also_where_plain_torch_was_lucky() -> None:
+    truth = torch.tensor([3.0, 1.0 + 2**-9], dtype=torch.float64)
+    rounded = truth.bfloat16()
+    lucky = truth.float()
+    check.require_as_exact(rounded, lucky, truth, 2, "output")
+    with pytest.raises(Exception, match="output: error"):
+        check.require_as_exact(rounded + 0.0625, lucky, truth, 2, "output")
+
+
+class FakeCuda:
+    """What a capture asks of torch.cuda, and what has become of the current stream."""
+
+    def __init__(self, *, waits: bool) -> None:
+        self.waits, self.captures = waits, 0
+        self.mode = self.current = "default"
+
+    Stream = CUDAGraph = MagicMock
+    synchronize = MagicMock()
+
+    def current_stream(self) -> MagicMock:
+        return MagicMock(spec=["wait_stream"], which=self.current)
+
+    def set_sync_debug_mode(self, mode: str) -> None:
+        self.mode = mode
+
+    @contextmanager
+    def stream(self, _: object) -> Iterator[None]:
+        before = self.current
+        try:
+            yield
+        finally:
+            self.current = before
+
+    @contextmanager
+    def graph(self, _: object) -> Iterator[None]:
+        self.captures, self.current = self.captures + 1, "capturing"  # and stays so on failure
+        yield
+        self.current = "default"
+
+    def call(self) -> None:
+        if self.waits and self.mode == "error":
+            raise RuntimeError("called a synchronizing CUDA operation")
+        if self.current == "capturing":
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+
+def test_what_waits_for_the_device_is_never_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda(waits=True)
+    monkeypatch.setattr(torch, "cuda", cuda)
+    assert clock._captured(cuda.call) == cuda.call
+    assert (cuda.captures, cuda.mode) == (0, "default")
+
+
+def test_a_capture_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda(waits=False)
+    monkeypatch.setattr(torch, "cuda", cuda)
+    monkeypatch.setattr(torch, "zeros", lambda *_, **__: None)
+    assert clock._captured(cuda.call) == cuda.call
+    assert (cuda.captures, cuda.current) == (2, "default")  # the second ends the first
 
 
 def test_the_formula_is_the_reference() -> None:
