@@ -298,10 +298,10 @@ def test_pairs_are_learned(
     pairs = PairCorpus({"manual": documents}, teacher.tokenizer)
     stage = Stage(
         kind="pairs",
-        steps=60,
+        steps=30,
         lengths=(96,),
         batch_tokens=800,
-        rates={"scalars": 2e-2, "maps": 2e-2, "encoder": 5e-4},
+        rates={"scalars": 2e-2, "maps": 2e-2, "encoder": 2e-3},
         passage_share=0.0,
         fidelity_share=0.0,
     )
@@ -324,9 +324,9 @@ def test_pairs_are_learned(
 
     before = how_lost()
     training = Training(teacher, student, corpus, plan, tmp_path, pairs)
-    assert len(list(training.reports())) == 60
+    assert len(list(training.reports())) == 30
     guessing = log(len(documents))  # which all vectors alike would come to
-    assert how_lost() < min(0.99 * before, 0.995 * guessing)
+    assert how_lost() < 0.9 * min(before, guessing)
     saved = torch.load(tmp_path / STATE_FILE, weights_only=True)
     # Documents of earlier steps, which later queries must tell from their own.
     assert len(saved["memory"]["0"][0]) > stage.batch_tokens // 96
