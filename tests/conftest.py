@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -287,24 +289,35 @@ def _random_tensors(shapes: Mapping[str, Shape], *, seed: int) -> dict[str, NDAr
     return tensors
 
 
-# Tokenizers, trained on a few sentences.
+# Tokenizers of a few sentences, the same in every run: the library's trainers break ties by chance.
+
+BERT_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def _wordpiece() -> Tokenizer:
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer = Tokenizer(models.WordPiece(_pieces(200), unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    tokenizer.train_from_iterator(
-        CORPUS,
-        trainers.WordPieceTrainer(
-            vocab_size=200,
-            special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
-            show_progress=False,
-        ),
-    )
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     return tokenizer
+
+
+def _pieces(vocab_size: int) -> dict[str, int]:
+    """Every character, at the beginning of a word and within, and the most frequent beginnings and
+    ends of words."""
+    words = re.findall(r"\w+|[^\w\s]", " ".join(CORPUS).lower())
+    alphabet = sorted(set("".join(words)))
+    counts = Counter(
+        piece
+        for word in words
+        for cut in range(2, len(word) + 1)
+        for piece in (word[:cut], f"##{word[-cut:]}")
+    )
+    frequent = sorted(counts, key=lambda piece: (-counts[piece] * len(piece), piece))
+    characters = [*alphabet, *(f"##{character}" for character in alphabet)]
+    pieces = dict.fromkeys([*BERT_SPECIALS, *characters, *frequent])
+    return {piece: number for number, piece in enumerate(list(pieces)[:vocab_size])}
 
 
 ROBERTA_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -343,12 +356,25 @@ def _unigram() -> Tokenizer:
             show_progress=False,
         ),
     )
+    tokenizer.model = _in_order(tokenizer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>",
         pair="<s> $A </s> </s> $B </s>",
         special_tokens=[("<s>", 0), ("</s>", 2)],
     )
     return tokenizer
+
+
+def _in_order(trained: Tokenizer) -> models.Unigram:
+    """Its pieces by their scores, and by their text where they score alike."""
+    model = json.loads(trained.to_str())["model"]
+    specials: list[tuple[str, float]] = []
+    pieces: list[tuple[str, float]] = []
+    for piece, score in model["vocab"]:
+        scored = (piece, round(score, 3))
+        (specials if piece in ROBERTA_SPECIALS else pieces).append(scored)
+    pieces.sort(key=lambda scored: (-scored[1], scored[0]))
+    return models.Unigram([*specials, *pieces], unk_id=model["unk_id"])
 
 
 _BUILD_TOKENIZER = {
