@@ -125,6 +125,7 @@ class DocumentsRead:
         corpus: Corpus,
         *,
         window: int = 512,
+        half_alone: bool = False,
     ) -> None:
         self._teacher = teacher
         self._students = students
@@ -137,8 +138,9 @@ class DocumentsRead:
         self._half_alone: dict[str, Vectors] = {}
         for name, student in students.items():
             read = self._read[name] = read_whole(student, texts, stretches)
-            alone = self._windows_of(student, texts)
-            self._half_alone[name] = unit(partly_alone(read.late, alone, ALONE_SHARE))
+            if half_alone:
+                alone = self._windows_of(student, texts)
+                self._half_alone[name] = unit(partly_alone(read.late, alone, ALONE_SHARE))
 
     def _windows_of(self, student: EmbeddingModel, texts: Sequence[Ids]) -> Vectors:
         """As the student reads each window alone; many a student reads them as its teacher does."""
@@ -170,8 +172,9 @@ class DocumentsRead:
             queries, read = vectors_of(student, asked), self._read[name]
             yield f"{name}, whole document", queries @ read.whole.T
             yield f"{name}, best late chunk", best_of_parts(queries, read.late, owners)
-            half = best_of_parts(queries, self._half_alone[name], owners)
-            yield f"{name}, best late chunk, half alone", half
+            if name in self._half_alone:
+                half = best_of_parts(queries, self._half_alone[name], owners)
+                yield f"{name}, best late chunk, half alone", half
         if bm25 is not None:
             yield "BM25", bm25(texts, [document.body for document in self._corpus.documents])
 

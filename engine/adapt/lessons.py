@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from engine.adapt.objective import (
     targets_of,
     unit_vectors,
     vector_distance,
-    window_states,
+    window_distance,
 )
 from engine.adapt.pairs import PairBatch, PairCorpus
 from engine.adapt.stages import Stage, TrainingPlan
@@ -96,7 +96,7 @@ class Lessons:
         targets = targets_of(self._teacher, documents, self._window, self._pooling)
         kept = self._plan.loss.vectors * (1 - (read * targets.vectors).sum(-1)).mean()
         found = contrast(self._read(student, queries), read)
-        return _of_two(stage, found, kept, length, len(batch.ids))
+        return _of_parts(stage, length, len(batch.ids), found=found, kept=kept)
 
     def _find(self, stage: Stage, length: int, generator: np.random.Generator) -> Lesson:
         """Queries find their documents or passages, and short texts stay what they were."""
@@ -123,27 +123,12 @@ class Lessons:
         kept = vector_distance(moved, self._teachers(anchors), self._plan.loss)
         kept = kept + self._plan.loss.vectors * unmoved.mean()
         tokens = len(batch.documents.ids) + len(batch.queries.ids) + len(anchors.ids)
-        lesson = _of_two(stage, found, kept, length, tokens)
+        parts = {"found": found, "kept": kept}
         if stage.held_share and not passages:
-            lesson = self._held(lesson, stage, batch.documents, states)
-        return lesson
-
-    def _held(self, lesson: Lesson, stage: Stage, documents: Batch, states: Tensor) -> Lesson:
-        """Documents and their windows also stay near what the teacher makes of its windows."""
-        theirs = window_states(self._teacher, documents, self._window)
-        spans = whole_texts(documents.bounds)
-        windows = [
-            PooledSpan(at, min(at + self._window, end))
-            for start, end in documents.spans
-            for at in range(start, end, self._window)
-        ]
-        gaps = [
-            1 - (self._unit(states, which) * self._unit(theirs, which)).sum(-1).mean()
-            for which in (spans, windows)
-        ]
-        held = self._plan.loss.vectors * torch.stack(gaps).mean()
-        loss = lesson.loss + stage.held_share * held
-        return replace(lesson, loss=loss, parts={**lesson.parts, "held": held})
+            parts["held"] = self._plan.loss.vectors * window_distance(
+                states, self._teacher, batch.documents, self._window, self._pooling
+            )
+        return _of_parts(stage, length, tokens, **parts)
 
     def _told_apart(self, batch: PairBatch, queries: Tensor, documents: Tensor) -> Tensor:
         """Each query's own document against the others of the batch and some of those before."""
@@ -194,9 +179,10 @@ def anchor_lengths(window: int) -> list[int]:
     return [length for length in _ANCHOR_LENGTHS if length <= window] or [window]
 
 
-def _of_two(stage: Stage, found: Tensor, kept: Tensor, length: int, tokens: int) -> Lesson:
-    loss = found + stage.fidelity_share * kept
-    return Lesson(loss, length, tokens, {"found": found, "kept": kept})
+def _of_parts(stage: Stage, length: int, tokens: int, **parts: Tensor) -> Lesson:
+    shares = {"found": 1.0, "kept": stage.fidelity_share, "held": stage.held_share}
+    loss = torch.stack([shares[name] * part for name, part in parts.items()]).sum()
+    return Lesson(loss, length, tokens, parts)
 
 
 def cut_queries(batch: Batch, size: int, generator: np.random.Generator) -> tuple[Batch, Batch]:

@@ -51,15 +51,6 @@ def targets_of(teacher: Encoder, batch: Batch, window: int, pooling: Pooling) ->
     return Targets(states, unit_vectors(states[-1], whole_texts(batch.bounds), pooling))
 
 
-@torch.no_grad()
-def window_states(teacher: Encoder, batch: Batch, window: int) -> Tensor:
-    """The teacher's last states of texts read in windows one after the other: half the work of
-    those that overlap."""
-    ids = batch.ids.to(teacher.device)
-    *_, states = _states_in_windows(teacher, ids, batch.bounds, window, overlap=False)
-    return states
-
-
 def _states_in_windows(
     teacher: Encoder, ids: Tensor, bounds: Sequence[int], window: int, *, overlap: bool = True
 ) -> Iterator[Tensor]:
@@ -157,6 +148,26 @@ def vector_distance(vectors: Tensor, targets: Tensor, weights: LossWeights) -> T
         gap = _product(vectors, vectors.T) - _product(targets, targets.T)
         total = total + weights.similarities * gap.square().mean() * len(vectors)
     return total
+
+
+def window_distance(
+    states: Tensor, teacher: Encoder, batch: Batch, window: int, pooling: Pooling
+) -> Tensor:
+    """How far texts, and each window of them, are from what the teacher makes of its windows: one
+    after the other, which is half the work of those that overlap."""
+    with torch.no_grad():
+        ids = batch.ids.to(teacher.device)
+        *_, theirs = _states_in_windows(teacher, ids, batch.bounds, window, overlap=False)
+    windows = [
+        PooledSpan(part.keep_start, part.keep_end)
+        for first, end in batch.spans
+        for part in _windows(first + 1, end - 1, window - 2, overlap=False)
+    ]
+    apart = [
+        1 - (unit_vectors(states, spans, pooling) * unit_vectors(theirs, spans, pooling)).sum(-1)
+        for spans in (whole_texts(batch.bounds), windows)
+    ]
+    return torch.stack([one.mean() for one in apart]).mean()
 
 
 def attention_distance(student: Encoder, teacher: Encoder, batch: Batch) -> Tensor:

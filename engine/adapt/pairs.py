@@ -280,11 +280,11 @@ def _window(ids: Ids, size: int, generator: np.random.Generator) -> Ids:
 def _asked_for(
     query: Ids, body: Ids, cut_share: float, generator: np.random.Generator
 ) -> tuple[Ids, Ids]:
-    # Nothing is drawn where nothing can be chosen, so that recipes without cuts train as ever.
-    can_choose = query.size and cut_share and len(body) >= 2 * CUT_TOKENS
-    if query.size and not (can_choose and generator.random() < cut_share):
-        return query, body
-    return _cut(body, generator)
+    if not query.size:
+        return _cut(body, generator)
+    # Nothing is drawn where nothing is cut, so that recipes without cuts train as ever.
+    is_cut = cut_share and len(body) >= 2 * CUT_TOKENS and generator.random() < cut_share
+    return _cut(body, generator) if is_cut else (query, body)
 
 
 def _cut(body: Ids, generator: np.random.Generator) -> tuple[Ids, Ids]:

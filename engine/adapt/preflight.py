@@ -31,7 +31,9 @@ def check_lengths(
                 longest,
             )
         # Windows of a longer text have a first token each, none of which stands for all of it.
-        imitates = stage.kind in ("states", "contrast")
+        imitates = stage.kind in ("states", "contrast") or (
+            stage.kind == "pairs" and stage.held_share > 0
+        )
         if pooling == "cls" and imitates and longest > teacher_window:
             raise _length_refused(
                 "a model that pools by its first token has no vector to imitate beyond its window "

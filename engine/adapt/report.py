@@ -207,7 +207,7 @@ def _retrieval(
             continue
         tell(f"retrieval among {count} documents of {corpus.name}")
         rest, paragraphs = take_out_paragraphs(long)
-        read = DocumentsRead(teacher, students, rest, window=plan.window)
+        read = DocumentsRead(teacher, students, rest, window=plan.window, half_alone=True)
         for asked_by, questions in (
             ("query", Questions(rest.queries, list(range(count)))),
             ("later paragraph", paragraphs),

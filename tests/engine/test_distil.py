@@ -299,6 +299,8 @@ def test_a_model_that_pools_by_its_first_token(
     folder = str(write_checkpoint("bert", pooling="cls"))
     with pytest.raises(InvalidInput, match="no vector to imitate beyond its window of 40 tokens"):
         train(folder, tmp_path / "out")
+    with pytest.raises(InvalidInput, match="no vector to imitate beyond its window of 40 tokens"):
+        train(folder, tmp_path / "out", with_stage(kind="pairs", held_share=0.5))
     out = train(folder, tmp_path / "out", with_stage(lengths=(32, 40)))
     made = load_model(str(out), config=CPU)
     assert made.info.pooling == "cls"

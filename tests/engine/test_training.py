@@ -27,7 +27,7 @@ from engine.adapt.objective import (
     distance,
     targets_of,
     unit_vectors,
-    window_states,
+    window_distance,
 )
 from engine.adapt.pairs import PairCorpus
 from engine.adapt.stages import Stage, TrainingPlan, recipe
@@ -412,19 +412,23 @@ def test_documents_can_be_held_near_the_windows_of_the_teacher(
     assert firmly[-1].held < hardly[-1].held
 
 
-def test_the_teachers_windows_may_follow_one_another(
+def test_texts_are_compared_by_windows_one_after_the_other(
     teacher: EmbeddingModel, corpus: TokenCorpus
 ) -> None:
     batch = corpus.batch(98, 2, np.random.default_rng(0))
-    states = window_states(teacher.encoder, batch, 50)
+    states = torch.randn(len(batch.ids), teacher.encoder.weights.width)
     for first, end in batch.spans:
-        for start in (first + 1, first + 49):
-            rows = [*batch.ids[[first]], *batch.ids[start : start + 48], *batch.ids[[end - 1]]]
-            alone = teacher.encoder(torch.tensor(rows), [0, 50])
-            torch.testing.assert_close(states[start : start + 48], alone[1:-1])
-    short = corpus.batch(20, 2, np.random.default_rng(0))
-    whole = teacher.encoder(short.ids, short.bounds)
-    torch.testing.assert_close(window_states(teacher.encoder, short, 50), whole)
+        read = [
+            teacher.encoder(batch.ids[[first, *range(at, at + 48), end - 1]], [0, 50])
+            for at in (first + 1, first + 49)
+        ]
+        states[first:end] = torch.cat([read[0][:-1], read[1][1:]])
+    near = window_distance(states, teacher.encoder, batch, 50, "mean")
+    assert float(near) == pytest.approx(0, abs=1e-5)
+    for row in (5, 60):  # one of either window
+        moved = states.clone()
+        moved[row] += 10
+        assert float(window_distance(moved, teacher.encoder, batch, 50, "mean")) > 1e-3
 
 
 def test_curves_are_smoothed_over_what_came_before() -> None:
