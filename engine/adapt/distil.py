@@ -125,8 +125,11 @@ def _material(
         raise InvalidInput("there is nothing to train on", code="no_documents", param="data")
     windows = TokenCorpus.of(texts, teacher.tokenizer)
     check_lengths(plan.training, windows, pooling_of(teacher), window_of(teacher, plan.training))
-    asks = any(stage.kind == "pairs" for stage in plan.training.stages)
-    pairs = PairCorpus(parts, teacher.tokenizer) if asks else None
+    asking = [stage for stage in plan.training.stages if stage.kind == "pairs"]
+    pairs = PairCorpus(parts, teacher.tokenizer) if asking else None
+    for stage in asking:
+        assert pairs is not None, "made for these"
+        pairs.check_documents(stage.shortest)
     check_gradients(plan.training, _learns(plan), _block_size(teacher, plan), windows, pairs)
     return _Material(parts, windows, pairs)
 

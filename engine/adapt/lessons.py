@@ -105,7 +105,12 @@ class Lessons:
         in_passages = pairs.has_passages and generator.random() < stage.passage_share
         passages = pairs.passages(length, stage.batch_tokens, generator) if in_passages else None
         batch = passages or pairs.documents(
-            length, stage.batch_tokens, generator, cut_share=stage.cut_share
+            length,
+            stage.batch_tokens,
+            generator,
+            cut_share=stage.cut_share,
+            stretches=stage.stretches,
+            shortest=stage.shortest,
         )
         student = self._student.encoder()
         queries = self._read(student, batch.queries)
@@ -122,7 +127,8 @@ class Lessons:
         moved = self._read(student, anchors)
         kept = vector_distance(moved, self._teachers(anchors), self._plan.loss)
         kept = kept + self._plan.loss.vectors * unmoved.mean()
-        tokens = len(batch.documents.ids) + len(batch.queries.ids) + len(anchors.ids)
+        read = [batch.documents, batch.queries, anchors, *filter(None, [batch.stretches])]
+        tokens = sum(len(one.ids) for one in read)
         parts = {"found": found, "kept": kept}
         if stage.held_share and not passages:
             parts["held"] = self._plan.loss.vectors * window_distance(
@@ -131,19 +137,28 @@ class Lessons:
         return _of_parts(stage, length, tokens, **parts)
 
     def _told_apart(self, batch: PairBatch, queries: Tensor, documents: Tensor) -> Tensor:
-        """Each query's own document against the others of the batch and some of those before."""
+        """Each query's own document, and each stretch's, against the others of the batch and some
+        of those before."""
         device = queries.device
         owners = torch.tensor(batch.owners, device=device)
         seen = documents.detach()
         before, whose = self._remembered.get(batch.source, (seen[:0], owners[:0]))
-        alike = torch.zeros(len(queries), len(documents), dtype=torch.bool, device=device)
-        hidden = torch.cat([alike, owners[:, None] == whose], dim=1)
-        loss = contrast(queries, torch.cat([documents, before]), hidden=hidden)
+        candidates = torch.cat([documents, before])
+
+        def missed(asking: Tensor, wanted: Sequence[int]) -> Tensor:
+            own = torch.tensor(wanted, device=device)
+            alike = torch.zeros(len(own), len(documents), dtype=torch.bool, device=device)
+            hidden = torch.cat([alike, owners[own, None] == whose], dim=1)
+            return contrast(asking, candidates, own, hidden)
+
+        losses = [missed(queries, batch.wanted)]
+        if batch.stretches is not None:
+            losses.append(missed(self._teachers(batch.stretches), batch.stretched))
         self._remembered[batch.source] = (
             torch.cat([seen, before])[:_REMEMBERED],
             torch.cat([owners, whose])[:_REMEMBERED],
         )
-        return loss
+        return torch.stack(losses).mean()
 
     def _anchors(self, generator: np.random.Generator) -> Batch:
         lengths = anchor_lengths(min(self._plan.teacher_window, self._windows.longest))

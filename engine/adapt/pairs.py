@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -22,6 +22,8 @@ SHORTEST_PASSAGE, LONGEST_PASSAGE = 24, 200
 QUERIES_A_DOCUMENT = 4
 CUT_TOKENS = 64
 """A document that has no query must be found by a stretch of so many tokens taken out of it."""
+STRETCH_TOKENS = (32, 192)
+"""Of the stretches that ask for a document without being cut out of it."""
 _FEWEST_SECTIONS = 3
 _HEADING_LINES = 9  # a longer paragraph with a line of marks below is no heading
 
@@ -71,6 +73,8 @@ class PairBatch:
     wanted: list[int]  # each query's span
     source: int  # all are of one corpus, whose documents are alike
     owners: list[int]  # the text of each span, by the number of the first document that has it
+    stretches: Batch | None = None  # of the documents, as further queries
+    stretched: list[int] = field(default_factory=list)  # each stretch's span
 
 
 @dataclass(frozen=True)
@@ -109,14 +113,30 @@ class PairCorpus:
     def __init__(self, sources: Mapping[str, Sequence[Document]], tokenizer: TextTokenizer) -> None:
         self._tokenizer = tokenizer
         self._sources = [list(_paired(documents, tokenizer)) for documents in sources.values()]
-        self._asked = self._numbers(lambda one: one.can_be_asked_for)
         self._headed = self._numbers(lambda one: one.has_passages)
-        if not any(self._asked):
-            raise InvalidInput(
-                f"no source has two documents with a query, a title or {2 * CUT_TOKENS} tokens",
-                code="too_little_text",
-                param="data",
+        self._asked: dict[int, list[list[int]]] = {}
+        self.check_documents()
+
+    def check_documents(self, shortest: int = 0) -> None:
+        """Some must be there to be told apart."""
+        if any(self._asked_for(shortest)):
+            return
+        of_length = f" of at least {shortest} tokens" if shortest else ""
+        raise InvalidInput(
+            f"no source has two documents{of_length} with a query, a title or {2 * CUT_TOKENS} "
+            "tokens",
+            code="too_little_text",
+            param="data",
+            limit=shortest or None,
+        )
+
+    def _asked_for(self, shortest: int) -> list[list[int]]:
+        """By source, whole documents of so many tokens that can be asked for."""
+        if shortest not in self._asked:
+            self._asked[shortest] = self._numbers(
+                lambda one: one.can_be_asked_for and len(one.body) >= shortest
             )
+        return self._asked[shortest]
 
     @property
     def has_passages(self) -> bool:
@@ -130,15 +150,24 @@ class PairCorpus:
         return max(queries, min(documents, length))
 
     def documents(
-        self, length: int, tokens: int, generator: np.random.Generator, *, cut_share: float = 0.0
+        self,
+        length: int,
+        tokens: int,
+        generator: np.random.Generator,
+        *,
+        cut_share: float = 0.0,
+        stretches: int = 0,
+        shortest: int = 0,
     ) -> PairBatch:
         """Queries with whole documents, of longer ones a window of `length` tokens.
 
-        So many of those that have a query are asked for by a stretch of their own instead.
+        So many of those that have a query are asked for by a stretch of their own instead, and each
+        by so many that stay in it besides.
         """
-        source, chosen = _draw(self._asked, generator)
+        source, chosen = _draw(self._asked_for(shortest), generator)
         room = length - self._tokenizer.num_special
         queries, texts, owners = [], [], []
+        asking: list[Ids] = []
         for one in self._of_different_texts(source, chosen):
             body = _window(one.body, room, generator)
             if tokens < len(body):
@@ -148,6 +177,7 @@ class PairCorpus:
             queries.append(query)
             texts.append(body)
             owners.append(one.text)
+            asking += [_stretch(body, generator) for _ in range(stretches)]
         documents = self._packed(texts)
         return PairBatch(
             queries=self._packed(queries),
@@ -156,6 +186,8 @@ class PairCorpus:
             wanted=list(range(len(texts))),
             source=source,
             owners=owners,
+            stretches=self._packed(asking) if asking else None,
+            stretched=[number for number in range(len(texts)) for _ in range(stretches)],
         )
 
     def passages(
@@ -293,6 +325,14 @@ def _cut(body: Ids, generator: np.random.Generator) -> tuple[Ids, Ids]:
     start = int(generator.integers(0, len(body) - size + 1))
     end = start + size
     return body[start:end], np.concatenate([body[:start], body[end:]])
+
+
+def _stretch(body: Ids, generator: np.random.Generator) -> Ids:
+    """Short ones as often as long ones."""
+    least, most = np.log(STRETCH_TOKENS)
+    size = min(round(np.exp(generator.uniform(least, most))), len(body))
+    start = int(generator.integers(0, len(body) - size + 1))
+    return body[start : start + size]
 
 
 def _some_in_a_row(one: _Paired, room: int, generator: np.random.Generator) -> tuple[int, int]:

@@ -39,6 +39,13 @@ class Stage:
     """For "pairs": how many of the documents that have a query, and are long enough, are asked for
     by a stretch cut out of them all the same."""
 
+    stretches: int = 0
+    """For "pairs": so many stretches of each whole document, which stay in it, ask for it too, each
+    read alone by the teacher."""
+
+    shortest: int = 0
+    """For "pairs": whole documents of fewer tokens are not asked for."""
+
     held_share: float = 0.0
     """For "pairs": of the distance that documents and their windows, read whole, have from the
     teacher's windows, beside finding."""
@@ -53,6 +60,8 @@ class Stage:
         check_whole("query_tokens", self.query_tokens, least=_SHORTEST_QUERY)
         check_number("passage_share", self.passage_share, most=1)
         check_number("cut_share", self.cut_share, most=1)
+        check_whole("stretches", self.stretches, least=0)
+        check_whole("shortest", self.shortest, least=0)
         check_number("held_share", self.held_share)
         check_number("fidelity_share", self.fidelity_share)
         self._check_lengths()

@@ -15,6 +15,7 @@ from engine.adapt.pairs import (
     LONGEST_PASSAGE,
     QUERIES_A_DOCUMENT,
     SHORTEST_PASSAGE,
+    STRETCH_TOKENS,
     PairBatch,
     PairCorpus,
     passages_of,
@@ -186,6 +187,45 @@ def test_documents_with_queries_may_be_asked_for_by_a_stretch_too(
         batch = too_short.documents(1000, 10**6, np.random.default_rng(seed), cut_share=1.0)
         if batch.source == 0:
             assert not any(cuts_of(batch, short, tokenizer))
+
+
+def test_stretches_ask_for_the_document_that_they_stay_in(corpus: PairCorpus) -> None:
+    batch = corpus.documents(300, 2000, np.random.default_rng(0), cut_share=0.5, stretches=3)
+    assert batch.stretches is not None
+    count = len(batch.documents.spans)
+    assert batch.stretched == [number for number in range(count) for _ in range(3)]
+    least, most = STRETCH_TOKENS
+    for (s0, s1), number in zip(batch.stretches.spans, batch.stretched, strict=True):
+        start, end = batch.documents.spans[number]
+        stretch = batch.stretches.ids[s0 + 1 : s1 - 1].tolist()
+        document = batch.documents.ids[start + 1 : end - 1].tolist()
+        assert min(least, len(document)) <= len(stretch) <= most
+        assert any(document[at : at + len(stretch)] == stretch for at in range(len(document)))
+    assert len({tuple(batch.stretches.ids[s0:s1].tolist()) for s0, s1 in batch.stretches.spans}) > 3
+    assert corpus.documents(300, 2000, np.random.default_rng(0)).stretches is None
+
+
+def test_a_stretch_of_a_short_document_is_all_of_it(tokenizer: TextTokenizer) -> None:
+    short = [Document(str(n), "", f"{n} {' '.join(WORDS)}", f"q {n}") for n in range(3)]
+    batch = PairCorpus({"short": short}, tokenizer).documents(
+        100, 100, np.random.default_rng(0), stretches=1
+    )
+    assert batch.stretches is not None
+    assert batch.stretches.ids.tolist() == batch.documents.ids.tolist()
+
+
+def test_documents_that_are_too_short_are_not_asked_for(tokenizer: TextTokenizer) -> None:
+    lengths = sorted(len(item.content) for item in tokenizer.encode_batch([p.body for p in PAGES]))
+    short = [replace(page, body=" ".join(page.body.split()[:60])) for page in PAGES]
+    corpus = PairCorpus({"short": short, "pages": PAGES}, tokenizer)
+    for seed in range(6):
+        batch = corpus.documents(10**4, 10**4, np.random.default_rng(seed), shortest=lengths[0])
+        assert batch.source == 1
+        assert min(end - start - 2 for start, end in batch.documents.spans) >= lengths[0]
+    corpus.check_documents(lengths[-2])
+    with pytest.raises(InvalidInput, match=rf"two documents of at least {10**4} tokens") as caught:
+        corpus.check_documents(10**4)
+    assert (caught.value.code, caught.value.limit) == ("too_little_text", 10**4)
 
 
 def test_sections_too_short_to_be_found(tokenizer: TextTokenizer) -> None:

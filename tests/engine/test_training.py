@@ -20,7 +20,7 @@ from engine.adapt.convert import built_in_texts
 from engine.adapt.curves import smoothed
 from engine.adapt.distil import DistilPlan, distil_model
 from engine.adapt.documents import Document
-from engine.adapt.lessons import cut_queries
+from engine.adapt.lessons import Lessons, cut_queries
 from engine.adapt.objective import (
     LossWeights,
     contrast,
@@ -43,6 +43,7 @@ from engine.checkpoint.calibration import (
 from engine.config import EngineConfig
 from engine.errors import CheckpointError, InvalidInput
 from engine.model.embedding_model import EmbeddingModel, load_model
+from engine.model.encoder import Encoder
 from engine.model.pooling import whole_texts
 
 if TYPE_CHECKING:
@@ -330,6 +331,43 @@ def test_pairs_are_learned(
     saved = torch.load(tmp_path / STATE_FILE, weights_only=True)
     # Documents of earlier steps, which later queries must tell from their own.
     assert len(saved["memory"]["0"][0]) > stage.batch_tokens // 96
+
+
+@torch.no_grad()
+def test_stretches_ask_as_much_as_queries_do(
+    teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus
+) -> None:
+    texts = [text for text in built_in_texts() if len(text) > 900][:6]
+    documents = [Document(str(n), "", text, text[:200]) for n, text in enumerate(texts)]
+    pairs = PairCorpus({"manual": documents}, teacher.tokenizer)
+    stage = replace(STATES, kind="pairs", lengths=(96,), batch_tokens=300, stretches=3)
+    student = Student(teacher, calibration, StudentPlan())
+    lessons = Lessons(teacher, student, corpus, pairs, TrainingPlan(stages=(stage,)))
+    generator = np.random.default_rng(0)
+    generator.choice(stage.lengths)
+    batch = pairs.documents(96, 300, generator, stretches=3)
+    assert batch.stretches is not None
+
+    def read(encoder: Encoder, one: Batch) -> torch.Tensor:
+        return unit_vectors(encoder(one.ids, one.bounds), whole_texts(one.bounds), "mean")
+
+    found = read(student.encoder(), batch.documents)
+    queries = read(student.encoder(), batch.queries)
+    stretches = read(teacher.encoder, batch.stretches)
+    wanted = torch.tensor(batch.stretched)
+
+    def expected(candidates: torch.Tensor, hidden: torch.Tensor) -> float:
+        asked = contrast(queries, candidates, hidden=hidden)
+        return float(asked + contrast(stretches, candidates, wanted, hidden[wanted])) / 2
+
+    def step() -> float:
+        return float(lessons.give(stage, np.random.default_rng(0)).parts["found"])
+
+    own = torch.eye(len(found), dtype=torch.bool)
+    assert step() == pytest.approx(expected(found, own & False), rel=1e-5)
+    # Then the same documents are remembered, and are wrong answers but for the others.
+    hidden = torch.cat([own & False, own], dim=1)
+    assert step() == pytest.approx(expected(torch.cat([found, found]), hidden), rel=1e-5)
 
 
 def test_pairs_need_documents_that_have_queries(

@@ -66,6 +66,8 @@ def test_stages_that_are_none(items: object, message: str) -> None:
         ({"rates": {"maps": float("inf")}}, "the rate of maps must be"),
         ({"passage_share": 1.5}, "passage_share must be from 0 to 1, got 1.5"),
         ({"cut_share": -0.5}, "cut_share must be from 0 to 1, got -0.5"),
+        ({"stretches": -1}, "stretches must be a whole number of at least 0, got -1"),
+        ({"shortest": 0.5}, "shortest must be a whole number of at least 0, got 0.5"),
         ({"held_share": "all"}, "held_share must be a number of at least 0, got 'all'"),
         ({"fidelity_share": -1}, "fidelity_share must be a number of at least 0"),
     ],
