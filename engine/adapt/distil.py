@@ -25,7 +25,7 @@ from engine.adapt.documents import (
 from engine.adapt.lessons import window_of
 from engine.adapt.new_folder import publish, workplace, write_whole
 from engine.adapt.pairs import PairCorpus
-from engine.adapt.preflight import check_gradients, check_lengths
+from engine.adapt.preflight import check_documents, check_gradients, check_lengths
 from engine.adapt.stages import TrainingPlan
 from engine.adapt.student import Student, StudentPlan
 from engine.adapt.training import ATTENTION_FILE, METRICS_FILE, StepReport, Training
@@ -125,11 +125,9 @@ def _material(
         raise InvalidInput("there is nothing to train on", code="no_documents", param="data")
     windows = TokenCorpus.of(texts, teacher.tokenizer)
     check_lengths(plan.training, windows, pooling_of(teacher), window_of(teacher, plan.training))
-    asking = [stage for stage in plan.training.stages if stage.kind == "pairs"]
-    pairs = PairCorpus(parts, teacher.tokenizer) if asking else None
-    for stage in asking:
-        assert pairs is not None, "made for these"
-        pairs.check_documents(stage.shortest)
+    asks = any(stage.kind == "pairs" for stage in plan.training.stages)
+    pairs = PairCorpus(parts, teacher.tokenizer) if asks else None
+    check_documents(plan.training, pairs)
     check_gradients(plan.training, _learns(plan), _block_size(teacher, plan), windows, pairs)
     return _Material(parts, windows, pairs)
 

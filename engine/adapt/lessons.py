@@ -127,8 +127,8 @@ class Lessons:
         moved = self._read(student, anchors)
         kept = vector_distance(moved, self._teachers(anchors), self._plan.loss)
         kept = kept + self._plan.loss.vectors * unmoved.mean()
-        read = [batch.documents, batch.queries, anchors, *filter(None, [batch.stretches])]
-        tokens = sum(len(one.ids) for one in read)
+        read = (batch.documents, batch.queries, batch.stretches, anchors)
+        tokens = sum(len(one.ids) for one in read if one is not None)
         parts = {"found": found, "kept": kept}
         if stage.held_share and not passages:
             parts["held"] = self._plan.loss.vectors * window_distance(

@@ -114,12 +114,12 @@ class PairCorpus:
         self._tokenizer = tokenizer
         self._sources = [list(_paired(documents, tokenizer)) for documents in sources.values()]
         self._headed = self._numbers(lambda one: one.has_passages)
-        self._asked: dict[int, list[list[int]]] = {}
+        self._whole: dict[int, list[list[int]]] = {}
         self.check_documents()
 
     def check_documents(self, shortest: int = 0) -> None:
         """Some must be there to be told apart."""
-        if any(self._asked_for(shortest)):
+        if any(self._whole_documents(shortest)):
             return
         of_length = f" of at least {shortest} tokens" if shortest else ""
         raise InvalidInput(
@@ -130,13 +130,13 @@ class PairCorpus:
             limit=shortest or None,
         )
 
-    def _asked_for(self, shortest: int) -> list[list[int]]:
+    def _whole_documents(self, shortest: int) -> list[list[int]]:
         """By source, whole documents of so many tokens that can be asked for."""
-        if shortest not in self._asked:
-            self._asked[shortest] = self._numbers(
+        if shortest not in self._whole:
+            self._whole[shortest] = self._numbers(
                 lambda one: one.can_be_asked_for and len(one.body) >= shortest
             )
-        return self._asked[shortest]
+        return self._whole[shortest]
 
     @property
     def has_passages(self) -> bool:
@@ -164,7 +164,7 @@ class PairCorpus:
         So many of those that have a query are asked for by a stretch of their own instead, and each
         by so many that stay in it besides.
         """
-        source, chosen = _draw(self._asked_for(shortest), generator)
+        source, chosen = _draw(self._whole_documents(shortest), generator)
         room = length - self._tokenizer.num_special
         queries, texts, owners = [], [], []
         asking: list[Ids] = []

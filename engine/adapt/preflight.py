@@ -49,6 +49,12 @@ def _length_refused(message: str, limit: int, actual: int) -> InvalidInput:
     )
 
 
+def check_documents(plan: TrainingPlan, pairs: PairCorpus | None) -> None:
+    for stage in plan.stages:
+        if stage.kind == "pairs" and pairs is not None:
+            pairs.check_documents(stage.shortest)
+
+
 def check_gradients(
     plan: TrainingPlan,
     learns: StudentPlan,

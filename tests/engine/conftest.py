@@ -1,15 +1,23 @@
-"""The two models that ship, loaded once, and real text to read with them."""
+"""The two models that ship, loaded once, real text to read with them, and a small teacher."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pydoc_data.topics import topics
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
+from engine.adapt.batches import TokenCorpus
+from engine.adapt.calibrate import CalibrationPlan, calibrate
+from engine.adapt.convert import built_in_texts
+from engine.checkpoint.calibration import Calibration
 from engine.config import EngineConfig
-from engine.model.embedding_model import EmbeddingModel, load_models
+from engine.model.embedding_model import EmbeddingModel, load_model, load_models
+
+if TYPE_CHECKING:
+    from tests.conftest import WriteCheckpoint
 
 PUBLISHED = "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -60,3 +68,19 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def teacher(write_checkpoint: WriteCheckpoint) -> EmbeddingModel:
+    return load_model(str(write_checkpoint("bert")), config=EngineConfig(device="cpu"))
+
+
+@pytest.fixture
+def calibration(teacher: EmbeddingModel) -> Calibration:
+    plan = CalibrationPlan(block_size=16, sample_tokens=48, num_samples=4)
+    return calibrate(teacher, built_in_texts()[:20], plan)
+
+
+@pytest.fixture
+def corpus(teacher: EmbeddingModel) -> TokenCorpus:
+    return TokenCorpus.of(built_in_texts()[:20], teacher.tokenizer)

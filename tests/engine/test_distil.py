@@ -305,3 +305,12 @@ def test_a_model_that_pools_by_its_first_token(
     made = load_model(str(out), config=CPU)
     assert made.info.pooling == "cls"
     assert read_calibration(out / "lln.safetensors", made.checkpoint.sha256).gate is not None
+
+
+def test_documents_that_are_all_too_short_are_told_before_anything_is_begun(
+    folder: str, tmp_path: Path
+) -> None:
+    plan = with_stage(kind="pairs", shortest=10**6)
+    with pytest.raises(InvalidInput, match=f"no source has two documents of at least {10**6}"):
+        train(folder, tmp_path / "out", plan)
+    assert not (tmp_path / "out").exists()

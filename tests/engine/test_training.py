@@ -15,24 +15,22 @@ import pytest
 import torch
 
 from engine.adapt.batches import Batch, TokenCorpus
-from engine.adapt.calibrate import CalibrationPlan, calibrate
+from engine.adapt.calibrate import CalibrationPlan
 from engine.adapt.convert import built_in_texts
 from engine.adapt.curves import smoothed
 from engine.adapt.distil import DistilPlan, distil_model
 from engine.adapt.documents import Document
-from engine.adapt.lessons import Lessons, cut_queries
 from engine.adapt.objective import (
     LossWeights,
     contrast,
     distance,
     targets_of,
     unit_vectors,
-    window_distance,
 )
 from engine.adapt.pairs import PairCorpus
 from engine.adapt.stages import Stage, TrainingPlan, recipe
 from engine.adapt.student import Part, Student, StudentPlan
-from engine.adapt.training import METRICS_FILE, STATE_FILE, StepReport, Training
+from engine.adapt.training import METRICS_FILE, STATE_FILE, Training
 from engine.adapt.watch import WATCHED
 from engine.checkpoint.calibration import (
     FILE_NAME,
@@ -43,7 +41,6 @@ from engine.checkpoint.calibration import (
 from engine.config import EngineConfig
 from engine.errors import CheckpointError, InvalidInput
 from engine.model.embedding_model import EmbeddingModel, load_model
-from engine.model.encoder import Encoder
 from engine.model.pooling import whole_texts
 
 if TYPE_CHECKING:
@@ -61,22 +58,6 @@ PLAN = TrainingPlan(
     teacher_window=40,
     save_every=5,
 )
-
-
-@pytest.fixture
-def teacher(write_checkpoint: WriteCheckpoint) -> EmbeddingModel:
-    return load_model(str(write_checkpoint("bert")), config=CPU)
-
-
-@pytest.fixture
-def calibration(teacher: EmbeddingModel) -> Calibration:
-    plan = CalibrationPlan(block_size=16, sample_tokens=48, num_samples=4)
-    return calibrate(teacher, built_in_texts()[:20], plan)
-
-
-@pytest.fixture
-def corpus(teacher: EmbeddingModel) -> TokenCorpus:
-    return TokenCorpus.of(built_in_texts()[:20], teacher.tokenizer)
 
 
 def a_batch(corpus: TokenCorpus, length: int = 60) -> Batch:
@@ -188,35 +169,6 @@ def test_the_control_takes_nothing_of_lln(
     with torch.no_grad():
         found = control.encoder()(batch.ids, batch.bounds)
         assert torch.allclose(found, diag.encoder(batch.ids, batch.bounds), atol=1e-5)
-
-
-def test_a_teacher_reads_long_texts_through_overlapping_windows(
-    teacher: EmbeddingModel, corpus: TokenCorpus
-) -> None:
-    batch = a_batch(corpus, 100)
-    whole = targets_of(teacher.encoder, batch, 100, "mean")
-    windowed = targets_of(teacher.encoder, batch, 40, "mean")
-    assert len(windowed.states) == len(whole.states) == 2
-    assert windowed.states[-1].shape == whole.states[-1].shape
-    assert bool(torch.isfinite(windowed.states[-1]).all())
-    with torch.no_grad():
-        ids = batch.ids
-        first = torch.cat([ids[:39], ids[99:100]])
-        alone = teacher.encoder(first, [0, 40])
-    # The first window's rows up to the middle of its overlap with the second.
-    assert torch.allclose(windowed.states[-1][:28], alone[:28], atol=1e-5)
-
-
-def test_cut_queries_and_the_rest_make_up_the_text(corpus: TokenCorpus) -> None:
-    batch = a_batch(corpus)
-    queries, rests = cut_queries(batch, 10, np.random.default_rng(1))
-    for (q0, q1), (r0, r1), (start, end) in zip(
-        queries.spans, rests.spans, batch.spans, strict=True
-    ):
-        whole = batch.ids[start:end].tolist()
-        query, rest = queries.ids[q0:q1].tolist(), rests.ids[r0:r1].tolist()
-        assert (query[0], query[-1]) == (whole[0], whole[-1])
-        assert sorted(query[1:-1] + rest) == sorted(whole)
 
 
 def test_rates_that_diverge_are_told(
@@ -333,43 +285,6 @@ def test_pairs_are_learned(
     assert len(saved["memory"]["0"][0]) > stage.batch_tokens // 96
 
 
-@torch.no_grad()
-def test_stretches_ask_as_much_as_queries_do(
-    teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus
-) -> None:
-    texts = [text for text in built_in_texts() if len(text) > 900][:6]
-    documents = [Document(str(n), "", text, text[:200]) for n, text in enumerate(texts)]
-    pairs = PairCorpus({"manual": documents}, teacher.tokenizer)
-    stage = replace(STATES, kind="pairs", lengths=(96,), batch_tokens=300, stretches=3)
-    student = Student(teacher, calibration, StudentPlan())
-    lessons = Lessons(teacher, student, corpus, pairs, TrainingPlan(stages=(stage,)))
-    generator = np.random.default_rng(0)
-    generator.choice(stage.lengths)
-    batch = pairs.documents(96, 300, generator, stretches=3)
-    assert batch.stretches is not None
-
-    def read(encoder: Encoder, one: Batch) -> torch.Tensor:
-        return unit_vectors(encoder(one.ids, one.bounds), whole_texts(one.bounds), "mean")
-
-    found = read(student.encoder(), batch.documents)
-    queries = read(student.encoder(), batch.queries)
-    stretches = read(teacher.encoder, batch.stretches)
-    wanted = torch.tensor(batch.stretched)
-
-    def expected(candidates: torch.Tensor, hidden: torch.Tensor) -> float:
-        asked = contrast(queries, candidates, hidden=hidden)
-        return float(asked + contrast(stretches, candidates, wanted, hidden[wanted])) / 2
-
-    def step() -> float:
-        return float(lessons.give(stage, np.random.default_rng(0)).parts["found"])
-
-    own = torch.eye(len(found), dtype=torch.bool)
-    assert step() == pytest.approx(expected(found, own & False), rel=1e-5)
-    # Then the same documents are remembered, and are wrong answers but for the others.
-    hidden = torch.cat([own & False, own], dim=1)
-    assert step() == pytest.approx(expected(torch.cat([found, found]), hidden), rel=1e-5)
-
-
 def test_pairs_need_documents_that_have_queries(
     teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus, tmp_path: Path
 ) -> None:
@@ -414,59 +329,6 @@ def test_a_folder_of_plain_short_texts_can_be_trained_on(
     assert all(
         step["loss"] == pytest.approx(step["found"] + share * step["kept"]) for step in steps
     )
-
-
-def test_documents_can_be_held_near_the_windows_of_the_teacher(
-    teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus, tmp_path: Path
-) -> None:
-    texts = [text for text in built_in_texts() if len(text) > 900][:6]
-    documents = [Document(str(n), "", text, text[:200]) for n, text in enumerate(texts)]
-    pairs = PairCorpus({"manual": documents}, teacher.tokenizer)
-
-    def held(share: float) -> list[StepReport]:
-        stage = Stage(
-            kind="pairs",
-            steps=8,
-            lengths=(96,),
-            batch_tokens=400,
-            rates={"encoder": 3e-3},
-            cut_share=0.5,
-            held_share=share,
-        )
-        plan = TrainingPlan(stages=(stage,), warmup=1, teacher_window=40)
-        student = Student(teacher, calibration, StudentPlan())
-        folder = tmp_path / str(share)
-        return list(Training(teacher, student, corpus, plan, folder, pairs).reports())
-
-    for step in (hardly := held(1e-6)):
-        assert step.found is not None
-        assert step.kept is not None
-        assert step.held is not None
-        assert step.loss == pytest.approx(step.found + step.kept + 1e-6 * step.held, rel=1e-4)
-    firmly = held(10.0)
-    assert hardly[0].held == pytest.approx(firmly[0].held)
-    assert firmly[-1].held is not None
-    assert hardly[-1].held is not None
-    assert firmly[-1].held < hardly[-1].held
-
-
-def test_texts_are_compared_by_windows_one_after_the_other(
-    teacher: EmbeddingModel, corpus: TokenCorpus
-) -> None:
-    batch = corpus.batch(98, 2, np.random.default_rng(0))
-    states = torch.randn(len(batch.ids), teacher.encoder.weights.width)
-    for first, end in batch.spans:
-        read = [
-            teacher.encoder(batch.ids[[first, *range(at, at + 48), end - 1]], [0, 50])
-            for at in (first + 1, first + 49)
-        ]
-        states[first:end] = torch.cat([read[0][:-1], read[1][1:]])
-    near = window_distance(states, teacher.encoder, batch, 50, "mean")
-    assert float(near) == pytest.approx(0, abs=1e-5)
-    for row in (5, 60):  # one of either window
-        moved = states.clone()
-        moved[row] += 10
-        assert float(window_distance(moved, teacher.encoder, batch, 50, "mean")) > 1e-3
 
 
 def test_curves_are_smoothed_over_what_came_before() -> None:
