@@ -1,6 +1,6 @@
-"""What this machine does with LLN and with what others use: `python -m benchmarks --help`."""
+"""Benchmarks of LLN and of other engines on this machine: `python -m benchmarks --help`."""
 
-from engine.process import prepare_process
+from engine.platform.process import prepare_process
 
-# Before torch is loaded, for everyone here alike: a server measured from outside does so as well.
+# Before torch is loaded, for every contender alike: servers measured from outside do so as well.
 prepare_process()

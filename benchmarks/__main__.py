@@ -1,4 +1,4 @@
-"""Measures this machine and prints one table a suite."""
+"""Measures this machine and prints one table for each suite."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from benchmarks.plan import Plan
-from benchmarks.row import Row
-from benchmarks.store import ROOT, commit, store
+from benchmarks.rows import Plan, Row
+from benchmarks.store import ROOT, commit, store, table
 from benchmarks.suites import (
     ablations,
     cancel,
@@ -30,10 +29,9 @@ from benchmarks.suites import (
     sweep,
     windows,
 )
-from benchmarks.table import table
 from benchmarks.workbench import Workbench
 from engine.config import EngineConfig
-from service.benchmarks.machine import cpu_name
+from service.benchmarks.job import cpu_name
 
 SUITES: Mapping[str, Callable[[Workbench, Plan], Iterator[Row]]] = {
     "short": short.measure,
@@ -56,7 +54,7 @@ SUITES: Mapping[str, Callable[[Workbench, Plan], Iterator[Row]]] = {
     "diagnostics": diagnostics.measure_suite,
 }
 BY_NAME_ONLY = ("peers", "soak", "ablations")
-"""They need what `make bench` does not install, or about half an hour."""
+"""They need packages that `make bench` does not install, or about half an hour."""
 RESULTS = ROOT / "benchmarks" / "results"
 
 
@@ -81,7 +79,7 @@ def main() -> int:
 
 
 def _shown(rows: Iterator[Row]) -> Iterator[Row]:
-    """Tells whoever watches a terminal what has been measured so far."""
+    """Prints each row to a terminal as it is measured."""
     for row in rows:
         if sys.stderr.isatty():
             print(f"{row.case}: {row.measure}: {row.value:.4g}", file=sys.stderr)
@@ -94,7 +92,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("suites", nargs="*", metavar="SUITE", type=_suite, help=f"of {known}")
     parser.add_argument("--quick", action="store_true", help="one turn each, nothing slow")
     parser.add_argument("--repeats", type=_count, help="turns, instead of each suite's own number")
-    parser.add_argument("--minutes", type=float, default=30, help="of the soak (default: 30)")
+    parser.add_argument(
+        "--minutes", type=float, default=30, help="length of the soak (default: 30)"
+    )
     threads = EngineConfig().compute_threads
     parser.add_argument("--threads", type=_count, default=threads, help=f"default: {threads}")
     out_help = f"folder for the raw figures (default: {RESULTS.relative_to(ROOT)}; quick: none)"
@@ -105,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _suite(name: str) -> str:
     if name not in SUITES:
-        raise argparse.ArgumentTypeError(f"no suite {name!r}; there are {', '.join(SUITES)}")
+        raise argparse.ArgumentTypeError(f"no suite {name!r}; the suites are {', '.join(SUITES)}")
     return name
 
 

@@ -1,4 +1,8 @@
-"""Results on disk: raw figures together with what they were measured on."""
+"""Results of a suite: stored as JSON with what they were measured on, shown as a Markdown table.
+
+`table` prints rows as they are measured. `stored_results` turns stored files into the tables of
+benchmarks/README.md, which tools/write_docs.py writes.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +10,28 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 
-from benchmarks.row import Row
+from benchmarks.rows import Row
 from benchmarks.workbench import Workbench
-from service.benchmarks.machine import cpu_name
+from service.benchmarks.job import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
+HEAD = ("case", "measured", "times (median)", "value", "single turns", "target", "met")
 _PACKAGES = ("torch", "numpy", "tokenizers", "transformers", "sentence-transformers", "onnxruntime")
+_PACKAGES_SHOWN = ("torch", "sentence-transformers", "onnxruntime")
 
 
 def store(suite: str, rows: Sequence[Row], bench: Workbench, folder: Path) -> Path:
-    """Writes one suite's results, replacing earlier ones."""
+    """Writes one suite's results in place of earlier ones."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{suite}.json"
     content = {
@@ -35,14 +42,14 @@ def store(suite: str, rows: Sequence[Row], bench: Workbench, folder: Path) -> Pa
         "versions": {name: _version(name) for name in _PACKAGES},
         "threads": bench.threads,
         "model": _model(bench),
-        "rows": [_row(row) for row in rows],
+        "rows": [_as_json(row) for row in rows],
     }
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return path
 
 
 def commit() -> str:
-    """The commit at hand, with "+changes" where measured files differ from it."""
+    """The current commit, with "+changes" where measured files differ from it."""
     head = _git("rev-parse", "--short=12", "HEAD")
     if not head:
         return "unknown"
@@ -78,7 +85,7 @@ def _model(bench: Workbench) -> Mapping[str, Any]:
     }
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _as_json(row: Row) -> dict[str, Any]:
     target = str(row.target) if row.target else None
     return {**asdict(row), "target": target, "met": row.is_met}
 
@@ -96,3 +103,66 @@ def _git(*arguments: str) -> str:
     except OSError:
         return ""
     return finished.stdout.strip()
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Rows as a Markdown table, aligned for the terminal too."""
+    lines = [HEAD, *(_cells(_as_json(row), missed="NO") for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
+    rule = tuple("-" * width for width in widths)
+    padded = (
+        [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        for line in (HEAD, rule, *lines[1:])
+    )
+    return "\n".join(map(_line, padded))
+
+
+def stored_results(folder: Path) -> str:
+    """Every stored suite as Markdown."""
+    paths = sorted(folder.glob("*.json"))
+    return "\n\n".join(_stored_suite(json.loads(path.read_text())) for path in paths)
+
+
+def _stored_suite(stored: Mapping[str, Any]) -> str:
+    lines = [HEAD, ("---",) * len(HEAD), *(_cells(row, missed="**no**") for row in stored["rows"])]
+    title = f"**{stored['suite']}** ({', '.join(_measured_on(stored))})"
+    return f"{title}\n\n" + "\n".join(map(_line, lines))
+
+
+def _measured_on(stored: Mapping[str, Any]) -> Iterator[str]:
+    machine, model, versions = stored["machine"], stored["model"], stored["versions"]
+    yield f"{machine['cpu']}, {machine['cpu_capability']}, {stored['threads']} threads"
+    yield from (f"{name} {versions[name]}" for name in _PACKAGES_SHOWN if versions.get(name))
+    long = model.get("long_block")
+    beyond = f" ({long['size']} beyond {long['beyond']:,} tokens)" if long else ""
+    yield f"blocks of {model['block_size']}{beyond}"
+    yield f"calibration `{model['calibration_sha256'][:8]}`"
+    yield f"commit `{stored['commit']}`, {stored['measured_at'][:10]}"
+
+
+def _cells(row: Mapping[str, Any], *, missed: str) -> tuple[str, ...]:
+    """The cells of a row as it is stored."""
+    return (
+        row["case"],
+        row["measure"],
+        " / ".join(_show_time(median(turns)) for turns in row["seconds"].values()),
+        _show_number(row["value"]),
+        " to ".join(map(_show_number, row["spread"] or ())),
+        row["target"] or "",
+        {True: "yes", False: missed, None: ""}[row["met"]],
+    )
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _show_time(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
+def _show_number(value: float) -> str:
+    """Two decimals, four below 1, and eight of a cosine near 1."""
+    if 0.999 < value < 1:
+        return f"{value:.8f}"
+    return f"{value:.4f}" if abs(value) <= 1 else f"{value:.2f}"

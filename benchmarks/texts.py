@@ -1,7 +1,7 @@
 """Real text that installs as packages: Python's own manual pages and State of the Union speeches.
 
-Texts of a wanted size are cut between words, where a word-piece tokenizer gives the same tokens
-as in the whole, so their counts are exact. All counts include the special tokens.
+Texts of a given size are cut between words. There a word-piece tokenizer gives the same tokens as
+in the whole, so the counts are exact. All counts include the special tokens.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CONTINUES_A_WORD = "##"
 
 
 class RealText:
-    """A corpus, seen through one tokenizer."""
+    """The corpus, counted in one tokenizer's tokens."""
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
         self._tokenizer = tokenizer
@@ -39,7 +39,7 @@ class RealText:
     def paragraphs(
         self, number: int, *, shortest: int, longest: int, seed: int = SEED
     ) -> list[str]:
-        """Paragraphs as they come, of this many tokens."""
+        """Whole paragraphs of `shortest` to `longest` tokens."""
         texts = [text for source in self._sources for text in source.split("\n\n")]
         encoded = self._tokenizer.encode_batch(texts)
         counted = zip(texts, encoded, strict=True)
@@ -53,7 +53,7 @@ class RealText:
         return speech.cut(int(speech.starts_for(content)[0]), content)
 
     def library(self, count: int) -> str:
-        """Speeches of all years joined into one text of this many tokens, or a few less."""
+        """Speeches of all years joined into one text of this many tokens, or a few fewer."""
         content = count - self._tokenizer.num_special
         known = self._library
         begins = np.flatnonzero(known.begins_word)
@@ -92,7 +92,7 @@ class _Document:
     begins_word: NDArray[np.bool_]  # [content tokens + 1], the end counts as one
 
     def starts_for(self, count: int) -> NDArray[np.int64]:
-        """Where `count` tokens may be taken so that no word is cut."""
+        """Where `count` tokens can be taken without cutting a word."""
         fits = self.begins_word[: max(len(self.begins_word) - count, 0)]
         return np.flatnonzero(fits & self.begins_word[count : count + len(fits)])
 

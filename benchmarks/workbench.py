@@ -1,4 +1,4 @@
-"""Everyone who takes part, loaded once and only when a suite asks for them."""
+"""The contenders, each loaded once, on first use."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.rows import Run
 from benchmarks.texts import RealText
-from benchmarks.timing import Run
-from engine.checkpoint.published import DEFAULT_MODEL
+from engine.checkpoint.registry import DEFAULT_MODEL
 from engine.config import EngineConfig
+from engine.engine import Engine
 from engine.model.embedding_model import EmbeddingModel, load_models
-from engine.plain import Engine
 
 PUBLISHED_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 SOFTMAX = "LLN softmax"
@@ -28,19 +28,18 @@ Embed: TypeAlias = Callable[[Sequence[str]], NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Workbench:
-    """Every model here holds the published MiniLM weights on the CPU, in float32 unless it says
-    otherwise."""
+    """Engines over the published MiniLM weights on the CPU, in float32 unless stated."""
 
     threads: int
 
     @property
     def softmax(self) -> Engine:
-        """Our engine, the published softmax model."""
+        """Our engine with the published softmax model."""
         return self._engines[PUBLISHED_MODEL]
 
     @property
     def lln_diag(self) -> Engine:
-        """Our engine, the model served as "default"."""
+        """Our engine with the model served as "default"."""
         return self._engines[DEFAULT_MODEL]
 
     def lln_diag_in(self, dtype: str) -> Engine:
@@ -67,7 +66,7 @@ class Workbench:
         return SentenceTransformersRival(self._published.checkpoint.folder).embed
 
     def on(self, texts: Sequence[str]) -> dict[str, Run]:
-        """Everyone, set to embed these texts."""
+        """Every contender's call that embeds these texts."""
         return {name: partial(embed, texts) for name, embed in self.everyone.items()}
 
     @cached_property

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The server, Prometheus and, where it is installed, Grafana: compose.yaml's stack from packages.
-#   deploy/run_stack.sh [DATA_FOLDER]     ends with Ctrl-C, and ends all of them
-# Prometheus: apt install prometheus. Grafana: grafana.com/docs. Ports are compose's; PROMETHEUS_PORT,
-# GRAFANA_PORT and the LLN_ settings change them. LLN is the command, .venv/bin/lln unless set.
+# Runs the stack of compose.yaml without containers: the server, Prometheus, and Grafana if installed.
+#   deploy/run_stack.sh [DATA_FOLDER]     Ctrl-C stops all of them
+# Install Prometheus with apt, Grafana by grafana.com/docs. Ports are those of compose.yaml; change them
+# with PROMETHEUS_PORT, GRAFANA_PORT and the LLN_ settings. LLN is the command, by default .venv/bin/lln.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 data=${1:-"$root/.cache/stack"}
@@ -27,7 +27,7 @@ trap finish EXIT INT TERM
 "$lln" serve &
 started+=($!)
 
-# The deployed configuration, with the address that it has here, and the rules beside it as there.
+# The deployed configuration with the local address, and the rules next to it.
 sed "s/\"lln:8000\"/\"127.0.0.1:$http_port\"/" "$root/deploy/prometheus/prometheus.yml" >"$data/prometheus.yml"
 ln -sfn "$root/deploy/prometheus/rules" "$data/rules"
 prometheus --config.file="$data/prometheus.yml" --storage.tsdb.path="$data/prometheus" \
@@ -37,7 +37,7 @@ echo "server: http://localhost:$http_port   Prometheus: http://localhost:$promet
 
 if command -v grafana >/dev/null; then
     provisioning=$data/provisioning
-    dashboards=$(sed 's/[&#\]/\\&/g' <<<"$root/deploy/grafana/dashboards")  # as sed wants it below
+    dashboards=$(sed 's/[&#\]/\\&/g' <<<"$root/deploy/grafana/dashboards")  # escaped for sed
     cp -r "$root/deploy/grafana/provisioning" "$data/"
     sed -i "s#http://prometheus:9090#http://127.0.0.1:$prometheus_port#" "$provisioning"/datasources/*.yaml
     sed -i "s#/etc/grafana/dashboards#'$dashboards'#" "$provisioning"/dashboards/*.yaml
@@ -50,5 +50,5 @@ else
     echo "Grafana is not installed; its dashboards are in deploy/grafana/dashboards"
 fi
 
-# Whichever ends first ends all.
+# When one of them ends, stop the others.
 wait -n

@@ -1,11 +1,11 @@
-"""The machine: text in, vectors and diagnostics out. Needs no web framework.
+"""The engine: texts in, vectors and diagnostics out. Needs no web framework.
 
     from engine import Engine
 
     with Engine.load() as engine:
         vectors = engine.embed(["a text", "another"])
 
-The names below are loaded on first use, so that importing a part of this package stays cheap.
+The names below are loaded on first use: importing a part of this package stays cheap.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from engine.async_engine import AsyncEngine
     from engine.config import EngineConfig
-    from engine.engine import AsyncEngine
-    from engine.plain import Engine
+    from engine.engine import Engine
 
 __all__ = ["AsyncEngine", "Engine", "EngineConfig"]
 
 _HOMES = {
-    "AsyncEngine": "engine.engine",
-    "Engine": "engine.plain",
+    "AsyncEngine": "engine.async_engine",
+    "Engine": "engine.engine",
     "EngineConfig": "engine.config",
 }
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from engine.cores import usable_cores
 from engine.errors import InvalidInput
+from engine.platform.process import usable_cores
 
 _ZERO_ALLOWED = (
     "num_threads",
@@ -43,26 +43,25 @@ class EngineConfig:
     too."""
 
     max_batch_tokens: int = 0
-    """A packed batch takes texts until this many tokens; one longer text is a batch of its own.
-    0 chooses by device: enough to keep it busy, no more, since a batch delays those behind it."""
+    """A packed batch takes texts up to this many tokens; a longer text is a batch of its own. 0
+    chooses by device: enough to keep it busy and no more, since a batch delays those behind it."""
 
     min_sweep_tokens: int = 0
-    """A text of at least so many tokens is read tile by tile, with other work in between, where
-    its model's attention is linear. 0 chooses by device."""
+    """Texts of at least this many tokens are read tile by tile, with other work in between, if the
+    model's attention is linear. 0 chooses by device."""
 
     max_sweep_bytes: int = 0
-    """Memory that texts read tile by tile may take together, beyond the models; diagnoses, maps and
-    structure may take as much again. 0 takes half of what is free when the engine is made."""
+    """Memory for all texts that are read tile by tile, beyond the models. Diagnoses, maps and
+    structure may take as much again. 0 takes half of what is free when the engine is created."""
 
     long_percent: int = 25
-    """Of the device's time, what sweeps, other long texts and calls get together at least while
-    short texts wait too."""
+    """The least share of the device's time for long texts and calls while short texts wait too."""
 
     max_batch_sequences: int = 512
     """A packed batch takes at most this many texts."""
 
     max_queue_tokens: int = 4_194_304
-    """Work waiting beyond this is refused at the door."""
+    """Work is refused while this many tokens wait."""
 
     max_text_tokens: int = 1_048_576
     """Longest text for a model whose attention is linear."""
@@ -71,38 +70,38 @@ class EngineConfig:
     """Longest text for a model with a softmax layer, whose cost grows with the square."""
 
     max_exact_pairs: int = 2**34
-    """Pairs of tokens, over all heads, that a diagnosis asked to be exact may look at."""
+    """Most pairs of tokens, over all heads, that an exact diagnosis may read."""
 
     drift_rate: float = 0.001
-    """Share of the texts embedded whose attention is sampled for drift; 0 for none."""
+    """Share of the embedded texts whose attention is sampled for drift; 0 for none."""
 
     drift_max_tokens: int = 2_048
     """Longer texts are never sampled."""
 
     drift_max_share: float = 0.02
-    """Share of the time that the device may spend on sampling, at most."""
+    """The largest share of its time that the device may spend on sampling."""
 
     max_inputs: int = 2_048
     """Most texts in one call, as in OpenAI's contract."""
 
     max_open_bytes: int = 1_073_741_824
-    """Memory for documents whose attention is being looked at. Beyond it goes what was computed of
-    them; beyond half of it they themselves, the oldest first."""
+    """Memory for open documents. Beyond it, what was computed from them is dropped, and beyond half
+    of it the documents themselves; the oldest first."""
 
     max_open_idle_s: float = 900.0
-    """A document that nobody looked at for so long is closed."""
+    """An open document that nobody asked about for this long is closed."""
 
     max_map_scores: int = 268_435_456
-    """Most attention scores computed one by one for a map: all of softmax's at 16,384 tokens."""
+    """Most attention scores computed one by one for a map: those of softmax at 16,384 tokens."""
 
     max_token_states: int = 16_384
-    """Most tokens in one call that asks for the state of each of them."""
+    """Most tokens in one call that asks for the states of tokens."""
 
     stuck_after_s: float = 600.0
-    """A device that is at one unit of work for longer counts as stuck, and not as ready."""
+    """A device that runs one unit of work for longer than this counts as stuck and not ready."""
 
     drain_timeout_s: float = 30.0
-    """How long stopping waits for accepted work before it fails what is left."""
+    """How long a stop waits for accepted work before it fails what is left."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -119,7 +118,7 @@ class EngineConfig:
         return self.max_batch_tokens or (65_536 if device_type == "cuda" else 8_192)
 
     def sweep_tokens_on(self, device_type: str) -> int:
-        """From how many tokens a text is swept on a device of this type."""
+        """The length from which a text is read tile by tile on a device of this type."""
         return self.min_sweep_tokens or (65_536 if device_type == "cuda" else 2_048)
 
 

@@ -1,99 +1,209 @@
-"""The engine for servers: many callers, several models, one device thread."""
+"""The engine for scripts: the same models and vectors as the asynchronous one, without a server."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
 from types import TracebackType
 from typing import Self
 
-from engine.attention_calls import AttentionCalls
-from engine.checkpoint.published import DEFAULT_MODEL
+import numpy as np
+
+from engine.analysis.diagnosis import diagnosis_of, fit_plan, plan_diagnosis, read_in_slices
+from engine.checkpoint.registry import DEFAULT_MODEL
 from engine.config import EngineConfig
-from engine.core import DEFAULT_CONFIG, Item
-from engine.deadline import Deadline
-from engine.model.embedding_model import EmbeddingModel, load_models
-from engine.observer import EngineObserver
-from engine.price import price_of
-from engine.text_calls import TextCalls
-from engine.types import ModelInfo
+from engine.execution.documents import prepare_document
+from engine.execution.inputs import (
+    PIECE_TEXTS,
+    PreparedText,
+    check_inputs,
+    check_options,
+    check_pools,
+    lengths_alone,
+    prepare,
+    texts_alone,
+)
+from engine.execution.model_runner import TiledRun, run_batch
+from engine.execution.planner import Planner
+from engine.execution.results import StandaloneVectors, document_embedding, embedding
+from engine.model.embedding_model import EmbeddingModel, load_model
+from engine.scheduling.request import TimedResult
+from engine.steps import finish
+from engine.text.chunking import check_context
+from engine.types import (
+    Chunking,
+    Context,
+    Diagnosis,
+    DocumentEmbedding,
+    Embedding,
+    EmbedOptions,
+    ModelInfo,
+    Plan,
+    TextInput,
+    Vector,
+)
 
-_CANARY = "A short text, to see that the model answers."
+_DEFAULTS = EmbedOptions()
+_CONFIG = EngineConfig()
 
 
-class AsyncEngine(TextCalls, AttentionCalls):
-    """Several models behind one device thread: its life, and measuring the machine it runs on."""
+class Engine:
+    """One model, used by one thread at a time."""
 
-    _canary_ran = False
-    _stopped = False
+    def __init__(self, model: EmbeddingModel, *, config: EngineConfig = _CONFIG) -> None:
+        self.model = model
+        self.config = config
+        self._planner = Planner(config, model.encoder.device)
+        self._max_batch_tokens = config.batch_tokens_on(model.encoder.device.type)
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="lln-tokenizer")
 
     @classmethod
     def load(
         cls,
-        names: Sequence[str] = (DEFAULT_MODEL,),
+        model: str = DEFAULT_MODEL,
         *,
-        config: EngineConfig = DEFAULT_CONFIG,
-        observer: EngineObserver | None = None,
+        attention: str | Sequence[str] | None = None,
+        device: str = "auto",
+        dtype: str = "auto",
+        config: EngineConfig | None = None,
     ) -> Self:
-        """Read the weights of these models; nothing runs before the engine is entered."""
-        return cls(load_models(names, config=config), config=config, observer=observer)
+        """Load a model by folder or name. Without `attention`, it keeps its own: LLN+Diag for
+        "default" and converted folders, softmax for published checkpoints."""
+        config = config or EngineConfig(device=device, dtype=dtype)
+        return cls(load_model(model, attention=attention, config=config), config=config)
 
-    async def __aenter__(self) -> Self:
-        await self._thread.start()
-        try:
-            for name, model in self._models.items():
-                await self._thread.call(price_of, model.encoder, kind="calibration", model=name)
-                await self.embed([_CANARY], model=name)
-        except BaseException:
-            await self.stop(Deadline(0))
-            raise
-        self._canary_ran = True
+    def __enter__(self) -> Self:
         return self
 
-    async def __aexit__(
+    def __exit__(
         self,
         exc_type: type[BaseException] | None,
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.stop(Deadline(self.config.drain_timeout_s))
+        self.close()
 
-    async def stop(self, drain: Deadline) -> None:
-        """Finish accepted work by the deadline; what is left then is answered with its failure.
-        The first stop counts: leaving the engine is one, too."""
-        if not self._stopped:
-            self._stopped = True
-            self._drift.stop()
-            await self._thread.stop(drain)
+    def close(self) -> None:
+        self._reader.shutdown()
 
     @property
-    def ready(self) -> bool:
-        """Whether every model has answered, and the device thread lives, takes work and gets on
-        with it."""
-        thread = self._thread
-        return self._canary_ran and thread.alive and thread.accepting and not self.stuck
+    def info(self) -> ModelInfo:
+        return self.model.info
 
-    @property
-    def stuck(self) -> bool:
-        """Whether the device has been at one unit of work for longer than any should take."""
-        return self._thread.busy_s > self.config.stuck_after_s
+    def embed(self, inputs: Sequence[TextInput], *, options: EmbedOptions = _DEFAULTS) -> Vector:
+        """Vectors of texts or lists of token ids, in their order: float32 [n, dim]."""
+        check_pools(self.model)
+        vectors = [item.vector for item in self.embed_each(inputs, options=options)]
+        return np.stack(vectors) if len(vectors) > 1 else vectors[0][np.newaxis]
 
-    @property
-    def models(self) -> Mapping[str, ModelInfo]:
-        return {name: model.info for name, model in self._models.items()}
+    def embed_each(
+        self, inputs: Sequence[TextInput], *, options: EmbedOptions = _DEFAULTS
+    ) -> list[Embedding]:
+        """The same, with the accounting of each text."""
+        check_inputs(inputs, self.config)
+        check_options(options, self.model)
+        return [
+            embedding(text, result, self.model, options)
+            for batch in self._batches(self._read_ahead(inputs, options))
+            for text, result in zip(batch, self._run(batch), strict=True)
+        ]
 
-    def resolve(self, name: str | None) -> ModelInfo:
-        return self._model(name).info
-
-    async def measure(
+    def embed_document(
         self,
-        plan: Callable[[EmbeddingModel], Iterator[Sequence[Item]]],
+        text: str,
         *,
-        model: str | None = None,
-    ) -> AsyncIterator[Item]:
-        """The rows of a benchmark as they come. Other work runs in between its steps."""
-        with self._counting_rejections():
-            chosen = self._model(model)
-            steps = plan(chosen)
-        async for step in self._in_turns(steps, "benchmark", chosen, 0):
-            for row in step.value:
-                yield row
+        chunks: Chunking | None = None,
+        title: str | None = None,
+        options: EmbedOptions = _DEFAULTS,
+    ) -> DocumentEmbedding:
+        """One vector for the whole document, and one for each of its late chunks. A title takes
+        the place of the document's opening in the vectors of its chunks."""
+        check_options(options, self.model)
+        check_pools(self.model)
+        document = prepare_document(text, self.model, options, chunks, title=title)
+        texts = texts_alone(document, self.model.tokenizer)
+        passages = [result for batch in self._batches(texts) for result in self._run(batch)]
+        tokens = sum(lengths_alone(document, self.model.tokenizer))
+        alone = StandaloneVectors.of(passages, tokens)
+        (result,) = self._run([document])
+        return document_embedding(document, result, options, alone)
+
+    def plan(self, tokens: int, *, context: Context | None = None) -> Plan:
+        """What a text of this many tokens would take; with a context, with chunks of 256 tokens.
+        The first plan takes up to a second."""
+        plan = self._planner.plan(self.model, tokens)
+        if context is None:
+            return plan
+        check_context(context, "context")
+        return self._planner.with_context(self.model, plan, context)
+
+    def diagnose(
+        self,
+        text: str,
+        *,
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+        instruments: Sequence[str] | None = None,
+        mode: str = "auto",
+    ) -> Diagnosis:
+        """What every head and layer does with this text."""
+        asked = plan_diagnosis(self.model, layers, heads, instruments, mode)
+        document = prepare_document(text, self.model, _DEFAULTS, None)
+        plan = fit_plan(asked, self.model, document.num_embedded, self.config)
+        started_at = perf_counter()
+        readings = finish(read_in_slices(self.model, document, plan))
+        result = TimedResult(readings, queue_s=0.0, compute_s=perf_counter() - started_at)
+        return diagnosis_of(self.model, document, plan, result)
+
+    def _read_ahead(
+        self, inputs: Sequence[TextInput], options: EmbedOptions
+    ) -> Iterator[PreparedText]:
+        """Tokenise pieces ahead of the device. A single piece has nothing to be ahead of."""
+        if len(inputs) <= PIECE_TEXTS:
+            yield from prepare(inputs, self.model, options)
+            return
+        starts = range(0, len(inputs), PIECE_TEXTS)
+        pieces = [
+            self._reader.submit(
+                prepare, inputs[at : at + PIECE_TEXTS], self.model, options, first_index=at
+            )
+            for at in starts
+        ]
+        for piece in pieces:
+            yield from piece.result()
+
+    def _batches(self, texts: Iterator[PreparedText]) -> Iterator[list[PreparedText]]:
+        batch: list[PreparedText] = []
+        tokens = 0
+        for text in texts:
+            is_alone = self._is_tiled(text)
+            is_full = tokens + text.num_embedded > self._max_batch_tokens
+            if batch and (is_alone or is_full or len(batch) == self.config.max_batch_sequences):
+                yield batch
+                batch, tokens = [], 0
+            if is_alone:
+                yield [text]
+                continue
+            batch.append(text)
+            tokens += text.num_embedded
+        if batch:
+            yield batch
+
+    def _run(self, batch: Sequence[PreparedText]) -> list[TimedResult[Vector]]:
+        started_at = perf_counter()
+        vectors = (
+            self._run_tiled(*batch) if self._is_tiled(batch[0]) else run_batch(self.model, batch)
+        )
+        compute_s = perf_counter() - started_at
+        return [TimedResult(vector, 0.0, compute_s) for vector in vectors]
+
+    def _is_tiled(self, text: PreparedText) -> bool:
+        return self._planner.is_tiled(self.model, text.num_embedded)
+
+    def _run_tiled(self, text: PreparedText) -> list[Vector]:
+        keep = self._planner.keeps_projections(self.model, text.num_embedded)
+        run = TiledRun(self.model, text, keep_projections=keep)
+        while run.result is None:
+            run.step()
+        return [run.result]

@@ -1,25 +1,29 @@
-"""Every error the engine raises on purpose, each naming the value at fault and the limit it broke.
+"""Every error that the engine raises on purpose, with the value at fault and the limit it broke.
 
-The classes say what kind of failure it is; how a kind is shown over HTTP or gRPC is the business
-of the front ends, which hold one table for both.
+The class says what kind of failure it is. The front ends map kinds to HTTP and gRPC in one table.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
 Quantity = int | float | str
+
+ValueT = TypeVar("ValueT")
 
 _MAX_SHOWN = 80
 
 
 def shown(value: Quantity) -> str:
-    """As much of a caller's value as an error repeats; the caller knows the rest."""
+    """A caller's value as an error repeats it: shortened, since the caller knows the rest."""
     text = str(value)
     return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
 
 
 class LLNError(Exception):
-    """Base of all deliberate failures. `code` is stable and meant for programs; a message repeats
-    what a caller sent as `shown` does."""
+    """Base of all deliberate failures. `code` is stable and meant for programs. Messages and fields
+    repeat a caller's values through `shown`."""
 
     code = "internal_error"
 
@@ -42,7 +46,7 @@ class LLNError(Exception):
         self.retry_after_s = retry_after_s
 
     def for_caller(self) -> LLNError:
-        """A fresh exception of the same content, so that callers never share one traceback."""
+        """A new exception with the same content: callers must not share one traceback."""
         return type(self)(
             self.message,
             code=self.code,
@@ -54,7 +58,7 @@ class LLNError(Exception):
 
 
 class InvalidInput(LLNError):
-    """The caller sent something that can never be served as it stands."""
+    """The caller sent something that can never be served as it is."""
 
     code = "invalid_input"
 
@@ -66,7 +70,7 @@ class TextTooLong(InvalidInput):
 
 
 class ModelNotFound(LLNError):
-    """No model of that name is loaded, or could be found."""
+    """No model of this name is loaded, or none could be found."""
 
     code = "model_not_found"
 
@@ -78,19 +82,19 @@ class ResourceNotFound(LLNError):
 
 
 class CheckpointError(LLNError):
-    """A model folder is incomplete, of an unknown family, or not what it claims to be."""
+    """A model folder is incomplete, of an unknown family, or inconsistent."""
 
     code = "invalid_checkpoint"
 
 
 class QueueFull(LLNError):
-    """The engine holds as much work as it is allowed to; come back later."""
+    """The queue is full; try again later."""
 
     code = "queue_full"
 
 
 class InsufficientMemory(LLNError):
-    """Work that does not fit into the memory it may have, even alone and in its smallest parts."""
+    """Work does not fit into its memory, even alone and in its smallest parts."""
 
     code = "insufficient_memory"
 
@@ -117,3 +121,37 @@ class DeviceFailure(LLNError):
     """The device failed while it ran this work."""
 
     code = "device_failure"
+
+
+def unknown_name(
+    what: str,
+    name: object,
+    known: Iterable[str],
+    *,
+    param: str | None = None,
+    code: str | None = None,
+    error: type[LLNError] = InvalidInput,
+) -> LLNError:
+    """The error for a name that is not in a list. It repeats the name and the whole list."""
+    choices = ", ".join(known)
+    return error(
+        f"unknown {what} {shown(str(name))!r}; choose one of {choices}",
+        code=code,
+        param=param,
+        limit=choices,
+        actual=str(name),
+    )
+
+
+def find_named(
+    what: str,
+    name: str,
+    known: Mapping[str, ValueT],
+    *,
+    param: str | None = None,
+    code: str | None = None,
+) -> ValueT:
+    """The item of this name, or an `InvalidInput` that lists the known names."""
+    if name not in known:
+        raise unknown_name(what, name, known, param=param, code=code)
+    return known[name]

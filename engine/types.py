@@ -1,4 +1,4 @@
-"""What goes into the engine and what comes out of it: plain data, and what is read off it."""
+"""What goes into the engine and what comes out of it, as plain data."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ Truncate: TypeAlias = Literal["error", "start", "end"]
 Priority: TypeAlias = Literal["normal", "background"]
 Attention: TypeAlias = Literal["softmax", "lln", "lln_diag", "block_diagonal"]
 Mode: TypeAlias = Literal["auto", "exact", "sampled"]
-"""Of a diagnosis: the rows that would cost N x N are all read while that is cheap, always, or
-sampled. No mode is about what is iterated or drawn at random, which states its error in each."""
+"""How a diagnosis reads rows that cost N x N: all of them while that is cheap ("auto"), always
+("exact"), or a sample of them ("sampled"). Instruments that iterate or draw at random do so in
+every mode, and state their error."""
 Precision: TypeAlias = Literal["float32", "bfloat16"]
-"""Of a model's products while it is trained."""
+"""The data type of a model's matrix products in training."""
 Scope: TypeAlias = Literal["head", "layer"]
-"""Whether an instrument reads every head or whole layers."""
+"""Whether an instrument reads each head or whole layers."""
 PositionScheme: TypeAlias = Literal["tile", "interpolate", "reset"]
-"""What stands in for learned positions beyond their table; engine/model/positions.py says how."""
+"""What replaces learned positions beyond their table; see engine/model/layers.py."""
 
 
 class Span(NamedTuple):
@@ -36,38 +37,42 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedOptions:
-    """How texts become vectors. One set of defaults for every front end."""
+    """How texts become vectors. All front ends share these defaults."""
 
     prompt_name: str | None = None
-    """A prompt of the model's own, put before each text; None takes the model's default one."""
+    """One of the model's prompts, put before each text; None takes its default prompt."""
 
     dimensions: int | None = None
-    """Keep the first so many numbers, then normalise; None keeps all."""
+    """Keep this many numbers of each vector, then normalise; None keeps all."""
 
     normalize: bool = True
     truncate: Truncate = "error"
-    """A text beyond the model's limit: refuse it, drop its start or drop its end."""
+    """What to do with a text beyond the model's limit: refuse it, or drop its start or its end."""
 
     priority: Priority = "normal"
-    """Whether texts that come a little later may go first."""
+    """Background texts let texts pass that arrive a little later."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accounting:
-    """What one text cost. Filled by the engine; times are those of the batch it ran in."""
+    """What one text cost. Times are those of the batch that it ran in."""
 
     tokens: int
     """Tokens of the whole text, special tokens included."""
 
     tokens_embedded: int
-    """Tokens the model read; fewer than `tokens` only if truncation was asked for."""
+    """Tokens that the model read; fewer than `tokens` only if the text was truncated."""
 
     dropped: Span | None = None
-    """The characters that truncation dropped (None also for token input, which has none)."""
+    """The characters that truncation dropped; None for token input, which has none."""
 
     queue_s: float = 0.0
     compute_s: float = 0.0
-    """With what reading a document's passages alone took, where that was asked for."""
+    """Includes the time for the title and for passages read alone."""
+
+    tokens_alone: int = 0
+    """Tokens read besides, for the title and for passages read alone; `tokens_embedded` does not
+    count them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,17 +81,28 @@ class Embedding:
     accounting: Accounting
 
 
+Context: TypeAlias = Literal["balanced", "late", "alone", "title"]
+"""What a chunk's vector takes from its document. `engine.text.chunking.SHARES` has the numbers."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _LateChunks:
-    """What every way of cutting a document has."""
+    """What all chunkings have in common."""
 
-    opening: float = 0.0
-    """How much of the vector of the document's first tokens is added to each chunk's, for passages
-    that do not say themselves what document they are of. 0 adds nothing; 1 as much as the chunk."""
+    context: Context = "balanced"
+    """"balanced": half from the late chunk, half from the passage read alone, plus a share of the
+    document's opening. "late": the late chunk alone. "alone": the passage read alone. "title": as
+    balanced, with as much of the opening as of the chunk."""
 
-    alone: float = 0.0
-    """How much of each chunk's vector, and of the opening's, is that of the passage read alone, as
-    a text of its own, which is nearer to short queries. 0 to 1; the rest is the late chunk's."""
+    opening: float | None = None
+    """How much of the vector of the document's first tokens, or of its title, is added to that of
+    each chunk. 0 adds nothing; 1 adds as much as the chunk's own vector. It helps passages that do
+    not say which document they are from. None takes what `context` gives."""
+
+    alone: float | None = None
+    """How much of each vector comes from the passage read alone, as a text of its own; the rest
+    comes from the late chunk. 0 to 1. Passages read alone are nearer to short queries. None takes
+    what `context` gives."""
 
 
 OF_ALL_CHUNKS = tuple(field.name for field in fields(_LateChunks))
@@ -105,10 +121,10 @@ class SentencePlan(_LateChunks):
     """Late chunks of whole sentences."""
 
     min_tokens: int = 1
-    """Sentences are joined until a chunk has so many tokens; 1 makes each a chunk."""
+    """Sentences are joined until a chunk has this many tokens; 1 makes each sentence a chunk."""
 
     max_tokens: int = 256
-    """A longer sentence is cut."""
+    """Longer sentences are cut."""
 
 
 HeadingFormat: TypeAlias = Literal["auto", "markdown", "html", "plain"]
@@ -119,15 +135,15 @@ class HeadingPlan(_LateChunks):
     """Late chunks from heading to heading."""
 
     max_tokens: int = 512
-    """A longer section is cut, between sentences where it can be."""
+    """Longer sections are cut, between sentences where possible."""
 
     format: HeadingFormat = "auto"
-    """How headings are written; "auto" looks at the text."""
+    """How headings are written; "auto" detects it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpanPlan(_LateChunks):
-    """Late chunks of the caller's own: they may overlap and come in any order."""
+    """Late chunks chosen by the caller. They may overlap and come in any order."""
 
     spans: tuple[Span, ...]  # characters
 
@@ -143,7 +159,7 @@ class Chunk:
     tokens: Span  # of the document's token sequence, special tokens included
     characters: Span  # of the original text
     vector: Vector  # [dim]
-    headings: tuple[str, ...] = ()  # those it stands under, outermost first; `HeadingPlan` only
+    headings: tuple[str, ...] = ()  # above the chunk, outermost first; only with `HeadingPlan`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,14 +175,14 @@ class DocumentEmbedding:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a document is. Each says at least as much as the one before."""
+    """How far a document is. Progress never goes back."""
 
     tokens_done: int
-    """The work done, in tokens that went through the whole model."""
+    """The work done, as a number of tokens that went through the whole model."""
 
     tokens_total: int
     seconds_left: float | None
-    """At the pace so far; None while there is none."""
+    """At the pace so far; None while there is no pace yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,25 +194,28 @@ class ChunksReady:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a text of so many tokens would take here, were it alone."""
+    """What a text of this many tokens would take here if it ran alone."""
 
     model: str
     tokens: int
     fits: bool
-    """Whether it would be let in: within the model's longest text and the memory there is."""
+    """Whether it would be accepted: it is within the model's limit and the memory."""
     path: Literal["packed", "swept"]
     bytes: int
-    """The most it holds at once, beyond the model itself."""
+    """Peak memory, beyond the model itself."""
     seconds: float
-    """Of the device; reading the text into tokens comes before."""
+    """Time on the device, without tokenising."""
     tiles: int
-    """Pieces of each layer between which other work can run; 1 for a packed text."""
+    """Pieces of each layer, between which other work can run; 1 for a packed text."""
     tile_tokens: int
-    """Tokens of a piece at most."""
+    """Most tokens of a piece."""
     keeps_projections: bool
-    """Whether a sweep has the room to make each layer's projections only once."""
+    """Whether there is room to compute each layer's projections only once."""
     max_tokens: int
     max_bytes: int
+    tokens_alone: int = 0
+    """Tokens of passages that the context of the chunks reads once more, alone. `seconds` includes
+    them, `tokens` does not."""
 
 
 DocumentEvent: TypeAlias = Progress | ChunksReady
@@ -211,7 +230,7 @@ class Tokenization:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInfo:
-    """What is loaded, as front ends report it."""
+    """A loaded model, as front ends report it."""
 
     name: str
     family: str
@@ -232,12 +251,12 @@ class ModelInfo:
 
 
 Nested: TypeAlias = float | Sequence["Nested"]
-"""Numbers in lists of lists."""
+"""Numbers in nested lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
-    """A quantity read beside an instrument's value."""
+class ExtraReading:
+    """A quantity that an instrument reads besides its value."""
 
     name: str
     unit: str
@@ -247,7 +266,7 @@ class Beside:
 
 @dataclass(frozen=True, kw_only=True)
 class HeadValues:
-    """One instrument's reading of every head asked for, or of every layer."""
+    """One instrument's reading of every chosen head, or of every chosen layer."""
 
     instrument: str
     unit: str
@@ -257,13 +276,13 @@ class HeadValues:
     compute_s: float
     scope: Scope = "head"
     cost: str = ""
-    """How the work grows with N tokens, heads of D, blocks of b, states of W."""
-    beside: tuple[Beside, ...] = ()
+    """How the work grows with N tokens, head size D, block size b and state width W."""
+    beside: tuple[ExtraReading, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeftOut:
-    """An instrument that was not asked for by name and is too dear at this length."""
+class SkippedInstrument:
+    """An instrument that was not asked for by name and costs too much at this length."""
 
     instrument: str
     reason: str
@@ -271,7 +290,7 @@ class LeftOut:
 
 @dataclass(frozen=True, kw_only=True)
 class InstrumentInfo:
-    """What there is to read."""
+    """An instrument, as front ends list it."""
 
     name: str
     unit: str
@@ -289,12 +308,12 @@ class Diagnosis:
     instruments: tuple[HeadValues, ...]
     accounting: Accounting
     mode: Mode = "auto"
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[SkippedInstrument, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class MapOptions:
-    """Which head to map, which window of it, and into how many cells."""
+    """Which head to map, which window of it, and how many cells to show."""
 
     layer: int
     head: int
@@ -306,16 +325,16 @@ class MapOptions:
 
     height: int = 256
     width: int = 256
-    """Cells wanted; never more than there are tokens."""
+    """Cells to show; never more than there are tokens."""
 
     links: int = 0
-    """So many of the window's strongest single entries."""
+    """How many of the window's strongest single entries to return."""
 
     topics: int = 0
-    """So many of LLN's channels, those that carry most attention first."""
+    """How many of LLN's channels to return, those that carry most attention first."""
 
     topic_tokens: int = 12
-    """Tokens listed for each of them."""
+    """Tokens listed for each channel."""
 
 
 class Link(NamedTuple):
@@ -350,7 +369,7 @@ class AttentionMap:
     """A head's attention from the rows (queries) to the columns (keys) of a window."""
 
     model: str
-    document: str  # the handle to ask for more by
+    document: str  # the handle for further questions
     tokens: int
     layer: int
     head: int
@@ -381,8 +400,8 @@ class AttentionMap:
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """A part of a document. It begins where the mean states of the tokens before and after are
-    least alike, as where the subject changes."""
+    """A part of a document. It begins where the states before and after are least alike on average,
+    as where the subject changes."""
 
     level: int  # 0 is the coarsest
     tokens: Span
@@ -393,8 +412,8 @@ class Segment:
 @dataclass(frozen=True, kw_only=True)
 class Structure:
     model: str
-    document: str  # the handle to ask for more by
+    document: str  # the handle for further questions
     tokens: int
-    layer: int  # whose input was looked at
+    layer: int  # the layer whose input was analysed
     scales: tuple[int, ...]  # tokens of a typical segment, by level
     segments: tuple[Segment, ...]

@@ -1,7 +1,7 @@
-"""python -m kernels.tune: measures tile sizes on this GPU and writes those that win to tiles.json.
+"""python -m kernels.tune: measures tile sizes on this GPU and writes the fastest to tiles.json.
 
 A choice is for a family of devices, a head size, a dtype and a block size, never for a length, so
-serving never tunes. Without measured choices the defaults of triton_tiles.py hold.
+serving never tunes. Without measured choices the defaults of attention/gpu/tiles.py hold.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from kernels.attention import softmax_attention, triton_tiles
-from kernels.attention.library import launch_errors
-from kernels.bench.clock import Clock, Run
-from kernels.bench.record import facts_of
-from kernels.bench.shapes import Inputs, Shape
+from kernels.attention import softmax_attention
+from kernels.attention.custom_op import launch_errors
+from kernels.attention.gpu import tiles
+from kernels.bench.measure import Clock, Inputs, Run, Shape
+from kernels.bench.report import facts_of
 from kernels.bench.suites import both_run, forward_run
 
 TOKENS, SOFTMAX_TOKENS, NUM_HEADS = 65536, 16384, 12
@@ -34,8 +34,8 @@ Numbers = dict[str, int]
 
 
 @dataclass(frozen=True)
-class Question:
-    """One line of the table, and how to measure what it decides."""
+class Choice:
+    """One line of the table, its candidates, and the call that they are timed with."""
 
     purpose: str
     default: Numbers
@@ -48,13 +48,14 @@ def main() -> None:
     if not torch.cuda.is_available():
         sys.exit("kernels.tune measures a GPU, and there is none here")
     device = torch.device("cuda")
-    family = triton_tiles.family_of(device)
+    family = tiles.family_of(device)
     if family is None:
-        sys.exit(f"{torch.cuda.get_device_name()} is of no family the table knows")
+        known = ", ".join(tiles.FAMILIES.values())
+        sys.exit(f"{torch.cuda.get_device_name()} is of no known family ({known})")
     clock = Clock(device, seconds_each=0.1)
-    chosen = triton_tiles.table().setdefault(family, {})
-    for question in questions(device, [getattr(torch, name) for name in options.dtypes]):
-        answer(question, chosen, clock.seconds)
+    chosen = tiles.table().setdefault(family, {})
+    for choice in choices(device, [getattr(torch, name) for name in options.dtypes]):
+        decide(choice, chosen, clock.seconds)
         write(options.out, family, chosen, facts_of(device))
 
 
@@ -62,66 +63,66 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m kernels.tune", description=__doc__)
     names = [str(dtype).removeprefix("torch.") for dtype in DTYPES]
     parser.add_argument("--dtypes", nargs="+", choices=names, default=names)
-    parser.add_argument("--out", type=Path, default=triton_tiles.TABLE)
+    parser.add_argument("--out", type=Path, default=tiles.TABLE)
     return parser.parse_args()
 
 
-def answer(question: Question, chosen: dict[str, Numbers], seconds: Callable[[Run], float]) -> None:
-    """Leaves the fastest candidate in the table, or no line where the default is as good."""
-    chosen.pop(question.purpose, None)
-    best, best_seconds = None, GAIN_WORTH_A_LINE * seconds(question.run)
-    for candidate in question.candidates:
-        chosen[question.purpose] = candidate
+def decide(choice: Choice, chosen: dict[str, Numbers], seconds: Callable[[Run], float]) -> None:
+    """Writes the fastest candidate into the table, or no line where the default is as good."""
+    chosen.pop(choice.purpose, None)
+    best, best_seconds = None, GAIN_WORTH_A_LINE * seconds(choice.run)
+    for candidate in choice.candidates:
+        chosen[choice.purpose] = candidate
         try:
-            found = seconds(question.run)
+            found = seconds(choice.run)
         except launch_errors():  # does not fit the device
             continue
         if found < best_seconds:
             best, best_seconds = candidate, found
     if best is None:
-        chosen.pop(question.purpose, None)
+        chosen.pop(choice.purpose, None)
     else:
-        chosen[question.purpose] = best
-    print(f"{question.purpose}: {best or 'default'}", flush=True)
+        chosen[choice.purpose] = best
+    print(f"{choice.purpose}: {best or 'default'}", flush=True)
 
 
-def questions(device: torch.device, dtypes: list[torch.dtype]) -> Iterator[Question]:
+def choices(device: torch.device, dtypes: list[torch.dtype]) -> Iterator[Choice]:
     for dtype, head_dim in itertools.product(dtypes, HEAD_DIMS):
         yield from _of_passes(device, dtype, head_dim)
         for block_size in BLOCK_SIZES:
             yield from _of_blocks(device, dtype, head_dim, block_size)
 
 
-def _of_passes(device: torch.device, dtype: torch.dtype, head_dim: int) -> Iterator[Question]:
+def _of_passes(device: torch.device, dtype: torch.dtype, head_dim: int) -> Iterator[Choice]:
     inputs = Inputs(Shape(TOKENS, NUM_HEADS, head_dim), dtype, device)
-    state = asdict(triton_tiles.state_tile(head_dim, dtype, weight=False))
-    gradient = asdict(triton_tiles.state_gradient_tile(head_dim, dtype, weight=False))
+    state = asdict(tiles.state_tile(head_dim, dtype, weight=False))
+    gradient = asdict(tiles.state_gradient_tile(head_dim, dtype, weight=False))
     warps = {"num_warps": (4, 8), "num_stages": (2, 3, 4)}
     steps = {"tokens": (32, 64, 128), **warps}
-    softmax = asdict(triton_tiles.softmax_tile(head_dim, dtype))
+    softmax = asdict(tiles.softmax_tile(head_dim, dtype))
     of_softmax = {"queries": (32, 64, 128), "keys": (32, 64, 128), **warps}
     rows = Inputs(Shape(SOFTMAX_TOKENS, NUM_HEADS, head_dim), dtype, device)
-    yield _question(
+    yield _choice(
         "softmax", head_dim, dtype, softmax, of_softmax, lambda: softmax_attention(*rows.rows)
     )
-    yield _question("state", head_dim, dtype, state, steps, forward_run(inputs))
-    yield _question("state gradient", head_dim, dtype, gradient, steps, both_run(inputs))
+    yield _choice("state", head_dim, dtype, state, steps, forward_run(inputs))
+    yield _choice("state gradient", head_dim, dtype, gradient, steps, both_run(inputs))
 
 
 def _of_blocks(
     device: torch.device, dtype: torch.dtype, head_dim: int, block_size: int
-) -> Iterator[Question]:
+) -> Iterator[Choice]:
     inputs = Inputs(Shape(TOKENS, NUM_HEADS, head_dim, block_size), dtype, device)
     settings: dict[str, Any] = {"weight": False, "block_size": block_size}
-    output = asdict(triton_tiles.output_tile(head_dim, dtype, **settings))
-    rows = asdict(triton_tiles.rows_gradient_tile(head_dim, dtype, **settings))
+    output = asdict(tiles.output_tile(head_dim, dtype, **settings))
+    rows = asdict(tiles.rows_gradient_tile(head_dim, dtype, **settings))
     forward = {"queries": (32, 64, 128), "num_warps": (4, 8), "num_stages": (1, 2, 3)}
     backward = {"rows": (32, 64), "num_warps": (4, 8), "num_stages": (1, 2)}
-    yield _question("output", head_dim, dtype, output, forward, forward_run(inputs), block_size)
-    yield _question("rows gradient", head_dim, dtype, rows, backward, both_run(inputs), block_size)
+    yield _choice("output", head_dim, dtype, output, forward, forward_run(inputs), block_size)
+    yield _choice("rows gradient", head_dim, dtype, rows, backward, both_run(inputs), block_size)
 
 
-def _question(
+def _choice(
     tile: str,
     head_dim: int,
     dtype: torch.dtype,
@@ -129,16 +130,16 @@ def _question(
     steps: Mapping[str, tuple[int, ...]],
     run: Run,
     block_size: int | None = None,
-) -> Question:
-    purpose = triton_tiles.purpose(tile, head_dim, dtype, weight=False, block_size=block_size)
+) -> Choice:
+    purpose = tiles.purpose(tile, head_dim, dtype, weight=False, block_size=block_size)
     combined = (
         dict(zip(steps, numbers, strict=True)) for numbers in itertools.product(*steps.values())
     )
-    return Question(purpose, default, tuple(default | numbers for numbers in combined), run)
+    return Choice(purpose, default, tuple(default | numbers for numbers in combined), run)
 
 
 def write(path: Path, family: str, chosen: Mapping[str, Numbers], facts: Mapping[str, Any]) -> None:
-    """This family's lines; those of others stay."""
+    """Replaces this family's lines and leaves those of others."""
     content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     measured_on = content.get("measured_on", {}) | {family: facts}
     tiles = content.get("tiles", {}) | {family: chosen}

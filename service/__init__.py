@@ -1,7 +1,7 @@
-"""The face of the engine: HTTP and gRPC in one process, settings, metrics and the command line."""
+"""The server and the command line: HTTP and gRPC in one process, settings, metrics, benchmarks."""
 
 import os
 
-# Read when gRPC is first imported. It would write lines of its own into the log whenever this
-# process starts another one, none of which ever uses gRPC's connections.
+# gRPC reads this when it is imported. With fork support it would log lines of its own each time we
+# start a subprocess. Our subprocesses never use gRPC's connections.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")

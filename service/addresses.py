@@ -1,15 +1,36 @@
-"""How a process reaches itself at the address it listens on."""
+"""Addresses of servers: how to reach one that listens on a given host and port."""
 
 from __future__ import annotations
 
-_EVERYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_LOOPBACK_FOR_ANY = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 def own_address(host: str) -> str:
-    """The address to call where `host` is listened on."""
-    return _EVERYWHERE.get(host, host)
+    """Returns the address to connect to for a server that listens on `host`."""
+    return _LOOPBACK_FOR_ANY.get(host, host)
 
 
 def in_url(host: str) -> str:
-    """A host as it stands before a port."""
+    """Returns the host as it is written before a port: IPv6 addresses get brackets."""
     return f"[{host}]" if ":" in host else host
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Where a server listens, and the headers a client must send."""
+
+    host: str
+    port: int
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tls: bool = False
+    needs_certificate: bool = False
+    """Whether the server requires a client certificate, which our clients do not have."""
+
+    @property
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """The TLS settings. The certificate is not verified: the server is on this machine."""
+        return ssl._create_unverified_context() if self.tls else None

@@ -1,4 +1,4 @@
-"""The server put together: one application, and one lifespan for both of its protocols."""
+"""The application: routes, middleware, and one lifespan for HTTP, gRPC and the engine."""
 
 from __future__ import annotations
 
@@ -12,64 +12,51 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 
-from engine.engine import AsyncEngine
-from service.api_keys import ApiKeys
+from engine.async_engine import AsyncEngine
 from service.benchmarks.history import History
 from service.benchmarks.jobs import BenchmarkJobs
 from service.benchmarks.suites import SUITES
-from service.claims import ClaimsBook
-from service.draining import Draining
+from service.claims import ClaimsJob
+from service.deadlines import Draining
 from service.grpc.server import grpc_server
-from service.http import (
-    attention_map,
+from service.http.errors import install_error_handlers
+from service.http.json_request import JsonParser
+from service.http.middleware.access import UNGUARDED, AccessMiddleware, SecurityHeadersMiddleware
+from service.http.middleware.body import BodyMiddleware
+from service.http.middleware.observe import ObserveMiddleware
+from service.http.routes import (
+    attention,
     benchmarks,
     claims,
-    diagnostics,
-    docs,
     documents,
     embeddings,
     health,
     models,
-    page,
-    plan,
-    structure,
+    pages,
     tei,
-    tokenize,
 )
-from service.http.access import UNGUARDED, Access
-from service.http.answers import ErrorAnswer
-from service.http.big_json import BigJson
-from service.http.errors import install_error_handlers
-from service.http.headers import SecurityHeaders
-from service.http.incoming import Incoming
-from service.http.observe import Observe
-from service.http.origins import Origins
+from service.http.schemas.responses import ErrorAnswer
 from service.metrics import Metrics
-from service.permits import Permits
+from service.security import ApiKeys, Origins, RequestLimit
 from service.settings import Settings
 from service.version import version_of
 
 _ROUTERS = tuple(
-    room.router
-    for room in (
+    routes.router
+    for routes in (
         embeddings,
         documents,
-        diagnostics,
-        attention_map,
-        structure,
+        attention,
         claims,
         benchmarks,
-        plan,
-        tokenize,
         models,
         tei,
         health,
-        docs,
-        page,
+        pages,
     )
 )
 
-_TOLD_IN_HEADERS = (
+_EXPOSED_HEADERS = (
     "location",
     "retry-after",
     "server-timing",
@@ -79,19 +66,20 @@ _TOLD_IN_HEADERS = (
     "x-queue-time",
     "x-request-id",
 )
-"""What answers tell beside their bodies, and browsers hide from pages unless told not to."""
+"""Headers of answers that CORS would hide from pages of other origins."""
 
 
 def create_app(
     settings: Settings, engine: AsyncEngine | None = None, metrics: Metrics | None = None
 ) -> FastAPI:
-    """The HTTP application. Its lifespan runs the engine (loaded then if not given) and gRPC."""
+    """The HTTP application. Its lifespan runs gRPC and the engine, which it loads if not given."""
     app = FastAPI(
         title="LLN",
         version=version_of("lln"),
         description="Embeddings of texts of any length, and diagnostics of their attention.",
         lifespan=_lifespan,
-        openapi_url=None,  # served with the page in http/docs.py
+        openapi_url=None,  # served by routes/pages.py
+        redirect_slashes=False,  # a redirect would go to the host that the request names
         responses={"4XX": {"model": ErrorAnswer}, "5XX": {"model": ErrorAnswer}},
     )
     app.state.settings = settings
@@ -101,55 +89,55 @@ def create_app(
         (key.get_secret_value() for key in settings.api_keys), settings.api_keys_file
     )
     app.state.unguarded = _unguarded(settings)
-    app.state.permits = Permits(settings.max_open_requests, app.state.metrics)
-    app.state.big_json = BigJson()
+    app.state.request_limit = RequestLimit(settings.max_open_requests, app.state.metrics)
+    app.state.json_parser = JsonParser()
     app.state.draining = Draining(settings.engine.drain_timeout_s)
-    app.state.server = None  # where HTTP listens, once it does
+    app.state.server = None  # the address HTTP listens on, set by service.server
     for router in _ROUTERS:
         app.include_router(router)
     install_error_handlers(app, _routes())
-    _add_layers(app, settings)
+    _add_middleware(app, settings)
     return app
 
 
-def _add_layers(app: FastAPI, settings: Settings) -> None:
-    """What a request passes before its handler; the last one added is the outermost."""
+def _add_middleware(app: FastAPI, settings: Settings) -> None:
+    """A request passes the last one added first."""
     state = app.state
     methods = _methods()
     state.metrics.start_methods("http", methods)
     app.add_middleware(
-        Incoming,
+        BodyMiddleware,
         max_body_bytes=settings.max_body_bytes,
         body_timeout_s=settings.body_timeout_s,
     )
     app.add_middleware(
-        Access,
+        AccessMiddleware,
         origins=Origins(settings.cors_origins),
         keys=state.keys,
-        permits=state.permits,
+        limit=state.request_limit,
         unguarded=state.unguarded,
     )
     app.add_middleware(
-        Observe,
+        ObserveMiddleware,
         metrics=state.metrics,
         methods=methods,
-        taken_within_s=settings.request_timeout_s,
+        send_timeout_s=settings.request_timeout_s,
     )
-    app.add_middleware(SecurityHeaders)
+    app.add_middleware(SecurityHeadersMiddleware)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=settings.cors_origins,
             allow_methods=["GET", "POST", "DELETE"],
-            # OpenAI's client for browsers sends a dozen of its own, and more with each release.
+            # OpenAI's browser client sends a dozen headers of its own, more with each release.
             allow_headers=["*"],
-            expose_headers=_TOLD_IN_HEADERS,
+            expose_headers=_EXPOSED_HEADERS,
         )
 
 
 def _unguarded(settings: Settings) -> frozenset[str]:
     metrics = () if settings.metrics_need_key else ("/metrics",)
-    return UNGUARDED.union(page.PATHS, metrics)
+    return UNGUARDED.union(pages.PATHS, metrics)
 
 
 def _routes() -> list[APIRoute]:
@@ -158,7 +146,7 @@ def _routes() -> list[APIRoute]:
 
 
 def _methods() -> list[str]:
-    """Every verb and route template, as metrics and log lines name them."""
+    """Every verb with its route's template: the method labels of metrics and log lines."""
     return [
         f"{method} {route.path}" for route in _routes() for method in sorted(route.methods or ())
     ]
@@ -166,7 +154,7 @@ def _methods() -> list[str]:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Everything that lives as long as the server, ended in the opposite order."""
+    """Starts the parts of the server, and stops them in the opposite order."""
     state = app.state
     settings: Settings = state.settings
     if state.engine is None:
@@ -184,7 +172,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         )
         history = await asyncio.to_thread(History, settings.benchmark_history)
         state.jobs = BenchmarkJobs(engine, history, state.metrics)
-        state.claims = ClaimsBook(engine)
+        state.claims = ClaimsJob(engine)
         state.started_at = int(time.time())
         rpc = grpc_server(
             engine,
@@ -192,37 +180,40 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             state.metrics,
             state.jobs,
             keys=state.keys,
-            permits=state.permits,
+            limit=state.request_limit,
             draining=state.draining,
             http=state.server,
         )
-        # Those who watch a benchmark would keep the server from ending as long as it runs.
-        async with _held_until(state.draining, state.jobs), _held_until(state.draining, rpc):
+        # Benchmarks end when draining begins: callers that follow one would delay the end.
+        async with (
+            _until_draining(state.draining, state.jobs),
+            _until_draining(state.draining, rpc),
+        ):
             yield
         await state.claims.stop()
-        state.big_json.close()
+        state.json_parser.close()
         await engine.stop(state.draining.deadline)
 
 
 @asynccontextmanager
-async def _held_until(
+async def _until_draining(
     draining: Draining, context: AbstractAsyncContextManager[Any]
 ) -> AsyncIterator[None]:
-    """Holds a context in a task of its own, so that it begins to close when draining begins and
-    not only once the other protocol has finished."""
+    """Runs a context in a task of its own. It begins to close when draining begins, without
+    waiting for the other protocol to finish."""
     entered = asyncio.get_running_loop().create_future()
 
-    async def hold() -> None:
+    async def run() -> None:
         async with context:
             entered.set_result(None)
             await draining.wait()
 
-    holder = asyncio.create_task(hold())
-    await asyncio.wait({holder, entered}, return_when=asyncio.FIRST_COMPLETED)
+    task = asyncio.create_task(run())
+    await asyncio.wait({task, entered}, return_when=asyncio.FIRST_COMPLETED)
     if not entered.done():
-        await holder  # raises what kept it from starting
+        await task  # raises the reason it did not start
     try:
         yield
     finally:
         draining.begin()
-        await holder
+        await task

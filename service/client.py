@@ -1,6 +1,6 @@
-"""A client in the shape of sentence-transformers: `LLNClient().encode(texts)`.
+"""A client with the interface of sentence-transformers: `LLNClient().encode(texts)`.
 
-It needs nothing but NumPy and the standard library, and no other module of this package.
+It needs only NumPy and the standard library, and no other module of this package.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 
 Vectors = NDArray[np.float32]
 
-_FULL = (429, 503)
+_RETRIED_STATUSES = (429, 503)
 
 
 class LLNClientError(Exception):
-    """What the server refused, in its own words. The fields are those of its error envelope."""
+    """An error answer of the server. The attributes are the fields of its error envelope."""
 
     def __init__(self, status: int, error: dict[str, Any]) -> None:
-        super().__init__(error.get("message", f"the server answered {status}"))
+        super().__init__(error.get("message", f"the server answered with status {status}"))
         self.status = status
         self.code = error.get("code")
         self.param = error.get("param")
@@ -39,7 +39,7 @@ class LLNClientError(Exception):
 
 
 class LLNClient:
-    """One model of one server. Has no state of its own, so threads may share it."""
+    """A client for one model of one server. It is stateless, so threads may share it."""
 
     def __init__(
         self,
@@ -53,12 +53,18 @@ class LLNClient:
         key_file: str | None = None,
         max_request_bytes: int = 4 * 1024 * 1024,
     ) -> None:
-        """While the server is full, calls wait and try again until `timeout_s` is over. Texts of
-        more than `max_request_bytes` together go in several requests, a larger one alone. Servers
-        read LLN_MAX_BODY_BYTES at once: 32 MiB by default, 8 in the Kubernetes manifests.
-
-        All files are PEM: the authority that signed the server's certificate, and what a server
-        that asks for a client's certificate is shown; the key may be in `cert_file` too.
+        """
+        Args:
+            url: The server's address.
+            model: A model of the server. Its first one if not given.
+            api_key: Sent with each request, if given.
+            timeout_s: The time limit of one request, with its retries while the server is full.
+            ca_file: PEM file of the CA that signed the server's certificate.
+            cert_file: PEM file of the client certificate, for servers that require one.
+            key_file: PEM file of its private key, which may be in `cert_file` instead.
+            max_request_bytes: Texts of more bytes than this are split over several requests. Keep
+                it below the server's LLN_MAX_BODY_BYTES: 32 MiB by default, 8 MiB in the
+                Kubernetes manifests.
         """
         self._url = url.rstrip("/")
         self._model = model
@@ -82,11 +88,11 @@ class LLNClient:
         truncate: Literal["error", "start", "end"] = "error",
         convert_to_numpy: bool = True,
     ) -> Vectors | list[Vectors]:
-        """[n, dim] of n texts, [dim] of a lone one. With `convert_to_numpy=False` a list.
+        """Returns an array [n, dim] for n texts, or [dim] for a single one.
 
-        Texts of any length are read to their end; `truncate` says what becomes of those that are
-        beyond even the server's limit. `batch_size` is the most texts in one request;
-        `show_progress_bar` is there for callers of sentence-transformers, and shows none.
+        With `convert_to_numpy=False` the result for several texts is a list of arrays. `truncate`
+        applies to texts beyond the server's limit of tokens. `batch_size` is the most texts in one
+        request. `show_progress_bar` has no effect; sentence-transformers has it.
         """
         texts = [inputs] if isinstance(inputs, str) else list(inputs)
         options = {
@@ -107,16 +113,16 @@ class LLNClient:
         )
 
     def encode_query(self, inputs: str | Sequence[str], **options: Any) -> Any:
-        """With the model's own prompt for queries, if it has one."""
+        """Encodes with the model's prompt for queries, if it has one."""
         return self.encode(inputs, **{"prompt_name": self._prompt("query"), **options})
 
     def encode_document(self, inputs: str | Sequence[str], **options: Any) -> Any:
-        """With the model's own prompt for documents, if it has one."""
+        """Encodes with the model's prompt for documents or passages, if it has one."""
         name = self._prompt("document") or self._prompt("passage")
         return self.encode(inputs, **{"prompt_name": name, **options})
 
     def similarity(self, first: Vectors, second: Vectors) -> Vectors:
-        """The cosine of each row of one with each row of the other."""
+        """Returns the cosine of each row of `first` with each row of `second`."""
         left, right = (_normalised(np.atleast_2d(vectors)) for vectors in (first, second))
         cosines: Vectors = left @ right.T
         return cosines
@@ -128,7 +134,7 @@ class LLNClient:
 
     @property
     def max_seq_length(self) -> int:
-        """Tokens of the longest text that the server reads."""
+        """The most tokens of a text that the server accepts."""
         return int(self._model_info()["max_tokens"])
 
     def _prompt(self, name: str) -> str | None:
@@ -137,7 +143,7 @@ class LLNClient:
     def _model_info(self) -> dict[str, Any]:
         models = self._request("/v1/models")["data"]
         chosen = (info for info in models if self._model in (None, info["id"]))
-        # For a name that is not listed the server says which ones are.
+        # Asking for an unlisted name raises the server's error, which lists the known ones.
         found: dict[str, Any] = next(chosen, {}) or self._request(
             f"/v1/models/{_in_path(self._model)}"
         )
@@ -159,14 +165,16 @@ class LLNClient:
                     return json.load(answer)
             except urllib.error.HTTPError as refusal:
                 wait_s = _retry_after_s(refusal.headers)
-                if refusal.code not in _FULL or time.monotonic() + wait_s >= give_up_at:
+                if refusal.code not in _RETRIED_STATUSES or time.monotonic() + wait_s >= give_up_at:
                     raise LLNClientError(refusal.code, _error_of(refusal)) from None
             time.sleep(wait_s)
 
 
-class _HeardOut(http.client.HTTPConnection):
-    """A server that refuses a request by its headers may answer and hang up while the body is
-    still being sent. What it said is worth more than that it hung up."""
+class _Connection(http.client.HTTPConnection):
+    """Reads the answer even if the server closes the connection while the body is being sent.
+
+    A server that rejects a request by its headers does that, and its answer has the reason.
+    """
 
     def send(self, data: Any) -> None:
         if self.sock is None:
@@ -175,13 +183,13 @@ class _HeardOut(http.client.HTTPConnection):
             super().send(data)
 
 
-class _HeardOutOverTls(_HeardOut, http.client.HTTPSConnection):
-    """The same, encrypted."""
+class _TlsConnection(_Connection, http.client.HTTPSConnection):
+    """The same over TLS."""
 
 
 class _Http(urllib.request.HTTPHandler):
     def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_HeardOut, req)
+        return self.do_open(_Connection, req)
 
 
 class _Https(urllib.request.HTTPSHandler):
@@ -190,11 +198,11 @@ class _Https(urllib.request.HTTPSHandler):
         self._tls = context
 
     def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_HeardOutOverTls, req, context=self._tls)
+        return self.do_open(_TlsConnection, req, context=self._tls)
 
 
 def _batches(texts: Sequence[str], max_texts: int, max_bytes: int) -> Iterator[list[str]]:
-    """In their order; a text that is larger than a request should be goes alone."""
+    """Yields batches in order. A text of more than `max_bytes` is a batch of its own."""
     batch: list[str] = []
     num_bytes = 0
     for text in texts:
@@ -211,7 +219,7 @@ def _batches(texts: Sequence[str], max_texts: int, max_bytes: int) -> Iterator[l
 def _tls_context(
     ca_file: str | None, cert_file: str | None, key_file: str | None
 ) -> ssl.SSLContext | None:
-    """None for what Python does by itself."""
+    """Returns None for Python's default context."""
     if key_file is not None and cert_file is None:
         raise ValueError("key_file needs cert_file")
     if ca_file is None and cert_file is None:
@@ -223,7 +231,7 @@ def _tls_context(
 
 
 def _in_path(model: str | None) -> str:
-    """A model's name as the route takes it: of many characters, and with slashes."""
+    """Quotes a model's name for a path. Slashes stay: the route accepts them."""
     return urllib.parse.quote(str(model))
 
 
@@ -233,7 +241,7 @@ def _retry_after_s(headers: Message) -> float:
 
 
 def _error_of(refusal: urllib.error.HTTPError) -> dict[str, Any]:
-    """What a proxy in between says may be anything."""
+    """Returns the error envelope, or nothing if the body is something else, as from a proxy."""
     try:
         error = json.load(refusal)["error"]
     except (ValueError, KeyError, TypeError):
@@ -242,7 +250,7 @@ def _error_of(refusal: urllib.error.HTTPError) -> dict[str, Any]:
 
 
 def _vector(encoded: str) -> Vectors:
-    """A copy, since the bytes themselves cannot be written to."""
+    """Returns a copy: an array over bytes would be read-only."""
     return np.frombuffer(base64.b64decode(encoded), "<f4").astype(np.float32)
 
 

@@ -1,7 +1,7 @@
-"""A document on its way through the service: the same events in the same order over HTTP and gRPC.
+"""Embeds one document and reports its events, identically over HTTP and gRPC.
 
-`accepted` comes once tokens have been read, and again as more are; then `progress` and `chunks` as
-the work goes on; `result` is the last. The names are those of the fields of lln.v1.DocumentEvent.
+`accepted` comes while the text is read, then `progress` and `chunks` while it is computed, and
+`result` at the end. The names are those of the fields of lln.v1.DocumentEvent.
 """
 
 from __future__ import annotations
@@ -11,26 +11,29 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from engine.documents import DocumentStream
-from engine.engine import AsyncEngine
+from engine.async_engine import AsyncEngine
 from engine.errors import DeadlineExceeded, EngineUnavailable
+from engine.execution.documents import DocumentStream
 from engine.types import Chunking, ChunksReady, DocumentEmbedding, EmbedOptions, Progress
-from service.slow_callers import takes_by
+from service.fairness import write_timeout_at
+
+_ACCEPTED_EVERY_TOKENS = 16_384
 
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentRequest:
-    """How a document is to be embedded, whichever way it comes."""
+    """How to embed a document. Its text comes separately, in pieces."""
 
     model: str
     options: EmbedOptions
     chunking: Chunking | None
+    title: str | None
     timeout_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accepted:
-    """So many tokens have been read."""
+    """The number of tokens read so far."""
 
     model: str
     tokens: int
@@ -38,6 +41,8 @@ class Accepted:
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
+    """The result."""
+
     model: str
     embedding: DocumentEmbedding
 
@@ -45,10 +50,9 @@ class Finished:
 Pieces: TypeAlias = AsyncIterable[bytes | str]
 Event: TypeAlias = Accepted | Progress | ChunksReady | Finished
 EventName: TypeAlias = Literal["accepted", "progress", "chunks", "result"]
-Tell: TypeAlias = Callable[[Event], None]
-Listen: TypeAlias = Callable[[Coroutine[Any, Any, None]], Awaitable[bool]]
-
-_TELL_TOKENS = 16_384  # between one "accepted" and the next
+OnEvent: TypeAlias = Callable[[Event], None]
+RunReader: TypeAlias = Callable[[Coroutine[Any, Any, None]], Awaitable[bool]]
+"""Runs the coroutine that reads the pieces. Returns False if it cancelled it."""
 
 EVENT_NAMES: dict[type[Event], EventName] = {
     Accepted: "accepted",
@@ -58,92 +62,96 @@ EVENT_NAMES: dict[type[Event], EventName] = {
 }
 
 
-async def embed_pieces(
+async def _run_to_end(reader: Coroutine[Any, Any, None]) -> bool:
+    await reader
+    return True
+
+
+async def embed_document(
     engine: AsyncEngine,
     request: DocumentRequest,
     pieces: Pieces,
     *,
-    tell: Tell = lambda _: None,
-    listen: Listen | None = None,
+    on_event: OnEvent = lambda _: None,
+    run_reader: RunReader = _run_to_end,
 ) -> DocumentEmbedding:
-    """Embeds a document that is still being sent. `listen` runs the reading, and may end it."""
+    """Embeds a document while its pieces arrive.
+
+    Raises EngineUnavailable if `run_reader` stopped reading because the server shuts down.
+    """
     document = engine.open_document(
         model=request.model,
         chunks=request.chunking,
+        title=request.title,
         options=request.options,
         timeout_s=request.timeout_s,
-        on_event=tell,
+        on_event=on_event,
     )
     try:
-        reading = _read(document, request, pieces, tell)
-        if not await (_to_its_end if listen is None else listen)(reading):
-            raise EngineUnavailable("the server is stopping, and had not read all of the document")
+        if not await run_reader(_read(document, request, pieces, on_event)):
+            raise EngineUnavailable("the server is stopping and did not read the whole document")
         await document.end()
-        tell(Accepted(model=request.model, tokens=document.tokens))
+        on_event(Accepted(model=request.model, tokens=document.tokens))
         return await document.finish()
     finally:
         document.abort()
 
 
-async def stream_events(
-    embed: Callable[[Tell], Coroutine[Any, Any, DocumentEmbedding]],
-    model: str,
+async def stream_document(
+    engine: AsyncEngine,
+    request: DocumentRequest,
+    pieces: Pieces,
     send: Callable[[Event], Awaitable[None]],
     *,
-    timeout_s: float,
+    result_model: str,
+    run_reader: RunReader = _run_to_end,
 ) -> DocumentEmbedding:
-    """Sends the events of a document while it is embedded, and its result after them. If sending
-    fails, or the caller is cancelled, so is the work.
+    """Embeds a document and sends its events meanwhile, the result last.
 
-    Events must be taken within `timeout_s`, and those that are left when the work is done
-    in as much time again: else AnswerNotTaken is raised.
+    The work is cancelled if sending fails or the caller is cancelled. Raises AnswerNotTaken if the
+    client does not read the events within the request's timeout; once the work is done it has the
+    same time again for the remaining events.
     """
     loop = asyncio.get_running_loop()
     events: asyncio.Queue[Event | None] = asyncio.Queue()
-    give_up_at = loop.time() + timeout_s
-    work = asyncio.create_task(embed(events.put_nowait))
+    send_deadline = loop.time() + request.timeout_s
+    work = asyncio.create_task(
+        embed_document(engine, request, pieces, on_event=events.put_nowait, run_reader=run_reader)
+    )
 
     def end(ended: asyncio.Task[DocumentEmbedding]) -> None:
-        nonlocal give_up_at
-        give_up_at = loop.time() + timeout_s
+        nonlocal send_deadline
+        send_deadline = loop.time() + request.timeout_s
         if not ended.cancelled():
-            ended.exception()  # read here too: who fails to send does not come to it below
+            ended.exception()  # marks it as retrieved: a failure to send never awaits the work
         events.put_nowait(None)
 
     work.add_done_callback(end)
     try:
         while (event := await events.get()) is not None:
-            async with takes_by(give_up_at, timeout_s):
+            async with write_timeout_at(send_deadline, request.timeout_s):
                 await send(event)
         found = await work
-        async with takes_by(give_up_at, timeout_s):
-            await send(Finished(model=model, embedding=found))
+        async with write_timeout_at(send_deadline, request.timeout_s):
+            await send(Finished(model=result_model, embedding=found))
         return found
     finally:
         work.cancel()
 
 
 async def _read(
-    document: DocumentStream,
-    request: DocumentRequest,
-    pieces: Pieces,
-    tell: Tell,
+    document: DocumentStream, request: DocumentRequest, pieces: Pieces, on_event: OnEvent
 ) -> None:
-    told = 0
+    reported = 0
     try:
         async with asyncio.timeout(request.timeout_s):
             async for piece in pieces:
                 await document.feed(piece)
-                if document.tokens >= told + _TELL_TOKENS:
-                    told = document.tokens
-                    tell(Accepted(model=request.model, tokens=told))
+                if document.tokens >= reported + _ACCEPTED_EVERY_TOKENS:
+                    reported = document.tokens
+                    on_event(Accepted(model=request.model, tokens=reported))
     except TimeoutError:
         raise DeadlineExceeded(
             f"The deadline of {request.timeout_s:g} s passed before the document was read.",
             limit=request.timeout_s,
         ) from None
-
-
-async def _to_its_end(reading: Coroutine[Any, Any, None]) -> bool:
-    await reading
-    return True

@@ -1,10 +1,14 @@
-"""The one table that says how each kind of failure looks over HTTP and over gRPC.
+"""The service's errors, and the table that maps every error to an HTTP and a gRPC status.
 
-Both protocols look a failure up here and nowhere else, so that they cannot drift apart.
+Both protocols use this table and no other, so they cannot drift apart. An error without a row of
+its own has the row of its nearest base class.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
 from grpc import StatusCode
@@ -28,7 +32,7 @@ from engine.errors import (
 
 
 class UnreadableBody(InvalidInput):
-    """The request is not what its protocol says it is: broken JSON, or text that is not UTF-8."""
+    """The request cannot be decoded: it is broken JSON, or text that is not UTF-8."""
 
     code = "invalid_json"
 
@@ -46,7 +50,7 @@ class BodyTooLarge(InvalidInput):
 
 
 class UnsupportedMediaType(InvalidInput):
-    """The body is declared to be of a type, an encoding or a charset that is not read here."""
+    """The server does not read the declared media type, content encoding or charset."""
 
     code = "unsupported_media_type"
 
@@ -58,47 +62,47 @@ class BodyTimeout(LLNError):
 
 
 class AnswerNotTaken(RequestCancelled):
-    """The caller is still there, and does not read its answer."""
+    """The client is still connected but does not read the answer."""
 
     code = "answer_not_taken"
 
 
 class Unauthenticated(LLNError):
-    """The server asks for an API key, and the request brought none that it knows."""
+    """The server requires an API key, and the request has none or an unknown one."""
 
     code = "invalid_api_key"
 
 
 class OriginNotAllowed(LLNError):
-    """A browser sent this for a page of another origin, and the settings do not name it."""
+    """A browser sent the request from a page of an origin that is not allowed."""
 
     code = "origin_not_allowed"
 
 
 class MethodNotAllowed(LLNError):
-    """The route exists, the method on it does not."""
+    """The route exists, but not for this HTTP method."""
 
     code = "method_not_allowed"
 
 
 class NotAvailable(LLNError):
-    """This server cannot do what was asked for, though another may: an extra is not installed."""
+    """This server cannot do this, though another may: for example, an extra is not installed."""
 
     code = "not_available"
 
 
 class StorageFailure(LLNError):
-    """What must be kept could not be written or read: the disk is full, or worse."""
+    """The server could not read or write its storage. The disk may be full."""
 
     code = "storage_failure"
 
 
 class PortInUse(Exception):
-    """The server cannot listen where it should. No caller ever sees it; the message is one line."""
+    """The server cannot listen on its port. Raised at start, so no client sees it."""
 
 
 class ErrorRow(NamedTuple):
-    """How one kind of failure looks from outside."""
+    """How both protocols report one class of errors."""
 
     error: type[LLNError]
     http_status: int
@@ -140,12 +144,12 @@ ErrorFields: TypeAlias = dict[str, Quantity | None]
 
 
 def row_for(error: LLNError) -> ErrorRow:
-    """The row of an error's class, or of the nearest class above it."""
+    """Returns the row of the error's class, or of its nearest base class in the table."""
     return next(_ROWS[kind] for kind in type(error).__mro__ if kind in _ROWS)
 
 
 def error_fields(error: LLNError) -> ErrorFields:
-    """What a caller is told, in the order and under the names of the HTTP envelope."""
+    """Returns the fields of the HTTP error envelope, in its order."""
     return {
         "message": error.message,
         "type": row_for(error).openai_type,
@@ -157,14 +161,43 @@ def error_fields(error: LLNError) -> ErrorFields:
 
 
 def _in_64_bits(value: Quantity | None) -> Quantity | None:
-    """Most readers and writers of JSON know no larger whole numbers: those are told as text."""
+    """Returns larger integers as text: most JSON readers and writers do not support them."""
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return shown(value)
     return value
 
 
 def as_lln_error(error: BaseException) -> LLNError:
-    """The error itself if it is one of ours; otherwise one that gives nothing internal away."""
+    """Returns an LLNError unchanged, and for any other error one that reveals no internals."""
     if isinstance(error, LLNError):
         return error
-    return LLNError("The server failed on this request. Its log has the reason.")
+    return LLNError("The server failed to process this request. The reason is in the server's log.")
+
+
+_INPUT = re.compile(r"^input(?=$|\[)")
+_ONLY_INPUT = re.compile(r"^input(\[0\])?$")
+
+
+@contextmanager
+def report_input_as(name: str, *, lone: bool) -> Iterator[None]:
+    """Makes errors raised inside call the input by its name in the request.
+
+    The engine calls it `input`, as OpenAI does; other requests have other names. Use `lone` if the
+    request holds one text, not a list: the engine's `input[0]` is then just `name`.
+    """
+    try:
+        yield
+    except LLNError as error:
+        old = error.param or ""
+        new = (_ONLY_INPUT if lone else _INPUT).sub(name, old, count=1)
+        if new == old:
+            raise
+        message = error.message
+        raise type(error)(
+            new + message.removeprefix(old) if message.startswith(old) else message,
+            code=error.code,
+            param=new,
+            limit=error.limit,
+            actual=error.actual,
+            retry_after_s=error.retry_after_s,
+        ) from error

@@ -1,7 +1,7 @@
-"""What Prometheus reads: the engine's observer and both protocols write here, and nowhere else.
+"""All Prometheus metrics of a server. The engine's observer and both protocols record here.
 
-Labels only ever take values the program itself chose (routes, served models, error codes, layer
-numbers), so the number of series is bounded whatever clients send.
+Label values come from the program only (routes, served models, error codes, layer numbers), never
+from requests, so the number of series is bounded.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -24,7 +24,8 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import choose_encoder
 
-from engine.observer import EngineObserver, Served, UnitKind
+from engine.scheduling.observer import EngineObserver
+from engine.scheduling.request import TimedResult, UnitKind
 from engine.types import ModelInfo
 from service.tracing import Tracing
 
@@ -34,7 +35,7 @@ OK = "ok"
 """The `code` of a request that did not fail."""
 
 UNMATCHED = "unmatched"
-"""The `method` of a request for what there is not, whatever it was."""
+"""The `method` of a request for an unknown route or RPC."""
 
 _SECONDS = (
     0.001,
@@ -73,12 +74,12 @@ _DRIFT = {
     "entropy": ("attention_entropy", "nats", tuple(step / 2 for step in range(1, 25))),
     "spectral_gap": (
         "attention_spectral_gap",
-        "1 less the size of the second eigenvalue",
+        "1 minus the absolute second eigenvalue",
         (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
     ),
     "temperature": (
         "attention_temperature",
-        "1 / spread of a row's scores",
+        "1 / standard deviation of a row's scores",
         tuple(2.0 ** (power / 2) for power in range(-10, 11)),
     ),
 }
@@ -90,15 +91,15 @@ class Exposition(NamedTuple):
 
 
 class Metrics(EngineObserver):
-    """Every metric of one server, in a registry of its own."""
+    """The metrics of one server, in their own registry."""
 
     def __init__(self, tracing: Tracing | None = None) -> None:
         self.tracing = tracing or Tracing()
-        # In the plain text format each of those would pose as one more gauge.
+        # In the text format each _created series would look like another gauge.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self.labels: dict[str, tuple[str, ...]] = {}
-        """Of each of our metrics, also of those that have no series yet."""
+        """The labels of each of our metrics, including those without any series yet."""
         self._add_requests()
         self._add_engine()
         self._add_device()
@@ -127,40 +128,42 @@ class Metrics(EngineObserver):
 
     def _add_requests(self) -> None:
         self._requests = self._counter(
-            "requests", "Requests answered, by outcome.", ("protocol", "method", "code")
+            "requests", "Answered requests, by outcome.", ("protocol", "method", "code")
         )
         self._request_seconds = self._histogram(
             "request_seconds",
-            "Time from a request's arrival to its answer.",
+            "Time from the arrival of a request to its answer.",
             _SECONDS,
             ("protocol", "method"),
         )
         self._in_progress = self._gauge(
             "requests_in_progress",
-            "Requests being answered now, but for those of /metrics itself.",
+            "Requests in progress, except those for /metrics itself.",
             ("protocol",),
         )
         for protocol in ("http", "grpc"):
             self._in_progress.labels(protocol)
-        self._ready = self._gauge("ready", "1 while the server takes work and its models answer.")
+        self._ready = self._gauge(
+            "ready", "1 while the server accepts work and its models respond, else 0."
+        )
 
     def _add_engine(self) -> None:
         self._queue_seconds = self._histogram(
-            "queue_seconds", "Time a text waited for the device.", _SECONDS
+            "queue_seconds", "Time that a text waited for the device.", _SECONDS
         )
         self._compute_seconds = self._histogram(
-            "compute_seconds", "Time the device spent on one unit of work.", _SECONDS, ("kind",)
+            "compute_seconds", "Device time of one unit of work.", _SECONDS, ("kind",)
         )
         self._tokenise_seconds = self._histogram(
-            "tokenise_seconds", "Time to turn the texts of one call into tokens.", _SECONDS
+            "tokenise_seconds", "Time to tokenise the texts of one call.", _SECONDS
         )
         self._text_seconds = self._histogram(
             "text_seconds",
-            "Time of one text in the queue and on the device, by the class of its length.",
+            "Time of one text in the queue and on the device, by length class.",
             _SECONDS,
             ("length",),
         )
-        self._tokens = self._counter("tokens", "Tokens accepted.", ("model",))
+        self._tokens = self._counter("tokens", "Accepted tokens.", ("model",))
         self._request_tokens = self._histogram(
             "request_tokens", "Tokens of one accepted text.", _TOKENS
         )
@@ -168,33 +171,37 @@ class Metrics(EngineObserver):
         self._batch_sequences = self._histogram(
             "batch_sequences", "Texts in one packed batch.", _SEQUENCES
         )
-        self._queue_depth = self._gauge("queue_depth", "Texts waiting now.")
-        self._queue_tokens = self._gauge("queue_tokens", "Tokens waiting now.")
+        self._queue_depth = self._gauge("queue_depth", "Texts in the queue.")
+        self._queue_tokens = self._gauge("queue_tokens", "Tokens in the queue.")
         self._queue_tokens_limit = self._gauge(
-            "queue_tokens_limit", "Tokens that may wait; beyond, work is refused at the door."
+            "queue_tokens_limit", "Most tokens in the queue; more work is rejected."
         )
         self._batch_tokens_limit = self._gauge(
-            "batch_tokens_limit", "Tokens that a packed batch takes."
+            "batch_tokens_limit", "Most tokens in a packed batch."
         )
-        self._units = self._counter("units", "Units of work the device finished.", ("kind",))
+        self._units = self._counter("units", "Units of work that the device finished.", ("kind",))
         self._failed_units = self._counter("failed_units", "Units of work that failed.", ("kind",))
         self._preemptions = self._counter(
-            "preemptions", "Times long work was set aside for short work."
+            "preemptions", "Times that long work was preempted by short work."
         )
         self._oom_recoveries = self._counter(
-            "oom_recoveries", "Times work was retried smaller after the device ran out of memory."
+            "oom_recoveries", "Retries in smaller pieces after the device ran out of memory."
         )
-        self._truncated = self._counter("truncated", "Texts cut because asked to.", ("model",))
-        self._cancelled = self._counter("cancelled", "Texts given up unserved.", ("reason",))
+        self._truncated = self._counter(
+            "truncated", "Texts truncated at the caller's request.", ("model",)
+        )
+        self._cancelled = self._counter(
+            "cancelled", "Texts cancelled before their result was ready.", ("reason",)
+        )
         self._rejected = self._counter(
             "rejected",
-            "Calls refused at the door, by the error's code; too_many_requests: no place was left.",
+            "Rejected calls, by error code; too_many_requests is the limit on open requests.",
             ("reason",),
         )
         self._start_series()
 
     def _start_series(self) -> None:
-        """A rate over a series that appears with its first event misses that event."""
+        """Creates series before their first event, which a rate would otherwise miss."""
         for kind in get_args(UnitKind):
             self._units.labels(kind)
             self._failed_units.labels(kind)
@@ -209,12 +216,12 @@ class Metrics(EngineObserver):
     def _add_device(self) -> None:
         self._model = self._gauge(
             "model_info",
-            "1 for each model that is served.",
+            "1 for each served model.",
             ("model", "family", "attention", "dim", "max_tokens", "revision", "device", "dtype"),
         )
         memory = self._gauge(
             "device_memory_bytes",
-            "Memory the process holds on its device; resident memory where that is the CPU.",
+            "Memory of the process on its device; on a CPU, its resident memory.",
             ("kind",),
         )
         memory.labels("allocated").set_function(lambda: _device_memory().allocated)
@@ -224,8 +231,8 @@ class Metrics(EngineObserver):
         self._layers = {
             instrument: self._histogram(
                 name,
-                f"Mean {instrument.replace('_', ' ')} of a layer's heads ({meaning}), one for each "
-                "live text sampled.",
+                f"Mean {instrument.replace('_', ' ')} of a layer's heads ({meaning}), for each "
+                "sampled text of live traffic.",
                 buckets,
                 ("model", "layer"),
             )
@@ -234,26 +241,26 @@ class Metrics(EngineObserver):
 
     def _add_benchmarks(self) -> None:
         self._benchmarks = self._counter(
-            "benchmarks", "Benchmark runs that ended, by how.", ("suite", "state")
+            "benchmarks", "Finished benchmark runs, by final state.", ("suite", "state")
         )
         self._benchmarks_running = self._gauge(
-            "benchmarks_running", "Benchmark runs under way.", ("suite",)
+            "benchmarks_running", "Benchmark runs in progress.", ("suite",)
         )
         self._benchmark_speed = self._gauge(
             "benchmark_tokens_per_second",
-            "Tokens a second in the last benchmark, by kind of attention and class of length.",
+            "Tokens per second in the last benchmark run, by attention and length class.",
             ("suite", "attention", "length"),
         )
 
     def start_suites(self, suites: Iterable[str]) -> None:
-        """Makes the series of the benchmark suites exist before their first run."""
+        """Creates the series of the benchmark suites before their first run."""
         for suite in suites:
             self._benchmarks_running.labels(suite)
             for state in ("done", "failed", "cancelled", "interrupted"):
                 self._benchmarks.labels(suite, state)
 
     def benchmark_running(self, suite: str) -> AbstractContextManager[None]:
-        """Counts a run as under way while the context is open."""
+        """Counts a run as in progress while the context is open."""
         return self._benchmarks_running.labels(suite).track_inprogress()
 
     def benchmark_finished(self, *, suite: str, state: str) -> None:
@@ -265,7 +272,7 @@ class Metrics(EngineObserver):
         self._benchmark_speed.labels(suite, attention, length_class(tokens)).set(tokens_per_s)
 
     def start_methods(self, protocol: Protocol, methods: Iterable[str]) -> None:
-        """Makes the series of a protocol's methods exist before their first request."""
+        """Creates the series of a protocol's methods before their first request."""
         for method in methods:
             self._requests.labels(protocol, method, OK)
             self._request_seconds.labels(protocol, method)
@@ -274,12 +281,12 @@ class Metrics(EngineObserver):
         self._ready.set_function(is_ready)
 
     def start_limits(self, *, queue_tokens: int, batch_tokens: int) -> None:
-        """What the gauges of waiting and batched tokens are to be seen against."""
+        """Sets the limits that the queue and batch metrics are compared with."""
         self._queue_tokens_limit.set(queue_tokens)
         self._batch_tokens_limit.set(batch_tokens)
 
     def start_models(self, models: Iterable[ModelInfo]) -> None:
-        """Makes the series of the served models exist before their first request."""
+        """Creates the series of the served models before their first request."""
         for info in models:
             self._tokens.labels(info.name)
             self._truncated.labels(info.name)
@@ -298,7 +305,7 @@ class Metrics(EngineObserver):
 
     def _start_layers(self, info: ModelInfo) -> None:
         for layer, kind in enumerate(info.attention):
-            if kind != "sliding_window":  # which no instrument reads
+            if kind != "sliding_window":  # no instrument supports it
                 for drift in self._layers.values():
                     drift.labels(info.name, layer)
 
@@ -309,7 +316,7 @@ class Metrics(EngineObserver):
     def request_finished(
         self, *, protocol: Protocol, method: str, code: str, seconds: float
     ) -> None:
-        """One request was answered. `method` is a route or an RPC, `code` an error's or "ok"."""
+        """Records an answered request by its route or RPC and its error code, or OK."""
         exemplar = self.tracing.exemplar()
         self._requests.labels(protocol, method, code).inc(1, exemplar)
         self._request_seconds.labels(protocol, method).observe(seconds, exemplar)
@@ -365,24 +372,24 @@ class Metrics(EngineObserver):
         self._tokenise_seconds.observe(seconds)
         self.tracing.tokenised(texts=texts, tokens=tokens, seconds=seconds)
 
-    def served(self, texts: Sequence[Served]) -> None:
+    def served(self, results: Sequence[TimedResult[Any]]) -> None:
         exemplar = self.tracing.exemplar()
-        for text in texts:
-            histogram = self._text_seconds.labels(length_class(text.tokens))
-            histogram.observe(text.queue_s + text.compute_s, exemplar)
-        self.tracing.served(texts)
+        for result in results:
+            histogram = self._text_seconds.labels(length_class(result.tokens))
+            histogram.observe(result.queue_s + result.compute_s, exemplar)
+        self.tracing.served(results)
 
     def expose(self, accept: str = "") -> Exposition:
-        """The page Prometheus scrapes, in the format its Accept header asks for."""
+        """Returns the page for Prometheus, in the format of its Accept header."""
         try:
             encode, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):  # it asks for a version that is no number
+        except (TypeError, ValueError):  # the header asks for a version that is not a number
             encode, content_type = choose_encoder("")
         return Exposition(encode(self.registry), content_type)
 
 
 def length_class(tokens: int) -> str:
-    """The least of a few bounds that a length lies within: a label of bounded cardinality."""
+    """Returns the smallest of a few bounds that is at least `tokens`, as a label value."""
     return next((str(bound) for bound in _LENGTHS if tokens <= bound), _LONGER)
 
 
@@ -392,7 +399,7 @@ class _Memory(NamedTuple):
 
 
 def _device_memory() -> _Memory:
-    # Looked up, not imported: reading a metric must not be what initialises a device.
+    # Not imported here: reading a metric must not initialise a device.
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
         return _Memory(torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated())

@@ -1,8 +1,7 @@
-"""The image's health check: `python -m service.probe` ends well while the server is ready.
+"""The container image's health check: `python -m service.probe` succeeds if the server is ready.
 
-It asks as the settings say the server listens, and never by way of a proxy. It is no other
-client's business: the name in a certificate proves nothing to who is on the same machine, so it is
-not checked.
+It connects to the address in the environment's settings, never through a proxy. It does not verify
+the certificate: the server is on the same machine.
 """
 
 from __future__ import annotations
@@ -21,8 +20,11 @@ _TIMEOUT_S = 2.0
 
 
 def check(environment: Mapping[str, str]) -> None:
-    """Raises OSError unless the server is ready; where only clients with a certificate are
-    answered, unless it listens for gRPC, which it does once its models are loaded."""
+    """Raises OSError unless the server is ready.
+
+    A server that requires client certificates would reject this check over HTTP. It counts as ready
+    once it listens for gRPC, which happens when its models are loaded.
+    """
     if environment.get("LLN_TLS_CLIENT_CA_FILE"):
         host = own_address(environment.get("LLN_GRPC_HOST", _HOST))
         port = int(environment.get("LLN_GRPC_PORT", "50051"))

@@ -1,4 +1,4 @@
-"""The process behind `lln serve`: ports, signals, and an end that leaves nobody unanswered."""
+"""The process of `lln serve`: its ports, its signals, and a stop that answers every request."""
 
 from __future__ import annotations
 
@@ -8,40 +8,46 @@ import os
 import socket
 import threading
 from types import FrameType
+from typing import Any
 
+import h11
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from engine.engine import AsyncEngine
-from engine.process import set_aside_what_stays
-from service.addresses import own_address
+from engine.async_engine import AsyncEngine
+from engine.platform.process import freeze_loaded_objects
+from service.addresses import Target, own_address
 from service.app import create_app
-from service.draining import Draining
+from service.deadlines import Draining
 from service.errors import PortInUse
-from service.http.connection import MAX_HEAD_BYTES, Connection
-from service.load.client import Target
+from service.http.middleware.observe import ABORT
 from service.metrics import Metrics
 from service.settings import Settings
 from service.tracing import tracing_of
 
 log = logging.getLogger(__name__)
 
-# Connections accepted in the moment of the signal get this long for their request to arrive.
-_LAST_ARRIVALS_S = 0.1
+MAX_HEAD_BYTES = 65_536
+"""Bytes that a request line and its headers may have."""
 
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
-# Of those whom the deadline cut short: for their answers to leave, and for traces of the end.
-_LAST_WORDS_S = 1.0
+_LAST_ARRIVALS_S = 0.1
+"""Time for requests to arrive on connections that were accepted as the signal came."""
+
+_LAST_ANSWERS_S = 1.0
+"""Time to send the errors of requests that the drain deadline cut short, and the last traces."""
 
 
 def serve(settings: Settings) -> None:
-    """Serves until SIGTERM or SIGINT, then answers what is in flight and returns.
+    """Serves until SIGTERM or SIGINT, then answers the requests in flight and returns.
 
-    From the signal on all parts of the server share one deadline: HTTP, gRPC, the engine, traces.
+    From the signal on, HTTP, gRPC, the engine and tracing share one deadline.
     """
-    listener = take_port(settings.http_host, settings.http_port)
-    _check_free(settings.grpc_host, settings.grpc_port)
+    listener = bind_port(settings.http_host, settings.http_port)
+    # gRPC binds its port itself, later. A conflict shows now.
+    bind_port(settings.grpc_host, settings.grpc_port).close()
     tracing = tracing_of(settings)
     metrics = Metrics(tracing)
     engine = AsyncEngine.load(settings.models, config=settings.engine, observer=metrics)
@@ -50,11 +56,11 @@ def serve(settings: Settings) -> None:
         app,
         http=Connection,
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-        lifespan="off",  # run below, where its errors keep their types
+        lifespan="off",  # run in _run, where its errors keep their types
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_keep_alive=75,  # longer than clients keep idle connections: they should close first
+        timeout_keep_alive=75,  # clients give up idle connections earlier
         **(settings.tls.uvicorn_options() if settings.tls else {}),
     )
     draining: Draining = app.state.draining
@@ -62,8 +68,8 @@ def serve(settings: Settings) -> None:
         try:
             runner.run(_run(app, _Server(config, draining), listener, settings))
         finally:
-            tracing.stop(max(draining.left_s, _LAST_WORDS_S))
-        _leave(draining)
+            tracing.stop(max(draining.left_s, _LAST_ANSWERS_S))
+        _exit_if_still_computing(draining)
 
 
 async def _run(app: FastAPI, server: _Server, listener: socket.socket, settings: Settings) -> None:
@@ -71,12 +77,12 @@ async def _run(app: FastAPI, server: _Server, listener: socket.socket, settings:
     app.state.server = Target(
         host=own_address(host),
         port=port,
-        headers=app.state.keys.for_myself(),
+        headers=app.state.keys.add_internal_key(),
         tls=settings.tls is not None,
         needs_certificate=settings.tls_client_ca_file is not None,
     )
     async with app.router.lifespan_context(app):
-        set_aside_what_stays()
+        freeze_loaded_objects()
         scheme = "http" if settings.tls is None else "https"
         fields = {
             "http": f"{scheme}://{host}:{port}",
@@ -93,48 +99,93 @@ async def _run(app: FastAPI, server: _Server, listener: socket.socket, settings:
 def _warn_if_open(app: FastAPI, settings: Settings) -> None:
     hosts = {settings.http_host, settings.grpc_host}
     if not app.state.keys.required and not hosts <= _LOOPBACK:
-        log.warning("anyone who reaches these ports is served: there are no API keys")
+        log.warning("no API keys are set: everyone who can reach these ports is served")
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, but a signal that was obeyed is not raised again, draining shows at once, and its
-    deadline is the one that others have too."""
+    """uvicorn with our shutdown: draining shows at once and has the deadline that all parts share.
+
+    uvicorn would also raise the signal again once it has stopped.
+    """
 
     def __init__(self, config: uvicorn.Config, draining: Draining) -> None:
         super().__init__(config)
         self._draining = draining
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.force_exit = self.should_exit  # asked for a second time
+        self.force_exit = self.should_exit  # the second signal
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         log.info("draining")
         self._draining.begin()
         await asyncio.sleep(_LAST_ARRIVALS_S)
-        # Only now is it known how long that may be; uvicorn's type is narrower than its use.
+        # The time left is known only now; uvicorn accepts a float where its type says int.
         self.config.timeout_graceful_shutdown = self._draining.left_s  # type: ignore[assignment]
         await super().shutdown(sockets)
-        if self.server_state.tasks:  # cut short, and about to say so
-            await asyncio.wait(self.server_state.tasks, timeout=_LAST_WORDS_S)
+        if self.server_state.tasks:  # cancelled, and sending their errors
+            await asyncio.wait(self.server_state.tasks, timeout=_LAST_ANSWERS_S)
 
 
-def _leave(draining: Draining) -> None:
-    """Ends the process at once if a thread still computes what nobody waits for any more.
+class Connection(H11Protocol):
+    """uvicorn's connection on the h11 parser.
 
-    A unit that outlasts the drain cannot be interrupted, and Python aborts when it is taken down
-    under a thread inside torch. A text that is still tokenised would be waited for to its end.
+    The parser that uvicorn would choose, httptools, drops the body of a request that offers another
+    protocol (`Upgrade: h2c`), and does not limit headers and pipelined requests.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.conn = _Parser()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        # uvicorn copies this into the state of each request of the connection.
+        self.app_state = {**self.app_state, ABORT: transport.abort}
+
+
+class _Parser(h11.Connection):
+    """h11's parser, stricter about heads. A violation is answered with 400 and ends the connection.
+
+    h11 limits a head only while its end has not arrived, so a longer one passes if it arrives in
+    one read. It also accepts both ways to state a body's length, and a proxy that follows the other
+    one would take part of the body for the next request (request smuggling).
+    """
+
+    def __init__(self) -> None:
+        super().__init__(h11.SERVER, MAX_HEAD_BYTES)
+
+    def next_event(self) -> Any:
+        before = self._num_unread() if self.their_state is h11.IDLE else 0
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            if before - self._num_unread() > MAX_HEAD_BYTES:
+                raise h11.RemoteProtocolError("the head is too long")
+            if {b"content-length", b"transfer-encoding"} <= {name for name, _ in event.headers}:
+                raise h11.RemoteProtocolError("two lengths of the body")
+        return event
+
+    def _num_unread(self) -> int:
+        data, _ = self.trailing_data
+        return len(data)
+
+
+def _exit_if_still_computing(draining: Draining) -> None:
+    """Ends the process at once if a thread still computes something that nobody waits for.
+
+    A batch that outlasts the drain cannot be interrupted, and Python aborts if it exits while a
+    thread is inside torch. It would also wait for a text that is still being tokenised.
     """
     if not draining.left_s or any(thread.daemon for thread in threading.enumerate()):
         logging.shutdown()
         os._exit(0)
 
 
-def take_port(host: str, port: int) -> socket.socket:
-    """Takes the port before the weights are read: a conflict should not cost that wait.
+def bind_port(host: str, port: int) -> socket.socket:
+    """Takes a port before the weights load: a conflict should not cost that wait.
 
-    Only who listens has it: two processes may be bound to one port, and the event loop would say
-    nothing of the second one's failure to listen.
+    Listens as well: two sockets can be bound to one port, and the event loop would not report the
+    second one's failure to listen.
     """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -145,8 +196,3 @@ def take_port(host: str, port: int) -> socket.socket:
         listener.close()
         raise PortInUse(f"cannot listen on {host}:{port}: {error.strerror}") from error
     return listener
-
-
-def _check_free(host: str, port: int) -> None:
-    """gRPC binds for itself, later; this only tells early."""
-    take_port(host, port).close()

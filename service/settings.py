@@ -1,4 +1,4 @@
-"""Every setting of the server: read once from the environment at an entry point, then frozen."""
+"""The server's settings: read from the environment once at start, then frozen."""
 
 from __future__ import annotations
 
@@ -28,20 +28,18 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from engine.config import EngineConfig
 from engine.errors import InvalidInput
-from service.api_keys import check_api_key, read_key_file
-from service.http.origins import read_origin
-from service.tls import TlsFiles
+from service.security import TlsFiles, check_api_key, read_key_file, read_origin
 
 PREFIX = "LLN_"
 _DELIMITER = "__"
 
-MOST_OF_GRPC = 2**31 - 1
-"""Its options, and the limits that tei.v1 tells, have 32 bits."""
+MAX_INT32 = 2**31 - 1
+"""gRPC's options, and the limits in tei.v1's Info, are 32-bit integers."""
 
 _EVERY_ADDRESS = {"0.0.0.0", "::"}
 
-# Kubernetes sets these in every pod of a namespace that has a Service called lln. A port of its own
-# making is a URL, so that LLN_PORT=8001 of somebody who means LLN_HTTP_PORT is still refused.
+# Kubernetes sets these variables in every pod of a namespace with a Service named lln. Its LLN_PORT
+# is a URL, so LLN_PORT=8001, a mistake for LLN_HTTP_PORT, is still rejected.
 _SERVICE_LINK = re.compile(
     r"LLN_(SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)=.*"
     r"|LLN_PORT=(tcp|udp|sctp)://.*"
@@ -49,7 +47,7 @@ _SERVICE_LINK = re.compile(
 
 
 class SettingsError(Exception):
-    """Settings that are unknown or have values that cannot be: a line for each."""
+    """Unknown settings and invalid values, one line for each."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -57,7 +55,7 @@ class SettingsError(Exception):
 
 
 class Settings(BaseSettings):
-    """What `lln serve` can be told. Built by `load_settings`, which refuses unknown names."""
+    """The settings of `lln serve`. Built by `load_settings`, which rejects unknown names."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -70,72 +68,74 @@ class Settings(BaseSettings):
     models: Annotated[tuple[str, ...], NoDecode] = Field(
         default=("default", "sentence-transformers/all-MiniLM-L6-v2"),
         min_length=1,
-        description="Models to serve, separated by commas; the first answers when none is named.",
+        description="Models to serve, separated by commas. The first is the default of requests.",
     )
-    http_host: str = Field("127.0.0.1", description="Address HTTP listens on.")
-    http_port: int = Field(8000, ge=0, le=65535, description="Port of HTTP; 0 takes a free one.")
-    grpc_host: str = Field("127.0.0.1", description="Address gRPC listens on.")
-    grpc_port: int = Field(50051, ge=0, le=65535, description="Port of gRPC; 0 takes a free one.")
+    http_host: str = Field("127.0.0.1", description="Address that HTTP listens on.")
+    http_port: int = Field(8000, ge=0, le=65535, description="Port of HTTP; 0 chooses a free port.")
+    grpc_host: str = Field("127.0.0.1", description="Address that gRPC listens on.")
+    grpc_port: int = Field(
+        50051, ge=0, le=65535, description="Port of gRPC; 0 chooses a free port."
+    )
     max_body_bytes: int = Field(
-        32 * 1024 * 1024, ge=1, description="Largest request read, in bytes, over both protocols."
+        32 * 1024 * 1024, ge=1, description="Largest request body or gRPC message, in bytes."
     )
     request_timeout_s: float = Field(
-        600.0, gt=0, description="Longest a request may take, and its default deadline."
+        600.0, gt=0, description="Longest time for a request, and its default deadline, in seconds."
     )
     body_timeout_s: float = Field(
         60.0,
         gt=0,
-        description="Longest wait for a request to arrive; of one in pieces, for the next piece.",
+        description="Longest wait for a request's body, or for its next piece, in seconds.",
     )
     max_open_requests: int = Field(
         1024,
         ge=1,
-        le=MOST_OF_GRPC,
-        description="Requests answered at once, over both protocols together.",
+        le=MAX_INT32,
+        description="Most requests open at once, over both protocols together.",
     )
     max_streams_per_connection: int = Field(
         256,
         ge=1,
-        le=MOST_OF_GRPC,
-        description="Calls that one gRPC connection may have open at once.",
+        le=MAX_INT32,
+        description="Most calls open at once on one gRPC connection.",
     )
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         default=(),
-        description="Keys that callers must have one of, separated by commas; none if empty.",
+        description="API keys, separated by commas. Clients must send one; empty requires none.",
     )
     api_keys_file: FilePath | None = Field(
-        None, description="File with a key a line, read again when it changes."
+        None, description="File with one API key per line; read again when it changes."
     )
     metrics_need_key: bool = Field(
-        False, description="Whether /metrics asks for a key too, where there are keys."
+        False, description="Whether /metrics requires a key too, if there are keys."
     )
     tls_cert_file: FilePath | None = Field(
-        None, description="Certificate chain (PEM); with it both protocols speak TLS."
+        None, description="Certificate chain (PEM). If set, both protocols use TLS."
     )
     tls_key_file: FilePath | None = Field(None, description="The certificate's private key (PEM).")
     tls_client_ca_file: FilePath | None = Field(
-        None, description="Authority (PEM) that must have signed the certificate of every client."
+        None, description="CA certificate (PEM). If set, clients need a certificate that it signed."
     )
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
-        description="Origins whose pages may call HTTP, separated by commas; * for any.",
+        description="Origins whose pages may call the HTTP API, separated by commas; * for any.",
     )
     benchmark_history: str = Field(
         "~/.cache/lln/benchmarks.sqlite",
-        description="File that keeps benchmark runs; :memory: forgets them with the process.",
+        description="SQLite file for benchmark runs; :memory: stores them in memory only.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Least serious log line written."
+        "info", description="Lowest level of the log lines to write."
     )
     log_format: Literal["auto", "text", "json"] = Field(
-        "auto", description="JSON lines or human text; auto is text on a terminal."
+        "auto", description="JSON lines or text; auto writes text on a terminal and JSON elsewhere."
     )
     otlp_endpoint: str = Field(
         "",
-        description="Where traces go by OTLP over gRPC, like http://host:4317; none if empty.",
+        description="OTLP/gRPC endpoint for traces, like http://host:4317; empty sends none.",
     )
     trace_share: float = Field(
-        1.0, ge=0, le=1, description="Share of requests traced, where the caller has not decided."
+        1.0, ge=0, le=1, description="Share of requests to trace, where the client has not decided."
     )
     engine: EngineConfig = Field(default_factory=EngineConfig)
 
@@ -147,9 +147,9 @@ class Settings(BaseSettings):
     @field_validator("api_keys", mode="before")
     @classmethod
     def _refuse_no_key(cls, value: Any) -> Any:
-        """Compose files leave a variable empty that nobody set; a comma was meant to be a key."""
+        """Empty means no keys, as compose files pass unset variables. "," is probably a mistake."""
         if isinstance(value, str) and value and not _names_in(value):
-            raise ValueError("it holds no key; leave it empty to ask for none")
+            raise ValueError("it has no key; leave it empty to require none")
         return value
 
     @field_validator(
@@ -190,15 +190,15 @@ class Settings(BaseSettings):
         hosts = {self.http_host, self.grpc_host}
         if self.http_port == self.grpc_port != 0 and (len(hosts) == 1 or hosts & _EVERY_ADDRESS):
             raise ValueError(
-                f"LLN_HTTP_PORT and LLN_GRPC_PORT are both {self.http_port}, and each protocol "
-                "needs a port of its own"
+                f"LLN_HTTP_PORT and LLN_GRPC_PORT are both {self.http_port}; each protocol needs "
+                "its own port"
             )
         return self
 
     @model_validator(mode="after")
     def _check_tls(self) -> Self:
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
-            raise ValueError("LLN_TLS_CERT_FILE and LLN_TLS_KEY_FILE are set both or not at all")
+            raise ValueError("set both LLN_TLS_CERT_FILE and LLN_TLS_KEY_FILE, or neither")
         if self.tls_client_ca_file is not None and self.tls is None:
             raise ValueError("LLN_TLS_CLIENT_CA_FILE needs LLN_TLS_CERT_FILE")
         if self.tls is not None:
@@ -220,12 +220,12 @@ def _is_endpoint(text: str) -> bool:
     try:
         url = urlsplit(text)
         return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
-    except ValueError:  # brackets or a port that cannot be
+    except ValueError:  # invalid brackets or port
         return False
 
 
 class SettingRow(NamedTuple):
-    """One line of the table of settings."""
+    """One row of the table of settings."""
 
     variable: str
     default: str
@@ -233,7 +233,7 @@ class SettingRow(NamedTuple):
 
 
 def setting_rows() -> Iterator[SettingRow]:
-    """Every environment variable the server knows, with its default."""
+    """Yields every environment variable that the server reads, with its default."""
     for name, field in Settings.model_fields.items():
         if name != "engine":
             yield SettingRow(
@@ -246,14 +246,14 @@ def setting_rows() -> Iterator[SettingRow]:
 
 
 def _shown_default(value: Any) -> str:
-    """A default as it would be written in the environment."""
+    """Returns a default as you would write it in the environment."""
     if isinstance(value, tuple):
         return ",".join(value)
     return "" if value is None else str(value)
 
 
 def _attribute_docs(kind: type) -> dict[str, str]:
-    """The strings under a class's attributes, which Python itself does not keep."""
+    """Returns the docstrings of a class's attributes, which Python discards at run time."""
     body = ast.parse(inspect.getsource(kind)).body[0]
     assert isinstance(body, ast.ClassDef)  # the source of a class
     docs = {}
@@ -265,7 +265,7 @@ def _attribute_docs(kind: type) -> dict[str, str]:
 
 
 def _unknown_names(environment: Mapping[str, str]) -> Iterator[str]:
-    """pydantic-settings ignores a misspelt variable in silence, so the names are compared here."""
+    """Yields a problem for each misspelt variable: pydantic-settings would ignore it silently."""
     known = {row.variable for row in setting_rows()}
     for variable, value in sorted(environment.items()):
         if _SERVICE_LINK.fullmatch(f"{variable}={value}"):
@@ -276,10 +276,10 @@ def _unknown_names(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def _bad_values(error: ValidationError, prefix: str = PREFIX) -> Iterator[str]:
-    """A line for each thing pydantic found wrong, which names the variable and its value."""
+    """Yields a problem with variable and value for each error that pydantic found."""
     for problem in error.errors():
         message = problem["msg"].removeprefix("Value error, ")
-        if not problem["loc"]:  # of several settings together, which the message names
+        if not problem["loc"]:  # about several settings, which the message names
             yield f"bad settings: {message}"
             continue
         name = _DELIMITER.join(str(part).upper() for part in problem["loc"] if part != "engine")
@@ -289,7 +289,7 @@ def _bad_values(error: ValidationError, prefix: str = PREFIX) -> Iterator[str]:
 
 
 def _bad_engine_values(environment: Mapping[str, str]) -> Iterator[str]:
-    """Each of the engine's variables alone: its configuration stops at the first that is wrong."""
+    """Checks each engine setting alone, as EngineConfig raises at the first invalid one."""
     prefix = f"{PREFIX}ENGINE{_DELIMITER}"
     config = TypeAdapter(EngineConfig)
     for part in fields(EngineConfig):
@@ -309,13 +309,13 @@ def _bad_engine_values(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """Settings from the environment; `overrides` (the command line) win over it.
+    """Reads the settings from the environment; `overrides` (the command line) take precedence.
 
-    All that is wrong is told at once, so that nobody has to start five times to mend five things.
+    Raises one SettingsError with all problems, so you can fix them in one go.
     """
     problems = [*_unknown_names(os.environ), *_bad_engine_values(os.environ)]
     if problems:
-        overrides["engine"] = EngineConfig()  # what is wrong with it is told already
+        overrides["engine"] = EngineConfig()  # its problems are already listed
     try:
         settings = Settings(**overrides)
     except ValidationError as error:

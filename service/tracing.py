@@ -1,7 +1,7 @@
-"""Traces of requests, sent by OTLP. Off unless an endpoint is set, and then it costs nothing.
+"""Traces of requests, sent over OTLP. Off unless an endpoint is set.
 
-A caller's `traceparent` is honoured: its trace goes on here, and its id is on every log line of
-the request even where no traces are sent.
+A request continues the trace of its `traceparent` header. Its trace id is in every log line of the
+request, even if no traces are sent.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from engine.observer import Served
-from engine.stretches import Stretch
 from service.settings import Settings, SettingsError
 from service.version import version_of
 
@@ -24,6 +22,8 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Span
+
+    from engine.scheduling.request import BusyInterval, TimedResult
 
 HEADER = "traceparent"
 
@@ -36,46 +36,48 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}"
 
 
 class RequestSpan(Protocol):
-    """What a request is told of at its end, when its route and its outcome are known."""
+    """The span of a request, described at its end, when the route and the outcome are known."""
 
     def describe(self, name: str, attributes: Attributes) -> None: ...
 
 
 class Tracing:
-    """Tracing that is off."""
+    """Tracing that is turned off, and the interface of tracing that is on."""
 
     @contextmanager
     def request(self, protocol: str, get_header: GetHeader) -> Iterator[RequestSpan]:
-        """Around one request."""
+        """Traces one request while the context is open."""
         offered = _TRACEPARENT.fullmatch(get_header(HEADER) or "")
         current_trace_id.set(offered[1] if offered else None)
-        yield _NOTHING
+        yield _NO_SPAN
 
     def tokenised(self, *, texts: int, tokens: int, seconds: float) -> None:
-        """Texts of the current request were read."""
+        """Records that texts of the current request were tokenised."""
 
-    def served(self, texts: Sequence[Served]) -> None:
-        """Texts of the current request came back from the device."""
+    def served(self, results: Sequence[TimedResult[Any]]) -> None:
+        """Records that texts of the current request were computed."""
 
     def exemplar(self) -> dict[str, str] | None:
-        """The trace that a measurement made now is an example of."""
+        """Returns the label that links a measurement to the current trace, if it is sampled."""
         return None
 
     def stop(self, within_s: float) -> None:
-        """Sends what is left, as far as there is time."""
+        """Sends the remaining spans, for at most so many seconds."""
 
 
-class _Nothing:
+class _NoSpan:
     def describe(self, name: str, attributes: Attributes) -> None:
-        """Tracing is off."""
+        """Does nothing: tracing is off."""
 
 
-_NOTHING = _Nothing()
+_NO_SPAN = _NoSpan()
 
 
 class OtlpTracing(Tracing):
-    """Spans of each request: itself, its tokenising, its wait, the units it ran in, and below the
-    unit of a long text the stretches of its tiles."""
+    """Sends spans for each request, its tokenisation, its time in the queue, and its units of work.
+
+    The unit of a long text has a child span for each interval in which its tiles ran.
+    """
 
     def __init__(self, exporter: SpanExporter, *, share: float = 1.0) -> None:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -96,7 +98,7 @@ class OtlpTracing(Tracing):
             context=self._propagator.extract(carrier),
             kind=SpanKind.SERVER,
             attributes={"rpc.system": protocol},
-            record_exception=False,  # the log has it; a message may quote the caller's input
+            record_exception=False,  # it is in the log; a message may quote user input
             set_status_on_exception=False,
         ) as span:
             current_trace_id.set(format_trace_id(span.get_span_context().trace_id))
@@ -107,23 +109,23 @@ class OtlpTracing(Tracing):
         begun = now - int(seconds * 1e9)
         self._span("tokenise", begun, now, {"lln.texts": texts, "lln.tokens": tokens})
 
-    def served(self, texts: Sequence[Served]) -> None:
-        """One span for the wait of the first, and one for each unit that texts ran in."""
+    def served(self, results: Sequence[TimedResult[Any]]) -> None:
+        """Adds a span for the queue time of the first unit, and one for each unit."""
         clock = _EpochClock()
-        units: dict[float, list[Served]] = {}
-        for text in texts:
-            if text.started_at is not None:
-                units.setdefault(text.started_at, []).append(text)
+        units: dict[float, list[TimedResult[Any]]] = {}
+        for result in results:
+            if result.started_at is not None:
+                units.setdefault(result.started_at, []).append(result)
         for position, (started_at, together) in enumerate(sorted(units.items())):
             began_ns = clock.ns(started_at)
-            tokens = sum(text.tokens for text in together)
+            tokens = sum(result.tokens for result in together)
             attributes = {"lln.texts": len(together), "lln.tokens": tokens}
             if not position:
                 queued_ns = began_ns - int(together[0].queue_s * 1e9)
-                self._span("queue", queued_ns, began_ns, {"lln.texts": len(texts)})
-            stretches = together[0].stretches
-            if stretches:
-                self._sweep(stretches, attributes, clock)
+                self._span("queue", queued_ns, began_ns, {"lln.texts": len(results)})
+            intervals = together[0].intervals
+            if intervals:
+                self._tiled_unit(intervals, attributes, clock)
             else:
                 ended_ns = began_ns + int(together[0].compute_s * 1e9)
                 self._span("unit", began_ns, ended_ns, attributes)
@@ -135,27 +137,30 @@ class OtlpTracing(Tracing):
         return {"trace_id": format_trace_id(context.trace_id)} if context.trace_flags else None
 
     def stop(self, within_s: float) -> None:
-        # Its own waiting has no bound that could be given, and a collector may be gone.
+        # shutdown() takes no timeout, and the collector may be unreachable.
         ending = threading.Thread(target=self._provider.shutdown, daemon=True)
         ending.start()
         ending.join(within_s)
 
-    def _sweep(
-        self, stretches: Sequence[Stretch], attributes: Attributes, clock: _EpochClock
+    def _tiled_unit(
+        self, intervals: Sequence[BusyInterval], attributes: Attributes, clock: _EpochClock
     ) -> None:
-        """A unit that others may interrupt: what a stretch lasts beyond its device_s was theirs."""
+        """Adds the span of a unit that can be interrupted.
+
+        The time of an interval beyond its `lln.device_s` went to other work.
+        """
         from opentelemetry.trace import set_span_in_context
 
-        attributes = {**attributes, "lln.tiles": sum(stretch.tiles for stretch in stretches)}
-        began_ns, ended_ns = clock.ns(stretches[0].began_at), clock.ns(stretches[-1].ended_at)
+        attributes = {**attributes, "lln.tiles": sum(interval.tiles for interval in intervals)}
+        began_ns, ended_ns = clock.ns(intervals[0].began_at), clock.ns(intervals[-1].ended_at)
         unit = self._tracer.start_span("unit", start_time=began_ns, attributes=attributes)
         within = set_span_in_context(unit)
-        for stretch in stretches:
+        for interval in intervals:
             self._span(
                 "tiles",
-                clock.ns(stretch.began_at),
-                clock.ns(stretch.ended_at),
-                {"lln.tiles": stretch.tiles, "lln.device_s": stretch.busy_s},
+                clock.ns(interval.began_at),
+                clock.ns(interval.ended_at),
+                {"lln.tiles": interval.tiles, "lln.device_s": interval.busy_s},
                 within,
             )
         unit.end(ended_ns)
@@ -175,7 +180,7 @@ class OtlpTracing(Tracing):
 
 
 class _EpochClock:
-    """What the monotonic clock said, as the time of day in nanoseconds."""
+    """Converts the monotonic clock to nanoseconds since the epoch."""
 
     def __init__(self) -> None:
         self._offset_ns = time.time_ns() - time.monotonic_ns()
@@ -194,14 +199,15 @@ class _OtlpSpan:
 
 
 def tracing_of(settings: Settings) -> Tracing:
-    """What the settings ask for; an endpoint without the packages to reach it is a mistake."""
+    """Returns the tracing of the settings. Raises SettingsError if OpenTelemetry is missing."""
     if not settings.otlp_endpoint:
         return Tracing()
     try:
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     except ImportError as error:
         raise SettingsError(
-            "LLN_OTLP_ENDPOINT is set and OpenTelemetry, the extra 'tracing', is not installed"
+            "LLN_OTLP_ENDPOINT is set, but OpenTelemetry is not installed: install the extra "
+            "'tracing'"
         ) from error
     exporter = OTLPSpanExporter(settings.otlp_endpoint, timeout=5)
     return OtlpTracing(exporter, share=settings.trace_share)
@@ -212,7 +218,7 @@ def _provider(share: float) -> TracerProvider:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
-    # Given here in full: the environment's OTEL_ variables would be settings outside the table.
+    # Set explicitly, so that OTEL_ variables of the environment are not settings of this server.
     resource = Resource({"service.name": "lln", "service.version": version_of("lln")})
     return TracerProvider(
         resource=resource, sampler=ParentBased(TraceIdRatioBased(share)), shutdown_on_exit=False

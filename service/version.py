@@ -1,4 +1,4 @@
-"""Versions of what is installed, ours included."""
+"""Versions of installed packages, ours included."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from importlib import metadata
 def version_of(distribution: str) -> str:
     try:
         return metadata.version(distribution)
-    except metadata.PackageNotFoundError:  # run from a source tree that was never installed
+    except metadata.PackageNotFoundError:  # running from a source tree that is not installed
         return "unknown"

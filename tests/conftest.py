@@ -25,7 +25,8 @@ from tokenizers import (
     trainers,
 )
 
-from engine.process import prepare_process
+from engine.platform.process import prepare_process
+from tests.prices import prices_folder, share_prices
 
 # Read when torch is loaded: servers started by tests share these cores.
 prepare_process()
@@ -71,6 +72,11 @@ class WriteCheckpoint(Protocol):
         seed: int = 0,
         **config: ConfigValue,
     ) -> Path: ...
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_prices() -> None:
+    share_prices(prices_folder())
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.stored import stored_results
+from benchmarks.store import stored_results
 from service.metrics import Metrics
 from service.settings import setting_rows
 

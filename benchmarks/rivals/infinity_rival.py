@@ -1,6 +1,6 @@
 """infinity, a server of the same API, over the same weights.
 
-It needs an environment of its own, since it pins other versions of what we use:
+It needs an environment of its own, because it pins other versions of our dependencies:
 
     python3.11 -m venv .venv-infinity
     .venv-infinity/bin/pip install 'infinity-emb[server,torch]==0.0.78' 'typer<0.16' 'click<8.2'
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.served import Served, free_port, other_server
+from benchmarks.servers import Served, free_port, other_server
 from benchmarks.store import ROOT
 
 PLACE = Path(os.environ.get("INFINITY_VENV", ROOT / ".venv-infinity"))
@@ -32,16 +32,8 @@ def infinity_server(folder: Path, threads: int) -> Iterator[Served]:
     port = free_port()
     command = [
         *(str(PLACE / "bin" / "infinity_emb"), "v2", "--model-id", str(folder)),
-        *(
-            "--served-model-name",
-            MODEL,
-            "--url-prefix",
-            "/v1",
-            "--port",
-            str(port),
-            "--host",
-            "127.0.0.1",
-        ),
+        *("--served-model-name", MODEL, "--url-prefix", "/v1"),
+        *("--host", "127.0.0.1", "--port", str(port)),
         *("--engine", "torch", "--device", "cpu", "--dtype", "float32"),
         *("--no-bettertransformer", "--no-model-warmup", "--log-level", "error"),
     ]
@@ -50,7 +42,7 @@ def infinity_server(folder: Path, threads: int) -> Iterator[Served]:
         "DO_NOT_TRACK": "1",
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
-        "PYTHONPATH": "",  # ours would hide packages of its own
+        "PYTHONPATH": "",  # ours would hide its own packages
     }
     with other_server(command, port, **environment) as served:
         yield served

@@ -1,7 +1,7 @@
-"""The same weights for servers that know of no document longer than their table of positions.
+"""The same weights with a longer table of positions, for servers that read no further than it.
 
-The table is repeated, as our engine does it, so that any server that reads the folder reads a long
-document whole, in one pass of softmax.
+The table is repeated, as in our engine. A server of this folder then reads a long document whole,
+in one pass of softmax.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NUMBERS = "embeddings.position_ids"
 
 
 def write_long_checkpoint(folder: Path, out: Path, tokens: int) -> None:
-    """A copy of a BERT folder whose table, and all that cuts texts, reach to so many tokens."""
+    """Copies a BERT folder and raises its table and its limits on texts to so many tokens."""
     shutil.copytree(folder, out, dirs_exist_ok=True)
     tensors = load_file(out / "model.safetensors")
     table = tensors[_TABLE]

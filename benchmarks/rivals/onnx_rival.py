@@ -66,8 +66,8 @@ class _Embedder(torch.nn.Module):
         states = self.bert(
             input_ids=ids, attention_mask=mask, token_type_ids=torch.zeros_like(ids)
         ).last_hidden_state
-        kept = mask.unsqueeze(-1).to(states.dtype)
-        return F.normalize((states * kept).sum(1) / kept.sum(1))
+        weights = mask.unsqueeze(-1).to(states.dtype)
+        return F.normalize((states * weights).sum(1) / weights.sum(1))
 
 
 def _session(folder: Path, threads: int) -> onnxruntime.InferenceSession:

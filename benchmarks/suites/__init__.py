@@ -1,1 +1,1 @@
-"""One file a suite: `measure(bench, plan)` gives its rows."""
+"""One file for each suite: `measure(bench, plan)` yields its rows; the docstring describes it."""

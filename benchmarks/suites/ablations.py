@@ -1,14 +1,13 @@
-"""What each part of the served model does: one taken away at a time, nothing trained anew."""
+"""What each part of the served model does: one removed at a time, nothing trained again."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.finding import cosines, finds, held_out_corpora
-from benchmarks.plan import Plan
-from benchmarks.row import Row
+from benchmarks.ablation_models import AS_SERVED, ablations_of
+from benchmarks.retrieval import cosine_rows, held_out_corpora, retrieval_rows
+from benchmarks.rows import Plan, Row
 from benchmarks.workbench import Workbench
-from engine.adapt.ablations import AS_SERVED, ablations_of
 
 QUICK = (AS_SERVED, "Diag alone")
 LENGTH, TEXTS = 2_048, 40
@@ -20,5 +19,5 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
     students = ablations_of(bench.lln_diag.model)
     if plan.quick:
         students = {name: students[name] for name in QUICK}
-    yield from cosines(teacher, students, corpora, length=LENGTH, texts=TEXTS)
-    yield from finds(teacher, students, corpora)
+    yield from cosine_rows(teacher, students, corpora, length=LENGTH, texts=TEXTS)
+    yield from retrieval_rows(teacher, students, corpora)

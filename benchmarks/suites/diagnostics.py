@@ -1,4 +1,4 @@
-"""What instruments cost: one head, a whole document, how they grow, and whom they keep waiting."""
+"""What instruments cost: one head, a whole document, their growth, and short texts beside them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,20 @@ from functools import partial
 import numpy as np
 import torch
 
-from benchmarks.plan import Plan
-from benchmarks.row import Row, Target, ratio_row
-from benchmarks.timing import Run, Seconds, Turns, seconds_of, take_turns
+from benchmarks.rows import (
+    Plan,
+    Row,
+    Run,
+    Seconds,
+    Target,
+    Turns,
+    ratio_row,
+    seconds_of,
+    take_turns,
+)
 from benchmarks.workbench import Workbench
+from engine.async_engine import AsyncEngine
 from engine.diagnostics import HEAD_INSTRUMENTS, HeadView, measure
-from engine.engine import AsyncEngine
 
 GAP_S = Target("<=", 0.5)
 DOCUMENT_S = Target("<=", 20)
@@ -56,7 +64,7 @@ def _whole_document(bench: Workbench, plan: Plan) -> Row:
 
 
 def _growth(plan: Plan) -> Row:
-    """All that is linear, on one LLN head."""
+    """All linear instruments, on one LLN head."""
     names = [name for name, one in HEAD_INSTRUMENTS.items() if not one.needs]
     runs: dict[str, Run] = {
         name: partial(measure, _random_head(length, 32), names)
@@ -68,7 +76,7 @@ def _growth(plan: Plan) -> Row:
 
 
 async def _short_texts_meanwhile(bench: Workbench) -> Row:
-    """Short texts one after the other, first alone and then beside the diagnosis of a long one."""
+    """Short texts one after the other, first alone and then beside the diagnosis of a long text."""
     texts = bench.text.passages([128] * NUM_SHORT_TEXTS)
     long_text = " ".join(bench.text.passages([2_048] * 33))
     async with AsyncEngine([bench.lln_diag.model]) as engine:

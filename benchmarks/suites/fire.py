@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import cycle
 from statistics import quantiles
 
-from benchmarks.plan import Plan
-from benchmarks.row import Row, Target
-from benchmarks.timing import seconds_of
+from benchmarks.rows import Plan, Row, Target, seconds_of
 from benchmarks.workbench import Workbench
-from engine.engine import AsyncEngine
+from engine.async_engine import AsyncEngine
 
 DOCUMENT_TOKENS, QUICK_DOCUMENT_TOKENS = 262_144, 16_384
 QUERY_TOKENS = 64
@@ -25,7 +23,7 @@ NO_SWEEPS = 1 << 30
 
 @dataclass(frozen=True)
 class Fire:
-    """One engine's minute: the document alone, the queries alone, and both at once."""
+    """Times of one engine: the document alone, the queries alone, and both at once."""
 
     document_alone_s: float
     document_s: float
@@ -72,7 +70,7 @@ async def _under_fire(bench: Workbench, plan: Plan, min_sweep_tokens: int) -> Fi
 
 
 async def _queries(engine: AsyncEngine, queries: list[str]) -> tuple[float, ...]:
-    """One query a second, whether or not the one before is answered."""
+    """Sends one query a second, whether or not the one before is answered."""
     waiting = [await _sent(engine, query) for query in queries]
     return tuple(await asyncio.gather(*waiting))
 
@@ -80,7 +78,7 @@ async def _queries(engine: AsyncEngine, queries: list[str]) -> tuple[float, ...]
 async def _queries_beside(
     engine: AsyncEngine, queries: list[str], work: asyncio.Task[float]
 ) -> tuple[float, ...]:
-    """The same, over and over until the work is done."""
+    """The same, repeated until the work is done."""
     endless = cycle(queries)
     waiting = []
     while not work.done():
@@ -89,7 +87,7 @@ async def _queries_beside(
 
 
 async def _sent(engine: AsyncEngine, query: str) -> asyncio.Task[float]:
-    """A query under way, when it is time for the next one."""
+    """Sends a query, and returns when it is time for the next one."""
     answer = asyncio.create_task(seconds_of(engine.embed([query])))
     await asyncio.sleep(PERIOD_S)
     return answer

@@ -1,4 +1,4 @@
-"""What the block size buys and costs: the served numbers, with blocks of other sizes."""
+"""What the block size gains and costs: the served calibration with blocks of other sizes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from functools import partial
 import numpy as np
 import torch
 
-from benchmarks.finding import WINDOW, cosines, finds, held_out_corpora
-from benchmarks.plan import Plan
-from benchmarks.row import Row, ratio_row
-from benchmarks.timing import Turns, take_turns
+from benchmarks.retrieval import WINDOW, cosine_rows, held_out_corpora, retrieval_rows
+from benchmarks.rows import Plan, Row, Turns, ratio_row, take_turns
 from benchmarks.workbench import Workbench
 from engine.model.embedding_model import EmbeddingModel
 
@@ -33,8 +31,8 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
     }
     yield from _costs(bench, students, plan)
     corpora = held_out_corpora(plan)
-    yield from cosines(teacher, students, corpora, length=LENGTH, texts=TEXTS)
-    yield from finds(teacher, students, corpora)
+    yield from cosine_rows(teacher, students, corpora, length=LENGTH, texts=TEXTS)
+    yield from retrieval_rows(teacher, students, corpora)
 
 
 def _costs(bench: Workbench, students: Mapping[str, EmbeddingModel], plan: Plan) -> Iterator[Row]:

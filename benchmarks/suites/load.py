@@ -1,7 +1,7 @@
-"""Our server under an open loop of requests: what it answers, how fast, and what beyond its limit.
+"""Our server under an open loop of requests: throughput and latency by load, also beyond capacity.
 
-Arrivals are a Poisson process and a latency counts from when its request should have been sent.
-The load comes from a process of its own on the same cores, whose time is not the server's.
+Arrivals are a Poisson process. A latency counts from when its request should have been sent. The
+load comes from a separate process on the same cores.
 """
 
 from __future__ import annotations
@@ -9,17 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from benchmarks.plan import Plan
-from benchmarks.row import Row, Target
-from benchmarks.served import Served, our_server
+from benchmarks.rows import Plan, Row, Target
+from benchmarks.servers import Served, our_server
 from benchmarks.workbench import Workbench
-from service.load.open_loop import LoadPoint, offer, saturate
-from service.load.traffic import PROFILES, Traffic
+from service.benchmarks.load import PROFILES, LoadPoint, Traffic, offer, saturate
 
 SHARES, QUICK_SHARES = (0.25, 0.5, 0.75, 0.9, 1.0, 1.5, 2.0), (0.5, 2.0)
 SECONDS, QUICK_SECONDS = 20.0, 5.0
 QUEUE_TOKENS = 32_768
-"""What may wait: a few seconds of work on two cores, so that an overload is refused within them."""
+"""A queue of a few seconds of work on two cores, so an overload is refused within seconds."""
 _CLIENTS = 32
 
 

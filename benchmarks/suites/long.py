@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from benchmarks.plan import Plan
-from benchmarks.row import Row, Target, ratio_row
-from benchmarks.timing import Run, Turns, take_turns
+from benchmarks.rows import Plan, Row, Run, Target, Turns, ratio_row, take_turns
 from benchmarks.workbench import LLN_DIAG, SOFTMAX, Workbench
 
 AT_8K, AT_32K = Target(">=", 3), Target(">=", 12)

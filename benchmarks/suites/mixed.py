@@ -1,4 +1,4 @@
-"""Many texts of very different lengths in one call, where padding shows."""
+"""Many texts of very different lengths in one call, where padding costs time."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from benchmarks.plan import Plan
-from benchmarks.row import Row, Target, ratio_row
-from benchmarks.timing import Turns, take_turns
+from benchmarks.rows import Plan, Row, Target, Turns, ratio_row, take_turns
 from benchmarks.workbench import (
     LLN_DIAG,
     ONNX_RUNTIME,

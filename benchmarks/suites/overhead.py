@@ -1,7 +1,7 @@
-"""What our server adds at saturation: processor time a token, over that of its engine alone.
+"""Processor time of a token in our saturated server, over that in its engine alone.
 
-The load comes from a process of its own on the same cores, whose time is not the server's. The
-server's queue is so long that it refuses none.
+The load comes from a separate process on the same cores; only the server's own time counts. The
+server's queue is long enough that it refuses no request.
 """
 
 from __future__ import annotations
@@ -10,18 +10,16 @@ import asyncio
 import time
 from collections.abc import Iterator
 
-from benchmarks.plan import Plan
-from benchmarks.row import Row, Target, ratio_row
-from benchmarks.served import Served, our_server
+from benchmarks.rows import Plan, Row, Target, ratio_row
+from benchmarks.servers import Served, our_server
 from benchmarks.workbench import Workbench
+from engine.async_engine import AsyncEngine
 from engine.config import EngineConfig
-from engine.engine import AsyncEngine
-from service.load.open_loop import saturate
-from service.load.traffic import PROFILES, Traffic
+from service.benchmarks.load import PROFILES, Traffic, saturate
 
 _SECONDS, _QUICK_SECONDS = 20.0, 5.0
 _CLIENTS = {"short": 32, "mixed": 16, "long": 4}
-"""As many as keep the engine busy; what is under way when a turn ends is waited for."""
+"""Enough to keep the engine busy. A turn waits for the requests under way at its end."""
 
 _SERVER, _ENGINE = "server, 1000 tokens", "engine, 1000 tokens"
 
@@ -37,7 +35,7 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
 async def _overhead(
     bench: Workbench, served: Served, traffic: Traffic, seconds: float, turns: int
 ) -> Row:
-    """In turns, after one of each that warms them up."""
+    """In turns, after one of each to warm up."""
     config = EngineConfig(device="cpu", num_threads=bench.threads)
     taken: list[tuple[float, float]] = []
     async with AsyncEngine.load(config=config) as engine:
@@ -66,7 +64,7 @@ async def _of_server(served: Served, traffic: Traffic, seconds: float) -> float:
 
 
 async def _of_engine(engine: AsyncEngine, traffic: Traffic, seconds: float) -> float:
-    """The same of the engine with as many callers and nothing around it."""
+    """The same of the engine alone, with as many callers."""
     texts, tokens = traffic.texts(seed=0), 0
     began_s, ends_at = time.process_time(), time.monotonic() + seconds
 

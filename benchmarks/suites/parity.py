@@ -1,4 +1,4 @@
-"""Whether our softmax engine gives the vectors sentence-transformers gives."""
+"""Whether our softmax engine gives the same vectors as sentence-transformers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from benchmarks.plan import Plan
-from benchmarks.row import Row, Target, least_row
+from benchmarks.rows import Plan, Row, Target, least_row
 from benchmarks.workbench import SENTENCE_TRANSFORMERS, SOFTMAX, Workbench
 
 NUM_TEXTS, NUM_QUICK_TEXTS = 500, 64

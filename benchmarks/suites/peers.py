@@ -1,10 +1,9 @@
 """Our server and infinity side by side: the same weights, machine, threads, requests and client.
 
-Both run at once and are loaded in turns, so that the machine's moods fall on both. infinity cuts
-a text at 256 tokens: of a document of 8,192 it reads a thirty-second, and its time is multiplied
-by what it left out. A server that reads everything is compared with what reading costs. So that it
-reads the whole at once, as we do, it is also given the same weights with their table of positions
-repeated; its softmax then sees every pair of tokens.
+Both run at once and are loaded in turns, so other load on the machine slows both. infinity cuts a
+text at 256 tokens: of a document of 8,192 it reads a thirty-second, and its time is multiplied by
+32. In a second comparison it gets the same weights with their table of positions repeated. It then
+reads the whole document at once, as ours does, and its softmax sees every pair of tokens.
 """
 
 from __future__ import annotations
@@ -17,14 +16,12 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from benchmarks.plan import Plan
 from benchmarks.rivals.infinity_rival import MODEL, TRUNCATES_AT, infinity_server, is_installed
 from benchmarks.rivals.long_checkpoint import write_long_checkpoint
-from benchmarks.row import Row, Target
-from benchmarks.served import Served, our_server
+from benchmarks.rows import Plan, Row, Target
+from benchmarks.servers import Served, our_server
 from benchmarks.workbench import PUBLISHED_MODEL, Workbench
-from service.load.open_loop import saturate
-from service.load.traffic import PROFILES, Traffic
+from service.benchmarks.load import PROFILES, Traffic, saturate
 
 _DOCUMENT = 8192
 _SECONDS, _QUICK_SECONDS = 10.0, 3.0
@@ -33,7 +30,9 @@ _CLIENTS = 32
 
 def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
     if not is_installed():
-        print("infinity is not installed; benchmarks/rivals/infinity_rival.py says how")
+        print(
+            "infinity is not installed; benchmarks/rivals/infinity_rival.py says how to install it"
+        )
         return
     folder = bench.softmax.model.checkpoint.folder
     seconds = _QUICK_SECONDS if plan.quick else _SECONDS

@@ -1,4 +1,4 @@
-"""What bfloat16 products buy on this CPU and what they move, and that batches move nothing."""
+"""What bfloat16 products gain and change on this CPU, and that batching changes no bit."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.plan import Plan
-from benchmarks.row import Row, Target, least_row, ratio_row
-from benchmarks.timing import Turns, take_turns
+from benchmarks.rows import Plan, Row, Target, Turns, least_row, ratio_row, take_turns
 from benchmarks.workbench import LLN_DIAG, Workbench
-from engine.device import cpu_multiplies_bfloat16
-from engine.plain import Engine
+from engine.engine import Engine
+from engine.platform.device import cpu_multiplies_bfloat16
 from engine.types import Vector
 
 FLOAT32, BFLOAT16 = f"{LLN_DIAG} float32", f"{LLN_DIAG} bfloat16"
@@ -52,7 +50,7 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
 def _alone_or_not(
     engine: Engine, name: str, case: str, texts: Sequence[str], together: Vector
 ) -> Row:
-    """How far a text's vector moves when others are embedded with it: not in its last bit."""
+    """How far a text's vector changes when others are embedded with it: by no bit."""
     alone = np.concatenate([engine.embed([text]) for text in texts])
     return Row(
         case=case,

@@ -1,12 +1,10 @@
-"""Short texts, text to vector: a batch as it is indexed, and one query as it is asked."""
+"""Short texts, from text to vector: a batch, as in indexing, and one query."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from benchmarks.plan import Plan
-from benchmarks.row import Row, Target, ratio_row
-from benchmarks.timing import Turns, take_turns
+from benchmarks.rows import Plan, Row, Target, Turns, ratio_row, take_turns
 from benchmarks.workbench import (
     LLN_DIAG,
     ONNX_RUNTIME,

@@ -1,7 +1,7 @@
 """Our server under mixed load for long: does memory grow, do descriptors leak, does anything fail?
 
-About half of what the server can answer is offered, in slices. Between the slices come what
-clients do besides: documents, diagnoses, mistakes, and leaving before the answer.
+Requests come in slices, at about half the server's capacity. Between the slices clients send
+documents, diagnoses and invalid requests, and disconnect before the answer.
 """
 
 from __future__ import annotations
@@ -14,18 +14,15 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from benchmarks.plan import Plan
-from benchmarks.row import Row, Target
-from benchmarks.served import Served, our_server
+from benchmarks.rows import Plan, Row, Target
+from benchmarks.servers import Served, our_server
 from benchmarks.workbench import Workbench
-from service.load.client import HttpClient
-from service.load.open_loop import offer, saturate
-from service.load.traffic import PROFILES
+from service.benchmarks.load import PROFILES, HttpClient, offer, saturate
 
 _SLICE_S = 10.0
 _WARM_UP = 0.2
-"""Of the whole: buffers grow to the largest batch seen, and stay."""
-_MOST_TOLD = 10
+"""Share of the whole: buffers grow to the largest batch seen, and stay."""
+_MAX_FAILURES_SHOWN = 10
 _ODDITIES: tuple[tuple[str, dict[str, Any], int], ...] = (
     ("/v1/documents", {"text": "a passage " * 3000, "chunking": {"type": "fixed"}}, 200),
     ("/v1/diagnostics", {"text": "a short text", "layers": [0]}, 200),
@@ -74,12 +71,12 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
         value=soaked.failed,
         target=Target("<=", 0),
         seconds={},
-        note="; ".join(soaked.failures[:_MOST_TOLD]),
+        note="; ".join(soaked.failures[:_MAX_FAILURES_SHOWN]),
     )
 
 
 def _growth_of_memory(case: str, warm: list[_Sample]) -> Row:
-    """The last quarter's median over the first one's: single samples swing with their moment."""
+    """The last quarter's median over the first one's, because single samples fluctuate."""
     quarter = max(1, len(warm) // 4)
     quarters = [warm[at : at + quarter] for at in range(0, len(warm), quarter)]
     medians = [median(sample.resident_bytes for sample in part) for part in quarters]
@@ -115,7 +112,7 @@ async def _soak(served: Served, seconds: float) -> _Soaked:
 
 
 async def _oddities(served: Served) -> list[str]:
-    """Those of the other requests that were not answered as they should be."""
+    """Sends the other requests, and returns those with an unexpected status."""
     client = HttpClient(served.target)
     wrong = []
     for path, body, status in _ODDITIES:

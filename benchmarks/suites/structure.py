@@ -1,8 +1,8 @@
-"""Boundaries found in an encoder's states against headings that were taken out of documentation.
+"""Boundaries found in an encoder's states, against the headings removed from documentation.
 
-Pk and WindowDiff over paragraphs, lower is better, 0 is every heading found. Everyone places its
-boundaries before paragraphs. All but TextTiling, which chooses its own number, are told how many
-headings there were. "No boundaries" shows what the measures give for saying nothing.
+Pk and WindowDiff over paragraphs: lower is better, and 0 means that every heading is found. All
+methods place their boundaries before paragraphs, and get the number of headings, except TextTiling,
+which chooses its own. "No boundaries" shows the scores of no answer at all.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from nltk.metrics.segmentation import pk, windowdiff
 from nltk.tokenize.texttiling import TextTilingTokenizer
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
-from benchmarks.headings import CORPORA, Sections, draw_sections
-from benchmarks.plan import Plan
-from benchmarks.row import Row, Target
+from benchmarks.headed_documents import CORPORA, Sections, draw_sections
+from benchmarks.rows import Plan, Row, Target
 from benchmarks.workbench import Workbench
-from engine.maps.cache import ByteCache
-from engine.maps.document import open_document
+from engine.analysis.cache import ByteCache
+from engine.analysis.open_document import open_document
+from engine.analysis.segmentation import (
+    StructurePlan,
+    segmentation_layer,
+    spans_at,
+    structure_steps,
+)
 from engine.model.embedding_model import EmbeddingModel
-from engine.structure.plan import StructurePlan, layer_of
-from engine.structure.segments import spans_at
-from engine.structure.steps import structure_steps
-from engine.types import Structure
+from engine.steps import finish
 
 NUM_DOCUMENTS, NUM_QUICK = 40, 3
 SEED = 7
@@ -73,7 +75,7 @@ def _rows(case: str, drawn: Sequence[Sections], segmenters: dict[str, Segmenter]
 
 
 def _scores(sections: Sections, found: list[bool]) -> tuple[float, float]:
-    """Windows of half a mean section, as both measures were defined with."""
+    """Pk and WindowDiff with windows of half a mean section, as both were defined."""
     reference, guess = (_marks(flags) for flags in (sections.begins, found))
     width = max(2, round(len(reference) / (2 * (sections.num_boundaries + 1))))
     return pk(reference, guess, k=width), windowdiff(reference, guess, width)
@@ -89,11 +91,10 @@ def by_states(model: EmbeddingModel, sections: Sections) -> list[bool]:
     document = open_document(sections.text, model, cache)
     content = document.num_tokens - model.tokenizer.num_special
     firsts = np.searchsorted(document.offsets[1:-1, 0], sections.starts) + 1
-    # A scale that asks for as many segments as there were, and places before paragraphs alone.
+    # A scale of as many segments as there were, and boundaries before paragraphs only.
     scale = round(content / (sections.num_boundaries + 1))
-    plan = StructurePlan(layer=layer_of(model), places=firsts[1:], scales=(scale,))
-    *_, found = structure_steps(document, plan, cache)
-    assert isinstance(found, Structure), "the last step brings the structure"
+    plan = StructurePlan(layer=segmentation_layer(model), places=firsts[1:], scales=(scale,))
+    found = finish(structure_steps(document, plan, cache))
     begins = {span.start for span in spans_at(0, found.segments)[1:]}
     return [int(first) in begins for first in firsts]
 

@@ -1,4 +1,4 @@
-"""One long document, swept: how time and memory grow, and what the plan said of them before."""
+"""One long document, tile by tile: growth of time and memory, and how far off the plan was."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from time import perf_counter
 
 import torch
 
-from benchmarks.plan import Plan
-from benchmarks.row import Row, Target
+from benchmarks.rows import Plan, Row, Target
 from benchmarks.workbench import LLN_DIAG, Workbench
-from engine.benchmarks.memory import PeakMemory
+from engine.platform.memory import PeakMemory
 
 LENGTHS = (1_024, 8_192, 65_536, 262_144, 1_048_576)
 QUICK_LENGTHS = (1_024, 8_192)
@@ -19,8 +18,8 @@ GROWTH = Target("<=", 4.4)
 MEMORY = Target("<=", 3.0)
 BYTES_OFF, SECONDS_OFF = Target("<=", 0.10), Target("<=", 0.30)
 _BYTES_SHOW_FROM = 65_536
-"""Below, what the allocator holds anyway hides what a text takes; the suite of tests compares
-those with the tensors themselves."""
+"""For shorter texts the allocator's own reserve hides what they take. Tests check these against the
+tensors themselves."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def _rows(asked: int, found: Measured) -> Iterator[Row]:
 
 
 def _swept(bench: Workbench, text: str) -> Measured:
-    """The document's own time and peak: it is read into tokens before, as the plan means it."""
+    """The document's time and peak, tokenising not included, as in the plan."""
     engine = bench.lln_diag
     (encoded,) = engine.model.tokenizer.encode_batch([text])
     ids = encoded.content.tolist()

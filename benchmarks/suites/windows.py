@@ -1,13 +1,11 @@
-"""The honest rival of a long document: softmax over windows that do not see each other."""
+"""One long document against softmax over separate windows of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
 
-from benchmarks.plan import Plan
-from benchmarks.row import Row, Target, ratio_row
-from benchmarks.timing import Turns, take_turns
+from benchmarks.rows import Plan, Row, Target, Turns, ratio_row, take_turns
 from benchmarks.workbench import LLN_DIAG, Workbench
 
 TOKENS, WINDOW = 8_192, 512

@@ -1,7 +1,7 @@
-"""Writes dashboards/*.json: what Grafana shows of a server's metrics.
+"""Writes the Grafana dashboards in dashboards/*.json.
 
 python -m deploy.grafana.build          writes the files
-python -m deploy.grafana.build --check  fails where the files are not what it writes
+python -m deploy.grafana.build --check  fails if the files are out of date
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What each dashboard shows, of one server or of several replicas.
+"""The dashboards, for one server or several replicas.
 
-What adds up is told of all of them together; what does not is told of each, or as their mean.
+Sums cover all replicas. Other values are shown for each replica, or as their mean.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from deploy.grafana.panels import (
 OVERVIEW = Dashboard(
     "lln",
     "LLN",
-    "Is it well? Requests, failures, how long they take, and what waits.",
+    "Overview: requests, failures, latency and load.",
     (
         Section(
             "Traffic",
             (
                 Panel(
                     "Requests",
-                    "Requests answered a second, whatever their outcome.",
+                    "Answered requests per second, including errors.",
                     "reqps",
                     (
                         Query(
@@ -39,7 +39,7 @@ OVERVIEW = Dashboard(
                 ),
                 Panel(
                     "Failures",
-                    "Requests a second that ended in an error, by its code.",
+                    "Requests per second that ended in an error, by error code.",
                     "reqps",
                     (
                         Query(
@@ -50,7 +50,7 @@ OVERVIEW = Dashboard(
                 ),
                 Panel(
                     "In progress",
-                    "Requests being answered at the moment, and how many replicas are ready.",
+                    "Requests in progress, and the number of ready replicas.",
                     "short",
                     (
                         Query("sum by (protocol) (lln_requests_in_progress)", "{{protocol}}"),
@@ -59,24 +59,24 @@ OVERVIEW = Dashboard(
                 ),
                 Panel(
                     "Time to answer",
-                    "From a request's arrival to its answer, all methods together but those of "
-                    "probes and scrapes.",
+                    "From the arrival of a request to its answer, for all methods except probes "
+                    "and scrapes.",
                     "s",
                     quantiles("lln_request_seconds", where=WORK),
                 ),
                 Panel(
                     "Tokens",
-                    "Tokens accepted a second.",
+                    "Accepted tokens per second.",
                     "short",
                     (Query(rate_of("lln_tokens_total", by="model"), "{{model}}"),),
                 ),
                 Panel(
-                    "Refused and given up",
-                    "Calls refused at the door, and texts given up before they were served.",
+                    "Rejected and cancelled",
+                    "Rejected calls, and texts cancelled before their result was ready.",
                     "ops",
                     (
-                        Query(rate_of("lln_rejected_total", by="reason"), "refused: {{reason}}"),
-                        Query(rate_of("lln_cancelled_total", by="reason"), "given up: {{reason}}"),
+                        Query(rate_of("lln_rejected_total", by="reason"), "rejected: {{reason}}"),
+                        Query(rate_of("lln_cancelled_total", by="reason"), "cancelled: {{reason}}"),
                     ),
                 ),
             ),
@@ -86,13 +86,13 @@ OVERVIEW = Dashboard(
             (
                 Panel(
                     "Time the device is busy",
-                    "Share of time spent on work; near 100 % there is more work than device.",
+                    "Share of time that the device works. Near 100 % it is the bottleneck.",
                     "percentunit",
                     (Query("lln:device_busy:ratio_rate5m", "{{instance}}"),),
                 ),
                 Panel(
                     "Memory",
-                    "What the process holds on its device, and in all.",
+                    "Memory of the process on its device, and resident memory.",
                     "bytes",
                     (
                         Query("lln_device_memory_bytes", "{{instance}}: device, {{kind}}"),
@@ -101,7 +101,7 @@ OVERVIEW = Dashboard(
                 ),
                 Panel(
                     "Processor time and descriptors",
-                    "Cores the process keeps busy; files and sockets it holds open.",
+                    "Busy cores, and open files and sockets.",
                     "short",
                     (
                         Query(f"rate(process_cpu_seconds_total{LLN}{RATE})", "{{instance}}: cores"),
@@ -110,7 +110,7 @@ OVERVIEW = Dashboard(
                 ),
                 Panel(
                     "Models",
-                    "Replicas that serve a model.",
+                    "Replicas that serve each model.",
                     "short",
                     (
                         Query(
@@ -121,13 +121,13 @@ OVERVIEW = Dashboard(
                 ),
                 Panel(
                     "Failed units",
-                    "Units of work a second that the device failed on.",
+                    "Units of work per second that failed on the device.",
                     "ops",
                     (Query(rate_of("lln_failed_units_total", by="kind"), "{{kind}}"),),
                 ),
                 Panel(
                     "Truncated",
-                    "Texts cut a second because the caller asked for it.",
+                    "Texts per second truncated at the caller's request.",
                     "ops",
                     (Query(rate_of("lln_truncated_total", by="model"), "{{model}}"),),
                 ),
@@ -139,14 +139,14 @@ OVERVIEW = Dashboard(
 LATENCY = Dashboard(
     "lln-latency",
     "LLN: latency by length",
-    "Do short texts stay fast whatever else is asked?",
+    "Do short texts stay fast under any load?",
     (
         Section(
             "By length of the text",
             tuple(
                 Panel(
                     f"{share} % within",
-                    "Time in the queue and on the device, by the least bound a text's tokens fit.",
+                    "Time in the queue and on the device, by length class.",
                     "s",
                     (
                         Query(
@@ -163,7 +163,7 @@ LATENCY = Dashboard(
             (
                 Panel(
                     "Texts served",
-                    "Texts a second, by length class.",
+                    "Texts per second, by length class.",
                     "ops",
                     (
                         Query(
@@ -180,19 +180,19 @@ LATENCY = Dashboard(
                 ),
                 Panel(
                     "Time to tokenise",
-                    "For the texts of one call, off the event loop.",
+                    "Time to tokenise the texts of one call, in worker threads.",
                     "s",
                     quantiles("lln_tokenise_seconds"),
                 ),
                 Panel(
                     "Time in the queue",
-                    "How long a text waited for the device.",
+                    "Time that a text waited for the device.",
                     "s",
                     quantiles("lln_queue_seconds"),
                 ),
                 Panel(
                     "Time of one unit",
-                    "What the device spends on one unit of work.",
+                    "Device time of one unit of work.",
                     "s",
                     quantiles("lln_compute_seconds"),
                 ),
@@ -210,14 +210,14 @@ LATENCY = Dashboard(
 BATCHES = Dashboard(
     "lln-batches",
     "LLN: batches",
-    "Is the device given enough at a time? Batches are packed: no token of them is padding.",
+    "Are batches large enough for the device? Batches are packed, without padding.",
     (
         Section(
             "Batches",
             (
                 Panel(
                     "Fill",
-                    "Tokens of batches over what they could take. Low is normal at low load.",
+                    "Tokens of batches divided by their limit. Low values are normal at low load.",
                     "percentunit",
                     (
                         Query(
@@ -229,25 +229,25 @@ BATCHES = Dashboard(
                 ),
                 Panel(
                     "Tokens of a batch",
-                    "Of one packed batch.",
+                    "Tokens in one packed batch.",
                     "short",
                     quantiles("lln_batch_tokens"),
                 ),
                 Panel(
                     "Texts of a batch",
-                    "Of one packed batch.",
+                    "Texts in one packed batch.",
                     "short",
                     quantiles("lln_batch_sequences"),
                 ),
                 Panel(
                     "Units of work",
-                    "Units the device finished a second.",
+                    "Units of work per second that the device finished.",
                     "ops",
                     (Query(rate_of("lln_units_total", by="kind"), "{{kind}}"),),
                 ),
                 Panel(
                     "Speed of the device",
-                    "Tokens of batches over the seconds spent on them.",
+                    "Tokens of batches divided by their device time.",
                     "short",
                     (
                         Query(
@@ -258,10 +258,10 @@ BATCHES = Dashboard(
                     ),
                 ),
                 Panel(
-                    "Memory ran out",
-                    "Times work was retried smaller.",
+                    "Out of memory",
+                    "Retries in smaller pieces after the device ran out of memory.",
                     "ops",
-                    (Query(rate_of("lln_oom_recoveries_total"), "retried smaller"),),
+                    (Query(rate_of("lln_oom_recoveries_total"), "retries"),),
                 ),
             ),
         ),
@@ -270,13 +270,13 @@ BATCHES = Dashboard(
             (
                 Panel(
                     "Waiting",
-                    "Texts waiting for the device.",
+                    "Texts in the queue.",
                     "short",
                     (Query("lln_queue_depth", "{{instance}}"),),
                 ),
                 Panel(
                     "Waiting, in tokens",
-                    "The limit of the queue counts tokens.",
+                    "Tokens in the queue, and the limit.",
                     "short",
                     (
                         Query("lln_queue_tokens", "{{instance}}"),
@@ -285,7 +285,7 @@ BATCHES = Dashboard(
                 ),
                 Panel(
                     "Fullness",
-                    "At 100 % work is refused at the door.",
+                    "Queued tokens divided by the limit. At 100 % new work is rejected.",
                     "percentunit",
                     (Query("lln:queue_fullness:ratio", "{{instance}}"),),
                 ),
@@ -299,14 +299,14 @@ _LONG = '{length!~"128|512|2048"}'
 DOCUMENTS = Dashboard(
     "lln-documents",
     "LLN: long documents",
-    "What long documents cost, and whether short texts get past them.",
+    "What long documents cost, and whether short texts stay fast beside them.",
     (
         Section(
             "Long documents",
             (
                 Panel(
                     "Served",
-                    "Texts of more than 2,048 tokens a second.",
+                    "Texts per second with more than 2,048 tokens.",
                     "ops",
                     (
                         Query(
@@ -317,7 +317,7 @@ DOCUMENTS = Dashboard(
                 ),
                 Panel(
                     "Time",
-                    "95 % of the long texts are served within this time.",
+                    "95 % of long texts are served within this time.",
                     "s",
                     (
                         Query(
@@ -327,25 +327,25 @@ DOCUMENTS = Dashboard(
                     ),
                 ),
                 Panel(
-                    "Set aside",
-                    "Times a second that long work was set aside for short work.",
+                    "Preemptions",
+                    "Times per second that long work was preempted by short work.",
                     "ops",
-                    (Query(rate_of("lln_preemptions_total"), "set aside"),),
+                    (Query(rate_of("lln_preemptions_total"), "preemptions"),),
                 ),
             ),
         ),
         Section(
-            "Beside them",
+            "Other work",
             (
                 Panel(
                     "Short texts",
-                    "Time of texts of up to 128 tokens, which should not notice.",
+                    "Time of texts of up to 128 tokens, which should stay low.",
                     "s",
                     quantiles("lln_text_seconds", where='{length="128"}'),
                 ),
                 Panel(
                     "Device time, by kind of work",
-                    "Share of the time spent on each kind of unit, mean of the replicas.",
+                    "Share of device time of each kind of unit, mean of the replicas.",
                     "percentunit",
                     (Query(f"avg by (kind) (rate(lln_compute_seconds_sum{RATE}))", "{{kind}}"),),
                 ),
@@ -363,16 +363,16 @@ def _drift(instrument: str, title: str, about: str) -> Panel:
 ATTENTION = Dashboard(
     "lln-attention",
     "LLN: attention",
-    "Does the attention of live traffic stay what it was? By layer, mean of its heads.",
+    "Does the attention of live traffic change? By layer, mean of its heads.",
     (
         Section(
             "Drift",
             (
-                _drift("entropy", "Entropy", "How widely a layer's heads look, in nats."),
+                _drift("entropy", "Entropy", "How widely a layer's heads attend, in nats."),
                 _drift(
                     "spectral_gap",
                     "Spectral gap",
-                    "1 less the size of the second eigenvalue: how fast a head forgets.",
+                    "1 minus the absolute second eigenvalue: how fast a head mixes.",
                 ),
                 _drift("temperature", "Temperature", "How sharp a layer's heads are."),
             ),
@@ -383,14 +383,14 @@ ATTENTION = Dashboard(
 BENCHMARKS = Dashboard(
     "lln-benchmarks",
     "LLN: benchmarks",
-    "Benchmarks run on this machine, and what they last measured.",
+    "Benchmark runs on this machine, and their latest results.",
     (
         Section(
             "Benchmarks",
             (
                 Panel(
                     "Tokens a second",
-                    "Last measured, by suite, attention and length class.",
+                    "Latest results, by suite, attention and length class.",
                     "short",
                     (
                         Query(

@@ -1,4 +1,4 @@
-"""Panels and dashboards as Grafana's JSON, from what they show."""
+"""Converts panels and dashboards to Grafana's JSON, and builds their common queries."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any, TypeAlias
 DATASOURCE = {"type": "prometheus", "uid": "prometheus"}
 RATE = "[$__rate_interval]"
 LLN = '{job="lln"}'
-"""Of what every process tells, ours: Prometheus may read others, itself among them."""
+"""Selects our servers: Prometheus may scrape other processes too, such as itself."""
 WORK = '{method!~"GET /health.*|GET /metrics|grpc.health.v1.Health/.*|unmatched"}'
-"""Requests for work. Probes and scrapes come several times a second however little is asked for,
-are answered at once, and would hide how callers fare."""
+"""Excludes probes and scrapes: they are frequent and fast, and would hide real requests."""
 GRID_WIDTH = 24
 PANELS_ACROSS = 3
 PANEL_HEIGHT = 8
@@ -22,7 +21,7 @@ Json: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True)
 class Query:
-    """One line, or family of lines, of a panel."""
+    """One line of a panel, or one for each series."""
 
     expr: str
     legend: str
@@ -51,7 +50,7 @@ class Dashboard:
 
 
 def rate_of(metric: str, by: str = "", where: str = "") -> str:
-    """Events a second, summed over all labels but those in `by`."""
+    """Returns events per second, summed over all labels except those in `by`."""
     grouping = f" by ({by})" if by else ""
     return f"sum{grouping} (rate({metric}{where}{RATE}))"
 
@@ -90,7 +89,7 @@ def _link_to_the_others() -> Json:
 
 
 def _panels_json(dashboard: Dashboard) -> Iterator[Json]:
-    """The sections one under the other, each a row title and its panels abreast."""
+    """Yields the sections from top to bottom, each a row title and its panels side by side."""
     number, y = 0, 0
     for section in dashboard.sections:
         number += 1

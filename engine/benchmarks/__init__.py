@@ -1,1 +1,1 @@
-"""What a benchmark runs on the device, in steps short enough that other work goes in between."""
+"""Timing the engine: benchmarks that run on the device in short steps, between other work."""

@@ -1,8 +1,8 @@
-"""Attention alone, by length, kind and number format: the kernels beside torch's own SDPA.
+"""How fast attention alone runs, by length, kind and data type.
 
-Queries, keys and values are normal noise of the model's head shape: the time of every kind here
-depends on shapes alone. Softmax over a long text is timed a few heads at a time and the times are
-added, so that no step keeps the device from others for long.
+Queries, keys and values are random, in the shape of the model's heads: the time depends on the
+shape only. Softmax over a long text runs a few heads at a time and the times are added, so that no
+step occupies the device for long.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from engine.benchmarks.encoder import Subject
-from engine.device import torch_dtype
 from engine.model.embedding_model import EmbeddingModel
+from engine.platform.device import torch_dtype
 from kernels.attention import PackedSequences
 
 _WHOLE_TOKENS = 4096
-"""Up to here all heads of softmax run in one step; beyond, as many as cost the same."""
+"""Up to this length all heads of softmax run in one step. Beyond, as many as take as long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class AttentionRow:
 
 
 def attention_rows(plan: AttentionPlan) -> Iterator[tuple[AttentionRow, ...]]:
-    """One row a point. Yields nothing after every call, so that other work can run there."""
+    """One row for each point. Yields an empty tuple after every call, to let other work run."""
     for length, dtype in product(plan.lengths, plan.dtypes):
         for kind in plan.attentions:
             steps = _steps(Subject.of(plan.model, kind), length, dtype)
@@ -63,7 +63,7 @@ def attention_rows(plan: AttentionPlan) -> Iterator[tuple[AttentionRow, ...]]:
 
 
 def _steps(subject: Subject, length: int, dtype: str) -> list[Callable[[], Tensor]]:
-    """The calls that together attend once with every head of one layer."""
+    """The calls that together compute one layer's attention, with all heads."""
     heads = subject.model.encoder.weights.num_heads
     q, k, v = _noise(subject.model, length, dtype)
     packed = PackedSequences.of([0, length], q.device)

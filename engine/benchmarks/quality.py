@@ -1,7 +1,7 @@
-"""How close each attention's vectors come to those of the published softmax model.
+"""How near each attention's vectors are to those of the published softmax model.
 
-The text is Python's own reference manual. Up to the position table both read the same windows;
-beyond it the softmax model reads parts of the window, and their mean is what is compared.
+The text is Python's own reference manual. Up to the length of the position table both models read
+the same windows. Of a longer window the softmax model reads parts, and their mean is compared.
 """
 
 from __future__ import annotations
@@ -11,24 +11,22 @@ from dataclasses import dataclass
 from itertools import product
 from pydoc_data.topics import topics
 from time import perf_counter
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import InvalidInput
+from engine.execution.inputs import PreparedText, check_pools
+from engine.execution.model_runner import run_batch
+from engine.execution.results import finish_vectors
 from engine.model.embedding_model import EmbeddingModel
-from engine.prepare import Prepared, check_pools
-from engine.runner import finish, run_batch
-from engine.types import EmbedOptions, Vector
-
-Ids: TypeAlias = NDArray[np.int32]
+from engine.types import EmbedOptions, Ids, Vector
 
 LEAST_TOKENS = 3
-"""Of a window: a token of the text between the two that models put around it."""
+"""The shortest window: one token of the text between two special ones."""
 
 _NUM_TOKENS = 16_384
-"""Tokens compared at one length: this many windows of it, within the bounds below."""
+"""Tokens compared at one length. They make the number of windows, within the bounds below."""
 _LEAST_WINDOWS, _MOST_WINDOWS = 4, 32
 
 
@@ -50,7 +48,7 @@ class QualityRow:
 
 
 def quality_rows(plan: QualityPlan) -> Iterator[tuple[QualityRow, ...]]:
-    """One row a point. Yields nothing after every window, so that other work can run there."""
+    """One row for each point. Yields an empty tuple after every window, to let other work run."""
     check_pools(plan.model)
     content = _content(plan.model)
     teacher = plan.model.with_attention("softmax")
@@ -87,7 +85,7 @@ def _content(model: EmbeddingModel) -> Ids:
 
 
 def _windows(model: EmbeddingModel, content: Ids, length: int) -> list[Ids]:
-    """Windows of this many tokens, special ones included, spread over all there is."""
+    """Windows of `length` tokens, special ones included, spread over the whole text."""
     special = model.tokenizer.num_special
     size, shortest, longest = length - special, special + 1, len(content) + special
     if not shortest <= length <= longest:
@@ -103,9 +101,10 @@ def _windows(model: EmbeddingModel, content: Ids, length: int) -> list[Ids]:
 
 
 def _teacher_vector(teacher: EmbeddingModel, ids: Ids) -> Vector:
-    """The mean over parts, weighted by their tokens; one part is the text itself.
+    """The mean over parts, weighted by their tokens; a short text is one part.
 
-    Of vectors before they are normalised: engine.adapt.vectors.means_of weighs unit vectors alike.
+    The vectors are not normalised before, unlike in engine.training.encode.means_of, which gives
+    each part the same weight.
     """
     size = teacher.info.position_table - teacher.tokenizer.num_special
     parts = [ids[start : start + size] for start in range(0, len(ids), size)]
@@ -116,7 +115,7 @@ def _teacher_vector(teacher: EmbeddingModel, ids: Ids) -> Vector:
 
 
 def _vector(model: EmbeddingModel, ids: Ids, *, normalize: bool = True) -> Vector:
-    whole = Prepared.whole(model.tokenizer.encode_ids(ids).ids)
+    whole = PreparedText.whole(model.tokenizer.encode_ids(ids).ids)
     (states,) = run_batch(model, [whole])
-    vector: NDArray[np.float32] = finish(states, EmbedOptions(normalize=normalize))[0]
+    vector: NDArray[np.float32] = finish_vectors(states, EmbedOptions(normalize=normalize))[0]
     return vector

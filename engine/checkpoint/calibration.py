@@ -1,7 +1,7 @@
-"""The numbers that turn a softmax checkpoint into an LLN+Diag one, kept beside its weights.
+"""Calibrations: the numbers that turn a softmax checkpoint into an LLN+Diag one.
 
-A calibration belongs to one weights file and says so: it carries that file's SHA-256, and is
-refused for any other. Those of "default" and "documents" ship with this package.
+A calibration belongs to one weights file. It contains the SHA-256 of that file and is rejected for
+any other. The calibrations of "default" and "documents" ship with this package.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from engine.block_size import LongBlock, beyond_a_block, block_of
-from engine.checkpoint.published import DEFAULT_MODEL, is_converted
+from engine.checkpoint.block_size import LongBlock, beyond_a_block, block_of
+from engine.checkpoint.registry import DEFAULT_MODEL, is_converted
 from engine.errors import CheckpointError
 from engine.types import PositionScheme
 from kernels.attention.arguments import ArgumentError, check_block_size, check_sinks
@@ -27,6 +27,11 @@ from kernels.attention.arguments import ArgumentError, check_block_size, check_s
 FILE_NAME = "lln.safetensors"
 SHIPPED = Path(__file__).parent / "calibrations"
 _FORMAT = "lln-calibration-1"
+
+# Names of tensors in the file.
+_REQUIRED = ("alpha", "beta", "mix", "key_shift")
+_TRAINED = ("query_map", "key_map", "gate")
+_ADAPTED = "adapted."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,38 +45,39 @@ class Calibration:
     weights_sha256: str
     positions: PositionScheme = "tile"
     long_block: LongBlock | None = None
-    rise: float = 0.0
-    """By how much the last token of a text longer than any block weighs more in its mean than the
-    average one, and the first less, since LLN makes more of what stands at the beginning."""
+    pooling_slope: float = 0.0
+    """In the mean of a long text, weights grow linearly from 1 - pooling_slope for the first token
+    to 1 + pooling_slope for the last, because LLN gives more weight to the beginning. The file and
+    the command line call it "rise"."""
 
     # What training may add.
     query_map: Tensor | None = None  # [L, H, D, D]
     key_map: Tensor | None = None  # [L, H, D, D]
     gate: Tensor | None = None  # [L, H, D]
     adapted: Mapping[str, Tensor] = field(default_factory=dict)
-    """Tensors that replace the encoder's own; engine/model/adapted.py has their names."""
+    """Tensors that replace the encoder's own, named as in engine/model/weight_overrides.py."""
 
     @property
     def sha256(self) -> str:
-        """What identifies these very numbers."""
+        """Identifies these numbers and settings."""
         digest = hashlib.sha256(_settings(self).encode())
         for name, tensor in sorted(_tensors(self).items()):
             digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
         return digest.hexdigest()
 
-    def rise_of(self, num_tokens: int) -> float:
-        """In a text of this length: it grows as LLN's share does, from nothing in one block."""
+    def pooling_slope_of(self, num_tokens: int) -> float:
+        """The slope in a text of this length. Like LLN's share it is 0 within one block."""
         block_size = block_of(num_tokens, self.block_size, self.long_block)
-        return self.rise * beyond_a_block(num_tokens, block_size)
+        return self.pooling_slope * beyond_a_block(num_tokens, block_size)
 
 
 def has_own_calibration(folder: Path) -> bool:
-    """Whether the folder itself was converted, as opposed to a calibration that ships with us."""
+    """Whether the folder contains a calibration, apart from those that ship with this package."""
     return (folder / FILE_NAME).exists()
 
 
 def find_calibration(folder: Path, weights_sha256: str, name: str) -> Calibration | None:
-    """The folder's own calibration, or the one that ships for these very weights."""
+    """The folder's own calibration, or the one that ships for these weights."""
     for path in (folder / FILE_NAME, shipped_calibration(weights_sha256, name)):
         if path.exists():
             return read_calibration(path, weights_sha256)
@@ -79,7 +85,7 @@ def find_calibration(folder: Path, weights_sha256: str, name: str) -> Calibratio
 
 
 def shipped_calibration(weights_sha256: str, name: str) -> Path:
-    """Where the converted model of this name would have it; under all other names the default's."""
+    """The path for the converted model of this name; all other names share that of the default."""
     converted = name if is_converted(name) else DEFAULT_MODEL
     return SHIPPED / f"{weights_sha256}.{converted}.safetensors"
 
@@ -91,7 +97,7 @@ def read_calibration(path: Path, weights_sha256: str) -> Calibration:
     made_for = metadata.get("weights_sha256", "")
     if made_for != weights_sha256:
         raise CheckpointError(
-            f"{path} was calibrated for weights of SHA-256 {made_for}, not {weights_sha256}; "
+            f"{path} was calibrated for weights with SHA-256 {made_for}, not {weights_sha256}; "
             "calibrate again with lln adapt",
             code="calibration_mismatch",
             limit=made_for,
@@ -109,15 +115,15 @@ def read_calibration(path: Path, weights_sha256: str) -> Calibration:
 
 
 def write_calibration(path: Path, calibration: Calibration) -> None:
-    # Copies, because the format refuses tensors that share memory.
+    # Copies, because the format rejects tensors that share memory.
     tensors = {name: tensor.clone() for name, tensor in _tensors(calibration).items()}
     metadata = {
         "format": _FORMAT,
         "weights_sha256": calibration.weights_sha256,
         "settings": _settings(calibration),
     }
-    # By bytes: the library's own file would be for its owner's eyes alone, and a model made by one
-    # user is served by another.
+    # Written here, because a file written by the library is readable by its owner only, and a
+    # model made by one user may be served by another.
     path.write_bytes(save(tensors, metadata=metadata))
 
 
@@ -129,24 +135,24 @@ def _settings(calibration: Calibration) -> str:
     }
     if calibration.long_block is not None:
         settings["long_block"] = calibration.long_block._asdict()
-    if calibration.rise:
-        settings["rise"] = calibration.rise
+    if calibration.pooling_slope:
+        settings["rise"] = calibration.pooling_slope
     return json.dumps(settings)
 
 
 def _read_settings(path: Path, written: str) -> dict[str, Any]:
-    """What `_settings` writes, as the fields of a calibration."""
+    """Reads what `_settings` writes, as fields of a calibration."""
     try:
         settings = json.loads(written)
         block_size, (first, last) = settings["block_size"], settings["num_sinks"]
         if not all(type(number) is int for number in (block_size, first, last)):
-            raise _invalid(path, f"its settings have a size that is no whole number: {written}")
+            raise _invalid(path, f"its settings have a size that is not an integer: {written}")
         return {
             "block_size": check_block_size(block_size),
             "num_sinks": tuple(check_sinks((first, last))),
             "positions": settings.get("positions", "tile"),
             "long_block": _read_long_block(settings.get("long_block"), block_size),
-            "rise": check_rise(settings.get("rise", 0.0)),
+            "pooling_slope": check_pooling_slope(settings.get("rise", 0.0)),
         }
     except ArgumentError as error:
         raise _invalid(path, str(error)) from error
@@ -154,24 +160,19 @@ def _read_settings(path: Path, written: str) -> dict[str, Any]:
         raise _invalid(path, f"its settings are {written!r}") from error
 
 
-def check_rise(rise: float) -> float:
-    """No token may weigh less than nothing."""
-    if type(rise) not in (int, float) or not 0 <= rise <= 1:
-        raise ArgumentError(f"rise must be 0 to 1, got {rise}")
-    return float(rise)
+def check_pooling_slope(slope: float) -> float:
+    """Checks that no token gets a negative weight."""
+    if type(slope) not in (int, float) or not 0 <= slope <= 1:
+        raise ArgumentError(f"rise must be 0 to 1, got {slope}")
+    return float(slope)
 
 
 def _read_long_block(written: Any, block_size: int) -> LongBlock | None:
     return None if written is None else LongBlock(**written).checked(block_size)
 
 
-_REQUIRED = ("alpha", "beta", "mix", "key_shift")
-_TRAINED = ("query_map", "key_map", "gate")
-_ADAPTED = "adapted."
-
-
 def _tensors(calibration: Calibration) -> dict[str, Tensor]:
-    """All of them, by the names they have in the file."""
+    """All tensors by their names in the file."""
     own = {name: getattr(calibration, name) for name in (*_REQUIRED, *_TRAINED)}
     adapted = {_ADAPTED + name: tensor for name, tensor in calibration.adapted.items()}
     return {name: tensor for name, tensor in (own | adapted).items() if tensor is not None}
@@ -187,7 +188,7 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             for name in names:
                 if name not in known and not name.startswith(_ADAPTED):
                     raise _invalid(path, f"it has an unknown tensor {name}")
-            return {name: _wide(name, file.get_tensor(name)) for name in names}, (
+            return {name: _widened(name, file.get_tensor(name)) for name in names}, (
                 file.metadata() or {}
             )
     except (SafetensorError, OSError) as error:
@@ -199,14 +200,14 @@ def _check(path: Path, calibration: Calibration) -> None:
     if len(shape) != 2 or any(t.shape != shape for t in (calibration.beta, calibration.mix)):
         raise _invalid(path, "alpha, beta and mix must share one shape (layers, heads)")
     if not bool(((calibration.mix >= 0) & (calibration.mix <= 1)).all()):
-        raise _invalid(path, "mix must be shares of 0 to 1")
+        raise _invalid(path, "mix must be between 0 and 1")
     if calibration.key_shift.shape[:2] != shape or calibration.key_shift.dim() != 3:
         raise _invalid(path, "key_shift must be (layers, heads, head size)")
     if calibration.positions not in get_args(PositionScheme):
         raise _invalid(path, f"its position scheme is {calibration.positions!r}")
     _check_trained(path, calibration)
     if not all(bool(torch.isfinite(tensor).all()) for tensor in _tensors(calibration).values()):
-        raise _invalid(path, "it holds numbers that are not finite")
+        raise _invalid(path, "it contains numbers that are not finite")
 
 
 def _check_trained(path: Path, calibration: Calibration) -> None:
@@ -218,8 +219,8 @@ def _check_trained(path: Path, calibration: Calibration) -> None:
             raise _invalid(path, f"{name} is {tuple(tensor.shape)}, expected {shape}")
 
 
-def _wide(name: str, tensor: Tensor) -> Tensor:
-    """Adapted tensors stay in the half precision they are shipped in until they are loaded."""
+def _widened(name: str, tensor: Tensor) -> Tensor:
+    """Converts to float32, except adapted tensors, which keep their stored half precision."""
     return tensor if name.startswith(_ADAPTED) else tensor.float()
 
 

@@ -1,6 +1,6 @@
-"""What a model folder in Hugging Face or sentence-transformers form says about itself.
+"""Reads a model folder in the format of Hugging Face or sentence-transformers.
 
-Folders are data: no code of theirs is run, whatever `auto_map` asks for.
+Folders are only data. Their code is never run, whatever `auto_map` says.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeAlias, get_args
 
-from engine.checkpoint.json_file import (
+from engine.checkpoint.json_files import (
     invalid_json,
     read_json,
     read_object,
@@ -47,18 +47,18 @@ _POOLING_OF_SWITCH: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """One model on disk, checked as far as its files tell."""
+    """One model on disk, whose files have been read and checked."""
 
     folder: Path
     transformer_folder: Path
-    """Where config.json, the tokenizer and the weights are; mostly `folder` itself."""
+    """The folder of config.json, the tokenizer and the weights; usually `folder` itself."""
 
     family: Family
-    config: Mapping[str, Any]  # config.json as it is
+    config: Mapping[str, Any]  # the content of config.json
     pooling: Pooling
     normalize: bool
-    max_seq_length: int | None  # what sentence-transformers truncates at
-    lowercase: bool  # texts are lowercased before the tokenizer sees them
+    max_seq_length: int | None  # where sentence-transformers truncates
+    lowercase: bool  # before the tokenizer
     prompts: Mapping[str, str]
     default_prompt_name: str | None
     weights: Weights
@@ -75,7 +75,7 @@ class _Modules:
 
 
 def read_checkpoint(folder: Path, *, expected_sha256: str | None = None) -> Checkpoint:
-    """Reads and checks a folder; tensors stay on disk until they are asked for."""
+    """Reads and checks a folder. Tensors stay on disk until they are needed."""
     modules = _read_modules(folder)
     config = read_object(modules.transformer / "config.json")
     family = _family(config, modules.transformer / "config.json")
@@ -99,7 +99,7 @@ def read_checkpoint(folder: Path, *, expected_sha256: str | None = None) -> Chec
 
 
 def is_readable(folder: Path) -> bool:
-    """Whether this folder's configuration is one that `read_checkpoint` knows."""
+    """Whether the folder's configuration is one that `read_checkpoint` supports."""
     try:
         path = _read_modules(folder).transformer / "config.json"
         _family(read_object(path), path)
@@ -120,7 +120,7 @@ def _family(config: Mapping[str, Any], path: Path) -> Family:
         )
     positions = config.get("position_embedding_type", "absolute")
     if positions != "absolute":
-        raise _unsupported("config", f"{path} asks for {positions!r} positions", "absolute")
+        raise _unsupported("config", f"{path} has {positions!r} positions", "absolute")
     family: Family = model_type
     return family
 
@@ -128,7 +128,7 @@ def _family(config: Mapping[str, Any], path: Path) -> Family:
 def _read_modules(folder: Path) -> _Modules:
     path = folder / "modules.json"
     if not path.exists():
-        _logger.warning("%s has no modules.json: mean pooling and unit vectors assumed", folder)
+        _logger.warning("%s has no modules.json: using mean pooling and normalized vectors", folder)
         return _Modules(transformer=folder, pooling="mean", normalize=True)
     kinds_and_folders = [_module(entry, path) for entry in _entries(path)]
     kinds = [kind for kind, _ in kinds_and_folders]
@@ -161,12 +161,12 @@ def _entries(path: Path) -> Sequence[Mapping[str, Any]]:
 
 
 def _module(entry: Mapping[str, Any], path: Path) -> tuple[str, Path]:
-    """A module's kind (the class's name) and its folder."""
+    """A module's kind, which is its class name, and its folder."""
     kind, place = entry.get("type"), entry.get("path")
     if not isinstance(kind, str) or not isinstance(place, str):
         raise invalid_json(path, 'every module needs a "type" and a "path"')
     package, _, name = kind.partition(".")
-    if package != "sentence_transformers":  # a class that the folder brings itself
+    if package != "sentence_transformers":  # a class defined in the folder itself
         raise _unsupported_module(path, kind)
     relative = PurePosixPath(place)
     if relative.is_absolute() or ".." in relative.parts:
@@ -179,36 +179,36 @@ def _read_pooling(folder: Path) -> Pooling:
     config = read_object(path)
     modes = _pooling_modes(config, path)
     if config.get("include_prompt", True) is not True:
-        raise _unsupported("pooling", f"{path} leaves the prompt out", "include_prompt: true")
+        raise _unsupported("pooling", f"{path} excludes the prompt", "include_prompt: true")
     match modes:
         case ["mean" | "cls" | "max" as mode]:
             pooling: Pooling = mode
             return pooling
-    raise _unsupported("pooling", f"{path} asks for {' + '.join(modes)}", "one of mean, cls, max")
+    raise _unsupported("pooling", f"{path} pools by {' + '.join(modes)}", "one of mean, cls, max")
 
 
 def _pooling_modes(config: Mapping[str, Any], path: Path) -> list[str]:
-    """The older form has a switch for each mode, the newer one names them."""
+    """Older files have a switch for each mode, newer ones name the modes."""
     named = config.get("pooling_mode")
     if named is not None:
         modes = [named] if isinstance(named, str) else named
         if not isinstance(modes, list) or not all(isinstance(mode, str) for mode in modes):
-            raise invalid_json(path, f"pooling_mode is {named!r}, no name or list of names")
+            raise invalid_json(path, f"pooling_mode is {named!r}, expected one name or a list")
         return modes
     return [mode for key, mode in _POOLING_OF_SWITCH.items() if config.get(key)] or ["mean"]
 
 
 def _sentence_settings(folder: Path) -> dict[str, Any]:
-    """sentence_bert_config.json, whose name older versions took from the family."""
+    """Settings of sentence_bert_config.json; older versions put the family in the file name."""
     paths = sorted(folder.glob("sentence_*_config.json"))
     settings = read_object(paths[0]) if paths else {}
     length = settings.get("max_seq_length")
     is_number = isinstance(length, int) and not isinstance(length, bool)
     if length is not None and not (is_number and length >= 1):
-        raise invalid_json(paths[0], f"max_seq_length is {length!r}, no number of tokens")
+        raise invalid_json(paths[0], f"max_seq_length is {length!r}, expected a number of tokens")
     lowercase = settings.get("do_lower_case")
     if not isinstance(lowercase, bool | None):
-        raise invalid_json(paths[0], f"do_lower_case is {lowercase!r}, neither true nor false")
+        raise invalid_json(paths[0], f"do_lower_case is {lowercase!r}, expected true or false")
     return settings
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint's tensors, opened by name when they are needed. Safetensors only."""
+"""Reads a checkpoint's tensors by name, from safetensors files only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from engine.checkpoint.json_file import invalid_json, missing_file, read_object
+from engine.checkpoint.json_files import invalid_json, missing_file, read_object
 from engine.errors import CheckpointError
 
 _SINGLE_FILE = "model.safetensors"
@@ -22,12 +22,12 @@ _HASH_BLOCK = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """Where each tensor is. Nothing is read until a tensor is asked for."""
+    """Where each tensor is stored. No values are read before `tensor` is called."""
 
     paths: tuple[Path, ...]
     path_of: Mapping[str, Path]
     prefix: str
-    """What checkpoints of this family saved with a head put before every name ("bert.")."""
+    """Put before every name by checkpoints that were saved with a head, such as "bert."."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -38,10 +38,10 @@ class Weights:
         return self._stored_name(name) is not None
 
     def tensor(self, name: str) -> Tensor:
-        """A copy of one tensor, on the CPU, in the type it is stored in.
+        """A copy of one tensor, on the CPU, in its stored dtype.
 
-        `name` is the family's own, without a head's prefix; the early names of LayerNorm's
-        parameters, gamma and beta, are understood.
+        `name` is without the prefix. LayerNorm's parameters may also be stored under their early
+        names, gamma and beta.
         """
         stored = self._require(name)
         with _opened(self.path_of[stored]) as file:
@@ -59,7 +59,7 @@ class Weights:
             return tuple(file.get_slice(stored).get_shape())
 
     def sha256(self) -> str:
-        """The hash of the file, or of all shards one after the other, ordered by name."""
+        """The hash of the file, or of all shards concatenated in the order of their names."""
         digest = hashlib.sha256()
         for path in self.paths:
             with path.open("rb") as file:
@@ -76,19 +76,19 @@ class Weights:
         return stored
 
     def _stored_name(self, name: str) -> str | None:
-        spellings = (prefix + form for form in _forms(name) for prefix in ("", self.prefix))
-        return next((spelling for spelling in spellings if spelling in self.path_of), None)
+        candidates = (prefix + one for one in _spellings(name) for prefix in ("", self.prefix))
+        return next((candidate for candidate in candidates if candidate in self.path_of), None)
 
 
 def open_weights(folder: Path, *, prefix: str) -> Weights:
-    """Finds the safetensors of a folder, one file or shards, and reads their tables."""
+    """Finds a folder's safetensors, one file or shards, and reads their headers."""
     paths = _weight_paths(folder)
     path_of = {name: path for path in paths for name in _tensor_names(path)}
     return Weights(paths=paths, path_of=path_of, prefix=prefix)
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether every weights file of the folder is there."""
+    """Whether the folder has all of its weights files."""
     try:
         return bool(_weight_paths(folder))
     except CheckpointError:
@@ -132,7 +132,7 @@ def _opened(path: Path) -> safe_open:
         raise CheckpointError(message, code="invalid_weights", actual=path.name) from error
 
 
-def _forms(name: str) -> Iterator[str]:
+def _spellings(name: str) -> Iterator[str]:
     yield name
     if name.endswith("LayerNorm.weight"):
         yield name.removesuffix("weight") + "gamma"
@@ -142,7 +142,7 @@ def _forms(name: str) -> Iterator[str]:
 
 def _unsafe(folder: Path, pickles: Sequence[str]) -> CheckpointError:
     return CheckpointError(
-        f"{folder} has its weights only as pickle ({', '.join(pickles)}), which runs code when it "
+        f"{folder} has weights only as pickle ({', '.join(pickles)}), which can run code when it "
         "is read; save them as model.safetensors",
         code="unsafe_weights",
         actual=pickles[0],

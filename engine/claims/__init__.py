@@ -1,22 +1,6 @@
-"""What papers claim of attention, each numbered claim checked by computation on this machine.
+"""What papers claim of attention: each numbered claim, checked by a computation on this machine.
 
-Add one by writing a function that measures it and naming both in a file's CLAIMS.
+To add a claim, write a function that measures it and list both in the CLAIMS of the paper's file.
+`check.py` runs the claims, `page.py` writes docs/claims.md, and `figures.py` redraws the paper's
+figures.
 """
-
-from engine.claims.base import Claim, ClaimRow, HeadSample, Material, Verdict
-from engine.claims.heads import head_samples
-from engine.claims.markdown import claims_page
-from engine.claims.run import CLAIMS, claim_rows, find_claims
-
-__all__ = [
-    "CLAIMS",
-    "Claim",
-    "ClaimRow",
-    "HeadSample",
-    "Material",
-    "Verdict",
-    "claim_rows",
-    "claims_page",
-    "find_claims",
-    "head_samples",
-]

@@ -8,14 +8,13 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-from engine.claims.base import Claim, Finding, Material, Measured, Repair, Replacement
-from engine.claims.matrices import covariance, gaussian, jacobian, random_attention
-from engine.diagnostics.dense import softmax_matrix
-from engine.diagnostics.statistics import entropy_of_probabilities
+from engine.claims.claim import Claim, Finding, Material, Measured, Repair, Replacement
+from engine.claims.matrices import covariance, gaussian, jacobian, random_attention, softmax_matrix
+from engine.diagnostics.rows import entropy_of_probabilities
 
 PAPER = "Fisher Information Matrix Approximation for Attention Distribution"
 ANY_CONSTANT = 1e3
-"""Taken for a constant that a paper leaves open: larger than whatever it could mean."""
+"""Stands for a constant that the paper leaves open: larger than any it could mean."""
 
 
 def _check_definition(material: Material, generator: Generator) -> Finding:
@@ -48,7 +47,7 @@ def _check_decomposition(material: Material, generator: Generator) -> Finding:
 
 
 def _fisher_errors(generator: Generator) -> tuple[float, float]:
-    """Of J^T (diag(a) - a a^T) J against autograd, J the Jacobian of the logits, then of a."""
+    """Errors of J^T (diag(a) - a a^T) J against autograd: J of the logits, then J of a."""
     x, mixing = gaussian(generator, 5), gaussian(generator, 8, 5)
     theta = gaussian(generator, 5, 5)
 
@@ -80,7 +79,7 @@ def _check_fisher_of_patterns(material: Material, generator: Generator) -> Findi
 
 
 def _check_sampling(material: Material, generator: Generator) -> Finding:
-    """Every outcome enumerated: A = e_i with probability a_i at temperature tau."""
+    """Enumerates every outcome: A = e_i with probability a_i at temperature tau."""
     logits = gaussian(generator, 12)
     outcomes = torch.eye(12, dtype=torch.float64)
     errors, exactness = {}, 0.0
@@ -167,7 +166,7 @@ def _check_concentration(material: Material, generator: Generator) -> Finding:
 
 
 def _check_convergence(material: Material, generator: Generator) -> Finding:
-    """|theta|^2 / 2 over the logits of two keys, one of them all but unseen."""
+    """Minimises |theta|^2 / 2 over the logits of two keys, one of which gets no attention."""
     start = torch.tensor([10.0, 1.0], dtype=torch.float64)
     share = start.softmax(-1)
     moved = start - start / share  # one step of rate 1 with E[A A^T] = diag(a)
@@ -188,7 +187,7 @@ def _check_convergence(material: Material, generator: Generator) -> Finding:
 def _mean_squared_gradient(
     generator: Generator, steps: int, wobble: Callable[[int], float] = lambda _: 0.0
 ) -> float:
-    """Of log cosh under noisy steps 1/sqrt(T), preconditioned by diag(a) with floor 0.1."""
+    """Minimises log cosh by noisy steps 1/sqrt(T), preconditioned by diag(a), at least 0.1."""
     theta, total = torch.full((32,), 2.0, dtype=torch.float64), 0.0
     for step in range(1, steps + 1):
         gradient = torch.tanh(theta)
@@ -253,7 +252,7 @@ def _partial_sum(steps: int, power: float) -> float:
 
 
 def _check_effective_action(material: Material, generator: Generator) -> Finding:
-    """S = (2 x^2 + 2 x y + 3 y^2) / 2 with y integrated out on a grid."""
+    """Takes S = (2 x^2 + 2 x y + 3 y^2) / 2 and integrates y out on a grid."""
     x = torch.linspace(-8, 8, 1601, dtype=torch.float64)
     action = 0.5 * (2 * x[:, None] ** 2 + 2 * x[:, None] * x + 3 * x**2)
     integral = torch.exp(-action).sum(1) * (x[1] - x[0])

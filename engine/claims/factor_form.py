@@ -10,13 +10,12 @@ from itertools import pairwise
 import torch
 from torch import Generator, Tensor
 
-from engine.claims.base import Claim, Finding, Material, Measured
-from engine.claims.matrices import gaussian
+from engine.claims.claim import Claim, Finding, Material, Measured
+from engine.claims.matrices import attention_matrix, gaussian, second_modulus
 from engine.diagnostics import HeadView
-from engine.diagnostics.dense import attention_matrix, second_modulus
-from engine.diagnostics.factors import lln_factors
-from engine.diagnostics.lapack import eigenvalues
-from engine.diagnostics.statistics import entropy_of_probabilities
+from engine.diagnostics.linear_algebra import eigenvalues
+from engine.diagnostics.lln_diag import lln_factors
+from engine.diagnostics.rows import entropy_of_probabilities
 from kernels.attention import LLNState, lln_state, merge_states
 from kernels.attention.reference import lln_matrix
 
@@ -37,7 +36,7 @@ class Head:
 
 
 def _heads(material: Material, generator: Generator) -> list[Head]:
-    """Random heads of 200 tokens, and what a document's heads do with 256."""
+    """Random heads of 200 tokens, and a document's heads on its first 256 tokens."""
     random = [
         Head(spread * gaussian(generator, 200, 16), spread * gaussian(generator, 200, 16))
         for spread in (0.3, 1.0, 3.0)
@@ -48,7 +47,7 @@ def _heads(material: Material, generator: Generator) -> list[Head]:
 
 
 def _each(error: Callable[[Head], float]) -> Callable[[Material, Generator], Finding]:
-    """A check that every head passes: `error` is how far from true the statement is on one."""
+    """A check of every head; `error` says how far from true the statement is on one head."""
 
     def check(material: Material, generator: Generator) -> Finding:
         errors = [error(head) for head in _heads(material, generator)]
@@ -66,7 +65,7 @@ def _factor_error(head: Head) -> float:
 
 
 def _spectrum_error(head: Head) -> float:
-    """By power sums tr(P^n), which do not ask for eigenvalues to be told apart."""
+    """Compares power sums tr(P^n): no eigenvalues need to be matched one to one."""
     errors, power, small = [], head.matrix, head.chain
     for _ in range(4):
         errors.append(float((power.trace() - small.trace()).abs()))
@@ -139,7 +138,7 @@ def _distance_error(head: Head) -> float:
 
 
 def _check_merging(material: Material, generator: Generator) -> Finding:
-    """States of three pieces, merged in both orders, against the state of the whole."""
+    """Merges the states of three pieces in both orders and compares with the state of the whole."""
     k, v = gaussian(generator, 90, 2, 16), gaussian(generator, 90, 2, 16)
     beta = 3.0
     pieces = [lln_state(k[at], v[at], beta=beta) for at in _cuts(90, 31, 32)]

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from engine.adapt.matching import (
+from engine.claims.claim import Claim, Finding, Material, Measured, Repair, Replacement
+from engine.claims.lln_matching import (
     WIDEST,
     HeadMatch,
     Matching,
@@ -19,19 +20,24 @@ from engine.adapt.matching import (
     paper,
     refitted,
 )
-from engine.claims.base import Claim, Finding, Material, Measured, Repair, Replacement
-from engine.claims.matrices import gaussian, gaussian_heads
+from engine.claims.matrices import (
+    gaussian,
+    gaussian_heads,
+    lln_matrix,
+    log_variance,
+    mean_row_entropy,
+    softmax_matrix,
+)
 from engine.claims.softmax_model import PAPER
-from engine.diagnostics.dense import lln_matrix, log_variance, mean_row_entropy, softmax_matrix
 from engine.model.baselines import find_baseline
-from kernels.attention.moments import OFFSET, SLOPE
+from kernels.attention.functional import OFFSET, SLOPE
 
 HEAD_SIZES = (32, 64, 128)
 MATCHED_TOKENS = 512
 
 
 def _check_linearity(material: Material, generator: Generator) -> Finding:
-    """Lines through measured variances, by head size and by length."""
+    """Fits lines through measured variances, by head size and by length."""
     feature_variances = (10.0, 15.0, 20.0, 25.0, 30.0)
     samples = material.trials(2)
     lines, bends = {}, []
@@ -95,7 +101,7 @@ def _check_denominator(material: Material, generator: Generator) -> Finding:
 
 
 def _standard(generator: Generator, length: int, dim: int) -> Tensor:
-    """Gaussian rows of mean 0 and covariance 1 exactly, which leaves less to chance."""
+    """Gaussian rows with mean 0 and covariance 1 exactly, which leaves less to chance."""
     rows = gaussian(generator, length, dim)
     rows = rows - rows.mean(0)
     triangle = torch.linalg.cholesky(rows.mT @ rows / (length - 1))
@@ -135,7 +141,7 @@ def _matched_matrix(q: Tensor, k: Tensor, match: HeadMatch) -> Tensor:
 
 
 def _check_matching_formula(material: Material, generator: Generator) -> Finding:
-    """The shipped moment matching, against equation 10 and the equation it solves."""
+    """Checks the shipped moment matching against equation 10 and the equation that it solves."""
     errors = []
     for variance in (0.25, 1.0, 4.0):
         q, k = gaussian_heads(generator, 256, 32, variance)
@@ -243,7 +249,7 @@ def _check_matched_entropy(material: Material, generator: Generator) -> Finding:
 
 
 def _check_indifference(material: Material, generator: Generator) -> Finding:
-    """Features that scale with their input: the kernel's rows do not change at all."""
+    """These features scale with their input, so the kernel's rows do not change at all."""
     q, k = gaussian(generator, 128, 1, 32), gaussian(generator, 128, 1, 32)
     spans = {}
     for name in ("relu", "quadratic", "elu", "softmax"):
@@ -257,7 +263,7 @@ def _check_indifference(material: Material, generator: Generator) -> Finding:
 
 
 def _document_entropies(q: Tensor, k: Tensor) -> Mapping[str, float]:
-    """Of softmax, LLN by the published constants and LLN matched by entropy, keys centred."""
+    """Mean row entropies of softmax and of LLN by both matchings, with centred keys."""
     k = k - k.mean(0)
     published, matched = (mode(*_single(q, k)) for mode in (paper, entropy_matched))
     matrices = {

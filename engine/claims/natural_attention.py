@@ -7,10 +7,9 @@ import math
 import torch
 from torch import Generator, Tensor
 
-from engine.claims.base import Claim, Finding, Material, Measured, Repair, Replacement
-from engine.claims.matrices import gaussian, random_attention
-from engine.diagnostics.dense import lln_matrix, softmax_matrix
-from engine.diagnostics.statistics import entropy_of_probabilities
+from engine.claims.claim import Claim, Finding, Material, Measured, Repair, Replacement
+from engine.claims.matrices import gaussian, lln_matrix, random_attention, softmax_matrix
+from engine.diagnostics.rows import entropy_of_probabilities
 
 PAPER = "Natural Attention: Theoretical Foundations"
 
@@ -47,7 +46,7 @@ def _check_energy_form(material: Material, generator: Generator) -> Finding:
 
 
 def _check_energy_bound(material: Material, generator: Generator) -> Finding:
-    """Every head separately, with |W|_F^2 = d: the sum over heads follows."""
+    """Checks each head alone, with |W|_F^2 = d: the sum over heads follows."""
     dim = 8
     ratios = []
     for _ in range(material.trials(200)):
@@ -99,7 +98,7 @@ def _rms_norm(x: Tensor) -> Tensor:
 
 
 def _check_conjectured_rate(material: Material, generator: Generator) -> Finding:
-    """mu F <= H <= M F: the step must be at most 1 / M, which the conjecture does not ask."""
+    """With mu F <= H <= M F the step must be at most 1 / M, which the conjecture leaves out."""
     fisher, hessian, mu, largest = _pencil(generator, 6)
     too_long = _excess_over_rate(fisher, hessian, step=2.5 / largest, rate=2.5 * mu / largest)
     allowed = [
@@ -142,7 +141,7 @@ def _squared_norms(fisher: Tensor, hessian: Tensor, *, step: float, steps: int) 
 
 
 def _check_information(material: Material, generator: Generator) -> Finding:
-    """X uniform on 50 matrices whose patterns all differ: the pattern tells which one it was."""
+    """X is uniform on 50 matrices with different patterns, so the pattern identifies the matrix."""
     patterns, information = _distinct_patterns(generator)
     length = patterns.shape[-1]
     sampled = _sampled_key_information(patterns)
@@ -160,10 +159,11 @@ def _check_information(material: Material, generator: Generator) -> Finding:
 
 
 def _distinct_patterns(generator: Generator) -> tuple[Tensor, float]:
-    """Patterns [50, 12, 12] of equally likely inputs, and their mutual information with those.
+    """Patterns [50, 12, 12] of equally likely inputs, and the mutual information between the two.
 
-    A pattern is a function of its input, so the information is the entropy of the patterns: log 50
-    as no two are closer than rounding."""
+    A pattern is a function of its input, so the information is the entropy of the patterns. That
+    is log 50, because no two patterns are equal.
+    """
     patterns = torch.stack([random_attention(generator, 12, 8) for _ in range(50)])
     apart = torch.pdist(patterns.flatten(1)).min()
     assert apart > 1e-3, "two inputs have the same pattern"
@@ -245,7 +245,7 @@ def _nonnegative_shortfall(pattern: Tensor, generator: Generator) -> float:
 
 
 def _check_lipschitz(material: Material, generator: Generator) -> Finding:
-    """The dual norm of a singular F is infinite off its range; with H <= M F it is bounded."""
+    """The dual norm of a singular F is infinite outside its range; with H <= M F it is bounded."""
     length = 12
     lln = lln_matrix(gaussian(generator, length, 4), gaussian(generator, length, 4), 1.0, 1.0)
     rank = int(torch.linalg.matrix_rank(lln @ lln.mT))
@@ -267,7 +267,7 @@ def _check_lipschitz(material: Material, generator: Generator) -> Finding:
 
 
 def _check_natural_gradient_rate(material: Material, generator: Generator) -> Finding:
-    """A loss that is flat in the natural metric: Hessian 0.001 F, L = 16, step 1, 200 steps."""
+    """Takes a loss that is flat in the natural metric: Hessian 0.001 F, L = 16, 200 steps of 1."""
     length, steps = 16, 200
     fisher, hessian, mu, largest = _pencil(generator, 6)
     ratio = _squared_norms(fisher, 1e-3 * fisher, step=1.0, steps=steps)[-1]

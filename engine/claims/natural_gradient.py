@@ -8,13 +8,20 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-from engine.claims.base import Claim, Finding, Material, Measured, Replacement
-from engine.claims.matrices import cosine, covariance, gaussian, jacobian, random_attention
-from engine.diagnostics.dense import lln_matrix, softmax_matrix
+from engine.claims.claim import Claim, Finding, Material, Measured, Replacement
+from engine.claims.matrices import (
+    cosine,
+    covariance,
+    gaussian,
+    jacobian,
+    lln_matrix,
+    random_attention,
+    softmax_matrix,
+)
 
 PAPER = "Attention as Natural Gradient"
 APPROXIMATE = 0.1
-"""The relative error up to which "approximately" is let pass."""
+"""The largest relative error that counts as "approximately"."""
 
 
 def _relative(found: Tensor, true: Tensor) -> float:
@@ -61,7 +68,7 @@ def _fisher_by_autograd(log_pattern: Callable[[Tensor], Tensor], weight: Tensor)
 
 
 def _check_blocks(material: Material, generator: Generator) -> Finding:
-    """Two groups of tokens that attend within themselves: A is high there, F is negative."""
+    """Takes two groups of tokens that attend within themselves: A is high there, F is negative."""
     group = torch.arange(12) // 6
     scores = 3.0 * (group[:, None] == group).double() + 0.1 * gaussian(generator, 12, 12)
     pattern = scores.softmax(-1)
@@ -87,7 +94,7 @@ def _check_blocks(material: Material, generator: Generator) -> Finding:
 
 
 def _check_inverse(material: Material, generator: Generator) -> Finding:
-    """I + A at its best scale against F^+, and its step against the plain gradient's."""
+    """Compares I + A at its best scale with F^+, and its step with the plain gradient's."""
     length = 16
     eye = torch.eye(length, dtype=torch.float64)
     errors, steps, plain, remainders = [], [], [], []
@@ -116,7 +123,7 @@ def _check_inverse(material: Material, generator: Generator) -> Finding:
 
 
 def _check_conditioning(material: Material, generator: Generator) -> Finding:
-    """A loss whose Hessian is the identity is as well conditioned as can be, until F enters."""
+    """A loss whose Hessian is the identity has the best condition number, until F enters."""
     pattern = random_attention(generator, 16, 8)
     spectrum = torch.linalg.eigvalsh(pattern @ pattern.mT)
     made_worse = float(spectrum[-1] / spectrum[0])
@@ -136,7 +143,7 @@ def _check_conditioning(material: Material, generator: Generator) -> Finding:
 
 
 def _check_optimizer(material: Material, generator: Generator) -> Finding:
-    """The printed solve with A A^T, against Kronecker factors of the exact Fisher matrix."""
+    """Compares the printed solve with A A^T to Kronecker factors of the exact Fisher matrix."""
     length, width, dim = 48, 6, 4
     lln = lln_matrix(gaussian(generator, 16, 4), gaussian(generator, 16, 4), 1.0, 1.0)
     deficit = len(lln) - int(torch.linalg.matrix_rank(lln @ lln.mT))

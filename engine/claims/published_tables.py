@@ -1,11 +1,11 @@
 """Y. Nahshan, J. Kampeas, E. Haleva, "Linear Log-Normal Attention" (ICLR 2024): what its text says
-of tables 1 and 2, held against the tables themselves."""
+about tables 1 and 2, compared with the tables themselves."""
 
 from __future__ import annotations
 
 from torch import Generator
 
-from engine.claims.base import Claim, Finding, Material, Measured, Repair, Replacement
+from engine.claims.claim import Claim, Finding, Material, Measured, Repair, Replacement
 from engine.claims.softmax_model import PAPER
 
 OTHER_METHODS = {

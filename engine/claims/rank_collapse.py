@@ -9,17 +9,16 @@ from itertools import product
 import torch
 from torch import Generator, Tensor
 
-from engine.claims.base import Claim, Finding, Material, Measured, Repair, Replacement
-from engine.claims.matrices import gaussian
-from engine.diagnostics.dense import centred, softmax_matrix
+from engine.claims.claim import Claim, Finding, Material, Measured, Repair, Replacement
+from engine.claims.matrices import centred, gaussian, softmax_matrix
 
 PAPER = "Attention: Bound of the Losing Rank Rate"
 LARGEST_SPREAD = 1.256
-"""e^D <= 1 + 2 D up to here, which the bounds by D need."""
+"""The largest D with e^D <= 1 + 2 D, which the bounds by D need."""
 
 
 def _check_paths(material: Material, generator: Generator) -> Finding:
-    """Three layers of two heads, biases included, against the sum over all eight paths."""
+    """Compares three layers of two heads, with biases, to the sum over all eight paths."""
     length, dim, layers, heads = 6, 4, 3, 2
     x = gaussian(generator, length, dim)
     weights = [[gaussian(generator, dim, dim) / 2 for _ in range(heads)] for _ in range(layers)]
@@ -78,7 +77,7 @@ def _check_norm(material: Material, generator: Generator) -> Finding:
 
 
 def _check_residual(material: Material, generator: Generator) -> Finding:
-    """No other row is nearer than the mean row, in the Frobenius and in the spectral norm."""
+    """No row is nearer than the mean row, in the Frobenius norm and in the spectral norm."""
     excess = []
     for _ in range(material.trials(200)):
         matrix = gaussian(generator, 7, 4)
@@ -100,7 +99,7 @@ def _attend(x: Tensor, w_qk: Tensor, w_v: Tensor) -> Tensor:
 
 
 def _beta(w_qk: Tensor, w_v: Tensor) -> float:
-    """The least beta the theorem's condition |W_QK|_1 |W_V|_{1,inf} <= beta allows."""
+    """The least beta that the theorem's condition |W_QK|_1 |W_V|_{1,inf} <= beta allows."""
     return float(w_qk.abs().sum(0).max()) * _composite_norm(w_v)
 
 
@@ -123,7 +122,7 @@ def _check_rate_bound(material: Material, generator: Generator) -> Finding:
 
 
 def _check_limit(material: Material, generator: Generator) -> Finding:
-    """Identity-like tokens that each attend to themselves, against tokens close together."""
+    """Compares orthogonal tokens that attend to themselves with tokens that are close together."""
     eye = torch.eye(8, dtype=torch.float64)
     x, layers = eye, 50
     for _ in range(layers):
@@ -178,7 +177,7 @@ def _row_spread(energies: Tensor) -> Tensor:
 
 
 def _check_low_rank(material: Material, generator: Generator) -> Finding:
-    """A uniform pattern and a vector of mean zero: P w = 0, its projection is not."""
+    """Takes a uniform pattern and a vector of mean zero: P w = 0, but its projection is not 0."""
     length, tolerance = 1024, 0.5
     rank = math.ceil(4 * math.log(400 * length) / (tolerance**2 - tolerance**3))
     weights = gaussian(generator, length)

@@ -9,24 +9,18 @@ from itertools import pairwise
 import torch
 from torch import Generator, Tensor
 
-from engine.claims.base import (
-    Claim,
-    Finding,
-    Material,
-    Measured,
-    Repair,
-    Replacement,
-)
-from engine.claims.matrices import gaussian, gaussian_heads
-from engine.diagnostics import HeadView, measure
-from engine.diagnostics.dense import (
+from engine.claims.claim import Claim, Finding, Material, Measured, Repair, Replacement
+from engine.claims.matrices import (
     centred,
+    gaussian,
+    gaussian_heads,
     log_variance,
     mean_row_entropy,
     second_modulus,
     softmax_matrix,
 )
-from engine.diagnostics.lapack import eigenvalues
+from engine.diagnostics import HeadView, measure
+from engine.diagnostics.linear_algebra import eigenvalues
 
 PAPER = "Linear Log-Normal Attention with Unbiased Concentration"
 TEMPERATURES = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0, 50.0)
@@ -66,7 +60,7 @@ def _spread_variance(q: Tensor, k: Tensor) -> float:
 
 
 def _check_temperature(material: Material, generator: Generator) -> Finding:
-    """Isotropic heads, heads whose queries look where keys do not vary, and a document's."""
+    """Checks isotropic heads, heads with queries that vary where keys do not, and real ones."""
     isotropic = gaussian_heads(generator, 512, 32, 1.0)
     directions = torch.ones(32, dtype=torch.float64)
     directions[:16] = 0.1
@@ -87,7 +81,7 @@ def _check_temperature(material: Material, generator: Generator) -> Finding:
 
 
 def _check_log_normality(material: Material, generator: Generator) -> Finding:
-    """Var(log P) over all entries, against sigma^2 and against sigma^2 + sigma^4 / (2 D)."""
+    """Compares Var(log P) over all entries with sigma^2 and with sigma^2 + sigma^4 / (2 D)."""
     length, dim = (4096 if material.thorough else 2048), 32
     rows = {}
     for variance in (0.25, 1.0, 4.0):
@@ -165,7 +159,7 @@ def _check_fourth_lemma(material: Material, generator: Generator) -> Finding:
 
 
 def _check_entropy_rises(material: Material, generator: Generator) -> Finding:
-    """For fixed scores, and beside it two heads of which the hotter has the lower entropy."""
+    """Checks fixed scores, and shows two heads of which the hotter has the lower entropy."""
     largest_fall = -math.inf
     cases = _score_rows(material, generator)
     for scores in cases:
@@ -185,7 +179,7 @@ def _check_entropy_rises(material: Material, generator: Generator) -> Finding:
 
 
 def _two_heads(generator: Generator) -> tuple[tuple[float, float], tuple[float, float]]:
-    """One score in 64 stands out, against half of them higher than the others."""
+    """Temperature and entropy of two rows: one score of 64 is high, and half of the 64 are high."""
     one_out, halves = torch.zeros(2, 1, 64, dtype=torch.float64)
     one_out[0, 0], halves[0, :32] = 6.0, 4.0
     found = [
@@ -210,7 +204,8 @@ def _check_variance_falls(material: Material, generator: Generator) -> Finding:
 
 
 NILPOTENT = ((0.0, 1.0, 0.0), (0.0, 1.0, 0.0), (1.0, 0.0, 0.0))
-"""Three states: third to first to second, which stays. Every eigenvalue but 1 is 0."""
+"""Three states: the third leads to the first, the first to the second, which stays. Every
+eigenvalue except 1 is 0."""
 
 
 def _check_principal_variance(material: Material, generator: Generator) -> Finding:
@@ -238,7 +233,7 @@ CIRCULANT_SCORES = (0.0, 0.0, -0.1, 0.0, -10.0, -10.0, -10.0)
 
 
 def _check_gap_rises(material: Material, generator: Generator) -> Finding:
-    """Circulant scores: softmax makes them doubly stochastic, as unbiased as can be."""
+    """Takes circulant scores: their softmax is doubly stochastic, which is unbiased."""
     index = (torch.arange(7) - torch.arange(7)[:, None]) % 7
     scores = torch.tensor(CIRCULANT_SCORES, dtype=torch.float64)[index]
     temperatures = (0.005, 1.0, 50.0)

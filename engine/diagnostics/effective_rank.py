@@ -1,15 +1,14 @@
 """The effective rank of a head's attention matrix, its singular values and its norm.
 
 The value is the participation ratio (sum s^2)^2 / sum s^4 of the squared singular values: N for the
-identity, 1 where all rows are alike. Beside are read |P|_F, the leading singular values and the
-stable rank |P|_F^2 / s_1^2; and, where all singular values are known, the entropy rank
-exp(H(s / sum s)).
+identity, 1 if all rows are alike. Beside: |P|_F, the leading singular values, the stable rank
+|P|_F^2 / s_1^2 and, where all singular values are known, the entropy rank exp(H(s / sum s)).
 
 - LLN: QR of pi and of kappa^T, then the D x D singular values: exact, linear.
-- Short texts: the dense singular values.
-- Otherwise, in every mode, |P|_F^2 from the rows' collisions, the leading singular values by
-  subspace iteration, each within its residual, and sum s^4 = |P^T P|_F^2 from that subspace exactly
-  and from random vectors orthogonal to it, with their standard error.
+- Short texts: the dense singular values, exact.
+- Otherwise, in every mode, an estimate: |P|_F^2 from the rows' collisions; the leading singular
+  values by subspace iteration, each within its residual; and sum s^4 = |P^T P|_F^2, exactly on that
+  subspace, and from random vectors orthogonal to it with their standard error.
 """
 
 from __future__ import annotations
@@ -17,20 +16,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.diagnostics.base import Instrument, Quantity, Reading
-from engine.diagnostics.collision import mean_collision
-from engine.diagnostics.factors import Factors, token_tiles
-from engine.diagnostics.heads import Heads
-from engine.diagnostics.lapack import one_thread
-from engine.diagnostics.orthonormal import orthonormal
+from engine.diagnostics.entropy import mean_collision
+from engine.diagnostics.head_group import HeadGroup
+from engine.diagnostics.head_view import token_tiles
+from engine.diagnostics.instrument import Instrument
+from engine.diagnostics.linear_algebra import one_thread, orthonormal
+from engine.diagnostics.lln_diag import Factors
+from engine.diagnostics.readings import Quantity, Reading, error_floats, floats
 from engine.diagnostics.rows import HeadRows
-from engine.diagnostics.statistics import (
-    error_floats,
-    few_samples_factor,
-    floats,
-    skewness_term,
-)
-from engine.diagnostics.work import Work
+from engine.diagnostics.sampling import few_samples_factor, skewness_term
+from engine.steps import Steps
 
 NUM_SINGULAR_VALUES = 8
 _WIDTH = 16
@@ -38,7 +33,7 @@ _PROBES = 16
 _PASSES = 3
 
 
-def measure_effective_rank(heads: Heads) -> Work[Reading]:
+def measure_effective_rank(heads: HeadGroup) -> Steps[Reading]:
     if heads.view.attention == "lln":
         factors = yield from heads.factors()
         values = yield from _lln_singular_values(factors)
@@ -49,7 +44,7 @@ def measure_effective_rank(heads: Heads) -> Work[Reading]:
     return (yield from _sketched(heads))
 
 
-def _lln_singular_values(factors: Factors) -> Work[Tensor]:
+def _lln_singular_values(factors: Factors) -> Steps[Tensor]:
     left = yield from _triangle(factors.pi)
     right = yield from _triangle(factors.kappa.mT)
     with one_thread():
@@ -57,7 +52,7 @@ def _lln_singular_values(factors: Factors) -> Work[Tensor]:
     return values
 
 
-def _triangle(columns: Tensor) -> Work[Tensor]:
+def _triangle(columns: Tensor) -> Steps[Tensor]:
     """R of the QR of [H, N, D], some tokens at a time."""
     triangle = columns[:, :0]
     for tile in token_tiles(columns.shape[1]):
@@ -68,7 +63,7 @@ def _triangle(columns: Tensor) -> Work[Tensor]:
     return triangle
 
 
-def _dense_singular_values(heads: Heads) -> Work[Tensor]:
+def _dense_singular_values(heads: HeadGroup) -> Steps[Tensor]:
     factors = (yield from heads.factors()) if heads.view.has_channels else None
     rows = torch.arange(heads.num_tokens, device=heads.view.q.device)
     reader = HeadRows(heads.view, factors, heads.blocks)
@@ -91,15 +86,15 @@ def _exactly(values: Tensor, method: str, cost: str) -> Reading:
         unit=EFFECTIVE_RANK.unit,
         cost=cost,
         beside={
-            "frobenius_norm": _beside(norm.sqrt(), "dimensionless"),
-            "singular_values": _beside(leading, "dimensionless"),
-            "stable_rank": _beside(norm / squares[:, 0]),
-            "entropy_rank": _beside(torch.special.entr(shares).sum(1).exp()),
+            "frobenius_norm": _quantity(norm.sqrt(), "dimensionless"),
+            "singular_values": _quantity(leading, "dimensionless"),
+            "stable_rank": _quantity(norm / squares[:, 0]),
+            "entropy_rank": _quantity(torch.special.entr(shares).sum(1).exp()),
         },
     )
 
 
-def _sketched(heads: Heads) -> Work[Reading]:
+def _sketched(heads: HeadGroup) -> Steps[Reading]:
     mean = yield from mean_collision(heads)
     norm = mean.values * heads.num_tokens  # [H] |P|_F^2
     norm_error = torch.zeros_like(norm) if mean.error is None else mean.error * heads.num_tokens
@@ -117,13 +112,13 @@ def _sketched(heads: Heads) -> Work[Reading]:
         unit=EFFECTIVE_RANK.unit,
         cost=f"{2 * (_WIDTH * _PASSES + _PROBES)} P v",
         beside={
-            "frobenius_norm": _beside(
+            "frobenius_norm": _quantity(
                 norm.sqrt(),
                 "dimensionless",
                 None if mean.error is None else norm_error / (2 * norm.sqrt()),
             ),
-            "singular_values": _beside(values, "dimensionless", off),
-            "stable_rank": _beside(
+            "singular_values": _quantity(values, "dimensionless", off),
+            "stable_rank": _quantity(
                 norm / top,
                 error=torch.hypot(norm_error, 2 * norm * off[:, 0] / values[:, 0]) / top,
             ),
@@ -131,7 +126,7 @@ def _sketched(heads: Heads) -> Work[Reading]:
     )
 
 
-def _leading_space(heads: Heads) -> Work[tuple[Tensor, Tensor]]:
+def _leading_space(heads: HeadGroup) -> Steps[tuple[Tensor, Tensor]]:
     """Orthonormal vectors near the leading right singular vectors, and P^T P times them."""
     basis = _random(heads, min(_WIDTH, heads.num_tokens), heads.effort.seed)
     operator = yield from heads.operator()
@@ -143,10 +138,10 @@ def _leading_space(heads: Heads) -> Work[tuple[Tensor, Tensor]]:
 
 
 def _singular_values(basis: Tensor, image: Tensor) -> tuple[Tensor, Tensor]:
-    """The leading ones, and how far each may be off: [H, 8] twice.
+    """The leading singular values and the error of each: [H, 8] twice.
 
-    Some eigenvalue of P^T P lies within the residual r of each Ritz value t; so some singular value
-    lies within r / sqrt(t) of sqrt(t).
+    An eigenvalue of P^T P lies within the residual r of each Ritz value t, so a singular value lies
+    within r / sqrt(t) of sqrt(t).
     """
     projection = (basis.mT @ image).double()
     with one_thread():
@@ -159,8 +154,8 @@ def _singular_values(basis: Tensor, image: Tensor) -> tuple[Tensor, Tensor]:
     return values, off
 
 
-def _fourth_powers_beyond(heads: Heads, basis: Tensor) -> Work[tuple[Tensor, Tensor]]:
-    """|P^T P|_F^2 on what is orthogonal to the basis, with its standard error: [H] twice."""
+def _fourth_powers_beyond(heads: HeadGroup, basis: Tensor) -> Steps[tuple[Tensor, Tensor]]:
+    """|P^T P|_F^2 on the complement of the basis, with its standard error: [H] twice."""
     probes = _random(heads, _PROBES, heads.effort.seed + 1)
     operator = yield from heads.operator()
     image = yield from operator.gram(probes - basis @ (basis.mT @ probes))
@@ -170,13 +165,13 @@ def _fourth_powers_beyond(heads: Heads, basis: Tensor) -> Work[tuple[Tensor, Ten
     return mean, factor * squares.std(1) / _PROBES**0.5
 
 
-def _random(heads: Heads, columns: int, seed: int) -> Tensor:
+def _random(heads: HeadGroup, columns: int, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randn(heads.num_tokens, columns, generator=generator, dtype=heads.dtype)
     return drawn.to(heads.view.q.device).expand(heads.num_heads, -1, -1)
 
 
-def _beside(values: Tensor, unit: str = "tokens", error: Tensor | None = None) -> Quantity:
+def _quantity(values: Tensor, unit: str = "tokens", error: Tensor | None = None) -> Quantity:
     return Quantity(values=floats(values), unit=unit, error=error_floats(error))
 
 

@@ -1,7 +1,7 @@
-"""The energy tr(E E^T) of a head's scores E = Q K^T / sqrt(D), and how far it fills its bound.
+"""The energy tr(E E^T) of a head's scores E = Q K^T / sqrt(D), and its share of its bound.
 
-tr(E E^T) = <Q^T Q, K^T K> / D, in O(N D^2), is at most |Q|_F^2 |K|_F^2 / D, and as large only
-where all queries and keys lie along one line. With |W_Q|_F^2 = |W_K|_F^2 = D that is at most
+tr(E E^T) = <Q^T Q, K^T K> / D: exact, in O(N D^2). It is at most |Q|_F^2 |K|_F^2 / D, and as large
+only where all queries and keys lie along one line. With |W_Q|_F^2 = |W_K|_F^2 = D that is at most
 D |X|_F^4, and D H |X|_F^4 for a layer of H heads.
 """
 
@@ -10,13 +10,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.diagnostics.base import Instrument, Quantity, Reading
-from engine.diagnostics.heads import Heads
-from engine.diagnostics.statistics import floats
-from engine.diagnostics.work import Work
+from engine.diagnostics.head_group import HeadGroup
+from engine.diagnostics.instrument import Instrument
+from engine.diagnostics.readings import Quantity, Reading, floats
+from engine.steps import Steps
 
 
-def measure_energy(heads: Heads) -> Work[Reading]:
+def measure_energy(heads: HeadGroup) -> Steps[Reading]:
     grams = yield from heads.grams()
     energy = (grams.q * grams.k).sum((1, 2)) / heads.view.head_size
     bound = _trace(grams.q) * _trace(grams.k) / heads.view.head_size

@@ -1,8 +1,8 @@
-"""What a head adds to the states: |P V W_O| for every head, the norm of its part of the output.
+"""How much a head adds to the states: |P V W_O|, the norm of its part of the layer's output.
 
 The value is the root mean square over tokens; a head that adds little can be pruned. Beside: the
-same relative to the states that the layer reads. P V is one pass of the operator, linear but for
-softmax, which is read in rows where it is sampled.
+same relative to the states that the layer reads. P V is one pass of the operator, exact, and linear
+for all kinds but softmax; a softmax head of a long text is read by a sample of rows.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.diagnostics.base import Instrument, Quantity, Reading
-from engine.diagnostics.heads import Heads
-from engine.diagnostics.rows import choose_rows, row_tiles
-from engine.diagnostics.statistics import Estimate, error_floats, floats, mean_of
-from engine.diagnostics.work import Work
+from engine.diagnostics.head_group import HeadGroup
+from engine.diagnostics.instrument import Instrument
+from engine.diagnostics.readings import Quantity, Reading, error_floats, floats
+from engine.diagnostics.rows import row_tiles
+from engine.diagnostics.sampling import Estimate, choose_rows, mean_of
+from engine.steps import Steps
 
 
-def measure_pruning(heads: Heads) -> Work[Reading]:
+def measure_pruning(heads: HeadGroup) -> Steps[Reading]:
     squares = yield from _squared_norms(heads)
     mean = mean_of(squares, heads.num_tokens)
     norm = mean.values.sqrt()
-    assert heads.states is not None, "named in needs"
+    assert heads.states is not None, "listed in needs"
     states = (yield from heads.states.mean_square()).sqrt().clamp_min(1e-300)
     error = None if mean.error is None else mean.error / (2 * norm.clamp_min(1e-300))
     estimate = Estimate(norm, error)
@@ -41,10 +42,10 @@ def measure_pruning(heads: Heads) -> Work[Reading]:
     )
 
 
-def _squared_norms(heads: Heads) -> Work[Tensor]:
+def _squared_norms(heads: HeadGroup) -> Steps[Tensor]:
     """|(P V W_O)_i|^2 of the rows that are read: [H, rows]."""
-    assert heads.view.v is not None, "named in needs"
-    assert heads.view.out is not None, "named in needs"
+    assert heads.view.v is not None, "listed in needs"
+    assert heads.view.out is not None, "listed in needs"
     v = heads.view.v.double().transpose(0, 1)  # [H, N, D]
     gram = heads.view.out.double() @ heads.view.out.double().mT  # [H, D, D]
     yield
@@ -58,7 +59,7 @@ def _squared_norms(heads: Heads) -> Work[Tensor]:
     return squares
 
 
-def _of_sample(heads: Heads, v: Tensor) -> Work[Tensor]:
+def _of_sample(heads: HeadGroup, v: Tensor) -> Steps[Tensor]:
     count = heads.effort.num_rows(heads.num_tokens)
     rows = choose_rows(heads.view, count, heads.effort.seed)
     reader = yield from heads.row_reader()

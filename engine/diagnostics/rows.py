@@ -1,27 +1,40 @@
-"""Whole attention rows, a few at a time: no array here is ever N x N.
-
-All rows are read where that is affordable (`Effort.num_rows`), else a sample drawn without
-replacement, the same for every head.
-"""
+"""Attention rows, a few at a time, and the numbers read off each: no array here is ever N x N."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from statistics import NormalDist
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from engine.diagnostics.blocks import Blocks
-from engine.diagnostics.factors import Factors
-from engine.diagnostics.statistics import RowStatistics, log_of, row_statistics
-from engine.diagnostics.view import HeadView
-from engine.diagnostics.work import Work
+from engine.diagnostics.head_view import HeadView
+from engine.diagnostics.lln_diag import Blocks, Factors
+from engine.steps import Steps
+
+TENTHS = torch.arange(1, 10, dtype=torch.float64) / 10
+DECILES = tuple(NormalDist().inv_cdf(share) for share in TENTHS.tolist())
 
 TILE_BYTES = 2**20
 _FLOAT64_BYTES = 8
 _SMALLEST_OF_FLOAT32 = 1e-35
+_FLAT_UNITS = 64
+"""A spread of at most this many units of rounding, relative to the mean, counts as none."""
+
+
+class RowStatistics(NamedTuple):
+    """Of single rows, each [H, rows]. Those of log P are over the keys that the row sees."""
+
+    entropy: Tensor
+    log_mean: Tensor
+    log_variance: Tensor
+    skewness: Tensor
+    kurtosis: Tensor  # less 3, the normal's
+    decile_gap: Tensor  # the largest gap to the normal at its deciles
+    collision: Tensor  # sum of squares
+    distance: Tensor  # mean |i - j|
 
 
 class RowSample(NamedTuple):
@@ -33,7 +46,7 @@ class RowSample(NamedTuple):
 
 
 class HeadRows:
-    """The attention rows of some heads, in float64 unless told otherwise."""
+    """The attention rows of some heads, in the given type unless their weights underflow in it."""
 
     def __init__(
         self,
@@ -67,7 +80,9 @@ class HeadRows:
             case "softmax":
                 return torch.bmm(self.queries(rows), self.keys).log_softmax(-1)
             case "lln" | "lln_diag":
-                return log_of(self.full(rows))
+                probabilities = self.full(rows)
+                # Probabilities that underflowed to 0 count as the smallest number there is.
+                return probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log_()
             case "block_diagonal":
                 return self.full(rows).log_()
 
@@ -79,7 +94,7 @@ class HeadRows:
             case "lln":
                 return self._lln(rows)
             case "lln_diag":
-                share = mix_by_row(self.view)[:, rows].unsqueeze(-1).to(self.dtype)
+                share = self.view.lln_share()[:, rows].unsqueeze(-1).to(self.dtype)
                 return self._add_diag(self._lln(rows).mul_(share), rows, 1 - share)
             case "block_diagonal":
                 empty = self.keys.new_zeros(self.view.num_heads, len(rows), self.view.num_tokens)
@@ -101,7 +116,14 @@ class HeadRows:
         return matrix.scatter_add_(2, keys.expand_as(diag), diag)
 
 
-def read_rows(heads: HeadRows, rows: Tensor) -> Work[RowSample]:
+def row_tiles(view: HeadView, num_rows: int) -> Iterator[slice]:
+    """Tiles of rows that fit TILE_BYTES, each of at least one row."""
+    size = max(1, TILE_BYTES // (view.num_heads * view.num_tokens * _FLOAT64_BYTES))
+    for start in range(0, num_rows, size):
+        yield slice(start, min(start + size, num_rows))
+
+
+def read_rows(heads: HeadRows, rows: Tensor) -> Steps[RowSample]:
     """The statistics of these rows, tile by tile."""
     view = heads.view
     positions = torch.arange(view.num_tokens, dtype=heads.dtype, device=rows.device)
@@ -118,25 +140,67 @@ def read_rows(heads: HeadRows, rows: Tensor) -> Work[RowSample]:
     return RowSample(rows, RowStatistics(*columns), row_sum)
 
 
-def choose_rows(view: HeadView, count: int, seed: int) -> Tensor:
-    """All rows, or so many drawn without replacement, in ascending order."""
-    if count >= view.num_tokens:
-        return torch.arange(view.num_tokens, device=view.q.device)
-    generator = torch.Generator().manual_seed(seed)
-    chosen = torch.randperm(view.num_tokens, generator=generator)[:count]
-    return chosen.sort().values.to(view.q.device)
+def row_statistics(log_p: Tensor, distance: Tensor, seen: Tensor | None = None) -> RowStatistics:
+    """Of log P [..., keys]. `seen` says which keys count, all by default."""
+    p = log_p.exp()
+    if seen is not None:
+        log_p = log_p.masked_fill(~seen, 0.0)
+    count = log_p.shape[-1] if seen is None else seen.sum(-1)
+    log_mean = log_p.sum(-1) / count
+    centred = log_p - log_mean.unsqueeze(-1)
+    if seen is not None:
+        centred.masked_fill_(~seen, 0.0)
+    squares = centred.square()
+    variance = squares.sum(-1) / count
+    scratch = torch.empty_like(centred)
+    third, fourth = (_dot(squares, other, scratch) / count for other in (centred, squares))
+    rounding = _FLAT_UNITS * torch.finfo(log_p.dtype).eps
+    is_flat = variance <= rounding**2 * (1 + log_mean.square())
+    spread = variance.sqrt()
+    gap = _decile_gap(centred, spread, count, seen, scratch)
+    return RowStatistics(
+        entropy=_dot(p, log_p, scratch).clamp_max(0.0).abs(),
+        log_mean=log_mean,
+        log_variance=variance,
+        skewness=(third / spread**3).masked_fill(is_flat, 0.0),
+        kurtosis=(fourth / variance.square() - 3).masked_fill(is_flat, 0.0),
+        decile_gap=gap.masked_fill(is_flat, 0.0),
+        collision=_dot(p, p, scratch),
+        distance=_dot(p, distance.expand_as(p), scratch),
+    )
 
 
-def row_tiles(view: HeadView, num_rows: int) -> Iterator[slice]:
-    """So many rows cut into tiles that fit TILE_BYTES, at least one."""
-    fitting = TILE_BYTES // (view.num_heads * view.num_tokens * _FLOAT64_BYTES)
-    size = max(1, fitting)
-    for start in range(0, num_rows, size):
-        yield slice(start, min(start + size, num_rows))
+def _dot(x: Tensor, y: Tensor, scratch: Tensor) -> Tensor:
+    """The dot product of every row. The products go into `scratch`: the system would have to clear
+    new memory first, which takes longer than the products."""
+    return torch.mul(x, y, out=scratch).sum(-1)
 
 
-def mix_by_row(view: HeadView) -> Tensor:
-    """The share of LLN of every head and row: [H, N] float64."""
-    assert view.mix is not None, "asked for only where there is a mix"
-    mix = view.mix.to(view.q.device, torch.float64)
-    return mix.expand(view.num_tokens, view.num_heads).t()
+def _decile_gap(
+    centred: Tensor, spread: Tensor, count: int | Tensor, seen: Tensor | None, scratch: Tensor
+) -> Tensor:
+    """max over k of |share of the row below the normal's k-th decile - k / 10|."""
+    below = scratch  # 0 or 1: sums of floats are the fast ones, and exact here
+    counts = []
+    for decile in DECILES:
+        torch.lt(centred, (decile * spread).unsqueeze(-1), out=below)
+        if seen is not None:
+            below *= seen
+        counts.append(below.sum(-1))
+    shares = torch.stack(counts, dim=-1)
+    shares /= count.unsqueeze(-1) if isinstance(count, Tensor) else count
+    return (shares - TENTHS.to(shares)).abs().amax(-1)
+
+
+def sum_p_log_p(p: Tensor) -> Tensor:
+    """Of every row. The logarithm is computed in float32, which is off by a relative 1e-7 and takes
+    a fraction of the time."""
+    logs = p.float().clamp_min(torch.finfo(torch.float32).tiny).log_().to(p)
+    total: Tensor = torch.linalg.vecdot(p, logs)
+    return total
+
+
+def entropy_of_probabilities(probabilities: Tensor) -> Tensor:
+    """-sum p log p of every row, where 0 log 0 is 0."""
+    entropy: Tensor = torch.special.entr(probabilities).sum(-1)
+    return entropy

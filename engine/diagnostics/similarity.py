@@ -1,14 +1,14 @@
 """How alike the heads of a layer attend: the cosine <P_g, P_h> / (|P_g| |P_h|) of every pair.
 
 - LLN: <P_g, P_h> = <pi_g^T pi_h, kappa_g kappa_h^T>, exact and linear.
-- Block-diagonal and LLN+Diag: what Diag shows is multiplied out block by block; beyond it both are
-  LLN. Exact, O(N b) a pair.
+- Block-diagonal and LLN+Diag: products block by block over the keys that Diag shows; beyond them
+  both are LLN. Exact, O(N b) a pair.
 - Softmax: from the rows that are read, as the ratio of means over rows.
 
 The value is a head's mean cosine with the other heads. Beside: all cosines; and `decay`, the slope
-of a layer's log cosines over |log(s_g / s_h)|, s the head scales: heads that look equally far tend
-to be alike. Two Gaussian windows of widths s and t over positions have cosine sqrt(sech(log s/t)),
-whose slope tends to -1/2.
+of a layer's log cosines over |log(s_g / s_h)|, s the mean distances: heads that look equally far
+tend to be alike. Two Gaussian windows of widths s and t over positions have cosine
+sqrt(sech(log s/t)), whose slope tends to -1/2.
 """
 
 from __future__ import annotations
@@ -18,24 +18,35 @@ import math
 import torch
 from torch import Tensor
 
-from engine.diagnostics.base import Instrument, Quantity, Reading
-from engine.diagnostics.factors import channel_exponents
-from engine.diagnostics.head_scale import mean_distances
-from engine.diagnostics.heads import Heads
-from engine.diagnostics.rows import HeadRows, choose_rows, row_tiles
-from engine.diagnostics.statistics import error_floats, floats, standard_error
-from engine.diagnostics.work import Work
+from engine.diagnostics.attention_distance import mean_distances
+from engine.diagnostics.head_group import HeadGroup, HeadSummary
+from engine.diagnostics.instrument import Instrument
+from engine.diagnostics.lln_diag import channel_exponents
+from engine.diagnostics.readings import Quantity, Reading, error_floats, floats
+from engine.diagnostics.rows import HeadRows, row_tiles
+from engine.diagnostics.sampling import choose_rows, standard_error
+from engine.steps import Steps
 
 TOKENS_A_TILE = 1_024
 _ROWS_A_TILE = 64
-"""Of a block, for all heads: what lies between two operations stays in cache."""
+"""Of a block, for all heads: intermediate results stay in cache."""
 
 _ROWS_A_SUM = 16
 _SMALLEST_COSINE = 1e-300
 
 
-def measure_similarity(heads: Heads) -> Work[Reading]:
-    """Needs all heads of a layer together."""
+def summarise(heads: HeadGroup) -> Steps[HeadSummary]:
+    """What some heads of a layer keep for `measure_similarity`, which compares all of them. It also
+    completes Diag's weights in the layer's buffer."""
+    for _ in heads.diag_tiles() if heads.blocks is not None else ():
+        yield
+    factors = (yield from heads.light_factors()) if heads.view.has_channels else None
+    distances = yield from mean_distances(heads)
+    return HeadSummary(factors, distances.mean(1))
+
+
+def measure_similarity(heads: HeadGroup) -> Steps[Reading]:
+    """Of all heads of a layer."""
     error: Tensor | None = None
     if heads.view.attention == "softmax":
         products, error = yield from _softmax_products(heads)
@@ -66,7 +77,7 @@ def measure_similarity(heads: Heads) -> Work[Reading]:
 
 
 def _mean_of_others(pairs: Tensor) -> Tensor:
-    """[H, H] to [H]; a head without others reads 0."""
+    """[H, H] to [H]; 0 for a single head."""
     return (pairs.sum(1) - pairs.diagonal()) / max(len(pairs) - 1, 1)
 
 
@@ -81,16 +92,16 @@ def _decay(cosines: Tensor, scales: Tensor) -> Tensor:
 
 
 class _Tiles:
-    """pi and kappa of all heads for some tokens at a time: whole, they may fill the memory."""
+    """pi and kappa of all heads for some tokens at a time: for all tokens, they may fill memory."""
 
-    def __init__(self, heads: Heads) -> None:
+    def __init__(self, heads: HeadGroup) -> None:
         view = heads.view
         assert view.alpha is not None, "an LLN view has alpha"
         assert view.beta is not None, "an LLN view has beta"
         self._view, self._alpha, self._beta = view, view.alpha, view.beta
         self._dtype = heads.dtype
-        self._kept = [one.factors for one in heads.kept if one.factors is not None]
-        if self._kept:
+        self._known = [one.factors for one in heads.summaries if one.factors is not None]
+        if self._known:
             return
         masses = [
             self._keys(part).logsumexp(1, keepdim=True)
@@ -100,22 +111,22 @@ class _Tiles:
 
     def pi(self, rows: slice | Tensor) -> Tensor:
         """[H, rows, D]."""
-        if self._kept:
-            return torch.cat([factors.pi[:, rows] for factors in self._kept])
+        if self._known:
+            return torch.cat([factors.pi[:, rows] for factors in self._known])
         exponents = channel_exponents(self._view.q[rows], self._view.q_map, self._alpha)
         return (exponents + self._log_mass).softmax(-1).to(self._dtype)
 
     def kappa(self, keys: slice | Tensor) -> Tensor:
         """[H, keys, D], transposed."""
-        if self._kept:
-            return torch.cat([factors.kappa[:, :, keys].mT for factors in self._kept])
+        if self._known:
+            return torch.cat([factors.kappa[:, :, keys].mT for factors in self._known])
         return (self._keys(self._view.k[keys]) - self._log_mass).exp_().to(self._dtype)
 
     def _keys(self, k: Tensor) -> Tensor:
         return channel_exponents(k, self._view.k_map, self._beta)
 
 
-def _linear_products(heads: Heads) -> Work[Tensor]:
+def _linear_products(heads: HeadGroup) -> Steps[Tensor]:
     """<P_g, P_h>: [H, H]."""
     products = heads.view.q.new_zeros(heads.num_heads, heads.num_heads, dtype=torch.float64)
     tiles = _Tiles(heads) if heads.view.has_channels else None
@@ -126,12 +137,12 @@ def _linear_products(heads: Heads) -> Work[Tensor]:
     return products
 
 
-def _lln_products(heads: Heads, tiles: _Tiles) -> Work[Tensor]:
-    """<L_g, L_h>, each row with its share: [H, H]."""
+def _lln_products(heads: HeadGroup, tiles: _Tiles) -> Steps[Tensor]:
+    """<L_g, L_h>, each row times LLN's share of it: [H, H]."""
     num_heads, size = heads.num_heads, heads.view.head_size
     together = heads.view.q.new_zeros(num_heads * size, num_heads * size, dtype=torch.float64)
     overlaps = torch.zeros_like(together)
-    share = heads.mix() if heads.view.attention == "lln_diag" else None
+    share = heads.view.lln_share() if heads.view.attention == "lln_diag" else None
     for start in range(0, heads.num_tokens, TOKENS_A_TILE):
         tokens = slice(start, start + TOKENS_A_TILE)
         pi, kappa = tiles.pi(tokens), tiles.kappa(tokens)
@@ -144,11 +155,11 @@ def _lln_products(heads: Heads, tiles: _Tiles) -> Work[Tensor]:
     return (together * overlaps).view(num_heads, size, num_heads, size).sum((1, 3))
 
 
-def _add_blocks(heads: Heads, tiles: _Tiles | None, products: Tensor) -> Work[None]:
-    """What Diag sees, less what LLN alone would give there."""
+def _add_blocks(heads: HeadGroup, tiles: _Tiles | None, products: Tensor) -> Steps[None]:
+    """Add the products over the keys that Diag shows, less those that LLN alone has there."""
     blocks = heads.blocks
-    assert blocks is not None, "asked for only where there are blocks"
-    share = None if tiles is None else heads.mix().unsqueeze(-1).to(heads.dtype)
+    assert blocks is not None, "this kind of attention has blocks"
+    share = None if tiles is None else heads.view.lln_share().unsqueeze(-1).to(heads.dtype)
     for tile, diag in heads.diag_tiles():
         if tiles is None or share is None:
             products += _products(diag, diag)
@@ -161,15 +172,15 @@ def _add_blocks(heads: Heads, tiles: _Tiles | None, products: Tensor) -> Work[No
             rows = (slice(None), slice(None), slice(start, start + _ROWS_A_TILE))
             lln = (pi[rows] * of_rows[rows]) @ kappa
             own = diag[rows] * (1 - of_rows[rows])
-            # <l + d, l + d> - <l, l> = <d, 2 l + d> and the same turned over, by halves.
+            # <l + d, l + d> - <l, l> = <d, 2 l + d>, made symmetric.
             apart = _products(own, blocks.hide(lln, tile).mul_(2).add_(own))
             products += (apart + apart.mT) / 2
         yield
 
 
 def _products(one: Tensor, other: Tensor) -> Tensor:
-    """Of every two heads' rows [H, blocks, width, keys], a few at a time, as long sums in float32
-    are not exact: [H, H] in float64."""
+    """Of every two heads' rows [H, blocks, width, keys], a few at a time, since long sums in
+    float32 are inexact: [H, H] in float64."""
     num_rows = one.shape[1] * one.shape[2]
     shape = (len(one), num_rows // math.gcd(num_rows, _ROWS_A_SUM), -1)
     left, right = (rows.reshape(shape).transpose(0, 1) for rows in (one, other))
@@ -177,18 +188,18 @@ def _products(one: Tensor, other: Tensor) -> Tensor:
     return by_part.double().sum(0)
 
 
-def _scales(heads: Heads) -> Work[Tensor]:
-    """Mean distances."""
-    if heads.kept:
-        return torch.cat([one.distances for one in heads.kept])
+def _scales(heads: HeadGroup) -> Steps[Tensor]:
+    """How far every head looks: its mean distance [H]."""
+    if heads.summaries:
+        return torch.cat([one.distances for one in heads.summaries])
     scales = []
     for head in range(heads.num_heads):
-        alone = Heads(heads.view.only([head]), heads.effort)
+        alone = HeadGroup(heads.view.only([head]), heads.effort)
         scales.append((yield from mean_distances(alone)).mean(1))
     return torch.cat(scales)
 
 
-def _softmax_products(heads: Heads) -> Work[tuple[Tensor, Tensor | None]]:
+def _softmax_products(heads: HeadGroup) -> Steps[tuple[Tensor, Tensor | None]]:
     """Mean products of rows, and the standard errors of their cosines."""
     count = heads.effort.num_rows(heads.num_tokens)
     rows = choose_rows(heads.view, count, heads.effort.seed)

@@ -1,12 +1,12 @@
-"""Where a head's chain ends: the stationary distribution of P, and the tokens that hold its mass.
+"""Where a head's chain ends: the stationary distribution of P, and its heaviest tokens.
 
 The value is its perplexity exp(H), the number of tokens that it is spread over as if evenly.
 Beside: the tokens with the most mass, and their masses.
 
 - LLN: stat(T) kappa with T = kappa pi, exact and linear.
 - Kinds with blocks: two steps of inverse iteration at a shift just above 1, from the even
-  distribution, and corrections by the resolvent of what P still changes, until that is rounding.
-  Blocks that never mix have a stationary distribution each; they are weighed by their tokens.
+  distribution, then corrections by the resolvent until P changes the result by rounding alone.
+  Blocks that never mix have a stationary distribution each, weighted by their tokens.
 - Softmax: power iteration, with the distance of the last step as its error.
 """
 
@@ -15,10 +15,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.diagnostics.base import Floats, Instrument, Quantity, Reading
-from engine.diagnostics.heads import Heads
-from engine.diagnostics.statistics import floats
-from engine.diagnostics.work import Work
+from engine.diagnostics.head_group import HeadGroup
+from engine.diagnostics.instrument import Instrument
+from engine.diagnostics.readings import Floats, Quantity, Reading, floats
+from engine.steps import Steps
 
 NUM_TOKENS = 8
 _INVERSE_STEPS = 2
@@ -28,7 +28,7 @@ _MAX_POWERS = 200
 _STEADY = 1e-9
 
 
-def measure_stationary(heads: Heads) -> Work[Reading]:
+def measure_stationary(heads: HeadGroup) -> Steps[Reading]:
     error: Floats | None = None
     match heads.view.attention:
         case "lln":
@@ -66,16 +66,16 @@ def _stationary_of(chains: Tensor) -> Tensor:
     return _normalised((torch.linalg.pinv(equations) @ wanted).squeeze(-1))
 
 
-def _by_inverse(heads: Heads) -> Work[Tensor]:
+def _by_inverse(heads: HeadGroup) -> Steps[Tensor]:
     found, moved = yield from _corrected(heads)
     if heads.dtype != torch.float64 and bool((moved > _GOOD).any()):
-        # A chain that hardly mixes magnifies the rounding of float32.
-        precise = Heads(heads.view, heads.effort, dtype=torch.float64)
+        # A chain that hardly mixes magnifies float32's rounding.
+        precise = HeadGroup(heads.view, heads.effort, dtype=torch.float64)
         found, _ = yield from _corrected(precise)
     return found
 
 
-def _corrected(heads: Heads) -> Work[tuple[Tensor, Tensor]]:
+def _corrected(heads: HeadGroup) -> Steps[tuple[Tensor, Tensor]]:
     """The distributions, and how much mass the last step moved: [H, N], [H]."""
     resolvent = yield from heads.resolvent()
     operator = yield from heads.operator()
@@ -86,17 +86,17 @@ def _corrected(heads: Heads) -> Work[tuple[Tensor, Tensor]]:
     for _ in range(_CORRECTIONS):
         last = moved
         change = (yield from operator.transposed(found.unsqueeze(-1)))[..., 0] - found
-        change -= found * change.sum(1, keepdim=True)  # rounding, which nothing magnifies more
+        change -= found * change.sum(1, keepdim=True)  # rounding, which would be magnified the most
         step = (yield from resolvent.solve_transposed(change.unsqueeze(-1)))[..., 0]
         following = _normalised(found + step)
         moved = (following - found).abs().sum(1)
         found = following
         if bool(((moved <= _CLOSE) | (moved > _STUCK * last)).all()):
-            break  # each step leaves a small part of what it mended, down to rounding
+            break  # each step leaves a small part of the error, down to rounding
     return found, moved
 
 
-def _by_powers(heads: Heads) -> Work[tuple[Tensor, Tensor]]:
+def _by_powers(heads: HeadGroup) -> Steps[tuple[Tensor, Tensor]]:
     operator = yield from heads.operator()
     found = _even(heads)
     change = torch.ones_like(found[:, 0])
@@ -109,7 +109,7 @@ def _by_powers(heads: Heads) -> Work[tuple[Tensor, Tensor]]:
     return found, change
 
 
-def _even(heads: Heads) -> Tensor:
+def _even(heads: HeadGroup) -> Tensor:
     count = heads.num_tokens
     return torch.full(
         (heads.num_heads, count), 1 / count, dtype=torch.float64, device=heads.view.q.device

@@ -1,18 +1,32 @@
-"""The implicit temperature of a head: how much its scores vary along a row.
+"""How scores and log weights spread along a row: a head's temperature, and how log-normal it is.
 
-The LLN paper defines (eq. 5) tau = 1 / sigma, sigma^2 the variance of the scores
-a_ij = q_i . k_j / sqrt(D). It takes sigma^2 = var(q) var(k) + C_cross over all elements, which is
-right only when both are isotropic, and counts differences between rows, to which a softmax is
-blind; it is read beside. Here sigma^2 is the mean over rows of the variance within the row:
+Temperature. The LLN paper defines (eq. 5) tau = 1 / sigma, sigma^2 the variance of the scores
+a_ij = q_i . k_j / sqrt(D). It takes sigma^2 = var(q) var(k) + C_cross over all elements; this is
+exact only if both are isotropic, and it counts differences between rows, which do not change a
+softmax. The paper's value is read beside. Here sigma^2 is the mean over rows of the variance within
+the row:
 
     sigma^2 = (1/N) sum_i Var_j(a_ij) = tr(Q^T Q Cov(K)) / (N D),
 
-in O(N D^2) and unchanged by any shift of the keys. For softmax and for the kinds with an LLN branch
-(which stands in for the softmax of these very scores) a row is the whole sequence; for
-block-diagonal attention it is the keys that the block sees.
+exact in O(N D^2), and unchanged by any shift of the keys. For softmax, and for kinds with an LLN
+branch (which replaces the softmax of these scores), a row is the whole sequence; for block-diagonal
+attention it is the keys that the block sees. A head whose scores do not vary, such as that of a
+single token, has no finite temperature: it reads HIGHEST.
 
-A head whose scores do not vary at all, such as that of a single token, has no finite temperature:
-it reads HIGHEST.
+Log-normality. The value is the variance of log P over all entries that the rows see: the mean
+variance within rows plus the variance of the rows' means. Beside, with each row standardised by its
+own mean and spread: the mean skewness, the mean excess kurtosis (both 0 for a normal distribution)
+and the goodness of fit, which is the mean over rows of the largest gap between the row's
+distribution of log P and the normal's at its nine deciles. All rows are read, or a sample with its
+standard error.
+
+Also beside are predictions for Gaussian queries and keys, with s^2 the variance of the scores
+within rows:
+
+- softmax: the paper's is the variance of eq. 5; corrected, s^2 + s^4 / (2 D) over all entries,
+  since the rows' normalisers vary too.
+- LLN, with a = alpha^2 var(q) and b = beta^2 var(k): the paper's is eq. 32, whose terms ignore that
+  all keys of a row share its query; corrected, log(1 + e^a (e^b - 1) / D) within rows.
 """
 
 from __future__ import annotations
@@ -20,16 +34,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.diagnostics.base import Instrument, Quantity, Reading
-from engine.diagnostics.factors import token_tiles
-from engine.diagnostics.heads import Heads
-from engine.diagnostics.statistics import floats
-from engine.diagnostics.work import Work
+from engine.diagnostics.head_group import HeadGroup
+from engine.diagnostics.head_view import HeadMap, token_tiles
+from engine.diagnostics.instrument import Instrument
+from engine.diagnostics.lln_diag import channel_exponents
+from engine.diagnostics.readings import Quantity, Reading, error_floats, floats
+from engine.diagnostics.sampling import Estimate, mean_of, standard_error
+from engine.steps import Steps
 
 HIGHEST = 1e6
 
 
-def measure_temperature(heads: Heads) -> Work[Reading]:
+def measure_temperature(heads: HeadGroup) -> Steps[Reading]:
     """tau = 1 / sigma of every head."""
     view = heads.view
     yield
@@ -89,14 +105,14 @@ def _temperature_of(variance: Tensor) -> Tensor:
     return 1.0 / variance.sqrt().clamp_min(1.0 / HIGHEST)
 
 
-def _variance_in_blocks(heads: Heads) -> Work[Tensor]:
+def _variance_in_blocks(heads: HeadGroup) -> Steps[Tensor]:
     blocks = heads.blocks
     assert blocks is not None, "block-diagonal attention has blocks"
     q, k = heads.view.q.double() * heads.view.scale, heads.view.k.double()
     total = q.new_zeros(heads.num_heads)
     for block in range(blocks.count):
         rows = q[block * blocks.width : (block + 1) * blocks.width]
-        total += len(rows) * score_variance(rows, k[blocks.keys[block][blocks.seen[block]]])
+        total += len(rows) * score_variance(rows, k[blocks.visible_keys(block)])
         yield
     return total / heads.num_tokens
 
@@ -107,4 +123,109 @@ TEMPERATURE = Instrument(
     description="1 / standard deviation of a row's scores; high is even, low is sharp. "
     "Beside: the paper's eq. 5.",
     measure=measure_temperature,
+)
+
+
+def measure_lognormality(heads: HeadGroup) -> Steps[Reading]:
+    if heads.view.attention == "block_diagonal":
+        rows, cost = (yield from heads.block_rows()), "N b D"
+    else:
+        rows = (yield from heads.rows()).statistics
+        cost = f"{len(rows.entropy[0])} N D"
+    count, population = rows.entropy.shape[1], heads.num_tokens
+    total = _total_variance(rows.log_mean, rows.log_variance, population)
+    within = mean_of(rows.log_variance, population)
+    if heads.view.attention == "softmax":  # log P is the scores, less a constant of the row
+        within = Estimate((yield from heads.score_variances()).mean(1), None)
+    beside = {
+        "within_rows": _quantity(within, "nats^2"),
+        "skewness": _quantity(mean_of(rows.skewness, population), "dimensionless"),
+        "kurtosis": _quantity(mean_of(rows.kurtosis, population), "dimensionless"),
+        "decile_gap": _quantity(mean_of(rows.decile_gap, population), "probability"),
+    }
+    predictions = yield from _predictions(heads)
+    for name, prediction in predictions.items():
+        beside[name] = Quantity(values=floats(prediction), unit="nats^2")
+    sampled = f"sampled: {count} rows, standard error"
+    return Reading(
+        values=floats(total.values),
+        error=error_floats(total.error),
+        method="exact: every row" if count == population else sampled,
+        unit=LOGNORMALITY.unit,
+        cost=cost,
+        beside=beside,
+    )
+
+
+def _total_variance(means: Tensor, variances: Tensor, population: int) -> Estimate:
+    centred = means - means.mean(1, keepdim=True)
+    per_row = variances + centred.square()
+    values = per_row.mean(1)
+    if means.shape[1] == population:
+        return Estimate(values, None)
+    return Estimate(values, standard_error(per_row - values.unsqueeze(1), population))
+
+
+def _quantity(estimate: Estimate, unit: str) -> Quantity:
+    return Quantity(values=floats(estimate.values), unit=unit, error=error_floats(estimate.error))
+
+
+def _predictions(heads: HeadGroup) -> Steps[dict[str, Tensor]]:
+    view = heads.view
+    match view.attention:
+        case "softmax":
+            grams = yield from heads.grams()
+            within = (grams.q * grams.k_covariance).sum((1, 2)) * view.scale**2 / view.num_tokens
+            return {
+                "paper_prediction": element_variance(view.q, view.k),
+                "corrected_prediction": within + within.square() / (2 * view.head_size),
+            }
+        case "lln":
+            assert view.alpha is not None, "checked by the view"
+            assert view.beta is not None, "checked by the view"
+            a = _exponent_variance(view.q, view.q_map, view.alpha)
+            b = _exponent_variance(view.k, view.k_map, view.beta)
+            return {
+                "paper_prediction": _log1p_share(a + b, view.head_size)
+                + _log1p_share(a + b, view.num_tokens),
+                "corrected_prediction": _log1p_excess(a, b, view.head_size),
+            }
+        case _:
+            return {}
+
+
+def _exponent_variance(rows: Tensor, head_map: HeadMap | None, scale: Tensor) -> Tensor:
+    """Over all tokens and channels: the variance within tiles plus that between their means."""
+    tiles = list(token_tiles(len(rows)))
+    found = [
+        torch.var_mean(channel_exponents(rows[tile], head_map, scale), dim=(1, 2), correction=0)
+        for tile in tiles
+    ]
+    within, means = (torch.stack(parts, dim=1) for parts in zip(*found, strict=True))  # [H, tiles]
+    shares = torch.tensor([(tile.stop - tile.start) / len(rows) for tile in tiles]).to(means)
+    mean = (means @ shares).unsqueeze(1)
+    variance: Tensor = (within + (means - mean).square()) @ shares
+    return variance
+
+
+def _log1p_share(variance: Tensor, parts: int) -> Tensor:
+    """log(1 + (e^variance - 1) / parts), for any variance."""
+    log_parts = torch.log(torch.tensor(float(parts), dtype=torch.float64))
+    others = torch.log(torch.tensor(float(max(parts - 1, 0)), dtype=torch.float64))
+    return torch.logaddexp(variance, others.to(variance)) - log_parts.to(variance)
+
+
+def _log1p_excess(a: Tensor, b: Tensor, parts: int) -> Tensor:
+    """log(1 + e^a (e^b - 1) / parts)."""
+    log_excess = a + torch.where(b > 1, b + torch.log(-torch.expm1(-b)), torch.log(torch.expm1(b)))
+    log_parts = torch.log(torch.tensor(float(parts), dtype=torch.float64)).to(a)
+    return torch.logaddexp(torch.zeros_like(a), log_excess - log_parts)
+
+
+LOGNORMALITY = Instrument(
+    name="lognormality",
+    unit="nats^2",
+    description="variance of log P over all entries. Beside: the mean within rows, skewness, "
+    "excess kurtosis, gap to the normal at its deciles, the paper's and the corrected prediction.",
+    measure=measure_lognormality,
 )

@@ -1,1 +1,1 @@
-"""Encoders over packed sequences, and the models made of them."""
+"""Models: encoders over packed sequences, their attention, weights and pooling."""

@@ -1,19 +1,26 @@
-"""The attention of one layer: which kind, and the numbers it was calibrated with."""
+"""The attention of one layer: its kind, and the numbers that it was calibrated with.
+
+Each kind attends to packed sequences, [T, H, D]. All but softmax can also read a long sequence tile
+by tile (`TiledAttention`).
+
+The block size depends on the length of a sequence. So kinds with blocks split a batch into runs of
+neighbouring sequences that share a block size, and that are either all one block or all longer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any, Literal, Protocol, TypeAlias
+from itertools import groupby, pairwise
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from engine.block_size import LongBlock, beyond_a_block, block_of
-from engine.model.activations import logistic
-from engine.model.block_runs import AttendRun, BlockRun, attend_by_run
+from engine.checkpoint.block_size import LongBlock, beyond_a_block, block_of
+from engine.model.layers import logistic
 from engine.types import Attention
 from kernels.attention import (
     LLNState,
@@ -29,24 +36,24 @@ from kernels.attention import (
     sliding_window_attention,
     softmax_attention,
 )
-from kernels.attention.op import Map
+from kernels.attention.arguments import Map
 
 
 @dataclass(frozen=True, kw_only=True)
 class LLNParameters:
-    """Frozen by calibration, so that a text's vector never depends on its neighbours."""
+    """Numbers fixed by calibration, so a text's vector never depends on the rest of its batch."""
 
     alpha: Tensor  # [H]
     beta: Tensor  # [H]
     mix: Tensor  # [H]
-    key_shift: Tensor  # [H, D] added to every key before LLN's exponential, as centring them wants
+    key_shift: Tensor  # [H, D] added to every key before LLN's exponential, to centre the keys
     block_size: int
     num_sinks: tuple[int, int]
     long_block: LongBlock | None = None
 
-    # What training may add; None leaves it out, at no cost.
-    query_map: Tensor | None = None  # [H, D, D] on the queries before LLN's exponential
-    key_map: Tensor | None = None  # [H, D, D] and on the keys
+    # Optional, from training; None costs nothing.
+    query_map: Tensor | None = None  # [H, D, D] applied to queries before LLN's exponential
+    key_map: Tensor | None = None  # [H, D, D] applied to keys
     gate: Tensor | None = None  # [H, D] a token's share of LLN is sigmoid(gate . q + logit(mix))
 
     @property
@@ -60,21 +67,26 @@ class LLNParameters:
         return self.key_map, self.key_shift
 
     def block_of(self, length: int) -> int:
-        """The size of a block in a text of this length."""
+        """The block size in a text of this length."""
         return block_of(length, self.block_size, self.long_block)
 
     def by_run(
         self, q: Tensor, k: Tensor, v: Tensor, packed: PackedSequences, attend: AttendRun
     ) -> Tensor:
-        return attend_by_run(
-            *(q, k, v, packed), usual=self.block_size, long=self.long_block, attend=attend
-        )
+        """Attends to each run of a batch on its own."""
+        usual = self.block_size
+        if q.shape[0] <= usual:  # one run for certain: a short query need not wait for the search
+            return attend(q, k, v, BlockRun(slice(None), packed, usual, True))
+        runs = block_runs(packed.host_bounds(), usual, self.long_block, q.device)
+        if len(runs) == 1:
+            return attend(q, k, v, runs[0]._replace(packed=packed))
+        return torch.cat([attend(q[run.rows], k[run.rows], v[run.rows], run) for run in runs])
 
     def shares(self, q: Tensor) -> Tensor:
-        """LLN's share in each token's output: (H,), or (T, H) where tokens decide."""
+        """LLN's share in each token's output: [H], or [T, H] with a gate."""
         if self.gate is None:
             return self.mix
-        # Not a product of matrices: one row at a time, those take ten times as long on a CPU.
+        # Not a matrix product, which takes ten times as long on a CPU for one row at a time.
         logits = (q * self.gate).sum(-1) + torch.logit(self.mix)
         return logistic(logits)
 
@@ -87,38 +99,72 @@ class LLNParameters:
         return replace(self, **tensors)
 
 
+class BlockRun(NamedTuple):
+    """Neighbouring sequences of a batch that are attended to alike."""
+
+    rows: slice
+    packed: PackedSequences
+    block_size: int
+    is_whole: bool  # each sequence is one block
+
+
+AttendRun: TypeAlias = Callable[[Tensor, Tensor, Tensor, BlockRun], Tensor]
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)  # cached tensors may be used under autograd later
+def block_runs(
+    bounds: tuple[int, ...], usual: int, long: LongBlock | None, device: torch.device
+) -> tuple[BlockRun, ...]:
+    """The runs of a batch. A batch sorted by length has three at most."""
+
+    def kind(pair: tuple[int, int]) -> tuple[int, bool]:
+        length = pair[1] - pair[0]
+        size = block_of(length, usual, long)
+        return size, length <= size
+
+    runs = []
+    for (size, is_whole), pairs in groupby(pairwise(bounds), kind):
+        run = list(pairs)
+        start, end = run[0][0], run[-1][1]
+        inside = [0, *(last - start for _, last in run)]
+        packed = PackedSequences.of(inside, device)
+        runs.append(BlockRun(slice(start, end), packed, size, is_whole))
+    return tuple(runs)
+
+
 @dataclass(frozen=True)
 class Tile:
-    """Some rows of a long sequence, and what their attention must know of all the others."""
+    """Some rows of a long sequence, and what their attention needs of the other rows."""
 
     q: Tensor  # [n, H, D]
     k: Tensor  # [before + n + after, H, D]
     v: Tensor
-    before: int  # rows of k and v that precede the queries', as far as the attention reaches
+    before: int  # rows of k and v before those of q, within the reach of the attention
     length: int  # of the whole sequence
     state: LLNState | None
     sinks: TileSinks
 
 
 class TiledAttention(Protocol):
-    """Attention that can read a long sequence tile by tile."""
+    """Attention that can process a long sequence tile by tile."""
 
     def block_of(self, length: int) -> int:
-        """The size of a block in a sequence of this length; tiles are whole blocks."""
+        """The block size in a sequence of this length. Tiles are whole blocks."""
         ...
 
     @property
     def num_sinks(self) -> tuple[int, int]:
-        """Tokens at either end of the sequence whose keys and values every tile needs."""
+        """Tokens at the start and the end whose keys and values every tile needs."""
         ...
 
     @property
     def reach(self) -> int:
-        """Rows beyond either end of a tile whose keys and values it needs."""
+        """Rows before and after a tile whose keys and values it needs."""
         ...
 
     def state_of(self, k: Tensor, v: Tensor, length: int) -> LLNState | None:
-        """What the sequence's state gains from these rows, for a sequence of this length."""
+        """What these rows add to LLN's state, in a sequence of this length."""
         ...
 
     def attend_tile(self, tile: Tile) -> Tensor:
@@ -136,7 +182,7 @@ class SoftmaxAttention:
 
 @dataclass(frozen=True)
 class SlidingWindowAttention:
-    """Softmax over near keys alone, in the layers of a family that were trained so."""
+    """Softmax over nearby keys, for the local layers of ModernBERT."""
 
     half_window: int
     kind: Literal["sliding_window"] = "sliding_window"
@@ -197,7 +243,7 @@ class LLNAttention:
         return lln_state(k, v, beta=lln.beta, k_map=lln.k_map)
 
     def attend_tile(self, tile: Tile) -> Tensor:
-        assert tile.state is not None, "LLN reads nothing but its state"
+        assert tile.state is not None, "LLN reads only its state"
         lln = self.parameters
         return lln_read(tile.q, tile.state, alpha=lln.alpha, q_map=lln.q_map)
 
@@ -242,11 +288,11 @@ class BlockDiagonalAttention:
 
 @dataclass(frozen=True)
 class LLNDiagAttention:
-    """LLN for what lies beyond a query's block, softmax for what lies within.
+    """LLN over the whole sequence, mixed with softmax within blocks (Diag).
 
-    A sequence of one block has nothing beyond it: there Diag alone is the softmax it stands in
-    for, exactly, and LLN takes no share. From there its share grows with the part of the sequence
-    that lies beyond a block, so that a few tokens more change a text's vector by little.
+    In a sequence of one block Diag is exactly softmax, and LLN has no share. In longer sequences
+    LLN's share grows with the fraction of the sequence that is outside a block. So a few more
+    tokens change a text's vector only slightly.
     """
 
     parameters: LLNParameters
@@ -308,11 +354,11 @@ class LLNDiagAttention:
 
 
 @lru_cache(maxsize=16)
-@torch.inference_mode(False)  # what is kept outlives the caller's mode and may serve autograd later
+@torch.inference_mode(False)  # cached tensors may be used under autograd later
 def _beyond(bounds: tuple[int, ...], block_size: int, device: torch.device) -> Tensor:
     """`beyond_a_block` of every token's sequence [T, 1], or of the only one.
 
-    Kept for a batch's other layers: copying it makes the host wait for a GPU each time.
+    Cached for the batch's other layers, because each copy makes the host wait for a GPU.
     """
     lengths = np.diff(bounds)
     parts = np.array([beyond_a_block(n, block_size) for n in lengths.tolist()])

@@ -1,4 +1,4 @@
-"""One model, loaded: its tokenizer, its encoder and how its token states become vectors."""
+"""A loaded model: its tokenizer, its encoder, its pooling and its calibration."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from engine.checkpoint.calibration import (
     has_own_calibration,
 )
 from engine.checkpoint.folder import Checkpoint, read_checkpoint
-from engine.checkpoint.published import DEFAULT_MODEL, is_converted
-from engine.checkpoint.sources import locate
+from engine.checkpoint.locate import locate
+from engine.checkpoint.registry import DEFAULT_MODEL, is_converted
 from engine.config import EngineConfig
-from engine.device import Placement, choose_placement
-from engine.errors import CheckpointError, InvalidInput
-from engine.model.adapted import with_adapted
+from engine.errors import CheckpointError, InvalidInput, unknown_name
 from engine.model.attention import (
     CALIBRATED,
     HAS_LLN,
@@ -31,17 +29,18 @@ from engine.model.attention import (
     SoftmaxAttention,
 )
 from engine.model.encoder import Encoder
-from engine.model.encoder_config import EncoderConfig
-from engine.model.families import read_encoder
+from engine.model.families import EncoderConfig, read_encoder
 from engine.model.pooling import PooledSpan
+from engine.model.weight_overrides import override_weights
 from engine.model.weights import EncoderWeights, TensorReader
+from engine.platform.device import Placement, choose_placement
 from engine.text.tokenizer import TextTokenizer
 from engine.types import Attention, ModelInfo
 
 
 @dataclass(frozen=True)
 class ModelParts:
-    """What is read from a folder once, however it is attended to."""
+    """What is read from a folder once and shared by all kinds of attention."""
 
     checkpoint: Checkpoint
     weights: EncoderWeights
@@ -71,21 +70,23 @@ class EmbeddingModel:
     def pools(
         self, spans: Iterable[tuple[int, int]], num_tokens: int, *, at: int = 0
     ) -> list[PooledSpan]:
-        """The spans of a text of so many tokens that begins at row `at`, ready to be pooled."""
-        rise = self.rise_of(num_tokens)
+        """Spans of a text that begins at row `at`. The slope applies to the whole text only."""
+        slope = self.pooling_slope_of(num_tokens)
         whole = (0, num_tokens)
         return [
-            PooledSpan(at + start, at + end, rise if (start, end) == whole else 0.0)
+            PooledSpan(at + start, at + end, slope if (start, end) == whole else 0.0)
             for start, end in spans
         ]
 
-    def rise_of(self, num_tokens: int) -> float:
-        """Of the whole text's vector; without LLN there is nothing to even out."""
+    def pooling_slope_of(self, num_tokens: int) -> float:
+        """The slope for a whole text of this length; 0 without LLN, which it compensates for."""
         has_lln = any(layer.kind in HAS_LLN for layer in self.encoder.attention)
-        return self.calibration.rise_of(num_tokens) if self.calibration and has_lln else 0.0
+        if self.calibration is None or not has_lln:
+            return 0.0
+        return self.calibration.pooling_slope_of(num_tokens)
 
     def with_attention(self, kinds: str | Sequence[str]) -> EmbeddingModel:
-        """The same weights, attended to in another way."""
+        """The same weights with another attention."""
         return _assemble(
             self.info.name,
             self.parts,
@@ -96,7 +97,7 @@ class EmbeddingModel:
         )
 
     def with_calibration(self, calibration: Calibration) -> EmbeddingModel:
-        """The same weights as LLN+Diag with these numbers."""
+        """The same weights as LLN+Diag with this calibration."""
         return replace(self, calibration=calibration).with_attention("lln_diag")
 
 
@@ -108,8 +109,8 @@ def load_model(
 ) -> EmbeddingModel:
     """Loads a model by folder or name.
 
-    Without `attention`, "default", "documents" and folders with a calibration of their own are
-    LLN+Diag, and everything else is the softmax model that was published.
+    If `attention` is None, "default", "documents" and folders with a calibration of their own are
+    loaded as LLN+Diag, and all others with softmax, as published.
     """
     return load_models([name], attention=attention, config=config)[0]
 
@@ -120,8 +121,8 @@ def load_models(
     attention: str | Sequence[str] | None = None,
     config: EngineConfig = EngineConfig(),  # noqa: B008 - frozen
 ) -> list[EmbeddingModel]:
-    """Loads several models; those made from the same weights file share its tensors."""
-    placement = choose_placement(config)
+    """Loads several models. Those from the same weights file share its tensors."""
+    placement = choose_placement(config.device, config.dtype)
     torch.set_num_threads(config.compute_threads)
     shared = _SharedParts(placement)
     return [
@@ -151,14 +152,14 @@ def _load_one(
 
 
 def _may_need_calibration(attention: str | Sequence[str] | None) -> bool:
-    """Softmax needs none, so that a folder whose calibration is damaged, or belongs to other
-    weights, can be calibrated anew."""
+    """Softmax needs none. So a folder whose calibration is damaged, or belongs to other weights,
+    can still be loaded and calibrated again."""
     kinds = (attention,) if isinstance(attention, str) else attention
     return kinds is None or any(kind != "softmax" for kind in kinds)
 
 
 class _SharedParts:
-    """Parts already read, so that models made from one file share them."""
+    """Reads each folder once, so models made from one file share its tensors."""
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
@@ -185,7 +186,7 @@ def _read_parts(checkpoint: Checkpoint, placement: Placement) -> ModelParts:
     )
     if tokenizer.vocab_size > len(weights.words):
         raise CheckpointError(
-            f"the tokenizer knows {tokenizer.vocab_size} ids, the model only {len(weights.words)}",
+            f"the tokenizer has {tokenizer.vocab_size} ids, the model only {len(weights.words)}",
             code="invalid_checkpoint",
             limit=len(weights.words),
             actual=tokenizer.vocab_size,
@@ -211,8 +212,8 @@ def _assemble(
     attention = _layer_attention(per_layer, calibration, checkpoint, weights)
     uses_calibration = any(kind in CALIBRATED for kind in per_layer)
     if calibration is not None and uses_calibration:
-        # Softmax keeps what was published, which training may have moved for LLN+Diag.
-        weights = with_adapted(weights, calibration.adapted)
+        # Only LLN+Diag uses the adapted weights; softmax keeps the published ones.
+        weights = override_weights(weights, calibration.adapted)
     quadratic = "softmax" in per_layer
     info = ModelInfo(
         name=name,
@@ -229,7 +230,7 @@ def _assemble(
         calibration=calibration.sha256 if calibration and uses_calibration else None,
         source=source,
         device=str(weights.words.device),
-        dtype=choose_placement(config).dtype_name,
+        dtype=choose_placement(config.device, config.dtype).dtype_name,
     )
     return EmbeddingModel(
         info=info,
@@ -255,31 +256,26 @@ def _encoder(
 
 
 def _kinds_by_layer(kinds: str | Sequence[str], weights: EncoderWeights) -> tuple[str, ...]:
-    """What was asked for, but in the layers that were trained to look no further than a window."""
-    asked = _asked_kinds(kinds, len(weights.layers))
+    """The requested kinds, except in local layers, which keep their sliding window."""
+    requested = _requested_kinds(kinds, len(weights.layers))
     return tuple(
         kind if layer.half_window is None else "sliding_window"
-        for kind, layer in zip(asked, weights.layers, strict=True)
+        for kind, layer in zip(requested, weights.layers, strict=True)
     )
 
 
-def _asked_kinds(kinds: str | Sequence[str], num_layers: int) -> tuple[str, ...]:
+def _requested_kinds(kinds: str | Sequence[str], num_layers: int) -> tuple[str, ...]:
     per_layer = (kinds,) * num_layers if isinstance(kinds, str) else tuple(kinds)
     if len(per_layer) != num_layers:
         raise InvalidInput(
-            f"attention names {len(per_layer)} layers, the model has {num_layers}",
+            f"attention has {len(per_layer)} kinds, the model has {num_layers} layers",
             param="attention",
             limit=num_layers,
             actual=len(per_layer),
         )
     for kind in per_layer:
         if kind not in KINDS:
-            raise InvalidInput(
-                f"unknown attention {kind!r}; known are {', '.join(KINDS)}",
-                param="attention",
-                limit=", ".join(KINDS),
-                actual=kind,
-            )
+            raise unknown_name("attention", kind, KINDS, param="attention")
     return per_layer
 
 
@@ -301,7 +297,7 @@ def _layer_attention(
         elif calibration is None:
             raise CheckpointError(
                 f"{checkpoint.folder} has no LLN calibration, which {kind} attention needs; "
-                f"make one with: lln adapt {checkpoint.folder} --out FOLDER",
+                f"create one with: lln adapt {checkpoint.folder} --out FOLDER",
                 code="not_calibrated",
                 param="attention",
                 actual=kind,

@@ -1,39 +1,51 @@
-"""The encoder over packed sequences: token ids in, one state per token out, no padding anywhere."""
+"""The encoder over packed sequences: token ids in, one state per token out, without padding.
+
+`ShortTextPath` is a fast path for one short text on a CPU. It gives the same bits.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from engine.block_size import LongBlock
-from engine.model.attention import LayerAttention
-from engine.model.layers import Layer, layer_norm, layers_of
-from engine.model.positions import (
+from engine.checkpoint.block_size import LongBlock
+from engine.model.attention import (
+    BlockDiagonalAttention,
+    LayerAttention,
+    LLNDiagAttention,
+    SoftmaxAttention,
+)
+from engine.model.layers import (
+    FUSED,
+    PRODUCT,
+    Layer,
     LearnedPositions,
+    layer_norm,
+    layers_of,
     lengths_of_rows,
     positions_in_sequences,
 )
-from engine.model.straight import straight_pass
-from engine.model.weights import EncoderWeights
+from engine.model.weights import Affine, EncoderWeights, LayerWeights
 from engine.types import PositionScheme
 from kernels.attention import PackedSequences
 
 Attend = Callable[[Tensor, Tensor, Tensor, PackedSequences], Tensor]
-"""q, k, v of shape [T, H, D] and their sequences to what attention gives, [T, H, D]."""
+"""Maps q, k, v of shape [T, H, D] and their sequences to attention's output, [T, H, D]."""
 
 Tap = Callable[[int, Tensor, Tensor, Tensor], None]
 """Called with a layer's index and its q, k, v of shape [T, H, D]."""
 
 CPU_TILE_ROWS = 1024
-"""Tokens that pass through a layer's products together on a CPU, so that what lies between two
-products stays in cache. A GPU takes all rows at once."""
+"""Rows that a CPU takes through a layer's products together, so intermediate results stay in cache.
+A GPU takes all rows at once."""
 
 
 class Encoder:
-    """A transformer encoder of any family, each layer with the attention chosen for it."""
+    """A transformer encoder of any family, with an attention for each layer."""
 
     def __init__(
         self,
@@ -44,7 +56,7 @@ class Encoder:
         block_size: int = 0,
         long_block: LongBlock | None = None,
     ) -> None:
-        assert len(attention) == len(weights.layers), "one attention a layer"
+        assert len(attention) == len(weights.layers), "one attention per layer"
         self.weights = weights
         self.attention = tuple(attention)
         self.layers = layers_of(weights)
@@ -52,8 +64,7 @@ class Encoder:
         self._positions = None
         if table is not None:
             self._positions = LearnedPositions(table, positions, block_size, long_block)
-
-        self._straight = straight_pass(weights, self.attention)
+        self._short_text_path = short_text_path(weights, self.attention)
 
     @property
     def device(self) -> torch.device:
@@ -61,14 +72,14 @@ class Encoder:
 
     @property
     def reads_lengths(self) -> bool:
-        """Whether a token's position depends on how long its sequence is."""
+        """Whether a token's position depends on the length of its sequence."""
         return self._positions is not None and self._positions.scheme != "tile"
 
     def __call__(self, ids: Tensor, bounds: Sequence[int], tap: Tap | None = None) -> Tensor:
-        """States [T, W] of ids [T], which hold the sequences between consecutive bounds."""
-        straight = self._straight if tap is None and len(bounds) == 2 else None
-        if straight is not None and straight.takes(ids):
-            return straight(ids)
+        """States [T, W] of ids [T]. Each sequence is between two consecutive bounds."""
+        short = self._short_text_path if tap is None and len(bounds) == 2 else None
+        if short is not None and short.takes(ids):
+            return short(ids)
         for states in self.walk(ids, bounds, tap):
             last = states
         return last
@@ -81,8 +92,7 @@ class Encoder:
         *,
         attention: Sequence[Attend] | None = None,
     ) -> Iterator[Tensor]:
-        """The same, layer by layer: the states after each. `attention` runs in place of the
-        encoder's own."""
+        """Yields the states after each layer. `attention` replaces the encoder's own."""
         packed = PackedSequences.of(bounds, self.device)
         positions = positions_in_sequences(bounds, self.device)
         x = self._first_states(ids, bounds, positions)
@@ -95,7 +105,7 @@ class Encoder:
             yield x
 
     def first_states(self, ids: Tensor, bounds: Sequence[int]) -> Tensor:
-        """What the first layer reads [T, W], of ids as `walk` takes them."""
+        """The input of the first layer [T, W], for the same ids as `walk`."""
         return self._first_states(ids, bounds, positions_in_sequences(bounds, self.device))
 
     def _first_states(self, ids: Tensor, bounds: Sequence[int], positions: Tensor) -> Tensor:
@@ -105,22 +115,115 @@ class Encoder:
     def projected(
         self, layer: int, states: Tensor, bounds: Sequence[int]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k, v [T, H, D] of a layer that reads these states."""
+        """q, k, v [T, H, D] of a layer whose input is these states."""
         return self.layers[layer].project(states, positions_in_sequences(bounds, self.device))
 
     def embed(self, ids: Tensor, positions: Tensor, lengths: Tensor | int) -> Tensor:
-        """The states before the first layer [T, W], of ids [T] at positions [T] of sequences of
-        these lengths, a number or [T]; 0 will do unless `reads_lengths`."""
+        """The input of the first layer [T, W], for ids [T] at positions [T].
+
+        `lengths` are those of the tokens' sequences, a number or [T]. They may be 0 unless
+        `reads_lengths`.
+        """
         x = F.embedding(ids, self.weights.words)
         if self._positions is not None:
             x = x + self._positions(positions, lengths)
         return layer_norm(x, self.weights.embedding_norm, self.weights.norm_eps)
 
     def _finish(self, attended: Tensor, x: Tensor, layer: Layer) -> Tensor:
-        """Everything after attention, tile by tile: it looks at one token at a time."""
+        """Everything after attention, in tiles: it treats each token independently."""
         if x.device.type != "cpu" or x.shape[0] <= CPU_TILE_ROWS:
             return layer.finish(attended, x)
         tiles = zip(
             torch.split(attended, CPU_TILE_ROWS), torch.split(x, CPU_TILE_ROWS), strict=True
         )
         return torch.cat([layer.finish(*tile) for tile in tiles])
+
+
+_MAX_SHORT_TEXT = 512
+"""Tokens. In longer texts the time between two products does not matter."""
+
+
+class ShortTextPath:
+    """One short text through an encoder of BERT's arrangement, on a CPU in float32.
+
+    It runs the same operations on the same numbers as `Encoder.walk`, with everything looked up in
+    advance. The weights that a query of 16 tokens reads evict everything else from the caches, so
+    each Python function between two products runs as slowly as on its first call.
+
+    It takes texts of 2 to `most` tokens: `linear` treats a single row differently.
+    """
+
+    def __init__(
+        self, weights: EncoderWeights, positions: Tensor, activation: tuple[Any, ...], most: int
+    ) -> None:
+        self.most = most
+        self._words, self._positions = weights.words, positions
+        self._num_heads, self._head_dim = weights.num_heads, weights.head_dim
+        self._embedding_norm = _norm_of(weights.embedding_norm, weights)
+        self._layers = [_arguments_of(layer, weights, activation) for layer in weights.layers]
+
+    def takes(self, ids: Tensor) -> bool:
+        return 2 <= len(ids) <= self.most and not torch.is_grad_enabled()
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """States [T, W] of ids [T]."""
+        count, heads, dim = len(ids), self._num_heads, self._head_dim
+        linear, linear_added = PRODUCT.default, PRODUCT.binary
+        norm, attend = torch.layer_norm, F.scaled_dot_product_attention
+        x = F.embedding(ids, self._words) + self._positions[:count]
+        x = norm(x, *self._embedding_norm)
+        for qkv, out, out_norm, ffn_in, ffn_out, ffn_norm in self._layers:
+            split = linear(x, *qkv).view(1, count, 3, heads, dim).permute(2, 0, 3, 1, 4)
+            attended = attend(*split.unbind(0)).transpose(1, 2).reshape(count, heads * dim)
+            x = norm(linear_added(attended, x, *out), *out_norm)
+            x = norm(linear_added(linear(x, *ffn_in), x, *ffn_out), *ffn_norm)
+        return x
+
+
+def short_text_path(
+    weights: EncoderWeights, attention: Sequence[LayerAttention]
+) -> ShortTextPath | None:
+    """The path for this encoder; None if it needs anything that `ShortTextPath` does not do."""
+    positions, activation = weights.positions, FUSED.get(weights.activation)
+    if positions is None or activation is None or weights.arrangement != "post_norm":
+        return None
+    if not all(_is_plain(layer) for layer in weights.layers):
+        return None
+    most = min(_MAX_SHORT_TEXT, len(positions), *map(_most_of_one_block, attention))
+    return ShortTextPath(weights, positions, activation, most)
+
+
+def _is_plain(layer: LayerWeights) -> bool:
+    products = (layer.qkv, layer.attention_out, layer.ffn_in, layer.ffn_out)
+    # `pack` decides about oneDNN's layout.
+    packed = all(one.weight.is_mkldnn and one.weight.dtype is torch.float32 for one in products)
+    return packed and layer.attention_norm is not None and layer.half_window is None
+
+
+def _most_of_one_block(attention: LayerAttention) -> int:
+    """Up to how many tokens this attention is softmax over all of them."""
+    match attention:
+        case SoftmaxAttention():
+            return _MAX_SHORT_TEXT
+        case BlockDiagonalAttention() | LLNDiagAttention():
+            return attention.parameters.block_size
+        case _:
+            return 0
+
+
+def _arguments_of(
+    layer: LayerWeights, weights: EncoderWeights, activation: tuple[Any, ...]
+) -> tuple[tuple[Any, ...], ...]:
+    assert layer.attention_norm is not None, "post-norm layers have one"
+    return (
+        (*layer.qkv, *FUSED[None]),
+        (*layer.attention_out, "add"),
+        _norm_of(layer.attention_norm, weights),
+        (*layer.ffn_in, *activation),
+        (*layer.ffn_out, "add"),
+        _norm_of(layer.ffn_norm, weights),
+    )
+
+
+def _norm_of(norm: Affine, weights: EncoderWeights) -> tuple[Any, ...]:
+    return (weights.width,), norm.weight, norm.bias, weights.norm_eps

@@ -1,21 +1,25 @@
-"""Encoder families: where each keeps its tensors and how its configuration names its sizes.
+"""Encoder families: reads the configuration and tensors of each into `EncoderWeights`.
 
-BERT, RoBERTa / XLM-R and DistilBERT are one architecture (learned positions, post-norm) under
-different names; ModernBERT is another (rotary positions, pre-norm, gated, local layers). A family
-is data: a reader from its checkpoint to EncoderWeights.
+BERT, RoBERTa, XLM-R and DistilBERT share one architecture (learned positions, post-norm) under
+different names. ModernBERT is another: rotary positions, pre-norm, gated feed-forward layers, and
+local layers. To add a family, write a reader and add it to `READERS`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from engine.checkpoint.folder import Family
-from engine.model.encoder_config import EncoderConfig
-from engine.model.linear import pack
+from engine.errors import CheckpointError, Quantity
+from engine.model.layers import pack
 from engine.model.weights import (
+    ACTIVATIONS,
     Activation,
     Affine,
     EncoderWeights,
@@ -26,9 +30,74 @@ from engine.model.weights import (
 from kernels.attention.arguments import MAX_HEAD_DIM, MIN_HEAD_DIM
 
 
+@dataclass(frozen=True)
+class EncoderConfig:
+    """The values of a config.json. An error names the file, the key and the value."""
+
+    path: Path
+    values: Mapping[str, Any]
+
+    def whole(self, name: str, *, default: int | None = None, least: int = 1) -> int:
+        value = self.values.get(name, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise self.error(name, f"an integer of at least {least}", limit=least)
+        return value
+
+    def positive(self, name: str, *, default: float | None = None) -> float:
+        value = self._number(name, default)
+        if value is None or value <= 0:
+            raise self.error(name, "a positive number")
+        return value
+
+    def not_negative(self, name: str, *, default: float | None = None) -> float:
+        value = self._number(name, default)
+        if value is None or value < 0:
+            raise self.error(name, "a number of at least 0", limit=0)
+        return value
+
+    def _number(self, name: str, default: float | None) -> float | None:
+        """None if it is not a finite number. Some tools write 1e-12 as a string."""
+        value = self.values.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            return None
+        try:
+            number = float(value)
+        except (ValueError, OverflowError):  # an integer may be too large for a float
+            return None
+        return number if math.isfinite(number) else None
+
+    def activation(self, name: str) -> Activation:
+        value = self.values.get(name, "gelu")
+        if not isinstance(value, str) or value not in ACTIVATIONS:
+            known = ", ".join(ACTIVATIONS)
+            raise self.error(name, f"one of {known}", limit=known)
+        return ACTIVATIONS[value]
+
+    def switch(self, name: str) -> bool:
+        """False if the key is missing."""
+        return bool(self.values.get(name, False))
+
+    def part(self, *names: str) -> EncoderConfig | None:
+        """A nested object, if there is one."""
+        values: Any = self.values
+        for name in names:
+            values = values.get(name) if isinstance(values, Mapping) else None
+        return replace(self, values=values) if isinstance(values, Mapping) else None
+
+    def error(self, name: str, wanted: str, *, limit: Quantity | None = None) -> CheckpointError:
+        value = self.values.get(name)
+        return CheckpointError(
+            f"{self.path}: {name} must be {wanted}, got {value!r}",
+            code="invalid_config",
+            param=name,
+            limit=limit,
+            actual=str(value),
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """The numbers of a configuration that shapes follow from."""
+    """The numbers of a configuration that determine the shapes of tensors."""
 
     vocabulary: int
     positions: int
@@ -42,7 +111,7 @@ class Sizes:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerNames:
-    """Names of one layer's parts below its prefix."""
+    """Names of one layer's tensors, after the layer's prefix."""
 
     prefix: str
     qkv: tuple[str, str, str]
@@ -55,7 +124,7 @@ class LayerNames:
 
 @dataclass(frozen=True, kw_only=True)
 class SizeNames:
-    """Keys of a configuration that families call differently."""
+    """Configuration keys whose names differ between families."""
 
     width: str
     num_layers: str
@@ -92,7 +161,7 @@ DISTILBERT_LAYER = LayerNames(
 )
 
 _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
-"""What newer configurations call ModernBERT's two kinds of layers."""
+"""The two kinds of ModernBERT layers in newer configurations."""
 
 
 def read_bert(config: EncoderConfig, reader: TensorReader) -> EncoderWeights:
@@ -100,13 +169,13 @@ def read_bert(config: EncoderConfig, reader: TensorReader) -> EncoderWeights:
 
 
 def read_roberta(config: EncoderConfig, reader: TensorReader) -> EncoderWeights:
-    """RoBERTa counts positions from just after its padding token's id."""
+    """RoBERTa counts positions from the one after its padding token's id."""
     sizes = _bert_sizes(config)
     first_position = config.whole("pad_token_id", default=1, least=0) + 1
     if first_position >= sizes.positions:
         most = sizes.positions - 2
-        wanted = f"at most {most}, since the {sizes.positions} positions count from beyond it"
-        raise config.refusal("pad_token_id", wanted, limit=most)
+        wanted = f"at most {most}, since the {sizes.positions} positions count from after it"
+        raise config.error("pad_token_id", wanted, limit=most)
     return _read(reader, sizes, BERT_LAYER, first_position=first_position)
 
 
@@ -116,7 +185,7 @@ def read_distilbert(config: EncoderConfig, reader: TensorReader) -> EncoderWeigh
 
 
 def read_modernbert(config: EncoderConfig, reader: TensorReader) -> EncoderWeights:
-    """Rotary positions, pre-norm, a gated inner layer, and local layers between global ones."""
+    """Rotary positions, pre-norm, gated feed-forward layers, local layers between global ones."""
     norm_eps = config.not_negative("norm_eps", default=1e-5)
     sizes = _sizes(config, BERT_SIZES, config.activation("hidden_activation"), norm_eps=norm_eps)
     norm_bias = config.switch("norm_bias")
@@ -166,7 +235,7 @@ def _read(
 
 
 def _read_positions(reader: TensorReader, sizes: Sizes) -> Tensor:
-    """The position table; every text is of token type 0, so that row is part of each position."""
+    """The position table, with token type 0 added in, since every text has that type."""
     positions = reader.tensor("embeddings.position_embeddings.weight", sizes.positions, sizes.width)
     token_types = "embeddings.token_type_embeddings.weight"
     if not reader.has(token_types):
@@ -205,7 +274,7 @@ def _read_modern_layer(
     return LayerWeights(
         qkv=read_linear("attn.Wqkv", 3 * width, width, "attention"),
         attention_out=read_linear("attn.Wo", width, width, "attention"),
-        # The embedding's own norm stands before the first layer.
+        # The first layer has none: the embedding's norm comes before it.
         attention_norm=read_norm(f"{at}.attn_norm") if index else None,
         ffn_in=read_linear("mlp.Wi", 2 * ffn_width, width, "mlp"),
         ffn_out=read_linear("mlp.Wo", width, ffn_width, "mlp"),
@@ -217,27 +286,27 @@ def _read_modern_layer(
 
 
 def _layer_is_local(config: EncoderConfig, index: int) -> bool:
-    """Named layer by layer in newer configurations; every third is global in older ones."""
+    """Newer configurations name the kind of each layer. In older ones every third is global."""
     named = config.values.get("layer_types")
     if isinstance(named, list) and index < len(named):
         if named[index] not in (_LOCAL, _GLOBAL):
-            raise config.refusal("layer_types", f"of {_LOCAL} and {_GLOBAL}")
+            raise config.error("layer_types", f"a list of {_LOCAL} and {_GLOBAL}")
         return bool(named[index] == _LOCAL)
     every = config.whole("global_attn_every_n_layers", default=3, least=0)
     return bool(index % max(every, 1))
 
 
 def _half_window(config: EncoderConfig) -> int:
-    """The configuration counts the keys of a whole window, half of them on either side."""
+    """The configuration states the size of the whole window, half of it on either side."""
     return config.whole("local_attention", default=128, least=0) // 2
 
 
 def _rotary(config: EncoderConfig, *, is_local: bool) -> Rotary:
-    """The base for one kind of layer, under its newer or its older name."""
+    """The base for one kind of layer, from its newer or its older key."""
     own = config.part("rope_parameters", _LOCAL if is_local else _GLOBAL)
     if own is not None:
         if own.values.get("rope_type", "default") != "default":
-            raise own.refusal("rope_type", "'default'", limit="default")
+            raise own.error("rope_type", "'default'", limit="default")
         return Rotary(own.positive("rope_theta"))
     name, default = ("local_rope_theta", 1e4) if is_local else ("global_rope_theta", 1.6e5)
     return Rotary(config.positive(name, default=default))
@@ -265,11 +334,11 @@ def _sizes(
 
 
 def _num_heads(config: EncoderConfig, name: str, width: int) -> int:
-    """As many heads as divide the width into sizes that attention can read."""
+    """The number of heads, if it gives heads of a supported size."""
     num_heads = config.whole(name)
     head_dim, rest = divmod(width, num_heads)
     if rest or not MIN_HEAD_DIM <= head_dim <= MAX_HEAD_DIM:
         sizes = f"{MIN_HEAD_DIM} to {MAX_HEAD_DIM}"
         wanted = f"a number that divides a width of {width} into heads of {sizes}"
-        raise config.refusal(name, wanted, limit=sizes)
+        raise config.error(name, wanted, limit=sizes)
     return num_heads

@@ -1,4 +1,4 @@
-"""An encoder's tensors in the one form the encoder reads, whatever family they came from."""
+"""An encoder's tensors in one form for all families, and the reader that checks them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engine.errors import CheckpointError
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 
 Arrangement = Literal["post_norm", "pre_norm"]
-"""Whether a layer's norms follow its two parts, as in BERT, or come before them."""
+"""Whether a layer's norms come after its two parts, as in BERT, or before them."""
 
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
@@ -26,7 +26,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
     "swish": "silu",
 }
-"""Names of Hugging Face configurations and what they mean here."""
+"""Activations by their names in Hugging Face configurations."""
 
 
 class Affine(NamedTuple):
@@ -37,7 +37,7 @@ class Affine(NamedTuple):
 
 
 class Rotary(NamedTuple):
-    """Positions as rotations of pairs of channels, faster in the first ones."""
+    """Positions as rotations of pairs of channels; the first pairs rotate fastest."""
 
     base: float
 
@@ -47,11 +47,11 @@ class LayerWeights:
     qkv: Affine  # [3 W, W]: queries, keys and values in one product
     attention_out: Affine  # [W, W]
     attention_norm: Affine | None  # [W], after attention or, pre-norm, before it
-    ffn_in: Affine  # [F, W], or [2 F, W] where a gate is beside it
+    ffn_in: Affine  # [F, W], or [2 F, W] with a gate
     ffn_out: Affine  # [W, F]
     ffn_norm: Affine  # [W], after the feed-forward part or, pre-norm, before it
-    rotary: Rotary | None = None  # how queries and keys turn with their positions
-    half_window: int | None = None  # keys further away are not seen; None sees all
+    rotary: Rotary | None = None  # rotation of queries and keys by their positions
+    half_window: int | None = None  # reach of a local layer; None for global layers
     closing_norm: Affine | None = None  # [W] after the last layer of a pre-norm encoder
 
 
@@ -59,11 +59,11 @@ class LayerWeights:
 class EncoderWeights:
     words: Tensor  # [V, W]
     positions: Tensor | None
-    """[P, W] usable rows only, the first token's first, token type 0 added in; None where layers
-    have rotary positions."""
+    """[P, W] usable rows only, from the first token's, with token type 0 added in. None if the
+    layers have rotary positions."""
 
     trained_positions: int
-    """Positions seen in training: the table's rows, where there is a table."""
+    """Positions seen in training: the rows of the table, if there is one."""
 
     embedding_norm: Affine  # [W]
     layers: tuple[LayerWeights, ...]
@@ -82,7 +82,7 @@ class EncoderWeights:
 
 
 class TensorSource(Protocol):
-    """Where a family's reader takes tensors from, by their Hugging Face names."""
+    """Provides tensors by their Hugging Face names."""
 
     def tensor(self, name: str) -> Tensor: ...
 
@@ -92,8 +92,7 @@ class TensorSource(Protocol):
 
 
 class TensorReader:
-    """Reads tensors by name, checks that they are what they should be and brings them to one
-    device."""
+    """Reads tensors by name, checks their shapes and values, and moves them to one device."""
 
     def __init__(
         self,
@@ -103,7 +102,7 @@ class TensorReader:
         dtype: torch.dtype,
         product_dtype: torch.dtype | None = None,
     ) -> None:
-        """`product_dtype` is that of linear layers' weights, where it is one of their own."""
+        """`product_dtype` is the dtype of linear layers' weights; None is `dtype`."""
         self._source = source
         self._product_dtype = product_dtype or dtype
         self._place: Callable[[Tensor], Tensor] = lambda tensor: tensor.to(device, dtype)
@@ -122,17 +121,17 @@ class TensorReader:
         if not fits:
             raise self._wrong(name, "shape", tuple(tensor.shape), expected)
         if not tensor.is_floating_point():
-            raise self._wrong(name, "dtype", tensor.dtype, "a floating point one")
+            raise self._wrong(name, "dtype", tensor.dtype, "floating point")
         placed = self._place(tensor)
         if not _is_finite(placed):
-            raise self._wrong(name, "values", "not finite", "finite ones")
+            raise self._wrong(name, "values", "not finite", "finite values")
         return placed
 
     def first_row(self, name: str, width: int) -> Tensor:
-        """Of a table that has one at least."""
+        """The first row of a table, which must have one."""
         table = self.tensor(name, None, width)
         if not len(table):
-            raise self._wrong(name, "shape", tuple(table.shape), "a row at least")
+            raise self._wrong(name, "shape", tuple(table.shape), "at least one row")
         return table[0]
 
     def linear(self, name: str, num_out: int, num_in: int, *, bias: bool = True) -> Affine:
@@ -140,7 +139,7 @@ class TensorReader:
         return Affine(weight, self.tensor(f"{name}.bias", num_out) if bias else None)
 
     def stacked(self, names: tuple[str, ...], num_out: int, num_in: int) -> Affine:
-        """Several linear layers over the same input as one."""
+        """Several linear layers with the same input, as one."""
         parts = [self.linear(name, num_out, num_in) for name in names]
         biases = [part.bias for part in parts if part.bias is not None]
         return Affine(torch.cat([part.weight for part in parts]), torch.cat(biases))
@@ -160,5 +159,5 @@ class TensorReader:
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    """By its extremes, which one reading finds; torch.isfinite takes longer than loading does."""
+    """Checks the extremes, in one pass; torch.isfinite would take longer than loading."""
     return not tensor.numel() or all(isfinite(end) for end in tensor.aminmax())

@@ -1,8 +1,8 @@
-"""Where the sentences of a text begin and end, by the rules that most scripts share.
+"""Splits a text into sentences, by rules that most scripts share.
 
-A sentence ends at a mark that only ends sentences (。 । ؟ and their like), at a full stop, ! or ?
-before white space unless what stands around it says otherwise, and at an empty line. Closing
-quotes and brackets belong to the sentence before them.
+A sentence ends at a mark that has no other use (。 । ؟ and others), at an empty line, and at a full
+stop, ! or ? before white space, unless the words around it say otherwise. Closing quotes and
+brackets belong to the sentence before them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _OPENERS = "\"'“‘«‹([{¿¡„‚「『（【*_"
 _END = re.compile(
     # 1: marks that end a sentence wherever they stand
     rf"([。．！？｡।॥۔؟։።፧၊။។៕꘎꓿𑁇]++[…!?]*+[{_CLOSERS}]*+)"
-    # 2: marks that need white space after them; 3: what closes with the sentence. A row of marks
-    # is looked at from its first one only, or a page of dots would take its length squared.
+    # 2: marks that need white space after them; 3: closing quotes and brackets. A row of marks is
+    # matched from its first one only, or a page of dots would take quadratic time.
     rf"|(?<![.!?…‽⁇⁈⁉])([.!?…‽⁇⁈⁉]++)([{_CLOSERS}*_]*+)(?=\s)"
     # an empty line
     r"|\n[^\S\n]*\n"
@@ -32,7 +32,7 @@ _LIST_NUMBER = re.compile(r"(?:\d{1,3}|[ivxlc]{1,5}|[a-zA-Z])\Z")
 _LOOK_BACK = 24  # no abbreviation is longer
 _LOOK_AHEAD = 24
 
-# A name or a number follows these, so that a capital after them says nothing.
+# Abbreviations before names and numbers: a capital after them does not begin a sentence.
 _BEFORE_NAMES = """
     mr mrs ms mx dr prof st ste sr jr rev hon gen col maj capt cmdr lt sgt cpl pvt adm gov sen rep
     pres supt msgr fr br mme mlle mm hr frl dipl ing bzw z.b u.a d.h vgl nr sig sra srta dott
@@ -40,7 +40,7 @@ _BEFORE_NAMES = """
     mt ft messrs jan feb mar apr jun jul aug sep sept oct nov dec
 """
 _BEFORE_NUMBERS = "no nos art arts sec secs"
-# These end a sentence as often as not: if what follows begins like one.
+# Abbreviations that may end a sentence: they do if the next word begins like one.
 _ANYWHERE = "etc al inc ltd co corp bros dept est univ assn ave blvd rd a.m p.m u.s u.k"
 
 _NEVER_LAST = frozenset(_BEFORE_NAMES.split())
@@ -48,7 +48,7 @@ _UNLESS_NUMBER = frozenset(f"{_BEFORE_NUMBERS} {_ANYWHERE}".split())
 
 
 def sentences(text: str) -> list[Span]:
-    """The sentences in order, without the white space around them; all else is in one of them."""
+    """The sentences in order, without the white space around them. No other text is left out."""
     found = []
     start = 0
     for end in _ends(text):
@@ -67,7 +67,7 @@ def _ends(text: str) -> Iterator[int]:
 
 
 def _ends_sentence(text: str, match: re.Match[str]) -> bool:
-    """Whether marks that may stand inside a sentence end one here."""
+    """Whether marks that also occur inside sentences end one here."""
     marks, closers = match[2], match[3]
     follower = _follower(text, match.end())
     if follower.islower() and (closers or marks[-1] not in "!?"):
@@ -80,20 +80,20 @@ def _ends_sentence(text: str, match: re.Match[str]) -> bool:
         return False
     if lowered in _UNLESS_NUMBER:
         return not follower.isdigit()
-    # "J. Smith" goes on; "Plan B. Then" cannot be told from it, and goes on too.
+    # "J. Smith" goes on. "Plan B. Then" looks the same, so it goes on too.
     return word == "I" or not (_INITIALS.match(word) and word[-1].isupper())
 
 
 def _follower(text: str, end: int) -> str:
-    """The first character of what comes next, behind white space and opening quotes."""
+    """The next character after white space and opening quotes."""
     ahead = _NEXT.match(text, end, end + _LOOK_AHEAD)
-    assert ahead is not None  # it may match nothing
+    assert ahead is not None, "the pattern may match nothing"
     return text[ahead.end() : ahead.end() + 1]
 
 
 def _word_before(text: str, end: int) -> str:
     word = _WORD_BEFORE.search(text[max(0, end - _LOOK_BACK) : end])
-    assert word is not None  # it may match nothing
+    assert word is not None, "the pattern may match nothing"
     return word[0]
 
 

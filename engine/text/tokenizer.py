@@ -1,9 +1,12 @@
-"""Text to token ids, with the characters each token stands for."""
+"""Turns text into token ids, with the characters that each token stands for.
+
+A tokenizer is read from tokenizer.json or, for BERT, built from vocab.txt.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -11,18 +14,29 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Encoding, Tokenizer, normalizers
+from tokenizers import (
+    Encoding,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 
-from engine.checkpoint.json_file import missing_file
+from engine.checkpoint.json_files import missing_file, read_object
 from engine.errors import CheckpointError, InvalidInput
-from engine.text.cuts import Cuts, NoCuts, SpaceCuts, allow_space_cuts
-from engine.text.stream import PART_CHARACTERS, TakeTokens, TokenStream, offsets_array
-from engine.text.word_cuts import WordCuts, allow_word_cuts
-from engine.text.wordpiece import wordpiece_from_vocabulary
+from engine.text.split_points import choose_splitter
+from engine.text.streaming import PART_CHARACTERS, TakeTokens, TokenStream, offsets_array
+from engine.text.unicode import check_unicode
 from engine.types import Ids, Offsets
 
 _SHORT_TEXT = 4096
-"""Characters that are sooner encoded here than handed to the library's threads."""
+"""A single text of up to this many characters is encoded on the calling thread: that is faster
+than the library's thread pool."""
+
+_LONG_TEXT = 2 * PART_CHARACTERS
+"""A text of more characters is encoded in parts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,10 +47,10 @@ class Encoded:
     num_prefix: int
     num_suffix: int
     read_offsets: Callable[[], Offsets] | None
-    """Works the offsets out; None for token input, which has no characters."""
+    """Computes the offsets; None for token input, which has no characters."""
 
     num_prompt: int = 0
-    """Of a prompt, where its tokens are among those in front."""
+    """Tokens of the prompt, if `num_prefix` includes them."""
 
     @property
     def num_tokens(self) -> int:
@@ -48,7 +62,7 @@ class Encoded:
 
     @property
     def content(self) -> Ids:
-        """The ids without those in front and behind."""
+        """The ids between the prefix and the suffix."""
         return self.ids[self.num_prefix : len(self.ids) - self.num_suffix]
 
     @property
@@ -59,24 +73,18 @@ class Encoded:
     def offsets(self) -> Offsets:
         """[num_tokens, 2] characters of the original text; (0, 0) for special tokens.
 
-        Worked out when first asked for, since most embeddings never need it.
+        Computed on first use, since most embeddings never need them.
         """
         if self.read_offsets is None:
             return _no_offsets(len(self.ids))
         return self.read_offsets()
 
-    def behind_prompt(self, prompt_length: int) -> Encoded:
-        """The same with the tokens of a prompt, of so many characters, among those in front."""
-        in_prompt = self.offsets[self.num_prefix :, 1] <= prompt_length
-        num_prompt = int(np.count_nonzero(in_prompt[: self.num_content]))
-        return replace(self, num_prefix=self.num_prefix + num_prompt, num_prompt=num_prompt)
-
 
 class TextTokenizer:
-    """A checkpoint's tokenizer with nothing cut and nothing padded.
+    """A checkpoint's tokenizer, without truncation and padding.
 
-    Batches are encoded in parallel with the interpreter lock released. The library's own switch
-    for that, TOKENIZERS_PARALLELISM, is left as the user has it; unset means parallel.
+    Batches are encoded in parallel and release the GIL. TOKENIZERS_PARALLELISM, the library's own
+    switch for that, is respected; unset means parallel.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -86,14 +94,14 @@ class TextTokenizer:
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size = 1 + max(vocabulary.values(), default=-1)
         self.prefix_ids, self.suffix_ids = _special_ids(tokenizer, vocabulary)
-        self._cuts = _cuts_of(tokenizer)
+        self._splitter = choose_splitter(tokenizer)
 
     @classmethod
     def from_folder(cls, folder: Path, *, lowercase: bool = False) -> TextTokenizer:
         """Reads tokenizer.json or, for BERT, vocab.txt.
 
-        `lowercase` is sentence-transformers' `do_lower_case`, which is on top of what the tokenizer
-        does by itself.
+        `lowercase` is sentence-transformers' `do_lower_case`. It is applied before the tokenizer's
+        own normaliser.
         """
         tokenizer = _read_tokenizer(folder)
         if lowercase:
@@ -117,8 +125,8 @@ class TextTokenizer:
     def encode_batch(self, texts: Sequence[str], *, with_offsets: bool = False) -> list[Encoded]:
         """Encodes whole texts.
 
-        Ask for offsets here if they are sure to be needed: they take half as much time again, but
-        reading them later encodes the text once more.
+        Set `with_offsets` if offsets will be needed: they take half as much time again, while
+        reading them later encodes the text a second time.
         """
         of_short = iter(self._encode_short([t for t in texts if not _is_long(t)], with_offsets))
         return [
@@ -127,31 +135,30 @@ class TextTokenizer:
         ]
 
     def stream(self, take: TakeTokens, *, with_offsets: bool) -> TokenStream:
-        """For a text that comes in pieces; its special tokens are not among those it hands on."""
-        return TokenStream(
-            partial(self._run, special_tokens=False), self._cuts, take, with_offsets=with_offsets
-        )
+        """Reads a text that arrives in pieces; `take` receives its tokens, without special ones."""
+        tokenize = partial(self._run, special_tokens=False)
+        return TokenStream(tokenize, self._splitter, take, with_offsets=with_offsets)
 
     def encode_ids(self, ids: Sequence[int] | Ids, *, param: str | None = None) -> Encoded:
-        """Takes token ids as they are, inside the special tokens unless they bring their own."""
+        """Checks token ids and adds special tokens, unless they are there already."""
         content = self.validate_ids(ids, param=param)
-        if not self._brings_special_tokens(content):
+        if not self._has_special_tokens(content):
             content = self.between_special(content)
         return Encoded(content, self.num_prefix, self.num_suffix, read_offsets=None)
 
     def between_special(self, content: Ids) -> Ids:
-        """Content as the model reads it."""
+        """The content with special tokens around it."""
         return np.concatenate([self.prefix_ids, content, self.suffix_ids])
 
     def validate_ids(self, ids: Sequence[int] | Ids, *, param: str | None = None) -> Ids:
-        """The ids as an array, if each of them is in the vocabulary."""
+        """The ids as an array. Raises if one is not in the vocabulary."""
         array = _integers(ids, param=param)
         outside = (array < 0) | (array >= self.vocab_size)
         if outside.any():
             position = int(outside.argmax())
             raise InvalidInput(
-                f"token id {array[position]} at position {position} is not in the vocabulary, "
-                f"whose ids are 0 to {self.vocab_size - 1}",
+                f"token id {array[position]} at position {position} is not in the vocabulary; "
+                f"ids are 0 to {self.vocab_size - 1}",
                 code="invalid_token_id",
                 param=param,
                 limit=self.vocab_size - 1,
@@ -166,15 +173,15 @@ class TextTokenizer:
     def _encode_short(self, texts: Sequence[str], with_offsets: bool) -> list[Encoded]:
         encodings = self._run(texts, with_offsets=with_offsets) if texts else []
         if with_offsets:
-            # Kept as arrays at once: the library's object is many times larger.
-            return [self._encoded(_ids(item), _given(offsets_array(item))) for item in encodings]
+            # Converted at once: the library's object is many times larger than the arrays.
+            return [self._encoded(_ids(item), _constant(offsets_array(item))) for item in encodings]
         return [
             self._encoded(_ids(encoding), partial(self._read_offsets, text))
             for text, encoding in zip(texts, encodings, strict=True)
         ]
 
     def _encode_long(self, text: str, with_offsets: bool) -> Encoded:
-        """A text in parts: in parallel, and without the library's large records of the whole."""
+        """Encodes a text in parts: parallel, and without one large library object for the whole."""
         ids: list[Ids] = [self.prefix_ids]
         offsets: list[Offsets] = [_no_offsets(self.num_prefix)]
 
@@ -183,7 +190,7 @@ class TextTokenizer:
             if part_offsets is not None:
                 offsets.append(part_offsets)
 
-        _check_unicode([text])
+        check_unicode(text, "input 0")
         stream = self.stream(take, with_offsets=with_offsets)
         stream.feed(text)
         stream.finish()
@@ -191,7 +198,7 @@ class TextTokenizer:
         if not with_offsets:
             return self._encoded(np.concatenate(ids), partial(self._read_offsets, text))
         offsets.append(_no_offsets(self.num_suffix))
-        return self._encoded(np.concatenate(ids), _given(np.concatenate(offsets)))
+        return self._encoded(np.concatenate(ids), _constant(np.concatenate(offsets)))
 
     def _run(
         self, texts: Sequence[str], *, with_offsets: bool, special_tokens: bool = True
@@ -203,7 +210,7 @@ class TextTokenizer:
                 return [tokenizer.encode(texts[0], add_special_tokens=special_tokens)]
             return encode(list(texts), add_special_tokens=special_tokens)
         except TypeError:
-            _check_unicode(texts)
+            _check_strings(texts)
             raise
 
     def _encoded(self, ids: Ids, read_offsets: Callable[[], Offsets]) -> Encoded:
@@ -212,7 +219,7 @@ class TextTokenizer:
     def _read_offsets(self, text: str) -> Offsets:
         return self.encode_batch([text], with_offsets=True)[0].offsets
 
-    def _brings_special_tokens(self, ids: Ids) -> bool:
+    def _has_special_tokens(self, ids: Ids) -> bool:
         return (
             len(ids) >= self.num_special
             and np.array_equal(ids[: self.num_prefix], self.prefix_ids)
@@ -226,15 +233,76 @@ def _read_tokenizer(folder: Path) -> Tokenizer:
         try:
             return Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises bare Exception
-            message = f"{path} is not a tokenizer this version can read: {error}"
+            message = f"cannot read the tokenizer in {path}: {error}"
             raise CheckpointError(message, code="invalid_tokenizer", actual=path.name) from error
     if (folder / "vocab.txt").exists():
-        return wordpiece_from_vocabulary(folder)
+        return _wordpiece_from_vocabulary(folder)
     raise missing_file(path)
 
 
+_SPECIAL_TOKENS = {
+    "unk_token": "[UNK]",
+    "sep_token": "[SEP]",
+    "pad_token": "[PAD]",
+    "cls_token": "[CLS]",
+    "mask_token": "[MASK]",
+}
+
+
+def _wordpiece_from_vocabulary(folder: Path) -> Tokenizer:
+    """BERT's tokenizer, for folders without tokenizer.json.
+
+    Reads vocab.txt and tokenizer_config.json. Settings that the latter omits have BERT's defaults.
+    """
+    config = read_object(folder / "tokenizer_config.json")
+    names = {
+        key: _special_token(config.get(key), default) for key, default in _SPECIAL_TOKENS.items()
+    }
+    tokenizer = Tokenizer(_word_piece_model(folder / "vocab.txt", unk_token=names["unk_token"]))
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        lowercase=bool(config.get("do_lower_case", True)),
+        strip_accents=config.get("strip_accents"),
+        handle_chinese_chars=bool(config.get("tokenize_chinese_chars", True)),
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    ids = {key: _id_of(tokenizer, name, folder / "vocab.txt") for key, name in names.items()}
+    tokenizer.add_special_tokens(list(names.values()))
+    tokenizer.post_processor = processors.BertProcessing(
+        (names["sep_token"], ids["sep_token"]), (names["cls_token"], ids["cls_token"])
+    )
+    return tokenizer
+
+
+def _word_piece_model(path: Path, *, unk_token: str) -> models.WordPiece:
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"cannot read {path}: {error}"
+        raise CheckpointError(message, code="invalid_tokenizer", actual=path.name) from error
+    if lines[-1] == "":
+        lines.pop()
+    vocabulary = {line.rstrip("\r"): index for index, line in enumerate(lines)}
+    return models.WordPiece(vocabulary, unk_token=unk_token, max_input_chars_per_word=100)
+
+
+def _special_token(token: str | Mapping[str, Any] | None, default: str) -> str:
+    """A special token is a string, or an object with its settings."""
+    if isinstance(token, Mapping):
+        return str(token.get("content", default))
+    return token or default
+
+
+def _id_of(tokenizer: Tokenizer, token: str, path: Path) -> int:
+    token_id = tokenizer.token_to_id(token)
+    if token_id is None:
+        message = f"{path} has no special token {token}"
+        raise CheckpointError(message, code="invalid_tokenizer", actual=path.name)
+    return token_id
+
+
 def _special_ids(tokenizer: Tokenizer, vocabulary: Iterable[str]) -> tuple[Ids, Ids]:
-    """The special tokens before and after any content, read off a sample."""
+    """The special tokens before and after any content, found by encoding a sample."""
     sample = next(_samples(tokenizer, vocabulary), None)
     if sample is None:
         raise CheckpointError("the tokenizer has an empty vocabulary", code="invalid_tokenizer")
@@ -246,27 +314,21 @@ def _special_ids(tokenizer: Tokenizer, vocabulary: Iterable[str]) -> tuple[Ids, 
 
 
 def _samples(tokenizer: Tokenizer, vocabulary: Iterable[str]) -> Iterator[Encoding]:
-    """Encodings that have content: a vocabulary without "a" may drop it."""
+    """Encodings with content. A tokenizer whose vocabulary lacks "a" may drop it."""
     num_special = tokenizer.num_special_tokens_to_add(is_pair=False)
     encodings = (tokenizer.encode(text) for text in chain(["a"], vocabulary))
     return (encoding for encoding in encodings if len(encoding) > num_special)
 
 
-def _cuts_of(tokenizer: Tokenizer) -> Cuts:
-    if allow_word_cuts(tokenizer):
-        return WordCuts(tokenizer)
-    return SpaceCuts() if allow_space_cuts(tokenizer) else NoCuts()
-
-
 def _is_long(text: object) -> bool:
-    return isinstance(text, str) and len(text) > 2 * PART_CHARACTERS
+    return isinstance(text, str) and len(text) > _LONG_TEXT
 
 
 def _ids(encoding: Encoding) -> Ids:
     return np.array(encoding.ids, dtype=np.int32)
 
 
-def _given(offsets: Offsets) -> Callable[[], Offsets]:
+def _constant(offsets: Offsets) -> Callable[[], Offsets]:
     return lambda: offsets
 
 
@@ -287,19 +349,10 @@ def _integers(ids: Sequence[int] | Ids, *, param: str | None) -> NDArray[np.inte
     return array
 
 
-def _check_unicode(texts: Sequence[str]) -> None:
+def _check_strings(texts: Sequence[str]) -> None:
     for index, text in enumerate(texts):
         if not isinstance(text, str):
             kind = type(text).__name__
             message = f"input {index} must be a string, got {kind}"
             raise InvalidInput(message, code="invalid_type", actual=kind)
-        if text.isascii():
-            continue
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidInput(
-                f"input {index} has a lone surrogate at character {error.start}",
-                code="invalid_unicode",
-                actual=f"U+{ord(text[error.start]):04X}",
-            ) from None
+        check_unicode(text, f"input {index}")

@@ -1,18 +1,21 @@
 """LLN+Diag attention over packed sequences, its parts, and the softmax it stands in for."""
 
 from kernels.attention.arguments import ArgumentError, PackedSequences
-from kernels.attention.moments import MomentMatch, paper_moment_matching
-from kernels.attention.op import (
+from kernels.attention.functional import (
+    MomentMatch,
+    TileSinks,
     block_diagonal_attention,
+    block_diagonal_tile,
     lln_attention,
     lln_diag_attention,
+    lln_diag_tile,
     lln_read,
     lln_state,
+    paper_moment_matching,
+    sliding_window_attention,
     softmax_attention,
 )
 from kernels.attention.state import LLNState, merge_states
-from kernels.attention.tile import TileSinks, block_diagonal_tile, lln_diag_tile
-from kernels.attention.window import sliding_window_attention
 
 __all__ = [
     "ArgumentError",

@@ -1,4 +1,4 @@
-"""Checks the caller's arguments once and brings them into one form for every implementation."""
+"""Checks callers' arguments once and brings them into one form for every implementation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 class ArgumentError(ValueError):
-    """An argument cannot be used as it stands; the message names it and its value."""
+    """An argument cannot be used; the message names it and its value."""
+
+
+Map: TypeAlias = tuple[Tensor | None, Tensor]
+"""One affine map a head as callers give it: weight [H, D, D], None for the identity, and bias."""
 
 
 class Sinks(NamedTuple):
@@ -47,10 +51,10 @@ class PackedSequences:
 
     @classmethod
     def of(cls, bounds: Sequence[int], device: torch.device) -> Self:
-        """From what the host knows: on a GPU one copy, however many layers attend."""
-        kept = tuple(bounds)
-        _check_bounds(kept)
-        return cls(torch.tensor(kept, dtype=torch.int32).to(device), kept)
+        """From bounds on the host: one copy to a GPU, however many layers attend."""
+        checked = tuple(bounds)
+        _check_bounds(checked)
+        return cls(torch.tensor(checked, dtype=torch.int32).to(device), checked)
 
     @property
     def count(self) -> int:
@@ -58,7 +62,7 @@ class PackedSequences:
 
     @property
     def longest(self) -> int | None:
-        """The most tokens of a sequence, where the host knows; a traced graph serves any."""
+        """The most tokens of a sequence. None where the host does not know, or while tracing."""
         if self.bounds is None or torch.compiler.is_compiling():
             return None
         return max((end - start for start, end in itertools.pairwise(self.bounds)), default=0)
@@ -70,7 +74,7 @@ class PackedSequences:
 
 
 Bounds: TypeAlias = Tensor | PackedSequences
-"""cu_seqlens as callers give them: int32 (B + 1,), or what a caller has had checked before."""
+"""cu_seqlens as callers give them: int32 (B + 1,), or checked before as PackedSequences."""
 
 
 def check_rows(**tensors: Tensor) -> None:
@@ -101,7 +105,7 @@ def _shown(value: object) -> str:
 
 
 def check_cu_seqlens(cu_seqlens: Bounds | None, rows: Tensor) -> PackedSequences:
-    """Bounds that start at 0, never fall and end at T. None means one sequence."""
+    """Bounds that start at 0, never fall and end at T; None is one sequence."""
     num_rows = rows.shape[0]
     if isinstance(cu_seqlens, PackedSequences):
         return _checked_for(num_rows, cu_seqlens)
@@ -225,14 +229,14 @@ def accumulation_dtype(rows: Tensor) -> torch.dtype:
 
 
 def check_finite(name: str, value: Tensor) -> None:
-    """On the host only: on a device it would wait, and a number that is not finite shows as NaN."""
-    # One operation, since long texts come by here tile by tile; no sum of finite numbers is not.
+    """Only on the host: on a device it would wait, and a number that is not finite shows as NaN."""
+    # One operation, since long texts come here tile by tile. A sum of finite numbers is finite.
     if value.device.type == "cpu" and not math.isfinite(value.detach().sum(dtype=torch.float64)):
         raise ArgumentError(f"{name} must be finite, got {value.detach().tolist()}")
 
 
 def _finite_tensor(name: str, value: float | Tensor, rows: Tensor) -> Tensor:
-    # Tracing sees no values; the operator looks at them when it runs.
+    # Tracing sees no values; the operator checks them when it runs.
     is_traced = torch.compiler.is_compiling()
     if isinstance(value, Tensor):
         if not is_traced:

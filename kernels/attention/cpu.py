@@ -1,7 +1,7 @@
-"""The fast path in torch operations: for CPUs, and for gradients on any device.
+"""LLN+Diag in torch operations: for CPUs, and for gradients on any device.
 
-Ragged sequences become batches of equal width (layout.py): what loops here goes over the lengths
-that blocks have, not over sequences, blocks or tokens, and nothing is ever N x N beyond one block.
+ragged.py makes batches of equal width out of ragged sequences. Loops go over the lengths that
+blocks have, not over sequences, blocks or tokens, and nothing is N x N beyond one block.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kernels.attention.arguments import AffineMap, PackedSequences, Sinks
-from kernels.attention.layout import (
+from kernels.attention.ragged import (
     BlockBatch,
     SpanBatch,
     block_batches,
@@ -45,11 +45,11 @@ def lln_diag(
     state = lln_state(k, v, beta=beta, packed=packed, k_map=k_map)
     lln = lln_read(q, state, alpha=alpha, packed=packed, q_map=q_map)
     diag = block_softmax(q, k, v, packed=packed, block_size=block_size, sinks=sinks)
-    return mixed(diag, lln, mix)
+    return mix_branches(diag, lln, mix)
 
 
-def mixed(diag: Tensor, lln: Tensor, mix: Tensor) -> Tensor:
-    """Both branches by LLN's share; where no gradient is wanted, in `diag`'s place."""
+def mix_branches(diag: Tensor, lln: Tensor, mix: Tensor) -> Tensor:
+    """mix * lln + (1 - mix) * diag, written into `diag` where no gradient is needed."""
     share = mix.unsqueeze(-1).expand_as(diag)
     if torch.is_grad_enabled() and any(x.requires_grad for x in (diag, lln, mix)):
         return torch.lerp(diag, lln, share)
@@ -167,8 +167,8 @@ def _piece_state(
     # The running maximum of each channel keeps exp within (0, 1] at any finite input.
     weights = _exp_shifted(scores, peak)
     summed = weights.transpose(2, 3) @ v.permute(2, 0, 1, 3)  # [H, n, D, D]
-    # 0 times what is not finite is NaN: a value that is not shows in all that is read, not only in
-    # its own column.
+    # 0 times infinity or NaN is NaN: so a value that is not finite makes everything read from the
+    # state NaN, not only its own column.
     mass = weights.sum(2) + (summed.detach() * 0.0).sum(-1)  # [H, n, D]
     log_mass, value = peak.squeeze(2) + mass.log(), summed / mass.unsqueeze(-1)
     return LLNState(log_mass.transpose(0, 1), value.transpose(0, 1))
@@ -211,21 +211,21 @@ def _scaled_by_head(
 ) -> Tensor:
     """x W scale + plus of each head as a tensor of its own: [H, n, w, D].
 
-    In this order all that follows is contiguous, and products over it copy nothing. The bias is
-    added to the channels' logits instead.
+    In this order everything that follows is contiguous, and products copy nothing. The caller
+    adds the bias to the channels' logits.
     """
-    room: Tensor | None
+    out: Tensor | None
     if affine is None or affine.weight is None:
         mapped = x.permute(2, 0, 1, 3)
-        room = torch.empty(mapped.shape, dtype=x.dtype, device=x.device)
+        out = torch.empty(mapped.shape, dtype=x.dtype, device=x.device)
     else:
         mapped = x.flatten(0, 1).transpose(0, 1) @ affine.weight  # [H, n * w, D]
-        room = mapped = mapped.view(len(mapped), *x.shape[:2], x.shape[-1])
+        out = mapped = mapped.view(len(mapped), *x.shape[:2], x.shape[-1])
     if any(part.requires_grad for part in (mapped, scale, plus) if part is not None):
-        mapped, room = mapped.contiguous(), None
+        mapped, out = mapped.contiguous(), None
     if plus is None:
-        return torch.mul(mapped, scale, out=room)
-    return torch.addcmul(plus, mapped, scale, out=room)
+        return torch.mul(mapped, scale, out=out)
+    return torch.addcmul(plus, mapped, scale, out=out)
 
 
 def _of_spans(scale: Tensor, batch: SpanBatch) -> Tensor:
@@ -234,23 +234,23 @@ def _of_spans(scale: Tensor, batch: SpanBatch) -> Tensor:
 
 
 def _has_logsumexp_kernel(*rows: Tensor) -> bool:
-    """The CPU's fused attention returns its row sums, but knows no gradient through them."""
+    """The CPU's fused attention returns its row sums, but has no gradient through them."""
     needs_grad = torch.is_grad_enabled() and any(x.requires_grad for x in rows)
     return rows[0].device.type == "cpu" and not needs_grad
 
 
 def attend_whole(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """One sequence as one block: a single query is served without a layout to look up."""
+    """One sequence as one block, which needs no layout."""
     q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v).squeeze(0).transpose(0, 1)
 
 
 class _SeenSinks(NamedTuple):
-    """What the spans of one batch see beyond their own rows."""
+    """The sinks that the spans of one batch see beyond their own rows."""
 
     k: Tensor  # [n, S, H, D]
     v: Tensor
-    hidden: Tensor  # [n, S] True where there is none, or it is among the span's own rows
+    hidden: Tensor  # [n, S] True where the sink is absent or among the span's own rows
 
 
 def _seen_sinks(
@@ -296,8 +296,10 @@ def _attend_then_add_sinks(sinks: _SeenSinks, q: Tensor, keys: Tensor, values: T
 
 
 def _shares(logits: Tensor) -> Tensor:
-    """Softmax over dimension 1, a few choices, made of operations that round every element alike:
-    torch's own takes another exponential where a thread's part ends."""
+    """Softmax over the few choices of dimension 1, from operations that round every element alike.
+
+    torch's own takes another exponential where a thread's part ends.
+    """
     weights = (logits - logits.amax(1, keepdim=True)).exp_()
     return weights.div_(weights.sum(1, keepdim=True))
 
@@ -308,7 +310,7 @@ class _Fused(NamedTuple):
 
 
 def _attend_fused(q: Tensor, keys: Tensor, values: Tensor) -> _Fused:
-    """Softmax within spans by the kernel behind torch's public function, which keeps the sums."""
+    """Softmax within spans by the kernel behind torch's public function: it returns the sums."""
     q, keys, values = (x.transpose(1, 2) for x in (q, keys, values))
     fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(q, keys, values)
     return _Fused(*fused)

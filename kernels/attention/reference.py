@@ -1,7 +1,7 @@
-"""The float64 truth: slow, obvious, dense. Tests and benchmarks measure everything against it.
+"""The float64 reference: slow, obvious, dense. Tests and benchmarks compare everything with it.
 
-`dtype` is that of the arithmetic. In a narrower one these functions are plain torch, whose error
-against the truth is what an implementation's error is compared with.
+`dtype` is that of the arithmetic. In a narrower one these functions are plain torch: an
+implementation's error is compared with theirs.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ import torch
 from torch import Tensor
 
 from kernels.attention import arguments
-from kernels.attention.arguments import Sinks
+from kernels.attention.arguments import Map, Sinks
 from kernels.attention.state import LLNState
-
-Map = tuple[Tensor | None, Tensor]
 
 
 def lln_diag_attention(

@@ -1,4 +1,7 @@
-"""What LLN keeps of a sequence: one small state per head, whatever the length."""
+"""LLN's state of a sequence: one small matrix per head, whatever the length.
+
+A file of its own because arguments.py checks states and reference.py checks arguments.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ class LLNState(NamedTuple):
 
 
 def empty_state(rows: Tensor, num_sequences: int, value_dtype: torch.dtype) -> LLNState:
-    """Room for the states of so many sequences, not yet written."""
+    """Uninitialised states of so many sequences."""
     _, num_heads, head_dim = rows.shape
     return LLNState(
         rows.new_empty(num_sequences, num_heads, head_dim, dtype=torch.float32),

@@ -10,9 +10,8 @@ from pathlib import Path
 import torch
 
 from kernels.bench.check import run_checks
-from kernels.bench.clock import Clock, measure_ceiling
-from kernels.bench.plots import draw
-from kernels.bench.record import ROOT, Record, facts_of, first_line, table
+from kernels.bench.measure import Clock, measure_ceiling
+from kernels.bench.report import ROOT, Record, draw, facts_of, first_line, table
 from kernels.bench.suites import SUITES, Bench
 
 
@@ -22,7 +21,7 @@ def main() -> None:
     device = torch.device(options.device)
     failed = run_checks(device) if options.check else []
     if not options.check_only:
-        # Also where a check failed: most others are right, and a GPU may be there for minutes only.
+        # Also after a failed check: the others are right, and a GPU may be there for minutes only.
         failed = measure(options, device, failed, deadline=started_at + options.budget_s)
     if failed:
         sys.exit("\n".join(["failed:", *failed]))
@@ -34,12 +33,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("suites", nargs="*", default=[*SUITES], help=f"of {', '.join(SUITES)}")
     parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
     parser.add_argument("--dtype", default="bfloat16" if on_gpu else "float32")
-    parser.add_argument("--check", action="store_true", help="first see that answers are right")
+    parser.add_argument("--check", action="store_true", help="first check the answers")
+    parser.add_argument("--check-only", action="store_true", help="check only, measure nothing")
     parser.add_argument(
-        "--check-only", action="store_true", help="measure nothing; implies --check"
+        "--budget-s", type=float, default=480, help="start no suite after this time"
     )
-    parser.add_argument("--budget-s", type=float, default=480, help="begin no suite after it")
-    parser.add_argument("--seconds-each", type=float, default=0.3, help="of one measurement")
+    parser.add_argument("--seconds-each", type=float, default=0.3, help="time for one measurement")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "kernels")
     options = parser.parse_args()
     if unknown := set(options.suites) - set(SUITES):
@@ -51,7 +50,7 @@ def parse() -> argparse.Namespace:
 def measure(
     options: argparse.Namespace, device: torch.device, failed: list[str], *, deadline: float
 ) -> list[str]:
-    """Also returns what has failed, checks beforehand included."""
+    """Returns what has failed, including the checks before."""
     clock = Clock(device, options.seconds_each)
     dtype = getattr(torch, options.dtype)
     ceiling = measure_ceiling(clock, dtype)
@@ -81,7 +80,7 @@ def run_suite(name: str, bench: Bench, record: Record, deadline: float) -> None:
             return
         try:
             row = next(rows, None)
-        except Exception as error:  # beside a measurement: the other suites are still worth theirs
+        except Exception as error:  # outside a measurement; the other suites go on
             record.failed.append(f"{name}: {first_line(error)}")
             return
         if row is None:

@@ -1,4 +1,4 @@
-"""Are the operations right on this very device? Each check prints a line and can fail."""
+"""Checks the operations against the float64 reference on this device, one printed line a check."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from kernels.attention import lln_diag_attention, reference, softmax_attention
-from kernels.bench import formula
-from kernels.bench.record import first_line
+from kernels.bench import peers
+from kernels.bench.report import first_line
 from kernels.instruments import moments, row_statistics
 from kernels.instruments import reference as instruments_reference
 
@@ -30,9 +30,9 @@ NUM_HEADS = 2
 ROWS = ("q", "k", "v")
 LEAVES = (*ROWS, "alpha", "beta", "mix")
 FORMS_DIFFER_BY = {torch.float32: (3e-5, 1e-3), torch.bfloat16: (3e-2, 5e-2)}
-"""From the truth: an output, absolutely, and a gradient, beside the greatest of its kind."""
+"""Allowed difference of an output, absolute, and of a gradient, relative to its greatest number."""
 PATIENCE_S = 150
-"""With a check on a GPU; a kernel that hangs would take all the time there is."""
+"""Time for one check on a GPU, so that a kernel that hangs does not use up the run."""
 
 
 def run_checks(device: torch.device) -> list[str]:
@@ -40,7 +40,7 @@ def run_checks(device: torch.device) -> list[str]:
     names = [name for name, _ in checks(device)]
     if device.type != "cuda":
         return [name for name in names if not report(device, name)]
-    # Most of the time goes into compiling kernels, which the later measurements find in the cache.
+    # Most of the time goes into compiling kernels; the measurements then find them in the cache.
     workers = max(1, min(8, (os.cpu_count() or 1) // 2))
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         asked = [(name, pool.submit(_report_in_time, device, name)) for name in names]
@@ -118,7 +118,7 @@ def make_arguments(
 
 
 def plain(arguments: dict[str, Any]) -> Tensor:
-    """The formula, one sequence after the other, in the dtype of the rows."""
+    """The plain formula, one sequence after the other, in the dtype of the rows."""
     bounds = arguments["cu_seqlens"].tolist()
     parts = []
     for index in range(len(bounds) - 1):
@@ -127,7 +127,7 @@ def plain(arguments: dict[str, Any]) -> Tensor:
             q, k, v = (arguments[name][rows] for name in ("q", "k", "v"))
             alpha, beta = arguments["alpha"][index], arguments["beta"][index]
             settings = {"mix": arguments["mix"], "block_size": arguments["block_size"]}
-            parts.append(formula.lln_diag(q, k, v, alpha=alpha, beta=beta, **settings))
+            parts.append(peers.lln_diag(q, k, v, alpha=alpha, beta=beta, **settings))
     return torch.cat(parts)
 
 
@@ -168,7 +168,7 @@ def plain_softmax(given: dict[str, Any]) -> Tensor:
     """The formula, one sequence after the other: each is one block."""
     bounds = given["cu_seqlens"].tolist()
     parts = (tuple(given[name][i:j] for name in ROWS) for i, j in pairwise(bounds) if i < j)
-    return torch.cat([formula.diag(q, k, v, len(q)) for q, k, v in parts])
+    return torch.cat([peers.diag(q, k, v, len(q)) for q, k, v in parts])
 
 
 def gradients(
@@ -202,7 +202,7 @@ def check_forms(device: torch.device, block_size: int, dtype: torch.dtype) -> No
 
 
 def check_long(device: torch.device) -> None:
-    """Offsets beyond 32 bits: a text read over and over has the answers of one reading."""
+    """Offsets beyond 32 bits: a text repeated many times has the outputs of one reading."""
     tokens, num_heads, dim = 2048, 16, 64
     # The last reading begins beyond 2**31 numbers, on a GPU.
     readings = 2**31 // (tokens * num_heads * dim) + 2 if device.type == "cuda" else 3
@@ -294,10 +294,10 @@ def check_compile(device: torch.device) -> None:
 def require_as_exact(
     found: Tensor, same_dtype: Tensor, truth: Tensor, factor: int, what: str
 ) -> None:
-    """At most so many times the error of plain torch, plus a few last places of float32.
+    """At most `factor` times the error of plain torch, plus a few last places of float32.
 
-    Plain torch may be lucky in its greatest number, so what rounding the truth to these dtypes
-    may cost is allowed as well.
+    Plain torch may be exact by luck in its greatest number, so the error of rounding the truth to
+    these dtypes is allowed as well.
     """
     error = float((found.double() - truth).abs().max())
     greatest = float(truth.abs().max())

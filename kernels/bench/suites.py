@@ -1,4 +1,4 @@
-"""What is measured, in the order of its weight. A suite yields rows; one that fails says so."""
+"""The suites, the most important first. Each yields measured rows; a failed call says so in its."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ from kernels.attention import (
     softmax_attention,
 )
 from kernels.bench import peers
-from kernels.bench.clock import Ceiling, Clock, Run
-from kernels.bench.record import Row, first_line
-from kernels.bench.shapes import Inputs, Shape, floor_seconds, forward_floor
+from kernels.bench.measure import Ceiling, Clock, Inputs, Run, Shape, floor_seconds, forward_floor
+from kernels.bench.report import Row, first_line
 from kernels.instruments import Kind, moments, row_statistics
 
 OURS = "lln_diag_attention"
 FORWARD_TENSORS, BACKWARD_TENSORS = 6, 9
-HALF_WINDOW = 64  # as ModernBERT's local layers have it
+HALF_WINDOW = 64  # as in ModernBERT's local layers
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Bench:
     clock: Clock
     ceiling: Ceiling
     dtype: torch.dtype
-    large: bool  # the sizes for a GPU; otherwise such as a CPU does in seconds
+    large: bool  # sizes for a GPU; otherwise such as take a CPU seconds
 
     @property
     def device(self) -> torch.device:
@@ -52,7 +51,7 @@ class Bench:
         return large if self.large else (256, 1024)
 
     def row(self, suite: str, name: str, shape: Shape, run: Run, **more: Any) -> Row:
-        """Measures a call; what goes wrong stands in the row."""
+        """Measures a call; an error goes into the row."""
         row = Row(
             suite=suite,
             name=name,
@@ -70,7 +69,7 @@ class Bench:
 
 
 def attend(inputs: Inputs, rows: tuple[Tensor, Tensor, Tensor], **form: Any) -> Tensor:
-    """In the plain form, but for what is given."""
+    """LLN+Diag in the plain form, except for the given arguments."""
     plain: dict[str, Any] = {
         **inputs.scales,
         "mix": inputs.mix,
@@ -109,7 +108,7 @@ def forward(bench: Bench) -> Iterator[Row]:
 
 
 def against_softmax(bench: Bench) -> Iterator[Row]:
-    """The exact attention that it stands in for, best backend."""
+    """Against exact attention by its best backend."""
     targets = {1024: 1.0, 2048: 2.0, 16384: 30.0, 65536: 100.0}
     for tokens in bench.lengths(*targets):
         yield from _compare(
@@ -118,13 +117,13 @@ def against_softmax(bench: Bench) -> Iterator[Row]:
 
 
 def against_linear(bench: Bench) -> Iterator[Row]:
-    """Linear attention kernels, which do less."""
+    """Against linear attention kernels, which do less."""
     for tokens in bench.lengths(1024, 4096, 16384, 65536):
         yield from _compare(bench, "linear", tokens, peers.linear_peers(), 1.0)
 
 
 def against_compiled(bench: Bench) -> Iterator[Row]:
-    """torch.compile of the formula."""
+    """Against torch.compile of the formula."""
     if not bench.large:
         return
     for tokens in (4096, 65536):
@@ -195,7 +194,7 @@ def forms(bench: Bench) -> Iterator[Row]:
 
 
 class Part(NamedTuple):
-    """An operation beside the fused one, and the least it does."""
+    """An operation beside the fused one, and the least work it must do."""
 
     name: str
     run: Run
@@ -235,7 +234,7 @@ def _linear_parts(inputs: Inputs) -> Iterator[Part]:
 
 
 def _square_parts(inputs: Inputs) -> Iterator[Part]:
-    """What multiplies every row by every other."""
+    """Operations that multiply every row by every other."""
     q, k, v = inputs.rows
     tokens = inputs.shape.tokens
     yield Part("softmax_attention", partial(softmax_attention, q, k, v), 4, 2 * tokens)
@@ -273,7 +272,7 @@ def long(bench: Bench) -> Iterator[Row]:
 
 
 def memory(bench: Bench) -> Iterator[Row]:
-    """What training allocates, by token."""
+    """What training allocates, per token."""
     for tokens in bench.lengths(65536, 131072, 262144):
         shape = Shape(tokens, 12, 64)
         inputs = bench.inputs(shape)

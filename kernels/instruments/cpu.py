@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from kernels.attention.arguments import PackedSequences
-from kernels.instruments.results import Moments, Question, RowStatistics
+from kernels.instruments.question import Moments, Question, RowStatistics
 
 TILE_BYTES = 4 * 2**20
-"""Of one tile of rows and all keys: it stays in cache."""
+"""Size of one tile of rows by all keys, which stays in cache."""
 
 
 def row_statistics(question: Question) -> RowStatistics:
@@ -31,7 +31,7 @@ def row_statistics(question: Question) -> RowStatistics:
 
 
 def _tiles(question: Question) -> Iterator[tuple[int, slice, slice, Tensor]]:
-    """Sequence, its keys, where the answers go, and the rows that are asked for."""
+    """Tiles as sequence, its keys, where the answers go, and the rows."""
     bounds = question.packed.host_bounds()
     cuts = torch.searchsorted(question.rows, torch.tensor(bounds)).tolist()
     spans = zip(itertools.pairwise(bounds), itertools.pairwise(cuts), strict=True)

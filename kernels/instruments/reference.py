@@ -1,4 +1,4 @@
-"""The float64 truth of the instruments: dense, from the attention matrices of their definitions."""
+"""The instruments' float64 reference: dense, from the attention matrices of their definitions."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from kernels.attention import arguments
+from kernels.attention.arguments import Map
 from kernels.attention.reference import (
-    Map,
     lln_matrix,
     scaled_rows,
     softmax_matrix,
     visible_keys,
 )
-from kernels.instruments.results import Moments, RowStatistics
+from kernels.instruments.question import Moments, RowStatistics
 
 
 def row_statistics(

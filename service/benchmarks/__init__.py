@@ -1,1 +1,1 @@
-"""Benchmarks of this very machine, started over the network and kept."""
+"""Benchmarks of this machine: the suites, the queue of runs, their history and reports."""

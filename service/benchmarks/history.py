@@ -1,9 +1,8 @@
-"""Benchmark runs on disk, in SQLite: what was measured outlives the process that measured it.
+"""The history of benchmark runs, in an SQLite file that one process locks.
 
-The file belongs to one process, which locks it. A file that another server holds, that another
-program made, or that cannot be used at all, costs the history and nothing else: runs are then
-remembered in memory. A damaged file is put aside, not deleted; a single run that cannot be read is
-passed over.
+If the file cannot be used, because another server locks it, another program made it or the disk
+fails, runs are stored in memory instead. A damaged file is renamed, not deleted. A single run that
+cannot be read is skipped.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from engine.errors import Quantity
 from service.benchmarks.job import ACTIVE, BenchmarkJob, JobState
-from service.benchmarks.suite import BenchmarkPlan, Value
-from service.benchmarks.suites import SUITES
+from service.benchmarks.suites import SUITES, BenchmarkPlan, Value
 from service.errors import StorageFailure
 
 log = logging.getLogger(__name__)
@@ -32,11 +30,11 @@ log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 
 _Uint32: TypeAlias = Annotated[int, Field(ge=0, lt=2**32)]
-"""As gRPC tells it; one number that it cannot would cost the whole list."""
+"""The type of gRPC's fields. A larger number would make the whole list fail."""
 
 IN_MEMORY = ":memory:"
 
-# Each brings a file from the version of its place in the list to the next one.
+# Each script upgrades a file from the version of its index to the next one.
 MIGRATIONS = (
     """
     CREATE TABLE jobs (
@@ -62,20 +60,23 @@ MIGRATIONS = (
 
 
 class History:
-    """Jobs by id and by age. Its methods block for as long as the disk does."""
+    """Stored jobs, by id and by age. The methods block while the disk works."""
 
     def __init__(self, path: str) -> None:
         self._lock = Lock()  # calls come from several threads
-        self._passed_over: set[str] = set()  # ids of runs that cannot be read
+        self._unreadable: set[str] = set()  # ids of unreadable runs, already logged
         self._path, self._db = _open(path)
 
     @property
-    def is_kept(self) -> bool:
-        """Whether it outlives the process."""
+    def is_persistent(self) -> bool:
+        """Whether the history outlives the process."""
         return self._path != IN_MEMORY
 
     def save(self, job: BenchmarkJob) -> None:
-        """Writes a job as it is now; rows it has already are left."""
+        """Saves the job's current state and its new rows.
+
+        An active run is saved with this moment as its end. It stays if the process is killed.
+        """
         with self._writing() as db:
             db.execute(
                 "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
@@ -86,7 +87,7 @@ class History:
                     job.id,
                     job.created_at,
                     job.started_at,
-                    job.finished_at,
+                    time.time() if job.is_active else job.finished_at,
                     job.state,
                     json.dumps(asdict(job.plan)),
                     job.num_rows,
@@ -116,7 +117,7 @@ class History:
         jobs = [self._job_if_readable(job) for job in found]
         return [job for job in jobs if job is not None]
 
-    def forget_all_but(self, number: int) -> None:
+    def delete_all_but(self, number: int) -> None:
         with self._writing() as db:
             db.execute(
                 "DELETE FROM jobs WHERE id NOT IN "
@@ -129,7 +130,7 @@ class History:
             self._db.close()
 
     def _job_if_readable(self, found: sqlite3.Row) -> BenchmarkJob | None:
-        """None for a run that another version wrote, or that no version did."""
+        """Returns None for an invalid run, or one that another version wrote."""
         rows = self._read(
             lambda db: db.execute(
                 "SELECT figures FROM rows WHERE job = ? ORDER BY number", (found["id"],)
@@ -142,11 +143,11 @@ class History:
             return None
 
     def _warn_once(self, job_id: str, reason: str) -> None:
-        """Whoever lists the runs comes by it every time."""
-        if job_id not in self._passed_over:
-            self._passed_over.add(job_id)
+        """Logs each unreadable run once, not at every listing."""
+        if job_id not in self._unreadable:
+            self._unreadable.add(job_id)
             fields = {"benchmark": job_id, "reason": reason}
-            log.warning("a benchmark of the history cannot be read", extra={"fields": fields})
+            log.warning("skipped a benchmark run that cannot be read", extra={"fields": fields})
 
     def _read(self, ask: Callable[[sqlite3.Connection], Answer]) -> Answer:
         try:
@@ -157,7 +158,7 @@ class History:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction: all of it is on disk after, or none."""
+        """Runs one transaction."""
         try:
             with self._lock, self._db:
                 yield self._db
@@ -166,7 +167,7 @@ class History:
 
 
 class _Written(BaseModel):
-    """A run as the file has it, which may be another version's or nobody's."""
+    """Validates a run of the file, which another version or program may have written."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -202,28 +203,28 @@ def _check_plan(plan: BenchmarkPlan) -> None:
 
 
 def _failure(what: str, error: sqlite3.Error) -> StorageFailure:
-    return StorageFailure(f"the history of benchmarks could not be {what}: {error}")
+    return StorageFailure(f"the benchmark history could not be {what}: {error}")
 
 
 def _open(path: str) -> tuple[str, sqlite3.Connection]:
-    """The file's database, or one in memory where the file cannot be had."""
+    """Opens the file's database, or one in memory if the file cannot be used."""
     if path == IN_MEMORY:
         return path, _connect(path)
     try:
         Path(path).expanduser().parent.mkdir(parents=True, exist_ok=True)
-        return path, _connect_or_put_aside(Path(path).expanduser())
+        return path, _connect_or_rename(Path(path).expanduser())
     except (OSError, sqlite3.Error) as error:
         log.warning(
-            "benchmarks are remembered in memory only",
+            "benchmark runs are stored in memory only",
             extra={"fields": {"path": path, "reason": str(error)}},
         )
         return IN_MEMORY, _connect(IN_MEMORY)
 
 
-def _connect_or_put_aside(path: Path) -> sqlite3.Connection:
+def _connect_or_rename(path: Path) -> sqlite3.Connection:
     try:
         return _connect(str(path))
-    except sqlite3.OperationalError:  # locked, or no right to it: the file itself may be sound
+    except sqlite3.OperationalError:  # locked or not permitted: the file itself may be fine
         raise
     except sqlite3.DatabaseError as error:
         aside = path.with_name(f"{path.name}.damaged-{int(time.time())}")
@@ -231,7 +232,7 @@ def _connect_or_put_aside(path: Path) -> sqlite3.Connection:
             if part.name in (path.name, f"{path.name}-wal", f"{path.name}-journal"):
                 part.rename(part.with_name(part.name.replace(path.name, aside.name, 1)))
         log.error(
-            "the history of benchmarks is damaged and was put aside",
+            "the benchmark history is damaged; renamed the file",
             extra={"fields": {"path": str(path), "aside": str(aside), "reason": str(error)}},
         )
         return _connect(str(path))
@@ -241,7 +242,7 @@ def _connect(path: str) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=1.0, check_same_thread=False)
     try:
         db.row_factory = sqlite3.Row
-        # Another process's runs must not be taken for an earlier one's leavings.
+        # Without the lock, active runs of another process would look like interrupted ones.
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
         db.execute("PRAGMA foreign_keys = ON")
         db.execute("BEGIN EXCLUSIVE")
@@ -263,11 +264,11 @@ def _check_sound(db: sqlite3.Connection) -> None:
 
 
 def _check_ours(db: sqlite3.Connection) -> None:
-    """Another program's tables are not for us to add to."""
+    """Raises for a file of another program, so that we never write to it."""
     names = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     is_ours = names >= {"jobs", "rows"} if _version(db) else not names
     if not is_ours:
-        raise sqlite3.OperationalError("the file is another program's")
+        raise sqlite3.OperationalError("the file belongs to another program")
 
 
 def _version(db: sqlite3.Connection) -> int:
@@ -287,11 +288,12 @@ def _migrate(db: sqlite3.Connection) -> None:
 
 
 def _interrupt(db: sqlite3.Connection) -> None:
-    """What an earlier process left unfinished will not go on."""
+    """Marks the unfinished runs of an earlier process."""
     marks = ", ".join("?" * len(ACTIVE))
     with db:
         db.execute(
-            f"UPDATE jobs SET state = 'interrupted', finished_at = coalesce("
+            "UPDATE jobs SET state = 'interrupted', finished_at = coalesce("
+            # Earlier versions saved no end of active runs.
             f"finished_at, started_at, created_at) WHERE state IN ({marks})",
             ACTIVE,
         )

@@ -1,16 +1,25 @@
-"""One run of a benchmark, and how those who watch it hear of its rows."""
+"""One benchmark run: its plan, state and rows, and a description of the machine it ran on."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import platform
+import subprocess
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Literal, TypeAlias
 
-from service.benchmarks.suite import BenchmarkPlan, Row
+import torch
+
+from engine.types import ModelInfo
+from service.benchmarks.suites import BenchmarkPlan, Row
 from service.errors import ErrorFields
+from service.version import version_of
 
 JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled", "interrupted"]
 ACTIVE: tuple[JobState, ...] = ("queued", "running")
@@ -18,11 +27,11 @@ ACTIVE: tuple[JobState, ...] = ("queued", "running")
 
 @dataclass(eq=False, kw_only=True)
 class BenchmarkJob:
-    """The jobs' worker writes it, everyone may read it."""
+    """A run. Only `BenchmarkJobs` changes it; readers can follow it with `watch`."""
 
     plan: BenchmarkPlan
     num_rows: int
-    """How many rows there will be."""
+    """The number of rows of the finished run."""
     machine: Mapping[str, str]
     id: str = field(default_factory=lambda: f"bench-{uuid.uuid4().hex[:12]}")
     state: JobState = "queued"
@@ -39,20 +48,21 @@ class BenchmarkJob:
 
     def start(self) -> None:
         self.state, self.started_at = "running", time.time()
-        self._tell()
+        self._notify()
 
     def add(self, row: Row) -> None:
         self.rows.append(row)
-        self._tell()
+        self._notify()
 
     def finish(self, state: JobState, error: ErrorFields | None = None) -> None:
         self.state, self.error, self.finished_at = state, error, time.time()
-        self._tell()
+        self._notify()
 
     async def watch(self) -> AsyncIterator[tuple[Row, ...]]:
-        """The rows so far, then those that come, as they come; ends with the run.
+        """Yields the rows so far, then new ones as they come, until the run ends.
 
-        Empty tuples tell that the run has started or ended."""
+        An empty tuple means that the run has started or ended.
+        """
         seen = 0
         while True:
             changed, active = self._changed, self.is_active
@@ -63,6 +73,54 @@ class BenchmarkJob:
                 return
             await changed.wait()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+
+_ROOT = Path(__file__).resolve().parents[2]
+_PACKAGES = ("lln", "torch", "numpy", "tokenizers")
+
+
+def describe_machine(model: ModelInfo) -> Mapping[str, str]:
+    """Returns the hardware, the versions and the commit that a figure depends on."""
+    on_gpu = model.device.startswith("cuda")
+    return {
+        "device": torch.cuda.get_device_name(model.device) if on_gpu else cpu_name(),
+        "device_type": model.device,
+        "dtype": model.dtype,
+        "cores": str(os.cpu_count()),
+        "threads": str(torch.get_num_threads()),
+        "system": platform.platform(terse=True),
+        "python": platform.python_version(),
+        **{package: version_of(package) for package in _PACKAGES},
+        "commit": _commit(),
+        "model": model.name,
+        "revision": model.revision,
+    }
+
+
+@cache
+def cpu_name() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+@cache
+def _commit() -> str:
+    """Returns the commit of a source tree. An installed package has only its version."""
+    if not (_ROOT / ".git").exists():
+        return "unknown"
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "--short=12", "HEAD"],
+            cwd=_ROOT,
+            capture_output=True,
+            text=True,
+            timeout=5,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return found.stdout.strip() or "unknown"

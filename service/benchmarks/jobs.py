@@ -1,4 +1,4 @@
-"""Benchmark runs: one at a time, in their order, found by id long after they ended."""
+"""The queue of benchmark runs: one runs at a time, and finished runs stay available by id."""
 
 from __future__ import annotations
 
@@ -8,50 +8,48 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Self
 
-from engine.engine import AsyncEngine
+from engine.async_engine import AsyncEngine
 from engine.errors import LLNError, QueueFull, ResourceNotFound, shown
+from service.addresses import Target
 from service.benchmarks.history import History
-from service.benchmarks.job import BenchmarkJob, JobState
-from service.benchmarks.machine import machine_of
-from service.benchmarks.suite import Bench, BenchmarkPlan, Row
-from service.benchmarks.suites import SUITES
+from service.benchmarks.job import BenchmarkJob, JobState, describe_machine
+from service.benchmarks.suites import SUITES, Bench, BenchmarkPlan, Row
 from service.errors import StorageFailure, as_lln_error, error_fields
-from service.load.client import Target
 from service.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
 MAX_WAITING = 8
 MAX_LISTED = 100
-MAX_KEPT = 1000
+MAX_STORED = 1000
 
 
 class BenchmarkJobs:
-    """Runs benchmarks one after the other. On the device they share the time of long work."""
+    """Runs benchmarks one after the other. On the device they count as long work."""
 
     def __init__(self, engine: AsyncEngine, history: History, metrics: Metrics) -> None:
         self._engine = engine
         self._history = history
         self._metrics = metrics
-        # Those that wait or run, and those that could not be written down.
-        self._here: dict[str, BenchmarkJob] = {}
+        # Runs that are queued or running, and those that could not be saved.
+        self._current: dict[str, BenchmarkJob] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._turn = asyncio.Lock()
+        self._running = asyncio.Lock()
 
     async def start(self, plan: BenchmarkPlan, server: Target | None = None) -> BenchmarkJob:
-        """Queues a run and returns at once. The serving suite turns its load on `server`."""
+        """Queues a run and returns. The suite `serving` sends its load to `server`."""
         self._refuse_when_full()
         job = BenchmarkJob(
             plan=plan,
             num_rows=SUITES[plan.suite].num_rows(plan),
-            machine=machine_of(self._engine.resolve(plan.model)),
+            machine=describe_machine(self._engine.resolve(plan.model)),
         )
-        self._here[job.id] = job
+        self._current[job.id] = job
         try:
-            # A run that could not be found again is better not begun.
+            # A run that cannot be saved does not start: nobody could find it later.
             await asyncio.to_thread(self._history.save, job)
         except BaseException:
-            del self._here[job.id]
+            del self._current[job.id]
             raise
         task = asyncio.create_task(self._run(job, Bench(engine=self._engine, server=server)))
         self._tasks[job.id] = task
@@ -59,7 +57,7 @@ class BenchmarkJobs:
         return job
 
     async def get(self, job_id: str) -> BenchmarkJob:
-        job = self._here.get(job_id) or await asyncio.to_thread(self._history.get, job_id)
+        job = self._current.get(job_id) or await asyncio.to_thread(self._history.get, job_id)
         if job is None:
             raise ResourceNotFound(
                 f"no benchmark has the id {shown(job_id)!r}", param="id", actual=job_id
@@ -67,17 +65,17 @@ class BenchmarkJobs:
         return job
 
     async def list(self) -> Sequence[BenchmarkJob]:
-        """The last ones, newest first."""
-        kept = await asyncio.to_thread(self._history.newest, MAX_LISTED)
-        jobs = {job.id: job for job in kept} | self._here
+        """Returns the latest runs, newest first."""
+        stored = await asyncio.to_thread(self._history.newest, MAX_LISTED)
+        jobs = {job.id: job for job in stored} | self._current
         return sorted(jobs.values(), key=lambda job: -job.created_at)[:MAX_LISTED]
 
     async def cancel(self, job_id: str) -> BenchmarkJob:
-        """Gives a run up, keeping its rows; one that has ended stays as it is."""
+        """Cancels a run and keeps its rows. A run that has ended does not change."""
         job = await self.get(job_id)
         task = self._tasks.get(job_id)
         if task is not None:
-            self._give_up(job, task, "cancelled")
+            self._end(job, task, "cancelled")
             await asyncio.wait({task})
         return job
 
@@ -85,25 +83,25 @@ class BenchmarkJobs:
         return self
 
     async def __aexit__(self, *failure: object) -> None:
-        """Gives up what waits or runs."""
+        """Interrupts all runs."""
         tasks = dict(self._tasks)
         for job_id, task in tasks.items():
-            if job_id in self._here:
-                self._give_up(self._here[job_id], task, "interrupted")
+            if job_id in self._current:
+                self._end(self._current[job_id], task, "interrupted")
         await asyncio.gather(*tasks.values(), return_exceptions=True)
         await asyncio.to_thread(self._history.close)
 
-    def _give_up(self, job: BenchmarkJob, task: asyncio.Task[None], state: JobState) -> None:
-        """Ends a run that has not ended; one that has is being written down, as what it was."""
+    def _end(self, job: BenchmarkJob, task: asyncio.Task[None], state: JobState) -> None:
+        """Cancels an active run. One that has ended may still be being saved; leave it."""
         if job.is_active:
             job.finish(state)
             task.cancel()
 
     def _refuse_when_full(self) -> None:
-        waiting = sum(job.state == "queued" for job in self._here.values())
+        waiting = sum(job.state == "queued" for job in self._current.values())
         if waiting >= MAX_WAITING:
             raise QueueFull(
-                f"{waiting} benchmarks wait already, and no more than {MAX_WAITING} may",
+                f"{waiting} benchmarks are queued, and the limit is {MAX_WAITING}",
                 code="too_many_benchmarks",
                 limit=MAX_WAITING,
                 actual=waiting,
@@ -112,7 +110,7 @@ class BenchmarkJobs:
 
     async def _run(self, job: BenchmarkJob, bench: Bench) -> None:
         try:
-            async with self._turn:
+            async with self._running:
                 job.start()
                 with self._metrics.benchmark_running(job.plan.suite):
                     await self._measure(job, bench)
@@ -127,8 +125,8 @@ class BenchmarkJobs:
             job.finish("failed", error_fields(error))
         finally:
             self._metrics.benchmark_finished(suite=job.plan.suite, state=job.state)
-            if await self._is_kept(job):
-                del self._here[job.id]
+            if await self._save(job):
+                del self._current[job.id]
 
     async def _measure(self, job: BenchmarkJob, bench: Bench) -> None:
         suite = SUITES[job.plan.suite]
@@ -136,7 +134,7 @@ class BenchmarkJobs:
             async for row in rows:
                 job.add(row)
                 self._count(job.plan.suite, row)
-                await self._is_kept(job)
+                await self._save(job)
 
     def _count(self, suite: str, row: Row) -> None:
         match row:
@@ -145,12 +143,12 @@ class BenchmarkJobs:
                     suite=suite, attention=kind, tokens=tokens, tokens_per_s=speed
                 )
 
-    async def _is_kept(self, job: BenchmarkJob) -> bool:
-        """Writes the job down. A full disk costs the record, not the run."""
+    async def _save(self, job: BenchmarkJob) -> bool:
+        """Saves the job and returns whether that worked. A full disk does not stop the run."""
         try:
             await asyncio.to_thread(self._history.save, job)
             if not job.is_active:
-                await asyncio.to_thread(self._history.forget_all_but, MAX_KEPT)
+                await asyncio.to_thread(self._history.delete_all_but, MAX_STORED)
         except StorageFailure as failure:
             log.error(failure.message, extra={"fields": {"benchmark": job.id}})
             return False

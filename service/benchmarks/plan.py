@@ -1,4 +1,4 @@
-"""What to measure: the bounds of every field and the defaults, for both protocols and the shell."""
+"""Checks and completes benchmark plans, for both protocols and the command line."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from engine.benchmarks.encoder import MAX_TRAINING_TOKENS
-from engine.device import DTYPES
 from engine.errors import InvalidInput, shown
+from engine.platform.device import DTYPES
 from engine.types import ModelInfo
-from service.benchmarks.suite import BenchmarkPlan, Suite
-from service.benchmarks.suites import KNOWN_ATTENTIONS, SUITES
+from service.benchmarks.suites import KNOWN_ATTENTIONS, SUITES, BenchmarkPlan, Suite
 from service.errors import InvalidField
 
 ValueT = TypeVar("ValueT")
@@ -38,7 +37,7 @@ def checked_plan(
     seconds: float | None = None,
     training: bool | None = None,
 ) -> BenchmarkPlan:
-    """The plan that was asked for, or an error that names the field, its value and the limit."""
+    """Returns the plan with defaults filled in. Errors name the field, its value and the limit."""
     chosen = SUITES[_one_of("suite", _default(suite, DEFAULT_SUITE), SUITES)]
     given = {
         "attentions": attentions,
@@ -52,11 +51,12 @@ def checked_plan(
     fitting = [length for length in chosen.lengths if length <= longest]
 
     def length(param: str, value: int) -> int:
-        refusal = _refusal(1 <= value <= MAX_LENGTH)
-        return _within(param, value, chosen.least_length, longest, refusal)
+        error = _error_for(in_schema=1 <= value <= MAX_LENGTH)
+        return _within(param, value, chosen.least_length, longest, error)
 
     def attention(param: str, value: str) -> str:
-        return _one_of(param, value, chosen.known_attentions, _refusal(value in KNOWN_ATTENTIONS))
+        error = _error_for(in_schema=value in KNOWN_ATTENTIONS)
+        return _one_of(param, value, chosen.known_attentions, error)
 
     def dtype(param: str, value: str) -> str:
         return _one_of(param, value, DTYPES)
@@ -82,17 +82,17 @@ def _default(given: ValueT | None, default: ValueT) -> ValueT:
     return default if given is None else given
 
 
-def _refusal(has_a_place: bool) -> type[InvalidInput]:
-    """A value that has a place in openapi.json, and none in this plan, is no mistake of form."""
-    return InvalidInput if has_a_place else InvalidField
+def _error_for(*, in_schema: bool) -> type[InvalidInput]:
+    """A value that is valid by openapi.json but not in this plan is an InvalidInput (400)."""
+    return InvalidInput if in_schema else InvalidField
 
 
 def _refuse_unused(suite: Suite, given: Mapping[str, object]) -> None:
-    """A field that would change nothing is a mistake worth hearing of."""
+    """Rejects fields that the suite does not use."""
     for param, value in given.items():
         if value is not None and param not in suite.fields:
             raise InvalidInput(
-                f"{param} is not a field of the suite {suite.name}, which takes lengths"
+                f"the suite {suite.name} has no field {param}; its fields are lengths"
                 + "".join(f", {field}" for field in suite.fields),
                 code="unused_field",
                 param=param,
@@ -103,10 +103,10 @@ def _refuse_unused(suite: Suite, given: Mapping[str, object]) -> None:
 def _each(
     param: str, values: Sequence[ValueT], most: int, check: Callable[[str, ValueT], ValueT]
 ) -> tuple[ValueT, ...]:
-    """The values without their repetitions, each of them checked."""
+    """Returns the checked values without duplicates."""
     if not 1 <= len(values) <= most:
         raise InvalidField(
-            f"{param} must hold 1 to {most} values, got {len(values)}",
+            f"{param} must have 1 to {most} values, got {len(values)}",
             param=param,
             limit=most,
             actual=len(values),
@@ -136,7 +136,7 @@ def _within(
     most: float,
     error: type[InvalidInput] = InvalidField,
 ) -> NumberT:
-    if not least <= value <= most:  # which a NaN is not either
+    if not least <= value <= most:  # also true for a NaN
         raise error(
             f"{param} must be {least:g} to {most:g}, got {shown(value)}",
             param=param,

@@ -1,17 +1,151 @@
-"""The suites there are: what each measures, what its rows hold, and how it is run."""
+"""The benchmark suites: what each measures, the columns of its rows, and how it runs.
+
+Three suites run on the engine's device. The suite `serving` sends load to this server from another
+process.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from dataclasses import asdict
+import asyncio
+import json
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
 
+from engine.async_engine import AsyncEngine
 from engine.benchmarks.attention import AttentionPlan, AttentionRow, attention_rows
 from engine.benchmarks.encoder import ATTENTIONS, EncoderPlan, EncoderRow, encoder_rows
 from engine.benchmarks.quality import LEAST_TOKENS, QualityPlan, QualityRow, quality_rows
 from engine.model.attention import KINDS
 from engine.model.embedding_model import EmbeddingModel
-from service.benchmarks.serving import SHARES, serving_rows
-from service.benchmarks.suite import Bench, BenchmarkPlan, Measure, Row, Suite
+from service.addresses import Target
+from service.errors import NotAvailable
+
+Value: TypeAlias = str | int | float
+Row: TypeAlias = Mapping[str, Value]
+Field: TypeAlias = Literal["attentions", "dtypes", "repeats", "seconds", "training"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkPlan:
+    """All parameters of one run, checked. Made by `plan.checked_plan`."""
+
+    suite: str
+    model: str
+    lengths: tuple[int, ...]
+    attentions: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    repeats: int
+    seconds: float
+    """How long to measure each point, for suites that run for a time."""
+    training: bool = False
+    """Whether to measure a training step instead of a forward pass."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A numeric column of the rows, by which runs are compared."""
+
+    name: str
+    unit: str
+    better: Literal["lower", "higher"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """What a suite can measure."""
+
+    engine: AsyncEngine
+    server: Target | None
+    """The address of this server; None if it does not listen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    name: str
+    about: str
+    fields: tuple[Field, ...]
+    """The fields of a plan that the suite uses, besides lengths."""
+    lengths: tuple[int, ...]
+    least_length: int = 1
+    attentions: tuple[str, ...] = ()
+    known_attentions: tuple[str, ...] = ()
+    labels: tuple[str, ...]
+    """The columns that identify a line of a plot."""
+    x: Measure
+    measures: tuple[Measure, ...]
+    """The first one is the y axis of plots."""
+    grows_with_text: bool
+    """Whether plots show guides of linear and quadratic growth."""
+    rows: Callable[[Bench, BenchmarkPlan], AsyncGenerator[Row, None]]
+    num_rows: Callable[[BenchmarkPlan], int]
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns that match the rows of two runs."""
+        return (*self.labels, self.x.name)
+
+    def key(self, row: Row) -> tuple[Value, ...]:
+        return tuple(row[name] for name in self.key_columns)
+
+
+SHARES = (0.25, 0.5, 0.75, 1.0, 1.5)
+"""The offered loads of the serving suite, as shares of the server's capacity."""
+
+
+async def serving_rows(bench: Bench, plan: BenchmarkPlan) -> AsyncGenerator[Row, None]:
+    if bench.server is None:
+        raise NotAvailable(
+            "the suite serving needs a server that listens, and this one does not",
+            param="suite",
+            actual=plan.suite,
+        )
+    server = bench.server
+    if server.needs_certificate:
+        raise NotAvailable(
+            "the suite serving cannot connect: it has no client certificate, and "
+            "LLN_TLS_CLIENT_CA_FILE requires one",
+            param="suite",
+            actual=plan.suite,
+        )
+    load = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "service.benchmarks.load"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    wanted = {
+        "host": server.host,
+        "port": server.port,
+        "headers": dict(server.headers),
+        "tls": server.tls,
+        "model": plan.model,
+        "lengths": plan.lengths,
+        "seconds": plan.seconds,
+        "shares": SHARES,
+    }
+    try:
+        async for row in _rows(load, json.dumps(wanted).encode()):
+            yield row
+    finally:
+        if load.returncode is None:
+            load.kill()
+        await load.wait()
+
+
+async def _rows(load: asyncio.subprocess.Process, plan: bytes) -> AsyncIterator[dict[str, Any]]:
+    assert load.stdin is not None  # all three are pipes
+    assert load.stdout is not None
+    assert load.stderr is not None
+    load.stdin.write(plan)
+    load.stdin.close()
+    async for line in load.stdout:
+        yield json.loads(line)
+    if await load.wait():
+        reason = (await load.stderr.read()).decode(errors="replace").strip()
+        raise NotAvailable(f"the load generator failed: {reason.splitlines()[-1][:200]}")
+
 
 _TOKENS = Measure("tokens", "tokens", "lower")
 _SECONDS = Measure("seconds", "s", "lower")
@@ -44,7 +178,7 @@ async def _encoder_rows(bench: Bench, plan: BenchmarkPlan) -> AsyncGenerator[Row
         )
 
     async for row in bench.engine.measure(steps, model=plan.model):
-        # Peak memory is not known everywhere.
+        # Peak memory is None on devices that do not report it.
         yield {name: value for name, value in asdict(row).items() if value is not None}
 
 
@@ -61,7 +195,7 @@ async def _quality_rows(bench: Bench, plan: BenchmarkPlan) -> AsyncGenerator[Row
 _ALL = (
     Suite(
         name="attention",
-        about="one layer's attention alone: the kernels beside torch's SDPA",
+        about="the attention of one layer: our kernels and torch's SDPA",
         fields=("attentions", "dtypes", "repeats"),
         lengths=(512, 2048, 8192),
         attentions=("softmax", "lln_diag"),
@@ -75,7 +209,7 @@ _ALL = (
     ),
     Suite(
         name="encoder",
-        about="the whole model, forward or a step of training: time and memory by length",
+        about="the whole model, forward pass or training step: time and memory by length",
         fields=("attentions", "repeats", "training"),
         lengths=(512, 2048, 8192),
         attentions=("softmax", "lln_diag"),
@@ -89,8 +223,7 @@ _ALL = (
     ),
     Suite(
         name="serving",
-        about="this very server under requests of these lengths, by what share of its capacity "
-        "is offered",
+        about="this server under load with requests of these lengths, by share of its capacity",
         fields=("seconds",),
         lengths=(16, 64, 256),
         labels=(),

@@ -1,1 +1,1 @@
-"""The gRPC face: the services of proto/lln/v1, health and reflection, on HTTP's event loop."""
+"""The gRPC server: the services of proto/, health and reflection, on the event loop of HTTP."""

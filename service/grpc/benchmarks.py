@@ -1,17 +1,17 @@
-"""lln.v1.Benchmarks: this machine measured on demand."""
+"""lln.v1.Benchmarks: starts, follows, lists and cancels benchmark runs."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from engine.engine import AsyncEngine
+from engine.async_engine import AsyncEngine
+from service.addresses import Target
 from service.benchmarks.job import BenchmarkJob
 from service.benchmarks.jobs import BenchmarkJobs
 from service.benchmarks.plan import checked_plan
-from service.benchmarks.suite import Row
-from service.grpc.conversions import model_name
-from service.grpc.status import Context, write
-from service.load.client import Target
+from service.benchmarks.suites import Row
+from service.grpc.context import Context, write
+from service.grpc.messages import model_name
 from service.pb.lln.v1 import benchmarks_pb2 as pb
 from service.settings import Settings
 
@@ -41,14 +41,14 @@ class BenchmarksServicer:
             training=request.training if request.HasField("training") else None,
         )
         job = await self._jobs.start(plan, self._server)
-        tell = partial(write, context, within_s=self._settings.request_timeout_s)
-        await tell(_event(job, 0, benchmark=benchmark_message(job)))
+        send = partial(write, context, within_s=self._settings.request_timeout_s)
+        await send(_event(job, 0, benchmark=benchmark_message(job)))
         done = 0
         async for rows in job.watch():
             for row in rows:
                 done += 1
-                await tell(_event(job, done, row=_row_message(row)))
-        await tell(_event(job, done, benchmark=benchmark_message(job)))
+                await send(_event(job, done, row=_row_message(row)))
+        await send(_event(job, done, benchmark=benchmark_message(job)))
 
     async def Get(self, request: pb.GetBenchmarkRequest, context: Context) -> pb.Benchmark:
         return benchmark_message(await self._jobs.get(request.id))

@@ -1,18 +1,16 @@
-"""lln.v1.Models: what is loaded, and how it reads text."""
+"""lln.v1.Models: the loaded models, how they tokenise a text, and what a text would cost."""
 
 from __future__ import annotations
 
-from engine.engine import AsyncEngine
-from service.grpc.conversions import model_name
-from service.grpc.deadlines import seconds_left
-from service.grpc.model_messages import (
-    model_message,
-    plan_message,
-    plan_size,
-    tokenization_message,
-)
-from service.grpc.record import current_record
-from service.grpc.status import Context
+from dataclasses import asdict
+from typing import cast
+
+from engine.async_engine import AsyncEngine
+from engine.types import Context as ChunkContext
+from engine.types import ModelInfo, Tokenization
+from service.grpc.context import Context, timeout_s
+from service.grpc.handlers import current_record
+from service.grpc.messages import model_name
 from service.pb.lln.v1 import models_pb2 as pb
 from service.settings import Settings
 
@@ -34,18 +32,49 @@ class ModelsServicer:
         tokenization = await self._engine.tokenize(
             request.text,
             model=model_name(request),
-            timeout_s=seconds_left(context, self._settings),
+            timeout_s=timeout_s(context, self._settings),
         )
         record.tokens = len(tokenization.ids)
         return tokenization_message(tokenization)
 
     async def Plan(self, request: pb.PlanRequest, context: Context) -> pb.PlanResponse:
-        tokens, text = plan_size(request)
+        size = request.WhichOneof("size")
         plan = await self._engine.plan(
-            tokens,
-            text=text,
+            request.tokens if size == "tokens" else None,
+            text=request.text if size == "text" else None,
+            context=cast(ChunkContext, request.context) if request.HasField("context") else None,
             model=model_name(request),
-            timeout_s=seconds_left(context, self._settings),
+            timeout_s=timeout_s(context, self._settings),
         )
         current_record.get().add(plan.model, plan.tokens)
-        return plan_message(plan)
+        return pb.PlanResponse(**asdict(plan))
+
+
+def model_message(info: ModelInfo) -> pb.Model:
+    return pb.Model(
+        name=info.name,
+        aliases=info.aliases,
+        family=info.family,
+        attention=info.attention,
+        dim=info.dim,
+        num_layers=info.num_layers,
+        num_heads=info.num_heads,
+        max_tokens=info.max_tokens,
+        position_table=info.position_table,
+        pooling=info.pooling,
+        prompts=info.prompts,
+        revision=info.revision,
+        calibration=info.calibration,
+        source=info.source,
+        device=info.device,
+        dtype=info.dtype,
+    )
+
+
+def tokenization_message(tokenization: Tokenization) -> pb.TokenizeResponse:
+    return pb.TokenizeResponse(
+        ids=tokenization.ids,
+        tokens=tokenization.tokens,
+        starts=(span.start for span in tokenization.offsets),
+        ends=(span.end for span in tokenization.offsets),
+    )

@@ -1,4 +1,4 @@
-"""The gRPC server as a part of the process: started, and stopped without losing a call."""
+"""Starts the gRPC server, and stops it without losing a call."""
 
 from __future__ import annotations
 
@@ -10,27 +10,24 @@ from grpc import aio
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from engine.engine import AsyncEngine
-from service.addresses import in_url
-from service.api_keys import ApiKeys
+from engine.async_engine import AsyncEngine
+from service.addresses import Target, in_url
 from service.benchmarks.jobs import BenchmarkJobs
-from service.draining import Draining
+from service.deadlines import Draining
 from service.errors import PortInUse
 from service.grpc.benchmarks import BenchmarksServicer
-from service.grpc.calls import Calls
 from service.grpc.diagnostics import DiagnosticsServicer
 from service.grpc.embeddings import EmbeddingsServicer
-from service.grpc.health import HealthServicer
-from service.grpc.listeners import Listeners
+from service.grpc.handlers import MethodHandlers
 from service.grpc.models import ModelsServicer
-from service.grpc.reflection import ReflectionServicer
+from service.grpc.standard import HealthServicer, ReflectionServicer
+from service.grpc.streams import StreamTasks
 from service.grpc.tei import TeiEmbedServicer, TeiInfoServicer
-from service.load.client import Target
 from service.metrics import Metrics
 from service.pb.lln.v1 import benchmarks_pb2, diagnostics_pb2, embeddings_pb2, models_pb2
 from service.pb.tei.v1 import tei_pb2
-from service.permits import Permits
-from service.settings import MOST_OF_GRPC, Settings
+from service.security import ApiKeys, RequestLimit
+from service.settings import MAX_INT32, Settings
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +40,9 @@ _TEI_INFO = tei_pb2.DESCRIPTOR.services_by_name["Info"]
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 _REFLECTION = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
 
-# So far beyond the limit a message is read, to be refused with its size and a code: what grpc
-# itself refuses has neither.
-_ROOM_TO_REFUSE = 2**20
+# gRPC itself reads this much more than the limit, so that we reject a larger message: our error has
+# a code and the size, grpc's has neither.
+_REJECT_MARGIN_BYTES = 2**20
 
 _OURS = (_EMBEDDINGS, _MODELS, _DIAGNOSTICS, _BENCHMARKS, _TEI_EMBED, _TEI_INFO)
 _NAMES = tuple(service.full_name for service in (*_OURS, _HEALTH, _REFLECTION))
@@ -59,53 +56,53 @@ async def grpc_server(
     jobs: BenchmarkJobs,
     *,
     keys: ApiKeys,
-    permits: Permits,
+    limit: RequestLimit,
     draining: Draining,
     http: Target | None = None,
 ) -> AsyncIterator[str]:
-    """Serves while the context is open, and gives the address that is listened on.
+    """Serves while the context is open, and yields the address it listens on.
 
-    `http` is where the same process listens for HTTP, which the serving benchmark measures.
-    Leaving it turns health off, refuses new calls and lets those in flight finish in the time that
+    `http` is the HTTP address of the same process, which the serving benchmark measures. On exit
+    health turns to NOT_SERVING, new calls are rejected, and calls in flight may use the time that
     draining has left.
     """
-    listeners = Listeners()
-    health = HealthServicer(engine, _NAMES, listeners)
+    stream_tasks = StreamTasks()
+    health = HealthServicer(engine, _NAMES, stream_tasks)
     servicers = {
-        _EMBEDDINGS: EmbeddingsServicer(engine, settings, listeners),
+        _EMBEDDINGS: EmbeddingsServicer(engine, settings, stream_tasks),
         _MODELS: ModelsServicer(engine, settings),
         _DIAGNOSTICS: DiagnosticsServicer(engine, settings),
-        _TEI_EMBED: TeiEmbedServicer(engine, settings, listeners),
+        _TEI_EMBED: TeiEmbedServicer(engine, settings, stream_tasks),
         _TEI_INFO: TeiInfoServicer(engine, settings),
         _BENCHMARKS: BenchmarksServicer(engine, settings, jobs, http),
         _HEALTH: health,
-        _REFLECTION: ReflectionServicer(_NAMES, settings, listeners),
+        _REFLECTION: ReflectionServicer(_NAMES, settings, stream_tasks),
     }
-    calls = Calls(metrics, keys, permits, settings.max_body_bytes)
+    methods = MethodHandlers(metrics, keys, limit, settings.max_body_bytes)
     handlers = [
-        calls.handler(service, servicer, guarded=service is not _HEALTH)
+        methods.for_service(service, servicer, guarded=service is not _HEALTH)
         for service, servicer in servicers.items()
     ]
-    handlers.append(calls.other_methods())
+    handlers.append(methods.for_unknown_methods())
     server = aio.server(handlers=handlers, options=_options(settings))
     address = _listen(server, settings)
     await server.start()
-    log.info("gRPC listens", extra={"fields": {"address": address}})
+    log.info("gRPC is listening", extra={"fields": {"address": address}})
     try:
         yield address
     finally:
         health.stop_serving()
-        listeners.interrupt()
+        stream_tasks.interrupt()
         await server.stop(draining.left_s)
 
 
 def _options(settings: Settings) -> list[tuple[str, int]]:
-    most_read = min(settings.max_body_bytes + _ROOM_TO_REFUSE, MOST_OF_GRPC)
+    max_receive_bytes = min(settings.max_body_bytes + _REJECT_MARGIN_BYTES, MAX_INT32)
     return [
-        ("grpc.max_receive_message_length", most_read),
+        ("grpc.max_receive_message_length", max_receive_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", settings.max_streams_per_connection),
-        # Without this a second server would listen on the same port and take half the calls.
+        # Otherwise a second server could listen on the same port and take half of the calls.
         ("grpc.so_reuseport", 0),
     ]
 
@@ -118,6 +115,6 @@ def _listen(server: aio.Server, settings: Settings) -> str:
             port = server.add_insecure_port(address)
         else:
             port = server.add_secure_port(address, settings.tls.grpc_credentials())
-    except RuntimeError as error:  # somebody took it while the weights were read
+    except RuntimeError as error:  # another process took it while the models were loading
         raise PortInUse(f"cannot listen on {address}: {error}") from error
     return f"{host}:{port}"

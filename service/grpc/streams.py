@@ -1,4 +1,4 @@
-"""A stream of requests answered concurrently and in order, with a bound on what is in between."""
+"""Streams of requests: answered concurrently, in order, and interrupted when the server stops."""
 
 from __future__ import annotations
 
@@ -7,14 +7,44 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, C
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from service.grpc.listeners import Listeners
-from service.slow_callers import speaks_within
+from engine.errors import EngineUnavailable
+from service.fairness import read_timeout
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 MAX_IN_FLIGHT = 64
-"""Requests of one stream that are read but whose answers have not been taken yet."""
+"""How many requests of one stream are read before their answers are sent."""
+
+
+class StreamTasks:
+    """Tasks that wait for a client and might never end. `interrupt` cancels them all for good."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._interrupted = False
+
+    async def run(self, coroutine: Coroutine[Any, Any, None]) -> bool:
+        """Runs the coroutine to its end and returns True, or False if it was interrupted."""
+        if self._interrupted:
+            coroutine.close()
+            return False
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        try:
+            await asyncio.wait({task})
+        finally:
+            self._tasks.discard(task)
+            task.cancel()  # has an effect only if our caller was cancelled
+        if task.cancelled():
+            return False
+        task.result()
+        return True
+
+    def interrupt(self) -> None:
+        self._interrupted = True
+        for task in self._tasks:
+            task.cancel()
 
 
 async def answer_in_order(
@@ -22,19 +52,20 @@ async def answer_in_order(
     *,
     answer: Callable[[Request], Coroutine[Any, Any, Response]],
     write: Callable[[Response], Awaitable[None]],
-    listeners: Listeners,
-    max_in_flight: int,
-    max_silence_s: float,
-) -> bool:
-    """Answers all requests and returns True, or False if the reading was interrupted.
+    stream_tasks: StreamTasks,
+    idle_timeout_s: float,
+    max_in_flight: int = MAX_IN_FLIGHT,
+) -> None:
+    """Answers all requests of a stream.
 
-    A request is in flight from its reading until its answer is written. While `max_in_flight`
-    are, none is read; as writing waits for a client that does not take its answers, and a client's
-    writing waits for us to read, a slow side slows the other one down. A client that waits for
-    nothing and says nothing for longer than `max_silence_s` is given up (BodyTimeout).
+    A request is in flight from when it is read until its answer is written. Nothing is read while
+    `max_in_flight` requests are in flight, so a client that does not read its answers soon cannot
+    send either. Raises BodyTimeout if a client that has all its answers sends nothing for
+    `idle_timeout_s`. Raises EngineUnavailable if the server stops, once all requests read by then
+    are answered.
     """
     slots = asyncio.Semaphore(max_in_flight)
-    silence = _Silence(max_silence_s)
+    idle = _IdleTimeout(idle_timeout_s)
     answers: asyncio.Queue[asyncio.Task[Response] | None] = asyncio.Queue()
 
     try:
@@ -42,54 +73,55 @@ async def answer_in_order(
 
             async def read() -> None:
                 await slots.acquire()
-                async with silence.ends_listening():
+                async with idle.applied():
                     async for request in requests:
-                        silence.broken()
+                        idle.request_read()
                         answering = answer(request)
                         try:
                             answers.put_nowait(tasks.create_task(answering))
-                        except RuntimeError:  # the stream has failed, and is being cleared away
+                        except RuntimeError:  # the stream failed, and the group is closing
                             answering.close()
                             return
                         await slots.acquire()
 
-            reading = tasks.create_task(listeners.run(read()))
+            reading = tasks.create_task(stream_tasks.run(read()))
             reading.add_done_callback(lambda _: answers.put_nowait(None))
             while (task := await answers.get()) is not None:
                 await write(await task)
-                silence.answered()
+                idle.answer_written()
                 slots.release()
     except ExceptionGroup as failures:
-        # The first one ended the stream, and the others are what came of that.
+        # The first failure ended the stream and caused the others.
         raise failures.exceptions[0] from None
-    return reading.result()
+    if not reading.result():
+        raise EngineUnavailable("the server is stopping; all requests it read are answered")
 
 
-class _Silence:
-    """How long a client has said nothing while all that it said is answered."""
+class _IdleTimeout:
+    """A read timeout that runs only while the client has no answers to wait for."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
-        self._unanswered = 0
+        self._in_flight = 0
         self._timeout: asyncio.Timeout | None = None
 
     @asynccontextmanager
-    async def ends_listening(self) -> AsyncIterator[None]:
+    async def applied(self) -> AsyncIterator[None]:
         try:
-            async with speaks_within(self._limit_s) as self._timeout:
+            async with read_timeout(self._limit_s) as self._timeout:
                 yield
         finally:
             self._timeout = None
 
-    def broken(self) -> None:
-        self._unanswered += 1
-        self._end_at(None)
+    def request_read(self) -> None:
+        self._in_flight += 1
+        self._reschedule(None)
 
-    def answered(self) -> None:
-        self._unanswered -= 1
-        if not self._unanswered:
-            self._end_at(asyncio.get_running_loop().time() + self._limit_s)
+    def answer_written(self) -> None:
+        self._in_flight -= 1
+        if not self._in_flight:
+            self._reschedule(asyncio.get_running_loop().time() + self._limit_s)
 
-    def _end_at(self, when: float | None) -> None:
+    def _reschedule(self, when: float | None) -> None:
         if self._timeout is not None and not self._timeout.expired():
             self._timeout.reschedule(when)

@@ -1,4 +1,4 @@
-"""tei.v1: text-embeddings-inference's services, so that its clients work."""
+"""tei.v1: the services of text-embeddings-inference, for its clients."""
 
 from __future__ import annotations
 
@@ -7,27 +7,24 @@ from collections.abc import AsyncIterable, Awaitable, Callable
 from functools import partial
 from typing import TypeAlias, TypeVar
 
-from engine.engine import AsyncEngine
-from engine.errors import EngineUnavailable, LLNError
+from engine.async_engine import AsyncEngine
+from engine.errors import LLNError
 from engine.types import Embedding, EmbedOptions, Truncate
-from service.errors import InvalidField
-from service.grpc.calls import Undecodable, decoded
-from service.grpc.deadlines import seconds_left
-from service.grpc.listeners import Listeners
-from service.grpc.record import current_record
-from service.grpc.status import Context, write
-from service.grpc.streams import MAX_IN_FLIGHT, answer_in_order
-from service.params import input_told_as
+from service.errors import InvalidField, report_input_as
+from service.fairness import cooperatively
+from service.grpc.context import Context, timeout_s, write
+from service.grpc.handlers import current_record
+from service.grpc.messages import Undecodable, decoded
+from service.grpc.streams import StreamTasks, answer_in_order
 from service.pb.tei.v1 import tei_pb2 as pb
 from service.settings import Settings
-from service.turns import in_turns
 from service.version import version_of
 
 RequestT = TypeVar("RequestT", pb.EmbedRequest, pb.EmbedAllRequest)
 Request: TypeAlias = pb.EmbedRequest | pb.EmbedAllRequest
 Answer: TypeAlias = pb.EmbedResponse | pb.EmbedAllResponse
 
-_DROPPED_END: dict[int, Truncate] = {
+_TRUNCATE: dict[int, Truncate] = {
     pb.TRUNCATION_DIRECTION_RIGHT: "end",
     pb.TRUNCATION_DIRECTION_LEFT: "start",
 }
@@ -56,29 +53,29 @@ class TeiInfoServicer:
 
 
 class TeiEmbedServicer:
-    def __init__(self, engine: AsyncEngine, settings: Settings, listeners: Listeners) -> None:
+    def __init__(self, engine: AsyncEngine, settings: Settings, stream_tasks: StreamTasks) -> None:
         self._engine = engine
         self._settings = settings
-        self._listeners = listeners
+        self._stream_tasks = stream_tasks
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
-        return await self._vector(request, seconds_left(context, self._settings))
+        return await self._vector(request, timeout_s(context, self._settings))
 
     async def EmbedStream(
         self, requests: AsyncIterable[pb.EmbedRequest | Undecodable], context: Context
     ) -> None:
-        await self._stream(requests, partial(self._vector, patient=True), context)
+        await self._stream(requests, partial(self._vector, wait_for_room=True), context)
 
     async def EmbedAll(self, request: pb.EmbedAllRequest, context: Context) -> pb.EmbedAllResponse:
-        return await self._states(request, seconds_left(context, self._settings))
+        return await self._states(request, timeout_s(context, self._settings))
 
     async def EmbedAllStream(
         self, requests: AsyncIterable[pb.EmbedAllRequest | Undecodable], context: Context
     ) -> None:
-        await self._stream(requests, partial(self._states, patient=True), context)
+        await self._stream(requests, partial(self._states, wait_for_room=True), context)
 
     async def _vector(
-        self, request: pb.EmbedRequest, timeout_s: float, *, patient: bool = False
+        self, request: pb.EmbedRequest, timeout_s: float, *, wait_for_room: bool = False
     ) -> pb.EmbedResponse:
         options = EmbedOptions(
             prompt_name=request.prompt_name if request.HasField("prompt_name") else None,
@@ -87,9 +84,9 @@ class TeiEmbedServicer:
             truncate=_truncate(request),
         )
         arrived_at = time.perf_counter()
-        with input_told_as("inputs", lone=True):
+        with report_input_as("inputs", lone=True):
             [found] = await self._engine.embed(
-                [request.inputs], options=options, timeout_s=timeout_s, patient=patient
+                [request.inputs], options=options, timeout_s=timeout_s, wait_for_room=wait_for_room
             )
         self._count(found)
         return pb.EmbedResponse(
@@ -97,7 +94,7 @@ class TeiEmbedServicer:
         )
 
     async def _states(
-        self, request: pb.EmbedAllRequest, timeout_s: float, *, patient: bool = False
+        self, request: pb.EmbedAllRequest, timeout_s: float, *, wait_for_room: bool = False
     ) -> pb.EmbedAllResponse:
         options = EmbedOptions(
             prompt_name=request.prompt_name if request.HasField("prompt_name") else None,
@@ -105,19 +102,19 @@ class TeiEmbedServicer:
             truncate=_truncate(request),
         )
         arrived_at = time.perf_counter()
-        with input_told_as("inputs", lone=True):
+        with report_input_as("inputs", lone=True):
             [found] = await self._engine.embed_tokens(
-                [request.inputs], options=options, timeout_s=timeout_s, patient=patient
+                [request.inputs], options=options, timeout_s=timeout_s, wait_for_room=wait_for_room
             )
         self._count(found)
         response = pb.EmbedAllResponse()
-        async for state in in_turns(found.vector):
+        async for state in cooperatively(found.vector):
             response.token_embeddings.add(embeddings=state.tolist())
         response.metadata.CopyFrom(_metadata(request, found, arrived_at))
         return response
 
     def _count(self, found: Embedding) -> None:
-        model = self._engine.resolve(None).name  # the contract knows no other
+        model = self._engine.resolve(None).name  # this API has no model field
         current_record.get().add(model, found.accounting.tokens_embedded)
 
     async def _stream(
@@ -126,12 +123,12 @@ class TeiEmbedServicer:
         embed: Callable[[RequestT, float], Awaitable[Answer]],
         context: Context,
     ) -> None:
-        """Answers in order. The contract has no place for the error of one item, so the first
-        ends the stream, once all before it are answered."""
+        """Answers in order. The API has no field for the error of one item, so the first error ends
+        the stream once all requests before it are answered."""
 
         async def answer(request: RequestT | Undecodable) -> Answer | LLNError:
             try:
-                return await embed(decoded(request), seconds_left(context, self._settings))
+                return await embed(decoded(request), timeout_s(context, self._settings))
             except LLNError as error:
                 return error
 
@@ -140,28 +137,25 @@ class TeiEmbedServicer:
                 raise answer
             await write(context, answer, within_s=self._settings.request_timeout_s)
 
-        finished = await answer_in_order(
+        await answer_in_order(
             requests,
             answer=answer,
             write=write_or_end,
-            listeners=self._listeners,
-            max_in_flight=MAX_IN_FLIGHT,
-            max_silence_s=self._settings.body_timeout_s,
+            stream_tasks=self._stream_tasks,
+            idle_timeout_s=self._settings.body_timeout_s,
         )
-        if not finished:
-            raise EngineUnavailable("the server is stopping; all requests it had read are answered")
 
 
 def _truncate(request: Request) -> Truncate:
     direction = request.truncation_direction
-    if direction not in _DROPPED_END:
+    if direction not in _TRUNCATE:
         raise InvalidField(
-            f"truncation_direction is {direction}, which is none of "
-            f"{', '.join(pb.TruncationDirection.keys())}",
+            f"truncation_direction must be one of {', '.join(pb.TruncationDirection.keys())}, "
+            f"got {direction}",
             param="truncation_direction",
             actual=direction,
         )
-    return _DROPPED_END[direction] if request.truncate else "error"
+    return _TRUNCATE[direction] if request.truncate else "error"
 
 
 def _metadata(request: Request, found: Embedding, arrived_at: float) -> pb.Metadata:

@@ -1,1 +1,1 @@
-"""HTTP: OpenAI's embeddings contract, long documents, diagnostics, benchmarks and the rest."""
+"""The HTTP API: embeddings, long documents, diagnostics, benchmarks and the pages."""

@@ -1,4 +1,4 @@
-"""What handlers are given: the running parts of the server and the caller's deadline."""
+"""Parameters that FastAPI passes to handlers: the server's parts and the caller's deadline."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Annotated, TypeAlias
 from fastapi import Depends, Header, Request
 from pydantic import WithJsonSchema
 
-from engine.engine import AsyncEngine
+from engine.async_engine import AsyncEngine
 from service.benchmarks.jobs import BenchmarkJobs
-from service.claims import ClaimsBook
-from service.http.deadlines import caller_timeout_s
-from service.http.observe import RequestRecord
+from service.claims import ClaimsJob
+from service.deadlines import effective_timeout_s, parse_timeout_header
+from service.http.middleware.observe import RequestRecord
 from service.metrics import Metrics
 from service.settings import Settings
 
@@ -36,8 +36,8 @@ async def _jobs(request: Request) -> BenchmarkJobs:
     return jobs
 
 
-async def _claims(request: Request) -> ClaimsBook:
-    claims: ClaimsBook = request.app.state.claims
+async def _claims(request: Request) -> ClaimsJob:
+    claims: ClaimsJob = request.app.state.claims
     return claims
 
 
@@ -54,13 +54,15 @@ async def _timeout_s(
         WithJsonSchema({"type": "string", "pattern": "^[1-9][0-9]{0,11}$"}),
     ] = None,
 ) -> float:
-    return caller_timeout_s(x_request_timeout_ms, settings.request_timeout_s)
+    return effective_timeout_s(
+        parse_timeout_header(x_request_timeout_ms), settings.request_timeout_s
+    )
 
 
 Engine: TypeAlias = Annotated[AsyncEngine, Depends(_engine)]
 ServerSettings: TypeAlias = Annotated[Settings, Depends(_settings)]
 ServerMetrics: TypeAlias = Annotated[Metrics, Depends(_metrics)]
 Jobs: TypeAlias = Annotated[BenchmarkJobs, Depends(_jobs)]
-Claims: TypeAlias = Annotated[ClaimsBook, Depends(_claims)]
+Claims: TypeAlias = Annotated[ClaimsJob, Depends(_claims)]
 Record: TypeAlias = Annotated[RequestRecord, Depends(_record)]
 TimeoutS: TypeAlias = Annotated[float, Depends(_timeout_s)]

@@ -1,4 +1,4 @@
-"""Failures as HTTP answers: one envelope for every error, whoever found it."""
+"""Errors as HTTP answers: one JSON envelope, whether we or the framework found the error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from service.errors import (
     error_fields,
     row_for,
 )
-from service.http.json import json_response
+from service.http.json_response import json_response
 
 
 def error_response(error: LLNError) -> Response:
@@ -39,7 +39,7 @@ def error_response(error: LLNError) -> Response:
 
 
 def install_error_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
-    """Turns the framework's own errors into ours, which `Observe` answers like all others."""
+    """Turns the framework's errors into ours, which ObserveMiddleware answers like all others."""
     app.add_exception_handler(RequestValidationError, _raise_invalid_field)
     app.add_exception_handler(HTTPException, partial(_raise_typed, routes))
 
@@ -52,9 +52,11 @@ async def _raise_invalid_field(_: Request, error: Exception) -> NoReturn:
 async def _raise_typed(routes: Sequence[APIRoute], request: Request, error: Exception) -> NoReturn:
     assert isinstance(error, HTTPException)  # registered for nothing else
     if error.status_code == 404:
-        raise ResourceNotFound(
-            f"there is nothing at {shown(request.url.path)}", code="route_not_found"
-        ) from error
+        message = f"there is nothing at {shown(request.url.path)}"
+        bare = request.url.path.rstrip("/")
+        if bare != request.url.path and _is_served(routes, request, bare):
+            message += f"; did you mean {shown(bare)}?"
+        raise ResourceNotFound(message, code="route_not_found") from error
     if error.status_code == 405:
         allowed = _allowed(routes, request)
         raise MethodNotAllowed(
@@ -65,16 +67,21 @@ async def _raise_typed(routes: Sequence[APIRoute], request: Request, error: Exce
     raise LLNError(str(error.detail)) from error
 
 
+def _is_served(routes: Sequence[APIRoute], request: Request, path: str) -> bool:
+    scope = {**request.scope, "path": path}
+    return any(route.matches(scope)[0] is not Match.NONE for route in routes)
+
+
 def _allowed(routes: Sequence[APIRoute], request: Request) -> str:
-    """Every verb of the path: the framework names those of the first route that has it only."""
+    """Every verb of the path. The framework names only those of the first route that matches."""
     at_path = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
-    if named := [route for route in at_path if route.path == request.url.path]:
-        at_path = named  # a name of its own is not one of the ids that another path takes
+    if literal := [route for route in at_path if route.path == request.url.path]:
+        at_path = literal  # /v1/benchmarks/suites is not the id of a benchmark
     return ", ".join(sorted({verb for route in at_path for verb in route.methods or ()}))
 
 
 def _invalid_field(problem: dict[str, Any]) -> InvalidField:
-    """What pydantic found first, told in terms of the request's own fields."""
+    """The first problem that pydantic found, in terms of the request's own fields."""
     param = _path(problem["loc"])
     subject = shown(param) if param else "the body"
     limit = _limit(problem.get("ctx", {}))
@@ -86,7 +93,8 @@ def _invalid_field(problem: dict[str, Any]) -> InvalidField:
                 f"{subject} is not a known field", code="unknown_field", param=param
             )
     actual = _actual(problem["input"])
-    message = f"{subject}: {_lowered(problem['msg'])}, got {actual!r}"
+    reason: str = problem["msg"]
+    message = f"{subject}: {reason[:1].lower()}{reason[1:]}, got {actual!r}"
     return InvalidField(message, param=param, limit=limit, actual=actual)
 
 
@@ -112,7 +120,3 @@ def _actual(value: Any) -> Quantity:
     if value is None or isinstance(value, bool):
         return orjson.dumps(value).decode()
     return shown(value) if isinstance(value, str) else type(value).__name__
-
-
-def _lowered(message: str) -> str:
-    return message[:1].lower() + message[1:]

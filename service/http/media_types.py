@@ -1,13 +1,21 @@
-"""Media types: what a body is declared to be, and which of several answers a caller would take."""
+"""Content-Type and Accept: what a body is, and which of several answers a caller prefers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from starlette.datastructures import Headers
+
+from engine.errors import shown
+from service.errors import UnsupportedMediaType
+
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
 HTML = "text/html"
+PLAIN_TEXT = "text/plain"
+
+_CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii")
 
 
 class MediaType(NamedTuple):
@@ -25,24 +33,53 @@ def read_media_type(value: str) -> MediaType:
     )
 
 
-def preferred(accept: str, offers: Sequence[str]) -> str | None:
-    """The offer that an Accept header likes best, None where it takes none.
+def media_type(headers: Headers) -> str:
+    """The Content-Type of a request, without parameters."""
+    return read_media_type(headers.get("content-type", "")).name
 
-    Among equals goes what is named over what a wildcard covers, then what the header names first,
-    then what is offered first. JSON answers a browser too, which asks for a page and names beside
-    it, as dearly, the pictures it can show: offer HTML before them.
+
+def require_json(headers: Headers) -> None:
+    declared = media_type(headers)
+    if declared != JSON:
+        raise UnsupportedMediaType(
+            f"the body must be sent as {JSON}, got {shown(declared or 'no content-type')}",
+            param="content-type",
+            limit=JSON,
+            actual=declared,
+        )
+
+
+def require_utf8(headers: Headers) -> None:
+    """For bodies of text: bytes of another charset may decode as UTF-8, into another text."""
+    declared = read_media_type(headers.get("content-type", "")).parameters.get("charset", "utf-8")
+    if declared.lower() not in _CHARSETS:
+        raise UnsupportedMediaType(
+            f"text must be sent as utf-8; content-type says charset={shown(declared)}",
+            code="unsupported_charset",
+            param="content-type",
+            limit="utf-8",
+            actual=declared,
+        )
+
+
+def preferred(accept: str, offers: Sequence[str]) -> str | None:
+    """The offer that an Accept header prefers, or None if it accepts none of them.
+
+    Among offers of equal quality, one that the header names wins over one that a wildcard covers,
+    then the one named first, then the one offered first. Browsers ask for HTML and list images
+    with the same quality. Offer HTML before images to answer a browser with JSON.
     """
     ranges = list(_ranges(accept))
-    best: tuple[_Liking, str] | None = None
+    best: tuple[_Match, str] | None = None
     for offer in offers:
-        liking = _liking(offer, ranges)
-        if liking.quality > 0 and (best is None or liking > best[0]):
-            best = liking, offer
+        match = _match(offer, ranges)
+        if match.quality > 0 and (best is None or match > best[0]):
+            best = match, offer
     return best and best[1]
 
 
 def wants_events(accept: str) -> bool:
-    """Whether an Accept header asks for lines of JSON rather than for one document of it."""
+    """Whether an Accept header prefers a stream of JSON lines to one JSON document."""
     return preferred(accept, (JSON, HTML, NDJSON)) == NDJSON
 
 
@@ -57,8 +94,8 @@ class _Range(NamedTuple):
         return self.exactness == 0 or self.name in (offer, offer.partition("/")[0] + "/*")
 
 
-class _Liking(NamedTuple):
-    """How well an offer is liked; more is better."""
+class _Match(NamedTuple):
+    """How well an offer matches; matches compare field by field, and more is better."""
 
     quality: float
     exactness: int
@@ -73,7 +110,7 @@ def _ranges(accept: str) -> Iterator[_Range]:
 
 
 def _quality(text: str) -> float:
-    """What cannot be understood is not asked for."""
+    """An invalid quality counts as 0: not acceptable."""
     try:
         quality = float(text)
     except ValueError:
@@ -81,10 +118,10 @@ def _quality(text: str) -> float:
     return quality if 0 <= quality <= 1 else 0
 
 
-def _liking(offer: str, ranges: Sequence[_Range]) -> _Liking:
-    """By the most exact range that covers the offer, as RFC 9110 has it."""
-    found = _Liking(0, -1, 0)
+def _match(offer: str, ranges: Sequence[_Range]) -> _Match:
+    """By the most exact range that covers the offer (RFC 9110)."""
+    found = _Match(0, -1, 0)
     for position, one in enumerate(ranges):
         if one.exactness > found.exactness and one.covers(offer):
-            found = _Liking(one.quality, one.exactness, -position)
+            found = _Match(one.quality, one.exactness, -position)
     return found

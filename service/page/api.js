@@ -1,4 +1,4 @@
-// The server's own API, and its errors as they are.
+// Calls of the server's API. Errors keep the server's message and code.
 
 export const UNAUTHORIZED = 401;
 
@@ -10,12 +10,12 @@ export class ApiError extends Error {
   }
 }
 
-let key = null; // or the newest that was given, until the server refuses it
+let key = null; // the latest key from the user, until the server rejects it
 let refused = () => {};
 
 export const useKey = (given) => (key = given);
 
-// What is to happen when the server wants a key, or another one.
+// The listener is called when the server requires a key or rejects ours.
 export const onRefusedKey = (listener) => (refused = listener);
 
 async function ask(path, { headers, ...options }) {
@@ -36,7 +36,7 @@ async function ask(path, { headers, ...options }) {
     response.status,
   );
   if (failure.status !== UNAUTHORIZED) throw failure;
-  // What was sent before the newest key says nothing about it.
+  // The request was sent before the user gave the current key, so try again with it.
   if (key && key !== sentWith) return ask(path, { headers, ...options });
   if (key === sentWith) refused(failure);
   throw failure;

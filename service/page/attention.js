@@ -1,4 +1,4 @@
-// The kinds of attention: what they are called, and which of them can be looked into.
+// The kinds of attention: their names, and which of them the server can analyse.
 
 const READABLE = { softmax: "softmax", lln: "LLN", lln_diag: "LLN+Diag", block_diagonal: "block-diagonal" };
 

@@ -1,4 +1,4 @@
-// One instrument by layer: the mean as a line, every head as a dot.
+// A chart of one instrument by layer: the mean as a line, each head as a dot.
 
 import { make, makeSvg } from "./dom.js";
 import { range, shareOf, short } from "./numbers.js";
@@ -38,7 +38,7 @@ export function layerChart(name, unit, series) {
   return make("figure", { class: "chart" }, make("figcaption", {}, `${name}${unitWords}`), svg);
 }
 
-// Layers that cannot be read are holes, which flatMap passes over and map would keep.
+// Layers that cannot be analysed are holes in the array: flatMap skips holes, map keeps them.
 const byLayer = (values, say) => values.flatMap((heads, layer) => [say(heads, layer)]);
 
 const mean = (numbers) => numbers.reduce((sum, number) => sum + number, 0) / numbers.length;

@@ -1,4 +1,4 @@
-// One sequential scale, from the page's own background to its accent and beyond: more ink is more.
+// A sequential colour scale, from the background of the page to beyond its accent colour.
 
 import { isDark } from "./theme.js";
 
@@ -34,13 +34,13 @@ function shadeOf(share) {
 // share: 0 to 1.
 export const colour = (share) => `rgb(${shadeOf(share).join(" ")})`;
 
-// The ink that is read best on this shade: of black and white one is at 4.5 to 1 on any colour.
+// Whether black text has more contrast than white on this shade. One of them always reaches 4.5 to 1.
 export function isDarkInk(share) {
   const light = luminance(shadeOf(share));
   return (light + FLARE) / FLARE > (1 + FLARE) / (light + FLARE);
 }
 
-const FLARE = 0.05; // of any screen, as WCAG counts it
+const FLARE = 0.05; // the ambient light that WCAG adds to luminance
 
 // Relative luminance, as WCAG defines it.
 function luminance(colours) {

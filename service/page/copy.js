@@ -1,4 +1,4 @@
-// Copying. Over plain HTTP a page has no clipboard: what is to be copied is then shown and selected.
+// Copies text to the clipboard. Pages over plain HTTP have none, so the text is shown and selected.
 
 import { byId, show } from "./dom.js";
 
@@ -24,6 +24,6 @@ function showToCopy(text) {
   const field = byId("copy-text");
   show(byId("copy"), true);
   field.value = text;
-  field.oncopy = () => setTimeout(() => show(byId("copy"), false)); // once the browser has copied it
+  field.oncopy = () => setTimeout(() => show(byId("copy"), false)); // after the browser has copied
   field.select();
 }

@@ -1,4 +1,4 @@
-// Elements, and nothing else.
+// Helpers to create and change elements.
 
 export const byId = (id) => document.getElementById(id);
 
@@ -28,7 +28,7 @@ export function show(element, visible) {
   element.hidden = !visible;
 }
 
-// Gives the browser a turn, so that long work never holds up a click.
+// Lets the browser handle events, so that long work does not block clicks.
 export const turn = () => new Promise((resolve) => setTimeout(resolve));
 
 export function setOptions(select, options, chosen) {

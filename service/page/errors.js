@@ -1,13 +1,13 @@
-// What went wrong, in words, and the way to try it again.
+// Shows errors, with a button to try again.
 
 import { UNAUTHORIZED } from "./api.js";
 import { byId, make, show } from "./dom.js";
 
-const refused = []; // what to do once there is a key, in the order in which it was asked for
+const refused = []; // retries that wait for an API key
 
-// again: does what failed once more, as it was asked for then.
+// again: retries the failed action with its original arguments.
 export function fail(failure, again = null, box = byId("error")) {
-  if (failure.status === UNAUTHORIZED) { // the form for a key says so
+  if (failure.status === UNAUTHORIZED) { // the form for the key shows it
     if (again) refused.push(again);
     return;
   }

@@ -1,8 +1,7 @@
-// Files as texts: chosen, or dropped anywhere on the page.
+// Reads text files that the user opens or drops anywhere on the page.
 
 import { byId } from "./dom.js";
 
-// onFile(file): what to do with it.
 export function startFiles(onFile) {
   byId("open-file").addEventListener("click", () => byId("file").click());
   byId("file").addEventListener("change", ({ target }) => target.files[0] && onFile(target.files[0]));
@@ -24,7 +23,7 @@ export function startFiles(onFile) {
   });
 }
 
-// Text that is dragged is the browser's own matter: it goes where it is dropped.
+// The browser handles dragged text itself.
 const carriesFiles = ({ dataTransfer }) => dataTransfer.types.includes("Files");
 
 export async function textOfFile(file) {

@@ -1,5 +1,5 @@
-// Layers x heads: one square a head, coloured by an instrument; one bar a layer, where the instrument
-// says one thing of all its heads.
+// The grid of layers and heads: a square for each head, coloured by an instrument, or a bar for each
+// layer if the instrument has one value per layer.
 
 import { attentionName } from "./attention.js";
 import { colour } from "./colour.js";
@@ -16,7 +16,7 @@ export class HeadGrid {
     parent.append(this.element);
   }
 
-  // reading: { values[layer][head], error, unit }, rows of layers not read yet are missing.
+  // reading: { values[layer][head], error, unit }, the rows of unread layers are missing.
   draw({ reading, name, limits, whole, open }) {
     const { num_layers: layers, num_heads: heads } = this.session.info;
     this.reading = reading;
@@ -54,7 +54,7 @@ export class HeadGrid {
     const square = make("button", {
       type: "button", class: this.whole ? "head whole" : "head", role: "gridcell", tabindex: -1, "data-place": place,
       "aria-label": this.words(layer, head), "aria-selected": String(isOpen),
-      "aria-disabled": isClosed && "true", // and not disabled: it can still be looked at, and says why
+      "aria-disabled": isClosed && "true", // not disabled, so that it can have the focus and say why
       onclick: () => isClosed || this.onOpen(layer, this.whole ? openHead : head),
       onpointerenter: () => this.onLook(this.words(layer, head)),
       onfocus: () => this.onLook(this.words(layer, head)),

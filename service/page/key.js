@@ -1,5 +1,4 @@
-// The API key, where the server asks for one: kept for this tab, sent to this server alone, and
-// never in the address.
+// The form for the API key. The key is stored for this tab only and never appears in the address.
 
 import { onRefusedKey, useKey } from "./api.js";
 import { byId, show } from "./dom.js";
@@ -21,11 +20,11 @@ export function startKey(onKey) {
 }
 
 function askForKey({ code }) {
-  if (!byId("key").hidden) return; // it is asked for, and may be half written
+  if (!byId("key").hidden) return; // already shown; the user may be typing
   ofThisTab.remove(KEPT);
   useKey(null);
   byId("key-message").textContent = code === "missing_api_key"
-    ? "This server asks for an API key." : "The server does not accept this API key.";
+    ? "This server requires an API key." : "The server does not accept this API key.";
   byId("key-value").value = "";
   show(byId("key"), true);
   byId("key-value").focus();

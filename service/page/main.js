@@ -1,4 +1,4 @@
-// The page: a text goes in, and what the model's attention does with it comes out.
+// The page: reads a text with one or two models and shows what their attention does with it.
 
 import { get, post } from "./api.js";
 import { copy } from "./copy.js";
@@ -6,8 +6,10 @@ import { byId, setOptions, show } from "./dom.js";
 import { clearError, fail, repeatRefused } from "./errors.js";
 import { startFiles, textOfFile } from "./files.js";
 import { startKey } from "./key.js";
-import { isInLink, textForLink, textFromLink } from "./link.js";
+import { isInLink, needsConsent, textForLink, textFromLink } from "./link.js";
 import { Newest } from "./newest.js";
+import { count } from "./numbers.js";
+import { Characters } from "./offsets.js";
 import { Results } from "./results.js";
 import { SAMPLE } from "./sample.js";
 import { Session } from "./session.js";
@@ -20,9 +22,11 @@ import { stopWork, work } from "./work.js";
 
 let models = [];
 let instruments = [];
-let results = null; // what is shown of the text that was read last
-let awaited = {}; // the place that a link names in a text which has to be given first
-const wishes = new Newest(); // to see a link, or a text: what is wished for later takes its place
+let maxBytes = 0; // of a request to this server
+let results = null; // of the text that was read last
+let awaited = {}; // the view of a link whose text the user must give first
+const agreed = new Set(); // long texts in links that the user has read; see needsConsent
+const wishes = new Newest(); // to open a link or read a text; a later one replaces it
 
 const NOWHERE = { layer: null, head: null, rows: null, columns: null, text: null };
 
@@ -31,16 +35,16 @@ function start() {
   startTabs();
   startKey(repeatRefused);
   listen();
-  // As the event tells it: by now the bar may have been written to again.
+  // The URL of the event: location may have changed again since.
   addEventListener("hashchange", ({ newURL }) => followAddress(newURL));
   followAddress();
 }
 
-// What the server has, and what the address asks for
+// Loading the models, and following the address
 
 let loading = null;
 
-// Asked for until it is known, and by all who wait for it at once.
+// Loads the models once. Concurrent callers share the request; after a failure the next call retries.
 function load() {
   loading ??= askServer().catch((failure) => {
     loading = null;
@@ -50,14 +54,14 @@ function load() {
 }
 
 async function askServer() {
-  const [served, measured] = await Promise.all([get("v1/models"), get("v1/diagnostics/instruments")]);
-  [models, instruments] = [served.data, measured.data];
+  const paths = ["v1/models", "v1/diagnostics/instruments", "info"];
+  const [served, measured, { limits }] = await Promise.all(paths.map((path) => get(path)));
+  [models, instruments, maxBytes] = [served.data, measured.data, limits.max_body_bytes];
   offerModels(readAddress());
   startSimilarity(models);
 }
 
-// Whether the models are known, which all else needs; if not, the page says why, and what was asked for
-// is done again once they are.
+// Returns whether the models are loaded. If not, shows the error with a button for `again`.
 async function isLoaded(again) {
   clearError(byId("load-error"));
   try {
@@ -69,19 +73,20 @@ async function isLoaded(again) {
   }
 }
 
-// At the start, and when another link is opened in this tab.
+// Called at start, and when another link is opened in this tab.
 async function followAddress(address, wish = wishes.next()) {
   const { view, text: packed, ...asked } = readAddress(address);
   if (!wish.aborted) showView(view);
   if (!(await isLoaded(() => followAddress(address, wish))) || wish.aborted) return;
   offerModels(asked);
+  show(byId("link"), false);
   const place = { ...asked, ...chosenModels() };
   if (packed) work((signal, tell) => followText(packed, place, signal, tell));
   else showStart(place);
 }
 
 async function followText(packed, place, signal, tell) {
-  const text = await textFromLink(packed).catch(fail);
+  const text = await textFromLink(packed, maxBytes).catch(fail);
   signal.throwIfAborted();
   if (text === undefined) {
     show(byId("source"), true);
@@ -89,7 +94,23 @@ async function followText(packed, place, signal, tell) {
     return;
   }
   setSourceText(text);
+  if (needsConsent(packed, text) && !agreed.has(packed)) {
+    show(byId("source"), true);
+    awaited = { ...place, text: packed };
+    askToRead(text, packed, place);
+    return;
+  }
   await read(text, place, signal, tell);
+}
+
+function askToRead(text, packed, place) {
+  byId("link-note").textContent = `This link holds a text of ${count(new Characters(text).count)} characters. Nothing of it is sent to the server until you read it.`;
+  byId("read-link").onclick = () => {
+    agreed.add(packed);
+    wishes.next();
+    work((signal, tell) => read(text, place, signal, tell));
+  };
+  show(byId("link"), true);
 }
 
 function offerModels({ model, beside }) {
@@ -114,7 +135,7 @@ const chosenModels = () => ({ model: byId("model").value, beside: byId("beside")
 async function readSource(text = sourceText(), wish = wishes.next()) {
   if (!(await isLoaded(() => readSource(text, wish))) || wish.aborted) return;
   if (!text.trim()) {
-    fail(new Error("There is no text to read yet."));
+    fail(new Error("There is no text to read."));
     byId("text").focus();
     return;
   }
@@ -122,10 +143,10 @@ async function readSource(text = sourceText(), wish = wishes.next()) {
   work((signal, tell) => read(text, place, signal, tell));
 }
 
-// place: the models, and what of the text is to be shown first. What was read before stays until all of
-// this is there to take its place.
+// place: the models, and the view to show first. The earlier results stay until the new text is read.
 async function read(text, place, signal, tell) {
-  tell("Cutting the text into tokens…");
+  show(byId("link"), false);
+  tell("Tokenising the text…");
   const { model, beside } = place;
   const sessions = [];
   for (const name of new Set([model, beside].filter(Boolean))) {
@@ -134,6 +155,7 @@ async function read(text, place, signal, tell) {
   const packed = await textForLink(text);
   signal.throwIfAborted();
   results?.close();
+  agreed.add(packed);
   Object.assign(state, NOWHERE, place, packed === awaited.text ? awaited : {}, { model, beside, text: packed });
   awaited = {};
   results = new Results(sessions, instruments);
@@ -188,7 +210,7 @@ async function readFile(file) {
   byId("source").requestSubmit();
 }
 
-// By hand, since a link to a place on the page would take the state's place in the address.
+// Moves the focus in code: an #anchor would replace the state in the address.
 function skipToResults(event) {
   event.preventDefault();
   const shown = ["results", "matrix", "main"].map(byId).find((element) => element.checkVisibility());

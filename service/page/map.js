@@ -1,5 +1,5 @@
-// A head's attention on a canvas. Zooming scales the picture at once; the sums for the new window
-// come from the server a moment later and take its place.
+// The attention map of a head, on a canvas. Zooming scales the picture at once; the server's values
+// for the new window replace it a moment later.
 
 import { floats } from "./api.js";
 import { attentionName } from "./attention.js";
@@ -10,11 +10,11 @@ import { count } from "./numbers.js";
 
 const CELLS = 256;
 const SETTLE_MS = 90;
-const NAMED_TOKENS = 40; // in a window of so few the axes can name them
-const EDGE = 46; // CSS pixels of the axes
+const NAMED_TOKENS = 40; // windows up to this size have tokens on the axes
+const EDGE = 46; // width of the axes in CSS pixels
 
 export class MapView {
-  // view: the window, in the tokens of `first`, a session of the same text.
+  // view: the window in tokens of `first`, which is a session of the same text.
   constructor(parent, session, { view, first, onView, onCell, onError, onPick }) {
     Object.assign(this, { session, view, first, onView, onCell, onError, onPick });
     this.asking = new Newest();
@@ -38,7 +38,7 @@ export class MapView {
     this.draw();
   }
 
-  // What was asked for is not wanted any more.
+  // Cancels pending requests.
   close() {
     clearTimeout(this.timer);
     this.asking.stop();
@@ -50,7 +50,7 @@ export class MapView {
     if (!this.canvas.hidden) this.ask(SETTLE_MS);
   }
 
-  // The view in tokens of this map's own model.
+  // The view in tokens of this map's model.
   get window() {
     const { rows, columns } = this.view;
     if (this.session === this.first) return { rows, columns };
@@ -91,7 +91,7 @@ export class MapView {
     return `Attention map of ${this.caption.textContent}: rows ${count(rows[0])} to ${count(rows[1])}, columns ${count(columns[0])} to ${count(columns[1])} of ${count(this.session.tokens)} tokens`;
   }
 
-  // The cells as a picture, one pixel each: log scale from a tenth of even attention upwards.
+  // Draws one pixel per cell, on a log scale that starts at a tenth of uniform attention.
   paint() {
     const { values, width, height, tokens } = this.found;
     const even = 1 / tokens;
@@ -139,7 +139,7 @@ export class MapView {
     if (this.found) this.drawPicture(context, side);
   }
 
-  // Where the fetched window lies within the one looked at now.
+  // Draws the fetched window at its place in the current one.
   drawPicture(context, side) {
     const { rows, columns } = this.window;
     const place = (edges, [start, end]) => {
@@ -220,7 +220,7 @@ export class MapView {
     this.listenToPointers();
   }
 
-  // One pointer drags, two pinch, and one that did not move picks a cell.
+  // One pointer drags, two pinch, and a click picks a cell.
   listenToPointers() {
     const { canvas } = this;
     const pointers = new Map();
@@ -273,7 +273,7 @@ function cellOf(edges, token) {
   return low;
 }
 
-// [token, label]: the tokens themselves in a small window, round numbers in a large one.
+// Returns [position, label]: tokens in a small window, round numbers in a large one.
 function ticks([start, end], tokens) {
   const size = end - start;
   if (size <= NAMED_TOKENS) {

@@ -1,16 +1,16 @@
-// What the instruments read, of one model or of two: the grids of heads, and the charts by layer.
+// The instruments' readings of one or two models: the grids of heads and the charts by layer.
 
 import { layerChart } from "./charts.js";
 import { byId, make, setOptions } from "./dom.js";
 import { HeadGrid, valuesOf } from "./heads.js";
 import { state } from "./state.js";
 
-const CHARTS = ["entropy", "temperature"]; // read first; the others when they are asked for
+const CHARTS = ["entropy", "temperature"]; // read at once; the others when the user selects them
 
 const spoken = (name) => name.replaceAll("_", " ");
 
 export class Measures {
-  // instruments: what the server can measure, [{ name, scope }].
+  // instruments: all instruments of the server, [{ name, scope }].
   constructor(sessions, instruments, { onOpen }) {
     this.sessions = sessions;
     this.names = instruments.map(({ name }) => name);
@@ -31,7 +31,7 @@ export class Measures {
     return this.read([this.shown], signal, tell);
   }
 
-  // Reads what is missing of these instruments, and shows it layer by layer.
+  // Reads the missing layers of these instruments and shows each when it is there.
   async read(names, signal, tell) {
     const steps = this.sessions.reduce((sum, { layers }) => sum + layers.length, 0);
     const together = names.every((name) => this.ofLayers.includes(name));

@@ -1,4 +1,4 @@
-// Of requests that replace one another only the newest counts: each stops the one before.
+// Abort signals for requests that replace one another: each one aborts the one before.
 
 export class Newest {
   next() {

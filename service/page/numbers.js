@@ -1,4 +1,4 @@
-// Numbers as people read them.
+// Formats numbers for readers, and scales them.
 
 const whole = new Intl.NumberFormat("en");
 

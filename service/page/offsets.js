@@ -1,21 +1,21 @@
-// The server counts Unicode characters, JavaScript counts UTF-16 units; they part beyond U+FFFF.
+// Converts offsets: the server counts Unicode characters, JavaScript UTF-16 units.
 
 export class Characters {
   constructor(text) {
-    this.wide = []; // the character index of each that takes two units, in order
+    this.wide = []; // the indices of the characters above U+FFFF, which take two units
     for (const match of text.matchAll(/[\u{10000}-\u{10FFFF}]/gu)) {
       this.wide.push(match.index - this.wide.length);
     }
     this.count = text.length - this.wide.length;
   }
 
-  // The UTF-16 unit at which this character begins.
+  // Returns the UTF-16 unit at which a character begins.
   unit(character) {
     return character + firstNotBelow(this.wide, character);
   }
 }
 
-// How many of the ascending numbers are below the limit.
+// Returns how many of the sorted numbers are below the limit.
 export function firstNotBelow(numbers, limit) {
   let low = 0;
   let high = numbers.length;

@@ -1,11 +1,11 @@
-// The document's structure as a tree: segments begin where the subject changes.
+// The document's structure as a tree of segments. A segment begins where the subject changes.
 
 import { make } from "./dom.js";
 import { count } from "./numbers.js";
 
 const OPEN_LEVELS = 1;
 
-// segments: [{ level, tokens, characters, children }]; excerpt(segment) names one.
+// segments: [{ level, tokens, characters, children }]; excerpt(segment) returns its label.
 export function drawOutline(parent, segments, { excerpt, onOpen }) {
   const tree = make("ul", { role: "tree", "aria-label": "Structure of the document", class: "tree" },
     ...segments.map((segment) => item(segment, 0, excerpt, onOpen)));

@@ -1,11 +1,11 @@
-// The text as a column of short pieces, of which the browser draws only those in sight. Marks are
-// highlights over the text (CSS Custom Highlight API), so marking never touches the elements.
+// The text as a column of short pieces; the browser renders only the visible ones. Marks use the CSS
+// Custom Highlight API, so they do not change the elements.
 
 import { make, turn } from "./dom.js";
 import { firstNotBelow } from "./offsets.js";
 
-const PIECE = 600; // units, more or less: pieces end where lines or words do
-const PIECES_A_TURN = 200;
+const PIECE = 600; // UTF-16 units, roughly: pieces end at a line or a word
+const PIECES_PER_STEP = 200;
 
 export class Reader {
   constructor(element) {
@@ -14,16 +14,16 @@ export class Reader {
     this.nodes = [];
   }
 
-  // To its end, also where other work is stopped, unless another text is opened.
+  // Continues when other work is stopped, but not when another text is opened.
   async open(text) {
     const opening = (this.opening = {});
     this.clear();
     this.element.replaceChildren();
     this.starts = pieceStarts(text);
     this.nodes = [];
-    for (let first = 0; first < this.starts.length; first += PIECES_A_TURN) {
+    for (let first = 0; first < this.starts.length; first += PIECES_PER_STEP) {
       const fragment = document.createDocumentFragment();
-      const last = Math.min(first + PIECES_A_TURN, this.starts.length);
+      const last = Math.min(first + PIECES_PER_STEP, this.starts.length);
       for (let index = first; index < last; index++) {
         const end = this.starts[index + 1] ?? text.length;
         const node = document.createTextNode(text.slice(this.starts[index], end));
@@ -38,7 +38,7 @@ export class Reader {
     }
   }
 
-  // spans: [start, end) in units. The same name replaces what it marked before.
+  // spans: [start, end) in units. Replaces the earlier marks of the same name.
   mark(name, spans) {
     if (!globalThis.Highlight) return;
     const ranges = spans.flatMap(([start, end]) => this.ranges(start, end));
@@ -57,7 +57,7 @@ export class Reader {
     const range = new Range();
     range.setStart(at.node, at.offset);
     range.setEnd(at.node, Math.min(at.offset + 1, at.node.length));
-    // Drawn first: what lies out of sight has no measured place yet.
+    // Scroll the piece into view first: an unrendered one has no measured position.
     at.node.parentElement.scrollIntoView({ block: "nearest" });
     const box = this.element.getBoundingClientRect();
     this.element.scrollTop += range.getBoundingClientRect().top - box.top - box.height / 4;
@@ -70,7 +70,7 @@ export class Reader {
     return { index, node, offset: Math.min(unit - this.starts[index], node.length) };
   }
 
-  // A range within each piece: one across pieces would mark the space between them too.
+  // Returns one range per piece: a range across pieces would also mark the space between them.
   ranges(start, end) {
     const from = this.place(start);
     const to = this.place(Math.max(start, end - 1));

@@ -1,4 +1,4 @@
-// One text, read by one model or by two side by side, and all that the page shows of it.
+// All results for one text, from one model or from two side by side.
 
 import { attentionName } from "./attention.js";
 import { byId, make, show } from "./dom.js";
@@ -17,7 +17,7 @@ import { work } from "./work.js";
 const reader = new Reader(byId("reader"));
 
 export class Results {
-  // The head and the window that are shown first are those of the state, where the model has them.
+  // Starts with the head and the window of the state, if the model has them.
   constructor(sessions, instruments) {
     this.sessions = sessions;
     [this.first] = sessions;
@@ -46,13 +46,13 @@ export class Results {
     show(byId("results"), true);
   }
 
-  // Its requests are not wanted any more; what they found stays on the page until there is something else.
+  // Cancels pending requests. The results stay on the page until others replace them.
   close() {
     this.topicsAsked.stop();
     for (const map of this.maps) map.close();
   }
 
-  // All that is read without being asked for.
+  // Reads what the page shows without a selection.
   async read(signal, tell) {
     try {
       await reader.open(this.first.text);
@@ -69,14 +69,14 @@ export class Results {
     state.instrument = name;
     remember();
     this.measures.draw();
-    // What is read at the beginning ends with the instrument that is shown then.
+    // The initial reading ends with the selected instrument, so it will read this one.
     if (!this.isBeginning) work((signal, tell) => this.measures.readShown(signal, tell));
   }
 
-  // The parts of the text
+  // Structure
 
   async drawStructure(signal, tell) {
-    tell("Looking for the document's parts…");
+    tell("Finding the structure of the document…");
     try {
       const found = await this.first.structure(signal);
       drawOutline(byId("outline"), found.segments, {
@@ -98,9 +98,9 @@ export class Results {
     this.viewChanged();
   }
 
-  // One head
+  // Heads
 
-  // The one that the state names, or the first that can be looked at.
+  // Returns the head of the state, or the first one that can be analysed.
   headOfState() {
     const [layer, head] = [state.layer, state.head].map((value) => (/^\d+$/.test(value ?? "") ? Number(value) : 0));
     return this.first.whyClosed(layer, head) ? [this.first.layers[0] ?? 0, 0] : [layer, head];
@@ -121,14 +121,14 @@ export class Results {
     reader.clear("topic", "users");
     show(byId("marks"), false);
     const closed = this.first.whyClosed(layer, head);
-    this.showTopics([], closed ?? "Looking for the head's topics…");
+    this.showTopics([], closed ?? "Reading the topics of the head…");
     if (closed) return;
     try {
       const { topics, attention } = await this.first.topics(layer, head, signal);
       this.showTopics(topics ?? [], topics ? TOPICS : noTopics(attention));
     } catch (failure) {
       if (signal.aborted) return;
-      this.showTopics([], "They could not be read.");
+      this.showTopics([], "The topics could not be read.");
       fail(failure, () => this.openTopics(layer, head));
     }
   }
@@ -146,12 +146,12 @@ export class Results {
     const [read, users] = [spans(topic.tokens), spans(topic.users)];
     reader.mark("users", users);
     reader.mark("topic", read);
-    byId("marks").replaceChildren(make("span", { class: "mark-topic" }, "read by the topic"), " ", make("span", { class: "mark-users" }, "reading through it"));
+    byId("marks").replaceChildren(make("span", { class: "mark-topic" }, "attended to"), " ", make("span", { class: "mark-users" }, "attending"));
     const first = [...read, ...users].sort((one, other) => one[0] - other[0])[0];
     if (first) reader.scrollTo(first[0]);
   }
 
-  // The maps
+  // Maps
 
   mapOf(session) {
     const map = new MapView(byId("maps"), session, {
@@ -169,7 +169,7 @@ export class Results {
     if (rows && columns) this.view.set(rows, columns);
   }
 
-  // change: what to do with the view, before all is drawn by it.
+  // change: changes the view; then everything is drawn again.
   changeView(change) {
     change(this.view);
     this.viewChanged();
@@ -188,19 +188,19 @@ export class Results {
   }
 }
 
-const TOPICS = "Each channel of LLN is a topic: it reads some tokens, on behalf of others. Choose one to see its words in the text.";
+const TOPICS = "Each channel of LLN is a topic: some tokens attend through it to others. Choose one to see them in the text.";
 
 const noTopics = (attention) =>
-  `There are none here: this head's attention is ${attentionName(attention)}, which has no channels${attention === "block_diagonal" ? ". LLN takes part in texts longer than one block" : ""}.`;
+  `This head has no topics: its attention is ${attentionName(attention)}, which has no channels${attention === "block_diagonal" ? ". LLN is used for texts longer than one block" : ""}.`;
 
 function describeCell(session, cell) {
   byId("cell").textContent = cell ? cellWords(session, cell) : "";
 }
 
-// A cell has the tokens of the model whose map it is in.
+// A cell is in tokens of the model of its map.
 function cellWords(session, { rows, columns, mean, even }) {
   const name = (tokens) => `“${session.excerpt(tokens, 36)}” (${tokens[1] - tokens[0] > 1 ? `${count(tokens[0])}–${count(tokens[1] - 1)}` : count(tokens[0])})`;
-  return `${name(rows)} attends to ${name(columns)}: ${short(mean)} a token, ${short(mean / even)} times an even share`;
+  return `${name(rows)} attends to ${name(columns)}: ${short(mean)} a token, ${short(mean / even)} times uniform attention`;
 }
 
 function markCell(session, cell) {

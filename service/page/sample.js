@@ -1,4 +1,4 @@
-// A text of three clear parts, long enough that LLN takes its share beside the blocks.
+// A sample text with three clear parts, longer than one block, so that LLN is used.
 
 export const SAMPLE = `The keeper's year
 

@@ -1,10 +1,10 @@
-// One text read by one model: opened on the server once, then asked about by its handle.
+// One text opened with one model on the server. Later requests name it by its handle.
 
 import { post } from "./api.js";
 import { attentionName, isReadable } from "./attention.js";
 import { Characters, firstNotBelow } from "./offsets.js";
 
-const LET_GO = "document_not_found"; // the server's word for a text that it does not keep open any more
+const CLOSED = "document_not_found"; // the error code if the server has closed the text
 
 export class Session {
   constructor(text, characters, opened, info) {
@@ -22,20 +22,20 @@ export class Session {
     return new Session(text, new Characters(text), await openText(text, info, signal), info);
   }
 
-  // The server lets a text go that nobody asked about for a while, or when others need the room. It is
-  // then opened anew, and the question asked once more.
+  // The server closes a text that is unused for a while, or when it needs the memory. Opens it again
+  // then and repeats the request.
   async ask(path, question, signal) {
     try {
       return await post(path, { document: this.document, ...question }, signal);
     } catch (failure) {
-      if (failure.code !== LET_GO) throw failure;
+      if (failure.code !== CLOSED) throw failure;
     }
     await this.reopen();
     signal.throwIfAborted();
     return post(path, { document: this.document, ...question }, signal);
   }
 
-  // Once for all who ask, so that none of them may stop it for the others.
+  // Concurrent callers share one request, which none of them can abort.
   reopen() {
     this.reopening ??= openText(this.text, this.info)
       .then(({ document }) => (this.document = document))
@@ -43,17 +43,17 @@ export class Session {
     return this.reopening;
   }
 
-  // The layers whose heads can be looked at.
+  // The layers that can be analysed.
   get layers() {
     return this.info.attention.flatMap((kind, layer) => (isReadable(kind) ? [layer] : []));
   }
 
-  // Why a head cannot be looked at, in words, or null where it can.
+  // Returns why a head cannot be analysed, or null if it can.
   whyClosed(layer, head = 0) {
     const { attention, num_layers: layers, num_heads: heads } = this.info;
     if (layer >= layers || head >= heads) return `${this.model} has no head ${head} in layer ${layer}`;
     if (isReadable(attention[layer])) return null;
-    return `${this.model}, layer ${layer}: ${attentionName(attention[layer])} attention, which is neither measured nor mapped`;
+    return `${this.model}, layer ${layer}: ${attentionName(attention[layer])} attention, which cannot be measured or mapped`;
   }
 
   hasRead(instrument, layers = this.layers) {
@@ -61,11 +61,11 @@ export class Session {
     return values !== undefined && layers.every((layer) => values[layer]);
   }
 
-  // Layer by layer: what is read is shown while the rest is still being read. All layers together
-  // where each is measured with those before it. Gives how many layers are done.
+  // Reads layer by layer, so that results show early, or with `together` all layers in one request.
+  // Yields the number of layers read.
   async *read(instruments, { signal, together }) {
-    const turns = together ? [this.layers] : this.layers.map((layer) => [layer]);
-    for (const layers of turns) {
+    const steps = together ? [this.layers] : this.layers.map((layer) => [layer]);
+    for (const layers of steps) {
       const missing = instruments.filter((name) => !this.hasRead(name, layers));
       if (!missing.length) continue;
       const found = await this.ask("v1/diagnostics", { layers, instruments: missing }, signal);
@@ -93,13 +93,13 @@ export class Session {
     return this.ask("v1/attention/map", question, signal);
   }
 
-  // Where some tokens lie in the text. Tokens at either end that stand for no text lie beyond it, so that
-  // all the tokens of one model are all those of another.
+  // Returns the characters of a range of tokens. Special tokens at either end extend it beyond the text,
+  // so that all tokens of one model correspond to all tokens of another.
   charactersOf([start, end]) {
     return [start > 0 ? this.ends[start - 1] : -1, end < this.tokens ? this.ends[end - 1] : Infinity];
   }
 
-  // The tokens of these characters, at least one.
+  // Returns the tokens of these characters, at least one.
   tokensOf([start, end]) {
     const first = Math.min(firstNotBelow(this.ends, start + 1), this.tokens - 1);
     const last = Math.min(firstNotBelow(this.ends, end), this.tokens - 1);
@@ -112,7 +112,7 @@ export class Session {
     return end > start ? this.span({ start, end }) : null;
   }
 
-  // The text from the first of some tokens to the last.
+  // Returns [start, end) in units, from the first to the last token of a range.
   unitsOf([first, end]) {
     let start = Infinity;
     let last = 0;
@@ -129,7 +129,7 @@ export class Session {
     return [this.characters.unit(start), this.characters.unit(end)];
   }
 
-  // A few words of the text where these tokens are.
+  // Returns the first words of a range of tokens.
   excerpt(tokens, length = 48) {
     const units = this.unitsOf(tokens);
     if (!units) return this.written[tokens[0]] ?? "";
@@ -141,10 +141,10 @@ export class Session {
 async function openText(text, info, signal) {
   const opened = await post("v1/tokenize", { text, model: info.name, open: true }, signal);
   if (opened.document !== null) return opened;
-  throw new Error(`The text has ${opened.count} tokens; ${info.name} reads at most ${info.max_tokens}.`);
+  throw new Error(`The text has ${opened.count} tokens; the limit of ${info.name} is ${info.max_tokens}.`);
 }
 
-// The character at which each token ends; for one that stands for no text, that of the text before it.
+// Returns the character at which each token ends. Special tokens end where the token before them does.
 function endsOf(offsets) {
   let furthest = 0;
   return offsets.map(([, end]) => (furthest = Math.max(furthest, end)));

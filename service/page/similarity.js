@@ -1,4 +1,4 @@
-// Several texts, each as one vector, and the cosines between them.
+// Embeds several texts and shows the cosines of all pairs.
 
 import { floats, post } from "./api.js";
 import { colour, isDarkInk } from "./colour.js";
@@ -14,7 +14,7 @@ const AT_FIRST = [
 ];
 
 const comparing = new Newest();
-let drawn = null; // the texts and vectors of the matrix that is shown
+let drawn = null; // the texts and vectors of the matrix on the page
 
 export function startSimilarity(models) {
   setOptions(byId("similarity-model"), models.map(({ name }) => [name, name]), models[0].name);
@@ -32,7 +32,7 @@ async function compare(texts, model) {
   clearError(byId("similarity-error"));
   byId("matrix").setAttribute("aria-busy", "true");
   try {
-    if (texts.length < 2) throw new Error("Two texts are needed to compare them.");
+    if (texts.length < 2) throw new Error("Enter at least two texts to compare.");
     const { data } = await post("v1/embeddings", { input: texts, model, encoding_format: "base64" }, signal);
     drawn = [texts, data.map(({ embedding }) => floats(embedding))];
     drawMatrix(...drawn);

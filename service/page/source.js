@@ -1,5 +1,5 @@
-// The text to read. A browser's text field stalls for seconds on a book, so the field holds short
-// texts only; of a longer one it shows the beginning, and the whole is kept beside it.
+// The text to read. A text field is slow for long texts, so it shows only the beginning of one, and the
+// whole text is in a variable.
 
 import { byId, show } from "./dom.js";
 import { count } from "./numbers.js";
@@ -8,17 +8,17 @@ import { Characters } from "./offsets.js";
 const LONGEST_IN_FIELD = 20_000; // UTF-16 units
 const SHOWN = 2_000;
 
-let held = null;
+let longText = null;
 
-export const sourceText = () => held ?? byId("text").value;
+export const sourceText = () => longText ?? byId("text").value;
 
 export function setSourceText(text) {
   const field = byId("text");
-  held = text.length > LONGEST_IN_FIELD ? text : null;
-  field.value = held === null ? text : `${text.slice(0, SHOWN)}…`;
-  field.readOnly = held !== null;
-  byId("held-text").textContent = held === null ? "" : `${count(new Characters(text).count)} characters, of which the beginning is shown.`;
-  show(byId("held"), held !== null);
+  longText = text.length > LONGEST_IN_FIELD ? text : null;
+  field.value = longText === null ? text : `${text.slice(0, SHOWN)}…`;
+  field.readOnly = longText !== null;
+  byId("long-text-note").textContent = longText === null ? "" : `${count(new Characters(text).count)} characters; the field shows the beginning.`;
+  show(byId("long-text"), longText !== null);
 }
 
 export function startSource() {
@@ -27,8 +27,8 @@ export function startSource() {
     const pasted = event.clipboardData.getData("text");
     if (pasted.length <= LONGEST_IN_FIELD) return;
     event.preventDefault();
-    const before = held === null ? field.value.slice(0, field.selectionStart) : "";
-    const after = held === null ? field.value.slice(field.selectionEnd) : "";
+    const before = longText === null ? field.value.slice(0, field.selectionStart) : "";
+    const after = longText === null ? field.value.slice(field.selectionEnd) : "";
     setSourceText(before + pasted + after);
   });
   byId("clear").addEventListener("click", () => {

@@ -1,9 +1,9 @@
-// What the address bar holds, so that a link opens the same view.
+// The state of the page in the address, so that a link opens the same view.
 
 const FIELDS = ["view", "model", "beside", "instrument", "layer", "head", "rows", "columns", "text"];
 const REMEMBER_MS = 300;
 
-// Of what the page shows now; the address follows it.
+// What the page shows now. The address follows it with a short delay.
 export const state = {};
 
 export function readAddress(address = location.href) {

@@ -1,11 +1,11 @@
-// What the browser keeps for this page, where it keeps anything: site data may be blocked, or full.
+// The browser's storage. Errors are ignored: storage may be blocked or full.
 
-class Kept {
+class Store {
   constructor(name) {
     this.name = name;
   }
 
-  // null: nothing is kept under this name, or nothing can be.
+  // Returns null if there is no value or storage is blocked.
   get(key) {
     try {
       return globalThis[this.name].getItem(key);
@@ -18,7 +18,7 @@ class Kept {
     try {
       globalThis[this.name].setItem(key, value);
     } catch {
-      this.remove(key); // rather nothing than what was there before
+      this.remove(key); // no value is better than an old one
     }
   }
 
@@ -26,10 +26,10 @@ class Kept {
     try {
       globalThis[this.name].removeItem(key);
     } catch {
-      // Blocked: there is nothing to remove.
+      // Blocked, so there is no value.
     }
   }
 }
 
-export const ofThisTab = new Kept("sessionStorage");
-export const ofThisBrowser = new Kept("localStorage");
+export const ofThisTab = new Store("sessionStorage");
+export const ofThisBrowser = new Store("localStorage");

@@ -1,4 +1,4 @@
-// The two views of the page, and the tabs that lead to them.
+// The two views of the page and their tabs.
 
 import { byId, show } from "./dom.js";
 import { remember, state } from "./state.js";

@@ -1,4 +1,4 @@
-// Light or dark: the system's choice until the reader makes one.
+// Light or dark: the setting of the system, until the user chooses.
 
 import { ofThisBrowser } from "./storage.js";
 

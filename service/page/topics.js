@@ -1,4 +1,4 @@
-// LLN's channels as topics: each spreads over some tokens, and some tokens pick it.
+// The channels of an LLN head as topics: tokens attend through a channel to other tokens.
 
 import { make } from "./dom.js";
 import { short } from "./numbers.js";

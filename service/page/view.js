@@ -1,6 +1,6 @@
-// The window of the attention matrix that is looked at: rows attend to columns.
+// The visible window of the attention matrix. Rows attend to columns.
 
-const SMALLEST = 8; // tokens a side
+const SMALLEST = 8; // tokens per side
 
 export class View {
   constructor(tokens) {
@@ -22,13 +22,13 @@ export class View {
     return [this.rows, this.columns].every(([start, end]) => start === 0 && end === this.tokens);
   }
 
-  // factor < 1 looks closer; x and y are the place that stays where it is, as shares of the window.
+  // factor < 1 zooms in; x and y are the fixed point, as shares of the window.
   zoom(factor, x = 0.5, y = 0.5) {
     this.columns = this.scaled(this.columns, factor, x);
     this.rows = this.scaled(this.rows, factor, y);
   }
 
-  // By shares of the window.
+  // x and y are shares of the window.
   pan(x, y) {
     this.columns = this.moved(this.columns, x);
     this.rows = this.moved(this.rows, y);
@@ -46,7 +46,7 @@ export class View {
     return this.clamped([start + (by ? shift : 0), start + (by ? shift : 0) + size]);
   }
 
-  // Inside the document, at least one token, whole tokens.
+  // Returns whole tokens inside the document, at least one.
   clamped([start, end]) {
     const size = Math.max(1, Math.min(this.tokens, Math.round(end - start)));
     const first = Math.min(Math.max(0, Math.round(start)), this.tokens - size);

@@ -1,4 +1,4 @@
-// The long work under way, one piece at a time: how far it is, its end, and what stops it.
+// Runs one long job at a time, with progress and a way to stop it.
 
 import { byId, show } from "./dom.js";
 import { clearError, fail } from "./errors.js";
@@ -6,7 +6,7 @@ import { Newest } from "./newest.js";
 
 const newest = new Newest();
 
-// job(signal, tell): tell(words, share) says what is done now, and how much of it is done.
+// job(signal, tell): tell(words, share) shows the current step and its progress, from 0 to 1.
 export async function work(job) {
   const signal = newest.next();
   clearError();

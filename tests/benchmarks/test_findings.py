@@ -1,4 +1,4 @@
-"""Benchmarks: a target that is missed is told of in words, and idle threads sleep."""
+"""Benchmarks: missed targets are reported in words, and idle threads sleep."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.row import Row, Target
+from benchmarks.rows import Row, Target
 
 ROOT = Path(__file__).parents[2]
 TARGET = Target("<=", 2)

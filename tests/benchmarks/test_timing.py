@@ -1,4 +1,4 @@
-"""Benchmarks: what is waited for is timed, and queries are sent beside work until it is done."""
+"""Benchmarks: awaited calls are timed, and queries are sent beside work until it is done."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.rows import seconds_of
 from benchmarks.suites import fire
-from benchmarks.timing import seconds_of
 
 QUERIES = ["a", "b", "c"]
 

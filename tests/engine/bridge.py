@@ -1,4 +1,4 @@
-"""What the bridge's tests share: a real loop, a real thread, plain functions for a device."""
+"""What the tests of the device worker share: a real loop, a real thread, plain functions."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from typing import Any, Literal, ParamSpec, TypeAlias
 
 import pytest
 
-from engine.deadline import Deadline
-from engine.observer import EngineObserver, UnitKind
-from engine.orders import Delivered, Order
-from engine.scheduler import Scheduler
-from engine.thread import DeviceThread
-from engine.unit_runner import Stepwise
+from engine.scheduling.deadline import Deadline
+from engine.scheduling.executor import TiledWork
+from engine.scheduling.observer import EngineObserver
+from engine.scheduling.request import Request, TimedResult, UnitKind
+from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.worker import DeviceWorker
 
 P = ParamSpec("P")
 Run: TypeAlias = Callable[[str, Sequence[int]], Sequence[int]]
-Device: TypeAlias = DeviceThread[int, int]
 
 
 def on_loop(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
@@ -112,8 +111,8 @@ def squares(model: str, payloads: Sequence[int]) -> list[int]:
     return [payload**2 for payload in payloads]
 
 
-class Steps:
-    """A sweep of as many steps as its payload says; its result is the payload's square."""
+class Tiles:
+    """A text of as many tiles as its payload says; its result is the payload's square."""
 
     def __init__(self, payload: int) -> None:
         self.payload = payload
@@ -128,34 +127,48 @@ class Steps:
         return [self.num_done]
 
 
-def steps(model: str, payload: int) -> Steps:
-    return Steps(payload)
+def tiles(model: str, payload: int) -> Tiles:
+    return Tiles(payload)
+
+
+def text(payload: int, tokens: int, model: str = "m") -> Request[int]:
+    return Request(model=model, payload=payload, tokens=tokens)
+
+
+def texts(items: Iterable[tuple[int, int]]) -> list[Request[int]]:
+    """Texts given as payload and tokens."""
+    return [text(payload, tokens) for payload, tokens in items]
+
+
+class Device(DeviceWorker[int, int]):
+    """A device whose texts are numbers."""
+
+    def submit_text(
+        self, payload: int, tokens: int, timeout_s: float | None = None, model: str = "m"
+    ) -> asyncio.Future[TimedResult[int]]:
+        (future,) = self.submit([text(payload, tokens, model)], timeout_s)
+        return future
 
 
 def new_device(
     run: Run,
     observer: EngineObserver | None = None,
-    sweep: Callable[[str, int], Stepwise[int]] = steps,
+    open_tiled: Callable[[str, int], TiledWork[int]] = tiles,
     **limits: Any,
 ) -> Device:
     defaults = {"max_batch_tokens": 100, "max_batch_sequences": 64, "max_queue_tokens": 100_000}
     scheduler = Scheduler(**{**defaults, **limits})
-    return DeviceThread(run=run, sweep=sweep, scheduler=scheduler, observer=observer)
-
-
-def orders(texts: Iterable[tuple[int, int]]) -> list[Order[int]]:
-    """Texts given as payload and tokens."""
-    return [Order(payload=payload, tokens=tokens) for payload, tokens in texts]
+    return Device(run_batch=run, open_tiled=open_tiled, scheduler=scheduler, observer=observer)
 
 
 @asynccontextmanager
 async def running(
     run: Run,
     observer: EngineObserver | None = None,
-    sweep: Callable[[str, int], Stepwise[int]] = steps,
+    open_tiled: Callable[[str, int], TiledWork[int]] = tiles,
     **limits: Any,
 ) -> AsyncIterator[Device]:
-    device = new_device(run, observer, sweep, **limits)
+    device = new_device(run, observer, open_tiled, **limits)
     await device.start()
     try:
         yield device
@@ -169,10 +182,10 @@ async def running(
 @asynccontextmanager
 async def held(
     gate: Gate, observer: EngineObserver | None = None, **limits: Any
-) -> AsyncIterator[tuple[Device, asyncio.Future[Delivered[int]]]]:
-    """A device whose thread already sits in a unit of one job, so that all else queues."""
-    async with running(gate, observer, steps, **limits) as device:
-        first = device.submit("m", 0, 1)
+) -> AsyncIterator[tuple[Device, asyncio.Future[TimedResult[int]]]]:
+    """A device whose thread is in a unit of one text, so that everything else queues."""
+    async with running(gate, observer, tiles, **limits) as device:
+        first = device.submit_text(0, 1)
         await asyncio.to_thread(gate.begun.wait, 20)
         yield device, first
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from engine.adapt.batches import TokenCorpus
-from engine.adapt.calibrate import CalibrationPlan, calibrate
-from engine.adapt.convert import built_in_texts
 from engine.checkpoint.calibration import Calibration
 from engine.config import EngineConfig
 from engine.model.embedding_model import EmbeddingModel, load_model, load_models
+from engine.training.calibrate import CalibrationPlan, calibrate
+from engine.training.convert import built_in_texts
+from engine.training.data import TokenCorpus
 
 if TYPE_CHECKING:
     from tests.conftest import WriteCheckpoint

@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from engine.async_engine import AsyncEngine
 from engine.config import EngineConfig
-from engine.documents import DocumentStream
-from engine.engine import AsyncEngine
+from engine.execution.documents import DocumentReader, DocumentStream
+from engine.execution.inputs import PreparedText
 from engine.model.embedding_model import EmbeddingModel
-from engine.observer import EngineObserver
-from engine.prepare import Prepared
-from engine.reader import DocumentReader
+from engine.scheduling.observer import EngineObserver
 from engine.types import (
     Chunking,
     DocumentEmbedding,
@@ -30,7 +29,7 @@ def read(
     pieces: list[str],
     options: EmbedOptions = EmbedOptions(),  # noqa: B008  # frozen
     plan: Chunking | None = None,
-) -> Prepared:
+) -> PreparedText:
     reader = DocumentReader(model, options, plan, in_pieces=True)
     for piece in pieces:
         reader.feed(piece)

@@ -1,6 +1,6 @@
 """Compiles the Triton kernels ahead of time and prints a JSON line for each; needs no GPU.
 
-A script of its own, because a process whose kernels are interpreted cannot compile them.
+It runs as a script, because a process whose kernels are interpreted cannot compile them.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ import triton  # type: ignore[import-untyped]
 from triton.backends.compiler import GPUTarget  # type: ignore[import-untyped]
 from triton.compiler import ASTSource  # type: ignore[import-untyped]
 
-from kernels.attention import triton_gradient_constants as gradients
-from kernels.attention import triton_launch, triton_tiles
-from kernels.attention.triton_gradient_diag import diag_rows_kernel
-from kernels.attention.triton_gradient_lln import key_map_gradient_kernel
-from kernels.attention.triton_gradient_rows import (
+from kernels.attention.gpu import constants as compiled_for
+from kernels.attention.gpu import tiles
+from kernels.attention.gpu.backward_diag import diag_rows_kernel
+from kernels.attention.gpu.backward_lln import key_map_gradient_kernel
+from kernels.attention.gpu.backward_rows import (
     add_tiles_kernel,
     add_to_sinks_kernel,
     rows_gradient_kernel,
 )
-from kernels.attention.triton_gradient_state import add_pieces_kernel, state_gradient_kernel
-from kernels.attention.triton_output import lln_diag_kernel
-from kernels.attention.triton_short import short_sequences_kernel
-from kernels.attention.triton_softmax import softmax_kernel
-from kernels.attention.triton_state import lln_state_kernel, merge_pieces_kernel
-from kernels.instruments import triton_launch as instruments
-from kernels.instruments.triton_moments import moments_kernel
-from kernels.instruments.triton_rows import row_statistics_kernel
+from kernels.attention.gpu.backward_state import state_gradient_kernel
+from kernels.attention.gpu.forward_output import lln_diag_kernel
+from kernels.attention.gpu.forward_short import short_sequences_kernel
+from kernels.attention.gpu.forward_state import lln_state_kernel, merge_pieces_kernel
+from kernels.attention.gpu.pieces import add_pieces_kernel
+from kernels.attention.gpu.softmax import softmax_kernel
+from kernels.instruments import gpu as instruments
+from kernels.instruments.gpu import moments_kernel, row_statistics_kernel
 
 HEAD_DIMS = (16, 32, 64, 128, 256)
 CAPABILITIES = (80, 89, 90)
@@ -71,7 +71,7 @@ class Build:
 
 
 def every_build() -> Iterator[Build]:
-    """All that we would launch. float16 stands in bfloat16's place: both are two bytes wide."""
+    """Every build that can be launched. bfloat16 stands for float16 too: both take two bytes."""
     dtypes = (torch.float32, torch.bfloat16)
     for build in product(FORMS, HEAD_DIMS, dtypes, (False, True), CAPABILITIES):
         is_launched = build[0] != "short" or build[1] <= 64
@@ -80,8 +80,10 @@ def every_build() -> Iterator[Build]:
 
 
 def usual_builds() -> Iterator[Build]:
-    """Every kernel for every GPU as it is mostly launched, and those that meet a limit first: the
-    greatest heads, on the smallest and the newest GPU."""
+    """Every kernel for every GPU in its usual form, and the builds that meet a limit first.
+
+    Those are the greatest heads, on the smallest and the newest GPU.
+    """
     for build in every_build():
         is_wide = build.capability == 89 and build.head_dim >= 128 and build.weight
         narrow = build.dtype == torch.bfloat16
@@ -129,20 +131,20 @@ def kernel_of(build: Build) -> tuple[Any, dict[str, Any]]:
     head_dim, dtype = build.head_dim, build.dtype
     flags: dict[str, Any] = {"weight": build.weight, "bias": build.weight}
     both_maps: dict[str, Any] = {"q_map": flags, "k_map": flags}
-    piece = triton_tiles.piece_tokens(head_dim)
+    piece = tiles.piece_tokens(head_dim)
     match build.form:
         case "state":
-            return lln_state_kernel, triton_launch.state_constants(head_dim, dtype, **flags)
+            return lln_state_kernel, compiled_for.state_constants(head_dim, dtype, **flags)
         case "merge":
-            return merge_pieces_kernel, triton_launch.merge_constants(head_dim, piece)
+            return merge_pieces_kernel, compiled_for.merge_constants(head_dim, piece)
         case "short":
-            constants = triton_launch.short_constants(
+            constants = compiled_for.short_constants(
                 head_dim, dtype, block_size=64, sinks=True, **both_maps
             )
             return short_sequences_kernel, constants
         case "one tile a block" | "tiles of a block" | "Diag alone" | "LLN alone":
             sizes = {"one tile a block": 16, "tiles of a block": 512, "Diag alone": 64}
-            return lln_diag_kernel, triton_launch.output_constants(
+            return lln_diag_kernel, compiled_for.output_constants(
                 head_dim,
                 dtype,
                 block_size=sizes.get(build.form),
@@ -151,12 +153,12 @@ def kernel_of(build: Build) -> tuple[Any, dict[str, Any]]:
                 **flags,
             )
         case "whole sequences":
-            return softmax_kernel, triton_launch.softmax_constants(head_dim, dtype)
+            return softmax_kernel, compiled_for.softmax_constants(head_dim, dtype)
         case "state gradient":
-            constants = gradients.state_gradient_constants(head_dim, dtype, mix=True, **flags)
+            constants = compiled_for.state_gradient_constants(head_dim, dtype, mix=True, **flags)
             return state_gradient_kernel, constants
         case "rows gradient, one tile" | "rows gradient, tiles" | "diag rows":
-            constants = gradients.rows_gradient_constants(
+            constants = compiled_for.rows_gradient_constants(
                 head_dim,
                 dtype,
                 block_size=16 if build.form.endswith("one tile") else 512,
@@ -165,16 +167,16 @@ def kernel_of(build: Build) -> tuple[Any, dict[str, Any]]:
                 **both_maps,
             )
             if build.form == "diag rows":
-                return diag_rows_kernel, gradients.diag_rows_constants(constants)
+                return diag_rows_kernel, compiled_for.diag_rows_constants(constants)
             return rows_gradient_kernel, constants
         case "key map gradient":
-            return key_map_gradient_kernel, gradients.key_map_constants(head_dim, dtype)
+            return key_map_gradient_kernel, compiled_for.key_map_constants(head_dim, dtype)
         case "add pieces":
-            return add_pieces_kernel, gradients.add_pieces_constants(piece, head_dim**2)
+            return add_pieces_kernel, compiled_for.add_pieces_constants(piece, head_dim**2)
         case "add tiles":
-            return add_tiles_kernel, {"BT": gradients.ADDED_NUMBERS}
+            return add_tiles_kernel, {"BT": compiled_for.ADDED_NUMBERS}
         case "add to sinks":
-            return add_to_sinks_kernel, gradients.add_to_sinks_constants(head_dim)
+            return add_to_sinks_kernel, compiled_for.add_to_sinks_constants(head_dim)
         case "row statistics":
             constants = instruments.row_constants(head_dim, scores=True, channels=True)
             return row_statistics_kernel, constants
@@ -185,19 +187,19 @@ def kernel_of(build: Build) -> tuple[Any, dict[str, Any]]:
 def type_of(name: str, constants: dict[str, Any], build: Build) -> str:
     if name in constants:
         return "constexpr"
-    # A state that the caller holds is float32; one that stays inside is in the inputs' dtype.
+    # A state that callers get is float32; an internal one is in the inputs' dtype.
     is_callers_state = name == "p_value" and build.form == "LLN alone"
     if name in ROWS and not is_callers_state:
         return POINTERS[build.dtype]
     if name == "p_value_gradient":
-        return POINTERS[gradients.wide_dtype(build.dtype)]
+        return POINTERS[compiled_for.wide_dtype(build.dtype)]
     if name.startswith("p_"):
         return "*i32" if name in INTEGERS else "*fp32"
     return "fp32" if name == "scale" else "i32"
 
 
 def spilled_bytes(cubin: bytes) -> int:
-    """Local memory a thread needs beyond its registers."""
+    """Local memory that a thread needs beyond its registers."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()

@@ -1,4 +1,4 @@
-"""What the kernels' tests share."""
+"""Fixtures of the kernels' tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from kernels.attention import triton_tiles
+from kernels.attention.gpu import tiles
 
 # Without it cuBLAS refuses to work under deterministic algorithms, which poisoned_memory asks for.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -16,7 +16,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 @pytest.fixture
 def poisoned_memory() -> Iterator[None]:
-    """Fresh buffers hold NaN, so that what a kernel forgets to write shows."""
+    """Fresh buffers hold NaN, which shows where a kernel does not write."""
     # Deterministic mode fills uninitialised memory (test_fresh_buffers_are_poisoned holds it).
     torch.use_deterministic_algorithms(True)
     yield
@@ -25,11 +25,11 @@ def poisoned_memory() -> Iterator[None]:
 
 @pytest.fixture
 def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sequences of a few tiles have several pieces, which an interpreter can do in time."""
-    monkeypatch.setattr(triton_tiles, "piece_tokens", lambda _: 64)
+    """Sequences of a few tiles have several pieces, which the interpreter can run in time."""
+    monkeypatch.setattr(tiles, "piece_tokens", lambda _: 64)
 
 
 @pytest.fixture
 def two_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short sequences take the way of long ones."""
-    monkeypatch.setattr(triton_tiles, "SHORT_TOKENS", -1)
+    """Short sequences run in two passes, like long ones."""
+    monkeypatch.setattr(tiles, "SHORT_TOKENS", -1)

@@ -1,4 +1,4 @@
-"""What the public operations refuse, and that the refusal names the value."""
+"""The public operations reject invalid arguments, and the error names the value."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ from kernels.attention import (
     TileSinks,
     block_diagonal_attention,
     block_diagonal_tile,
+    functional,
     lln_diag_attention,
     lln_diag_tile,
     lln_state,
     merge_states,
-    tile,
 )
 
 BLOCK = 16
@@ -65,7 +65,7 @@ def test_kernels_see_the_sinks_appended(num_rows: int) -> None:
     """A GPU's kernels know no sinks outside their rows."""
     q, k, v = (rows(num_rows, seed) for seed in range(3))
     sinks = TileSinks((0, 2), *(rows(3, seed) for seed in (3, 4)))
-    appended = tile._with_sinks_appended(q, k, v, BLOCK, sinks)
+    appended = functional._with_sinks_appended(q, k, v, BLOCK, sinks)
     apart = block_diagonal_tile(q, k, v, block_size=BLOCK, sinks=sinks)
     torch.testing.assert_close(appended, apart, atol=2e-6, rtol=1e-5)
 

@@ -82,7 +82,7 @@ def test_some_rows_are_those_of_all(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_row_statistics_in_triton(kind: Kind, dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
-    monkeypatch.setattr("kernels.attention.library.runs_in_triton", lambda rows: rows.dim() == 3)
+    monkeypatch.setattr("kernels.attention.custom_op.runs_in_triton", lambda rows: rows.dim() == 3)
     given = inputs(dim)
     truth = reference.row_statistics(**given, kind=kind)
     assert_near(row_statistics(**given, kind=kind), truth, 2e-5)
@@ -102,17 +102,13 @@ def test_even_attention_has_the_entropy_of_its_length() -> None:
 
 @pytest.mark.parametrize("in_triton", [False, True])
 def test_moments(in_triton: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    triton_launch = pytest.importorskip("kernels.instruments.triton_launch")
-    monkeypatch.setattr("kernels.attention.triton_tiles.piece_tokens", lambda _: 64)
-    monkeypatch.setattr(triton_launch, "piece_tokens", lambda _: 64)
+    gpu = pytest.importorskip("kernels.instruments.gpu")
+    monkeypatch.setattr("kernels.attention.gpu.tiles.piece_tokens", lambda _: 64)
+    monkeypatch.setattr(gpu, "piece_tokens", lambda _: 64)
     given = inputs(60)
     # A spread that is small beside its mean.
     x, cu_seqlens = given["q"] + 1000, given["cu_seqlens"]
-    found = (
-        triton_launch.moments(x, check_cu_seqlens(cu_seqlens, x))
-        if in_triton
-        else moments(x, cu_seqlens)
-    )
+    found = gpu.moments(x, check_cu_seqlens(cu_seqlens, x)) if in_triton else moments(x, cu_seqlens)
     truth = reference.moments(x, cu_seqlens)
     filled = [0, 2, 3]
     for name, rtol in (("mean", 1e-6), ("variance", 2e-5), ("gram", 1e-6)):

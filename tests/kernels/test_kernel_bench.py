@@ -22,10 +22,9 @@ from torch import Tensor
 from kernels import attention
 from kernels.attention import reference
 from kernels.bench import __main__ as command
-from kernels.bench import check, clock, formula
-from kernels.bench.clock import Ceiling, Clock
-from kernels.bench.record import Record, Row, table
-from kernels.bench.shapes import Shape
+from kernels.bench import check, measure, peers
+from kernels.bench.measure import Ceiling, Clock, Shape
+from kernels.bench.report import Record, Row, table
 from kernels.bench.suites import OURS, SUITES, Bench
 
 ROOT = Path(__file__).parents[2]
@@ -209,7 +208,7 @@ class FakeCuda:
 def test_what_waits_for_the_device_is_never_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = FakeCuda(waits=True)
     monkeypatch.setattr(torch, "cuda", cuda)
-    assert clock._captured(cuda.call) == cuda.call
+    assert measure._captured(cuda.call) == cuda.call
     assert (cuda.captures, cuda.mode) == (0, "default")
 
 
@@ -217,7 +216,7 @@ def test_a_capture_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPa
     cuda = FakeCuda(waits=False)
     monkeypatch.setattr(torch, "cuda", cuda)
     monkeypatch.setattr(torch, "zeros", lambda *_, **__: None)
-    assert clock._captured(cuda.call) == cuda.call
+    assert measure._captured(cuda.call) == cuda.call
     assert (cuda.captures, cuda.current) == (2, "default")  # the second ends the first
 
 
@@ -226,7 +225,7 @@ def test_the_formula_is_the_reference() -> None:
     truth = reference.lln_diag_attention(**arguments)
     torch.testing.assert_close(check.plain(arguments).double(), truth, rtol=0, atol=1e-5)
     q, k, v = (arguments[name][:70] for name in "qkv")
-    assert formula.diag(q, k, v, 64).shape == (70, 2, 16)
+    assert peers.diag(q, k, v, 64).shape == (70, 2, 16)
 
 
 def test_the_worst_fraction_comes_first() -> None:

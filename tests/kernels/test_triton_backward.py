@@ -20,8 +20,8 @@ from tests.kernels.triton_cases import (
     plain_lln_diag,
 )
 
-triton_launch = pytest.importorskip("kernels.attention.triton_launch")
-triton_gradient_launch = pytest.importorskip("kernels.attention.triton_gradient_launch")
+forward = pytest.importorskip("kernels.attention.gpu.forward")
+backward = pytest.importorskip("kernels.attention.gpu.backward")
 
 pytestmark = [
     pytest.mark.usefixtures("poisoned_memory"),
@@ -41,8 +41,8 @@ def output_gradient(inputs: Inputs) -> Tensor:
 def run_backward(inputs: Inputs, case: Case, grad: Tensor) -> Gradients:
     """Forward, then backward with the state that the forward left."""
     branches = {"block_size": case.block_size, "num_sinks": case.sinks}
-    _, state = triton_launch.attention_forward(**vars(inputs), **branches, keep_state=True)
-    found = triton_gradient_launch.attention_backward(grad, **vars(inputs), **branches, state=state)
+    _, state = forward.attention_forward(**vars(inputs), **branches, keep_state=True)
+    found = backward.attention_backward(grad, **vars(inputs), **branches, state=state)
     gradients = {name: value for name, value in found._asdict().items() if value is not None}
     if not case.gated:
         gradients["mix"] = gradients["mix"].sum(0)
@@ -150,6 +150,7 @@ def test_every_form(case: Case) -> None:
     check_backward(case)
 
 
+@pytest.mark.usefixtures("short_pieces")
 @pytest.mark.parametrize("case", OF_THREE_HEADS, ids=["several pieces", "maps"])
 def test_groups_of_heads_change_no_bit(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU whose L2 cache holds two of the three heads."""
@@ -157,8 +158,8 @@ def test_groups_of_heads_change_no_bit(case: Case, monkeypatch: pytest.MonkeyPat
     grad = output_gradient(inputs)
     whole = run_backward(inputs, case, grad)
     groups = [slice(0, 2), slice(2, 3)]
-    monkeypatch.setattr(triton_launch, "head_groups", lambda *_: groups)
-    monkeypatch.setattr(triton_gradient_launch, "head_groups", lambda *_: groups)
+    monkeypatch.setattr(forward, "head_groups", lambda *_: groups)
+    monkeypatch.setattr(backward, "head_groups", lambda *_: groups)
     found = run_backward(inputs, case, grad)
     assert found.keys() == whole.keys()
     for name, gradient in whole.items():
@@ -183,9 +184,9 @@ def test_each_branch_alone() -> None:
     grad = output_gradient(inputs)
     rows = {name: getattr(inputs, name) for name in ("q", "k", "v", "cu_seqlens")}
     scales = {"alpha": inputs.alpha, "beta": inputs.beta}
-    _, state = triton_launch.attention_forward(**rows, **scales, keep_state=True)
-    lln = triton_gradient_launch.attention_backward(grad, **rows, **scales, state=state)
-    diag = triton_gradient_launch.attention_backward(grad, **rows, block_size=case.block_size)
+    _, state = forward.attention_forward(**rows, **scales, keep_state=True)
+    lln = backward.attention_backward(grad, **rows, **scales, state=state)
+    diag = backward.attention_backward(grad, **rows, block_size=case.block_size)
     for share, found in ((1.0, lln), (0.0, diag)):
         whole = replace(inputs, mix=torch.full_like(inputs.mix, share))
         expected = gradients_of(expect_lln_diag, whole, case, grad, torch.float64)

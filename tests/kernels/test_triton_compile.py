@@ -1,4 +1,4 @@
-"""The Triton kernels compile ahead of time for the GPUs we know and fit into their memory."""
+"""The Triton kernels compile ahead of time for the known GPUs and fit their shared memory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def check(builds: list[dict[str, Any]]) -> None:
         build for build in builds if build["shared_bytes"] > 1024 * SHARED_KIB[build["capability"]]
     ]
     assert not too_big
-    # Elsewhere speed is not the point: float32 multiplies three times, and may spill.
+    # Other builds may spill: they are not the fast path, and float32 multiplies three times.
     fast = [b for b in builds if b["dtype"] == "torch.bfloat16" and b["capability"] == 90]
     assert not [build for build in fast if build["spilled_bytes"] > SPILL_BYTES]
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.attention import reference, triton_tiles
+from kernels.attention import reference
+from kernels.attention.gpu import tiles
 from tests.kernels.triton_cases import (
     DEVICE,
     DTYPES,
@@ -24,7 +25,7 @@ from tests.kernels.triton_cases import (
     plain_lln_diag,
 )
 
-triton_launch = pytest.importorskip("kernels.attention.triton_launch")
+forward = pytest.importorskip("kernels.attention.gpu.forward")
 
 pytestmark = [
     pytest.mark.usefixtures("poisoned_memory", "two_passes"),
@@ -34,7 +35,7 @@ pytestmark = [
 
 
 def run_lln_diag(inputs: Inputs, case: Case) -> Tensor:
-    out: Tensor = triton_launch.attention_forward(
+    out: Tensor = forward.attention_forward(
         **vars(inputs), block_size=case.block_size, num_sinks=case.sinks
     )[0]
     return out
@@ -102,18 +103,19 @@ def test_scores_far_beyond_what_exp_can_hold(dtype: torch.dtype, scale: float) -
     ],
 )
 def test_short_sequences_in_one_launch(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_tiles, "SHORT_TOKENS", 150)
+    monkeypatch.setattr(tiles, "SHORT_TOKENS", 150)
     check_lln_diag(case)
 
 
+@pytest.mark.usefixtures("short_pieces")
 @pytest.mark.parametrize("case", OF_THREE_HEADS, ids=["several pieces", "maps"])
 def test_groups_of_heads_change_no_bit(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU whose L2 cache holds two of the three heads."""
     inputs = make_inputs(case)
     branches = {"block_size": case.block_size, "num_sinks": case.sinks, "keep_state": True}
-    whole, state = triton_launch.attention_forward(**vars(inputs), **branches)
-    monkeypatch.setattr(triton_launch, "head_groups", lambda *_: [slice(0, 2), slice(2, 3)])
-    found, state_found = triton_launch.attention_forward(**vars(inputs), **branches)
+    whole, state = forward.attention_forward(**vars(inputs), **branches)
+    monkeypatch.setattr(forward, "head_groups", lambda *_: [slice(0, 2), slice(2, 3)])
+    found, state_found = forward.attention_forward(**vars(inputs), **branches)
     assert torch.equal(found, whole)
     for part, expected in zip(state_found, state, strict=True):
         assert torch.equal(part, expected)
@@ -132,7 +134,7 @@ def test_block_diagonal(sinks: tuple[int, int]) -> None:
     inputs = make_inputs(case)
     q, k, v, cu_seqlens = inputs.q, inputs.k, inputs.v, inputs.cu_seqlens
     plain = torch.cat([plain_diag(q[rows], k[rows], v[rows], case) for rows in inputs.bounds])
-    found, _ = triton_launch.attention_forward(
+    found, _ = forward.attention_forward(
         q, k, v, cu_seqlens=cu_seqlens, block_size=case.block_size, num_sinks=sinks
     )
     truth = reference.block_diagonal_attention(
@@ -154,7 +156,7 @@ def test_block_diagonal(sinks: tuple[int, int]) -> None:
 def test_lln_state_and_read(case: Case) -> None:
     inputs = make_inputs(case)
     cu_seqlens, q_map, k_map = inputs.cu_seqlens, inputs.q_map, inputs.k_map
-    state = triton_launch.lln_state_forward(
+    state = forward.lln_state_forward(
         inputs.k, inputs.v, beta=inputs.beta, cu_seqlens=cu_seqlens, k_map=k_map
     )
     truth = reference.lln_state(
@@ -162,7 +164,7 @@ def test_lln_state_and_read(case: Case) -> None:
     )
     torch.testing.assert_close(state.log_mass.double(), truth.log_mass, rtol=2e-6, atol=2e-6)
     torch.testing.assert_close(state.value.double(), truth.value, rtol=0, atol=2e-6)
-    found = triton_launch.lln_read_forward(
+    found = forward.lln_read_forward(
         inputs.q, state, alpha=inputs.alpha, cu_seqlens=cu_seqlens, q_map=q_map
     )
     expected = reference.lln_read(
@@ -192,7 +194,7 @@ def test_slices_of_one_projection() -> None:
 def test_a_sequence_is_the_same_whatever_shares_its_batch(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(triton_tiles, "SHORT_TOKENS", 40)
+    monkeypatch.setattr(tiles, "SHORT_TOKENS", 40)
     case = Case(lengths=(70, 0, 150, 33), head_dim=16, sinks=(1, 1), gated=True, dtype=dtype)
     inputs = make_inputs(case)
     together = run_lln_diag(inputs, case)

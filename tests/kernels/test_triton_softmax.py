@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.attention import reference, triton_tiles
+from kernels.attention import reference
+from kernels.attention.gpu import tiles
 from tests.kernels.triton_cases import (
     DTYPES,
     Case,
@@ -21,8 +22,8 @@ from tests.kernels.triton_cases import (
     plain_diag,
 )
 
-triton_launch = pytest.importorskip("kernels.attention.triton_launch")
-gradients = pytest.importorskip("kernels.attention.triton_gradient_launch")
+forward = pytest.importorskip("kernels.attention.gpu.forward")
+gradients = pytest.importorskip("kernels.attention.gpu.backward")
 
 pytestmark = [
     pytest.mark.usefixtures("poisoned_memory"),
@@ -32,7 +33,7 @@ pytestmark = [
 
 
 def softmax(inputs: Inputs) -> Tensor:
-    out: Tensor = triton_launch.attention_forward(
+    out: Tensor = forward.attention_forward(
         inputs.q, inputs.k, inputs.v, cu_seqlens=inputs.cu_seqlens
     )[0]
     return out
@@ -44,7 +45,7 @@ def truth_of(inputs: Inputs) -> Tensor:
 
 def plain_softmax(inputs: Inputs, case: Case) -> Tensor:
     """Plain torch operations in the inputs' own dtype: each sequence is one block."""
-    longest = replace(case, block_size=triton_tiles.WHOLE)
+    longest = replace(case, block_size=tiles.WHOLE)
     q, k, v = inputs.q, inputs.k, inputs.v
     each = [plain_diag(q[rows], k[rows], v[rows], longest) for rows in inputs.bounds]
     return torch.cat(each) if each else torch.empty_like(inputs.v)

@@ -1,4 +1,4 @@
-"""The table of tiles: what it decides, and how `python -m kernels.tune` fills it."""
+"""The table of tile sizes, and how `python -m kernels.tune` fills it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from kernels import tune
-from kernels.attention import triton_tiles
+from kernels.attention.gpu import tiles
 
 errors = pytest.importorskip("triton.runtime.errors")
 
@@ -21,22 +21,20 @@ BF16 = torch.bfloat16
 
 
 def test_the_shipped_table_names_tiles_that_exist() -> None:
-    for family, lines in triton_tiles.table().items():
-        assert family in triton_tiles.FAMILIES.values()
+    for family, lines in tiles.table().items():
+        assert family in tiles.FAMILIES.values()
         for numbers in lines.values():
             assert all(isinstance(number, int) for number in numbers.values())
 
 
 def test_a_measured_choice_replaces_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    default = triton_tiles.output_tile(64, BF16, weight=False, block_size=128)
-    line = triton_tiles.purpose("output", 64, BF16, weight=False, block_size=128)
+    default = tiles.output_tile(64, BF16, weight=False, block_size=128)
+    line = tiles.purpose("output", 64, BF16, weight=False, block_size=128)
     table = {"hopper": {line: {"queries": 128, "num_stages": 3}}}
-    monkeypatch.setattr(triton_tiles, "table", lambda: table)
+    monkeypatch.setattr(tiles, "table", lambda: table)
 
-    def choose(block_size: int, family: str | None) -> triton_tiles.OutputTile:
-        return triton_tiles.output_tile(
-            64, BF16, weight=False, block_size=block_size, family=family
-        )
+    def choose(block_size: int, family: str | None) -> tiles.OutputTile:
+        return tiles.output_tile(64, BF16, weight=False, block_size=block_size, family=family)
 
     assert choose(128, "hopper") == replace(default, queries=128, num_stages=3)
     assert choose(64, "hopper") == default
@@ -46,9 +44,9 @@ def test_a_measured_choice_replaces_the_default(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_fastest_candidate_wins_and_what_does_not_fit_is_passed_over() -> None:
     chosen: dict[str, dict[str, int]] = {}
-    default = asdict(triton_tiles.state_tile(64, BF16, weight=False))
+    default = asdict(tiles.state_tile(64, BF16, weight=False))
     candidates = tuple(default | {"tokens": tokens} for tokens in (32, 64, 128))
-    question = tune.Question("state", default, candidates, lambda: None)
+    choice = tune.Choice("state", default, candidates, lambda: None)
 
     def seconds(_: object) -> float:
         tokens = chosen.get("state", {}).get("tokens")
@@ -56,17 +54,17 @@ def test_the_fastest_candidate_wins_and_what_does_not_fit_is_passed_over() -> No
             raise errors.OutOfResources(294_912, 232_448, "shared memory")
         return {None: 1.0, 32: 0.7, 64: 0.99}[tokens]
 
-    tune.answer(question, chosen, seconds)
+    tune.decide(choice, chosen, seconds)
     assert chosen["state"]["tokens"] == 32
-    tune.answer(question, chosen, lambda _: 1.0)
+    tune.decide(choice, chosen, lambda _: 1.0)
     assert chosen == {}
 
 
-def test_every_question_is_about_a_tile_of_the_table() -> None:
-    asked = list(tune.questions(torch.device("cpu"), [BF16]))
-    assert len({question.purpose for question in asked}) == len(asked)
-    for question in asked:
-        assert all(candidate.keys() == question.default.keys() for candidate in question.candidates)
+def test_every_choice_is_about_a_tile_of_the_table() -> None:
+    every = list(tune.choices(torch.device("cpu"), [BF16]))
+    assert len({choice.purpose for choice in every}) == len(every)
+    for choice in every:
+        assert all(candidate.keys() == choice.default.keys() for candidate in choice.candidates)
 
 
 def test_other_families_lines_stay(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from prometheus_client.samples import Sample
 
-from engine.observer import Served, UnitKind
+from engine.scheduling.request import TimedResult, UnitKind
 from service.metrics import Metrics
 from tests.model_info import MODEL
 from tests.prometheus import (
@@ -85,7 +85,7 @@ def work(metrics: Metrics) -> None:
         metrics.accepted(model=MODEL.name, tokens=tokens)
         metrics.tokenised(texts=1, tokens=tokens, seconds=0.01)
         metrics.waited(seconds=0.1)
-        metrics.served([Served(tokens, queue_s=0.1, compute_s=1.0, started_at=None)])
+        metrics.served([TimedResult(None, queue_s=0.1, compute_s=1.0, tokens=tokens)])
     for instrument in ("entropy", "spectral_gap", "temperature"):
         metrics.attention_sampled(model=MODEL.name, layer=0, instrument=instrument, value=0.5)
     metrics.benchmark_finished(suite="encoder", state="done")

@@ -11,6 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from tools.measure_structure import (
+    arrow_graph,
+    circles,
+    import_graph,
+    module_name,
+    module_paths,
+)
+
 ROOT = Path(__file__).resolve().parents[2]
 
 ARRAYS = {"torch", "numpy"}
@@ -24,6 +32,71 @@ MAY_IMPORT = {
 MODULES = [
     path for package in ("kernels", "engine", "service") for path in (ROOT / package).rglob("*.py")
 ]
+
+
+# Every module may import these; they import only each other.
+GROUND = {"engine.errors", "engine.types", "engine.steps"}
+# What each room imports of its own package, besides the ground. Everything further up is missing
+# from a room's line, so serving cannot import training, evaluation, claims or benchmarks.
+MODEL = {"engine.checkpoint", "engine.config", "engine.model", "engine.platform", "engine.text"}
+RUNNING = MODEL | {"engine.execution", "engine.scheduling"}
+LOOKING = RUNNING | {"engine.analysis", "engine.diagnostics"}
+BELOW_THE_PROTOCOLS = {
+    f"service.{name}"
+    for name in (
+        *("addresses", "claims", "deadlines", "documents", "errors", "fairness", "logs"),
+        *("metrics", "security", "settings", "tracing", "version"),
+    )
+}
+PROTOCOLS = BELOW_THE_PROTOCOLS | {"service.benchmarks", "service.http", "service.grpc"}
+ALLOWED = {
+    "engine.errors": set[str](),
+    "engine.types": set[str](),
+    "engine.steps": set[str](),
+    "engine.platform": set[str](),
+    "engine.config": {"engine.platform"},
+    "engine.checkpoint": {"engine.platform"},
+    "engine.text": {"engine.checkpoint"},
+    "engine.model": {"engine.checkpoint", "engine.config", "engine.platform", "engine.text"},
+    "engine.scheduling": {"engine.platform"},
+    "engine.execution": MODEL | {"engine.scheduling"},
+    "engine.diagnostics": {"engine.platform"},
+    "engine.analysis": RUNNING | {"engine.diagnostics"},
+    "engine.calls": RUNNING | {"engine.analysis"},
+    "engine.engine": LOOKING,
+    "engine.async_engine": LOOKING | {"engine.calls"},
+    "engine": {"engine.config", "engine.engine", "engine.async_engine"},
+    "engine.benchmarks": MODEL | {"engine.execution", "engine"},
+    "engine.training": LOOKING,
+    "engine.evaluation": MODEL | {"engine.execution", "engine.training"},
+    "engine.claims": LOOKING | {"engine.async_engine", "engine"},
+    "service.errors": set[str](),
+    "service.security": {"service.errors"},
+    "service.fairness": {"service.errors"},
+    "service.claims": {"service.errors"},
+    "service.settings": {"service.security"},
+    "service.tracing": {"service.settings", "service.version"},
+    "service.logs": {"service.settings", "service.tracing"},
+    "service.metrics": {"service.tracing"},
+    "service.documents": {"service.fairness"},
+    "service.probe": {"service.addresses"},
+    "service.benchmarks": BELOW_THE_PROTOCOLS,
+    "service.http": BELOW_THE_PROTOCOLS | {"service.benchmarks"},
+    "service.grpc": BELOW_THE_PROTOCOLS | {"service.benchmarks"},
+    "service.app": PROTOCOLS,
+    "service.server": PROTOCOLS | {"service.app"},
+    "service.cli": PROTOCOLS | {"service.server"},
+    "kernels.attention": set[str](),
+    "kernels.instruments": {"kernels.attention"},
+    "kernels.tune": {"kernels.attention", "kernels.bench"},
+    "kernels.bench": {"kernels.attention", "kernels.instruments"},
+}
+# Rooms that import nothing of their own package.
+ALONE = {"kernels", "service", "service.addresses", "service.client", "service.deadlines"}
+ALONE |= {"service.version"}
+PATHS = {module_name(path, ROOT): path for path in module_paths(ROOT)}
+GRAPH = import_graph(PATHS)
+ROOMS = arrow_graph(GRAPH)
 
 
 def imported_names(source: str) -> Iterator[str]:
@@ -64,16 +137,54 @@ def test_the_rule_can_fail(package: str, source: str, stranger: str) -> None:
     assert strangers(package, source) == {stranger}
 
 
+@pytest.mark.parametrize("room", ALLOWED)
+def test_a_room_imports_only_rooms_below_it(room: str) -> None:
+    package = room.partition(".")[0]
+    inside = {other for other in ROOMS[room] if other.partition(".")[0] == package}
+    assert inside - GROUND - ALLOWED[room] == set()
+
+
+def test_every_room_has_its_arrows() -> None:
+    assert set(ROOMS) == set(ALLOWED) | ALONE
+
+
+@pytest.mark.parametrize("room", sorted(ALONE))
+def test_a_room_that_stands_alone(room: str) -> None:
+    package = room.partition(".")[0]
+    assert {other for other in ROOMS[room] if other.partition(".")[0] == package} == set()
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Not even for types."""
+    assert circles(GRAPH) == []
+
+
+def test_no_rooms_import_each_other_in_a_circle() -> None:
+    assert circles(ROOMS) == []
+
+
+def test_http_and_grpc_do_not_know_each_other() -> None:
+    assert "service.grpc" not in ROOMS["service.http"]
+    assert "service.http" not in ROOMS["service.grpc"]
+
+
+def test_circles_are_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set[str]()}
+    assert circles(graph) == [["a", "b", "c"]]
+
+
 def test_triton_is_imported_in_its_own_files_only() -> None:
     """So that everything else works, and is checked, where Triton is not installed."""
-    importers = {path.name for path in MODULES if "triton" in imported_names(path.read_text())}
-    assert {name for name in importers if not name.startswith("triton_")} == set()
+    importers = {path for path in MODULES if "triton" in imported_names(path.read_text())}
+    homes = (ROOT / "kernels" / "attention" / "gpu", ROOT / "kernels" / "instruments" / "gpu.py")
+    strays = [path for path in importers if not any(path.is_relative_to(home) for home in homes)]
+    assert strays == []
 
 
 def test_matplotlib_is_imported_where_pictures_are_drawn_only() -> None:
     """And there inside a function: it takes a second, and a server can do without."""
     importers = {path for path in MODULES if "matplotlib" in imported_names(path.read_text())}
-    assert {path.name for path in importers} == {"plot.py", "curves.py"}
+    assert {path.name for path in importers} == {"figures.py", "curves.py", "report.py"}
     for path in importers:
         body = ast.parse(path.read_text()).body
         top = ast.unparse(ast.Module([part for part in body if not isinstance(part, ast.If)], []))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import stat
 import subprocess
 import tomllib
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("kernels", "engine", "service")
+RESULTS = "benchmarks/results/"
+FOLDERS = (*PACKAGES, "proto", "deploy", "docs", "benchmarks", "tests", "tools")
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".yaml", ".yml", ".proto", ".sh", ".json", ".txt"}
 LEFTOVERS = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b")
 PATHS_OF_ONE_MACHINE = re.compile(r"(?<![\w.])/(?:home/(?!lln\b)\w+|Users/\w+|work|root)/")
@@ -61,14 +63,6 @@ def make_targets() -> set[str]:
     return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
-def tree_of(package: str) -> str:
-    """The lines of README's tree that are about a package."""
-    readme = (ROOT / "README.md").read_text()
-    found = re.search(rf"^{package}/ .*\n(?:  .*\n)*", readme, re.MULTILINE)
-    assert found is not None, f"README's tree has no {package}/"
-    return found.group()
-
-
 @pytest.mark.parametrize(
     ("pattern", "guilty"),
     [
@@ -90,16 +84,26 @@ def test_nothing_is_left_over(pattern: re.Pattern[str]) -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_readme_names_every_folder_and_module(package: str) -> None:
-    """As often as there are any of that name; generated code stands for itself."""
-    paths = (path.relative_to(ROOT) for path in tracked_files() if path.suffix == ".py")
-    modules = [path for path in paths if path.parts[0] == package and "pb" not in path.parts]
-    folders = {path.parent for path in modules} - {Path(package)}
-    names = Counter(path.name for path in modules if path.name != "__init__.py")
-    tree = tree_of(package)
-    assert names - Counter(re.findall(r"\w+\.py\b", tree)) == Counter()
-    assert Counter(folder.name for folder in folders) - Counter(re.findall(r"\w+(?=/)", tree)) == {}
+def test_every_module_says_what_it_is() -> None:
+    modules = [
+        path
+        for path in tracked_files()
+        if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in PACKAGES
+    ]
+    generated = ROOT / "service" / "pb"
+    silent = [
+        path
+        for path in modules
+        if not path.is_relative_to(generated) and not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_pages_name_exist(page: Path) -> None:
+    """Paths in backticks that begin with one of our folders; results need not be stored yet."""
+    named = re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]*\w)`", page.read_text())
+    assert [name for name in named if not (ROOT / name).exists() and RESULTS not in name] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -112,6 +116,21 @@ def test_pages_name_make_targets_that_exist(page: Path) -> None:
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_functions_in_the_flows_exist() -> None:
+    """docs/architecture.md names a file, then what of it runs."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    flows = page[page.index("## Flows") : page.index("## One device")]
+    steps = re.findall(r"`((?:kernels|engine|service)/[\w/]+\.py)`((?:,? `\w+`)*)", flows)
+    assert len(steps) > 30
+    missing = [
+        f"{path}: {name}"
+        for path, names in steps
+        for name in re.findall(r"\w+", names)
+        if not re.search(rf"^(?:async )?(?:def|class) {name}\b", (ROOT / path).read_text(), re.M)
+    ]
+    assert missing == []
 
 
 def test_make_has_the_promised_targets() -> None:

@@ -1,8 +1,11 @@
-"""A real server for every test that talks to one: `lln serve` in a process of its own."""
+"""A real server for every test that talks to one: `lln serve` in a process of its own.
+
+The server that all tests share runs in a new interpreter, as a user starts it. The others are
+forked, which saves their imports.
+"""
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -11,13 +14,16 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import grpc
 import httpx
 import pytest
 
 from tests.service.browser import chromium, fresh_tab, go
 from tests.service.outside import free_port
+from tests.service.processes import ForkedProcess, clean_environment
+from tests.service.stubs import embeddings_stub
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -30,7 +36,7 @@ STOP_TIMEOUT_S = 60
 class RunningServer:
     """A server that is ready, and where to find it."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | ForkedProcess
     http_url: str
     grpc_address: str
     log_path: Path
@@ -47,28 +53,27 @@ class RunningServer:
 StartServer = Callable[..., RunningServer]
 
 
-def clean_environment(**settings: str) -> dict[str, str]:
-    """The environment without settings of the developer's own."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("LLN_")}
-    return kept | settings
+def _launch(folder: Path, settings: dict[str, str], *, forked: bool = True) -> RunningServer:
+    """Starts `lln serve` on free ports, unless the settings name ports.
 
-
-def _launch(folder: Path, settings: dict[str, str]) -> RunningServer:
-    """Starts `lln serve` on free ports, unless the settings name ports."""
+    Forked, or in a new interpreter.
+    """
     settings = {
         "LLN_HTTP_PORT": str(free_port()),
         "LLN_GRPC_PORT": str(free_port()),
         **settings,
     }
     log_path = folder / "server.log"
+    log_path.touch()  # it is read before a forked server has opened it
     settings.setdefault("LLN_BENCHMARK_HISTORY", str(folder / "benchmarks.sqlite"))
-    with log_path.open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "service.cli", "serve"],
-            env=clean_environment(**settings),
-            stdout=log,
-            stderr=log,
-        )
+    environment = clean_environment(**settings)
+    process: subprocess.Popen[bytes] | ForkedProcess
+    if not forked:
+        command = [sys.executable, "-m", "service.cli", "serve"]
+        with log_path.open("wb") as log:
+            process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    else:
+        process = ForkedProcess(["serve"], environment, stdout=log_path, stderr=log_path)
     scheme = "https" if "LLN_TLS_CERT_FILE" in settings else "http"
     url = f"{scheme}://127.0.0.1:{settings['LLN_HTTP_PORT']}"
     server = RunningServer(process, url, f"127.0.0.1:{settings['LLN_GRPC_PORT']}", log_path)
@@ -137,7 +142,7 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """One server with default settings, shared by all tests that do not stop it."""
-    running = _launch(tmp_path_factory.mktemp("server"), {})
+    running = _launch(tmp_path_factory.mktemp("server"), {}, forked=False)
     yield running
     assert running.stop() == 0, running.log()
 
@@ -146,6 +151,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 def http(server: RunningServer) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.http_url, timeout=60) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def channel(server: RunningServer) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        yield channel
+
+
+@pytest.fixture(scope="module")
+def embeddings(channel: grpc.Channel) -> Any:
+    return embeddings_stub(channel)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The door: a key, a place among the requests, and who needs neither or one of them."""
+"""The Access middleware: keys and request slots."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from engine.errors import QueueFull
-from service.api_keys import ApiKeys
 from service.errors import Unauthenticated
-from service.http.access import Access
-from service.http.origins import Origins
+from service.http.middleware.access import AccessMiddleware
 from service.metrics import Metrics
-from service.permits import Permits
+from service.security import ApiKeys, Origins, RequestLimit
 
 KEY = "a-key-of-the-settings-0123"
 WITH_KEY = {"x-api-key": KEY}
@@ -25,12 +23,12 @@ def metrics() -> Metrics:
 
 
 @pytest.fixture
-def permits(metrics: Metrics) -> Permits:
-    return Permits(1, metrics)
+def permits(metrics: Metrics) -> RequestLimit:
+    return RequestLimit(1, metrics)
 
 
-def ask(permits: Permits, path: str, headers: dict[str, str]) -> list[str]:
-    """The paths that came through the door of a server with keys, for metrics too."""
+def ask(permits: RequestLimit, path: str, headers: dict[str, str]) -> list[str]:
+    """Returns the paths that pass the middleware of a server with keys, also for metrics."""
     came_through = []
 
     async def within(scope: Scope, receive: Receive, send: Send) -> None:
@@ -42,7 +40,9 @@ def ask(permits: Permits, path: str, headers: dict[str, str]) -> list[str]:
     async def send(message: Message) -> None:
         raise AssertionError("nothing is answered at the door")
 
-    door = Access(within, Origins(()), ApiKeys([KEY]), permits, unguarded={"/health/live"})
+    door = AccessMiddleware(
+        within, Origins(()), ApiKeys([KEY]), permits, unguarded={"/health/live"}
+    )
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
     asyncio.run(door({"type": "http", "path": path, "headers": raw}, receive, send))
     return came_through
@@ -52,16 +52,16 @@ def rejected(metrics: Metrics) -> float | None:
     return metrics.registry.get_sample_value("lln_rejected_total", {"reason": "too_many_requests"})
 
 
-def test_a_full_server_refuses_and_counts_it(metrics: Metrics, permits: Permits) -> None:
+def test_a_full_server_rejects_and_counts(metrics: Metrics, permits: RequestLimit) -> None:
     assert rejected(metrics) == 0
-    with permits.one(), pytest.raises(QueueFull, match="no more than 1"):
+    with permits.slot(), pytest.raises(QueueFull, match="the limit is 1"):
         ask(permits, "/v1/embeddings", WITH_KEY)
     assert rejected(metrics) == 1
     assert ask(permits, "/v1/embeddings", WITH_KEY) == ["/v1/embeddings"]
 
 
-def test_metrics_need_a_key_and_no_place(metrics: Metrics, permits: Permits) -> None:
-    with permits.one():
+def test_metrics_need_a_key_but_no_request_slot(metrics: Metrics, permits: RequestLimit) -> None:
+    with permits.slot():
         assert ask(permits, "/metrics", WITH_KEY) == ["/metrics"]
         with pytest.raises(Unauthenticated):
             ask(permits, "/metrics", {})

@@ -1,4 +1,4 @@
-"""API keys: which are good, and that a file of them can change while the server runs."""
+"""API keys: which are valid, and a key file that changes while the server runs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from service.api_keys import ApiKeys, read_key_file
 from service.errors import Unauthenticated
+from service.security import ApiKeys, read_key_file
 
 FIRST = "first-key-0123456789"
 SECOND = "second-key-0123456789"
@@ -33,7 +33,7 @@ def opens(keys: ApiKeys, key: str) -> bool:
     return True
 
 
-def test_without_keys_everyone_is_let_in() -> None:
+def test_without_keys_all_clients_may_call() -> None:
     keys = ApiKeys()
     assert not keys.required
     keys.check(None, None)
@@ -57,7 +57,7 @@ def test_x_api_key() -> None:
         ("Basic dXNlcjpwYXNz", FIRST),
     ],
 )
-def test_either_header_will_do(authorization: str, x_api_key: str) -> None:
+def test_either_header_works(authorization: str, x_api_key: str) -> None:
     ApiKeys([FIRST]).check(authorization, x_api_key)
 
 
@@ -84,11 +84,11 @@ def test_refused(authorization: str | None, x_api_key: str | None, code: str) ->
     assert FIRST not in refusal.value.message
 
 
-def test_only_hashes_are_kept() -> None:
+def test_only_hashes_are_stored() -> None:
     assert FIRST.encode() not in pickle.dumps(vars(ApiKeys([FIRST])))
 
 
-def test_keys_of_a_file_and_of_the_settings_both_open(key_file: Path) -> None:
+def test_keys_of_the_file_and_of_the_settings_are_valid(key_file: Path) -> None:
     keys = ApiKeys([SECOND], key_file)
     assert opens(keys, FIRST)
     assert opens(keys, SECOND)
@@ -105,7 +105,7 @@ def test_rotation(key_file: Path) -> None:
     assert opens(keys, SECOND)
 
 
-def test_a_file_put_in_the_place_of_the_old_one(key_file: Path, tmp_path: Path) -> None:
+def test_a_replaced_file_is_reread(key_file: Path, tmp_path: Path) -> None:
     keys = ApiKeys(file=key_file)
     fresh = tmp_path / "fresh"
     fresh.write_text(SECOND)
@@ -115,7 +115,7 @@ def test_a_file_put_in_the_place_of_the_old_one(key_file: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("content", ["", "# nothing\n", "short\n", "naïve-key-0123456789\n", None])
-def test_a_slip_in_a_rotation_changes_nothing_and_is_logged_once(
+def test_an_invalid_file_changes_nothing_and_is_logged_once(
     key_file: Path, content: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys = ApiKeys(file=key_file)
@@ -131,8 +131,8 @@ def test_a_slip_in_a_rotation_changes_nothing_and_is_logged_once(
     assert opens(keys, SECOND)
 
 
-def test_a_new_file_that_cannot_be_read_at_first_is_read_when_it_can(key_file: Path) -> None:
-    """Nothing that tells one file from another changes between the two looks."""
+def test_an_unreadable_file_is_tried_again(key_file: Path) -> None:
+    """The file's version does not change between the two checks."""
     keys = ApiKeys(file=key_file)
     key_file.write_text(SECOND)
     with no_more_files():
@@ -143,7 +143,7 @@ def test_a_new_file_that_cannot_be_read_at_first_is_read_when_it_can(key_file: P
 
 @contextmanager
 def no_more_files() -> Iterator[None]:
-    """Every attempt to open one fails, as root's do not for want of permission."""
+    """Makes every open fail. File permissions would not stop root."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
     try:
@@ -156,12 +156,12 @@ def no_more_files() -> Iterator[None]:
     ("content", "complaint"),
     [
         ("", "has no keys"),
-        ("tooshort", "16 or more characters"),
+        ("tooshort", "at least 16 characters"),
         ("a key with spaces in it", "without spaces"),
         ("schlüssel-0123456789", "not plain ASCII"),
     ],
 )
-def test_a_file_is_refused_without_telling_what_is_in_it(
+def test_an_invalid_file_is_rejected_without_showing_its_content(
     tmp_path: Path, content: str, complaint: str
 ) -> None:
     file = tmp_path / "keys"

@@ -16,9 +16,8 @@ import numpy as np
 import orjson
 import pytest
 
-from service.http.answers import AttentionMapAnswer, StructureAnswer
-from service.http.schemas import EncodingFormat
-from service.http.vectors import dump_floats, encode_vector
+from service.http.json_response import EncodingFormat, dump_floats, encode_vector
+from service.http.schemas.responses import AttentionMapAnswer, StructureAnswer
 from service.pb.lln.v1 import diagnostics_pb2 as pb
 from service.pb.lln.v1 import diagnostics_pb2_grpc
 
@@ -91,7 +90,7 @@ def test_base64_is_the_same_numbers(http: httpx.Client) -> None:
 def test_large_maps_are_written_in_turns(
     encoding: EncodingFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.turns._TURN_S", 0.0)
+    monkeypatch.setattr("service.fairness._YIELD_EVERY_S", 0.0)
     values = np.random.default_rng(0).random((300, 701), dtype=np.float32)
     turns = 0
 

@@ -1,8 +1,9 @@
-"""The history of benchmarks on disk: kept, migrated, and never a reason not to start."""
+"""The history of benchmark runs on disk: stored, migrated, and never a reason not to start."""
 
 from __future__ import annotations
 
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from service.benchmarks.history import IN_MEMORY, MIGRATIONS, History
 from service.benchmarks.job import BenchmarkJob
-from service.benchmarks.suite import BenchmarkPlan
+from service.benchmarks.suites import BenchmarkPlan
 from service.errors import StorageFailure
 
 PLAN = BenchmarkPlan(
@@ -33,7 +34,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "deep" / "history.sqlite"
 
 
-def test_a_run_comes_back_as_it_was(path: Path) -> None:
+def test_a_run_round_trips(path: Path) -> None:
     history, saved = History(str(path)), job()
     history.save(saved)
     saved.start()
@@ -50,45 +51,50 @@ def test_a_run_comes_back_as_it_was(path: Path) -> None:
     assert found.finished_at == saved.finished_at
 
 
-def test_what_an_earlier_process_left_unfinished_is_interrupted(path: Path) -> None:
+def test_unfinished_runs_of_an_earlier_process_are_interrupted(path: Path) -> None:
     history, waiting, running, done = History(str(path)), job(), job(), job()
     running.start()
+    assert running.started_at is not None
+    running.started_at -= 60
     running.add({"attention": "softmax", "tokens": 16, "seconds": 0.5})
     done.finish("done")
     for one in (waiting, running, done):
         history.save(one)
-    history.close()  # which a killed process does not even do
+    saved_by = time.time()
+    history.close()  # a killed process does not even do this
     again = History(str(path))
     states = {one.id: one.state for one in again.newest(10)}
     assert states == {waiting.id: "interrupted", running.id: "interrupted", done.id: "done"}
     found = again.get(running.id)
     assert found is not None
-    assert (found.rows, found.finished_at) == (running.rows, running.started_at)
+    assert found.rows == running.rows
+    assert found.finished_at is not None
+    assert running.started_at + 60 <= found.finished_at <= saved_by
 
 
-def test_newest_first_and_the_oldest_are_forgotten(path: Path) -> None:
+def test_newest_first_and_the_oldest_are_deleted(path: Path) -> None:
     history = History(str(path))
     jobs = [job(created_at=float(age)) for age in range(5)]
     for one in jobs:
         one.add({"tokens": 1})
         history.save(one)
-    history.forget_all_but(3)
+    history.delete_all_but(3)
     assert [one.id for one in history.newest(10)] == [one.id for one in jobs[:1:-1]]
     assert history.get(jobs[0].id) is None
     assert [one.id for one in history.newest(1)] == [jobs[4].id]
 
 
-def test_a_damaged_file_is_put_aside(path: Path) -> None:
+def test_a_damaged_file_is_renamed(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"this is not a database, it is a sentence" * 100)
     history = History(str(path))
     history.save(job())
-    assert history.is_kept
+    assert history.is_persistent
     (aside,) = path.parent.glob("history.sqlite.damaged-*")
     assert aside.read_bytes().startswith(b"this is not a database")
 
 
-def test_a_file_damaged_within_is_put_aside(path: Path) -> None:
+def test_a_file_with_a_damaged_page_is_renamed(path: Path) -> None:
     history = History(str(path))
     for age in range(60):
         history.save(job(created_at=float(age)))
@@ -101,45 +107,45 @@ def test_a_file_damaged_within_is_put_aside(path: Path) -> None:
     assert list(path.parent.glob("history.sqlite.damaged-*"))
 
 
-def test_a_file_of_another_process_is_left_alone(path: Path) -> None:
+def test_a_file_that_another_process_locks_is_not_used(path: Path) -> None:
     first, running = History(str(path)), job()
     running.start()
     first.save(running)
     second = History(str(path))
-    assert (first.is_kept, second.is_kept) == (True, False)
+    assert (first.is_persistent, second.is_persistent) == (True, False)
     second.save(job())
     assert [one.id for one in first.newest(9)] == [running.id]
     assert [one.state for one in first.newest(9)] == ["running"]
 
 
-def test_a_folder_that_cannot_be_written_costs_the_history_only(tmp_path: Path) -> None:
+def test_an_unwritable_folder_disables_the_history_only(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     history = History(str(tmp_path / "file" / "history.sqlite"))
     history.save(job())
-    assert not history.is_kept
+    assert not history.is_persistent
     assert len(history.newest(9)) == 1
 
 
-def test_a_full_disk_is_a_typed_error_and_the_rest_still_reads(path: Path) -> None:
+def test_a_full_disk_is_a_typed_error_and_reads_still_work(path: Path) -> None:
     history, small = History(str(path)), job()
     history.save(small)
     (pages,) = history._db.execute("PRAGMA page_count").fetchone()
-    history._db.execute(f"PRAGMA max_page_count = {pages}")  # SQLite's own way to be full
+    history._db.execute(f"PRAGMA max_page_count = {pages}")  # SQLite then reports a full disk
     big = job()
     for _ in range(500):
         big.add({"attention": "softmax" * 20, "tokens": 1})
     with pytest.raises(StorageFailure, match="full"):
         history.save(big)
-    assert history.get(big.id) is None  # nothing half written
+    assert history.get(big.id) is None  # nothing is half written
     assert history.get(small.id) is not None
 
 
-def test_a_file_of_a_later_version_is_left_alone(path: Path) -> None:
+def test_a_file_of_a_later_version_is_not_used(path: Path) -> None:
     History(str(path)).close()
     with sqlite3.connect(path) as db:
         db.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
     db.close()
-    assert not History(str(path)).is_kept
+    assert not History(str(path)).is_persistent
     assert path.exists()
     assert not list(path.parent.glob("*.damaged-*"))
 
@@ -153,7 +159,7 @@ def test_a_file_of_a_later_version_is_left_alone(path: Path) -> None:
         "CREATE TABLE jobs (a); CREATE TABLE rows (a); PRAGMA user_version = 1",
     ],
 )
-def test_a_file_of_another_program_is_left_alone(tmp_path: Path, script: str) -> None:
+def test_a_file_of_another_program_is_not_used(tmp_path: Path, script: str) -> None:
     path = tmp_path / "theirs.sqlite"
     with sqlite3.connect(path) as db:
         db.executescript(script)
@@ -161,18 +167,18 @@ def test_a_file_of_another_program_is_left_alone(tmp_path: Path, script: str) ->
     before = path.read_bytes()
     history = History(str(path))
     history.save(job())
-    assert not history.is_kept
+    assert not history.is_persistent
     assert path.read_bytes() == before
 
 
-def test_a_file_that_can_only_be_read_costs_the_history_only(
+def test_a_read_only_file_disables_the_history_only(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     History(str(path)).close()
     connect = sqlite3.connect
 
     def without_the_right_to_write(name: str, **options: Any) -> sqlite3.Connection:
-        """Which root would have whatever the file's mode is."""
+        """Root could write whatever the file's mode."""
         address = f"file:{name}?mode=ro" if name == str(path) else name
         db: sqlite3.Connection = connect(address, uri=True, **options)
         return db
@@ -180,7 +186,7 @@ def test_a_file_that_can_only_be_read_costs_the_history_only(
     monkeypatch.setattr(sqlite3, "connect", without_the_right_to_write)
     history = History(str(path))
     history.save(job())
-    assert not history.is_kept
+    assert not history.is_persistent
 
 
 @pytest.mark.parametrize(
@@ -202,7 +208,7 @@ def test_a_file_that_can_only_be_read_costs_the_history_only(
         "UPDATE jobs SET plan = json_set(plan, '$.repeats', -7) WHERE id",
     ],
 )
-def test_a_run_that_cannot_be_read_is_passed_over(
+def test_an_unreadable_run_is_skipped(
     path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     history, broken, sound = History(str(path)), job(), job()
@@ -215,12 +221,12 @@ def test_a_run_that_cannot_be_read_is_passed_over(
     assert [one.id for one in history.newest(9)] == [sound.id]
     assert history.get(broken.id) is None
     assert [record.message for record in caplog.records] == [
-        "a benchmark of the history cannot be read"
+        "skipped a benchmark run that cannot be read"
     ], "once, however often it is asked for"
 
 
 def test_memory(caplog: pytest.LogCaptureFixture) -> None:
     history = History(IN_MEMORY)
     history.save(job())
-    assert not history.is_kept
+    assert not history.is_persistent
     assert not caplog.records

@@ -1,4 +1,4 @@
-"""The jobs of benchmarks: how a run ends, and what is remembered of its end."""
+"""Benchmark jobs: how a run ends, and what is saved of it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from threading import Event
 
 import pytest
 
-from engine.engine import AsyncEngine
+from engine.async_engine import AsyncEngine
 from service.benchmarks.history import History
 from service.benchmarks.job import BenchmarkJob
 from service.benchmarks.jobs import BenchmarkJobs
 from service.benchmarks.plan import checked_plan
-from service.benchmarks.suite import BenchmarkPlan
+from service.benchmarks.suites import BenchmarkPlan
 from service.metrics import Metrics
 
 
 class SlowHistory(History):
-    """A disk that takes its time over a run that is done."""
+    """A slow disk when a finished run is saved."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -41,14 +41,14 @@ def path(tmp_path: Path) -> str:
 
 @asynccontextmanager
 async def jobs_with(history: History) -> AsyncIterator[tuple[BenchmarkJobs, BenchmarkPlan]]:
-    """And a plan that is done at once."""
+    """With a plan that finishes at once."""
     async with AsyncEngine.load(["default"]) as engine:
         plan = checked_plan(engine.resolve(None), lengths=[16], attentions=["softmax"], repeats=1)
         async with BenchmarkJobs(engine, history, Metrics()) as jobs:
             yield jobs, plan
 
 
-def test_what_is_done_stays_done_while_it_is_written(path: str) -> None:
+def test_a_finished_run_cannot_be_cancelled_while_it_is_saved(path: str) -> None:
     async def cancelled() -> BenchmarkJob:
         history = SlowHistory(path)
         async with jobs_with(history) as (jobs, plan):
@@ -58,7 +58,7 @@ def test_what_is_done_stays_done_while_it_is_written(path: str) -> None:
             await asyncio.sleep(0)
             history.may_write.set()
             found = await cancelling
-            assert job.id not in jobs._here
+            assert job.id not in jobs._current
             return found
 
     found = asyncio.run(cancelled())
@@ -66,7 +66,7 @@ def test_what_is_done_stays_done_while_it_is_written(path: str) -> None:
     assert state_on_disk(path, found.id) == "done"
 
 
-def test_a_stop_waits_for_what_is_done(path: str) -> None:
+def test_stopping_waits_for_a_finished_run(path: str) -> None:
     async def stopped() -> str:
         history = SlowHistory(path)
         async with jobs_with(history) as (jobs, plan):
@@ -78,13 +78,13 @@ def test_a_stop_waits_for_what_is_done(path: str) -> None:
     assert state_on_disk(path, asyncio.run(stopped())) == "done"
 
 
-def test_a_run_that_is_cancelled_twice_at_once_is_not_kept_here(path: str) -> None:
+def test_a_run_cancelled_twice_at_once_is_removed(path: str) -> None:
     async def cancelled() -> str:
         async with jobs_with(History(path)) as (jobs, plan):
             job = await jobs.start(replace(plan, lengths=(4096,), repeats=20))
             twice = await asyncio.gather(jobs.cancel(job.id), jobs.cancel(job.id))
             assert [one.state for one in twice] == ["cancelled", "cancelled"]
-            assert job.id not in jobs._here
+            assert job.id not in jobs._current
         return job.id
 
     assert state_on_disk(path, asyncio.run(cancelled())) == "cancelled"

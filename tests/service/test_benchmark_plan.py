@@ -1,4 +1,4 @@
-"""Plans, comparisons, tables and pictures of benchmarks: what needs no server."""
+"""Plans, comparisons, CSV and plots of benchmarks, without a server."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ import pytest
 
 from engine.benchmarks.encoder import ATTENTIONS
 from engine.errors import InvalidInput
-from service.benchmarks.compare import compare
-from service.benchmarks.documents import rows_as_csv
 from service.benchmarks.job import BenchmarkJob
 from service.benchmarks.plan import checked_plan
-from service.benchmarks.plot import plot_png
-from service.benchmarks.suite import Row
-from service.benchmarks.suites import SUITES
+from service.benchmarks.report import compare, plot_png, rows_as_csv
+from service.benchmarks.suites import SUITES, Row
 from service.errors import InvalidField
 from tests.model_info import MODEL
 
@@ -71,7 +68,7 @@ def test_bad_plans(fields: dict[str, Any], param: str, limit: object) -> None:
         ({"suite": "quality", "lengths": [2]}, True),
     ],
 )
-def test_what_has_a_place_in_the_schema_is_no_mistake_of_form(
+def test_values_valid_by_the_schema_are_not_field_errors(
     fields: dict[str, Any], fits_the_schema: bool
 ) -> None:
     with pytest.raises(InvalidInput) as caught:
@@ -97,7 +94,7 @@ def row(tokens: int, seconds: float, attention: str = "softmax") -> Row:
     }
 
 
-def test_compare_says_which_is_better_by_each_measure() -> None:
+def test_compare_rates_each_measure() -> None:
     a = job([row(16, 1.0), row(32, 2.0), row(64, 0.0)], torch="2.11", device="cpu")
     b = job([row(16, 0.5), row(32, 2.0), row(64, 1.0), row(128, 1.0)], torch="2.13", device="cpu")
     found = compare(a, b)
@@ -113,8 +110,8 @@ def test_compare_says_which_is_better_by_each_measure() -> None:
     assert found.plan == {}
 
 
-def test_compare_says_what_else_was_asked_for() -> None:
-    """Rows of the serving suite do not tell how long the requests were."""
+def test_compare_lists_different_plans() -> None:
+    """Rows of the serving suite do not contain the lengths of the requests."""
     row: Row = dict.fromkeys(["share", *(one.name for one in SUITES["serving"].measures)], 1.0)
     short, long = (
         BenchmarkJob(plan=checked_plan(MODEL, **fields), num_rows=1, machine={}, rows=[row])
@@ -127,11 +124,11 @@ def test_compare_says_what_else_was_asked_for() -> None:
 
 
 def test_compare_refuses_two_suites() -> None:
-    with pytest.raises(InvalidInput, match="only runs of one suite"):
+    with pytest.raises(InvalidInput, match="only runs of the same suite"):
         compare(job([]), job([], suite="quality"))
 
 
-def test_csv_has_a_column_for_each_figure_and_says_where_it_is_from() -> None:
+def test_csv_has_all_figures_and_their_provenance() -> None:
     made = job([row(16, 1.0), row(32, 0.1)], device='a "fast", cheap one')
     lines = list(csv.DictReader(io.StringIO(rows_as_csv(made))))
     assert [line["tokens"] for line in lines] == ["16", "32"]
@@ -142,7 +139,7 @@ def test_csv_has_a_column_for_each_figure_and_says_where_it_is_from() -> None:
 
 @pytest.mark.parametrize("suite", list(SUITES))
 @pytest.mark.parametrize("num_rows", [0, 1, 3])
-def test_every_suite_has_a_picture(suite: str, num_rows: int) -> None:
+def test_every_suite_has_a_plot(suite: str, num_rows: int) -> None:
     shape = SUITES[suite]
     columns = [shape.x.name, *(measure.name for measure in shape.measures)]
     rows: list[Row] = [
@@ -152,7 +149,7 @@ def test_every_suite_has_a_picture(suite: str, num_rows: int) -> None:
     assert plot_png(job(rows, suite=suite)).startswith(b"\x89PNG")
 
 
-def test_who_watches_from_the_middle_sees_every_row_once() -> None:
+def test_watching_from_the_middle_yields_each_row_once() -> None:
     async def watched() -> list[Row]:
         made = job([])
         made.add({"tokens": 1})

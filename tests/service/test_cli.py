@@ -13,22 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.cli import main
+from service.cli.__main__ import main
 from service.errors import PortInUse
-from service.server import take_port
-
-
-def lln(*arguments: str, stdin: str = "", **settings: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("LLN_")}
-    return subprocess.run(
-        [sys.executable, "-m", "service.cli", *arguments],
-        env=kept | settings,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+from service.server import bind_port
+from tests.service.processes import lln
 
 
 @pytest.mark.parametrize(
@@ -55,7 +43,7 @@ def test_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_help_does_not_wait_for_torch() -> None:
-    check = "import sys, service.cli; sys.exit('torch' in sys.modules)"
+    check = "import sys, service.cli.__main__; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
@@ -96,10 +84,10 @@ def test_a_port_that_another_server_listens_on(protocol: str, server: Any) -> No
 
 def test_a_port_is_taken_while_the_weights_are_read() -> None:
     """Of two servers that start at once, the second must not believe that it serves."""
-    first = take_port("127.0.0.1", 0)
+    first = bind_port("127.0.0.1", 0)
     port = first.getsockname()[1]
     with first, pytest.raises(PortInUse, match=f"127.0.0.1:{port}: Address already in use"):
-        take_port("127.0.0.1", port)
+        bind_port("127.0.0.1", port)
 
 
 def test_one_port_for_both_protocols() -> None:
@@ -153,15 +141,52 @@ def test_a_server_that_no_url_names(url: str, capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err.endswith(complaint)
 
 
-def test_embed(tmp_path: Path) -> None:
-    file = tmp_path / "text.txt"
-    file.write_text("Hello from a file.")
-    found = lln("embed", "-", "--file", str(file), "--json", stdin="Hello there.")
+def rows_of(found: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     assert found.returncode == 0, found.stderr
-    rows = [json.loads(line) for line in found.stdout.splitlines()]
-    assert [len(row["embedding"]) for row in rows] == [384, 384]
+    return [json.loads(line) for line in found.stdout.splitlines()]
+
+
+def test_embed_files_names_each(tmp_path: Path) -> None:
+    """`--file *.txt`, as the shell passes it on, and repeated."""
+    texts = {"a.txt": "Hello from a file.", "b.txt": "Another.", "c.txt": "A third\nin two lines."}
+    paths = [str(tmp_path / name) for name in texts]
+    for path, text in zip(paths, texts.values(), strict=True):
+        Path(path).write_text(text)
+    rows = rows_of(lln("embed", "--file", *paths[:2], "--file", paths[2], "--json"))
+    assert [row["file"] for row in rows] == paths
+    expected = rows_of(lln("embed", "--text", *texts.values(), "--json"))
+    assert [row["embedding"] for row in rows] == [row["embedding"] for row in expected]
     assert np.linalg.norm(rows[0]["embedding"]) == pytest.approx(1, abs=1e-5)
+    assert [len(row["embedding"]) for row in rows] == [384] * 3
     assert rows[0]["accounting"]["tokens"] > 3
+    for line, path in zip(lln("embed", "--file", *paths).stdout.splitlines(), paths, strict=True):
+        assert line.startswith(f"{path}: ")
+
+
+def test_a_path_in_the_place_of_a_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Vectors of file names in an index look like any others."""
+    (tmp_path / "a.txt").write_text("Hello.")
+    monkeypatch.chdir(tmp_path)
+    assert main(["embed", "A text.", "a.txt"]) == 1
+    told = capsys.readouterr()
+    assert told.err.startswith("lln: a.txt is the path of a file")
+    assert "lln embed --file a.txt" in told.err
+    assert "lln embed --text a.txt" in told.err
+    assert told.out == ""
+    assert main(["embed", "--text", "a.txt"]) == 0
+    assert main(["embed", "word " * 400]) == 0
+
+
+def test_lines_of_standard_input() -> None:
+    prompts = "One prompt.\r\n\nAnother\x0cprompt.\n"
+    [one] = rows_of(lln("embed", "-", "--json", stdin=prompts))
+    assert "line" not in one
+    rows = rows_of(lln("embed", "-", "--lines", "--json", stdin=prompts))
+    assert [row["line"] for row in rows] == [1, 3]
+    expected = rows_of(lln("embed", "One prompt.", "Another\x0cprompt.", "--json"))
+    assert [row["embedding"] for row in rows] == [row["embedding"] for row in expected]
 
 
 @pytest.mark.parametrize(
@@ -169,6 +194,14 @@ def test_embed(tmp_path: Path) -> None:
     [
         (["embed"], "nothing to embed: give a text, '-' for standard input, or --file"),
         (["embed", "--file", "/nowhere.txt"], "/nowhere.txt: No such file or directory"),
+        (
+            ["embed", "A text.", "--file", "/nowhere.txt"],
+            "texts without a switch and --file cannot be combined: run lln embed once for each",
+        ),
+        (
+            ["embed", "A text.", "--lines"],
+            "--lines needs something to read: give '-' for standard input, or --file",
+        ),
         (["diagnose", "/nowhere.txt"], "/nowhere.txt: No such file or directory"),
         (
             ["adapt", "default", "--out", "/nowhere", "--block-size", "10"],
@@ -196,7 +229,7 @@ def test_embed(tmp_path: Path) -> None:
         ),
         (
             ["adapt", "default", "--out", "/nowhere", "--further", "--samples", "9"],
-            "--further goes on from the model's own samples, and takes no other",
+            "--samples cannot be combined with --further, which keeps the model's own",
         ),
         (
             ["adapt", "default", "--out", "/nowhere", "--seed", "-1"],
@@ -219,7 +252,7 @@ def test_embed(tmp_path: Path) -> None:
         ),
         (
             ["adapt", "default", "--out", "/nowhere", "--train", "speeches", "--control"],
-            "--control trains without LLN, and this recipe trains nothing else",
+            "--control trains without LLN, but this recipe trains LLN only",
         ),
         (
             ["adapt", "default", "--out", "/nowhere", "--train", "speeches", "--recipe", "x.json"],
@@ -250,8 +283,23 @@ def test_a_file_that_is_not_text(
     file = tmp_path / "picture.png"
     file.write_bytes(b"\x89PNG")
     assert main([command, *(["--file"] if command == "embed" else []), str(file)]) == 1
-    complaint = f"{file} is not text in UTF-8: byte 0 does not belong there"
+    complaint = f"{file} is not text in UTF-8: invalid byte at 0"
     assert capsys.readouterr().err == f"lln: {complaint}\n"
+
+
+@pytest.mark.parametrize("option", [[], ["--json"]])
+def test_a_plan_that_does_not_fit_says_why(
+    option: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLN_ENGINE__MAX_SWEEP_BYTES", "100000000")
+    assert main(["plan", "100,1000000,2000000", *option]) == 1
+    told = capsys.readouterr()
+    memory, length = told.err.splitlines()
+    assert memory.startswith("lln: 1000000 tokens do not fit: they need ")
+    assert memory.endswith(" megabytes, the limit here is 100.0")
+    assert length == "lln: 2000000 tokens do not fit: default reads at most 1048576"
+    assert told.out
+    assert main(["plan", "100", *option]) == 0
 
 
 def test_numbers_that_are_none(capsys: pytest.CaptureFixture[str]) -> None:
@@ -259,7 +307,7 @@ def test_numbers_that_are_none(capsys: pytest.CaptureFixture[str]) -> None:
         main(["plan", "many"])
     assert left.value.code == 2
     told = capsys.readouterr().err
-    assert "whole numbers, separated by commas, are wanted and not 'many'" in told
+    assert "expected whole numbers separated by commas, got 'many'" in told
 
 
 @pytest.mark.parametrize(
@@ -278,7 +326,7 @@ def test_help_of_serve_tells_defaults(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit):
         main(["serve", "--help"])
     told = " ".join(capsys.readouterr().out.split())
-    assert "--http-port PORT Port of HTTP; 0 takes a free one. Default: 8000." in told
+    assert "--http-port PORT Port of HTTP; 0 chooses a free port. Default: 8000." in told
 
 
 def test_bench_and_diagnose() -> None:
@@ -306,9 +354,9 @@ def test_claims_of_a_document(tmp_path: Path) -> None:
 
 def test_unknown_claim_and_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["claims", "--only", "theorem-1"]) == 1
-    assert capsys.readouterr().err.startswith("lln: there is no claim 'theorem-1'")
+    assert capsys.readouterr().err.startswith("lln: unknown claim 'theorem-1'")
     assert main(["figures", "--out", str(tmp_path), "--only", "10"]) == 1
-    assert capsys.readouterr().err.startswith("lln: there is no figure '10'")
+    assert capsys.readouterr().err.startswith("lln: unknown figure '10'")
     assert list(tmp_path.iterdir()) == []
 
 

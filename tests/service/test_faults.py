@@ -1,7 +1,7 @@
-"""What production does to a server: nobody goes unanswered, nothing hangs, health tells the truth.
+"""Faults of a running server: every request is answered, nothing hangs, and health is correct.
 
-The model is small and real; where a fault cannot be had on order, it is raised where the encoder
-looks its words up. Faults of a whole process are in test_process_faults.py.
+The model is small and real. Faults that cannot be produced on demand are raised in the encoder's
+lookup of word embeddings. Faults of a whole process are in test_process_faults.py.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ import httpx
 import pytest
 import torch
 import uvicorn
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 from torch import Tensor
 
+from engine.async_engine import AsyncEngine
 from engine.config import EngineConfig
-from engine.engine import AsyncEngine
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.model.encoder import Encoder
 from service.app import create_app
 from service.pb.lln.v1 import embeddings_pb2 as pb
-from service.pb.lln.v1 import embeddings_pb2_grpc
 from service.settings import load_settings
 from tests.service.outside import free_port, wait_for
+from tests.service.stubs import embeddings_stub, health_stub
 
 if TYPE_CHECKING:
     from tests.conftest import WriteCheckpoint
 
 POISON = 11
-"""A token id that the faults below go by."""
+"""The token id that triggers the faults below."""
 
 Fault = Callable[[Tensor], None]
 
 
 class FaultyEncoder(Encoder):
-    """The encoder it is made of, with something that may go wrong first."""
+    """The encoder, with a fault before its lookup of words."""
 
     def __init__(self, sound: Encoder) -> None:
         self.__dict__.update(vars(sound))
-        self._straight = None  # a lone text's, which looks its words up by itself
+        self._short_text_path = None  # it looks words up by itself
         self.fault: Fault = lambda ids: None
 
     def embed(self, ids: Tensor, positions: Tensor, lengths: Tensor | int) -> Tensor:
@@ -57,7 +57,7 @@ class FaultyEncoder(Encoder):
 
 @dataclass(frozen=True)
 class InProcess:
-    """A server in a thread of the test's own process, whose encoder can be made to fail."""
+    """A server in a thread of the test process, whose encoder can be made to fail."""
 
     encoder: FaultyEncoder
     http_url: str
@@ -73,7 +73,7 @@ class InProcess:
 
     def grpc_code(self, *ids: int) -> Any:
         with grpc.insecure_channel(self.grpc_address) as channel:
-            stub: Any = embeddings_pb2_grpc.EmbeddingsStub(channel)  # type: ignore[no-untyped-call]
+            stub = embeddings_stub(channel)
             message = pb.EmbedRequest(input=[pb.Input(token_ids=pb.TokenIds(ids=ids))])
             try:
                 stub.Embed(message, timeout=30)
@@ -83,11 +83,11 @@ class InProcess:
             return grpc.StatusCode.OK
 
     def readiness(self) -> tuple[int, str, int]:
-        """HTTP's status and its code, and what gRPC's health says."""
+        """Returns the status and code over HTTP, and the health over gRPC."""
         answer = httpx.get(f"{self.http_url}/health/ready")
         code = "ok" if answer.status_code == 200 else answer.json()["error"]["code"]
         with grpc.insecure_channel(self.grpc_address) as channel:
-            stub: Any = health_pb2_grpc.HealthStub(channel)
+            stub = health_stub(channel)
             return answer.status_code, code, stub.Check(health_pb2.HealthCheckRequest()).status
 
 
@@ -137,7 +137,7 @@ def test_a_device_error_hits_only_the_text_that_caused_it(server: InProcess) -> 
     assert server.readiness() == READY
 
 
-def test_out_of_memory_of_a_batch_is_nobodys_failure(server: InProcess) -> None:
+def test_out_of_memory_in_a_batch_fails_no_request(server: InProcess) -> None:
     def fault(ids: Tensor) -> None:
         if len(ids) > 12:
             raise torch.OutOfMemoryError("CUDA out of memory")
@@ -149,7 +149,7 @@ def test_out_of_memory_of_a_batch_is_nobodys_failure(server: InProcess) -> None:
 
 
 def test_the_death_of_the_device_thread(server: InProcess) -> None:
-    """All who wait are answered, all who come are refused, and no probe says that all is well."""
+    """Waiting requests are answered, new ones are rejected, and all probes report it."""
     server.encoder.fault = raise_for_poison(SystemExit("killed"))
     answers = server.embed_many([(7, POISON)] * 3 + [(7, 8)] * 20)
     assert {answer.status_code for answer in answers} <= {200, 500, 503}
@@ -179,7 +179,7 @@ def test_a_stuck_device_is_not_ready_until_it_moves_again(server: InProcess) -> 
     assert server.readiness() == READY
 
 
-def test_a_stuck_device_does_not_keep_callers_beyond_their_deadline(server: InProcess) -> None:
+def test_deadlines_hold_on_a_stuck_device(server: InProcess) -> None:
     moves = threading.Event()
 
     def fault(ids: Tensor) -> None:
@@ -203,7 +203,7 @@ def test_a_stuck_device_does_not_keep_callers_beyond_their_deadline(server: InPr
 def test_a_jump_of_the_clock(
     server: InProcess, monkeypatch: pytest.MonkeyPatch, jump_s: float
 ) -> None:
-    """While a text is computed the wall clock is set anew; deadlines and health go by another."""
+    """The wall clock is set during a computation. Deadlines and health use the monotonic clock."""
     true_time = time.time
     jumped = threading.Event()
 

@@ -1,7 +1,8 @@
-"""Embeddings.EmbedDocument: a document in pieces, events in order, and a clear end to each call."""
+"""Embeddings.EmbedDocument: pieces, the order of events, and how each call ends."""
 
 from __future__ import annotations
 
+import base64
 import subprocess
 import sys
 import threading
@@ -18,8 +19,8 @@ from grpc import StatusCode
 from numpy.typing import NDArray
 
 from service.pb.lln.v1 import embeddings_pb2 as pb
-from service.pb.lln.v1 import embeddings_pb2_grpc
 from tests.service.outside import wait_for
+from tests.service.stubs import embeddings_stub
 
 METHOD = "/lln.v1.Embeddings/EmbedDocument"
 MEGABYTE = 1_048_576
@@ -28,14 +29,8 @@ HEADINGS = pb.Chunking(headings=pb.HeadingChunks(max_tokens=64))
 
 
 @pytest.fixture(scope="module")
-def channel(server: Any) -> Iterator[grpc.Channel]:
-    with grpc.insecure_channel(server.grpc_address) as channel:
-        yield channel
-
-
-@pytest.fixture(scope="module")
 def embed(channel: grpc.Channel) -> Any:
-    stub: Any = embeddings_pb2_grpc.EmbeddingsStub(channel)  # type: ignore[no-untyped-call]
+    stub = embeddings_stub(channel)
     return stub.EmbedDocument
 
 
@@ -54,7 +49,7 @@ def document(text: str, size: int, **fields: Any) -> Iterator[pb.EmbedDocumentRe
 
 
 def failure(events: Iterable[Any]) -> tuple[StatusCode, dict[str, str]]:
-    """How a call ended that had to fail."""
+    """Returns the error of a call that must fail."""
     with pytest.raises(grpc.RpcError) as caught:
         list(events)
     error: Any = caught.value
@@ -73,9 +68,7 @@ def finished(http: httpx.Client, code: str) -> float:
 
 
 @pytest.mark.parametrize("size", [1, 1_000, MEGABYTE])
-def test_pieces_of_any_size_give_the_whole_documents_answer(
-    embed: Any, http: httpx.Client, size: int
-) -> None:
+def test_pieces_of_any_size_give_the_same_result(embed: Any, http: httpx.Client, size: int) -> None:
     fields = {"text": TEXT, "chunking": {"type": "headings", "max_tokens": 64, "alone": 0.25}}
     whole = http.post("/v1/documents", json=fields).json()
     plan = pb.Chunking(headings=HEADINGS.headings, alone=0.25)
@@ -94,9 +87,26 @@ def test_pieces_of_any_size_give_the_whole_documents_answer(
         )
 
 
-def test_events_have_one_order_and_the_same_names_as_over_http(
-    embed: Any, http: httpx.Client
-) -> None:
+def test_contexts_and_titles_are_those_of_http(embed: Any, http: httpx.Client) -> None:
+    text = TEXT[:300]
+    for context in ("balanced", "late", "alone", "title", None):
+        named: dict[str, Any] = {} if context is None else {"context": context}
+        titled = {"title": "Größe"} if context in ("balanced", "title") else {}
+        fields = {"text": text, "chunking": {"type": "fixed", "tokens": 16, **named}, **titled}
+        body = fields | {"encoding_format": "base64"}
+        whole = http.post("/v1/documents", json=body).json()
+        plan = pb.Chunking(fixed=pb.FixedChunks(tokens=16), **named)
+        events = list(embed(document(text, 1_000, chunking=plan, **titled)))
+        chunks = [chunk for event in events for chunk in event.chunks.chunks]
+        assert [base64.b64encode(chunk.vector.data).decode() for chunk in chunks] == [
+            chunk["vector"] for chunk in whole["chunks"]
+        ]
+        cost = events[-1].result.accounting
+        assert cost.tokens_alone == whole["accounting"]["tokens_alone"]
+        assert (cost.tokens_alone == 0) == (context == "late")
+
+
+def test_events_have_the_order_and_names_of_http(embed: Any, http: httpx.Client) -> None:
     events = list(embed(document(TEXT, 100, chunking=HEADINGS)))
     names = [event.WhichOneof("event") for event in events]
     assert names[0] == "accepted"
@@ -110,7 +120,10 @@ def test_events_have_one_order_and_the_same_names_as_over_http(
     fields = {}
     for line in answer.iter_lines():
         event = httpx.Response(200, text=line).json()
-        fields[event["event"]] = set(event) - {"event", "usage"}  # OpenAI's count, for its clients
+        fields[event["event"]] = set(event) - {
+            "event",
+            "usage",
+        }  # usage is OpenAI's field, over HTTP only
     for name, ours in fields.items():
         message: Any = pb.DocumentEvent.DESCRIPTOR.fields_by_name[name].message_type
         assert {field.name for field in message.fields} == ours
@@ -154,6 +167,15 @@ def test_vectors_in_other_formats(embed: Any) -> None:
         ),
         ([opening(chunking=pb.Chunking(opening=0.5))], "unknown_field", "chunking.opening"),
         ([opening(chunking=pb.Chunking(alone=0.5))], "unknown_field", "chunking.alone"),
+        ([opening(chunking=pb.Chunking(context="late"))], "unknown_field", "chunking.context"),
+        (
+            [opening(chunking=pb.Chunking(fixed=pb.FixedChunks(), context="early"))],
+            "invalid_chunking",
+            "chunking.context",
+        ),
+        ([opening(title="Ships")], "unused_title", "title"),
+        ([opening(title="\n", chunking=HEADINGS)], "empty_title", "title"),
+        (list(document("word", 9, title="a " * 600, chunking=HEADINGS)), "title_too_long", "title"),
         (
             [opening(chunking=pb.Chunking(fixed=pb.FixedChunks(), alone=-1))],
             "invalid_chunking",
@@ -179,7 +201,7 @@ def test_vectors_in_other_formats(embed: Any) -> None:
         ),
     ],
 )
-def test_bad_documents_are_refused_by_name(
+def test_invalid_documents_are_rejected(
     embed: Any, requests: list[pb.EmbedDocumentRequest], code: str, param: str
 ) -> None:
     status, metadata = failure(embed(iter(requests)))
@@ -188,13 +210,13 @@ def test_bad_documents_are_refused_by_name(
     assert (metadata["lln-error-code"], metadata["lln-error-param"]) == (code, param)
 
 
-def test_a_message_that_is_none(channel: grpc.Channel) -> None:
+def test_an_undecodable_message(channel: grpc.Channel) -> None:
     call = channel.stream_stream(METHOD, None, pb.DocumentEvent.FromString)
     status, metadata = failure(call(iter([opening().SerializeToString(), b"\x12\xff"])))
     assert (status, metadata["lln-error-code"]) == (StatusCode.INVALID_ARGUMENT, "invalid_message")
 
 
-def test_too_long_a_document_is_refused_before_its_end(embed: Any) -> None:
+def test_a_document_beyond_the_limit_is_rejected_before_its_end(embed: Any) -> None:
     num_sent = 0
 
     def endless() -> Iterator[pb.EmbedDocumentRequest]:
@@ -225,7 +247,7 @@ def test_a_deadline_ends_a_document_that_does_not(embed: Any, timeout_s: float) 
     assert status == StatusCode.DEADLINE_EXCEEDED
 
 
-def test_a_cancelled_document_is_given_up(embed: Any, http: httpx.Client, server: Any) -> None:
+def test_cancelling_stops_the_work(embed: Any, http: httpx.Client, server: Any) -> None:
     before = finished(http, "cancelled")
     over = threading.Event()
 
@@ -284,14 +306,14 @@ def test_64_megabytes_without_a_space(embed: Any) -> None:
     assert time.monotonic() - started_at < 30
 
 
-def test_what_truncation_drops_is_said(start_server: Any) -> None:
+def test_truncation_reports_the_dropped_characters(start_server: Any) -> None:
     server = start_server(LLN_MODELS="default", LLN_ENGINE__MAX_TEXT_TOKENS="1000")
     text = "some words " * 50_000
     with (
         grpc.insecure_channel(server.grpc_address) as channel,
         httpx.Client(base_url=server.http_url, timeout=60) as http,
     ):
-        stub: Any = embeddings_pb2_grpc.EmbeddingsStub(channel)  # type: ignore[no-untyped-call]
+        stub = embeddings_stub(channel)
         options = pb.EmbedOptions(truncate=pb.TRUNCATE_END)
         *_, last = stub.EmbedDocument(document(text, 100_000, options=options))
         cost = last.result.accounting
@@ -309,7 +331,7 @@ def test_what_truncation_drops_is_said(start_server: Any) -> None:
         assert 'lln_truncated_total{model="default"} 3.0' in lines
 
 
-def test_a_server_that_stops_waits_for_no_more_pieces(start_server: Any) -> None:
+def test_a_stopping_server_reads_no_more_pieces(start_server: Any) -> None:
     server = start_server(LLN_MODELS="default")
     over = threading.Event()
 
@@ -319,7 +341,7 @@ def test_a_server_that_stops_waits_for_no_more_pieces(start_server: Any) -> None
         over.wait(60)
 
     with grpc.insecure_channel(server.grpc_address) as channel:
-        stub: Any = embeddings_pb2_grpc.EmbeddingsStub(channel)  # type: ignore[no-untyped-call]
+        stub = embeddings_stub(channel)
         events = stub.EmbedDocument(stalled())
         assert next(events).WhichOneof("event") == "accepted"
         assert server.stop() == 0
@@ -332,7 +354,7 @@ def test_a_server_that_stops_waits_for_no_more_pieces(start_server: Any) -> None
 @pytest.mark.timeout(600)
 def test_100_megabytes_in_small_messages_and_little_memory(start_server: Any) -> None:
     server = start_server(LLN_MODELS="default", LLN_ENGINE__MAX_TEXT_TOKENS="1000")
-    piece = (b"word " + b"x" * 194 + b" ") * 500  # long words, which are sooner tokenised
+    piece = (b"word " + b"x" * 194 + b" ") * 500  # long words are faster to tokenise
 
     def text() -> Iterator[pb.EmbedDocumentRequest]:
         yield opening(options=pb.EmbedOptions(truncate=pb.TRUNCATE_END))
@@ -349,7 +371,7 @@ def test_100_megabytes_in_small_messages_and_little_memory(start_server: Any) ->
         httpx.Client(base_url=server.http_url, timeout=60) as http,
     ):
         before = memory(http)
-        stub: Any = embeddings_pb2_grpc.EmbeddingsStub(channel)  # type: ignore[no-untyped-call]
+        stub = embeddings_stub(channel)
         *_, last = stub.EmbedDocument(text())
         assert last.result.accounting.tokens == 1_000 * 500 * 2 + 2
         assert memory(http) - before < 512 * MEGABYTE

@@ -1,9 +1,9 @@
-"""Every way a call over gRPC can be wrong: its status, its message, its trailing metadata."""
+"""Errors over gRPC: status, message and trailing metadata."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -13,24 +13,14 @@ import pytest
 from grpc import StatusCode
 
 from engine.errors import DeadlineExceeded, LLNError, RequestCancelled
-from service.grpc.calls import _why_cancelled
+from service.grpc.handlers import _why_cancelled
 from service.pb.lln.v1 import embeddings_pb2 as pb
-from service.pb.lln.v1 import embeddings_pb2_grpc, models_pb2, models_pb2_grpc
+from service.pb.lln.v1 import models_pb2
+from tests.service.stubs import embeddings_stub, models_stub
 
 SOFTMAX = "sentence-transformers/all-MiniLM-L6-v2"
 EMBED = "/lln.v1.Embeddings/Embed"
 LIMIT = 32 * 1024 * 1024
-
-
-@pytest.fixture(scope="module")
-def channel(server: Any) -> Iterator[grpc.Channel]:
-    with grpc.insecure_channel(server.grpc_address) as channel:
-        yield channel
-
-
-@pytest.fixture(scope="module")
-def embeddings(channel: grpc.Channel) -> Any:
-    return embeddings_pb2_grpc.EmbeddingsStub(channel)  # type: ignore[no-untyped-call]
 
 
 def text(value: str = "a") -> pb.Input:
@@ -48,7 +38,7 @@ def failure(call: Any, *arguments: Any, **options: Any) -> Any:
 
 
 def details_of(error: Any) -> dict[str, str]:
-    """What the trailing metadata says, by the names that HTTP has for it."""
+    """Returns the trailing metadata under the names of the HTTP envelope."""
     pairs = {key: unquote(value) for key, value in error.trailing_metadata()}
     names = ("code", "param", "limit", "actual")
     return {name: pairs[f"lln-error-{name}"] for name in names if f"lln-error-{name}" in pairs}
@@ -124,7 +114,9 @@ BAD_REQUESTS: dict[str, tuple[pb.EmbedRequest, dict[str, Any], StatusCode, str]]
 
 
 @pytest.mark.parametrize("name", BAD_REQUESTS)
-def test_both_protocols_say_the_same(name: str, embeddings: Any, http: httpx.Client) -> None:
+def test_both_protocols_report_the_same_error(
+    name: str, embeddings: Any, http: httpx.Client
+) -> None:
     request, body, status, code = BAD_REQUESTS[name]
     error = failure(embeddings.Embed, request)
     refusal = http.post("/v1/embeddings", json=body).json()["error"]
@@ -143,7 +135,7 @@ def test_both_protocols_say_the_same(name: str, embeddings: Any, http: httpx.Cli
         (pb.EmbedRequest(input=[text()], options=pb.EmbedOptions(format=9)), "format"),  # type: ignore[arg-type]
     ],
 )
-def test_fields_that_only_protobuf_can_get_wrong(
+def test_errors_of_fields_that_only_protobuf_has(
     request_message: pb.EmbedRequest, param: str, embeddings: Any
 ) -> None:
     error = failure(embeddings.Embed, request_message)
@@ -154,7 +146,7 @@ def test_fields_that_only_protobuf_can_get_wrong(
 
 
 def with_text(data: bytes) -> bytes:
-    """An EmbedRequest with these bytes as its text: protobuf itself would refuse to write them."""
+    """Returns an EmbedRequest with these bytes as its text, which protobuf would not encode."""
     form = b"\x0a" + bytes([len(data)]) + data  # field 1 of Input
     return b"\x12" + bytes([len(form)]) + form  # field 2 of EmbedRequest
 
@@ -162,7 +154,7 @@ def with_text(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("data", "complaint"), [(with_text(b"caf\xe9"), "UTF-8"), (b"\xff\xff\xff", "EmbedRequest")]
 )
-def test_what_is_no_message_is_an_invalid_argument(
+def test_an_undecodable_message_is_an_invalid_argument(
     data: bytes, complaint: str, channel: grpc.Channel
 ) -> None:
     embed = channel.unary_unary(EMBED, request_serializer=None, response_deserializer=None)
@@ -200,7 +192,7 @@ def test_message_far_above_the_limit_is_refused_by_grpc_itself(embeddings: Any) 
     assert details_of(error) == {}
 
 
-def test_an_item_above_the_limit_is_answered_in_its_place(embeddings: Any) -> None:
+def test_an_item_above_the_limit_gets_an_error_in_order(embeddings: Any) -> None:
     requests = (
         pb.EmbedStreamRequest(id=str(number), input=text("x" * size))
         for number, size in enumerate((1, LIMIT + 1_000, 1))
@@ -235,7 +227,7 @@ def count_of(http: httpx.Client, labels: str) -> float:
 
 
 def test_errors_of_other_services(channel: grpc.Channel) -> None:
-    stub: Any = models_pb2_grpc.ModelsStub(channel)  # type: ignore[no-untyped-call]
+    stub = models_stub(channel)
     error = failure(stub.Get, models_pb2.GetModelRequest(model="nope"))
 
     assert error.code() == StatusCode.NOT_FOUND
@@ -278,7 +270,7 @@ def test_every_call_that_misses_its_deadline_is_counted(
 
 
 class Remaining:
-    """A context, as far as a deadline goes."""
+    """A context that only has a deadline."""
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds
@@ -312,7 +304,7 @@ def test_limits_of_the_servers_own_settings(start_server: Any) -> None:
         LLN_ENGINE__MAX_INPUTS="4",
     )
     with grpc.insecure_channel(server.grpc_address) as channel:
-        stub: Any = embeddings_pb2_grpc.EmbeddingsStub(channel)  # type: ignore[no-untyped-call]
+        stub = embeddings_stub(channel)
         too_long = pb.EmbedRequest(input=[text("word " * 100)])
 
         error = failure(stub.Embed, too_long)
@@ -334,6 +326,6 @@ def test_limits_of_the_servers_own_settings(start_server: Any) -> None:
         too_long.options.truncate = pb.TRUNCATE_END
         cost = stub.Embed(too_long).embeddings[0].accounting
         assert (cost.tokens, cost.tokens_embedded) == (102, 32)
-        # Thirty words stay, and the cut is where the thirty-first began.
+        # Thirty words remain; the rest begins at the thirty-first.
         assert cost.dropped.start in (149, 150)
         assert cost.dropped.end >= 499

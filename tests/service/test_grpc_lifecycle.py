@@ -10,36 +10,22 @@ from typing import Any
 import grpc
 import pytest
 from grpc import StatusCode
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 
 from service.pb.lln.v1 import embeddings_pb2 as pb
-from service.pb.lln.v1 import embeddings_pb2_grpc
 from tests.service.outside import metric, wait_for
+from tests.service.stubs import embeddings_stub, health_stub
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SOFTMAX = "sentence-transformers/all-MiniLM-L6-v2"
 
 
-@pytest.fixture(scope="module")
-def channel(server: Any) -> Iterator[grpc.Channel]:
-    with grpc.insecure_channel(server.grpc_address) as channel:
-        yield channel
-
-
-def embeddings_stub(channel: grpc.Channel) -> Any:
-    return embeddings_pb2_grpc.EmbeddingsStub(channel)  # type: ignore[no-untyped-call]
-
-
-def health_stub(channel: grpc.Channel) -> Any:
-    return health_pb2_grpc.HealthStub(channel)
-
-
 def some_work(num_texts: int) -> pb.EmbedRequest:
-    """Enough to keep a CPU busy: a text of 400 words takes it some 0.1 s."""
+    """Returns work for a CPU: a text of 400 words takes about 0.1 s."""
     return pb.EmbedRequest(input=[pb.Input(text="word " * 400)] * num_texts)
 
 
@@ -82,10 +68,10 @@ def test_reflection_lists_services_and_their_methods(channel: grpc.Channel) -> N
     assert [method.name for method in service.method] == ["Embed", "EmbedStream", "EmbedDocument"]
 
 
-def test_a_cancelled_call_gives_up_its_work(channel: grpc.Channel, server: Any) -> None:
+def test_cancelling_a_call_stops_its_work(channel: grpc.Channel, server: Any) -> None:
     name = 'lln_cancelled_total{reason="caller_left"}'
     before = metric(server.http_url, name)
-    call = embeddings_stub(channel).Embed.future(some_work(1_000))  # minutes of it on a CPU
+    call = embeddings_stub(channel).Embed.future(some_work(1_000))  # minutes of work on a CPU
     wait_for(lambda: metric(server.http_url, "lln_queue_depth") > 0, "work that waits")
     call.cancel()
 
@@ -106,7 +92,7 @@ def test_a_deadline_reaches_the_queue(channel: grpc.Channel, server: Any) -> Non
 
 
 class Client:
-    """Calls of every kind that are under way when the server is told to stop."""
+    """Calls of every kind are in flight when the server is asked to stop."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         self.over = threading.Event()
@@ -129,7 +115,7 @@ def test_stopping_answers_what_is_in_flight(start_server: Any) -> None:
         stopped_at = time.monotonic()
         assert server.stop() == 0, server.log()
 
-        # Far less than the grace there is: neither the watcher nor the idle stream held it up.
+        # Far less than the drain timeout: neither the watcher nor the idle stream delayed the stop.
         assert time.monotonic() - stopped_at < 20
         assert len(client.unary.result(timeout=10).embeddings) == 16
         with pytest.raises(grpc.RpcError) as raised:

@@ -1,4 +1,4 @@
-"""The parts of the gRPC face that need no server: packing, error metadata, ordered streams."""
+"""gRPC without a server: packing vectors, error metadata, ordered streams."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ import numpy as np
 import pytest
 from grpc.aio import InternalError
 
-from engine.errors import InvalidInput, LLNError, QueueFull
+from engine.errors import EngineUnavailable, InvalidInput, LLNError, QueueFull
 from engine.types import Vector
-from service.api_keys import ApiKeys
 from service.errors import ERROR_TABLE, BodyTimeout
-from service.grpc.calls import Calls
-from service.grpc.conversions import vector_message
-from service.grpc.listeners import Listeners
-from service.grpc.status import error_message, error_metadata
-from service.grpc.streams import answer_in_order
+from service.fairness import cooperatively
+from service.grpc.errors import error_message, error_metadata
+from service.grpc.handlers import MethodHandlers
+from service.grpc.messages import vector_message
+from service.grpc.streams import StreamTasks, answer_in_order
 from service.metrics import Metrics
 from service.pb.lln.v1 import embeddings_pb2
-from service.permits import Permits
-from service.turns import in_turns
+from service.security import ApiKeys, RequestLimit
 
 FORMATS = [
     (embeddings_pb2.VECTOR_FORMAT_FLOAT32, "<f4", 0.0),
@@ -80,7 +78,7 @@ def test_error_message_is_bounded() -> None:
 
 
 class Pipe:
-    """A client as `answer_in_order` sees one: a source of numbers and a sink for answers."""
+    """A stand-in for a client: a source of numbers and a sink for answers."""
 
     def __init__(self, num_requests: int) -> None:
         self.num_requests = num_requests
@@ -110,36 +108,36 @@ async def settle() -> None:
     await asyncio.sleep(0.1)
 
 
-def run(pipe: Pipe, listeners: Listeners, max_silence_s: float = 60) -> asyncio.Task[bool]:
+def run(pipe: Pipe, stream_tasks: StreamTasks, idle_timeout_s: float = 60) -> asyncio.Task[None]:
     return asyncio.create_task(
         answer_in_order(
             pipe.requests(),
             answer=late_for_even_numbers,
             write=pipe.write,
-            listeners=listeners,
+            stream_tasks=stream_tasks,
             max_in_flight=4,
-            max_silence_s=max_silence_s,
+            idle_timeout_s=idle_timeout_s,
         )
     )
 
 
-def test_long_answers_are_made_in_turns_with_others() -> None:
+def test_cooperatively_lets_other_tasks_run() -> None:
     async def scenario() -> int:
-        turns_of_others, over = 0, asyncio.Event()
+        other_steps, done = 0, asyncio.Event()
 
         async def others() -> None:
-            nonlocal turns_of_others
-            while not over.is_set():
-                turns_of_others += 1
+            nonlocal other_steps
+            while not done.is_set():
+                other_steps += 1
                 await asyncio.sleep(0)
 
         other = asyncio.create_task(others())
         rows = np.zeros((2_000, 384), np.float32)
-        made = [state async for state in in_turns(row.tolist() for row in rows)]
-        over.set()
+        made = [state async for state in cooperatively(row.tolist() for row in rows)]
+        done.set()
         await other
         assert len(made) == 2_000
-        return turns_of_others
+        return other_steps
 
     assert asyncio.run(scenario()) > 1
 
@@ -147,12 +145,12 @@ def test_long_answers_are_made_in_turns_with_others() -> None:
 def test_answer_in_order_reads_no_further_than_its_bound() -> None:
     async def scenario() -> None:
         pipe = Pipe(50)
-        answering = run(pipe, Listeners())
+        answering = run(pipe, StreamTasks())
         await settle()
         assert pipe.num_read == 4
         assert pipe.written == []
         pipe.taking.set()
-        assert await answering
+        await answering
         assert pipe.written == list(range(50))
 
     asyncio.run(scenario())
@@ -160,28 +158,30 @@ def test_answer_in_order_reads_no_further_than_its_bound() -> None:
 
 def test_answer_in_order_finishes_what_it_read_when_interrupted() -> None:
     async def scenario() -> None:
-        pipe, listeners = Pipe(3), Listeners()
+        pipe, stream_tasks = Pipe(3), StreamTasks()
         pipe.stays_open = True
-        answering = run(pipe, listeners)
+        answering = run(pipe, stream_tasks)
         await settle()
-        listeners.interrupt()
+        stream_tasks.interrupt()
         pipe.taking.set()
-        assert not await answering
+        with pytest.raises(EngineUnavailable):
+            await answering
         assert pipe.written == [0, 1, 2]
-        assert not await run(Pipe(3), listeners)  # a stream that came too late
+        with pytest.raises(EngineUnavailable):  # a stream that came too late
+            await run(Pipe(3), stream_tasks)
 
     asyncio.run(scenario())
 
 
-def test_answer_in_order_bears_no_silence_but_of_who_waits_for_an_answer() -> None:
+def test_answer_in_order_times_out_idle_clients_only() -> None:
     async def scenario() -> None:
         pipe = Pipe(3)
         pipe.stays_open = True
-        answering = run(pipe, Listeners(), max_silence_s=0.05)
+        answering = run(pipe, StreamTasks(), idle_timeout_s=0.05)
         await settle()
-        assert not answering.done()  # nobody takes the answers, so the client waits for them
+        assert not answering.done()  # the client still waits for its answers
         pipe.taking.set()
-        with pytest.raises(BodyTimeout, match=r"nothing more of the request arrived in 0\.05 s"):
+        with pytest.raises(BodyTimeout, match=r"no more of the request arrived within 0\.05 s"):
             await answering
         assert pipe.written == [0, 1, 2]
 
@@ -191,7 +191,7 @@ def test_answer_in_order_bears_no_silence_but_of_who_waits_for_an_answer() -> No
 def test_answer_in_order_leaves_no_task_behind_when_cancelled() -> None:
     async def scenario() -> None:
         pipe = Pipe(50)
-        answering = run(pipe, Listeners())
+        answering = run(pipe, StreamTasks())
         await settle()
         answering.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -203,7 +203,7 @@ def test_answer_in_order_leaves_no_task_behind_when_cancelled() -> None:
 
 
 def test_answer_in_order_leaves_nothing_unawaited_when_writing_fails() -> None:
-    """A request that comes in while the stream is being cleared away."""
+    """A request arrives while the failed stream is cleaned up."""
 
     async def scenario() -> None:
         failing = asyncio.Event()
@@ -222,18 +222,18 @@ def test_answer_in_order_leaves_nothing_unawaited_when_writing_fails() -> None:
                 requests(),
                 answer=late_for_even_numbers,
                 write=write,
-                listeners=Listeners(),
+                stream_tasks=StreamTasks(),
                 max_in_flight=4,
-                max_silence_s=60,
+                idle_timeout_s=60,
             )
         await settle()
 
     asyncio.run(scenario())
-    gc.collect()  # pytest hears of a coroutine that nobody awaited when it is taken away
+    gc.collect()  # pytest reports un-awaited coroutines when they are collected
 
 
 class Gone:
-    """The context of a client that hung up before anything was sent."""
+    """The context of a client that left before anything was sent."""
 
     def __init__(self, failure: BaseException, seconds_left: float) -> None:
         self._failure = failure
@@ -252,7 +252,7 @@ class Gone:
         raise self._failure
 
     async def abort(self, *status: object) -> None:
-        raise InternalError("there is nobody to tell")
+        raise InternalError("the client is gone")
 
 
 @pytest.mark.parametrize(
@@ -263,17 +263,17 @@ class Gone:
         (InternalError("the call is over"), 9.0, "cancelled"),
     ],
 )
-def test_who_leaves_before_the_first_byte_is_counted(
+def test_a_client_that_leaves_before_the_first_byte_is_counted(
     failure: BaseException, seconds_left: float, code: str
 ) -> None:
     metrics = Metrics()
-    calls = Calls(metrics, ApiKeys(), Permits(1, metrics), max_message_bytes=100)
+    calls = MethodHandlers(metrics, ApiKeys(), RequestLimit(1, metrics), max_message_bytes=100)
     context: Any = Gone(failure, seconds_left)
 
     async def call() -> None:
         with pytest.raises(asyncio.CancelledError):
             async with calls._call("a.Service/Method", context):
-                pytest.fail("the method was run for nobody")
+                pytest.fail("the method ran after its client left")
 
     asyncio.run(call())
     assert f'code="{code}",method="a.Service/Method",protocol="grpc"}} 1.0' in (

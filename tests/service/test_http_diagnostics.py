@@ -1,11 +1,15 @@
-"""POST /v1/diagnostics and /v1/benchmarks: thin, but measured for real."""
+"""GET /v1/claims and POST /v1/diagnostics over HTTP."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import httpx
 import pytest
+
+from engine.claims.check import CLAIMS
+from service.http.schemas.responses import ClaimList
 
 TEXT = "The ship left the harbour at dawn, and nobody on the pier waved. " * 4
 
@@ -82,3 +86,35 @@ def test_bad_input(http: httpx.Client, fields: dict[str, Any], status: int) -> N
     response = http.post("/v1/diagnostics", json={"text": TEXT, **fields})
     assert response.status_code == status, response.text
     assert response.json()["error"]["code"]
+
+
+def _finished(http: httpx.Client) -> ClaimList:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        answer = http.get("/v1/claims")
+        found = ClaimList.model_validate_json(answer.content, strict=True)
+        assert answer.status_code == (200 if found.state == "done" else 202)
+        assert found.checked == len(found.data) <= found.total == len(CLAIMS)
+        if found.state == "done":
+            return found
+        assert int(answer.headers["retry-after"]) > 0
+        time.sleep(0.5)
+    raise AssertionError("the claims were not checked in time")
+
+
+def test_claims(http: httpx.Client) -> None:
+    found = _finished(http)
+    assert [row.id for row in found.data] == [claim.id for claim in CLAIMS]
+    some = http.get("/v1/claims", params={"only": ["lln.theorem-3.3", "rank-collapse"]}).json()
+    assert some["state"] == "done"
+    assert {row["id"].split(".")[0] for row in some["data"]} == {"lln", "rank-collapse"}
+    [failed] = [row for row in some["data"] if row["id"] == "lln.theorem-3.3"]
+    assert failed["verdict"] == "fails"
+    assert len(failed["evidence"]["counterexample"]) == 3
+
+
+def test_unknown_claim(http: httpx.Client) -> None:
+    answer = http.get("/v1/claims", params={"only": "theorem-1"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "unknown_claim"
+    assert answer.json()["error"]["param"] == "only"

@@ -1,4 +1,4 @@
-"""Nobody goes unanswered: under load, when callers leave, and when the server is told to stop."""
+"""Every request is answered: under load, when clients leave, and when the server stops."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def embed(url: str, text: str, timeout_s: float = 120) -> httpx.Response:
     return httpx.post(f"{url}/v1/embeddings", json={"input": text}, timeout=timeout_s)
 
 
-def test_two_hundred_at_once_none_lost(server: Any) -> None:
+def test_two_hundred_requests_at_once(server: Any) -> None:
     texts = [f"Text number {number} " + "word " * (number % 60) for number in range(200)]
     barrier = threading.Barrier(len(texts))
 
@@ -33,12 +33,12 @@ def test_two_hundred_at_once_none_lost(server: Any) -> None:
     with ThreadPoolExecutor(len(texts)) as pool:
         answers = list(pool.map(ask, texts))
     assert Counter(answer.status_code for answer in answers) == {200: 200}
-    # Each caller got its own text's vector.
+    # Each client got the vector of its own text.
     alone = embed(server.http_url, texts[123]).json()["data"][0]["embedding"]
     assert answers[123].json()["data"][0]["embedding"] == pytest.approx(alone, abs=2e-6)
 
 
-def test_a_caller_who_leaves_frees_its_place(server: Any) -> None:
+def test_a_client_that_leaves_frees_the_queue(server: Any) -> None:
     url = server.http_url
     before = server.log().count('"code":"cancelled"')
     with ThreadPoolExecutor(8) as pool:
@@ -74,7 +74,7 @@ def test_sigterm_answers_all_in_flight_then_exits_0(start_server: Any) -> None:
 def _readiness(watcher: httpx.Client) -> int:
     try:
         return watcher.get("/health/ready").status_code
-    except httpx.TransportError:  # closed as idle: no load balancer sends anything here either
+    except httpx.TransportError:  # closed as idle; a load balancer would send nothing here either
         return 503
 
 
@@ -88,7 +88,7 @@ def _refuses_connections(url: str) -> bool:
     return False
 
 
-def test_full_queue_says_when_to_come_back(start_server: Any) -> None:
+def test_a_full_queue_answers_with_retry_after(start_server: Any) -> None:
     server = start_server(LLN_MODELS="default", LLN_ENGINE__MAX_QUEUE_TOKENS="3000")
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: embed(server.http_url, LONG[:6_000]), range(8)))
@@ -102,7 +102,7 @@ def test_full_queue_says_when_to_come_back(start_server: Any) -> None:
     assert error["type"] == "rate_limit_error"
 
 
-def test_the_end_of_patience_is_still_an_answer(start_server: Any) -> None:
+def test_a_drain_timeout_still_answers(start_server: Any) -> None:
     server = start_server(LLN_MODELS="default", LLN_ENGINE__DRAIN_TIMEOUT_S="1")
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(embed, server.http_url, LONG * 2) for _ in range(8)]

@@ -1,4 +1,4 @@
-"""Metrics: everything there before the first request, named and typed as promised."""
+"""Metrics: all exist before the first request, with the promised names and types."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from engine.observer import Served
+from engine.scheduling.request import TimedResult
 from service.metrics import Metrics, length_class
 from tests.model_info import MODEL
 
@@ -63,7 +63,7 @@ def value(metrics: Metrics, name: str, labels: Mapping[str, str] | None = None) 
     return found
 
 
-def test_all_are_there_with_help_before_the_first_request(metrics: Metrics) -> None:
+def test_all_metrics_have_help_before_the_first_request(metrics: Metrics) -> None:
     page = metrics.expose().body.decode()
     families = {family.name: family for family in text_string_to_metric_families(page)}
     ours = {name.removeprefix("lln_") for name in families if name.startswith("lln_")}
@@ -122,7 +122,9 @@ def test_length_class(tokens: int, label: str) -> None:
 
 
 def test_served_counts_each_text_in_the_class_of_its_length(metrics: Metrics) -> None:
-    metrics.served([Served(10, 0.25, 0.5, None), Served(4000, 1.0, 2.0, None)])
+    metrics.served(
+        [TimedResult(None, 0.25, 0.5, tokens=10), TimedResult(None, 1.0, 2.0, tokens=4000)]
+    )
     assert value(metrics, "text_seconds_sum", {"length": "128"}) == pytest.approx(0.75)
     assert value(metrics, "text_seconds_sum", {"length": "8192"}) == pytest.approx(3.0)
     assert value(metrics, "text_seconds_count", {"length": "512"}) == 0

@@ -1,4 +1,4 @@
-"""Pages of other origins do not get in, whichever way a browser sends for them; our own do."""
+"""Pages of other origins are rejected; pages of our own and of allowed origins are served."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def refusal(answer: httpx.Response) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("headers", FOREIGN)
-def test_pages_of_other_origins_are_refused(server: Any, headers: dict[str, str]) -> None:
+def test_pages_of_other_origins_are_rejected(server: Any, headers: dict[str, str]) -> None:
     error = refusal(embed(server, **headers))
     assert error["actual"] in headers.values()
     assert error["param"] in headers
@@ -50,14 +50,12 @@ def test_pages_of_other_origins_are_refused(server: Any, headers: dict[str, str]
 
 
 @pytest.mark.parametrize("headers", FOREIGN)
-def test_what_is_open_to_all_stays_open_to_other_origins(
-    server: Any, headers: dict[str, str]
-) -> None:
+def test_unguarded_routes_are_open_to_all_origins(server: Any, headers: dict[str, str]) -> None:
     for path in ("/", "/docs", "/openapi.json", "/health", "/health/live", "/page/api.js"):
         assert httpx.get(server.http_url + path, headers=headers).status_code == 200, path
 
 
-def test_our_own_page_and_callers_that_are_no_browsers_are_served(server: Any) -> None:
+def test_our_page_and_other_clients_are_served(server: Any) -> None:
     own = server.http_url.removeprefix("http://")
     for headers in (
         {},
@@ -97,12 +95,12 @@ def test_another_host_or_port_is_another_origin(server: Any, origin: str, host: 
     refusal(embed(server, origin=origin, host=host))
 
 
-def test_behind_a_proxy_that_renames_the_host_the_browsers_word_is_taken(server: Any) -> None:
+def test_sec_fetch_site_goes_before_the_host(server: Any) -> None:
     headers = {"origin": "https://lln.example", "sec-fetch-site": "same-origin"}
     assert embed(server, **headers).status_code == 200
 
 
-def test_origins_that_are_named_are_served(named: Any) -> None:
+def test_allowed_origins_are_served(named: Any) -> None:
     answer = embed(named, **{"origin": NAMED, "sec-fetch-site": "cross-site"})
     assert answer.status_code == 200
     assert answer.headers["access-control-allow-origin"] == NAMED
@@ -111,13 +109,13 @@ def test_origins_that_are_named_are_served(named: Any) -> None:
     refusal(embed(named, **{"sec-fetch-site": "cross-site"}))
 
 
-def test_any_origin_is_served_where_the_settings_say_so(start_server: Any) -> None:
+def test_a_star_allows_all_origins(start_server: Any) -> None:
     server = start_server(LLN_MODELS=MODEL, LLN_CORS_ORIGINS="*")
     for headers in FOREIGN:
         assert embed(server, **headers).status_code == 200, headers
 
 
-def test_named_origins_may_send_any_header_and_read_what_answers_tell(named: Any) -> None:
+def test_allowed_origins_may_send_and_read_headers(named: Any) -> None:
     asking = {
         "origin": NAMED,
         "access-control-request-method": "POST",
@@ -141,7 +139,7 @@ def test_named_origins_may_send_any_header_and_read_what_answers_tell(named: Any
     assert "access-control-allow-credentials" not in answer.headers
 
 
-def test_a_preflight_of_another_origin_is_refused(server: Any, named: Any) -> None:
+def test_a_preflight_of_another_origin_is_rejected(server: Any, named: Any) -> None:
     asking = {"origin": "https://evil.example", "access-control-request-method": "POST"}
     refusal(httpx.options(f"{server.http_url}/v1/embeddings", headers=asking))
     answer = httpx.options(f"{named.http_url}/v1/embeddings", headers=asking)

@@ -269,7 +269,7 @@ def test_a_server_with_keys_is_given_one(browser: Browser, guarded: str) -> None
     context = browser.new_context(base_url=guarded)
     tab = context.new_page()
     tab.goto("/")
-    tab.wait_for_selector("#key-message:has-text('asks for an API key')")
+    tab.wait_for_selector("#key-message:has-text('requires an API key')")
     assert tab.locator("#error").is_hidden()
     give_key(tab, "another-key-0123456789")
     tab.wait_for_selector("#key-message:has-text('does not accept')")
@@ -284,14 +284,14 @@ def test_a_server_with_keys_is_given_one(browser: Browser, guarded: str) -> None
     assert tab.locator("#key").is_hidden()
     stranger = context.new_page()
     stranger.goto(tab.url)
-    stranger.wait_for_selector("#key-message:has-text('asks for an API key')")
+    stranger.wait_for_selector("#key-message:has-text('requires an API key')")
     context.close()
 
 
 def test_what_is_sent_before_the_key_is_read_with_it(browser: Browser, guarded: str) -> None:
     with fresh_tab(browser, guarded) as tab:
         tab.goto("/")
-        tab.wait_for_selector("#key-message:has-text('asks for an API key')")
+        tab.wait_for_selector("#key-message:has-text('requires an API key')")
         submit(tab, "A short text.")
         tab.fill("#text", "half of another te")
         give_key(tab, KEY)
@@ -307,7 +307,7 @@ def test_a_late_refusal_takes_no_key_away(
     with fresh_tab(browser, guarded) as tab:
         late = held_back_without_key(tab, except_for=first_to_answer)
         tab.goto("/")
-        tab.wait_for_selector("#key-message:has-text('asks for an API key')")
+        tab.wait_for_selector("#key-message:has-text('requires an API key')")
         tab.fill("#key-value", KEY)
         [unanswered] = late
         with tab.expect_response("**/v1/**"):
@@ -323,7 +323,7 @@ def test_a_key_given_while_others_are_under_way_holds_for_them(
 ) -> None:
     with fresh_tab(browser, guarded) as tab:
         tab.goto("/")
-        tab.wait_for_selector("#key-message:has-text('asks for an API key')")
+        tab.wait_for_selector("#key-message:has-text('requires an API key')")
         under_way = held_back_without_key(tab)
         submit(tab, "A short text.")
         give_key(tab, KEY)
@@ -393,7 +393,7 @@ def test_long_document_stays_responsive(page: Page, long_document: str) -> None:
         }"""
     )
     paste(page, long_document)
-    assert "characters" in page.inner_text("#held")
+    assert "characters" in page.inner_text("#long-text")
     page.click("#read")
     page.wait_for_selector(".piece")
     page.wait_for_selector("canvas.map[aria-label]")

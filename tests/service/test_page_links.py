@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import random
 import re
+import zlib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import httpx
+import pytest
 
 from tests.service.browser import (
     FAR_HOST,
@@ -60,6 +64,48 @@ def test_a_link_opens_in_the_tab_that_has_the_page(page: Page) -> None:
     assert shown_text(page) == "A text that is read first."
     page.goto("/#")
     page.wait_for_selector("#results", state="hidden")
+
+
+def packed(pieces: Iterable[bytes]) -> str:
+    """As link.js packs a text."""
+    packer = zlib.compressobj(9, wbits=-15)
+    whole = b"".join(packer.compress(piece) for piece in pieces) + packer.flush()
+    return "z" + base64.urlsafe_b64encode(whole).decode().rstrip("=")
+
+
+def test_a_long_text_in_a_link_is_read_when_the_user_agrees(
+    browser: Browser, http: httpx.Client
+) -> None:
+    """Any site can link here. The text is one unknown word, so it is quick to read."""
+    text = "a" * 30_000
+    with fresh_tab(browser, str(http.base_url)) as tab:
+        methods: list[str] = []
+        tab.on("request", lambda request: methods.append(request.method))
+        tab.goto(f"/#layer=4&head=3&text={packed([text.encode()])}")
+        tab.wait_for_selector("#link:has-text('30,000 characters')")
+        tab.wait_for_timeout(500)
+        assert "POST" not in methods
+        tab.click("#read-link")
+        settle(tab)
+        tab.wait_for_selector(".map-figure figcaption:has-text('layer 4, head 3')")
+        assert tab.locator("#link").is_hidden()
+        link = tab.url
+        tab.evaluate("location.hash = ''")
+        tab.wait_for_selector("#results", state="hidden")
+        tab.goto(link)  # the user has agreed
+        tab.wait_for_selector("#results")
+        assert tab.locator("#link").is_hidden()
+
+
+@pytest.mark.parametrize("mebibytes", [33, 420])
+def test_a_link_that_unpacks_to_more_than_the_server_accepts(
+    mebibytes: int, browser: Browser, http: httpx.Client
+) -> None:
+    with fresh_tab(browser, str(http.base_url)) as tab:
+        tab.goto(f"/#text={packed(b'a' * 2**20 for _ in range(mebibytes))}")
+        tab.wait_for_selector("#error:has-text('too long for this server')")
+        read(tab, TEXT)  # the tab lives
+        assert shown_text(tab) == TEXT
 
 
 def test_links_to_long_texts_over_plain_http(browser: Browser, http: httpx.Client) -> None:

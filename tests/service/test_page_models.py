@@ -84,7 +84,7 @@ def check_sliding_windows(page: Page) -> None:
     square = page.locator("[data-place='1.1']")
     assert square.get_attribute("aria-disabled") == "true"
     square.click(force=True)
-    assert "sliding window attention, which is neither" in page.inner_text("#reading")
+    assert "sliding window attention, which cannot be measured" in page.inner_text("#reading")
     assert page.inner_text("#map-title") == "Attention of layer 0, head 0"
     page.wait_for_url(re.compile("layer=0"))
     page.goto(page.url.replace("layer=0", "layer=1"))

@@ -1,4 +1,4 @@
-"""Failures of a text are told under the name that the request has for it, over both protocols."""
+"""Errors of a text name the field of the request, over both protocols."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import httpx
 import pytest
 
 from engine.errors import LLNError, TextTooLong
-from service.params import input_told_as
-from service.pb.lln.v1 import models_pb2, models_pb2_grpc
-from service.pb.tei.v1 import tei_pb2, tei_pb2_grpc
+from service.errors import report_input_as
+from service.pb.lln.v1 import models_pb2
+from service.pb.tei.v1 import tei_pb2
+from tests.service.stubs import models_stub, tei_stub
 
 
 @pytest.mark.parametrize(
@@ -43,8 +44,8 @@ def test_a_failure_names_the_requests_own_field(
 
 def test_a_failure_names_the_messages_own_field(server: Any) -> None:
     with grpc.insecure_channel(server.grpc_address) as channel:
-        models: Any = models_pb2_grpc.ModelsStub(channel)  # type: ignore[no-untyped-call]
-        tei: Any = tei_pb2_grpc.EmbedStub(channel)  # type: ignore[no-untyped-call]
+        models: Any = models_stub(channel)
+        tei: Any = tei_stub(channel)
         for method, request, param in (
             (models.Tokenize, models_pb2.TokenizeRequest(), "text"),
             (models.Plan, models_pb2.PlanRequest(text=""), "text"),
@@ -58,8 +59,8 @@ def test_a_failure_names_the_messages_own_field(server: Any) -> None:
             assert refused.details() == f"{param} is an empty string"
 
 
-def test_all_else_of_a_failure_stays_as_it_is() -> None:
-    with pytest.raises(TextTooLong) as raised, input_told_as("inputs", lone=False):
+def test_other_fields_of_an_error_do_not_change() -> None:
+    with pytest.raises(TextTooLong) as raised, report_input_as("inputs", lone=False):
         raise TextTooLong("input[3] has 9 tokens", param="input[3]", limit=8, actual=9)
     error = raised.value
     assert (str(error), error.param) == ("inputs[3] has 9 tokens", "inputs[3]")
@@ -67,8 +68,8 @@ def test_all_else_of_a_failure_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("param", [None, "inputs", "tokens", "an.input[0]"])
-def test_failures_of_other_fields_pass_as_they_are(param: str | None) -> None:
+def test_errors_of_other_fields_do_not_change(param: str | None) -> None:
     failure = LLNError("no", param=param)
-    with pytest.raises(LLNError) as raised, input_told_as("text", lone=True):
+    with pytest.raises(LLNError) as raised, report_input_as("text", lone=True):
         raise failure
     assert raised.value is failure

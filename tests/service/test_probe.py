@@ -1,4 +1,4 @@
-"""The image's health check finds the server where it listens, and asks nobody else."""
+"""The image's health check connects to the server's address and to no other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Ready(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """No lines between those of the tests."""
+        """Keeps the log out of the test output."""
 
 
 @contextmanager
@@ -41,14 +41,14 @@ def ready_at(host: str) -> Iterator[int]:
     ("listening", "setting"),
     [("127.0.0.1", "0.0.0.0"), ("127.0.0.1", ""), ("127.0.0.2", "127.0.0.2")],
 )
-def test_asks_where_the_server_listens(listening: str, setting: str) -> None:
+def test_probe_uses_the_servers_address(listening: str, setting: str) -> None:
     with ready_at(listening) as port:
         check({"LLN_HTTP_HOST": setting, "LLN_HTTP_PORT": str(port)})
     assert Ready.asked[-1] == "/health/ready"
 
 
-def test_asks_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Docker puts its own configuration's proxies into every container."""
+def test_probe_uses_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Docker sets the proxies of its configuration in every container."""
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     for name in ("no_proxy", "NO_PROXY"):
@@ -57,12 +57,12 @@ def test_asks_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
         check({"LLN_HTTP_PORT": str(port)})
 
 
-def test_elsewhere_there_is_nobody() -> None:
+def test_probe_fails_at_another_address() -> None:
     with ready_at("127.0.0.1") as port, pytest.raises(OSError, match="refused"):
         check({"LLN_HTTP_HOST": "127.0.0.2", "LLN_HTTP_PORT": str(port)})
 
 
-def test_where_only_grpc_can_be_asked() -> None:
+def test_probe_uses_grpc_if_clients_need_certificates() -> None:
     with ready_at("127.0.0.2") as port:
         files = {"LLN_TLS_CLIENT_CA_FILE": "ca.pem", "LLN_GRPC_PORT": str(port)}
         check(files | {"LLN_GRPC_HOST": "127.0.0.2"})

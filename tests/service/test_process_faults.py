@@ -1,4 +1,4 @@
-"""Faults of a whole process and of its callers: killed, flooded, left alone with what it wrote."""
+"""Faults of a whole process and of its clients: killed, flooded, started again."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ import grpc
 import httpx
 import pytest
 
+from engine.async_engine import AsyncEngine
 from engine.config import EngineConfig
-from engine.engine import AsyncEngine
 from engine.errors import CheckpointError, DeviceFailure
 from service.pb.lln.v1 import embeddings_pb2 as pb
-from service.pb.lln.v1 import embeddings_pb2_grpc
 from tests.service.outside import free_port, metric, wait_for
+from tests.service.stubs import embeddings_stub
 
 if TYPE_CHECKING:
     from tests.conftest import WriteCheckpoint
@@ -57,8 +57,8 @@ def is_idle(server: Any) -> bool:
     return in_progress == calls == 0 and metric(url, "lln_queue_depth") == 0
 
 
-def test_callers_who_flood_and_vanish(fielded: Any) -> None:
-    """Three hundred send a whole request and are gone before its answer."""
+def test_clients_that_flood_and_vanish(fielded: Any) -> None:
+    """Three hundred clients send a request and leave before the answer."""
     for _ in range(300):
         with socket.create_connection(address_of(fielded), timeout=10) as connection:
             connection.sendall(raw_request(TEXT))
@@ -70,9 +70,9 @@ def test_callers_who_flood_and_vanish(fielded: Any) -> None:
     assert "Traceback" not in fielded.log()
 
 
-def test_grpc_callers_who_flood_and_vanish(fielded: Any) -> None:
+def test_grpc_clients_that_flood_and_vanish(fielded: Any) -> None:
     with grpc.insecure_channel(fielded.grpc_address) as channel:
-        stub: Any = embeddings_pb2_grpc.EmbeddingsStub(channel)  # type: ignore[no-untyped-call]
+        stub = embeddings_stub(channel)
         calls = [
             stub.Embed.future(pb.EmbedRequest(input=[pb.Input(text=TEXT)])) for _ in range(300)
         ]
@@ -82,15 +82,15 @@ def test_grpc_callers_who_flood_and_vanish(fielded: Any) -> None:
     assert "Traceback" not in fielded.log()
 
 
-def test_a_slow_reader_of_a_stream_holds_up_nobody_else(fielded: Any) -> None:
-    """It asks for thousands of vectors and takes one: the server reads on to its bound only."""
+def test_a_slow_reader_of_a_stream_does_not_block_others(fielded: Any) -> None:
+    """The client asks for thousands of vectors and reads one: the server stops at its bound."""
 
     def requests() -> Iterator[pb.EmbedStreamRequest]:
         for _ in range(20_000):
             yield pb.EmbedStreamRequest(input=pb.Input(text="word " * 50))
 
     with grpc.insecure_channel(fielded.grpc_address) as channel:
-        stub: Any = embeddings_pb2_grpc.EmbeddingsStub(channel)  # type: ignore[no-untyped-call]
+        stub = embeddings_stub(channel)
         before = metric(fielded.http_url, 'lln_tokens_total{model="default"}')
         answers = stub.EmbedStream(requests())
         next(answers)
@@ -103,7 +103,7 @@ def test_a_slow_reader_of_a_stream_holds_up_nobody_else(fielded: Any) -> None:
     wait_for(lambda: is_idle(fielded), "an idle server")
 
 
-def test_a_slow_reader_of_an_answer_holds_up_nobody_else(fielded: Any) -> None:
+def test_a_slow_reader_of_an_answer_does_not_block_others(fielded: Any) -> None:
     readers = []
     for _ in range(4):
         connection = socket.socket()
@@ -126,7 +126,7 @@ def test_a_slow_reader_of_an_answer_holds_up_nobody_else(fielded: Any) -> None:
 
 @pytest.mark.slow
 def test_sigkill_and_a_start_on_the_same_ports(start_server: Any) -> None:
-    """Callers of the killed one get an error at once, and the next one serves them."""
+    """Clients of the killed server get an error at once, and the next server answers them."""
     server = start_server(LLN_MODELS="default")
     host, port = address_of(server)
     with ThreadPoolExecutor(4) as pool:
@@ -180,7 +180,7 @@ def all_not_a_number(weights: bytes) -> bytes:
 @pytest.mark.parametrize(
     "damage", [truncate, break_header, announce_a_huge_header, nothing_left, all_not_a_number]
 )
-def test_damaged_weights_do_not_come_into_service(
+def test_damaged_weights_are_not_served(
     write_checkpoint: WriteCheckpoint, damage: Callable[[bytes], bytes]
 ) -> None:
     folder = write_checkpoint()
@@ -219,7 +219,7 @@ def serve_once(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_sigterm_while_the_models_load_ends_the_process(tmp_path: Path) -> None:
-    """By a handler: the kernel ends process 1 of a container by no signal that has none."""
+    """Needs a handler: the kernel ignores signals without one for process 1 of a container."""
     port = free_port()
     settings = {"LLN_HTTP_PORT": str(port), "LLN_GRPC_PORT": "0"}
     with (tmp_path / "log").open("wb") as log:

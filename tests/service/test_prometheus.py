@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a server under load, and every panel and rule of ours has data."""
+"""A real Prometheus scrapes a server under load; every panel and rule has data."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ pytestmark = needs_prometheus
 
 @pytest.fixture
 def server(start_server: StartServer) -> RunningServer:
-    """One that samples the attention of every text, as a busier one does of some."""
+    """A server that samples the attention of every text."""
     return start_server(LLN_ENGINE__DRIFT_RATE="1", LLN_ENGINE__DRIFT_MAX_SHARE="1")
 
 
 @pytest.fixture
 def prometheus(server: Any, tmp_path: Path) -> Iterator[httpx.Client]:
-    """Deployed configuration but for the target's address and the pace."""
+    """The deployed configuration, with another target address and interval."""
     config = {
         "global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"},
         "rule_files": [str(RULES / "*.yml")],
@@ -43,7 +43,7 @@ def prometheus(server: Any, tmp_path: Path) -> Iterator[httpx.Client]:
 
 
 def queries() -> dict[str, str]:
-    """Where each query stands, and the query over the last seconds."""
+    """Yields the place of each query, and the query over the last seconds."""
     return {
         f"{place}: {target['legendFormat']}": target["expr"].replace("$__rate_interval", "10s")
         for place, panel in panels().items()
@@ -52,7 +52,7 @@ def queries() -> dict[str, str]:
 
 
 def traffic(http: httpx.Client) -> None:
-    """Something of everything the dashboards show."""
+    """Sends requests of every kind that the dashboards show."""
     long = "one more word " * 1200
     assert http.post("/v1/embeddings", json={"input": long}).status_code == 200
     assert http.post("/v1/embeddings", json={"input": ["a", "b c"]}).status_code == 200
@@ -81,6 +81,6 @@ def test_every_query_has_data(server: Any, http: httpx.Client, prometheus: httpx
 
 
 def _has(prometheus: httpx.Client, query: str) -> bool:
-    """Whether an answer has a number that is one: quantiles of nothing are NaN."""
+    """Returns whether a result has a number: quantiles of nothing are NaN."""
     values = [float(series["value"][1]) for series in ask(prometheus, query)]
     return any(not math.isnan(value) for value in values)

@@ -1,4 +1,4 @@
-"""Keys, limits and headers, at the door of a real server, over both protocols."""
+"""Keys, limits and headers of a real server, over both protocols."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from typing import Any
 import grpc
 import httpx
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 from openai import AuthenticationError, OpenAI
 
 from service.pb.lln.v1 import embeddings_pb2 as pb
-from service.pb.lln.v1 import embeddings_pb2_grpc
-from tests.service.door import MODEL, SECRET_TEXT, embed, grpc_status
+from tests.service.stubs import MODEL, SECRET_TEXT, embed, embeddings_stub, grpc_status, health_stub
 
 KEY = "a-key-of-the-settings-0123"
 FILE_KEY = "a-key-of-the-file-0123456"
@@ -33,7 +32,7 @@ def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def guarded(launch_server: Any, key_file: Path) -> Any:
-    """Keys from both places, pages of one other origin let in, and metrics shut."""
+    """A server with keys from both sources, one allowed origin, and a key for metrics."""
     return launch_server(
         LLN_MODELS=MODEL,
         LLN_API_KEYS=KEY,
@@ -44,7 +43,7 @@ def guarded(launch_server: Any, key_file: Path) -> Any:
     )
 
 
-def test_http_asks_for_a_key(guarded: Any) -> None:
+def test_http_requires_a_key(guarded: Any) -> None:
     refused = embed(guarded.http_url)
     assert refused.status_code == 401
     assert refused.headers["www-authenticate"].startswith("Bearer")
@@ -56,7 +55,7 @@ def test_http_asks_for_a_key(guarded: Any) -> None:
     assert embed(guarded.http_url, **{"x-api-key": FILE_KEY}).status_code == 200
 
 
-def test_grpc_asks_for_a_key(guarded: Any) -> None:
+def test_grpc_requires_a_key(guarded: Any) -> None:
     with grpc.insecure_channel(guarded.grpc_address) as channel:
         refused = grpc_status(channel)
         assert refused.code() == grpc.StatusCode.UNAUTHENTICATED
@@ -67,7 +66,7 @@ def test_grpc_asks_for_a_key(guarded: Any) -> None:
         assert grpc_status(channel, ("x-api-key", FILE_KEY)) is None
 
 
-def test_of_a_repeated_header_both_protocols_take_the_first(guarded: Any) -> None:
+def test_both_protocols_use_the_first_of_repeated_headers(guarded: Any) -> None:
     good, bad = ("authorization", f"Bearer {KEY}"), ("authorization", "Bearer no-key-of-this-one")
     with grpc.insecure_channel(guarded.grpc_address) as channel:
         for headers, opens in (([good, bad], True), ([bad, good], False)):
@@ -94,7 +93,7 @@ def test_every_grpc_service_but_health_is_guarded(guarded: Any) -> None:
         )
         with pytest.raises(grpc.RpcError):
             list(reflect(iter([b""])))
-        health: Any = health_pb2_grpc.HealthStub(channel)
+        health = health_stub(channel)
         assert health.Check(health_pb2.HealthCheckRequest()).status == 1
         with pytest.raises(grpc.RpcError) as raised:  # a method of a later release
             channel.unary_unary("/grpc.health.v1.Health/Later", None, None)(b"")
@@ -103,16 +102,16 @@ def test_every_grpc_service_but_health_is_guarded(guarded: Any) -> None:
 
 
 @pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready", "/docs", "/"])
-def test_what_needs_no_key(guarded: Any, path: str) -> None:
+def test_routes_without_a_key(guarded: Any, path: str) -> None:
     assert httpx.get(guarded.http_url + path).status_code in (200, 307)
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/info", "/v1/models", "/nowhere", "//docs"])
-def test_what_needs_one(guarded: Any, path: str) -> None:
+def test_routes_with_a_key(guarded: Any, path: str) -> None:
     assert httpx.get(guarded.http_url + path).status_code == 401
 
 
-def test_openapi_tells_how_a_key_is_sent_and_where(guarded: Any) -> None:
+def test_openapi_describes_the_key(guarded: Any) -> None:
     document: dict[str, Any] = httpx.get(f"{guarded.http_url}/openapi.json").json()
     schemes = document["components"]["securitySchemes"]
     assert schemes["bearer"].items() >= {"type": "http", "scheme": "bearer"}.items()
@@ -127,7 +126,7 @@ def test_openapi_tells_how_a_key_is_sent_and_where(guarded: Any) -> None:
     assert {path for _, path, security in operations if security == []} == {
         *("/health", "/health/live", "/health/ready")
     }
-    for verb, path, security in operations:  # and so it is
+    for verb, path, security in operations:
         asks = httpx.request(verb, guarded.http_url + path).status_code == 401
         assert asks is bool(security), (verb, path)
 
@@ -155,7 +154,7 @@ def test_a_key_is_rotated_without_a_restart(guarded: Any, key_file: Path) -> Non
     assert embed(guarded.http_url, **{"x-api-key": FILE_KEY}).status_code == 200
 
 
-def test_a_key_that_is_taken_back_ends_its_streams(guarded: Any, key_file: Path) -> None:
+def test_revoking_a_key_ends_its_streams(guarded: Any, key_file: Path) -> None:
     answered = threading.Event()
 
     def requests() -> Iterator[pb.EmbedStreamRequest]:
@@ -165,7 +164,7 @@ def test_a_key_that_is_taken_back_ends_its_streams(guarded: Any, key_file: Path)
         yield pb.EmbedStreamRequest(id="1", input=pb.Input(text="a"))
 
     with grpc.insecure_channel(guarded.grpc_address) as channel:
-        stub: Any = embeddings_pb2_grpc.EmbeddingsStub(channel)  # type: ignore[no-untyped-call]
+        stub = embeddings_stub(channel)
         answers = stub.EmbedStream(requests(), metadata=[("x-api-key", FILE_KEY)])
         assert next(answers).id == "0"
         answered.set()
@@ -177,7 +176,7 @@ def test_a_key_that_is_taken_back_ends_its_streams(guarded: Any, key_file: Path)
 
 
 def test_a_body_is_not_read_without_a_key(guarded: Any) -> None:
-    """Only the headers are sent: the refusal must not wait for what they announce."""
+    """Only the headers are sent: the rejection must not wait for the body."""
     host, port = guarded.http_url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         connection.sendall(
@@ -187,7 +186,7 @@ def test_a_body_is_not_read_without_a_key(guarded: Any) -> None:
         assert connection.recv(64).startswith(b"HTTP/1.1 401")
 
 
-def test_logs_hold_no_key_and_no_text(guarded: Any) -> None:
+def test_logs_contain_no_key_and_no_text(guarded: Any) -> None:
     url = guarded.http_url
     embed(url, authorization=f"Bearer {KEY}")
     embed(url, authorization=f"Bearer {KEY}wrong")
@@ -208,7 +207,7 @@ def test_logs_hold_no_key_and_no_text(guarded: Any) -> None:
         assert secret not in log
 
 
-def test_pages_of_the_origin_that_is_let_in(guarded: Any) -> None:
+def test_pages_of_an_allowed_origin(guarded: Any) -> None:
     asking = {
         "origin": "https://example.org",
         "access-control-request-method": "POST",
@@ -250,7 +249,7 @@ def narrow(launch_server: Any) -> Any:
 
 
 def test_one_request_too_many(narrow: Any) -> None:
-    """Two that send their bodies slowly hold both places; probes and metrics need none."""
+    """Two slow requests occupy both slots; probes and metrics need none."""
     host, port = narrow.http_url.removeprefix("http://").split(":")
     slow = [socket.create_connection((host, int(port)), timeout=10) for _ in range(2)]
     for connection in slow:
@@ -277,7 +276,7 @@ def test_one_request_too_many(narrow: Any) -> None:
     assert embed(narrow.http_url).status_code == 200
 
 
-def test_permits_are_given_back_whatever_happens(narrow: Any) -> None:
+def test_request_slots_are_always_released(narrow: Any) -> None:
     def fail(number: int) -> int:
         body = b"{" if number % 2 else b'{"input": ""}'
         headers = {"content-type": "application/json"}

@@ -1,4 +1,4 @@
-"""Settings: read from the environment, frozen, and no misspelling goes unheard."""
+"""Settings: read from the environment and frozen; unknown names are rejected."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_frozen() -> None:
         ("LLN_PORT", "LLN_HTTP_PORT"),
     ],
 )
-def test_unknown_variable_is_refused_with_the_nearest_name(
+def test_an_unknown_variable_is_rejected_with_the_nearest_name(
     monkeypatch: pytest.MonkeyPatch, variable: str, nearest: str
 ) -> None:
     monkeypatch.setenv(variable, "1")
@@ -102,7 +102,7 @@ def test_unknown_variable_is_refused_with_the_nearest_name(
         ("LLN_OTLP_ENDPOINT", "https://[::1"),
     ],
 )
-def test_bad_value_is_refused_in_one_line_that_names_it(
+def test_an_invalid_value_is_rejected_in_one_line(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
     monkeypatch.setenv(variable, value)
@@ -114,14 +114,14 @@ def test_bad_value_is_refused_in_one_line_that_names_it(
 
 
 @pytest.mark.parametrize("value", [",", " ", " , "])
-def test_api_keys_without_a_key_are_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_api_keys_without_a_key_are_rejected(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("LLN_API_KEYS", value)
-    with pytest.raises(SettingsError, match="LLN_API_KEYS: it holds no key"):
+    with pytest.raises(SettingsError, match="LLN_API_KEYS: it has no key"):
         load_settings()
 
 
-def test_a_variable_that_is_left_empty_names_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compose files pass on what nobody has set as an empty string."""
+def test_empty_api_keys_mean_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compose files pass unset variables as empty strings."""
     monkeypatch.setenv("LLN_API_KEYS", "")
     assert load_settings().api_keys == ()
 
@@ -129,9 +129,7 @@ def test_a_variable_that_is_left_empty_names_no_keys(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     "name", ["api_keys_file", "tls_cert_file", "tls_key_file", "tls_client_ca_file"]
 )
-def test_a_variable_that_is_left_empty_names_no_file(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_empty_file_settings_mean_none(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(f"LLN_{name.upper()}", "")
     assert getattr(load_settings(), name) is None
 
@@ -139,7 +137,7 @@ def test_a_variable_that_is_left_empty_names_no_file(
 @pytest.mark.parametrize(
     "endpoint", ["", "http://collector:4317", "https://collector.example", "http://[::1]:4317"]
 )
-def test_where_traces_can_go(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+def test_otlp_endpoints(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
     monkeypatch.setenv("LLN_OTLP_ENDPOINT", endpoint)
     assert load_settings().otlp_endpoint == endpoint
 
@@ -179,19 +177,19 @@ def test_origins_are_read_as_browsers_write_them(
         "//app.example.com",
     ],
 )
-def test_origins_that_no_browser_sends_are_refused(
-    monkeypatch: pytest.MonkeyPatch, value: str
-) -> None:
+def test_invalid_origins_are_rejected(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("LLN_CORS_ORIGINS", f"https://example.org,{value}")
     with pytest.raises(SettingsError) as refusal:
         load_settings()
-    assert f"'{value}' is no origin" in str(refusal.value)
+    assert f"'{value}' is not an origin" in str(refusal.value)
     assert "LLN_CORS_ORIGINS" in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_one_port_for_both_protocols_is_refused(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+def test_one_port_for_both_protocols_is_rejected(
+    monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
     monkeypatch.setenv("LLN_HTTP_HOST", host)
     monkeypatch.setenv("LLN_HTTP_PORT", "8123")
     monkeypatch.setenv("LLN_GRPC_PORT", "8123")
@@ -212,7 +210,7 @@ def test_any_two_free_ports(monkeypatch: pytest.MonkeyPatch) -> None:
     load_settings()
 
 
-def test_other_programs_variables_are_left_alone(
+def test_variables_of_other_programs_are_ignored(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HTTP_PORT", "1")
@@ -221,7 +219,7 @@ def test_other_programs_variables_are_left_alone(
     assert load_settings().http_port == Settings.model_fields["http_port"].default
 
 
-def test_what_kubernetes_sets_for_a_service_called_lln_is_left_alone(
+def test_variables_of_a_kubernetes_service_named_lln_are_ignored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     links = {
@@ -248,7 +246,7 @@ def test_table_has_a_described_row_for_every_setting() -> None:
     assert all(row.description for row in rows.values())
 
 
-def test_all_that_is_wrong_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_problems_are_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = {
         "LLN_HTP_PORT": "1",
         "LLN_HTTP_PORT": "eighty",
@@ -267,11 +265,11 @@ def test_all_that_is_wrong_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert all("\n" not in line for line in problems)
 
 
-def test_a_bad_key_is_refused_and_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_key_is_rejected_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLN_API_KEYS", "good-key-0123456789,hunter2")
     with pytest.raises(SettingsError) as refusal:
         load_settings()
-    assert "LLN_API_KEYS: an API key has 16 or more characters" in str(refusal.value)
+    assert "LLN_API_KEYS: an API key must have at least 16 characters" in str(refusal.value)
     assert "hunter2" not in str(refusal.value)
 
 
@@ -283,8 +281,8 @@ def test_keys_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("files", "complaint"),
     [
-        (("server.pem", None, None), "both or not at all"),
-        ((None, "server.key", None), "both or not at all"),
+        (("server.pem", None, None), "set both"),
+        ((None, "server.key", None), "set both"),
         ((None, None, "server.pem"), "needs LLN_TLS_CERT_FILE"),
         (("server.pem", "other.key", None), "KEY_VALUES_MISMATCH"),
         (("garbage", "server.key", None), "garbage"),
@@ -293,7 +291,7 @@ def test_keys_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
         (("server.pem", "nothing", None), "LLN_TLS_KEY_FILE"),
     ],
 )
-def test_tls_files_that_do_not_serve(
+def test_invalid_tls_files(
     monkeypatch: pytest.MonkeyPatch,
     tls_files: Path,
     files: tuple[str | None, ...],
@@ -309,7 +307,7 @@ def test_tls_files_that_do_not_serve(
 
 @pytest.fixture(scope="module")
 def tls_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A pair that fits, a key of another pair, one with a password, and something else."""
+    """A matching pair, a key of another pair, a key with a password, and an invalid file."""
     folder = tmp_path_factory.mktemp("tls")
     authority = trustme.CA()
     server, other = (authority.issue_cert("localhost") for _ in range(2))

@@ -1,4 +1,4 @@
-"""TLS, with and without clients' certificates, over both protocols."""
+"""TLS over both protocols, with and without client certificates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 import trustme
 
 from service.client import LLNClient, LLNClientError
-from tests.service.door import MODEL, grpc_status
+from tests.service.stubs import MODEL, grpc_status
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def pem(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture(scope="module")
 def tls_server(launch_server: Any, pem: Path) -> Any:
-    """Speaks TLS only, and only with clients that the authority knows."""
+    """A server that requires TLS and client certificates."""
     return launch_server(
         LLN_MODELS=MODEL,
         LLN_TLS_CERT_FILE=str(pem / "server.pem"),
@@ -76,13 +76,13 @@ def test_the_client_with_a_certificate(
         key_file=str(tmp_path / "mine.key"),
     )
     assert client.get_embedding_dimension() == 384
-    with pytest.raises(LLNClientError, match="33554432 are allowed"):
+    with pytest.raises(LLNClientError, match="the limit is 33554432"):
         client.encode("x" * 40_000_000)
     with pytest.raises(ValueError, match="key_file needs cert_file"):
         LLNClient(tls_server.http_url, key_file=str(tmp_path / "mine.key"))
 
 
-def test_the_serving_suite_has_no_clients_certificate(
+def test_the_serving_suite_has_no_client_certificate(
     tls_server: Any, authority: trustme.CA
 ) -> None:
     context = client_context(authority)
@@ -97,7 +97,7 @@ def test_the_serving_suite_has_no_clients_certificate(
 
 
 def probe(server: Any, **settings: str) -> int:
-    """How the image's health check ends, in the environment of the server."""
+    """Runs the image's health check in the environment of the server."""
     ports = {
         "LLN_HTTP_PORT": server.http_url.rpartition(":")[2],
         "LLN_GRPC_PORT": server.grpc_address.rpartition(":")[2],

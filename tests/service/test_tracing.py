@@ -16,9 +16,10 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_serv
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from service.pb.lln.v1 import embeddings_pb2, embeddings_pb2_grpc
+from service.pb.lln.v1 import embeddings_pb2
 from service.settings import load_settings
 from service.tracing import OtlpTracing, tracing_of
+from tests.service.stubs import embeddings_stub
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 PARENT_ID = "b7ad6b7169203331"
@@ -60,9 +61,9 @@ def test_spans_of_a_request(start_server: Any, collector: tuple[Collector, str])
         page = http.get("/metrics", headers=OPENMETRICS).text
     with grpc.insecure_channel(server.grpc_address) as channel:
         request = embeddings_pb2.EmbedRequest(input=[{"text": "over gRPC"}])
-        stub = embeddings_pb2_grpc.EmbeddingsStub(channel)  # type: ignore[no-untyped-call]
+        stub = embeddings_stub(channel)
         stub.Embed(request, metadata=[("traceparent", TRACEPARENT)])
-    assert server.stop() == 0, server.log()  # which sends what is left
+    assert server.stop() == 0, server.log()  # stopping sends the remaining spans
 
     ours = [span for span in received.spans if span.trace_id.hex() == TRACE_ID]
     names = sorted(span.name for span in ours)
@@ -74,7 +75,7 @@ def test_spans_of_a_request(start_server: Any, collector: tuple[Collector, str])
     for span in ours:
         if span.span_id not in roots:
             root = roots[span.parent_span_id]
-            # A clock read twice may differ a little.
+            # The clock is read twice.
             assert span.start_time_unix_nano >= root.start_time_unix_nano - 1e6, span.name
             assert span.start_time_unix_nano <= span.end_time_unix_nano
             assert span.end_time_unix_nano <= root.end_time_unix_nano + 1e6, span.name
@@ -143,7 +144,7 @@ def test_an_endpoint_turns_it_on() -> None:
     tracing.stop(10)
 
 
-def test_a_collector_that_does_not_answer_does_not_hold_the_end_up() -> None:
+def test_an_unreachable_collector_does_not_delay_the_stop() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         tracing = tracing_of(load_settings(otlp_endpoint=endpoint))

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class BenchmarksStub:
-    """Runs benchmarks one at a time. Short texts go before each of their steps on the device; with
-    other long work they share its time.
+    """Runs benchmarks one at a time. On the device short texts go before each step of a benchmark, and
+    other long work shares the time with it.
     """
 
     def __init__(self, channel):
@@ -59,34 +59,34 @@ class BenchmarksStub:
 
 
 class BenchmarksServicer:
-    """Runs benchmarks one at a time. Short texts go before each of their steps on the device; with
-    other long work they share its time.
+    """Runs benchmarks one at a time. On the device short texts go before each step of a benchmark, and
+    other long work shares the time with it.
     """
 
     def Run(self, request, context):
-        """Starts a run and follows it: first its id, then each row as it is measured, then its end.
-        A run goes on when its client leaves; Get finds it.
+        """Starts a run and streams its id, each row when it is measured, and its final state. The run
+        continues if the client leaves; use Get to find it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Get(self, request, context):
-        """A run and its rows so far.
+        """Returns a run and its rows so far.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def List(self, request, context):
-        """The last hundred, newest first, those of earlier processes included.
+        """Returns the latest hundred runs, newest first, including those of earlier processes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Cancel(self, request, context):
-        """Gives a run up, keeping its rows. A run that has ended stays as it is.
+        """Cancels a run and keeps its rows. A run that has ended does not change.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -124,8 +124,8 @@ def add_BenchmarksServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Benchmarks:
-    """Runs benchmarks one at a time. Short texts go before each of their steps on the device; with
-    other long work they share its time.
+    """Runs benchmarks one at a time. On the device short texts go before each step of a benchmark, and
+    other long work shares the time with it.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class DiagnosticsStub:
-    """Looks into the attention of a model.
+    """Analyses the attention of a model.
     """
 
     def __init__(self, channel):
@@ -53,25 +53,25 @@ class DiagnosticsStub:
 
 
 class DiagnosticsServicer:
-    """Looks into the attention of a model.
+    """Analyses the attention of a model.
     """
 
     def Diagnose(self, request, context):
-        """Reads instruments (entropy, temperature, spectral gap, ...) off the attention of a text.
+        """Measures the attention of a text with instruments (entropy, temperature, spectral gap, ...).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AttentionMap(self, request, context):
-        """One head's attention, summed over the cells of a window.
+        """Returns the attention of one head, summed over the cells of a window.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListInstruments(self, request, context):
-        """Every instrument, in the order in which a diagnosis answers.
+        """Returns all instruments, in the order of a diagnosis.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -104,7 +104,7 @@ def add_DiagnosticsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Diagnostics:
-    """Looks into the attention of a model.
+    """Analyses the attention of a model.
     """
 
     @staticmethod

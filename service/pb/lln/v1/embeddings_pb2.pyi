@@ -87,30 +87,34 @@ class EmbedDocumentRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[DocumentOptions, _Mapping]] = ..., text: _Optional[bytes] = ...) -> None: ...
 
 class DocumentOptions(_message.Message):
-    __slots__ = ("model", "options", "chunking")
+    __slots__ = ("model", "options", "chunking", "title")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     CHUNKING_FIELD_NUMBER: _ClassVar[int]
+    TITLE_FIELD_NUMBER: _ClassVar[int]
     model: str
     options: EmbedOptions
     chunking: Chunking
-    def __init__(self, model: _Optional[str] = ..., options: _Optional[_Union[EmbedOptions, _Mapping]] = ..., chunking: _Optional[_Union[Chunking, _Mapping]] = ...) -> None: ...
+    title: str
+    def __init__(self, model: _Optional[str] = ..., options: _Optional[_Union[EmbedOptions, _Mapping]] = ..., chunking: _Optional[_Union[Chunking, _Mapping]] = ..., title: _Optional[str] = ...) -> None: ...
 
 class Chunking(_message.Message):
-    __slots__ = ("fixed", "sentences", "headings", "spans", "opening", "alone")
+    __slots__ = ("fixed", "sentences", "headings", "spans", "opening", "alone", "context")
     FIXED_FIELD_NUMBER: _ClassVar[int]
     SENTENCES_FIELD_NUMBER: _ClassVar[int]
     HEADINGS_FIELD_NUMBER: _ClassVar[int]
     SPANS_FIELD_NUMBER: _ClassVar[int]
     OPENING_FIELD_NUMBER: _ClassVar[int]
     ALONE_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
     fixed: FixedChunks
     sentences: SentenceChunks
     headings: HeadingChunks
     spans: SpanChunks
     opening: float
     alone: float
-    def __init__(self, fixed: _Optional[_Union[FixedChunks, _Mapping]] = ..., sentences: _Optional[_Union[SentenceChunks, _Mapping]] = ..., headings: _Optional[_Union[HeadingChunks, _Mapping]] = ..., spans: _Optional[_Union[SpanChunks, _Mapping]] = ..., opening: _Optional[float] = ..., alone: _Optional[float] = ...) -> None: ...
+    context: str
+    def __init__(self, fixed: _Optional[_Union[FixedChunks, _Mapping]] = ..., sentences: _Optional[_Union[SentenceChunks, _Mapping]] = ..., headings: _Optional[_Union[HeadingChunks, _Mapping]] = ..., spans: _Optional[_Union[SpanChunks, _Mapping]] = ..., opening: _Optional[float] = ..., alone: _Optional[float] = ..., context: _Optional[str] = ...) -> None: ...
 
 class FixedChunks(_message.Message):
     __slots__ = ("tokens", "overlap")
@@ -263,18 +267,20 @@ class Vector(_message.Message):
     def __init__(self, format: _Optional[_Union[VectorFormat, str]] = ..., shape: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ..., scales: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Accounting(_message.Message):
-    __slots__ = ("tokens", "tokens_embedded", "dropped", "queue_s", "compute_s")
+    __slots__ = ("tokens", "tokens_embedded", "dropped", "queue_s", "compute_s", "tokens_alone")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_EMBEDDED_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     QUEUE_S_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_S_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_ALONE_FIELD_NUMBER: _ClassVar[int]
     tokens: int
     tokens_embedded: int
     dropped: CharacterSpan
     queue_s: float
     compute_s: float
-    def __init__(self, tokens: _Optional[int] = ..., tokens_embedded: _Optional[int] = ..., dropped: _Optional[_Union[CharacterSpan, _Mapping]] = ..., queue_s: _Optional[float] = ..., compute_s: _Optional[float] = ...) -> None: ...
+    tokens_alone: int
+    def __init__(self, tokens: _Optional[int] = ..., tokens_embedded: _Optional[int] = ..., dropped: _Optional[_Union[CharacterSpan, _Mapping]] = ..., queue_s: _Optional[float] = ..., compute_s: _Optional[float] = ..., tokens_alone: _Optional[int] = ...) -> None: ...
 
 class CharacterSpan(_message.Message):
     __slots__ = ("start", "end")

@@ -57,28 +57,28 @@ class EmbeddingsServicer:
     """
 
     def Embed(self, request, context):
-        """Embeds a batch. One bad input fails the whole call, and the error names it.
+        """Embeds a batch. One invalid input fails the whole call; the error names it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EmbedStream(self, request_iterator, context):
-        """Embeds a stream of texts. Answers come in the order of the requests, one for each. A request
-        that fails is answered by an error in its place, and the stream goes on. The server reads only
-        a bounded number of requests ahead of the answers taken from it, so neither side ever needs
-        to hold the whole stream.
+        """Embeds a stream of texts. Each request gets one answer, in the order of the requests. The answer
+        to a request that fails is an error, and the stream continues. The server reads only a bounded
+        number of requests ahead of the answers that the client has read, so neither side needs to
+        store the whole stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EmbedDocument(self, request_iterator, context):
-        """Embeds one document, sent in pieces of any size and answered by events: how much has been read,
-        how far the work is, chunks as soon as they are final, and at last the result. The first
-        message says how; the document ends when the client closes its side. Pieces are tokenised as
-        they come, with the tokens of the whole text, and not kept. A document beyond the model's limit
-        is refused as soon as that is known, without waiting for its end.
+        """Embeds one document that is sent in pieces of any size. The answer is a stream of events: tokens
+        read, progress, chunks as soon as they are final, and the result at the end. The first message
+        has the options; the document ends when the client closes its side. Pieces are tokenised as they
+        arrive, into the tokens of the whole text, and are not stored. A document beyond the model's
+        limit is rejected as soon as the limit is passed, not at its end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -86,17 +86,19 @@ class TokenizeResponse(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[str]] = ..., starts: _Optional[_Iterable[int]] = ..., ends: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PlanRequest(_message.Message):
-    __slots__ = ("model", "tokens", "text")
+    __slots__ = ("model", "tokens", "text", "context")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
     model: str
     tokens: int
     text: str
-    def __init__(self, model: _Optional[str] = ..., tokens: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
+    context: str
+    def __init__(self, model: _Optional[str] = ..., tokens: _Optional[int] = ..., text: _Optional[str] = ..., context: _Optional[str] = ...) -> None: ...
 
 class PlanResponse(_message.Message):
-    __slots__ = ("model", "tokens", "fits", "path", "bytes", "seconds", "tiles", "tile_tokens", "keeps_projections", "max_tokens", "max_bytes")
+    __slots__ = ("model", "tokens", "fits", "path", "bytes", "seconds", "tiles", "tile_tokens", "keeps_projections", "max_tokens", "max_bytes", "tokens_alone")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FITS_FIELD_NUMBER: _ClassVar[int]
@@ -108,6 +110,7 @@ class PlanResponse(_message.Message):
     KEEPS_PROJECTIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_ALONE_FIELD_NUMBER: _ClassVar[int]
     model: str
     tokens: int
     fits: bool
@@ -119,4 +122,5 @@ class PlanResponse(_message.Message):
     keeps_projections: bool
     max_tokens: int
     max_bytes: int
-    def __init__(self, model: _Optional[str] = ..., tokens: _Optional[int] = ..., fits: _Optional[bool] = ..., path: _Optional[str] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., tiles: _Optional[int] = ..., tile_tokens: _Optional[int] = ..., keeps_projections: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+    tokens_alone: int
+    def __init__(self, model: _Optional[str] = ..., tokens: _Optional[int] = ..., fits: _Optional[bool] = ..., path: _Optional[str] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., tiles: _Optional[int] = ..., tile_tokens: _Optional[int] = ..., keeps_projections: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., max_bytes: _Optional[int] = ..., tokens_alone: _Optional[int] = ...) -> None: ...

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ModelsStub:
-    """Tells what is loaded.
+    """Describes the loaded models.
     """
 
     def __init__(self, channel):
@@ -58,32 +58,32 @@ class ModelsStub:
 
 
 class ModelsServicer:
-    """Tells what is loaded.
+    """Describes the loaded models.
     """
 
     def List(self, request, context):
-        """The models this server answers with, the one used when none is named first.
+        """Returns all models, the default one first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Get(self, request, context):
-        """One model, by name or alias.
+        """Returns one model, by name or alias.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Tokenize(self, request, context):
-        """How a model cuts a text into tokens.
+        """Returns the tokens of a text.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Plan(self, request, context):
-        """What a text would take here, were it alone, and whether it would be let in.
+        """Returns what a text alone would cost on this server, and whether it would be accepted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,7 +121,7 @@ def add_ModelsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Models:
-    """Tells what is loaded.
+    """Describes the loaded models.
     """
 
     @staticmethod

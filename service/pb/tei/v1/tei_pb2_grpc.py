@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class InfoStub:
-    """What clients of text-embeddings-inference speak, so that they work against LLN unchanged. Names
-    and numbers are those of its public contract and must stay as they are; lln/v1 can do more.
+    """The API of text-embeddings-inference, so that its clients work with LLN unchanged. Names and
+    numbers are those of its public API and must not change. lln/v1 has more features.
 
     """
 
@@ -45,8 +45,8 @@ class InfoStub:
 
 
 class InfoServicer:
-    """What clients of text-embeddings-inference speak, so that they work against LLN unchanged. Names
-    and numbers are those of its public contract and must stay as they are; lln/v1 can do more.
+    """The API of text-embeddings-inference, so that its clients work with LLN unchanged. Names and
+    numbers are those of its public API and must not change. lln/v1 has more features.
 
     """
 
@@ -73,8 +73,8 @@ def add_InfoServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Info:
-    """What clients of text-embeddings-inference speak, so that they work against LLN unchanged. Names
-    and numbers are those of its public contract and must stay as they are; lln/v1 can do more.
+    """The API of text-embeddings-inference, so that its clients work with LLN unchanged. Names and
+    numbers are those of its public API and must not change. lln/v1 has more features.
 
     """
 
@@ -141,21 +141,21 @@ class EmbedServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Embed(self, request, context):
-        """One vector of a text.
+        """Returns one vector for a text.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EmbedStream(self, request_iterator, context):
-        """The same for many texts, answered in order. The first failure ends the stream.
+        """The same for a stream of texts, in order. The first error ends the stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EmbedAll(self, request, context):
-        """The state of every token of a text, not pooled and not normalised.
+        """Returns the state of each token of a text, not pooled and not normalised.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

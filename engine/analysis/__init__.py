@@ -1,0 +1,1 @@
+"""Looking into texts: diagnoses, attention maps, structure and drift."""

@@ -1,0 +1,127 @@
+"""The engine for servers: many callers, several models, one device worker."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Self, TypeVar
+
+from engine.analysis.drift import DriftReader
+from engine.calls.analysis_calls import AnalysisCalls
+from engine.calls.core import DEFAULT_CONFIG
+from engine.calls.embedding_calls import EmbeddingCalls
+from engine.checkpoint.registry import DEFAULT_MODEL
+from engine.config import EngineConfig
+from engine.execution.cost_model import price_of
+from engine.execution.inputs import PreparedText
+from engine.model.embedding_model import EmbeddingModel, load_models
+from engine.scheduling.deadline import Deadline
+from engine.scheduling.observer import EngineObserver
+from engine.scheduling.request import CallKind
+from engine.types import ModelInfo
+
+Item = TypeVar("Item")
+
+_CANARY = "A short text, to see that the model answers."
+
+
+class AsyncEngine(EmbeddingCalls, AnalysisCalls):
+    """Several models behind one device worker. Use it as an asynchronous context manager."""
+
+    def __init__(
+        self,
+        models: Sequence[EmbeddingModel],
+        *,
+        config: EngineConfig = DEFAULT_CONFIG,
+        observer: EngineObserver | None = None,
+    ) -> None:
+        super().__init__(models, config=config, observer=observer)
+        self._drift = DriftReader(config, self._worker, self._observer)
+        self._canary_ran = False
+        self._stopped = False
+
+    @classmethod
+    def load(
+        cls,
+        names: Sequence[str] = (DEFAULT_MODEL,),
+        *,
+        config: EngineConfig = DEFAULT_CONFIG,
+        observer: EngineObserver | None = None,
+    ) -> Self:
+        """Load the weights of these models. Nothing runs before the engine is entered."""
+        return cls(load_models(names, config=config), config=config, observer=observer)
+
+    async def __aenter__(self) -> Self:
+        await self._worker.start()
+        try:
+            for name, model in self._models.items():
+                await self._worker.call(price_of, model.encoder, kind="calibration", model=name)
+                await self.embed([_CANARY], model=name)
+        except BaseException:
+            await self.stop(Deadline(0))
+            raise
+        self._canary_ran = True
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop(Deadline(self.config.drain_timeout_s))
+
+    async def stop(self, drain: Deadline) -> None:
+        """Finish accepted work by the deadline; what is left then fails. Only the first stop
+        counts, and leaving the context is one too."""
+        if not self._stopped:
+            self._stopped = True
+            self._drift.stop()
+            await self._worker.stop(drain)
+
+    @property
+    def ready(self) -> bool:
+        """Whether every model has answered, and the device worker lives, accepts work and makes
+        progress."""
+        worker = self._worker
+        return self._canary_ran and worker.alive and worker.accepting and not self.stuck
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the device has been running one unit for longer than any should take."""
+        return self._worker.busy_s > self.config.stuck_after_s
+
+    @property
+    def models(self) -> Mapping[str, ModelInfo]:
+        return {name: model.info for name, model in self._models.items()}
+
+    def resolve(self, name: str | None) -> ModelInfo:
+        return self._model(name).info
+
+    def _on_embedded(self, model: EmbeddingModel, texts: Sequence[PreparedText]) -> None:
+        self._drift.sample(model, texts)
+
+    async def measure(
+        self,
+        plan: Callable[[EmbeddingModel], Iterator[Sequence[Item]]],
+        *,
+        model: str | None = None,
+        kind: CallKind = "benchmark",
+        tokens: int = 0,
+    ) -> AsyncIterator[Item]:
+        """Run what `plan` makes of a model on the device worker, and yield its rows as they come.
+
+        Other work runs between two steps. A step may bring no row, one or several.
+        """
+        with self._counting_rejections():
+            chosen = self._model(model)
+            steps = plan(chosen)
+        while True:
+            step = await self._worker.call(
+                partial(next, steps, None), kind=kind, model=chosen.name, tokens=tokens
+            )
+            if step.value is None:
+                return
+            for row in step.value:
+                yield row

@@ -1,0 +1,1 @@
+"""What the asynchronous engine answers, one file per kind of call."""

@@ -1,0 +1,151 @@
+"""What attention does with texts: diagnoses, maps and structure, a step at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from engine.analysis.attention_map import map_steps, plan_map
+from engine.analysis.diagnosis import (
+    diagnosis_of,
+    fit_plan,
+    instrument_bytes,
+    plan_diagnosis,
+    read_in_slices,
+)
+from engine.analysis.layer_capture import capture_bytes, capture_layers
+from engine.analysis.open_document import (
+    OpenDocument,
+    capture_layers_of,
+    check_reader,
+    check_source,
+    document_capture_bytes,
+    find_document,
+    open_document,
+)
+from engine.analysis.segmentation import plan_structure, structure_steps
+from engine.calls.core import DEFAULTS, EngineCore, T
+from engine.execution.documents import prepare_document
+from engine.scheduling.deadline import Deadline
+from engine.scheduling.request import TimedResult
+from engine.steps import Steps
+from engine.types import AttentionMap, Diagnosis, MapOptions, Structure
+
+
+class AnalysisCalls(EngineCore):
+    """Looks into what attention does with texts. Embeddings run between two steps."""
+
+    async def keep_open(self, text: str, *, model: str | None = None) -> OpenDocument:
+        """Read a text once. Its handle then stands for it in further questions."""
+        with self._counting_rejections():
+            return await self._opened(text, None, model)
+
+    async def diagnose(
+        self,
+        text: str | None = None,
+        *,
+        document: str | None = None,
+        model: str | None = None,
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+        instruments: Sequence[str] | None = None,
+        mode: str = "auto",
+        timeout_s: float | None = None,
+    ) -> Diagnosis:
+        """What every head and layer does with this text, or with an open document."""
+        deadline = Deadline(timeout_s)
+        with self._counting_rejections():
+            check_source(text, document)
+            opened = None if document is None else self._find(document, model)
+            chosen = self._model(model) if opened is None else opened.model
+            asked = plan_diagnosis(chosen, layers, heads, instruments, mode)
+            if opened is None:
+                assert text is not None, "one of the two is given"
+                async with deadline.over():
+                    prepared = await asyncio.to_thread(
+                        prepare_document, text, chosen, DEFAULTS, None
+                    )
+                captured = capture_layers(chosen, prepared)
+                num_bytes = capture_bytes(chosen.encoder, prepared.num_embedded)
+            else:
+                prepared = opened.prepared
+                # Cheaper than computing the layers where their states are cached.
+                captured = capture_layers_of(opened, self._open)
+                num_bytes = document_capture_bytes(opened, self._open)
+            num_tokens = prepared.num_embedded
+            plan = fit_plan(asked, chosen, num_tokens, self.config)
+        steps = read_in_slices(chosen, prepared, plan, captured)
+        num_bytes += instrument_bytes(chosen, num_tokens, plan.effort)
+        result = await self._run_analysis(steps, chosen, num_tokens, deadline, num_bytes=num_bytes)
+        return diagnosis_of(chosen, prepared, plan, result)
+
+    async def attention_map(
+        self,
+        text: str | None = None,
+        *,
+        options: MapOptions,
+        document: str | None = None,
+        model: str | None = None,
+        timeout_s: float | None = None,
+    ) -> AttentionMap:
+        """A head's attention within a window of this text, or of an open document."""
+
+        def begin(opened: OpenDocument) -> Steps[AttentionMap]:
+            return map_steps(opened, plan_map(opened, options, self.config), self._open)
+
+        result = await self._analyse(begin, text, document, model, timeout_s)
+        return replace(result.value, queue_s=result.queue_s, compute_s=result.compute_s)
+
+    async def structure(
+        self,
+        text: str | None = None,
+        *,
+        scales: Sequence[int] | None = None,
+        document: str | None = None,
+        model: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Structure:
+        """The parts of this text, or of an open document, at several scales."""
+
+        def begin(opened: OpenDocument) -> Steps[Structure]:
+            return structure_steps(opened, plan_structure(opened, scales), self._open)
+
+        return (await self._analyse(begin, text, document, model, timeout_s)).value
+
+    async def _analyse(
+        self,
+        begin: Callable[[OpenDocument], Steps[T]],
+        text: str | None,
+        handle: str | None,
+        model: str | None,
+        timeout_s: float | None,
+    ) -> TimedResult[T]:
+        """Open the document, then run the steps that begin with it."""
+        deadline = Deadline(timeout_s)
+        with self._counting_rejections():
+            async with deadline.over():
+                opened = await self._opened(text, handle, model)
+            steps = begin(opened)
+        return await self._run_analysis(
+            steps,
+            opened.model,
+            opened.num_tokens,
+            deadline,
+            num_bytes=document_capture_bytes(opened, self._open),
+        )
+
+    async def _opened(
+        self, text: str | None, handle: str | None, model: str | None
+    ) -> OpenDocument:
+        check_source(text, handle)
+        if handle is not None:
+            return self._find(handle, model)
+        assert text is not None, "one of the two is given"
+        return await asyncio.to_thread(open_document, text, self._model(model), self._open)
+
+    def _find(self, handle: str, model: str | None) -> OpenDocument:
+        found = find_document(self._open, handle)
+        if model is not None:
+            check_reader(found, self._model(model))
+        return found

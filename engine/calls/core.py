@@ -1,0 +1,133 @@
+"""What every call of the engine needs: the models, the device worker and the limits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TypeVar
+
+from engine.analysis.cache import ByteCache
+from engine.config import EngineConfig
+from engine.errors import LLNError, ModelNotFound, unknown_name
+from engine.execution.inputs import PreparedText
+from engine.execution.model_runner import TiledRun, run_batch
+from engine.execution.planner import Planner
+from engine.model.embedding_model import EmbeddingModel
+from engine.scheduling.admission import MemoryBudget
+from engine.scheduling.deadline import Deadline
+from engine.scheduling.observer import EngineObserver
+from engine.scheduling.request import TimedResult
+from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.worker import DeviceWorker
+from engine.steps import Steps
+from engine.types import EmbedOptions, Vector
+
+DEFAULTS = EmbedOptions()
+DEFAULT_CONFIG = EngineConfig()
+NO_DEADLINE = Deadline(None)
+T = TypeVar("T")
+
+
+class EngineCore:
+    """Several models behind one device worker."""
+
+    def __init__(
+        self,
+        models: Sequence[EmbeddingModel],
+        *,
+        config: EngineConfig = DEFAULT_CONFIG,
+        observer: EngineObserver | None = None,
+    ) -> None:
+        assert models, "an engine serves at least one model"
+        self.config = config
+        self._observer = observer or EngineObserver()
+        self._models = {model.name: model for model in models}
+        self._default = models[0]
+        self._open = ByteCache(max_bytes=config.max_open_bytes, max_idle_s=config.max_open_idle_s)
+        self._planner = Planner(config, models[0].encoder.device)
+        self._analysis_memory = MemoryBudget(self._planner.max_bytes)
+        self._worker = DeviceWorker[PreparedText, Vector](
+            run_batch=self._run_batch,
+            open_tiled=self._open_tiled_run,
+            scheduler=_scheduler(models, config, self._planner.max_bytes),
+            observer=self._observer,
+        )
+
+    def _model(self, name: str | None) -> EmbeddingModel:
+        if name is None:
+            return self._default
+        if name not in self._models:
+            raise unknown_name("model", name, self._models, param="model", error=ModelNotFound)
+        return self._models[name]
+
+    async def _read(
+        self, texts_to_tokens: Callable[[], list[PreparedText]], deadline: Deadline = NO_DEADLINE
+    ) -> list[PreparedText]:
+        """Run the tokenizer off the event loop."""
+        started_at = perf_counter()
+        with self._counting_rejections():
+            async with deadline.over():
+                texts = await asyncio.to_thread(texts_to_tokens)
+        self._observer.tokenised(
+            texts=len(texts),
+            tokens=sum(text.num_tokens for text in texts),
+            seconds=perf_counter() - started_at,
+        )
+        return texts
+
+    async def _run_analysis(
+        self,
+        steps: Steps[T],
+        model: EmbeddingModel,
+        tokens: int,
+        deadline: Deadline,
+        *,
+        num_bytes: int,
+    ) -> TimedResult[T]:
+        """Run the steps of one analysis as soon as the memory that they need is free."""
+        with self._counting_rejections():
+            self._planner.admit_diagnosis(tokens, num_bytes)
+        async with deadline.over(), self._analysis_memory.reserve(num_bytes):
+            with self._worker.session() as session:
+                return await session.run_steps(
+                    steps, kind="diagnosis", model=model.name, tokens=tokens
+                )
+
+    def _run_batch(self, name: str, texts: Sequence[PreparedText]) -> list[Vector]:
+        model, started_at = self._models[name], perf_counter()
+        vectors = run_batch(model, texts)
+        lengths = [text.num_embedded for text in texts]
+        self._planner.record_batch(model, lengths, perf_counter() - started_at)
+        return vectors
+
+    def _open_tiled_run(self, name: str, text: PreparedText) -> TiledRun:
+        model = self._models[name]
+        return TiledRun(
+            model,
+            text,
+            keep_projections=self._planner.keeps_projections(model, text.num_embedded),
+            on_out_of_memory=self._observer.recovered_from_oom,
+        )
+
+    @contextmanager
+    def _counting_rejections(self) -> Iterator[None]:
+        """For checks made before the device worker, which counts the requests that it refuses."""
+        try:
+            yield
+        except LLNError as error:
+            self._observer.rejected(reason=error.code)
+            raise
+
+
+def _scheduler(
+    models: Sequence[EmbeddingModel], config: EngineConfig, max_sweep_bytes: int
+) -> Scheduler:
+    return Scheduler(
+        max_batch_tokens=config.batch_tokens_on(models[0].encoder.device.type),
+        max_batch_sequences=config.max_batch_sequences,
+        max_queue_tokens=config.max_queue_tokens,
+        max_sweep_bytes=max_sweep_bytes,
+        long_share=config.long_percent / 100,
+    )

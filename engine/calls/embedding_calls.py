@@ -1,0 +1,418 @@
+"""Texts and documents as vectors: tokenised, admitted, and embedded on the device."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
+
+from engine.calls.core import DEFAULTS, EngineCore
+from engine.errors import DeadlineExceeded, InvalidInput
+from engine.execution.documents import DocumentReader, DocumentStream, prepare_document
+from engine.execution.inputs import (
+    PIECE_TEXTS,
+    PreparedText,
+    batches,
+    check_input,
+    check_inputs,
+    check_options,
+    check_pools,
+    check_token_states,
+    lengths_alone,
+    prepare,
+    prompt_of,
+    texts_alone,
+    token_by_token,
+)
+from engine.execution.results import (
+    ChunkBuilder,
+    StandaloneVectors,
+    WholeProgress,
+    document_embedding,
+    embedding,
+    token_states,
+    tokenization,
+)
+from engine.model.embedding_model import EmbeddingModel
+from engine.scheduling.deadline import Deadline
+from engine.scheduling.request import Request, TimedResult
+from engine.scheduling.session import Session
+from engine.text.chunking import check_context
+from engine.types import (
+    Chunking,
+    ChunksReady,
+    Context,
+    DocumentEmbedding,
+    DocumentEvent,
+    Embedding,
+    EmbedOptions,
+    Plan,
+    Progress,
+    TextInput,
+    Tokenization,
+    Vector,
+)
+
+OnDocumentEvent: TypeAlias = Callable[[DocumentEvent], None]
+
+
+class EmbeddingCalls(EngineCore):
+    """Embeds texts and documents, and plans and tokenises them."""
+
+    async def embed(
+        self,
+        inputs: Sequence[TextInput],
+        *,
+        model: str | None = None,
+        options: EmbedOptions = DEFAULTS,
+        timeout_s: float | None = None,
+        wait_for_room: bool = False,
+    ) -> list[Embedding]:
+        """One vector for each text or list of token ids, in their order.
+
+        With `wait_for_room`, the call waits while the queue is full, where others are refused.
+        """
+        deadline = Deadline(timeout_s)
+        chosen = self._checked(inputs, model, options)
+        pieces = self._prepared_pieces(inputs, chosen, options)
+        with self._worker.session() as session:
+            texts, results = await self._run_texts(
+                session, chosen, pieces, options, deadline, wait_for_room=wait_for_room
+            )
+        return [
+            embedding(text, result, chosen, options)
+            for text, result in zip(texts, results, strict=True)
+        ]
+
+    async def embed_tokens(
+        self,
+        inputs: Sequence[TextInput],
+        *,
+        model: str | None = None,
+        options: EmbedOptions = DEFAULTS,
+        timeout_s: float | None = None,
+        wait_for_room: bool = False,
+    ) -> list[Embedding]:
+        """The state of every token of each text, special ones included: [tokens, dim] each."""
+        deadline = Deadline(timeout_s)
+        chosen = self._checked(inputs, model, options)
+        pieces = self._token_by_token(self._prepared_pieces(inputs, chosen, options))
+        with self._worker.session() as session:
+            texts, results = await self._run_texts(
+                session, chosen, pieces, options, deadline, wait_for_room=wait_for_room
+            )
+        return [
+            token_states(text, result, options) for text, result in zip(texts, results, strict=True)
+        ]
+
+    async def embed_document(
+        self,
+        text: str,
+        *,
+        model: str | None = None,
+        chunks: Chunking | None = None,
+        title: str | None = None,
+        options: EmbedOptions = DEFAULTS,
+        timeout_s: float | None = None,
+        on_event: OnDocumentEvent | None = None,
+    ) -> DocumentEmbedding:
+        """One vector for the whole document, and one for each of its late chunks. A title takes
+        the place of the document's opening in the vectors of its chunks.
+
+        `on_event` is called on the event loop with progress, and with chunks as they are ready.
+        """
+        deadline = Deadline(timeout_s)
+        with self._counting_rejections():
+            chosen = self._document_model(model, options)
+        (prepared,) = await self._read(
+            lambda: [prepare_document(text, chosen, options, chunks, title=title)], deadline
+        )
+        return await self._run_document(chosen, prepared, options, deadline, on_event)
+
+    def open_document(
+        self,
+        *,
+        model: str | None = None,
+        chunks: Chunking | None = None,
+        title: str | None = None,
+        options: EmbedOptions = DEFAULTS,
+        timeout_s: float | None = None,
+        on_event: OnDocumentEvent | None = None,
+    ) -> DocumentStream:
+        """The same for a document that arrives in pieces."""
+        with self._counting_rejections():
+            chosen = self._document_model(model, options)
+            reader = DocumentReader(chosen, options, chunks, title=title, in_pieces=True)
+
+        async def run(prepared: PreparedText, deadline: Deadline) -> DocumentEmbedding:
+            return await self._run_document(chosen, prepared, options, deadline, on_event)
+
+        return DocumentStream(reader, run, Deadline(timeout_s), self._counting_rejections)
+
+    async def plan(
+        self,
+        tokens: int | None = None,
+        *,
+        text: str | None = None,
+        context: Context | None = None,
+        model: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Plan:
+        """What a text, or a text of this many tokens, would take, and how it would run. With a
+        context, the text is a document with chunks of 256 tokens."""
+        with self._counting_rejections():
+            chosen = self._model(model)
+            if (tokens is None) == (text is None):
+                raise InvalidInput(
+                    "give tokens or text to plan for, and not both",
+                    param="tokens",
+                )
+            if context is not None:
+                check_context(context, "context")
+            if text is not None:
+                check_input(text, "text")
+                whole = prompt_of(DEFAULTS, chosen) + text
+                async with Deadline(timeout_s).over():
+                    encoded = await asyncio.to_thread(chosen.tokenizer.encode_batch, [whole])
+                tokens = encoded[0].num_tokens
+            assert tokens is not None, "one of the two was given"
+            plan = self._planner.plan(chosen, tokens)
+            if context is None:
+                return plan
+            return self._planner.with_context(chosen, plan, context)
+
+    async def tokenize(
+        self, text: str, *, model: str | None = None, timeout_s: float | None = None
+    ) -> Tokenization:
+        """The text's tokens, and the characters that each stands for."""
+        with self._counting_rejections():
+            chosen = self._model(model)
+            check_input(text, "text")
+            async with Deadline(timeout_s).over():
+                return await asyncio.to_thread(tokenization, text, chosen)
+
+    def _checked(
+        self, inputs: Sequence[TextInput], model: str | None, options: EmbedOptions
+    ) -> EmbeddingModel:
+        """Check the inputs and the options; return the model that will read them."""
+        with self._counting_rejections():
+            chosen = self._model(model)
+            check_inputs(inputs, self.config)
+            check_options(options, chosen)
+        return chosen
+
+    async def _prepared_pieces(
+        self, inputs: Sequence[TextInput], model: EmbeddingModel, options: EmbedOptions
+    ) -> AsyncIterator[list[PreparedText]]:
+        """Tokenise a piece at a time: the device starts while later inputs are tokenised."""
+        for start in range(0, len(inputs), PIECE_TEXTS):
+            piece = inputs[start : start + PIECE_TEXTS]
+            yield await self._read(partial(prepare, piece, model, options, first_index=start))
+
+    def _document_model(self, name: str | None, options: EmbedOptions) -> EmbeddingModel:
+        chosen = self._model(name)
+        check_options(options, chosen)
+        check_pools(chosen)
+        return chosen
+
+    async def _run_document(
+        self,
+        model: EmbeddingModel,
+        document: PreparedText,
+        options: EmbedOptions,
+        deadline: Deadline,
+        on_event: OnDocumentEvent | None,
+    ) -> DocumentEmbedding:
+        with self._counting_rejections():
+            lengths = list(lengths_alone(document, model.tokenizer))
+            plan = self._planner.with_alone(
+                model,
+                self._planner.plan(model, document.num_embedded),
+                count=len(lengths),
+                tokens=sum(lengths),
+            )
+            self._planner.admit(plan, deadline.left_s)
+            request = self._request(model, document, options, deadline.left_s)
+        progress = None if on_event is None else WholeProgress(plan, on_event)
+        with self._worker.session() as session:
+            # Before the document itself, whose chunks are reported as soon as they are final.
+            alone = await self._read_alone(session, model, document, options, deadline, progress)
+            if progress is not None:
+                chunks = ChunkBuilder(document, options, alone)
+                request = replace(request, on_event=partial(progress.report, chunks))
+            with deadline.as_a_whole():
+                (future,) = session.submit([request], deadline.left_s)
+                self._count_truncated(model, [document])
+                try:
+                    result = await future
+                finally:
+                    future.cancel()
+        self._record(model, [document], [result])
+        embedded = document_embedding(document, result, options, alone)
+        if on_event is not None and not request.is_tiled:
+            # A document that is read in one go has no events on the way.
+            if embedded.chunks:
+                on_event(ChunksReady(chunks=embedded.chunks))
+            total = document.num_embedded
+            on_event(Progress(tokens_done=total, tokens_total=total, seconds_left=0.0))
+        return embedded
+
+    async def _read_alone(
+        self,
+        session: Session[PreparedText, Vector],
+        model: EmbeddingModel,
+        document: PreparedText,
+        options: EmbedOptions,
+        deadline: Deadline,
+        progress: WholeProgress | None,
+    ) -> StandaloneVectors:
+        """Read the document's title and passages as texts of their own, if it asks for them.
+
+        Chunks that overlap may have many times the document's tokens. So only two pieces of a
+        batch's size are in memory and in the queue at a time, and other texts wait for no more.
+        """
+        results: list[TimedResult[Vector]] = []
+        num_tokens = 0
+        queued: deque[tuple[list[PreparedText], list[asyncio.Future[TimedResult[Vector]]]]]
+        queued = deque()
+
+        async def receive() -> None:
+            nonlocal num_tokens
+            piece, futures = queued[0]
+            found = await asyncio.gather(*futures)
+            queued.popleft()
+            self._record(model, piece, found)
+            results.extend(found)
+            num_tokens += sum(text.num_embedded for text in piece)
+            if progress is not None:
+                progress.report_alone(num_tokens)
+
+        texts = texts_alone(document, model.tokenizer)
+        max_tokens = self.config.batch_tokens_on(model.encoder.device.type)
+        max_texts = self.config.max_batch_sequences
+        try:
+            with deadline.as_a_whole():
+                for piece in batches(texts, max_tokens=max_tokens, max_texts=max_texts):
+                    if len(queued) == 2:
+                        await receive()
+                    with self._counting_rejections():
+                        requests = [
+                            self._request(model, text, options, deadline.left_s) for text in piece
+                        ]
+                    later = document.num_embedded
+                    queued.append(
+                        (piece, session.submit(requests, deadline.left_s, later_tokens=later))
+                    )
+                while queued:
+                    await receive()
+        finally:
+            for _, futures in queued:
+                for future in futures:
+                    future.cancel()
+        return StandaloneVectors.of(results, num_tokens)
+
+    async def _token_by_token(
+        self, pieces: AsyncIterator[list[PreparedText]]
+    ) -> AsyncIterator[list[PreparedText]]:
+        """Ask for the state of every token, as long as the answer stays within its limit."""
+        num_tokens = 0
+        async for piece in pieces:
+            num_tokens += sum(text.num_embedded for text in piece)
+            with self._counting_rejections():
+                check_token_states(num_tokens, self.config)
+            yield [token_by_token(text) for text in piece]
+
+    async def _run_texts(
+        self,
+        session: Session[PreparedText, Vector],
+        model: EmbeddingModel,
+        pieces: AsyncIterator[list[PreparedText]],
+        options: EmbedOptions,
+        deadline: Deadline,
+        *,
+        wait_for_room: bool = False,
+    ) -> tuple[list[PreparedText], list[TimedResult[Vector]]]:
+        """Queue texts as they are read, and wait for their results. If one fails or the caller
+        leaves, the others are cancelled too: nobody would see their results."""
+        texts: list[PreparedText] = []
+        futures: list[asyncio.Future[TimedResult[Vector]]] = []
+        try:
+            async with asyncio.timeout(deadline.left_s):
+                async for piece in pieces:
+                    texts += piece
+                    with self._counting_rejections():
+                        requests = [
+                            self._request(model, text, options, deadline.left_s) for text in piece
+                        ]
+                    num_tokens = sum(request.tokens for request in requests)
+                    if wait_for_room and not futures:
+                        await self._worker.wait_for_room(num_tokens)
+                    await self._wait_for_own(futures, num_tokens)
+                    with deadline.as_a_whole():
+                        futures += session.submit(requests, deadline.left_s)
+                    self._count_truncated(model, piece)
+            with deadline.as_a_whole():
+                results = await asyncio.gather(*futures)
+            self._record(model, texts, results)
+            return texts, results
+        except TimeoutError:  # before all of it was queued
+            self._observer.rejected(reason=DeadlineExceeded.code)
+            raise deadline.exceeded from None
+        finally:
+            for future in futures:
+                future.cancel()
+
+    async def _wait_for_own(
+        self, futures: Sequence[asyncio.Future[TimedResult[Vector]]], num_tokens: int
+    ) -> None:
+        """Wait until there is room, or until the call's earlier texts are done: a call that was
+        admitted fills the queue no further than its own texts have left it."""
+        for future in futures:
+            if self._worker.has_room(num_tokens):
+                return
+            await asyncio.wait([future])
+
+    def _request(
+        self,
+        model: EmbeddingModel,
+        text: PreparedText,
+        options: EmbedOptions,
+        timeout_s: float | None,
+    ) -> Request[PreparedText]:
+        """Plan the text. Raises if it does not fit in memory or would miss its deadline."""
+        plan = self._planner.plan(model, text.num_embedded)
+        self._planner.admit(plan, timeout_s)
+        return Request(
+            model=model.name,
+            payload=text,
+            tokens=plan.tokens,
+            kind="sweep_tile" if plan.path == "swept" else "batch",
+            num_bytes=plan.bytes,
+            seconds=plan.seconds,
+            priority=options.priority,
+        )
+
+    def _record(
+        self,
+        model: EmbeddingModel,
+        texts: Sequence[PreparedText],
+        results: Sequence[TimedResult[Vector]],
+    ) -> None:
+        """Measure texts that came back from the device."""
+        for text, result in zip(texts, results, strict=True):
+            # Batches are measured when they run.
+            if self._planner.is_tiled(model, text.num_embedded):
+                self._planner.record_tiled(model, text.num_embedded, result.compute_s)
+        self._observer.served(results)
+        self._on_embedded(model, texts)
+
+    def _on_embedded(self, model: EmbeddingModel, texts: Sequence[PreparedText]) -> None:
+        """Called with the texts of a call that came back from the device."""
+
+    def _count_truncated(self, model: EmbeddingModel, texts: Sequence[PreparedText]) -> None:
+        for text in texts:
+            if text.was_truncated:
+                self._observer.truncated(model=model.name)

@@ -1,0 +1,103 @@
+"""What instruments answer, and how exact the answer is to be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.errors import InvalidInput
+from engine.types import Mode
+
+Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How exact a reading is to be. A reading that a limit makes inexact states its error."""
+
+    mode: Mode = "auto"
+    """Whether to read every row where that costs N x N: up to max_exact_tokens ("auto"), always
+    ("exact") or never ("sampled")."""
+
+    max_exact_tokens: int = 1_024
+    """In "auto", longer texts are read by a sample of rows wherever all rows would cost N x N."""
+
+    sampled_rows: int = 96
+    """Rows in a sample."""
+
+    max_float64_tokens: int = 4_096
+    """Attention weights of longer texts are float32, unless all of their rows are read."""
+
+    max_dense_tokens: int = 128
+    """Spectra of texts up to this length come from the dense matrix, of longer ones by iteration.
+    """
+
+    tolerance: float = 0.02
+    """Iteration stops when the stated error of |lambda_2|, a cautious one, is below this."""
+
+    max_basis: int = 384
+    """Iteration also stops when its basis has this many vectors a head."""
+
+    seed: int = 0
+    """Seed of the sampled rows and of the iteration's first vectors: same text, same reading."""
+
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            value = getattr(self, limit.name)
+            if limit.name == "mode":
+                continue
+            if value < 0 or (value == 0 and limit.name != "seed"):
+                raise InvalidInput(
+                    f"{limit.name} must be positive, got {value}", param=limit.name, actual=value
+                )
+
+    def dtype_of(self, num_tokens: int) -> torch.dtype:
+        """The type of attention weights. Where rows are sampled or spectra iterated, the rounding
+        of float32 (of weights whose logits are float64) is far below the other errors."""
+        if num_tokens <= self.max_float64_tokens or self.num_rows(num_tokens) == num_tokens:
+            return torch.float64
+        return torch.float32
+
+    def num_rows(self, num_tokens: int) -> int:
+        """How many rows of a text are read wherever a row costs as much as the text is long."""
+        limit = {"auto": self.max_exact_tokens, "exact": num_tokens, "sampled": 0}[self.mode]
+        return num_tokens if num_tokens <= limit else min(num_tokens, self.sampled_rows)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Quantity:
+    """Something read beside an instrument's value: a number or a list for every head."""
+
+    values: Floats  # [H] or [H, ...], finite
+    unit: str
+    error: Floats | None = None  # like values, None where the method is exact up to rounding
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Reading:
+    """One instrument's answer for the heads of one layer."""
+
+    values: Floats  # [H], finite
+    error: Floats | None  # [H], None where the method is exact up to rounding
+    method: str
+    unit: str
+    cost: str = ""
+    """How the work grows with N tokens, heads of D, blocks of b."""
+    beside: Mapping[str, Quantity] = field(default_factory=dict)
+    """Further quantities of the same instrument, by name."""
+
+
+def floats(tensor: Tensor) -> Floats:
+    """On the host, in float64."""
+    array: Floats = tensor.double().cpu().numpy()
+    return array
+
+
+def error_floats(error: Tensor | None) -> Floats | None:
+    return None if error is None else floats(error)

@@ -1,0 +1,1 @@
+"""Judging models: retrieval of documents and passages on held-out text."""

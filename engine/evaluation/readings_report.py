@@ -1,0 +1,304 @@
+"""Which reading of chunks is best: chosen on validation corpora, judged once on others.
+
+The validation corpora are those that the models were trained on, by the parts that were held out.
+On the test corpora nothing was trained, and no share is chosen. Each comparison is a difference
+question by question, with a bootstrap interval by documents; `pooled` lets each corpus count alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from engine.errors import InvalidInput, find_named
+from engine.evaluation.bootstrap import COVERAGE, RESAMPLES, Answers, minus, pooled, pooled_by_name
+from engine.evaluation.corpora import NEW_SOURCES, SOURCES, available, held_out_part, load_corpus
+from engine.evaluation.readings import (
+    CUTOFF,
+    CorpusVectors,
+    DocumentLimits,
+    Reading,
+    answers_by_heading,
+    answers_by_paragraph,
+    read_corpus,
+    reading_documents,
+)
+from engine.model.embedding_model import EmbeddingModel
+
+LATE_SHARES = (0.0, 0.5, 1.0)
+ADDED_SHARES = (0.0, 0.15, 0.2, 0.3, 0.6, 1.0)
+RIVAL_SHARES = (*ADDED_SHARES, 1.5, 2.0)
+TOLERANCE = 0.005
+"""Later paragraphs may be found by this much less than with half late chunks and nothing added."""
+
+ALONE = Reading()
+LATE = Reading(late=1.0)
+HALF = Reading(late=0.5)
+TITLE_BEFORE = Reading(title_before=True)
+
+Report: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A kind of question: how it is answered, and which of its queries count."""
+
+    name: str
+    answer: Callable[[CorpusVectors, Reading], Answers]
+    counts: Callable[[CorpusVectors], NDArray[np.bool_]]
+
+    def answers(self, corpora: Sequence[CorpusVectors], reading: Reading) -> dict[str, Answers]:
+        found = {}
+        for corpus in corpora:
+            everything, chosen = self.answer(corpus, reading), self.counts(corpus)
+            if chosen.any():
+                values, documents = everything.values[chosen], everything.documents[chosen]
+                found[corpus.name] = Answers(values, documents)
+        return found
+
+
+def _blocks_away(least: int, most: float) -> Callable[[CorpusVectors], NDArray[np.bool_]]:
+    return lambda corpus: (corpus.by_heading.blocks >= least) & (corpus.by_heading.blocks <= most)
+
+
+BY_HEADING = Question("passages that need their document", answers_by_heading, _blocks_away(0, 1e9))
+BY_PARAGRAPH = Question(
+    "a later paragraph",
+    answers_by_paragraph,
+    lambda corpus: np.ones(len(corpus.by_paragraph.wanted), bool),
+)
+QUESTIONS = (
+    BY_HEADING,
+    Question(
+        "passages that alone miss the top 10",
+        answers_by_heading,
+        lambda corpus: answers_by_heading(corpus, ALONE).values == 0,
+    ),
+    Question("the title is in the same block", answers_by_heading, _blocks_away(0, 0)),
+    Question("the title is 1 to 4 blocks away", answers_by_heading, _blocks_away(1, 4)),
+    Question("the title is farther away", answers_by_heading, _blocks_away(5, 1e9)),
+    BY_PARAGRAPH,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    validation: tuple[str, ...]
+    test: tuple[str, ...]
+
+
+def split_corpora(names: Sequence[str], leave_out: Sequence[str] = ()) -> Split:
+    """Validation and test corpora; by default those that no model was trained on are left out."""
+    for name in (*names, *leave_out):
+        find_named("corpus", name, SOURCES, code="unknown_corpus")
+    chosen = tuple(names) or (*available(), *available(new=True))
+    test = tuple(leave_out) or tuple(name for name in chosen if name in NEW_SOURCES)
+    validation = tuple(name for name in chosen if name not in test and name not in NEW_SOURCES)
+    if not validation:
+        raise InvalidInput(
+            "no corpus is left to choose shares on; leave fewer out, or install their packages",
+            code="no_validation_corpus",
+            param="leave_out",
+        )
+    return Split(validation=validation, test=test)
+
+
+def evaluate_readings(
+    model: EmbeddingModel,
+    split: Split,
+    limits: DocumentLimits | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Report:
+    """Choose shares on the validation corpora, then read the test corpora once."""
+    tell = progress or (lambda _: None)
+    limits = limits or DocumentLimits()
+    validation = _read_all(model, split.validation, limits, tell)
+    chosen = choose_readings(validation)
+    tell(f"chosen: {chosen['default']}")
+    test = _read_all(model, split.test, replace(limits, tokens=limits.test_tokens), tell)
+    return {
+        "model": model.name,
+        "weights": model.checkpoint.sha256,
+        "calibration": model.info.calibration,
+        "torch": torch.__version__,
+        "limits": asdict(limits),
+        **report_on(validation, test, chosen),
+    }
+
+
+def _read_all(
+    model: EmbeddingModel,
+    names: Sequence[str],
+    limits: DocumentLimits,
+    tell: Callable[[str], None],
+) -> list[CorpusVectors]:
+    found = []
+    for name in names:
+        corpus = load_corpus(name) if name in NEW_SOURCES else held_out_part(name)
+        documents = reading_documents(corpus, model.tokenizer, limits)
+        if len(documents) > 1:
+            tell(f"{len(documents)} documents of {name}")
+            found.append(read_corpus(model, name, documents, limits))
+    return found
+
+
+def choose_readings(validation: Sequence[CorpusVectors]) -> dict[str, Reading]:
+    """The default and its rivals, each with the shares that are best on the validation corpora.
+
+    "default", "opening" and "mean" find later paragraphs within TOLERANCE of half late chunks. The
+    readings "for passages" are best for passages alone, whatever they cost later paragraphs.
+    """
+    mixtures = [Reading(late=late, opening=share) for late in LATE_SHARES for share in ADDED_SHARES]
+    openings = [Reading(opening=share) for share in RIVAL_SHARES]
+    means = [Reading(mean=share) for share in RIVAL_SHARES]
+    least = _score(BY_PARAGRAPH, validation, HALF) - TOLERANCE
+    by_heading = {
+        one: _score(BY_HEADING, validation, one) for one in (*mixtures, *openings, *means)
+    }
+
+    def best(readings: Sequence[Reading]) -> Reading:
+        return max(readings, key=lambda one: by_heading[one])
+
+    def best_of_both(readings: Sequence[Reading]) -> Reading:
+        fitting = [one for one in readings if _score(BY_PARAGRAPH, validation, one) >= least]
+        return best(fitting or readings[:1])
+
+    titles = [Reading(title=share) for share in RIVAL_SHARES]
+    return {
+        "default": best_of_both(mixtures),
+        "opening": best_of_both(openings),
+        "mean": best_of_both(means),
+        "default for passages": best(mixtures),
+        "opening for passages": best(openings),
+        "mean for passages": best(means),
+        "title": max(titles, key=lambda one: _score(BY_HEADING, validation, one)),
+    }
+
+
+def _score(question: Question, corpora: Sequence[CorpusVectors], reading: Reading) -> float:
+    found = pooled(list(question.answers(corpora, reading).values()))
+    return found.mean if found else 0.0
+
+
+def report_on(
+    validation: Sequence[CorpusVectors],
+    test: Sequence[CorpusVectors],
+    chosen: Mapping[str, Reading],
+) -> Report:
+    """Readings and comparisons on both parts, as JSON."""
+    return {
+        "metric": f"mean reciprocal rank at {CUTOFF}",
+        "intervals": f"{COVERAGE:.0%}, {RESAMPLES} resamples by documents within each corpus; "
+        "pooled: the mean of the corpora's means, each corpus counting alike",
+        "chosen_on_validation": {name: asdict(one) for name, one in chosen.items()},
+        "grid_on_validation": _grid(validation),
+        "order": "shares are chosen before the test corpora are scored, once",
+        "validation": _part(validation, chosen),
+        "test": _part(test, chosen),
+    }
+
+
+def _grid(validation: Sequence[CorpusVectors]) -> list[Report]:
+    return [
+        {
+            "late": late,
+            "opening": share,
+            **{
+                question.name: _score(question, validation, Reading(late=late, opening=share))
+                for question in (BY_HEADING, BY_PARAGRAPH)
+            },
+        }
+        for late in LATE_SHARES
+        for share in ADDED_SHARES
+    ]
+
+
+def _part(corpora: Sequence[CorpusVectors], chosen: Mapping[str, Reading]) -> Report:
+    return {
+        "corpora": {
+            one.name: {
+                "documents": one.num_documents,
+                "tokens": one.num_tokens,
+                "passages": len(one.passages.owners),
+                "queries_by_heading": len(one.by_heading.wanted),
+                "queries_by_paragraph": len(one.by_paragraph.wanted),
+            }
+            for one in corpora
+        },
+        "questions": {
+            question.name: _on_question(question, corpora, chosen) for question in QUESTIONS
+        },
+    }
+
+
+def _on_question(
+    question: Question, corpora: Sequence[CorpusVectors], chosen: Mapping[str, Reading]
+) -> Report:
+    readings = _readings(chosen)
+    if question.answer is answers_by_paragraph:  # chunks have no title put before them
+        readings = {name: one for name, one in readings.items() if not one.title_before}
+    answers = {name: question.answers(corpora, one) for name, one in readings.items()}
+    return {
+        "queries": {name: len(one.values) for name, one in answers["passage alone"].items()},
+        "readings": {name: _as_rows(found) for name, found in answers.items()},
+        "differences": {
+            f"{first} minus {second}": _as_rows(
+                {
+                    name: minus(answers[first][name], answers[second][name])
+                    for name in answers[first]
+                }
+            )
+            for first, second in COMPARISONS
+            if first in answers and second in answers
+        },
+    }
+
+
+def _readings(chosen: Mapping[str, Reading]) -> dict[str, Reading]:
+    found = {
+        "passage alone": ALONE,
+        "late": LATE,
+        "half late": HALF,
+        "title before": TITLE_BEFORE,
+        "title added": chosen["title"],
+        "alone and mean": chosen["mean"],
+        "alone and opening": chosen["opening"],
+        "alone and mean, for passages": chosen["mean for passages"],
+        "alone and opening, for passages": chosen["opening for passages"],
+        "default": chosen["default"],
+        "mixture, for passages": chosen["default for passages"],
+    }
+    for name in ("late", "half late", "default", "mixture, for passages"):
+        found[f"{name} without LLN"] = replace(found[name], without_lln=True)
+    return found
+
+
+COMPARISONS = (
+    ("default", "passage alone"),
+    ("default", "title before"),
+    ("default", "half late"),
+    ("default", "default without LLN"),
+    ("default", "alone and opening"),
+    ("default", "alone and mean"),
+    ("late", "passage alone"),
+    ("late", "late without LLN"),
+    ("half late", "half late without LLN"),
+    ("mixture, for passages", "mixture, for passages without LLN"),
+    ("mixture, for passages", "alone and opening, for passages"),
+    ("mixture, for passages", "alone and mean, for passages"),
+    ("mixture, for passages", "title before"),
+)
+
+
+def _as_rows(corpora: Mapping[str, Answers]) -> Report:
+    return {
+        name: None
+        if found is None
+        else {key: round(value, 4) for key, value in asdict(found).items()}
+        for name, found in pooled_by_name(corpora).items()
+    }

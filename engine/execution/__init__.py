@@ -1,0 +1,1 @@
+"""From input to vectors: prepared texts, priced plans, batches and long documents."""

@@ -1,0 +1,301 @@
+"""Reads documents into token ids and late chunks, whole or as a caller sends them in pieces."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from engine.errors import InvalidInput, TextTooLong
+from engine.execution.inputs import PreparedText, check_input, prompt_of
+from engine.model.embedding_model import EmbeddingModel
+from engine.scheduling.deadline import Deadline
+from engine.text.chunking import (
+    OPENING_TOKENS,
+    SHARES,
+    Shares,
+    Source,
+    check_chunking,
+    chunk_spans,
+    needs_content,
+    shares_of,
+)
+from engine.text.tokenizer import Encoded
+from engine.text.truncation import TruncatingBuffer
+from engine.text.unicode import Utf8Reader, check_unicode
+from engine.types import Chunking, DocumentEmbedding, EmbedOptions, Ids, Span
+
+MAX_UNCUT_CHARACTERS = 4_194_304
+"""Most characters of a stream in a row without a place to cut them. Each costs some hundred
+bytes."""
+
+MAX_READ_CHARACTERS = 16_777_216
+"""Most characters of a stream whose chunks need the text itself, and not only its tokens."""
+
+MAX_TITLE_TOKENS = 512
+"""Longest title, prompt and special tokens included."""
+
+READ_BYTES = 262_144
+"""Bytes tokenised in one go. Handing over smaller pieces would take longer than reading them, and
+larger ones would hide for too long that the caller has left."""
+
+
+def prepare_document(
+    text: str,
+    model: EmbeddingModel,
+    options: EmbedOptions,
+    plan: Chunking | None,
+    *,
+    title: str | None = None,
+) -> PreparedText:
+    """Read one document with its late chunks. Characters count from the text, after the prompt."""
+    check_input(text, "text")
+    reader = DocumentReader(model, options, plan, title=title)
+    reader.feed(text)
+    return reader.finish()
+
+
+def encode_behind_prompt(text: str, model: EmbeddingModel, options: EmbedOptions) -> Encoded:
+    """Encode a text as for an embedding, without truncating it. Characters count from the text
+    itself; tokens of the prompt have none."""
+    prompt = prompt_of(options, model)
+    kept = TruncatingBuffer(
+        model.tokenizer,
+        max_tokens=model.info.max_tokens,
+        policy="error",
+        prompt_length=len(prompt),
+    )
+    stream = model.tokenizer.stream(kept.take, with_offsets=True)
+    stream.feed(prompt)
+    stream.feed(text)
+    stream.finish()
+    return kept.result().encoded
+
+
+class DocumentReader:
+    """Reads a document and keeps what the device and chunking need.
+
+    With `in_pieces`, a document is refused as soon as it is known to be too long.
+    """
+
+    def __init__(
+        self,
+        model: EmbeddingModel,
+        options: EmbedOptions,
+        plan: Chunking | None,
+        *,
+        title: str | None = None,
+        in_pieces: bool = False,
+    ) -> None:
+        if plan is not None:
+            check_chunking(plan)
+        if title is not None:
+            _check_title(title, plan)
+        prompt = prompt_of(options, model)
+        self._model = model
+        self._shares = Shares(0.0, 0.0) if plan is None else shares_of(plan)
+        self._title = None if title is None else prompt + title
+        self._title_ids: Ids | None = None
+        self._plan = plan
+        self._in_pieces = in_pieces
+        self._kept = TruncatingBuffer(
+            model.tokenizer,
+            max_tokens=model.info.max_tokens,
+            policy=options.truncate,
+            prompt_length=len(prompt),
+        )
+        needs_offsets = plan is not None or bool(prompt) or options.truncate != "error"
+        self._stream = model.tokenizer.stream(self._kept.take, with_offsets=needs_offsets)
+        self._stream.feed(prompt)
+        self._content: list[str] | None = [] if needs_content(plan) else None
+        self._num_characters = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens read so far."""
+        return self._kept.num_tokens
+
+    def feed(self, text: str) -> None:
+        if self._title is not None and self._title_ids is None:
+            self._title_ids = _title_ids(self._title, self._model)
+        self._num_characters += len(text)
+        if self._content is not None:
+            self._content.append(text)
+        self._stream.feed(text)
+        if self._in_pieces:
+            self._kept.check_fits(has_ended=False)
+            self._check_memory()
+
+    def finish(self) -> PreparedText:
+        if self._num_characters == 0:
+            raise InvalidInput("the document has no text", code="empty_text", param="text")
+        self._stream.finish()
+        encoded, num_tokens, dropped = self._kept.result()
+        source = Source("".join(self._content or ()), self._num_characters, dropped is not None)
+        chunks = [] if self._plan is None else chunk_spans(encoded, self._plan, source)
+        alone, opening = self._shares if chunks else Shares(0.0, 0.0)
+        # The prompt does not count, or a long one would be the whole opening of every document.
+        end = min(encoded.num_prompt + OPENING_TOKENS, encoded.num_tokens)
+        begin = [Span(0, end)] if opening and self._title_ids is None else []
+        return PreparedText(
+            ids=encoded.ids,
+            spans=(Span(0, encoded.num_tokens), *begin, *(chunk.tokens for chunk in chunks)),
+            chunks=tuple(chunks),
+            opening=opening,
+            alone=alone,
+            title=self._title_ids if chunks else None,
+            num_prompt=encoded.num_prompt,
+            num_tokens=num_tokens,
+            dropped=dropped,
+        )
+
+    def _check_memory(self) -> None:
+        if self._stream.num_buffered > MAX_UNCUT_CHARACTERS:
+            raise InvalidInput(
+                f"the text has {self._stream.num_buffered} characters in a row where this model's "
+                f"tokenizer cannot split it, the limit is {MAX_UNCUT_CHARACTERS}",
+                code="uncuttable_text",
+                param="text",
+                limit=MAX_UNCUT_CHARACTERS,
+                actual=self._stream.num_buffered,
+            )
+        if self._content is not None and self._num_characters > MAX_READ_CHARACTERS:
+            raise InvalidInput(
+                f"the text has more than {MAX_READ_CHARACTERS} characters, which is the limit for "
+                "chunks of sentences and sections",
+                code="text_too_long",
+                param="text",
+                limit=MAX_READ_CHARACTERS,
+                actual=self._num_characters,
+            )
+
+
+def _check_title(title: str, plan: Chunking | None) -> None:
+    """Reject a title that is empty, or that no vector would use."""
+    if not title.strip():
+        raise InvalidInput(
+            "title is empty; leave it out if the document has none",
+            code="empty_title",
+            param="title",
+        )
+    check_unicode(title, "title", param="title")
+    if plan is None:
+        raise InvalidInput(
+            "title is used for the vectors of chunks, and chunking asks for none",
+            code="unused_title",
+            param="title",
+        )
+    if shares_of(plan).opening == 0:
+        using = ", ".join(name for name, shares in SHARES.items() if shares.opening)
+        why = "opening is 0" if plan.opening == 0 else f"context is {plan.context}"
+        raise InvalidInput(
+            f"title is not used when {why}; contexts that use it: {using}",
+            code="unused_title",
+            param="title",
+            limit=using,
+            actual=plan.context,
+        )
+
+
+def _title_ids(title: str, model: EmbeddingModel) -> Ids:
+    """The token ids of a title, after the prompt if there is one."""
+    (encoded,) = model.tokenizer.encode_batch([title])
+    limit = min(MAX_TITLE_TOKENS, model.info.max_tokens)
+    if encoded.num_tokens > limit:
+        raise TextTooLong(
+            f"title has {encoded.num_tokens} tokens, the limit is {limit}",
+            code="title_too_long",
+            param="title",
+            limit=limit,
+            actual=encoded.num_tokens,
+        )
+    return encoded.ids
+
+
+class DocumentStream:
+    """Takes the pieces of one document, then returns its embedding.
+
+    Pieces are strings or bytes of UTF-8, cut anywhere. They are tokenised as they arrive, off the
+    event loop. Await each call before the next. An error or `abort` closes the document.
+    """
+
+    def __init__(
+        self,
+        reader: DocumentReader,
+        run: Callable[[PreparedText, Deadline], Awaitable[DocumentEmbedding]],
+        deadline: Deadline,
+        counting_rejections: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._reader: DocumentReader | None = reader
+        self._run = run
+        self._deadline = deadline
+        self._counting_rejections = counting_rejections
+        self._utf8 = Utf8Reader()
+        self._gathered = bytearray()
+        self._prepared: PreparedText | None = None  # once it has ended
+
+    @property
+    def tokens(self) -> int:
+        """Tokens read so far; 0 once the document is closed."""
+        return 0 if self._reader is None else self._reader.num_tokens
+
+    async def feed(self, piece: bytes | str) -> None:
+        """Add a piece. Raises as soon as the document is known to be refused."""
+        with self._reading() as reader:
+            if isinstance(piece, str):
+                check_unicode(piece, "the piece", param="text")
+                piece = piece.encode()
+            self._gathered += piece
+            if len(self._gathered) >= READ_BYTES:
+                await self._read(reader)
+
+    async def end(self) -> None:
+        """Read what is left, without embedding it. `tokens` is then final, and the document is
+        known to be accepted."""
+        with self._reading() as reader:
+            await self._read(reader)
+            self._utf8.finish()
+            async with self._deadline.over():
+                self._prepared = await asyncio.to_thread(reader.finish)
+
+    async def finish(self) -> DocumentEmbedding:
+        """Embed the document, and close it."""
+        if self._prepared is None:
+            await self.end()
+        assert self._prepared is not None  # set by `end`
+        prepared = self._prepared
+        self.abort()
+        with self._counting_rejections():
+            self._deadline.check()
+        return await self._run(prepared, self._deadline)
+
+    def abort(self) -> None:
+        """Close the document and free what was read of it."""
+        self._reader = None
+        self._prepared = None
+        self._gathered.clear()
+
+    async def _read(self, reader: DocumentReader) -> None:
+        data = bytes(self._gathered)
+        self._gathered.clear()
+        for start in range(0, len(data), READ_BYTES):
+            self._deadline.check()
+            async with self._deadline.over():
+                await asyncio.to_thread(self._tokenize, reader, data[start : start + READ_BYTES])
+
+    def _tokenize(self, reader: DocumentReader, data: bytes) -> None:
+        reader.feed(self._utf8.read(data))
+
+    @contextmanager
+    def _reading(self) -> Iterator[DocumentReader]:
+        """Close the document if anything goes wrong, also if the caller leaves."""
+        try:
+            with self._counting_rejections():
+                if self._reader is None or self._prepared is not None:
+                    raise InvalidInput(
+                        "the document has ended or was closed", code="document_closed"
+                    )
+                yield self._reader
+        except BaseException:
+            self.abort()
+            raise

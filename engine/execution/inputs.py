@@ -1,0 +1,269 @@
+"""From a caller's inputs to token ids, with every check that an input must pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Self, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.config import EngineConfig
+from engine.errors import InvalidInput, TextTooLong, shown
+from engine.model.embedding_model import EmbeddingModel
+from engine.text.chunking import ChunkSpan
+from engine.text.tokenizer import Encoded, TextTokenizer
+from engine.text.truncation import truncate
+from engine.text.unicode import check_unicode
+from engine.types import EmbedOptions, Priority, Span, TextInput
+
+PIECE_TEXTS = 64
+"""Texts tokenised together: few enough that the device starts while the next ones are read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedText:
+    """One text, ready for the device."""
+
+    ids: NDArray[np.int32]  # [tokens embedded]
+    spans: tuple[Span, ...]  # rows to pool: the whole text, its opening if asked for, its chunks
+    chunks: tuple[ChunkSpan, ...]
+    opening: float = 0.0  # how much of its vector, or the title's, is added to each chunk's
+    alone: float = 0.0  # how much of each chunk's vector, and the opening's, is as read alone
+    title: NDArray[np.int32] | None = None  # read as a text of its own, in place of the opening
+    num_prompt: int = 0  # tokens of a prompt before the document's own
+    num_tokens: int  # before truncation
+    dropped: Span | None  # characters
+
+    @classmethod
+    def whole(cls, ids: NDArray[np.int32]) -> Self:
+        """A text of these ids, special tokens included, pooled as a whole."""
+        return cls(
+            ids=ids, spans=(Span(0, len(ids)),), chunks=(), num_tokens=len(ids), dropped=None
+        )
+
+    @property
+    def num_embedded(self) -> int:
+        return len(self.ids)
+
+    @property
+    def was_truncated(self) -> bool:
+        return self.num_embedded < self.num_tokens
+
+
+def check_inputs(inputs: Sequence[TextInput], config: EngineConfig) -> None:
+    """Check what needs no tokenizer."""
+    if isinstance(inputs, str):
+        raise InvalidInput("inputs must be a list of texts, got one string", code="invalid_type")
+    if len(inputs) == 0:
+        raise InvalidInput(
+            "input holds no texts", code="empty_input", param="input", limit=1, actual=0
+        )
+    if len(inputs) > config.max_inputs:
+        raise InvalidInput(
+            f"input holds {len(inputs)} texts, the limit is {config.max_inputs}",
+            code="too_many_inputs",
+            param="input",
+            limit=config.max_inputs,
+            actual=len(inputs),
+        )
+    for index, item in enumerate(inputs):
+        check_input(item, f"input[{index}]")
+
+
+def check_input(item: object, param: str) -> None:
+    if isinstance(item, str):
+        check_text(item, param)
+    elif isinstance(item, Sequence | np.ndarray):
+        if len(item) == 0:
+            raise InvalidInput(f"{param} holds no tokens", code="empty_text", param=param)
+    else:
+        kind = type(item).__name__
+        raise InvalidInput(
+            f"{param} must be a string or a list of token ids, got {kind}",
+            code="invalid_type",
+            param=param,
+            actual=kind,
+        )
+
+
+def check_text(text: str, param: str) -> None:
+    if not text:
+        raise InvalidInput(f"{param} is an empty string", code="empty_text", param=param)
+    check_unicode(text, param, param=param)
+
+
+def check_options(options: EmbedOptions, model: EmbeddingModel) -> None:
+    dim = model.info.dim
+    if options.dimensions is not None and not 1 <= options.dimensions <= dim:
+        raise InvalidInput(
+            f"dimensions must be 1 to {dim} for {model.name}, got {shown(options.dimensions)}",
+            code="invalid_dimensions",
+            param="dimensions",
+            limit=dim,
+            actual=options.dimensions,
+        )
+    if options.truncate not in ("error", "start", "end"):
+        raise InvalidInput(
+            f"truncate must be error, start or end, got {options.truncate!r}",
+            code="invalid_truncate",
+            param="truncate",
+            actual=str(options.truncate),
+        )
+    if options.priority not in get_args(Priority):
+        known = ", ".join(get_args(Priority))
+        raise InvalidInput(
+            f"priority must be one of {known}, got {options.priority!r}",
+            code="invalid_priority",
+            param="priority",
+            limit=known,
+            actual=str(options.priority),
+        )
+    prompt_of(options, model)
+
+
+def check_pools(model: EmbeddingModel) -> None:
+    if model.checkpoint.pooling == "none":
+        raise InvalidInput(
+            f"{model.name} does not pool: it has token states, not one vector for a document",
+            code="model_does_not_pool",
+            param="model",
+            actual=model.name,
+        )
+
+
+def check_token_states(num_tokens: int, config: EngineConfig) -> None:
+    """Token states grow with the length of the texts, so there is a limit for each call."""
+    limit = config.max_token_states
+    if num_tokens > limit:
+        raise TextTooLong(
+            f"the call asks for the states of {num_tokens} tokens or more, the limit is {limit}",
+            code="too_many_token_states",
+            param="input",
+            limit=limit,
+            actual=num_tokens,
+        )
+
+
+def prompt_of(options: EmbedOptions, model: EmbeddingModel) -> str:
+    """The prompt put before each text; empty where there is none."""
+    prompts = model.checkpoint.prompts
+    name = options.prompt_name
+    if name is None:
+        default = model.checkpoint.default_prompt_name
+        return prompts[default] if default else ""
+    if name not in prompts:
+        known = ", ".join(prompts) or "none"
+        raise InvalidInput(
+            f"{model.name} has no prompt {shown(name)!r}; it has: {known}",
+            code="unknown_prompt",
+            param="prompt_name",
+            limit=known,
+            actual=name,
+        )
+    return prompts[name]
+
+
+def prepare(
+    inputs: Sequence[TextInput],
+    model: EmbeddingModel,
+    options: EmbedOptions,
+    *,
+    first_index: int = 0,
+) -> list[PreparedText]:
+    """Tokenise checked inputs. `first_index` is the place of the first in the caller's list."""
+    params = [f"input[{first_index + index}]" for index in range(len(inputs))]
+    prompt = prompt_of(options, model)
+    encoded = _encode(inputs, model, prompt, params)
+    return [
+        _fit(item, model, options, param, len(prompt))
+        for item, param in zip(encoded, params, strict=True)
+    ]
+
+
+def lengths_alone(document: PreparedText, tokenizer: TextTokenizer) -> Iterator[int]:
+    """Tokens of each text that the document has read alone: see `texts_alone`."""
+    if document.title is not None:
+        yield len(document.title)
+    around = tokenizer.num_prefix + tokenizer.num_suffix + document.num_prompt
+    yield from (around + span.end - span.start for span in _spans_alone(document, tokenizer))
+
+
+def texts_alone(document: PreparedText, tokenizer: TextTokenizer) -> Iterator[PreparedText]:
+    """What the document has read besides, each as a text of its own after the document's prompt:
+    its title, then its opening and its chunks. Nothing if the document asks for neither."""
+    if document.title is not None:
+        yield PreparedText.whole(document.title)
+    first = tokenizer.num_prefix
+    prompt = document.ids[first : first + document.num_prompt]
+    for span in _spans_alone(document, tokenizer):
+        content = document.ids[span.start : span.end]
+        yield PreparedText.whole(tokenizer.between_special(np.concatenate([prompt, content])))
+
+
+def _spans_alone(document: PreparedText, tokenizer: TextTokenizer) -> Iterator[Span]:
+    """The content of the passages that are read alone, without prompt and special tokens."""
+    first = tokenizer.num_prefix + document.num_prompt
+    last = document.num_embedded - tokenizer.num_suffix
+    for span in document.spans[1:] if document.alone else ():
+        start = max(span.start, first)
+        yield Span(start, max(start, min(span.end, last)))
+
+
+def batches(
+    texts: Iterable[PreparedText], *, max_tokens: int, max_texts: int
+) -> Iterator[list[PreparedText]]:
+    """Neighbours up to these limits. A text of more tokens is a batch of its own."""
+    batch: list[PreparedText] = []
+    num_tokens = 0
+    for text in texts:
+        is_full = num_tokens + text.num_embedded > max_tokens or len(batch) == max_texts
+        if batch and is_full:
+            yield batch
+            batch, num_tokens = [], 0
+        batch.append(text)
+        num_tokens += text.num_embedded
+    if batch:
+        yield batch
+
+
+def token_by_token(text: PreparedText) -> PreparedText:
+    """The same text with a span for each of its tokens."""
+    spans = tuple(Span(token, token + 1) for token in range(text.num_embedded))
+    return replace(text, spans=spans)
+
+
+def _encode(
+    inputs: Sequence[TextInput], model: EmbeddingModel, prompt: str, params: Sequence[str]
+) -> list[Encoded]:
+    texts = [prompt + item for item in inputs if isinstance(item, str)]
+    of_texts = iter(model.tokenizer.encode_batch(texts) if texts else [])
+    return [
+        next(of_texts) if isinstance(item, str) else _encode_ids(item, model, param)
+        for item, param in zip(inputs, params, strict=True)
+    ]
+
+
+def _encode_ids(ids: Sequence[int], model: EmbeddingModel, param: str) -> Encoded:
+    return model.tokenizer.encode_ids(model.tokenizer.validate_ids(ids, param=param))
+
+
+def _fit(
+    encoded: Encoded, model: EmbeddingModel, options: EmbedOptions, param: str, prompt_length: int
+) -> PreparedText:
+    fitting, num_tokens, dropped = truncate(
+        encoded,
+        model.tokenizer,
+        max_tokens=model.info.max_tokens,
+        policy=options.truncate,
+        prompt_length=prompt_length,
+        param=param,
+    )
+    return PreparedText(
+        ids=fitting.ids,
+        spans=(Span(0, fitting.num_tokens),),
+        chunks=(),
+        num_tokens=num_tokens,
+        dropped=dropped,
+    )

@@ -1,0 +1,1 @@
+"""The machine the engine runs on: devices, memory, processes and cores."""

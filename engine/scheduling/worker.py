@@ -1,0 +1,356 @@
+"""The bridge between asyncio and the device: one thread owns the device, callers hold futures.
+
+Call every method on the event loop. Futures change on the loop only: the thread hands over the
+results of a whole unit in one wake-up. A request that is cancelled or passes its deadline leaves
+the queue immediately, whatever the thread is doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Literal
+
+from engine.errors import EngineUnavailable, LLNError
+from engine.scheduling.admission import AdmissionQueue, QueueLimits
+from engine.scheduling.deadline import Deadline, deadline_exceeded
+from engine.scheduling.executor import TiledWork, UnitExecutor
+from engine.scheduling.observer import EngineObserver
+from engine.scheduling.request import (
+    Entry,
+    PayloadT,
+    Request,
+    TimedResult,
+    Unit,
+    Update,
+    error_for_caller,
+)
+from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.session import Args, ResultT, Session, Submitter
+
+logger = logging.getLogger(__name__)
+
+
+class DeviceWorker(Submitter[PayloadT, ResultT]):
+    """Runs units in the scheduler's order and answers the callers that wait for them."""
+
+    def __init__(
+        self,
+        *,
+        run_batch: Callable[[str, Sequence[PayloadT]], Sequence[ResultT]],
+        open_tiled: Callable[[str, PayloadT], TiledWork[ResultT]],
+        scheduler: Scheduler,
+        observer: EngineObserver | None = None,
+        name: str = "lln-device",
+    ) -> None:
+        self._scheduler = scheduler
+        self._limits = QueueLimits(scheduler)
+        self._observer = observer or EngineObserver()
+        self._executor = UnitExecutor(
+            run_batch=run_batch,
+            open_tiled=open_tiled,
+            on_finished=self._record_unit,
+            observer=self._observer,
+        )
+        self._changed = threading.Condition(threading.Lock())  # guards all below and the scheduler
+        self._reporting = threading.Lock()
+        self._state: Literal["starting", "accepting", "draining", "ended", "dead"] = "starting"
+        self._num_sessions = 0
+        self._admission = AdmissionQueue(lambda tokens: not self.accepting or self.has_room(tokens))
+        self._running: Unit | None = None
+        self._running_since = 0.0
+        # A daemon: a unit that never returns must not keep the process from ending.
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._ended = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs: False before the start, after a stop and after a failure."""
+        return self._state != "dead" and self._thread.is_alive()
+
+    @property
+    def accepting(self) -> bool:
+        """Whether the worker accepts new work."""
+        return self._state == "accepting"
+
+    @property
+    def busy_s(self) -> float:
+        """How long the current unit has been running; 0 between units."""
+        with self._changed:
+            return 0.0 if self._running is None else time.monotonic() - self._running_since
+
+    async def start(self) -> None:
+        """Start the thread. It belongs to this event loop and cannot start again after a stop."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+        self._state = "accepting"
+
+    def stop_accepting(self) -> None:
+        """Refuse new work from now on. Accepted work still runs."""
+        with self._changed:
+            if self._state not in ("ended", "dead"):
+                self._state = "draining"
+            self._changed.notify()
+        self._admission.admit_next()  # callers that wait for room are refused when they submit
+
+    async def stop(self, drain: Deadline) -> None:
+        """Finish accepted work, then end. Work that is left at the deadline fails.
+
+        A unit that still runs then cannot be interrupted: its callers are answered now, and the
+        thread ends when the unit does.
+        """
+        self.stop_accepting()
+        if self._thread.ident is None:
+            return
+        try:
+            async with asyncio.timeout(drain.left_s):
+                await self._ended.wait()
+        except TimeoutError:
+            self._abandon(drain)
+        else:
+            self._thread.join()
+
+    def has_room(self, num_tokens: int) -> bool:
+        """Whether there is room in the queue for texts of this many tokens."""
+        with self._changed:
+            return self._scheduler.can_add(num_tokens)
+
+    async def wait_for_room(self, num_tokens: int) -> None:
+        """Return when there is room for texts of this many tokens, or when they would be refused
+        for another reason. The room is there until the caller awaits."""
+        await self._admission.wait(num_tokens)
+
+    @contextmanager
+    def session(self) -> Iterator[Session[PayloadT, ResultT]]:
+        """Submit work in several parts. Stopping waits for open sessions."""
+        with self._changed:
+            self._num_sessions += 1
+        try:
+            yield Session(self._admit)
+        finally:
+            with self._changed:
+                self._num_sessions -= 1
+                self._changed.notify()
+
+    def submit(
+        self, requests: Sequence[Request[PayloadT]], timeout_s: float | None = None
+    ) -> list[asyncio.Future[TimedResult[ResultT]]]:
+        return self._admit(requests, timeout_s, False, 0)
+
+    def _admit(
+        self,
+        requests: Sequence[Request[PayloadT]],
+        timeout_s: float | None,
+        is_later_part: bool,
+        later_tokens: int,
+    ) -> list[asyncio.Future[TimedResult[ResultT]]]:
+        """Check and queue under one lock, so that nothing is queued for a thread that just died."""
+        now = time.monotonic()
+        # Not self._loop: a worker that has not started has none, and refuses the request below.
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout_s is None else now + timeout_s
+        entries = [
+            Entry(request=request, future=loop.create_future(), enqueued_at=now, deadline=deadline)
+            for request in requests
+        ]
+        try:
+            with self._changed:
+                self._check_state(is_later_part)
+                if timeout_s is not None and timeout_s <= 0:
+                    raise deadline_exceeded(timeout_s, 0.0)
+                if not is_later_part:
+                    self._limits.check(requests, later_tokens)
+                for entry in entries:
+                    self._scheduler.add(entry)
+                self._changed.notify()
+        except LLNError as error:
+            self._observer.rejected(reason=error.code)
+            raise
+        for entry in entries:
+            self._watch(entry, timeout_s)
+        texts = [request for request in requests if not request.is_call]
+        for text in texts:
+            self._observer.accepted(model=text.model, tokens=text.tokens)
+        if texts:
+            self._report_queue()
+        return [entry.future for entry in entries]
+
+    def _check_state(self, is_later_part: bool) -> None:
+        if self._state == "accepting" or (is_later_part and self._state == "draining"):
+            return
+        why = {"starting": "has not started", "dead": "failed"}.get(self._state, "is stopping")
+        raise EngineUnavailable(f"The engine takes no work: it {why}.")
+
+    def _watch(self, entry: Entry, timeout_s: float | None) -> None:
+        """Notice when the caller leaves, and answer it at its deadline."""
+        entry.future.add_done_callback(partial(self._on_done, entry))
+        if timeout_s is not None:
+            entry.timer = self._loop.call_later(timeout_s, self._expire, entry, timeout_s)
+
+    def _on_done(self, entry: Entry, future: asyncio.Future[Any]) -> None:
+        if entry.timer is not None:
+            entry.timer.cancel()
+        if future.cancelled():
+            self._forget(entry, "caller_left")
+        else:
+            # Marks the exception as retrieved: a caller that awaits many futures stops at the first
+            # failure, and asyncio would log the others.
+            future.exception()
+
+    def _expire(self, entry: Entry, timeout_s: float) -> None:
+        if entry.future.done():
+            return
+        waited_s = time.monotonic() - entry.enqueued_at
+        entry.future.set_exception(deadline_exceeded(timeout_s, waited_s))
+        self._forget(entry, "deadline")
+
+    def _forget(self, entry: Entry, reason: Literal["caller_left", "deadline"]) -> None:
+        """Remove an entry from the queue, if it is still there. The thread frees the memory of a
+        tiled text that is no longer there: this loop should not spend its time on gigabytes."""
+        with self._changed:
+            was_there = self._scheduler.remove(entry)
+            self._changed.notify()  # it may have been all that a stop waited for
+        if was_there:
+            self._observer.cancelled(reason=reason)
+            self._report_queue()
+
+    def _abandon(self, drain: Deadline) -> None:
+        with self._changed:
+            if self._state != "dead":
+                self._state = "ended"
+            entries = self._remove_unanswered()
+            self._changed.notify()
+        message = f"The engine stopped before this work was done, after {drain.timeout_s} s."
+        self._fail(
+            Update(entry, error=EngineUnavailable(message, limit=drain.timeout_s))
+            for entry in entries
+        )
+
+    def _fail(self, updates: Iterable[Update]) -> None:
+        _deliver(updates)
+        self._report_queue()
+
+    def _remove_unanswered(self) -> list[Entry]:
+        """The entries that run or wait. They no longer wait afterwards."""
+        running = () if self._running is None else self._running.entries
+        # A tiled text is in both places while one of its tiles runs.
+        return list(dict.fromkeys([*running, *self._scheduler.remove_all()]))
+
+    def _report_queue(self) -> None:
+        with self._reporting:  # otherwise an older reading might be reported last
+            with self._changed:
+                depth, tokens = self._scheduler.num_waiting, self._scheduler.waiting_tokens
+            self._observer.queue_changed(depth=depth, tokens=tokens)
+        if self._admission:
+            self._call_on_loop(self._admission.admit_next)
+
+    def _call_on_loop(self, callback: Callable[[*Args], object], *args: *Args) -> None:
+        """A closed loop has nobody left to answer."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback, *args)
+
+    # On the device's thread
+
+    def _main(self) -> None:
+        try:
+            while self._step():
+                pass
+        except BaseException as error:
+            self._die(error)
+        finally:
+            self._call_on_loop(self._ended.set)
+
+    def _step(self) -> bool:
+        """Schedule, run, deliver; False at the end. This is a function of its own so that a thread
+        that sleeps does not hold on to results."""
+        unit = self._next_unit()
+        if unit is None:
+            return False
+        if updates := self._run(unit):
+            self._call_on_loop(_deliver, updates)
+        return True
+
+    def _next_unit(self) -> Unit | None:
+        """Wait for work; None when there is none left and no more will come."""
+        while True:
+            with self._changed:
+                self._running = None
+                given_up = [
+                    entry for entry in self._executor.begun if not self._scheduler.has_tiled(entry)
+                ]
+                if not given_up:
+                    unit = self._scheduler.next_unit(time.monotonic())
+                    if unit is not None:
+                        self._running, self._running_since = unit, time.monotonic()
+                        return unit
+                    if self._is_done:
+                        self._state = "ended"
+                        return None
+                    self._changed.wait()
+            for entry in given_up:  # without the lock, since freeing memory takes time
+                self._executor.drop(entry)
+
+    @property
+    def _is_done(self) -> bool:
+        if self._state == "draining" and not self._num_sessions:
+            return self._scheduler.is_empty
+        return self._state == "ended"
+
+    def _run(self, unit: Unit) -> list[Update]:
+        started_at = time.monotonic()
+        starting = [entry for entry in unit.entries if entry.started_at is None]
+        if starting and not unit.entries[0].request.is_call:
+            self._report_queue()
+            for entry in starting:
+                entry.started_at = started_at
+                self._observer.waited(seconds=started_at - entry.enqueued_at)
+        if unit.interrupts_tiled:
+            self._observer.preempted()
+        updates = self._executor.run(unit)
+        if unit.is_tile and unit.entries[0] not in self._executor.begun:
+            self._end_tiled(unit.entries[0], updates)
+        return updates
+
+    def _end_tiled(self, entry: Entry, updates: Sequence[Update]) -> None:
+        with self._changed:
+            self._scheduler.remove(entry)
+        for update in updates:
+            if update.result is not None:
+                self._limits.token_rate.add(entry.request.tokens, update.result.compute_s)
+
+    def _record_unit(self, unit: Unit, compute_s: float, failed: bool) -> None:
+        with self._changed:
+            self._scheduler.record(unit, compute_s)
+        if not failed and unit.kind == "batch":
+            self._limits.token_rate.add(unit.tokens, compute_s)
+        elif not failed and not unit.is_tile:
+            self._limits.call_rate.add(1, compute_s)
+        self._observer.unit_finished(
+            unit=unit.kind,
+            model=unit.model,
+            sequences=len(unit.entries),
+            tokens=unit.tokens,
+            compute_s=compute_s,
+            failed=failed,
+        )
+
+    def _die(self, error: BaseException) -> None:
+        """Answer everyone. Work is queued under the same lock, so nobody is missed."""
+        logger.critical("The device thread died", exc_info=error)
+        with self._changed:
+            self._state = "dead"
+            entries = self._remove_unanswered()
+        updates = [Update(entry, error=error_for_caller(error)) for entry in entries]
+        self._call_on_loop(self._fail, updates)
+
+
+def _deliver(updates: Iterable[Update]) -> None:
+    for update in updates:
+        update.deliver()

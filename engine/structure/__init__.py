@@ -1,1 +1,0 @@
-"""The parts of a document, found where its subject changes."""

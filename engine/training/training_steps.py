@@ -1,0 +1,274 @@
+"""The training steps: each kind draws a batch and measures the student's loss on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.model.embedding_model import EmbeddingModel
+from engine.model.encoder import Encoder
+from engine.model.pooling import PooledSpan, whole_texts
+from engine.training.data import Batch, TokenCorpus
+from engine.training.encode import pooling_of
+from engine.training.losses import (
+    attention_loss,
+    fidelity_loss,
+    retrieval_loss,
+    states_loss,
+    teacher_targets,
+    unit_vectors,
+    window_loss,
+)
+from engine.training.pairs import PairBatch, PairCorpus
+from engine.training.recipe import Stage, TrainingPlan
+from engine.training.student import Student
+
+_MAX_REMEMBERED = 512
+"""Documents of earlier steps, by source, that a query must tell from its own."""
+_ANCHOR_LENGTHS = (128, 256, 384, 512)
+_ANCHOR_TOKENS = 2048
+
+
+@dataclass(frozen=True)
+class StepLoss:
+    loss: Tensor
+    length: int
+    tokens: int
+    parts: Mapping[str, Tensor] = field(default_factory=dict)
+    """What the loss is a weighted sum of, if of several: "retrieval", "fidelity", "window"."""
+
+
+class TrainingSteps:
+    """Draws batches for a stage and measures the student on them."""
+
+    def __init__(
+        self,
+        teacher: EmbeddingModel,
+        student: Student,
+        windows: TokenCorpus,
+        pairs: PairCorpus | None,
+        plan: TrainingPlan,
+    ) -> None:
+        self._teacher = teacher.encoder
+        self._pooling = pooling_of(teacher)
+        self._window = teacher_window(teacher, plan)
+        self._student = student
+        self._windows = windows
+        self._pairs = pairs
+        self._plan = plan
+        self.memory = DocumentMemory()
+
+    def loss(self, stage: Stage, generator: np.random.Generator) -> StepLoss:
+        length = int(generator.choice(stage.lengths))
+        match stage.kind:
+            case "attention":
+                return self._attention_step(stage, length, generator)
+            case "states":
+                return self._states_step(stage, length, generator)
+            case "contrast":
+                return self._contrast_step(stage, length, generator)
+            case "pairs":
+                return self._pairs_step(stage, length, generator)
+
+    def _attention_step(
+        self, stage: Stage, length: int, generator: np.random.Generator
+    ) -> StepLoss:
+        """The student's attention should give what the teacher's gives."""
+        batch = self._draw_windows(stage, length, generator)
+        loss = attention_loss(self._student.encoder(), self._teacher, batch)
+        return StepLoss(loss, length, len(batch.ids))
+
+    def _states_step(self, stage: Stage, length: int, generator: np.random.Generator) -> StepLoss:
+        """The student's states should be the teacher's."""
+        batch = self._draw_windows(stage, length, generator)
+        student = self._student.encoder()
+        targets = teacher_targets(self._teacher, batch, self._window, self._pooling)
+        loss = states_loss(student, batch, targets, self._plan.loss, self._pooling)
+        return StepLoss(loss, length, len(batch.ids))
+
+    def _contrast_step(self, stage: Stage, length: int, generator: np.random.Generator) -> StepLoss:
+        """A stretch cut out of a window should find the rest of its window."""
+        batch = self._draw_windows(stage, length, generator)
+        student = self._student.encoder()
+        queries, documents = cut_queries(batch, stage.query_tokens, generator)
+        vectors = self._student_vectors(student, documents)
+        targets = teacher_targets(self._teacher, documents, self._window, self._pooling)
+        fidelity = self._plan.loss.vectors * (1 - (vectors * targets.vectors).sum(-1)).mean()
+        retrieval = retrieval_loss(self._student_vectors(student, queries), vectors)
+        return _weighted(
+            stage, length, len(batch.ids), {"retrieval": retrieval, "fidelity": fidelity}
+        )
+
+    def _pairs_step(self, stage: Stage, length: int, generator: np.random.Generator) -> StepLoss:
+        """Queries should find passages in some steps, whole documents in the others."""
+        pairs = self._pairs
+        assert pairs is not None, "checked when the run began"
+        if pairs.has_passages and generator.random() < stage.passage_share:
+            passages = pairs.passages(length, stage.batch_tokens, generator)
+            if passages is not None:
+                return self._passage_step(stage, length, passages, generator)
+        documents = pairs.documents(
+            length,
+            stage.batch_tokens,
+            generator,
+            cut_share=stage.cut_share,
+            stretches=stage.stretches,
+            shortest=stage.shortest,
+        )
+        return self._document_step(stage, length, documents, generator)
+
+    def _passage_step(
+        self, stage: Stage, length: int, batch: PairBatch, generator: np.random.Generator
+    ) -> StepLoss:
+        student = self._student.encoder()
+        queries = self._student_vectors(student, batch.queries)
+        states = student(batch.documents.ids.to(student.device), batch.documents.bounds)
+        spans = [PooledSpan(*span) for span in batch.spans]
+        passages = unit_vectors(states, spans, self._pooling)
+        targets = torch.tensor(batch.targets, device=queries.device)
+        retrieval = retrieval_loss(queries, passages, targets)
+        fidelity, anchors = self._short_text_fidelity(student, batch.queries, queries, generator)
+        return _weighted(
+            stage,
+            length,
+            _num_tokens(batch.documents, batch.queries, anchors),
+            {"retrieval": retrieval, "fidelity": fidelity},
+        )
+
+    def _document_step(
+        self, stage: Stage, length: int, batch: PairBatch, generator: np.random.Generator
+    ) -> StepLoss:
+        student = self._student.encoder()
+        queries = self._student_vectors(student, batch.queries)
+        states = student(batch.documents.ids.to(student.device), batch.documents.bounds)
+        spans = whole_texts(batch.documents.bounds, self._student.pooling_slope_of)
+        documents = unit_vectors(states, spans, self._pooling)
+        retrieval = self._document_retrieval(batch, queries, documents)
+        fidelity, anchors = self._short_text_fidelity(student, batch.queries, queries, generator)
+        parts = {"retrieval": retrieval, "fidelity": fidelity}
+        if stage.held_share:
+            parts["window"] = self._plan.loss.vectors * window_loss(
+                states, self._teacher, batch.documents, self._window, self._pooling
+            )
+        tokens = _num_tokens(batch.documents, batch.queries, batch.stretches, anchors)
+        return _weighted(stage, length, tokens, parts)
+
+    def _document_retrieval(self, batch: PairBatch, queries: Tensor, documents: Tensor) -> Tensor:
+        """Queries and stretches should find their document among those of this step and of earlier
+        steps. Earlier vectors of the same document are no wrong answers."""
+        device = queries.device
+        owners = torch.tensor(batch.owners, device=device)
+        earlier, earlier_owners = self.memory.of(batch.source, documents, owners)
+        candidates = torch.cat([documents, earlier])
+
+        def loss(asking: Tensor, wanted: Sequence[int]) -> Tensor:
+            own = torch.tensor(wanted, device=device)
+            in_step = torch.zeros(len(own), len(documents), dtype=torch.bool, device=device)
+            hidden = torch.cat([in_step, owners[own, None] == earlier_owners], dim=1)
+            return retrieval_loss(asking, candidates, own, hidden)
+
+        losses = [loss(queries, batch.targets)]
+        if batch.stretches is not None:
+            losses.append(loss(self._teacher_vectors(batch.stretches), batch.stretch_targets))
+        self.memory.add(batch.source, documents, owners)
+        return torch.stack(losses).mean()
+
+    def _short_text_fidelity(
+        self, student: Encoder, queries: Batch, vectors: Tensor, generator: np.random.Generator
+    ) -> tuple[Tensor, Batch]:
+        """How far short texts have moved from the teacher's vectors: the queries, of which the
+        student's vectors are given, and windows drawn for it (anchors), which are returned."""
+        moved = 1 - (vectors * self._teacher_vectors(queries)).sum(-1)
+        lengths = anchor_lengths(min(self._plan.teacher_window, self._windows.longest))
+        length = int(generator.choice(lengths))
+        anchors = self._windows.batch(length, max(_ANCHOR_TOKENS // length, 2), generator)
+        found = self._student_vectors(student, anchors)
+        fidelity = fidelity_loss(found, self._teacher_vectors(anchors), self._plan.loss)
+        return fidelity + self._plan.loss.vectors * moved.mean(), anchors
+
+    def _draw_windows(self, stage: Stage, length: int, generator: np.random.Generator) -> Batch:
+        return self._windows.batch(length, stage.batch_tokens // length, generator)
+
+    @torch.no_grad()
+    def _teacher_vectors(self, batch: Batch) -> Tensor:
+        states = self._teacher(batch.ids.to(self._teacher.device), batch.bounds)
+        return unit_vectors(states, whole_texts(batch.bounds), self._pooling)
+
+    def _student_vectors(self, student: Encoder, batch: Batch) -> Tensor:
+        """Vectors of whole texts, pooled as they will be when the model is served."""
+        states = student(batch.ids.to(student.device), batch.bounds)
+        spans = whole_texts(batch.bounds, self._student.pooling_slope_of)
+        return unit_vectors(states, spans, self._pooling)
+
+
+class DocumentMemory:
+    """Vectors of documents from earlier steps, by source, and the number of each one's text."""
+
+    def __init__(self) -> None:
+        self._of_source: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def of(self, source: int, vectors: Tensor, owners: Tensor) -> tuple[Tensor, Tensor]:
+        """What is remembered of a source; nothing, of the given tensors' types, at first."""
+        return self._of_source.get(source, (vectors.detach()[:0], owners[:0]))
+
+    def add(self, source: int, vectors: Tensor, owners: Tensor) -> None:
+        """Remember the latest documents first, and forget the oldest beyond the limit."""
+        earlier, earlier_owners = self.of(source, vectors, owners)
+        self._of_source[source] = (
+            torch.cat([vectors.detach(), earlier])[:_MAX_REMEMBERED],
+            torch.cat([owners, earlier_owners])[:_MAX_REMEMBERED],
+        )
+
+    def state(self) -> dict[str, Any]:
+        """For the saved state of a run."""
+        return {str(source): list(seen) for source, seen in self._of_source.items()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._of_source = {int(source): (seen[0], seen[1]) for source, seen in state.items()}
+
+
+def teacher_window(teacher: EmbeddingModel, plan: TrainingPlan) -> int:
+    """How many tokens the teacher reads at once where the student imitates it.
+
+    A teacher without a position table reads all that it was trained to read as well as short texts.
+    """
+    if teacher.encoder.weights.positions is None:
+        return max(plan.teacher_window, teacher.info.position_table)
+    return plan.teacher_window
+
+
+def anchor_lengths(window: int) -> list[int]:
+    """Lengths of the short texts whose vectors should stay, for a teacher with this window."""
+    return [length for length in _ANCHOR_LENGTHS if length <= window] or [window]
+
+
+def cut_queries(batch: Batch, size: int, generator: np.random.Generator) -> tuple[Batch, Batch]:
+    """A stretch of each text, between the text's own special tokens, and the text without it."""
+    queries: list[Tensor] = []
+    rests: list[Tensor] = []
+    for first, end in batch.spans:
+        start = int(generator.integers(first + 1, end - 1 - size))
+        ids, stretch = batch.ids, slice(start, start + size)
+        queries += [ids[first : first + 1], ids[stretch], ids[end - 1 : end]]
+        rests += [ids[first:start], ids[start + size : end]]
+    length = batch.bounds[1] - size
+    count = len(batch.spans)
+    return (
+        Batch(torch.cat(queries), list(range(0, count * (size + 2) + 1, size + 2))),
+        Batch(torch.cat(rests), list(range(0, count * length + 1, length))),
+    )
+
+
+def _num_tokens(*batches: Batch | None) -> int:
+    return sum(len(batch.ids) for batch in batches if batch is not None)
+
+
+def _weighted(stage: Stage, length: int, tokens: int, parts: Mapping[str, Tensor]) -> StepLoss:
+    shares = {"retrieval": 1.0, "fidelity": stage.fidelity_share, "window": stage.held_share}
+    loss = torch.stack([shares[name] * part for name, part in parts.items()]).sum()
+    return StepLoss(loss, length, tokens, parts)

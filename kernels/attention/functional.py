@@ -1,0 +1,291 @@
+"""The attention operations that callers import: arguments are checked, then run on their device.
+
+- Over packed sequences: LLN+Diag, LLN, Diag, softmax and sliding windows.
+- LLN in two steps: `lln_state` sums keys and values, `lln_read` answers queries from the sums.
+- One tile of a long sequence: its own rows, LLN's state of the whole, and the sinks outside it.
+- The LLN paper's moment matching: alpha and beta from the spread of queries and keys.
+
+On a GPU forward and backward run in Triton kernels, as operators of torch's library. On a CPU
+everything runs in torch operations, and goes through the operator only while it is compiled. A CPU
+computes bfloat16 and float16 in float32: without native units they are slower and no more exact.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from kernels.attention import arguments, cpu, custom_op
+from kernels.attention.arguments import ArgumentError, Bounds, Map, PackedSequences
+from kernels.attention.custom_op import Operands
+from kernels.attention.ragged import window_batches
+from kernels.attention.state import LLNState
+
+# Slope and offset of the line between Var(log P_LLN) and the feature variance, as published with
+# the authors' code (the paper's section A.7 describes the fit and prints no values).
+SLOPE = 0.14855178144710912
+OFFSET = -0.35487039130661086
+
+
+def lln_diag_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    alpha: float | Tensor,
+    beta: float | Tensor,
+    mix: float | Tensor = 0.5,
+    cu_seqlens: Bounds | None = None,
+    block_size: int = 64,
+    num_sinks: int | tuple[int, int] = 0,
+    q_map: Map | None = None,
+    k_map: Map | None = None,
+) -> Tensor:
+    """mix * LLN + (1 - mix) * Diag over packed sequences; README.md beside this file has the maths.
+
+    q, k, v are (T, H, D) and cu_seqlens int32 (B + 1,), None for one sequence. alpha and beta are
+    a number, (H,) or (B, H); mix is a number, (H,) or (T, H). num_sinks counts the first tokens
+    of each sequence that every block may attend to, or (first, last). q_map and k_map are affine
+    maps ((H, D, D), (H, D)) applied before the LLN branch's exponentials alone; a weight of None
+    is the identity, and a bias alone costs nothing.
+    """
+    arguments.check_rows(q=q, k=k, v=v)
+    packed = arguments.check_cu_seqlens(cu_seqlens, q)
+    operands = Operands(
+        *(q, k, v),
+        alpha=arguments.check_scale("alpha", alpha, q, packed.count),
+        beta=arguments.check_scale("beta", beta, k, packed.count),
+        mix=arguments.check_mix(mix, q),
+        cu_seqlens=packed.cu_seqlens,
+        block_size=arguments.check_block_size(block_size),
+        num_sinks=arguments.check_sinks(num_sinks),
+        longest=packed.longest,
+    )
+    return _attend(_add_maps(operands, q_map, k_map), packed)
+
+
+def lln_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    alpha: float | Tensor,
+    beta: float | Tensor,
+    cu_seqlens: Bounds | None = None,
+    q_map: Map | None = None,
+    k_map: Map | None = None,
+) -> Tensor:
+    """LLN alone: every query reads its sequence's state."""
+    arguments.check_rows(q=q, k=k, v=v)
+    packed = arguments.check_cu_seqlens(cu_seqlens, q)
+    operands = Operands(
+        *(q, k, v),
+        alpha=arguments.check_scale("alpha", alpha, q, packed.count),
+        beta=arguments.check_scale("beta", beta, k, packed.count),
+        cu_seqlens=packed.cu_seqlens,
+        longest=packed.longest,
+    )
+    return _attend(_add_maps(operands, q_map, k_map), packed)
+
+
+def block_diagonal_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    cu_seqlens: Bounds | None = None,
+    block_size: int = 64,
+    num_sinks: int | tuple[int, int] = 0,
+) -> Tensor:
+    """Diag alone: softmax over the query's own block and the sequence's sinks, each key once."""
+    arguments.check_rows(q=q, k=k, v=v)
+    packed = arguments.check_cu_seqlens(cu_seqlens, q)
+    operands = Operands(
+        *(q, k, v),
+        cu_seqlens=packed.cu_seqlens,
+        block_size=arguments.check_block_size(block_size),
+        num_sinks=arguments.check_sinks(num_sinks),
+        longest=packed.longest,
+    )
+    return _attend(operands, packed)
+
+
+def softmax_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Bounds | None = None
+) -> Tensor:
+    """Full attention within each sequence, at a cost that grows with the square of its length."""
+    arguments.check_rows(q=q, k=k, v=v)
+    packed = arguments.check_cu_seqlens(cu_seqlens, q)
+    operands = Operands(q, k, v, cu_seqlens=packed.cu_seqlens, longest=packed.longest)
+    return _attend(operands, packed)
+
+
+def sliding_window_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, half_window: int, cu_seqlens: Bounds | None = None
+) -> Tensor:
+    """Softmax over the keys of the same sequence at most `half_window` tokens away, (T, H, D)."""
+    arguments.check_rows(q=q, k=k, v=v)
+    packed = arguments.check_cu_seqlens(cu_seqlens, q)
+    if half_window < 0:
+        raise ArgumentError(f"half_window must not be negative, got {half_window}")
+    batches = window_batches(packed.host_bounds(), half_window, q.device)
+    out = torch.empty_like(v)
+    for batch in batches:
+        with custom_op.without_autocast(q):
+            attended = F.scaled_dot_product_attention(
+                q[batch.queries].transpose(1, 2),
+                k[batch.keys].transpose(1, 2),
+                v[batch.keys].transpose(1, 2),
+                attn_mask=batch.visible,
+            )
+        rows = attended.transpose(1, 2).flatten(0, 1)  # [n * B, H, D]
+        out.index_copy_(0, batch.queries.flatten()[batch.filled], rows[batch.filled])
+    return out
+
+
+def lln_state(
+    k: Tensor,
+    v: Tensor,
+    *,
+    beta: float | Tensor,
+    cu_seqlens: Bounds | None = None,
+    k_map: Map | None = None,
+) -> LLNState:
+    """LLN's state of every sequence, in the accumulation dtype."""
+    arguments.check_rows(k=k, v=v)
+    packed = arguments.check_cu_seqlens(cu_seqlens, k)
+    scale = arguments.check_scale("beta", beta, k, packed.count)
+    affine = arguments.check_map("k_map", k_map, k)
+    if custom_op.runs_in_triton(k) and not _needs_gradient(k, v, scale, *(affine or ())):
+        launched: LLNState = custom_op.triton_forward().lln_state_forward(
+            k, v, beta=scale, cu_seqlens=packed.cu_seqlens, k_map=affine
+        )
+        return launched
+    wide_k, wide_v = custom_op.widen(k), custom_op.widen(v)
+    with custom_op.without_autocast(k):
+        return cpu.lln_state(wide_k, wide_v, beta=scale, packed=packed, k_map=affine)
+
+
+def lln_read(
+    q: Tensor,
+    state: LLNState,
+    *,
+    alpha: float | Tensor,
+    cu_seqlens: Bounds | None = None,
+    q_map: Map | None = None,
+) -> Tensor:
+    """What every query reads from its own sequence's state."""
+    arguments.check_rows(q=q)
+    packed = arguments.check_cu_seqlens(cu_seqlens, q)
+    arguments.check_state(state, q, packed.count)
+    scale = arguments.check_scale("alpha", alpha, q, packed.count)
+    affine = arguments.check_map("q_map", q_map, q)
+    if custom_op.runs_in_triton(q) and not _needs_gradient(q, *state, scale, *(affine or ())):
+        launched: Tensor = custom_op.triton_forward().lln_read_forward(
+            q, state, alpha=scale, cu_seqlens=packed.cu_seqlens, q_map=affine
+        )
+        return launched
+    wide_q = custom_op.widen(q)
+    with custom_op.without_autocast(q):
+        read = cpu.lln_read(wide_q, state, alpha=scale, packed=packed, q_map=affine)
+    return read.to(q.dtype)
+
+
+def _attend(operands: Operands, packed: PackedSequences) -> Tensor:
+    if operands.q.is_cuda or torch.compiler.is_compiling():
+        return custom_op.attend(operands)
+    return custom_op.attend_in_torch(operands, packed)
+
+
+def _add_maps(operands: Operands, q_map: Map | None, k_map: Map | None) -> Operands:
+    q_weight, q_bias = arguments.check_map("q_map", q_map, operands.q) or (None, None)
+    k_weight, k_bias = arguments.check_map("k_map", k_map, operands.k) or (None, None)
+    return operands._replace(q_weight=q_weight, q_bias=q_bias, k_weight=k_weight, k_bias=k_bias)
+
+
+def _needs_gradient(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+
+
+class TileSinks(NamedTuple):
+    """The sequence's sinks, as one tile sees them."""
+
+    inside: tuple[int, int]
+    """How many of the tile's own first and last rows are sinks."""
+    k: Tensor  # [S, H, D] keys of the sinks outside the tile
+    v: Tensor  # [S, H, D] their values
+
+
+def block_diagonal_tile(
+    q: Tensor, k: Tensor, v: Tensor, *, block_size: int, sinks: TileSinks
+) -> Tensor:
+    """Diag for one tile: softmax over the query's own block and all the sequence's sinks."""
+    arguments.check_rows(q=q, k=k, v=v)
+    arguments.check_rows(k=sinks.k, v=sinks.v)
+    if not len(sinks.k):
+        return block_diagonal_attention(q, k, v, block_size=block_size, num_sinks=sinks.inside)
+    if sinks.inside[1] > len(q):
+        raise ArgumentError(f"a tile of {len(q)} rows cannot hold {sinks.inside[1]} sinks")
+    if custom_op.runs_in_triton(q):
+        return _with_sinks_appended(q, k, v, block_size, sinks)
+    with custom_op.without_autocast(q):
+        attended = cpu.block_softmax(
+            *map(custom_op.widen, (q, k, v)),
+            packed=arguments.check_cu_seqlens(None, q),
+            block_size=arguments.check_block_size(block_size),
+            sinks=arguments.check_sinks(sinks.inside),
+            outside=cpu.OutsideSinks(custom_op.widen(sinks.k), custom_op.widen(sinks.v)),
+        )
+    return attended.to(q.dtype)
+
+
+def _with_sinks_appended(
+    q: Tensor, k: Tensor, v: Tensor, block_size: int, sinks: TileSinks
+) -> Tensor:
+    """Diag with the outside sinks as the sequence's last tokens, which every block sees.
+
+    A last block that they happen to fill up sees them as its own.
+    """
+    first, last = sinks.inside
+    extended = (torch.cat(pair) for pair in ((q, sinks.k), (k, sinks.k), (v, sinks.v)))
+    attended = block_diagonal_attention(
+        *extended, block_size=block_size, num_sinks=(first, last + len(sinks.k))
+    )
+    return attended[: len(q)]
+
+
+def lln_diag_tile(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    state: LLNState,
+    alpha: float | Tensor,
+    mix: float | Tensor,
+    block_size: int,
+    sinks: TileSinks,
+    q_map: Map | None = None,
+) -> Tensor:
+    """mix * LLN + (1 - mix) * Diag for one tile, LLN read from the whole sequence's state."""
+    diag = block_diagonal_tile(q, k, v, block_size=block_size, sinks=sinks)
+    lln = lln_read(q, state, alpha=alpha, q_map=q_map)
+    return cpu.mix_branches(diag, lln, arguments.check_mix(mix, q).to(q.dtype))
+
+
+class MomentMatch(NamedTuple):
+    alpha: Tensor  # []
+    beta: Tensor  # []
+
+
+def paper_moment_matching(q: Tensor, k: Tensor) -> MomentMatch:
+    """Equation 10 over all of q and k at once, as the authors' code takes its statistics.
+
+    The result depends on everything in q and k. To get the same result for the same text, measure
+    once and store the numbers.
+    """
+    sigma_q, sigma_k = q.double().std(), k.double().std()
+    feature_std = (((sigma_q * sigma_k) ** 2 - OFFSET) / (2 * SLOPE)).sqrt()
+    return MomentMatch(feature_std / sigma_q, feature_std / sigma_k)

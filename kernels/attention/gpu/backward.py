@@ -1,0 +1,372 @@
+"""Launches the backward kernels. Nothing here waits for the device.
+
+Two passes over the rows, as in the forward: queries and gradients give the gradient of the state,
+then one program a tile of tokens finishes the gradients of its rows. Sums over tiles and pieces
+have a fixed order. d_x is the gradient of x.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import triton  # type: ignore[import-untyped]
+from torch import Tensor
+
+from kernels.attention.arguments import Map
+from kernels.attention.gpu.backward_diag import diag_rows_kernel
+from kernels.attention.gpu.backward_lln import key_map_gradient_kernel
+from kernels.attention.gpu.backward_rows import (
+    add_tiles_kernel,
+    add_to_sinks_kernel,
+    rows_gradient_kernel,
+)
+from kernels.attention.gpu.backward_state import state_gradient_kernel
+from kernels.attention.gpu.constants import (
+    ADDED_NUMBERS,
+    Constants,
+    add_to_sinks_constants,
+    diag_rows_constants,
+    key_map_constants,
+    rows_gradient_constants,
+    state_gradient_constants,
+    wide_dtype,
+)
+from kernels.attention.gpu.launch import (
+    Arguments,
+    Branches,
+    head_groups,
+    launch,
+    map_arguments,
+    map_flags,
+    mix_arguments,
+    row_arguments,
+    scale_arguments,
+    sink_arguments,
+    span_arguments,
+    state_arguments,
+    unit_stride,
+)
+from kernels.attention.gpu.locate import num_slots
+from kernels.attention.gpu.pieces import add_pieces
+from kernels.attention.gpu.tiles import WHOLE, family_of, query_span
+from kernels.attention.state import LLNState
+
+
+class Gradients(NamedTuple):
+    """In the order of the forward's tensors; None where there was none."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    alpha: Tensor | None = None  # float32 [B, H]
+    beta: Tensor | None = None  # float32 [B, H]
+    mix: Tensor | None = None  # float32 [T, H]
+    q_weight: Tensor | None = None
+    q_bias: Tensor | None = None
+    k_weight: Tensor | None = None
+    k_bias: Tensor | None = None
+
+
+class StateGradient(NamedTuple):
+    """What the tokens must know of the state's gradient."""
+
+    value: Tensor  # [B, H, D, D] of kappa V, in a dtype of float32's range
+    channels: Tensor  # float32 [B, H, 3, D]: e; then the sums of dz and of x dz
+    q_weight: Tensor | None  # float32 [H, D, D]
+
+
+class _Rows(NamedTuple):
+    """What is given and found by row, [T, H, D] each. A group of heads is a slice of it."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    grad: Tensor
+    d_q: Tensor
+    d_k: Tensor
+    d_v: Tensor
+
+    def of_heads(self, heads: slice) -> _Rows:
+        return _Rows(*(x[:, heads] for x in self))
+
+    @property
+    def arguments(self) -> Arguments:
+        return row_arguments(q=self.q, k=self.k, v=self.v, g=self.grad)
+
+
+def attention_backward(
+    grad: Tensor,  # [T, H, D]
+    q: Tensor,  # [T, H, D]
+    k: Tensor,
+    v: Tensor,
+    *,
+    cu_seqlens: Tensor,  # int32 [B + 1]
+    state: LLNState | None = None,  # as the forward left it; None without LLN
+    alpha: Tensor | None = None,  # float32 [B, H]
+    beta: Tensor | None = None,  # float32 [B, H]
+    mix: Tensor | None = None,  # float32 [H] or [T, H]; None unless there are both branches
+    block_size: int | None = None,  # None without Diag; without LLN too: whole sequences
+    num_sinks: tuple[int, int] = (0, 0),
+    q_map: Map | None = None,
+    k_map: Map | None = None,
+) -> Gradients:
+    d_q, d_k, d_v = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(3))
+    q, k, v, grad = (unit_stride(x) for x in (q, k, v, grad))
+    rows = _Rows(q, k, v, grad, d_q, d_k, d_v)
+    branches = Branches(cu_seqlens, alpha, beta, mix, block_size, num_sinks, q_map, k_map)
+    if state is None:
+        _launch_rows(rows, branches._replace(block_size=block_size or WHOLE), None, None)
+        return Gradients(d_q, d_k, d_v)
+    groups = []
+    for heads in head_groups(q, _first_pass_programs(q, branches)):
+        # Copied where it is a part: the kernels take a state as contiguous.
+        own = LLNState(*(part[:, heads].contiguous() for part in state))
+        groups.append(_differentiate_lln(rows.of_heads(heads), branches.of_heads(heads), own))
+    return groups[0] if len(groups) == 1 else _join_heads(groups, rows)
+
+
+def _first_pass_programs(q: Tensor, branches: Branches) -> int:
+    """Of one head."""
+    num_rows, _, head_dim = q.shape
+    constants = _state_constants(q, branches)
+    pieces: int = num_rows // constants["PIECE"]
+    return pieces * -(-head_dim // int(constants["BC"]))
+
+
+def _join_heads(groups: Sequence[Gradients], rows: _Rows) -> Gradients:
+    """All heads' gradients; those of the rows have been written in place."""
+
+    def joined(*parts: Tensor | None, dim: int) -> Tensor | None:
+        found = [part for part in parts if part is not None]
+        return torch.cat(found, dim) if found else None
+
+    alpha, beta, mix, *maps = zip(*(group[3:] for group in groups), strict=True)
+    return Gradients(
+        *(rows.d_q, rows.d_k, rows.d_v),
+        *(joined(*parts, dim=1) for parts in (alpha, beta, mix)),
+        *(joined(*parts, dim=0) for parts in maps),
+    )
+
+
+def _differentiate_lln(rows: _Rows, branches: Branches, state: LLNState) -> Gradients:
+    """Some heads with LLN, and with Diag where there is a block size."""
+    _, alpha, beta, _, _, _, q_map, k_map = branches
+    assert alpha is not None, "a state is read with alpha"
+    assert beta is not None, "a state is written with beta"
+    d_state = _launch_state(rows, branches, state)
+    d_beta, d_mix = _launch_rows(rows, branches, state, d_state)
+    assert d_beta is not None, "there is LLN"
+    _, dz, stretch = d_state.channels.unbind(2)  # [B, H, D] each
+    d_alpha = stretch.sum(-1)
+    if q_map is not None:
+        d_alpha = d_alpha + (q_map[1] * dz).sum(-1)
+    if k_map is not None:
+        d_beta = d_beta + (k_map[1] * dz).sum(-1)
+    has_k_weight = k_map is not None and k_map[0] is not None
+    return Gradients(
+        *(rows.d_q, rows.d_k, rows.d_v),
+        alpha=d_alpha,
+        beta=d_beta,
+        mix=d_mix,
+        q_weight=d_state.q_weight,
+        q_bias=None if q_map is None else (alpha.unsqueeze(-1) * dz).sum(0),
+        k_weight=_launch_key_weight(rows, branches, state, d_state) if has_k_weight else None,
+        k_bias=None if k_map is None else (beta.unsqueeze(-1) * dz).sum(0),
+    )
+
+
+def _state_constants(q: Tensor, branches: Branches) -> Constants:
+    return state_gradient_constants(
+        q.shape[2],
+        q.dtype,
+        mix=branches.mix is not None,
+        family=family_of(q.device),
+        **map_flags(branches.q_map),
+    )
+
+
+def _launch_state(rows: _Rows, branches: Branches, state: LLNState) -> StateGradient:
+    """The first pass."""
+    q = rows.q
+    num_rows, num_heads, head_dim = q.shape
+    num_sequences = branches.num_sequences
+    constants = _state_constants(q, branches)
+    piece = constants["PIECE"]
+    slots = num_slots(num_rows, num_sequences, piece, 1)
+    # Only a sequence of several pieces leaves any behind, and that takes more rows than a piece.
+    num_parts = slots if num_rows > piece else 0
+    shape = num_heads, head_dim, head_dim
+    value = q.new_empty(num_sequences, *shape, dtype=wide_dtype(q.dtype))
+    channels = q.new_empty(num_sequences, num_heads, 3, head_dim, dtype=torch.float32)
+    part_value = q.new_empty(num_parts, *shape, dtype=torch.float32)
+    part_channels = q.new_empty(num_parts, num_heads, 3, head_dim, dtype=torch.float32)
+    # Slots without a piece are added up with the others.
+    part_weight = q.new_zeros(slots, *shape, dtype=torch.float32) if constants["WEIGHT"] else None
+    launch(
+        state_gradient_kernel,
+        slots * num_heads * triton.cdiv(head_dim, constants["BC"]),
+        **row_arguments(q=q, g=rows.grad),
+        **map_arguments(branches.q_map),
+        **scale_arguments(alpha=branches.alpha),
+        **mix_arguments(branches.mix),
+        p_cu_seqlens=branches.cu_seqlens,
+        **state_arguments(state),
+        p_value_gradient=value,
+        p_channels=channels,
+        p_part_value_gradient=part_value,
+        p_part_channels=part_channels,
+        p_part_weight=part_weight,
+        num_sequences=num_sequences,
+        num_heads=num_heads,
+        **constants,
+    )
+    if num_parts:
+        add_pieces(part_value, branches.cu_seqlens, value, piece)
+        add_pieces(part_channels, branches.cu_seqlens, channels, piece)
+    return StateGradient(value, channels, None if part_weight is None else part_weight.sum(0))
+
+
+def _launch_rows(
+    rows: _Rows, branches: Branches, state: LLNState | None, d_state: StateGradient | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """The second pass: writes the gradients of the rows, and returns beta's and the mix's.
+
+    Without LLN there is no gradient of beta, and without both branches none of the mix.
+    """
+    q = rows.q
+    num_rows, num_heads, head_dim = q.shape
+    num_sequences = branches.num_sequences
+    constants = rows_gradient_constants(
+        head_dim,
+        q.dtype,
+        block_size=branches.block_size,
+        lln=state is not None,
+        sinks=any(branches.num_sinks),
+        q_map=map_flags(branches.q_map),
+        k_map=map_flags(branches.k_map),
+        family=family_of(q.device),
+    )
+    span = query_span(branches.block_size or constants["BM"], constants["BM"])
+    slots = num_slots(num_rows, num_sequences, span.tokens, span.tiles)
+    cut = {
+        "p_cu_seqlens": branches.cu_seqlens,
+        "num_heads": num_heads,
+        **span_arguments(span),
+    }
+    common = {
+        **rows.arguments,
+        **cut,
+        "num_sequences": num_sequences,
+        "block_size": branches.block_size or span.tokens,
+        **sink_arguments(branches.num_sinks),
+        "scale": 1.0 / math.sqrt(head_dim),
+    }
+    log_sum, mean = _launch_diag_rows(q, slots, common, constants)
+    d_mix = tile_beta = sink_k = sink_v = None
+    if constants["LLN"] and constants["DIAG"]:
+        d_mix = q.new_empty(num_rows, num_heads, dtype=torch.float32)
+    if constants["LLN"]:
+        tile_beta = q.new_empty(slots, num_heads, dtype=torch.float32)
+    if constants["SINKS"]:
+        shape = slots, num_heads, sum(branches.num_sinks), head_dim
+        sink_k, sink_v = q.new_empty(2, *shape, dtype=torch.float32)
+    launch(
+        rows_gradient_kernel,
+        slots * num_heads,
+        **common,
+        p_dq=rows.d_q,
+        p_dk=rows.d_k,
+        p_dv=rows.d_v,
+        stride_ot=rows.d_q.stride(0),
+        p_dmix=d_mix,
+        p_tile_beta=tile_beta,
+        p_sink_k=sink_k,
+        p_sink_v=sink_v,
+        **state_arguments(state),
+        p_value_gradient=None if d_state is None else d_state.value,
+        p_channels=None if d_state is None else d_state.channels,
+        p_log_sum=log_sum,
+        p_mean=mean,
+        **map_arguments(branches.q_map, "q_"),
+        **map_arguments(branches.k_map, "k_"),
+        **scale_arguments(alpha=branches.alpha, beta=branches.beta),
+        **mix_arguments(branches.mix),
+        **constants,
+    )
+    for parts, gradient in ((sink_k, rows.d_k), (sink_v, rows.d_v)):
+        if parts is not None:
+            launch(
+                add_to_sinks_kernel,
+                num_sequences * num_heads * sum(branches.num_sinks),
+                p_sink=parts,
+                p_rows=gradient,
+                stride_ot=gradient.stride(0),
+                **cut,
+                **sink_arguments(branches.num_sinks),
+                **add_to_sinks_constants(head_dim),
+            )
+    if tile_beta is None:
+        return None, d_mix
+    d_beta = q.new_empty(num_sequences, num_heads, dtype=torch.float32)
+    launch(
+        add_tiles_kernel,
+        num_sequences * num_heads,
+        p_tiles=tile_beta,
+        p_sums=d_beta,
+        **cut,
+        BT=ADDED_NUMBERS,
+    )
+    return d_beta, d_mix
+
+
+def _launch_diag_rows(
+    q: Tensor, slots: int, common: Arguments, constants: Constants
+) -> tuple[Tensor | None, Tensor | None]:
+    """The log of every row's mass and its g . diag, [T, H] each.
+
+    Only keys of blocks that take several steps need them beforehand.
+    """
+    if not constants["DIAG"] or constants["ONE_STEP"]:
+        return None, None
+    num_rows, num_heads, _ = q.shape
+    log_sum = q.new_empty(num_rows, num_heads, dtype=torch.float32)
+    mean = torch.empty_like(log_sum)
+    launch(
+        diag_rows_kernel,
+        slots * num_heads,
+        **common,
+        p_log_sum=log_sum,
+        p_mean=mean,
+        **diag_rows_constants(constants),
+    )
+    return log_sum, mean
+
+
+def _launch_key_weight(
+    rows: _Rows, branches: Branches, state: LLNState, d_state: StateGradient
+) -> Tensor:
+    """The gradient of the key map's weight, which takes a third look at keys and values."""
+    k = rows.k
+    num_rows, num_heads, head_dim = k.shape
+    constants = key_map_constants(head_dim, k.dtype, family_of(k.device))
+    slots = num_slots(num_rows, branches.num_sequences, constants["PIECE"], 1)
+    parts = k.new_zeros(slots, num_heads, head_dim, head_dim, dtype=torch.float32)
+    launch(
+        key_map_gradient_kernel,
+        slots * num_heads * triton.cdiv(head_dim, constants["BC"]),
+        **row_arguments(k=k, v=rows.v),
+        **map_arguments(branches.k_map),
+        **scale_arguments(beta=branches.beta),
+        p_cu_seqlens=branches.cu_seqlens,
+        p_log_mass=state.log_mass,
+        p_value_gradient=d_state.value,
+        p_channels=d_state.channels,
+        p_part_weight=parts,
+        num_sequences=branches.num_sequences,
+        num_heads=num_heads,
+        **constants,
+    )
+    return parts.sum(0)

@@ -1,0 +1,238 @@
+"""What each kernel is compiled for: sizes, branches and precision, never a length or a batch.
+
+Every function returns the compile-time arguments of one kernel, its warps and stages included.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton  # type: ignore[import-untyped]
+
+from kernels.attention.gpu.tiles import (
+    merge_tile,
+    output_tile,
+    padded_head_dim,
+    query_span,
+    rows_gradient_tile,
+    softmax_tile,
+    state_gradient_tile,
+    state_tile,
+)
+
+Constants = dict[str, Any]
+
+ADDED_NUMBERS = 1024
+"""Numbers of a piece that one program adds up."""
+
+
+def precision(dtype: torch.dtype) -> Constants:
+    return {
+        # Three tf32 products are as exact as one float32 product and run on tensor cores; "ieee"
+        # leaves them, keeps whole operands in registers and spills. 16-bit rows ignore this.
+        "PRECISION": "tf32x3",
+        # A 16-bit number is exact in tf32, whose rounding of the weight is below the rows' own.
+        "MAP_PRECISION": "tf32x3" if dtype == torch.float32 else "tf32",
+        # Triton's interpreter cannot multiply bfloat16.
+        "UPCAST": triton.knobs.runtime.interpret and dtype == torch.bfloat16,
+    }
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """A gradient summed over a whole sequence outgrows float16."""
+    return torch.float32 if dtype == torch.float16 else dtype
+
+
+def state_constants(
+    head_dim: int, dtype: torch.dtype, *, weight: bool, bias: bool, family: str | None = None
+) -> Constants:
+    tile = state_tile(head_dim, dtype, weight=weight, family=family)
+    return {
+        **_head(head_dim),
+        "PIECE": tile.piece,
+        "BC": tile.channels,
+        "BT": tile.tokens,
+        "WEIGHT": weight,
+        "BIAS": bias,
+        **precision(dtype),
+        **_schedule(tile),
+    }
+
+
+def merge_constants(head_dim: int, piece: int) -> Constants:
+    tile = merge_tile(head_dim)
+    return {
+        **_head(head_dim),
+        "PIECE": piece,
+        "BC": tile.channels,
+        "NUM_STAGES": tile.num_stages,
+        "num_warps": tile.num_warps,
+    }
+
+
+def output_constants(
+    head_dim: int,
+    dtype: torch.dtype,
+    *,
+    block_size: int | None,
+    lln: bool,
+    sinks: bool,
+    weight: bool,
+    bias: bool,
+    family: str | None = None,
+) -> Constants:
+    """Without a block size there is no Diag."""
+    tile = output_tile(head_dim, dtype, weight=weight, block_size=block_size, family=family)
+    one_step = block_size is not None and query_span(block_size, tile.queries).is_one_tile
+    return {
+        **_head(head_dim),
+        "BM": tile.queries,
+        # One step must show a tile all the blocks it spans.
+        "BN": tile.queries if one_step else tile.keys,
+        "BC": tile.channels,
+        "BS": tile.sinks,
+        "LLN": lln,
+        "DIAG": block_size is not None,
+        "WEIGHT": weight,
+        "BIAS": bias,
+        "ONE_STEP": one_step,
+        "SINKS": sinks,
+        **precision(dtype),
+        **_schedule(tile),
+    }
+
+
+def softmax_constants(head_dim: int, dtype: torch.dtype, *, family: str | None = None) -> Constants:
+    tile = softmax_tile(head_dim, dtype, family=family)
+    return {
+        **_head(head_dim),
+        "BM": tile.queries,
+        "BN": tile.keys,
+        **_only(precision(dtype), "PRECISION", "UPCAST"),
+        **_schedule(tile),
+    }
+
+
+def short_constants(
+    head_dim: int,
+    dtype: torch.dtype,
+    *,
+    block_size: int | None,
+    sinks: bool,
+    q_map: dict[str, bool],
+    k_map: dict[str, bool],
+) -> Constants:
+    """Those of the state pass and of the output pass, in one program.
+
+    The default tiles on any device: tiles that were measured apart need not fit together.
+    """
+    state = state_constants(head_dim, dtype, family=None, **k_map)
+    output = output_constants(
+        head_dim, dtype, block_size=block_size, lln=True, sinks=sinks, family=None, **q_map
+    )
+    dropped = ("LLN", "WEIGHT", "BIAS")
+    return {name: value for name, value in output.items() if name not in dropped} | {
+        # Both passes share one program's registers.
+        "BT": min(state["BT"], 32) if k_map["weight"] else state["BT"],
+        "STATE_BC": state["BC"],
+        **_maps(q_map, k_map),
+    }
+
+
+def state_gradient_constants(
+    head_dim: int,
+    dtype: torch.dtype,
+    *,
+    mix: bool,
+    weight: bool,
+    bias: bool,
+    family: str | None = None,
+) -> Constants:
+    tile = state_gradient_tile(head_dim, dtype, weight=weight, family=family)
+    return {
+        **_head(head_dim),
+        "PIECE": tile.piece,
+        "BC": tile.channels,
+        "BK": tile.columns,
+        "BT": tile.tokens,
+        "MIX": mix,
+        "WEIGHT": weight,
+        "BIAS": bias,
+        **precision(dtype),
+        **_schedule(tile),
+    }
+
+
+def add_pieces_constants(piece: int, size: int) -> Constants:
+    return {"PIECE": piece, "SIZE": size, "BS": ADDED_NUMBERS}
+
+
+def rows_gradient_constants(
+    head_dim: int,
+    dtype: torch.dtype,
+    *,
+    block_size: int | None,
+    lln: bool,
+    sinks: bool,
+    q_map: dict[str, bool],
+    k_map: dict[str, bool],
+    family: str | None = None,
+) -> Constants:
+    """Without a block size there is no Diag."""
+    weight = q_map["weight"] or k_map["weight"]
+    tile = rows_gradient_tile(head_dim, dtype, weight=weight, block_size=block_size, family=family)
+    return {
+        **_head(head_dim),
+        "BM": tile.rows,
+        "BN": tile.keys,
+        "BC": tile.channels,
+        "BK": tile.columns,
+        "BS": tile.sinks,
+        "LLN": lln,
+        "DIAG": block_size is not None,
+        **_maps(q_map, k_map),
+        "ONE_STEP": block_size is not None and query_span(block_size, tile.rows).is_one_tile,
+        "SINKS": sinks,
+        **precision(dtype),
+        **_schedule(tile),
+    }
+
+
+def diag_rows_constants(rows: Constants) -> Constants:
+    """Some of the rows' gradient: both must cut the rows alike."""
+    names = ("D", "BD", "BM", "BN", "BS", "SINKS", "PRECISION", "UPCAST")
+    return _only(rows, *names, "num_warps", "num_stages")
+
+
+def add_to_sinks_constants(head_dim: int) -> Constants:
+    return {**_head(head_dim), "BT": max(1, 4096 // padded_head_dim(head_dim))}
+
+
+def key_map_constants(head_dim: int, dtype: torch.dtype, family: str | None = None) -> Constants:
+    first_pass = state_gradient_constants(
+        head_dim, dtype, mix=False, weight=True, bias=True, family=family
+    )
+    names = ("PIECE", "D", "BD", "BC", "BK", "BT", "MAP_PRECISION", "UPCAST")
+    return _only(first_pass, *names, "num_warps", "num_stages")
+
+
+def _head(head_dim: int) -> Constants:
+    return {"D": head_dim, "BD": padded_head_dim(head_dim)}
+
+
+def _maps(q_map: dict[str, bool], k_map: dict[str, bool]) -> Constants:
+    return {
+        "Q_WEIGHT": q_map["weight"],
+        "Q_BIAS": q_map["bias"],
+        "K_WEIGHT": k_map["weight"],
+        "K_BIAS": k_map["bias"],
+    }
+
+
+def _schedule(tile: Any) -> Constants:
+    return {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
+
+
+def _only(constants: Constants, *names: str) -> Constants:
+    return {name: constants[name] for name in names}

@@ -1,0 +1,365 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,import-untyped"
+# Kernels are compiled by Triton: pointers, blocks and constexprs have no Python types.
+"""The output pass: every query reads its sequence's state and its own block, and writes once.
+
+Both branches are an online softmax. Diag's keys are tokens; LLN's are the channels, with score
+alpha q_c + log s_c and value row c of kappa V, so a large head is read a few channels at a time.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kernels.attention.gpu.forward_state import project
+from kernels.attention.gpu.locate import load_rows, locate, sinks_outside
+
+
+@triton.jit
+def accumulate(
+    b_peak,  # [BM] greatest score so far
+    b_mass,  # [BM] sum of exp(score - peak) so far
+    b_acc,  # [BM, BD] sum of exp(score - peak) value so far
+    b_score,  # [BM, BN] new scores, -inf where hidden; one in every first row is finite
+    b_value,  # [BN, BD] their values
+    PRECISION: tl.constexpr,
+):
+    """One step of an online softmax."""
+    b_new_peak = tl.maximum(b_peak, tl.max(b_score, 1))
+    b_shrink = tl.exp(b_peak - b_new_peak)
+    b_weight = tl.exp(b_score - b_new_peak[:, None])
+    b_mass = b_mass * b_shrink + tl.sum(b_weight, 1)
+    b_acc = tl.dot(
+        b_weight.to(b_value.dtype), b_value, b_acc * b_shrink[:, None], input_precision=PRECISION
+    )
+    return b_new_peak, b_mass, b_acc
+
+
+@triton.jit
+def read_state(
+    b_q,  # [BM, BD] queries
+    p_q_rows,  # [BM, 1] where each query begins
+    m_rows,  # [BM] queries of this tile
+    p_log_mass,  # one sequence and head's log s, float32 [D]
+    p_value,  # the same one's kappa V [D, D]
+    p_weight,  # one head's query map, float32 [D, D]; unused without WEIGHT
+    p_bias,  # its bias, float32 [D]; unused without BIAS
+    alpha,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    BM: tl.constexpr,
+    BC: tl.constexpr,
+    WEIGHT: tl.constexpr,
+    BIAS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    MAP_PRECISION: tl.constexpr,
+):
+    """softmax_c(alpha q_c + log s_c) @ kappa V, float32 [BM, BD]."""
+    o_d = tl.arange(0, BD)
+    b_peak = tl.full([BM], float("-inf"), tl.float32)
+    b_mass = tl.zeros([BM], tl.float32)
+    b_acc = tl.zeros([BM, BD], tl.float32)
+    for i_c in range(0, D, BC):
+        o_c = i_c + tl.arange(0, BC)
+        m_c = o_c < D
+        if WEIGHT:
+            b_x = project(p_q_rows, m_rows, p_weight, o_c, D, BD, BM, BC, MAP_PRECISION)
+        elif BC == BD:
+            b_x = b_q.to(tl.float32)
+        else:
+            b_x = tl.load(
+                p_q_rows + o_c[None, :], mask=m_rows[:, None] & m_c[None, :], other=0.0
+            ).to(tl.float32)
+        b_offset = tl.load(p_log_mass + o_c, mask=m_c, other=float("-inf"))
+        if BIAS:
+            b_offset += alpha * tl.load(p_bias + o_c, mask=m_c, other=0.0)
+        b_value = tl.load(
+            p_value + o_c[:, None] * D + o_d[None, :],
+            mask=m_c[:, None] & (o_d < D)[None, :],
+            other=0.0,
+        ).to(b_q.dtype)  # [BC, BD]
+        b_score = alpha * b_x + b_offset[None, :]
+        b_peak, b_mass, b_acc = accumulate(b_peak, b_mass, b_acc, b_score, b_value, PRECISION)
+    return b_acc / b_mass[:, None]
+
+
+@triton.jit
+def attend(
+    b_peak,  # [BM] greatest score so far
+    b_mass,  # [BM] sum of exp(score - peak) so far
+    b_acc,  # [BM, BD] sum of exp(score - peak) value so far
+    b_q,  # [BM, BD] queries
+    p_k_rows,  # [BN, 1] where each key begins
+    p_v_rows,  # [BN, 1] where each value begins
+    m_n,  # [BN] keys that exist
+    m_visible,  # [BM, BN] keys each query may see
+    scale,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    """One step of Diag's softmax."""
+    b_k = load_rows(p_k_rows, m_n, D, BD, UPCAST)
+    b_v = load_rows(p_v_rows, m_n, D, BD, UPCAST)
+    b_score = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale  # [BM, BN]
+    b_score = tl.where(m_visible, b_score, float("-inf"))
+    return accumulate(b_peak, b_mass, b_acc, b_score, b_v, PRECISION)
+
+
+@triton.jit
+def attend_to_span(
+    b_q,  # [BM, BD] queries
+    o_block,  # [BM] the block of each query, counted from the span's first
+    p_k,  # the span's keys [num_keys, D]
+    p_v,  # the span's values [num_keys, D]
+    num_keys,
+    block_size,
+    scale,
+    stride_kt,
+    stride_vt,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    ONE_STEP: tl.constexpr,
+    PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    """Diag's running softmax after the query's own block, in which every query sees a key."""
+    b_peak = tl.full([BM], float("-inf"), tl.float32)
+    b_mass = tl.zeros([BM], tl.float32)
+    b_acc = tl.zeros([BM, BD], tl.float32)
+    o_n = tl.arange(0, BN)
+    p_k_rows = p_k + o_n[:, None] * stride_kt
+    p_v_rows = p_v + o_n[:, None] * stride_vt
+    if ONE_STEP:
+        m_n = o_n < num_keys
+        m_visible = m_n[None, :] & (o_block[:, None] == (o_n // block_size)[None, :])
+        b_peak, b_mass, b_acc = attend(
+            b_peak, b_mass, b_acc, b_q, p_k_rows, p_v_rows, m_n, m_visible, scale,
+            D, BD, PRECISION, UPCAST,
+        )  # fmt: skip
+    else:
+        # A span of more than one step is a single block: all its keys are visible.
+        for i_n in range(0, num_keys, BN):
+            m_n = o_n < num_keys - i_n
+            b_peak, b_mass, b_acc = attend(
+                b_peak, b_mass, b_acc, b_q, p_k_rows + i_n * stride_kt, p_v_rows + i_n * stride_vt,
+                m_n, m_n[None, :], scale, D, BD, PRECISION, UPCAST,
+            )  # fmt: skip
+    return b_peak, b_mass, b_acc
+
+
+@triton.jit
+def attend_to_sinks(
+    b_peak,  # [BM] Diag's running softmax
+    b_mass,  # [BM]
+    b_acc,  # [BM, BD]
+    b_q,  # [BM, BD] queries
+    o_block,  # [BM] the block of each query, counted from the span's first
+    p_k,  # one sequence and head's keys [length, D]
+    p_v,  # the same one's values [length, D]
+    i_span,  # the span's first position
+    length,
+    block_size,
+    first_sinks,
+    last_sinks,
+    scale,
+    stride_kt,
+    stride_vt,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    BS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    """Diag's running softmax after the sinks outside the query's own block."""
+    for i_s in range(0, first_sinks + last_sinks, BS):
+        o_n, m_n, m_visible = sinks_outside(
+            i_s + tl.arange(0, BS), o_block, i_span, length, block_size, first_sinks, last_sinks
+        )
+        b_peak, b_mass, b_acc = attend(
+            b_peak, b_mass, b_acc, b_q, p_k + o_n[:, None] * stride_kt,
+            p_v + o_n[:, None] * stride_vt, m_n, m_visible, scale, D, BD, PRECISION, UPCAST,
+        )  # fmt: skip
+    return b_peak, b_mass, b_acc
+
+
+@triton.jit
+def answer_tile(
+    p_q,  # queries [T, H, D]
+    p_k,  # keys [T, H, D]; unused without DIAG
+    p_v,  # values [T, H, D]; unused without DIAG
+    p_out,  # out: [T, H, D], heads side by side
+    p_log_mass,  # log s of every sequence, float32 [B, H, D]; unused without LLN
+    p_value,  # kappa V of every sequence [B, H, D, D]; unused without LLN
+    p_weight,  # query map's weight, float32 [H, D, D]; unused without WEIGHT
+    p_bias,  # query map's bias, float32 [H, D]; unused without BIAS
+    p_alpha,  # float32 [B, H]; unused without LLN
+    p_mix,  # LLN's share, float32 [T, H] by its strides; unused unless LLN and DIAG
+    i_b,  # the sequence
+    i_h,  # the head
+    i_begin,  # the sequence's first packed row
+    length,  # its tokens
+    i_span,  # the first of the tokens that share their keys
+    i_m,  # the tile's first token
+    num_heads,
+    block_size,
+    span,
+    rows_per_tile,
+    first_sinks,
+    last_sinks,
+    scale,
+    stride_qt,
+    stride_qh,
+    stride_kt,
+    stride_kh,
+    stride_vt,
+    stride_vh,
+    stride_ot,
+    stride_alpha_b,
+    stride_alpha_h,
+    stride_mix_t,
+    stride_mix_h,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BC: tl.constexpr,
+    BS: tl.constexpr,
+    LLN: tl.constexpr,
+    DIAG: tl.constexpr,
+    WEIGHT: tl.constexpr,
+    BIAS: tl.constexpr,
+    ONE_STEP: tl.constexpr,
+    SINKS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    MAP_PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    """One tile of one sequence and head: read, attend, mix, store."""
+    i_span_end = tl.minimum(i_span + span, length)
+    o_d = tl.arange(0, BD)
+    o_m = tl.arange(0, BM)
+    num_queries = tl.minimum(rows_per_tile, i_span_end - i_m).to(tl.int32)
+    m_m = o_m < num_queries
+    m_md = m_m[:, None] & (o_d < D)[None, :]
+    # Offsets within a tile fit in 32 bits; where the tile begins need not.
+    i_row = i_begin + i_m
+    p_q_rows = p_q + i_h * stride_qh + i_row * stride_qt + o_m[:, None] * stride_qt
+    b_q = tl.load(p_q_rows + o_d[None, :], mask=m_md, other=0.0)  # [BM, BD]
+    if UPCAST:
+        b_q = b_q.to(tl.float32)
+
+    if LLN:
+        o_state = i_b * num_heads + i_h
+        b_out = read_state(
+            b_q, p_q_rows, m_m, p_log_mass + o_state * D, p_value + o_state * D * D,
+            p_weight + i_h * D * D, p_bias + i_h * D,
+            tl.load(p_alpha + i_b * stride_alpha_b + i_h * stride_alpha_h),
+            D, BD, BM, BC, WEIGHT, BIAS, PRECISION, MAP_PRECISION,
+        )  # fmt: skip
+    if DIAG:
+        p_k += i_h * stride_kh + i_begin * stride_kt
+        p_v += i_h * stride_vh + i_begin * stride_vt
+        # Rows beyond the tile take the block of its last one, so that none is without keys.
+        o_span_m = (i_m - i_span).to(tl.int32) + tl.minimum(o_m, num_queries - 1)
+        o_block = o_span_m // block_size
+        b_peak, b_mass, b_acc = attend_to_span(
+            b_q, o_block, p_k + i_span * stride_kt, p_v + i_span * stride_vt, i_span_end - i_span,
+            block_size, scale, stride_kt, stride_vt, D, BD, BM, BN, ONE_STEP, PRECISION, UPCAST,
+        )  # fmt: skip
+        if SINKS:
+            b_peak, b_mass, b_acc = attend_to_sinks(
+                b_peak, b_mass, b_acc, b_q, o_block, p_k, p_v, i_span, length, block_size,
+                first_sinks, last_sinks, scale, stride_kt, stride_vt, D, BD, BS, PRECISION, UPCAST,
+            )  # fmt: skip
+        b_diag = b_acc / b_mass[:, None]
+        if LLN:
+            p_mix_rows = p_mix + i_h * stride_mix_h + (i_row + o_m) * stride_mix_t
+            b_mix = tl.load(p_mix_rows, mask=m_m, other=0.0)
+            b_out = b_mix[:, None] * b_out + (1.0 - b_mix)[:, None] * b_diag
+        else:
+            b_out = b_diag
+    p_out_rows = p_out + i_row * stride_ot + i_h * D + o_m[:, None] * stride_ot
+    tl.store(p_out_rows + o_d[None, :], b_out.to(p_out.dtype.element_ty), mask=m_md)
+
+
+# A sequence's result must not depend on its batch, so nothing that varies with the batch may
+# choose the code, neither by its value nor by its alignment.
+@triton.jit(
+    do_not_specialize=[
+        "p_alpha", "p_mix", "p_cu_seqlens", "num_sequences", "num_heads", "block_size", "span",
+        "tiles_per_span", "rows_per_tile", "first_sinks", "last_sinks", "short", "stride_alpha_b",
+        "stride_alpha_h", "stride_mix_t", "stride_mix_h",
+    ]
+)  # fmt: skip
+def lln_diag_kernel(
+    p_q,  # queries [T, H, D]
+    p_k,  # keys [T, H, D]; unused without DIAG
+    p_v,  # values [T, H, D]; unused without DIAG
+    p_out,  # out: [T, H, D], heads side by side
+    p_log_mass,  # log s of every sequence, float32 [B, H, D]; unused without LLN
+    p_value,  # kappa V of every sequence [B, H, D, D]; unused without LLN
+    p_weight,  # query map's weight, float32 [H, D, D]; unused without WEIGHT
+    p_bias,  # query map's bias, float32 [H, D]; unused without BIAS
+    p_alpha,  # float32 [B, H]; unused without LLN
+    p_mix,  # LLN's share, float32 [T, H] by its strides; unused unless LLN and DIAG
+    p_cu_seqlens,  # first packed row of every sequence, then T, int32 [B + 1]
+    num_sequences,
+    num_heads,
+    block_size,
+    span,
+    tiles_per_span,
+    rows_per_tile,
+    first_sinks,
+    last_sinks,
+    short,  # sequences of at most so many tokens have their own kernel
+    scale,
+    stride_qt,
+    stride_qh,
+    stride_kt,
+    stride_kh,
+    stride_vt,
+    stride_vh,
+    stride_ot,
+    stride_alpha_b,
+    stride_alpha_h,
+    stride_mix_t,
+    stride_mix_h,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BC: tl.constexpr,
+    BS: tl.constexpr,
+    LLN: tl.constexpr,
+    DIAG: tl.constexpr,
+    WEIGHT: tl.constexpr,
+    BIAS: tl.constexpr,
+    ONE_STEP: tl.constexpr,
+    SINKS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    MAP_PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    # Heads vary fastest: neighbours read the same rows.
+    i_program = tl.program_id(0).to(tl.int64)
+    i_h = i_program % num_heads
+    i_b, i_begin, length, i_tile = locate(
+        p_cu_seqlens, i_program // num_heads, num_sequences, span, tiles_per_span
+    )
+    i_span = i_tile // tiles_per_span * span
+    i_m = i_span + i_tile % tiles_per_span * rows_per_tile
+    if (i_m >= tl.minimum(i_span + span, length)) | (length <= short):
+        return
+
+    answer_tile(
+        p_q, p_k, p_v, p_out, p_log_mass, p_value, p_weight, p_bias, p_alpha, p_mix,
+        i_b, i_h, i_begin, length, i_span, i_m, num_heads, block_size, span, rows_per_tile,
+        first_sinks, last_sinks, scale, stride_qt, stride_qh, stride_kt, stride_kh, stride_vt,
+        stride_vh, stride_ot, stride_alpha_b, stride_alpha_h, stride_mix_t, stride_mix_h,
+        D, BD, BM, BN, BC, BS, LLN, DIAG, WEIGHT, BIAS, ONE_STEP, SINKS, PRECISION, MAP_PRECISION,
+        UPCAST,
+    )  # fmt: skip

@@ -1,0 +1,118 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,import-untyped"
+# Kernels are compiled by Triton: pointers, blocks and constexprs have no Python types.
+"""Short sequences in one launch: a program sums a sequence's state and reads it for all queries.
+
+Whether a sequence is short depends on its own length alone, so its output does not depend on its
+batch. The other passes skip short sequences.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kernels.attention.gpu.forward_output import answer_tile
+from kernels.attention.gpu.forward_state import store_state, sum_tokens
+
+
+# A sequence's result must not depend on its batch, so nothing that varies with the batch may
+# choose the code, neither by its value nor by its alignment.
+@triton.jit(
+    do_not_specialize=[
+        "p_alpha", "p_beta", "p_mix", "p_cu_seqlens", "num_heads", "block_size", "span",
+        "rows_per_tile", "first_sinks", "last_sinks", "short", "stride_alpha_b",
+        "stride_alpha_h", "stride_beta_b", "stride_beta_h", "stride_mix_t", "stride_mix_h",
+    ]
+)  # fmt: skip
+def short_sequences_kernel(
+    p_q,  # queries [T, H, D]
+    p_k,  # keys [T, H, D]
+    p_v,  # values [T, H, D]
+    p_out,  # out: [T, H, D], heads side by side
+    p_log_mass,  # out: log s of every short sequence, float32 [B, H, D]
+    p_value,  # out: kappa V of every short sequence [B, H, D, D]
+    p_q_weight,  # query map's weight, float32 [H, D, D]; unused without Q_WEIGHT
+    p_q_bias,  # query map's bias, float32 [H, D]; unused without Q_BIAS
+    p_k_weight,  # key map's weight, float32 [H, D, D]; unused without K_WEIGHT
+    p_k_bias,  # key map's bias, float32 [H, D]; unused without K_BIAS
+    p_alpha,  # float32 [B, H]
+    p_beta,  # float32 [B, H]
+    p_mix,  # LLN's share, float32 [T, H] by its strides; unused without DIAG
+    p_cu_seqlens,  # first packed row of every sequence, then T, int32 [B + 1]
+    num_heads,
+    block_size,
+    span,
+    rows_per_tile,
+    first_sinks,
+    last_sinks,
+    short,  # the longest sequence that is done here
+    scale,
+    stride_qt,
+    stride_qh,
+    stride_kt,
+    stride_kh,
+    stride_vt,
+    stride_vh,
+    stride_ot,
+    stride_alpha_b,
+    stride_alpha_h,
+    stride_beta_b,
+    stride_beta_h,
+    stride_mix_t,
+    stride_mix_h,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    BT: tl.constexpr,
+    STATE_BC: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BC: tl.constexpr,
+    BS: tl.constexpr,
+    DIAG: tl.constexpr,
+    Q_WEIGHT: tl.constexpr,
+    Q_BIAS: tl.constexpr,
+    K_WEIGHT: tl.constexpr,
+    K_BIAS: tl.constexpr,
+    ONE_STEP: tl.constexpr,
+    SINKS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    MAP_PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    i_program = tl.program_id(0).to(tl.int64)
+    i_h = i_program % num_heads
+    i_b = i_program // num_heads
+    i_begin = tl.load(p_cu_seqlens + i_b).to(tl.int64)
+    length = (tl.load(p_cu_seqlens + i_b + 1).to(tl.int64) - i_begin).to(tl.int32)
+    if length > short:
+        return
+
+    beta = tl.load(p_beta + i_b * stride_beta_b + i_h * stride_beta_h)
+    o_state = i_program * D
+    for i_c in range(0, D, STATE_BC):
+        o_c = i_c + tl.arange(0, STATE_BC)
+        b_peak, b_mass, b_sum = sum_tokens(
+            p_k + i_h * stride_kh + i_begin * stride_kt,
+            p_v + i_h * stride_vh + i_begin * stride_vt,
+            p_k_weight + i_h * D * D, beta, length, o_c, stride_kt, stride_vt,
+            D, BD, STATE_BC, BT, K_WEIGHT, PRECISION, MAP_PRECISION, UPCAST,
+        )  # fmt: skip
+        if K_BIAS:
+            b_peak += beta * tl.load(p_k_bias + i_h * D + o_c, mask=o_c < D, other=0.0)
+        store_state(
+            b_peak, b_mass, b_sum, p_log_mass + o_state, p_value + o_state * D, length, o_c, D, BD
+        )
+    # The state is small and in cache: it is read back as any other, once all threads have written.
+    tl.debug_barrier()
+    for i_span in range(0, length, span):
+        num_tokens = tl.minimum(span, length - i_span)
+        for i_tile in range((num_tokens + rows_per_tile - 1) // rows_per_tile):
+            i_m = i_span + i_tile * rows_per_tile
+            answer_tile(
+                p_q, p_k, p_v, p_out, p_log_mass, p_value, p_q_weight, p_q_bias, p_alpha,
+                p_mix, i_b, i_h, i_begin, length, i_span, i_m, num_heads, block_size, span,
+                rows_per_tile, first_sinks, last_sinks, scale, stride_qt, stride_qh, stride_kt,
+                stride_kh, stride_vt, stride_vh, stride_ot, stride_alpha_b, stride_alpha_h,
+                stride_mix_t, stride_mix_h, D, BD, BM, BN, BC, BS, True, DIAG, Q_WEIGHT,
+                Q_BIAS, ONE_STEP, SINKS, PRECISION, MAP_PRECISION, UPCAST,
+            )  # fmt: skip

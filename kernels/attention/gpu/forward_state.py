@@ -1,0 +1,268 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,import-untyped"
+# Kernels are compiled by Triton: pointers, blocks and constexprs have no Python types.
+"""The state pass: keys and values in, one LLNState a sequence and head out.
+
+Channel c weighs token j by exp(beta k_jc). A program sums one piece of one sequence under the
+running maximum of each channel, so no finite score can overflow. A sequence of one piece is
+finished there and then; the pieces of a longer one are left behind and merged in their order.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kernels.attention.gpu.locate import first_slot, locate
+
+
+@triton.jit
+def project(
+    p_rows,  # [BT, 1] where each row begins
+    m_rows,  # [BT] rows that exist
+    p_weight,  # one head's weight, float32 [D, D]
+    o_c,  # [BC] the wanted output channels
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    BT: tl.constexpr,
+    BC: tl.constexpr,
+    MAP_PRECISION: tl.constexpr,
+):
+    """Channels o_c of x W, float32 [BT, BC]."""
+    BK: tl.constexpr = min(BD, 64)
+    m_c = o_c < D
+    b_y = tl.zeros([BT, BC], tl.float32)
+    for i_k in range(0, D, BK):
+        o_k = i_k + tl.arange(0, BK)
+        m_k = o_k < D
+        b_x = tl.load(p_rows + o_k[None, :], mask=m_rows[:, None] & m_k[None, :], other=0.0)
+        b_w = tl.load(
+            p_weight + o_k[:, None] * D + o_c[None, :],
+            mask=m_k[:, None] & m_c[None, :],
+            other=0.0,
+        )  # [BK, BC]
+        b_y = tl.dot(b_x.to(tl.float32), b_w, b_y, input_precision=MAP_PRECISION)
+    return b_y
+
+
+@triton.jit
+def sum_tokens(
+    p_k,  # some tokens' keys, one head's [num_tokens, D]
+    p_v,  # their values [num_tokens, D]
+    p_weight,  # one head's key map, float32 [D, D]; unused without WEIGHT
+    beta,
+    num_tokens,
+    o_c,  # [BC] channels
+    stride_kt,
+    stride_vt,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    BC: tl.constexpr,
+    BT: tl.constexpr,
+    WEIGHT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    MAP_PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    """Greatest score, mass and weighted sum of values of some channels: [BC], [BC], [BC, BD]."""
+    o_d = tl.arange(0, BD)
+    m_d = o_d < D
+    m_c = o_c < D
+    b_peak = tl.full([BC], float("-inf"), tl.float32)
+    b_mass = tl.zeros([BC], tl.float32)
+    b_sum = tl.zeros([BC, BD], tl.float32)
+    for i_t in range(0, num_tokens, BT):
+        o_t = i_t + tl.arange(0, BT)
+        m_t = o_t < num_tokens
+        b_v = tl.load(
+            p_v + o_t[:, None] * stride_vt + o_d[None, :],
+            mask=m_t[:, None] & m_d[None, :],
+            other=0.0,
+        )  # [BT, BD]
+        if UPCAST:
+            b_v = b_v.to(tl.float32)
+        p_k_rows = p_k + o_t[:, None] * stride_kt
+        if WEIGHT:
+            b_x = project(p_k_rows, m_t, p_weight, o_c, D, BD, BT, BC, MAP_PRECISION)
+        else:
+            b_x = tl.load(p_k_rows + o_c[None, :], mask=m_t[:, None] & m_c[None, :], other=0.0).to(
+                tl.float32
+            )
+        b_score = tl.where(m_t[:, None], beta * b_x, float("-inf"))  # [BT, BC]
+        b_new_peak = tl.maximum(b_peak, tl.max(b_score, 0))
+        b_shrink = tl.exp(b_peak - b_new_peak)
+        b_weight = tl.exp(b_score - b_new_peak[None, :])
+        # A key of minus infinity weighs nothing; 0 times it is NaN, so that it shows.
+        b_mass = b_mass * b_shrink + tl.sum(b_weight + 0.0 * b_x, 0)
+        b_sum = tl.dot(
+            tl.trans(b_weight.to(b_v.dtype)),
+            b_v,
+            b_sum * b_shrink[:, None],
+            input_precision=PRECISION,
+        )
+        b_peak = b_new_peak
+    # So a value that is not finite shows in all that is read from the state.
+    return b_peak, b_mass + tl.sum(0.0 * b_sum, 1), b_sum
+
+
+@triton.jit
+def store_state(
+    b_peak,  # [BC] greatest score
+    b_mass,  # [BC] sum of exp(score - peak)
+    b_sum,  # [BC, BD] sum of exp(score - peak) v
+    p_log_mass,  # out: one sequence and head's log s, float32 [D]
+    p_value,  # out: the same one's kappa V, any float type [D, D]
+    length,
+    o_c,  # [BC] channels
+    D: tl.constexpr,
+    BD: tl.constexpr,
+):
+    """What is known of all of a sequence's tokens, as its state."""
+    o_d = tl.arange(0, BD)
+    m_c = o_c < D
+    # Without tokens the mass is 0 and the peak -inf: log s is -inf, and the mean is set to 0.
+    b_divisor = tl.where(length > 0, b_mass, 1.0)
+    tl.store(p_log_mass + o_c, b_peak + tl.log(b_divisor), mask=m_c)
+    b_value = (b_sum / b_divisor[:, None]).to(p_value.dtype.element_ty)
+    m_entry = m_c[:, None] & (o_d < D)[None, :]
+    tl.store(p_value + o_c[:, None] * D + o_d[None, :], b_value, mask=m_entry)
+
+
+# A sequence's result must not depend on its batch, so nothing that varies with the batch may
+# choose the code, neither by its value nor by its alignment.
+@triton.jit(
+    do_not_specialize=[
+        "p_beta", "p_cu_seqlens", "num_sequences", "num_heads", "short", "stride_beta_b",
+        "stride_beta_h",
+    ]
+)  # fmt: skip
+def lln_state_kernel(
+    p_k,  # keys [T, H, D]
+    p_v,  # values [T, H, D]
+    p_weight,  # key map's weight, float32 [H, D, D]; unused without WEIGHT
+    p_bias,  # key map's bias, float32 [H, D]; unused without BIAS
+    p_beta,  # float32 [B, H]
+    p_cu_seqlens,  # first packed row of every sequence, then T, int32 [B + 1]
+    p_log_mass,  # out: log s of sequences of one piece, float32 [B, H, D]
+    p_value,  # out: kappa V of sequences of one piece, any float type [B, H, D, D]
+    p_part_peak,  # out: a piece's greatest score by channel, float32 [slots, H, D]
+    p_part_mass,  # out: a piece's sum of exp(score - peak), float32 [slots, H, D]
+    p_part_sum,  # out: a piece's sum of exp(score - peak) v, float32 [slots, H, D, D]
+    num_sequences,
+    num_heads,
+    short,  # sequences of at most so many tokens have their own kernel
+    stride_kt,
+    stride_kh,
+    stride_vt,
+    stride_vh,
+    stride_beta_b,
+    stride_beta_h,
+    PIECE: tl.constexpr,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    BC: tl.constexpr,
+    BT: tl.constexpr,
+    WEIGHT: tl.constexpr,
+    BIAS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    MAP_PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    # Channel tiles, then heads, vary fastest: neighbours read the same rows.
+    NC: tl.constexpr = (D + BC - 1) // BC
+    i_program = tl.program_id(0).to(tl.int64)
+    i_c = i_program % NC
+    i_h = i_program // NC % num_heads
+    i_slot = i_program // NC // num_heads
+    i_b, i_begin, length, i_piece = locate(p_cu_seqlens, i_slot, num_sequences, PIECE, 1)
+    # An empty sequence still has its first piece, which writes the empty state.
+    if ((i_piece > 0) & (i_piece * PIECE >= length)) | (length <= short):
+        return
+
+    beta = tl.load(p_beta + i_b * stride_beta_b + i_h * stride_beta_h)
+    o_d = tl.arange(0, BD)
+    o_c = i_c * BC + tl.arange(0, BC)
+    m_d = o_d < D
+    m_c = o_c < D
+    num_tokens = tl.minimum(length - i_piece * PIECE, PIECE).to(tl.int32)
+    # Offsets within a piece fit in 32 bits; where it begins need not.
+    i_row = i_begin + i_piece * PIECE
+    p_k += i_h * stride_kh + i_row * stride_kt
+    p_v += i_h * stride_vh + i_row * stride_vt
+    b_peak, b_mass, b_sum = sum_tokens(
+        p_k, p_v, p_weight + i_h * D * D, beta, num_tokens, o_c, stride_kt, stride_vt,
+        D, BD, BC, BT, WEIGHT, PRECISION, MAP_PRECISION, UPCAST,
+    )  # fmt: skip
+
+    o_channel = i_h * D + o_c
+    if BIAS:
+        # A bias multiplies all keys of a channel alike: it moves the peak and nothing else.
+        b_peak += beta * tl.load(p_bias + o_channel, mask=m_c, other=0.0)
+    if length <= PIECE:
+        o_state = (i_b * num_heads + i_h) * D
+        store_state(
+            b_peak, b_mass, b_sum, p_log_mass + o_state, p_value + o_state * D, length, o_c, D, BD
+        )
+    else:
+        p_part_peak += i_slot * num_heads * D
+        p_part_mass += i_slot * num_heads * D
+        p_part_sum += i_slot * num_heads * D * D
+        tl.store(p_part_peak + o_channel, b_peak, mask=m_c)
+        tl.store(p_part_mass + o_channel, b_mass, mask=m_c)
+        o_entry = o_channel[:, None] * D + o_d[None, :]
+        tl.store(p_part_sum + o_entry, b_sum, mask=m_c[:, None] & m_d[None, :])
+
+
+@triton.jit(do_not_specialize=["p_cu_seqlens", "num_heads"])
+def merge_pieces_kernel(
+    p_part_peak,  # a piece's greatest score by channel, float32 [slots, H, D]
+    p_part_mass,  # a piece's sum of exp(score - peak), float32 [slots, H, D]
+    p_part_sum,  # a piece's sum of exp(score - peak) v, float32 [slots, H, D, D]
+    p_cu_seqlens,  # first packed row of every sequence, then T, int32 [B + 1]
+    p_log_mass,  # out: log s, float32 [B, H, D]
+    p_value,  # out: kappa V, any float type [B, H, D, D]
+    num_heads,
+    PIECE: tl.constexpr,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    BC: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    """The pieces of one sequence, in their order; a sequence of one piece is done already."""
+    NC: tl.constexpr = (D + BC - 1) // BC
+    i_program = tl.program_id(0).to(tl.int64)
+    i_c = i_program % NC
+    i_h = i_program // NC % num_heads
+    i_b = i_program // NC // num_heads
+    i_begin = tl.load(p_cu_seqlens + i_b).to(tl.int64)
+    length = tl.load(p_cu_seqlens + i_b + 1).to(tl.int64) - i_begin
+    if length <= PIECE:
+        return
+
+    o_d = tl.arange(0, BD)
+    o_c = i_c * BC + tl.arange(0, BC)
+    m_c = o_c < D
+    m_entry = m_c[:, None] & (o_d < D)[None, :]
+    o_channel = i_h * D + o_c
+    o_entry = o_channel[:, None] * D + o_d[None, :]
+    i_slot = first_slot(i_begin, i_b, PIECE, 1)
+    b_peak = tl.full([BC], float("-inf"), tl.float32)
+    b_mass = tl.zeros([BC], tl.float32)
+    b_sum = tl.zeros([BC, BD], tl.float32)
+    num_pieces = ((length + PIECE - 1) // PIECE).to(tl.int32)
+    for i_piece in tl.range(0, num_pieces, num_stages=NUM_STAGES):
+        o_piece = (i_slot + i_piece) * num_heads * D
+        b_part_peak = tl.load(p_part_peak + o_piece + o_channel, mask=m_c, other=0.0)
+        b_part_mass = tl.load(p_part_mass + o_piece + o_channel, mask=m_c, other=0.0)
+        b_part_sum = tl.load(p_part_sum + o_piece * D + o_entry, mask=m_entry, other=0.0)
+        b_new_peak = tl.maximum(b_peak, b_part_peak)
+        b_shrink = tl.exp(b_peak - b_new_peak)
+        b_part_shrink = tl.exp(b_part_peak - b_new_peak)
+        b_mass = b_mass * b_shrink + b_part_mass * b_part_shrink
+        b_sum = b_sum * b_shrink[:, None] + b_part_sum * b_part_shrink[:, None]
+        b_peak = b_new_peak
+
+    # Padded channels have no mass; only real ones are stored.
+    b_mass = tl.where(m_c, b_mass, 1.0)
+    tl.store(p_log_mass + i_b * num_heads * D + o_channel, b_peak + tl.log(b_mass), mask=m_c)
+    b_value = (b_sum / b_mass[:, None]).to(p_value.dtype.element_ty)
+    tl.store(p_value + i_b * num_heads * D * D + o_entry, b_value, mask=m_entry)

@@ -1,0 +1,167 @@
+"""What every launch shares: arguments by the kernels' own names, the device, groups of heads.
+
+Each helper turns tensors into the keyword arguments that a kernel takes for them: a pointer and
+its strides. Nothing here waits for the device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from triton.errors import TritonError  # type: ignore[import-untyped]
+
+from kernels.attention.arguments import Map
+from kernels.attention.gpu.tiles import Span
+from kernels.attention.state import LLNState
+
+LAUNCH_ERRORS: tuple[type[Exception], ...] = (RuntimeError, TritonError)
+"""What a launch raises that the device cannot run."""
+
+L2_SHARE = 1 / 3
+"""The part of the L2 cache for the two tensors of a group of heads. Other tensors stream by."""
+
+Arguments = dict[str, Any]
+
+
+class Branches(NamedTuple):
+    """What a call asks for besides its rows. A branch without its arguments is not computed."""
+
+    cu_seqlens: Tensor  # int32 [B + 1]
+    alpha: Tensor | None = None  # float32 [B, H]; None without LLN
+    beta: Tensor | None = None  # float32 [B, H]; None without LLN
+    mix: Tensor | None = None  # float32 [H] or [T, H]; None unless there are both branches
+    block_size: int | None = None  # None without Diag; without LLN too: whole sequences
+    num_sinks: tuple[int, int] = (0, 0)
+    q_map: Map | None = None
+    k_map: Map | None = None
+
+    @property
+    def num_sequences(self) -> int:
+        return self.cu_seqlens.numel() - 1
+
+    def of_heads(self, heads: slice) -> Branches:
+        return self._replace(
+            alpha=None if self.alpha is None else self.alpha[:, heads],
+            beta=None if self.beta is None else self.beta[:, heads],
+            mix=None if self.mix is None else self.mix[..., heads],
+            q_map=_map_of_heads(self.q_map, heads),
+            k_map=_map_of_heads(self.k_map, heads),
+        )
+
+
+def _map_of_heads(affine: Map | None, heads: slice) -> Map | None:
+    if affine is None:
+        return None
+    weight, bias = affine
+    return None if weight is None else weight[heads], bias[heads]
+
+
+def launch(kernel: Any, num_programs: int, **arguments: object) -> None:
+    """Runs a kernel on the device of its tensors, which need not be the current one.
+
+    None is a tensor that this build of the kernel does not read. Triton wants a pointer for it
+    all the same, and gets that of the first tensor.
+    """
+    if not num_programs:
+        return
+    first = next(x for x in arguments.values() if isinstance(x, Tensor))
+    given = {name: first if x is None else x for name, x in arguments.items()}
+    with torch.cuda.device(first.device) if first.is_cuda else contextlib.nullcontext():
+        kernel[(num_programs,)](**given)
+
+
+def unit_stride(x: Tensor) -> Tensor:
+    """Rows and heads may lie anywhere (as slices of one fused projection do), channels may not."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def row_arguments(**rows: Tensor | None) -> Arguments:
+    """Of [T, H, D] operands: `q=x` becomes p_q, stride_qt and stride_qh."""
+    found: Arguments = {}
+    for name, x in rows.items():
+        stride_t, stride_h = (0, 0) if x is None else x.stride()[:2]
+        found |= {f"p_{name}": x, f"stride_{name}t": stride_t, f"stride_{name}h": stride_h}
+    return found
+
+
+def scale_arguments(**scales: Tensor | None) -> Arguments:
+    """Of [B, H] operands: `alpha=x` becomes p_alpha, stride_alpha_b and stride_alpha_h."""
+    found: Arguments = {}
+    for name, x in scales.items():
+        stride_b, stride_h = (0, 0) if x is None else x.stride()
+        found |= {f"p_{name}": x, f"stride_{name}_b": stride_b, f"stride_{name}_h": stride_h}
+    return found
+
+
+def mix_arguments(mix: Tensor | None) -> Arguments:
+    """A mix of each head [H] is the same for all rows; a gate [T, H] is not."""
+    stride_t = 0 if mix is None or mix.dim() == 1 else mix.stride(0)
+    return {
+        "p_mix": mix,
+        "stride_mix_t": stride_t,
+        "stride_mix_h": 0 if mix is None else mix.stride(-1),
+    }
+
+
+def map_arguments(affine: Map | None, prefix: str = "") -> Arguments:
+    weight, bias = (None, None) if affine is None else affine
+    return {
+        f"p_{prefix}weight": None if weight is None else weight.contiguous(),
+        f"p_{prefix}bias": None if bias is None else bias.contiguous(),
+    }
+
+
+def map_flags(affine: Map | None) -> dict[str, bool]:
+    return {
+        "weight": affine is not None and affine[0] is not None,
+        "bias": affine is not None,
+    }
+
+
+def state_arguments(state: LLNState | None) -> Arguments:
+    return {
+        "p_log_mass": None if state is None else state.log_mass.contiguous(),
+        "p_value": None if state is None else state.value.contiguous(),
+    }
+
+
+def span_arguments(span: Span) -> Arguments:
+    return {
+        "span": span.tokens,
+        "tiles_per_span": span.tiles,
+        "rows_per_tile": span.rows,
+    }
+
+
+def sink_arguments(num_sinks: tuple[int, int]) -> Arguments:
+    first, last = num_sinks
+    return {"first_sinks": first, "last_sinks": last}
+
+
+def head_groups(rows: Tensor, programs_per_head: int) -> list[slice]:
+    """Groups of heads so small that what a first pass reads is in the L2 cache for the second.
+
+    The forward reads keys and values twice, the backward queries and the output's gradient. A
+    group must keep the first pass's programs on half of the device's processors, or what is saved
+    in bytes is lost in time. Groups change the order of work and never a result, so they may
+    depend on the length.
+    """
+    num_rows, num_heads, head_dim = rows.shape
+    if not rows.is_cuda:
+        return [slice(0, num_heads)]
+    device = torch.cuda.get_device_properties(rows.device)
+    bytes_per_head = 2 * num_rows * head_dim * rows.element_size()
+    fitting = int(device.L2_cache_size * L2_SHARE) // max(bytes_per_head, 1)
+    if fitting >= num_heads or 2 * fitting * programs_per_head < device.multi_processor_count:
+        return [slice(0, num_heads)]
+    return list(_even_parts(num_heads, -(-num_heads // fitting)))
+
+
+def _even_parts(num_heads: int, num_groups: int) -> Iterator[slice]:
+    size = -(-num_heads // num_groups)
+    for first in range(0, num_heads, size):
+        yield slice(first, min(first + size, num_heads))

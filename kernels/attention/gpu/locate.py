@@ -1,0 +1,89 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,import-untyped"
+# Kernels are compiled by Triton: pointers, blocks and constexprs have no Python types.
+"""Which rows a program works on, found on the device from cu_seqlens alone.
+
+Every sequence is cut into tiles counted from its own start: `tiles_per_span` tiles for each
+`span` of its tokens. A sequence that begins at packed row x owns the slots from f(x) + its index
+on, where f(x) = x * tiles_per_span // span. That never gives a sequence fewer slots than it has
+tiles (f is superadditive, and the index adds one for the remainder). So the host sizes a launch
+from T and B without reading a length; surplus slots find nothing to do and return.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+def num_slots(num_rows: int, num_sequences: int, span: int, tiles_per_span: int) -> int:
+    """Slots of the whole batch: what the host launches."""
+    return num_rows * tiles_per_span // span + num_sequences
+
+
+@triton.jit
+def first_slot(i_begin, i_sequence, span, tiles_per_span):
+    # Split so that the product cannot overflow before it is divided.
+    whole = i_begin // span * tiles_per_span
+    return whole + i_begin % span * tiles_per_span // span + i_sequence
+
+
+@triton.jit
+def find_sequence(
+    p_cu_seqlens,  # first packed row of every sequence, then T [B + 1]
+    i_slot,
+    num_sequences,
+    span,
+    tiles_per_span,
+):
+    """The last sequence whose first slot is not beyond i_slot."""
+    BB: tl.constexpr = 128
+    count = 0
+    for i_b in range(0, num_sequences, BB):
+        o_b = i_b + tl.arange(0, BB)
+        m_b = o_b < num_sequences
+        b_begin = tl.load(p_cu_seqlens + o_b, mask=m_b, other=0).to(tl.int64)
+        m_b = m_b & (first_slot(b_begin, o_b, span, tiles_per_span) <= i_slot)
+        count += tl.sum(m_b.to(tl.int32), 0)
+    return count - 1
+
+
+@triton.jit
+def locate(
+    p_cu_seqlens,  # first packed row of every sequence, then T [B + 1]
+    i_slot,
+    num_sequences,
+    span,
+    tiles_per_span,
+):
+    """The slot's sequence, the sequence's first packed row and length, the tile within it."""
+    i_b = find_sequence(p_cu_seqlens, i_slot, num_sequences, span, tiles_per_span).to(tl.int64)
+    i_begin = tl.load(p_cu_seqlens + i_b).to(tl.int64)
+    length = tl.load(p_cu_seqlens + i_b + 1).to(tl.int64) - i_begin
+    i_tile = i_slot - first_slot(i_begin, i_b, span, tiles_per_span)
+    return i_b, i_begin, length, i_tile
+
+
+@triton.jit
+def load_rows(p_rows, m_rows, D: tl.constexpr, BD: tl.constexpr, UPCAST: tl.constexpr):
+    """Whole rows [BN, BD], zero where there are none."""
+    o_d = tl.arange(0, BD)
+    b_rows = tl.load(p_rows + o_d[None, :], mask=m_rows[:, None] & (o_d < D)[None, :], other=0.0)
+    if UPCAST:
+        b_rows = b_rows.to(tl.float32)
+    return b_rows
+
+
+@triton.jit
+def sinks_outside(o_s, o_block, i_span, length, block_size, first_sinks, last_sinks):
+    """Positions of some sinks, which of them exist, and which each query sees outside its block.
+
+    `o_s` counts the sinks, first ones first; `o_block` is the block of each query, counted from
+    the span's first.
+    """
+    is_first = o_s < first_sinks
+    o_n = tl.where(is_first, o_s, length - last_sinks + o_s - first_sinks)
+    # Where a sequence is shorter than its sinks, the last ones give way to the first.
+    m_n = (o_s < first_sinks + last_sinks) & (o_n < length) & (is_first | (o_n >= first_sinks))
+    o_span_n = o_n - i_span
+    m_outside = (o_span_n < 0)[None, :] | (o_block[:, None] != (o_span_n // block_size)[None, :])
+    return o_n, m_n, m_n[None, :] & m_outside

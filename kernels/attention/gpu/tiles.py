@@ -1,0 +1,301 @@
+"""Tile sizes: chosen by device, head size, dtype and block, never by length or batch.
+
+So a sequence is always summed in the same order, and serving compiles and tunes nothing anew as
+lengths vary. The functions below hold the defaults. Where tiles.json has a measured choice for the
+family of devices, it replaces them; `python -m kernels.tune` measures and writes it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+import torch
+
+TABLE = Path(__file__).with_name("tiles.json")
+# Not by generation: an sm_86 has little more than half the shared memory of an sm_80.
+FAMILIES = {(8, 0): "ampere", (8, 6): "ampere, small", (8, 9): "ada", (9, 0): "hopper"}
+
+Table: TypeAlias = dict[str, dict[str, dict[str, int]]]
+AnyTile = TypeVar("AnyTile")
+
+
+@dataclass(frozen=True)
+class StateTile:
+    """How one program of the state pass works."""
+
+    tokens: int  # per step
+    channels: int
+    piece: int  # tokens of a sequence that one program sums
+    num_warps: int
+    num_stages: int
+
+
+@dataclass(frozen=True)
+class MergeTile:
+    """How one program that merges pieces works."""
+
+    channels: int
+    num_warps: int = 4
+    num_stages: int = 8  # a step is one load, and few programs have all pieces to read
+
+
+@dataclass(frozen=True)
+class OutputTile:
+    """How one program of the output pass works."""
+
+    queries: int
+    keys: int  # per step
+    channels: int  # per step
+    sinks: int  # per step
+    num_warps: int
+    num_stages: int
+
+
+@dataclass(frozen=True)
+class SoftmaxTile:
+    """How one program of softmax over whole sequences works."""
+
+    queries: int
+    keys: int  # per step
+    num_warps: int
+    num_stages: int
+
+
+@dataclass(frozen=True)
+class StateGradientTile:
+    """How one program of the backward's first pass works."""
+
+    tokens: int  # per step
+    channels: int
+    columns: int  # of a D x D product, per step
+    piece: int  # tokens of a sequence that one program sums
+    num_warps: int
+    num_stages: int
+
+
+@dataclass(frozen=True)
+class RowsGradientTile:
+    """How one program of the backward's second pass works."""
+
+    rows: int
+    keys: int  # per step
+    channels: int  # per step
+    columns: int  # of a D x D product, per step
+    sinks: int  # per step
+    num_warps: int
+    num_stages: int
+
+
+@dataclass(frozen=True)
+class Span:
+    """How the tokens of a sequence become query tiles that share their keys."""
+
+    tokens: int  # whole blocks: as many as fill one tile, or a single one of several tiles
+    tiles: int
+    rows: int  # of one tile
+
+    @property
+    def is_one_tile(self) -> bool:
+        return self.tiles == 1
+
+
+WHOLE = 1 << 30
+"""The size of a block that holds any sequence."""
+
+SHORT_TOKENS = 256
+"""Sequences of at most so many tokens take one launch: one program sums and reads the state."""
+
+
+def short_tokens(head_dim: int) -> int:
+    """-1, so no sequence is short, where a program's registers would not hold state and queries."""
+    return SHORT_TOKENS if padded_head_dim(head_dim) <= 64 else -1
+
+
+@cache
+def table() -> Table:
+    """Measured tile sizes, by family of devices and by purpose."""
+    chosen: Table = json.loads(TABLE.read_text(encoding="utf-8"))["tiles"]
+    return chosen
+
+
+def family_of(device: torch.device) -> str | None:
+    """The device's name in the table; None for a CPU and for GPUs that the table does not know."""
+    if device.type != "cuda":
+        return None
+    return FAMILIES.get(torch.cuda.get_device_capability(device))
+
+
+def purpose(
+    tile: str, head_dim: int, dtype: torch.dtype, *, weight: bool, block_size: int | None = None
+) -> str:
+    """The name of a choice in the table."""
+    mapped = ", mapped" if weight else ""
+    block = "" if block_size is None else f", blocks of {block_size}"
+    if block_size == WHOLE:
+        block = ", whole sequences"
+    width = padded_head_dim(head_dim)
+    return f"{tile}, D {width}, {str(dtype).removeprefix('torch.')}{block}{mapped}"
+
+
+def _measured(tile: AnyTile, family: str | None, what_for: str) -> AnyTile:
+    numbers = table().get(family, {}).get(what_for, {}) if family else {}
+    return replace(tile, **numbers)  # type: ignore[type-var]
+
+
+def padded_head_dim(head_dim: int) -> int:
+    """Blocks are powers of two; the rest is masked."""
+    return max(16, 1 << (head_dim - 1).bit_length())
+
+
+def query_span(block_size: int, rows: int) -> Span:
+    if block_size <= rows:
+        tokens = rows // block_size * block_size
+        return Span(tokens, tiles=1, rows=tokens)
+    tiles = -(-block_size // rows)
+    return Span(block_size, tiles, rows=-(-block_size // tiles))
+
+
+def piece_tokens(head_dim: int) -> int:
+    """A piece costs a state written and read back: an eighth of the keys and values it sums."""
+    return max(1024, 16 * padded_head_dim(head_dim))
+
+
+def state_tile(
+    head_dim: int,
+    dtype: torch.dtype,
+    *,
+    weight: bool,
+    family: str | None = None,
+) -> StateTile:
+    width = padded_head_dim(head_dim)
+    single = dtype == torch.float32
+    channels = min(width, 64 if single or weight else 128)
+    if width == 256:
+        channels = 32 if single or weight else 64
+    tile = StateTile(
+        tokens=32 if single or width == 256 else 64,
+        channels=channels,
+        piece=piece_tokens(head_dim),
+        num_warps=4 if width <= 64 else 8,
+        num_stages=2,
+    )
+    return _measured(tile, family, purpose("state", head_dim, dtype, weight=weight))
+
+
+def merge_tile(head_dim: int) -> MergeTile:
+    return MergeTile(channels=max(1, 1024 // padded_head_dim(head_dim)))
+
+
+def output_tile(
+    head_dim: int,
+    dtype: torch.dtype,
+    *,
+    weight: bool,
+    block_size: int | None = None,
+    family: str | None = None,
+) -> OutputTile:
+    tile = (
+        _single_output_tile(head_dim)
+        if dtype == torch.float32
+        else _narrow_output_tile(head_dim, weight)
+    )
+    return _measured(
+        tile, family, purpose("output", head_dim, dtype, weight=weight, block_size=block_size)
+    )
+
+
+def _single_output_tile(head_dim: int) -> OutputTile:
+    width = padded_head_dim(head_dim)
+    rows = 16 if width == 256 else 32
+    return OutputTile(
+        queries=rows,
+        keys=rows,
+        channels=min(width, 32 if width == 256 else 64),
+        sinks=16,
+        num_warps=4 if width <= 32 else 8,
+        num_stages=2,
+    )
+
+
+def _narrow_output_tile(head_dim: int, weight: bool) -> OutputTile:
+    width = padded_head_dim(head_dim)
+    return OutputTile(
+        queries=64,
+        keys=32 if width == 256 else 64,
+        channels=min(width, 32 if width == 256 else 64 if weight else 128),
+        sinks=16,
+        num_warps=4 if width <= 64 else 8,
+        num_stages=2,
+    )
+
+
+def softmax_tile(head_dim: int, dtype: torch.dtype, *, family: str | None = None) -> SoftmaxTile:
+    width = padded_head_dim(head_dim)
+    if dtype == torch.float32:
+        tile = SoftmaxTile(
+            queries=32 if width <= 64 else 16,
+            keys=16 if width == 256 else 32,
+            num_warps=4 if width <= 32 else 8,
+            num_stages=2,
+        )
+    else:
+        tile = SoftmaxTile(
+            queries=64 if width == 256 else 128,
+            keys=32 if width == 256 else 64,
+            num_warps=4 if width <= 64 else 8,
+            num_stages=2,
+        )
+    return _measured(tile, family, purpose("softmax", head_dim, dtype, weight=False))
+
+
+def state_gradient_tile(
+    head_dim: int,
+    dtype: torch.dtype,
+    *,
+    weight: bool,
+    family: str | None = None,
+) -> StateGradientTile:
+    width = padded_head_dim(head_dim)
+    single = dtype == torch.float32
+    tile = StateGradientTile(
+        tokens=16 if width == 256 else 32 if single or weight or width == 128 else 64,
+        channels=min(width, 32 if width == 256 else 64 if single or weight else 128),
+        columns=min(width, 32 if single else 64),
+        piece=piece_tokens(head_dim),
+        num_warps=4 if width <= 64 and not weight else 8,
+        num_stages=2,
+    )
+    return _measured(tile, family, purpose("state gradient", head_dim, dtype, weight=weight))
+
+
+def rows_gradient_tile(
+    head_dim: int,
+    dtype: torch.dtype,
+    *,
+    weight: bool,
+    block_size: int | None = None,
+    family: str | None = None,
+) -> RowsGradientTile:
+    width = padded_head_dim(head_dim)
+    single = dtype == torch.float32
+    # Float32 operands are kept twice, as the parts of three tf32 products.
+    narrow = width == 256 or (single and width == 128)
+    rows = 16 if narrow else 32 if single or width == 128 else 64
+    tile = RowsGradientTile(
+        rows=rows,
+        keys=min(rows, 32) if weight else rows,
+        channels=16 if single and width == 256 else min(width, 32),
+        columns=16 if single and width == 256 else min(width, 32 if single else 64),
+        sinks=16,
+        num_warps=4 if width <= 32 and not single else 8,
+        num_stages=1,
+    )
+    return _measured(
+        tile,
+        family,
+        purpose("rows gradient", head_dim, dtype, weight=weight, block_size=block_size),
+    )

@@ -1,0 +1,78 @@
+"""The command line: `lln COMMAND`. The other files of this folder define the commands."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from engine.errors import LLNError
+from engine.platform.process import prepare_process
+from service.cli.adapt import add_adapt
+from service.cli.attention import add_claims, add_diagnose, add_figures
+from service.cli.bench import add_bench
+from service.cli.embed import add_embed, add_models, add_plan
+from service.cli.evaluate import add_evaluate
+from service.cli.serve import add_serve, add_settings
+from service.errors import PortInUse
+from service.settings import SettingsError
+from service.version import version_of
+
+COMMANDS = (
+    *(add_serve, add_embed, add_plan, add_models, add_adapt, add_evaluate),
+    *(add_bench, add_diagnose, add_claims, add_figures, add_settings),
+)
+
+_FAILED = 1
+_MISUSED = 2
+_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+_BROKEN_PIPE = 141  # 128 + SIGPIPE
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the exit code: 0, 1 if it failed, 2 for a wrong setting or
+    option, and above 128 if it was interrupted."""
+    prepare_process()
+    chosen = parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], None] = chosen.run
+    try:
+        run(chosen)
+        if sys.stdout is not None:  # None if it was closed from the start (`>&-`)
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has enough. Python would flush the rest once more at exit, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    except SettingsError as error:
+        return _report(str(error), _MISUSED)
+    except OSError as error:
+        is_about_a_file = error.filename is not None and error.strerror
+        message = f"{error.filename}: {error.strerror}" if is_about_a_file else str(error)
+        return _report(message, _FAILED)
+    except (LLNError, PortInUse) as error:
+        return _report(str(error), _FAILED)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="lln", description="Embeddings of long documents, and diagnostics of attention."
+    )
+    made.add_argument("--version", action="version", version=f"lln {version_of('lln')}")
+    commands = made.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for add in COMMANDS:
+        add(commands)
+    return made
+
+
+def _report(message: str, code: int) -> int:
+    for line in message.splitlines():
+        print(f"lln: {line}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

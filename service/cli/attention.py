@@ -1,0 +1,171 @@
+"""`lln diagnose`, `lln claims` and `lln figures`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from engine.types import Diagnosis, ExtraReading, HeadValues
+from service.cli.common import (
+    Chosen,
+    Commands,
+    add_command,
+    add_json,
+    add_model,
+    names,
+    numbers,
+    print_json,
+    read_text,
+    with_engine,
+)
+
+if TYPE_CHECKING:
+    from engine.claims.claim import ClaimRow
+
+_COLUMN = 11
+"""Characters of a column of a diagnosis."""
+
+
+def add_diagnose(commands: Commands) -> None:
+    command = add_command(commands, "diagnose", _diagnose, "measure the attention of a text")
+    command.add_argument("file", help="a text file; '-' reads standard input")
+    command.add_argument("--layers", type=numbers, metavar="N,N,...", help="default: all")
+    command.add_argument("--heads", type=numbers, metavar="N,N,...", help="default: all")
+    command.add_argument(
+        "--instruments",
+        type=names,
+        metavar="NAME,NAME,...",
+        help="default: all; a server lists them at GET /v1/diagnostics/instruments",
+    )
+    command.add_argument(
+        "--mode",
+        default="auto",
+        help="auto, exact or sampled, for quantities that need all pairs of tokens (default: auto)",
+    )
+    add_model(command)
+    add_json(command)
+
+
+def _diagnose(chosen: Chosen) -> None:
+    text = read_text(chosen.file)
+    found = with_engine(
+        chosen.model,
+        lambda engine: engine.diagnose(
+            text,
+            layers=chosen.layers,
+            heads=chosen.heads,
+            instruments=chosen.instruments,
+            mode=chosen.mode,
+        ),
+    )
+    if chosen.json:
+        from service.http.routes.attention import diagnosis_document
+
+        print_json(diagnosis_document(found))
+    else:
+        print("\n".join(_diagnosis_lines(found)))
+
+
+def _diagnosis_lines(found: Diagnosis) -> Iterator[str]:
+    yield f"{found.tokens} tokens, model {found.model}, mode {found.mode}"
+    for reading in found.instruments:
+        yield ""
+        yield from _instrument_lines(found, reading)
+    for skipped in found.left_out:
+        yield ""
+        yield f"{skipped.instrument}: left out; {skipped.reason}"
+
+
+def _instrument_lines(found: Diagnosis, reading: HeadValues) -> Iterator[str]:
+    yield f"{reading.instrument} ({reading.unit}; {reading.method}; {reading.compute_s:.2f} s)"
+    columns = ["all heads"] if reading.scope == "layer" else [f"head {n}" for n in found.heads]
+    yield "layer  " + "".join(f"{name:>{_COLUMN}}" for name in columns)
+    errors = reading.error or (None,) * len(found.layers)
+    for layer, values, error in zip(found.layers, reading.values, errors, strict=True):
+        yield f"{layer:>5}  " + _cells(values)
+        if error is not None and any(error):
+            yield "  +/-  " + _cells(error)
+    for extra in reading.beside:
+        yield from _extra_lines(extra)
+
+
+def _extra_lines(extra: ExtraReading) -> Iterator[str]:
+    """Layer means if each head has one number; otherwise the shape."""
+    known = [np.asarray(values) for values in extra.values if values is not None]
+    if not known:
+        return
+    if all(values.ndim <= 1 for values in known):
+        means = " ".join(f"{float(values.mean()):.4g}" for values in known)
+        yield f"       {extra.name} ({extra.unit}), mean by layer: {means}"
+    else:
+        shapes = ", ".join(dict.fromkeys(" x ".join(map(str, values.shape)) for values in known))
+        yield f"       {extra.name} ({extra.unit}): {shapes} per layer, in --json"
+
+
+def _cells(values: Sequence[float]) -> str:
+    return "".join(f"{value:>{_COLUMN}.4g}" for value in values)
+
+
+def add_claims(commands: Commands) -> None:
+    command = add_command(commands, "claims", _claims, "check what papers claim about attention")
+    command.add_argument(
+        "--only",
+        action="append",
+        metavar="ID",
+        help="a claim's id, or the beginning of the ids of one paper; repeatable",
+    )
+    command.add_argument(
+        "--text", type=Path, help="a document to measure heads on (default: Python's manual)"
+    )
+    command.add_argument("--thorough", action="store_true", help="more trials, and every head")
+    command.add_argument("--markdown", action="store_true", help="print the page docs/claims.md")
+    add_model(command)
+    add_json(command)
+
+
+def _claims(chosen: Chosen) -> None:
+    from engine.claims.check import check_claims, document_start, find_claims
+    from engine.claims.page import claims_page
+
+    find_claims(chosen.only)  # fails on a misspelt name before a model loads
+    text = read_text(chosen.text) if chosen.text else document_start()
+
+    def show(row: ClaimRow) -> None:
+        if not (chosen.json or chosen.markdown):
+            notes = "".join(f"\n    {note}" for note in (row.corrected, row.remark) if note)
+            print(f"{row.verdict:<16}{row.id}: {row.statement}{notes}", flush=True)
+
+    rows = with_engine(
+        chosen.model,
+        lambda engine: check_claims(
+            engine, only=chosen.only, text=text, thorough=chosen.thorough, progress=show
+        ),
+    )
+    if chosen.json:
+        print_json([asdict(row) for row in rows])
+    elif chosen.markdown:
+        print(claims_page(rows), end="")
+
+
+def add_figures(commands: Commands) -> None:
+    about = "draw the LLN paper's figures from this code"
+    command = add_command(commands, "figures", _figures, about)
+    command.add_argument("--out", type=Path, required=True, help="the folder for the figures")
+    command.add_argument("--only", action="append", metavar="NAME", help="a figure; repeatable")
+    add_model(command)
+    add_json(command)
+
+
+def _figures(chosen: Chosen) -> None:
+    from engine.claims.check import document_start, sample_heads
+    from engine.claims.figures import draw_figures, find_figures
+
+    find_figures(chosen.only)
+    heads = with_engine(chosen.model, lambda engine: sample_heads(engine, document_start()))
+    for path in draw_figures(chosen.out, heads, only=chosen.only):
+        print(json.dumps(str(path)) if chosen.json else path, flush=True)

@@ -1,0 +1,134 @@
+"""`lln bench`: runs a benchmark suite without a server."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from engine.errors import InvalidInput
+from service.addresses import Target
+from service.cli.common import (
+    Chosen,
+    Commands,
+    add_command,
+    add_json,
+    add_model,
+    names,
+    numbers,
+    with_engine,
+)
+from service.errors import NotAvailable
+
+if TYPE_CHECKING:
+    from engine.async_engine import AsyncEngine
+    from service.benchmarks.job import BenchmarkJob
+    from service.benchmarks.suites import Row, Suite
+
+
+def add_bench(commands: Commands) -> None:
+    command = add_command(commands, "bench", _bench, "measure this machine by length of text")
+    command.add_argument(
+        "--suite",
+        default="encoder",
+        help="attention, encoder, serving or quality (default: encoder)",
+    )
+    command.add_argument(
+        "--lengths", type=numbers, metavar="N,N,...", help="tokens (default: the suite's own)"
+    )
+    command.add_argument(
+        "--attentions", type=names, metavar="NAME,NAME,...", help="default: the suite's own"
+    )
+    command.add_argument(
+        "--dtypes", type=names, metavar="NAME,NAME,...", help="default: the model's own"
+    )
+    command.add_argument("--repeats", type=int, help="repetitions of each measurement")
+    command.add_argument("--training", action="store_true", help="time a training step")
+    command.add_argument("--seconds", type=float, help="serving suite: duration of each load")
+    command.add_argument("--server", metavar="URL", help="serving suite: the server to load")
+    command.add_argument("--out", type=Path, help="folder for the rows as JSON, CSV and a plot")
+    add_model(command)
+    add_json(command)
+
+
+def _bench(chosen: Chosen) -> None:
+    with_engine(chosen.model, lambda engine: _run_suite(engine, chosen))
+
+
+async def _run_suite(engine: AsyncEngine, chosen: Chosen) -> None:
+    """Prints the rows of a suite as they are measured, or the whole run as JSON at the end."""
+    from service.benchmarks.job import BenchmarkJob, describe_machine
+    from service.benchmarks.plan import checked_plan
+    from service.benchmarks.report import job_document
+    from service.benchmarks.suites import SUITES, Bench
+
+    plan = checked_plan(
+        engine.resolve(chosen.model),
+        suite=chosen.suite,
+        lengths=chosen.lengths,
+        attentions=chosen.attentions,
+        dtypes=chosen.dtypes,
+        repeats=chosen.repeats,
+        seconds=chosen.seconds,
+        training=chosen.training or None,
+    )
+    suite = SUITES[plan.suite]
+    server = _parse_url(chosen.server) if chosen.server else None
+    job = BenchmarkJob(
+        plan=plan,
+        num_rows=suite.num_rows(plan),
+        machine=describe_machine(engine.resolve(plan.model)),
+    )
+    job.start()
+    async with aclosing(suite.rows(Bench(engine=engine, server=server), plan)) as rows:
+        async for row in rows:
+            job.add(row)
+            if not chosen.json:
+                _print_row(suite, row, is_first=len(job.rows) == 1)
+    job.finish("done")
+    if chosen.json:
+        print(json.dumps(job_document(job)))
+    if chosen.out is not None:
+        _write(job, chosen.out)
+
+
+def _parse_url(url: str) -> Target:
+    bad_url = InvalidInput(
+        f"--server must be like http://127.0.0.1:8000, got {url!r}", param="server", actual=url
+    )
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:  # an invalid IPv6 address or port
+        raise bad_url from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise bad_url
+    tls = parts.scheme == "https"
+    return Target(host=host, port=port or (443 if tls else 80), tls=tls)
+
+
+def _print_row(suite: Suite, row: Row, *, is_first: bool) -> None:
+    columns = (*suite.labels, suite.x.name, *(measure.name for measure in suite.measures))
+    if is_first:
+        print("".join(f"{name:>16}" for name in columns))
+    values = (row.get(name, "") for name in columns)
+    cells = (f"{value:.5g}" if isinstance(value, float) else str(value) for value in values)
+    print("".join(f"{cell:>16}" for cell in cells), flush=True)
+
+
+def _write(job: BenchmarkJob, folder: Path) -> None:
+    """Writes the run as JSON and CSV, and as a plot if matplotlib is installed."""
+    from service.benchmarks.report import job_document, plot_png, rows_as_csv
+
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / job.plan.suite
+    document = json.dumps(job_document(job), indent=1) + "\n"
+    path.with_suffix(".json").write_text(document, encoding="utf-8")
+    path.with_suffix(".csv").write_text(rows_as_csv(job), encoding="utf-8")
+    try:
+        path.with_suffix(".png").write_bytes(plot_png(job))
+    except NotAvailable as error:
+        print(f"no plot: {error}", file=sys.stderr)

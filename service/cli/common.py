@@ -1,0 +1,107 @@
+"""What the commands share: options, an engine, files to read, and output.
+
+Commands import the engine when they run. `--help` and a misspelt setting answer without the seconds
+that loading torch takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from engine.errors import InvalidInput
+from service.settings import load_settings
+
+if TYPE_CHECKING:
+    from engine.async_engine import AsyncEngine
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Chosen: TypeAlias = argparse.Namespace
+Result = TypeVar("Result")
+
+
+def add_command(
+    commands: Commands, name: str, run: Callable[[Chosen], None], about: str
+) -> argparse.ArgumentParser:
+    command = commands.add_parser(name, help=about, description=about)
+    command.set_defaults(run=run)
+    return command
+
+
+def add_json(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", action="store_true", help="print JSON for programs")
+
+
+def add_model(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--model", default="default", help="a name of `lln models`, or a folder")
+
+
+def numbers(value: str) -> list[int]:
+    try:
+        return [int(number) for number in value.split(",")]
+    except ValueError:
+        message = f"expected whole numbers separated by commas, got {value!r}"
+        raise argparse.ArgumentTypeError(message) from None
+
+
+def positive_numbers(value: str) -> list[int]:
+    found = numbers(value)
+    if min(found) < 1:
+        raise argparse.ArgumentTypeError(f"expected numbers above 0, got {value!r}")
+    return found
+
+
+def positive_number(value: str) -> int:
+    if not value.isdecimal() or int(value) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number above 0, got {value!r}")
+    return int(value)
+
+
+def names(value: str) -> list[str]:
+    return [name.strip() for name in value.split(",")]
+
+
+def with_engine(model: str, work: Callable[[AsyncEngine], Awaitable[Result]]) -> Result:
+    """Loads one model, runs `work` with its engine, and returns the result."""
+    config = load_settings().engine
+    from engine.async_engine import AsyncEngine
+
+    async def run() -> Result:
+        async with AsyncEngine.load([model], config=config) as engine:
+            return await work(engine)
+
+    return asyncio.run(run())
+
+
+def read_text(file: str | Path) -> str:
+    """The text of a file, or of standard input for '-'."""
+    content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        name = "standard input" if file == "-" else file
+        raise InvalidInput(
+            f"{name} is not text in UTF-8: invalid byte at {error.start}",
+            code="not_utf8",
+            param="file",
+        ) from None
+
+
+def print_json(document: Any) -> None:
+    print(json.dumps(document, ensure_ascii=False))
+
+
+def print_table(rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(map(str.ljust, row, widths)).rstrip())
+
+
+def tell(line: str, *, end: str = "\n") -> None:
+    """Prints progress to standard error; results go to standard output."""
+    print(line, end=end, file=sys.stderr, flush=True)

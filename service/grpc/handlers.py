@@ -1,0 +1,260 @@
+"""What every gRPC call passes: decoding, request id, access checks, metrics, the log, the status.
+
+Methods are registered from the descriptors of their service, so none can bypass this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from engine.errors import DeadlineExceeded, LLNError, RequestCancelled, shown
+from service.errors import MethodNotAllowed
+from service.grpc.context import Context, send_metadata, text_metadata
+from service.grpc.errors import status_on_error
+from service.grpc.messages import Undecodable, decoded, decoder
+from service.logs import REQUEST_ID_HEADER, current_request_id, request_id_from
+from service.metrics import OK, UNMATCHED, Metrics
+from service.security import ApiKeys, RequestLimit
+from service.tracing import RequestSpan
+
+log = logging.getLogger("service.access")
+
+# A call cancelled this close to its deadline counts as late: clocks differ, and a client that gives
+# up at its deadline is often noticed a little earlier here.
+_DEADLINE_TOLERANCE_S = 0.05
+
+_DEBUG_METHODS = ("grpc.health.v1.Health/Check",)
+
+Behaviour = Callable[[Any, Context], Any]
+Guard = Callable[[Context], AbstractAsyncContextManager[None]]
+
+
+@dataclass(eq=False)
+class CallRecord:
+    """What a servicer reports of its call for the log. None if the method has no model or text."""
+
+    model: str | None = None
+    tokens: int | None = None
+
+    def add(self, model: str, tokens: int) -> None:
+        """Adds the tokens of one more text."""
+        self.model = model
+        self.tokens = (self.tokens or 0) + tokens
+
+
+current_record: ContextVar[CallRecord] = ContextVar("current_record")
+"""The record of the current call, shared by the tasks that the call starts."""
+
+
+class MethodHandlers:
+    """Builds grpc's handlers from servicers, and wraps each method in the checks above."""
+
+    def __init__(
+        self, metrics: Metrics, keys: ApiKeys, limit: RequestLimit, max_message_bytes: int
+    ) -> None:
+        self._metrics = metrics
+        self._keys = keys
+        self._limit = limit
+        self._max_message_bytes = max_message_bytes
+        self._unguarded: set[str] = set()
+
+    def for_service(
+        self, service: ServiceDescriptor, servicer: object, *, guarded: bool
+    ) -> grpc.GenericRpcHandler[Any, Any]:
+        """Handles each method of a service by the servicer's method of the same name."""
+        if not guarded:
+            self._unguarded.add(service.full_name)
+        # Later releases of health or reflection may define methods that ours do not have.
+        methods = [method for method in service.methods if hasattr(servicer, method.name)]
+        self._metrics.start_methods("grpc", map(_name_of, methods))
+        handlers = {
+            method.name: self._method_handler(method, getattr(servicer, method.name), guarded)
+            for method in methods
+        }
+        return grpc.method_handlers_generic_handler(service.full_name, handlers)
+
+    def for_unknown_methods(self) -> grpc.GenericRpcHandler[Any, Any]:
+        """Rejects all methods that no handler before it has."""
+        return _UnknownMethods(self._unknown_method)
+
+    def _unknown_method(self, name: str) -> grpc.RpcMethodHandler[Any, Any]:
+        """`name` is written as in the request: /package.Service/Method."""
+
+        async def refuse(requests: object, context: Context) -> None:
+            raise MethodNotAllowed(f"there is no method {shown(name)}", code="method_not_found")
+
+        service = name.removeprefix("/").rpartition("/")[0]
+        guard = _no_guard if service in self._unguarded else self._guard
+        # On the wire a call with one message is a stream of one.
+        return grpc.stream_stream_rpc_method_handler(self._streaming(UNMATCHED, refuse, guard))
+
+    def _method_handler(
+        self, method: MethodDescriptor, behaviour: Behaviour, guarded: bool
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        guard = self._guard if guarded else _no_guard
+        decode = decoder(GetMessageClass(method.input_type), self._max_message_bytes)
+        encode = GetMessageClass(method.output_type).SerializeToString
+        name = _name_of(method)
+        if method.client_streaming and method.server_streaming:
+            if guarded:
+                behaviour = self._checking_keys(behaviour)
+            stream = self._streaming(name, behaviour, guard)
+            return grpc.stream_stream_rpc_method_handler(stream, decode, encode)
+        if method.server_streaming:
+            stream = self._streaming(name, _with_decoded_request(behaviour), guard)
+            return grpc.unary_stream_rpc_method_handler(stream, decode, encode)
+        unary = self._unary(name, _with_decoded_request(behaviour), guard)
+        return grpc.unary_unary_rpc_method_handler(unary, decode, encode)
+
+    def _unary(self, method: str, behaviour: Behaviour, guard: Guard) -> Behaviour:
+        async def answer(request: object, context: Context) -> Message:
+            async with self._call(method, context), guard(context):
+                response: Message = await behaviour(request, context)
+            return response
+
+        return answer
+
+    def _streaming(self, method: str, behaviour: Behaviour, guard: Guard) -> Behaviour:
+        async def answer(request: object, context: Context) -> None:
+            async with self._call(method, context), guard(context):
+                await behaviour(request, context)
+
+        return answer
+
+    @asynccontextmanager
+    async def _guard(self, context: Context) -> AsyncIterator[None]:
+        """Requires a key and a request slot, as over HTTP."""
+        self._check_key(context)
+        with self._limit.slot():
+            yield
+
+    def _check_key(self, context: Context) -> None:
+        metadata = text_metadata(context)
+        self._keys.check(metadata.get("authorization"), metadata.get("x-api-key"))
+
+    def _checking_keys(self, behaviour: Behaviour) -> Behaviour:
+        """Checks the key at each message: it may be revoked while the stream is open."""
+
+        async def checked(
+            requests: AsyncIterable[object], context: Context
+        ) -> AsyncIterator[object]:
+            async for request in requests:
+                self._check_key(context)
+                yield request
+
+        def behave(requests: AsyncIterable[object], context: Context) -> Awaitable[Any]:
+            answer: Awaitable[Any] = behaviour(checked(requests, context), context)
+            return answer
+
+        return behave
+
+    @asynccontextmanager
+    async def _call(self, method: str, context: Context) -> AsyncIterator[None]:
+        metadata = text_metadata(context)
+        request_id = request_id_from(metadata.get(REQUEST_ID_HEADER))
+        current_request_id.set(request_id)  # each call has a task, and so a context, of its own
+        async with status_on_error(context):
+            with (
+                self._metrics.in_progress("grpc"),
+                self._metrics.tracing.request("grpc", metadata.get) as span,
+                self._outcome(method, context, span),
+            ):
+                await send_metadata(context, (REQUEST_ID_HEADER, request_id))
+                yield
+
+    @contextmanager
+    def _outcome(self, method: str, context: Context, span: RequestSpan) -> Iterator[None]:
+        """Counts, logs and traces the call when it ends, by its error code."""
+        started, code = time.perf_counter(), OK
+        record = CallRecord()
+        current_record.set(record)
+        try:
+            yield
+        except asyncio.CancelledError:
+            code = _why_cancelled(context).code
+            raise
+        except Exception as error:
+            code = error.code if isinstance(error, LLNError) else LLNError.code
+            raise
+        finally:
+            seconds = time.perf_counter() - started
+            self._metrics.request_finished(
+                protocol="grpc", method=method, code=code, seconds=seconds
+            )
+            fields = _log_fields(method, code, seconds, record, context)
+            quiet = method in _DEBUG_METHODS and code == OK
+            level = logging.DEBUG if quiet else logging.INFO
+            log.log(level, "request", extra={"fields": fields})
+            span.describe(method, fields)
+
+
+@asynccontextmanager
+async def _no_guard(context: Context) -> AsyncIterator[None]:
+    yield
+
+
+class _UnknownMethods(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only
+    """Replaces grpc's own rejection, which has no error code and is not counted."""
+
+    def __init__(self, handler_of: Callable[[str], grpc.RpcMethodHandler[Any, Any]]) -> None:
+        self._handler_of = handler_of
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        return self._handler_of(handler_call_details.method)
+
+
+def _with_decoded_request(behaviour: Behaviour) -> Behaviour:
+    """Streams decode their requests themselves: one bad message need not end the stream."""
+
+    def behave(request: Message | Undecodable, context: Context) -> Awaitable[Any]:
+        answer: Awaitable[Any] = behaviour(decoded(request), context)
+        return answer
+
+    return behave
+
+
+def _why_cancelled(context: Context) -> type[LLNError]:
+    """grpc cancels a call at its deadline too, perhaps before the engine notices the deadline."""
+    remaining: float | None = context.time_remaining()
+    if remaining is None or remaining > _DEADLINE_TOLERANCE_S:
+        return RequestCancelled
+    return DeadlineExceeded
+
+
+def _log_fields(
+    method: str, code: str, seconds: float, record: CallRecord, context: Context
+) -> dict[str, str | float]:
+    fields: dict[str, str | float | None] = {
+        "method": method,
+        "code": code,
+        "seconds": round(seconds, 6),
+        "tokens": record.tokens,
+        "model": record.model,
+        "peer": _address_of(context.peer()),
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _address_of(peer: str) -> str:
+    """Returns the host of `ipv4:10.0.0.7:4711` or `ipv6:%5B::1%5D:4711`."""
+    _, _, address = unquote(peer).partition(":")
+    return address.rpartition(":")[0].strip("[]")
+
+
+def _name_of(method: MethodDescriptor) -> str:
+    return f"{method.containing_service.full_name}/{method.name}"

@@ -1,0 +1,215 @@
+"""JSON request bodies: small ones are parsed on the event loop, large ones in another process.
+
+A parser holds the interpreter's lock while it works: half a second for five million token ids, in
+which no other request, probe or stream moves. A thread would not help. Unpickling the parsed
+document is quick: token ids come back as arrays, whose bytes are copied in one piece.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import pickle
+import signal
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+from fastapi import Request
+from fastapi.routing import APIRoute
+from starlette.responses import Response
+
+from engine.scheduling.deadline import Deadline
+from service.deadlines import TIMEOUT_HEADER, effective_timeout_s, parse_timeout_header
+from service.errors import UnreadableBody
+from service.http.media_types import require_json
+
+LARGE_BODY_BYTES = 1_000_000
+"""From this size on, parsing elsewhere saves more than the way there and back costs."""
+
+_MANY_IDS = 10_000
+
+_NOT_PARSED = b""
+"""The process's answer for a document that it cannot pickle."""
+
+
+class JsonRoute(APIRoute):
+    """A route with a JSON body. Unreadable bodies raise typed errors before FastAPI sees them."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+        if self.body_field is None:
+            return handle
+
+        async def handle_json(request: Request) -> Response:
+            require_json(request.headers)
+            document = await _parse_in_time(request, await request.body())
+            return await handle(_ParsedRequest(request, document))
+
+        return handle_json
+
+
+async def _parse_in_time(request: Request, body: bytes) -> Any:
+    """Large bodies wait for each other, up to the request's deadline."""
+    parser: JsonParser = request.app.state.json_parser
+    if len(body) < LARGE_BODY_BYTES:
+        return await parser.parse(body)
+    limit_s: float = request.app.state.settings.request_timeout_s
+    requested_s = parse_timeout_header(request.headers.get(TIMEOUT_HEADER))
+    timeout_s = effective_timeout_s(requested_s, limit_s)
+    async with Deadline(timeout_s).over():
+        return await parser.parse(body)
+
+
+class _ParsedRequest(Request):
+    """A request whose JSON is parsed already."""
+
+    def __init__(self, request: Request, document: Any) -> None:
+        super().__init__(request.scope, request.receive)
+        self._body = b"parsed"  # FastAPI checks only whether there is a body
+        self._document = document
+
+    async def json(self) -> Any:
+        return self._document
+
+
+class JsonParser:
+    """Parses small bodies here and large ones in a process that starts with the first of them."""
+
+    def __init__(self) -> None:
+        self._process = _ParserProcess()
+        # One thread makes calls exclusive. A caller that stops waiting does not disturb the next:
+        # the thread finishes the exchange with the process first.
+        self._thread: ThreadPoolExecutor | None = None
+
+    async def parse(self, body: bytes) -> Any:
+        """The document. Raises UnreadableBody."""
+        if len(body) < LARGE_BODY_BYTES:
+            document = _parse(body)
+        else:
+            if self._thread is None:
+                self._thread = ThreadPoolExecutor(1, "json-parser")
+            loop = asyncio.get_running_loop()
+            document = await loop.run_in_executor(self._thread, self._process.parse, body)
+        if isinstance(document, _Unreadable):
+            raise UnreadableBody(document.message, code=document.code, actual=document.position)
+        return document
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._process.kill()  # nobody waits for what it still parses
+            self._thread.shutdown(wait=False, cancel_futures=True)
+            self._process, self._thread = _ParserProcess(), None
+
+
+class _Unreadable(NamedTuple):
+    """Why a body is unreadable: our exceptions cannot be pickled to the parent process."""
+
+    message: str
+    code: str
+    position: int
+
+
+def _parse(body: bytes) -> Any:
+    """The document, or _Unreadable."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        return _why_unreadable(body, error)
+
+
+def _why_unreadable(body: bytes, error: orjson.JSONDecodeError) -> _Unreadable:
+    try:
+        body.decode()
+    except UnicodeDecodeError as broken:
+        message = f"the body is not UTF-8: byte {body[broken.start]:#04x} at {broken.start}"
+        return _Unreadable(message, "invalid_utf8", broken.start)
+    if "surrogate" in error.msg:
+        message = f"the body has half of a surrogate pair at character {error.pos}"
+        return _Unreadable(message, "invalid_unicode", error.pos)
+    return _Unreadable(f"the body is not JSON: {error}", UnreadableBody.code, error.pos)
+
+
+class _ParserProcess:
+    """A process that parses for one thread. It starts with the first body."""
+
+    def __init__(self) -> None:
+        self._process: SpawnProcess | None = None
+        self._pipe: Connection | None = None
+
+    def parse(self, body: bytes) -> Any:
+        """The document, or _Unreadable."""
+        try:
+            if self._pipe is None:
+                self._pipe = self._start()
+            self._pipe.send_bytes(body)
+            answer = self._pipe.recv_bytes()
+        except (EOFError, OSError):  # the process was killed, perhaps for its memory
+            self._discard()
+            answer = _NOT_PARSED
+        return _parse(body) if answer == _NOT_PARSED else pickle.loads(answer)
+
+    def _start(self) -> Connection:
+        # A fork would copy the threads' locks in whatever state they are.
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        # Once we close their end, only the process has it open: its death ends the pipe.
+        with theirs:
+            process = context.Process(target=_serve_parser, args=(theirs,), daemon=True)
+            process.start()
+        self._process = process
+        return ours
+
+    def kill(self) -> None:
+        """Safe to call from any thread."""
+        if (process := self._process) is not None:
+            process.kill()
+
+    def _discard(self) -> None:
+        """Ends the process. The next body starts another."""
+        if self._pipe is not None:
+            self._pipe.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+        self._process = self._pipe = None
+
+
+def _serve_parser(pipe: Connection) -> None:
+    """Runs in the process until the parent's end of the pipe closes, at its death at the latest."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts all processes
+    with suppress(EOFError, OSError):
+        while True:
+            pipe.send_bytes(_pickled(pipe.recv_bytes()))
+
+
+def _pickled(body: bytes) -> bytes:
+    try:
+        document = _parse(body)
+        if isinstance(document, dict):
+            document = {name: _with_arrays(value) for name, value in document.items()}
+        return pickle.dumps(document, pickle.HIGHEST_PROTOCOL)
+    except (MemoryError, RecursionError):  # pickle nests less deeply than JSON
+        return _NOT_PARSED
+
+
+def _with_arrays(value: Any) -> Any:
+    """Long lists of token ids, alone or in a list of inputs, as arrays."""
+    if not isinstance(value, list):
+        return value
+    if _are_many_ids(value):
+        return np.array(value, np.int64)
+    return [np.array(item, np.int64) if _are_many_ids(item) else item for item in value]
+
+
+def _are_many_ids(value: Any) -> bool:
+    return (
+        isinstance(value, Sequence)
+        and len(value) >= _MANY_IDS
+        and all(type(item) is int and -(2**63) <= item < 2**63 for item in value)
+    )

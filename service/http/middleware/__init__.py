@@ -1,0 +1,1 @@
+"""ASGI middleware, from the outside in: observe, access, body."""

@@ -1,0 +1,147 @@
+"""Reads request bodies within their limits and cancels the handler when the caller disconnects."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from engine.errors import RequestCancelled, shown
+from service.errors import BodyTimeout, BodyTooLarge, UnsupportedMediaType
+from service.http.media_types import PLAIN_TEXT, media_type
+
+
+class BodyMiddleware:
+    """Reads the whole body before the handler runs, up to a size and within a time.
+
+    A body of plain text is a document, which its handler reads as it arrives and bounds by its
+    number of tokens.
+    """
+
+    def __init__(self, app: ASGIApp, max_body_bytes: int, body_timeout_s: float) -> None:
+        self._app = app
+        self._max_body_bytes = max_body_bytes
+        self._body_timeout_s = body_timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        caller, headers = _Caller(receive, send), Headers(scope=scope)
+        _refuse_encoded(headers)
+        if media_type(headers) == PLAIN_TEXT:
+            body: Receive = caller.receive
+        else:
+            self._check_content_length(headers)
+            body = _replay(await self._read_in_time(caller.receive), caller)
+        async with caller.cancels_on_disconnect():
+            await self._app(scope, body, caller.send)
+
+    def _check_content_length(self, headers: Headers) -> None:
+        """Refuses a body by its announced length, before the caller has to send it."""
+        announced = headers.get("content-length", "")
+        if announced.isdecimal() and int(announced) > self._max_body_bytes:
+            raise self._too_large(int(announced))
+
+    async def _read_in_time(self, receive: Receive) -> bytes:
+        """Without a limit, a caller that sends a byte a minute would hold its place for ever."""
+        try:
+            async with asyncio.timeout(self._body_timeout_s):
+                return await self._read(receive)
+        except TimeoutError:
+            raise BodyTimeout(
+                f"the request body did not arrive within {self._body_timeout_s:g} s",
+                limit=self._body_timeout_s,
+            ) from None
+
+    async def _read(self, receive: Receive) -> bytes:
+        body = bytearray()
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if len(body) > self._max_body_bytes:
+                raise self._too_large(len(body))
+            if not message.get("more_body", False):
+                return bytes(body)
+
+    def _too_large(self, size: int) -> BodyTooLarge:
+        return BodyTooLarge(
+            f"the body has at least {size} bytes; the limit is {self._max_body_bytes}",
+            limit=self._max_body_bytes,
+            actual=size,
+        )
+
+
+def _refuse_encoded(headers: Headers) -> None:
+    encodings = headers.get("content-encoding", "identity")
+    if encodings.strip().lower() not in ("", "identity"):
+        raise UnsupportedMediaType(
+            f"send the body uncompressed; its content-encoding is {shown(encodings)}",
+            code="unsupported_encoding",
+            param="content-encoding",
+            limit="identity",
+            actual=encodings,
+        )
+
+
+class _Caller:
+    """The other end of the connection. Notices a disconnect once the request is complete."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+        self._answered = False
+        self._request_complete = asyncio.Event()
+        self.disconnected = asyncio.Event()
+
+    async def receive(self) -> Message:
+        """The next part of the body."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise RequestCancelled("the caller disconnected while sending the request")
+        if not message.get("more_body", False):
+            self._request_complete.set()
+        return message
+
+    async def send(self, message: Message) -> None:
+        last = message["type"] == "http.response.body" and not message.get("more_body", False)
+        self._answered = self._answered or last
+        await self._send(message)
+
+    @asynccontextmanager
+    async def cancels_on_disconnect(self) -> AsyncIterator[None]:
+        """Cancels the work inside if the caller disconnects. Raises RequestCancelled then."""
+        handler = asyncio.current_task()
+        assert handler is not None  # we are in a coroutine
+        watcher = asyncio.create_task(self._watch(handler))
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self.disconnected.is_set() or handler.uncancel() > 0:
+                raise
+            raise RequestCancelled("the caller disconnected before the answer was ready") from None
+        finally:
+            watcher.cancel()
+
+    async def _watch(self, handler: asyncio.Task[object]) -> None:
+        await self._request_complete.wait()
+        await self._receive()  # only the disconnect is left to come
+        if not self._answered:
+            self.disconnected.set()
+            handler.cancel()
+
+
+def _replay(body: bytes, caller: _Caller) -> Receive:
+    """A receive that returns the body once and then waits for the caller to disconnect."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        if messages:
+            return messages.pop()
+        await caller.disconnected.wait()
+        return {"type": "http.disconnect"}
+
+    return receive

@@ -1,0 +1,1 @@
+"""The routes, one file per kind of request."""

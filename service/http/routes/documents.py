@@ -1,0 +1,224 @@
+"""POST /v1/documents: one long document as a vector, and as late chunks.
+
+Callers send JSON, or plain text that is tokenised while it arrives: two routes with one path. The
+answer is JSON, or a stream of events while the work goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
+from starlette.routing import Match
+from starlette.types import Scope
+
+from engine.errors import InvalidInput
+from engine.types import Chunk, ChunksReady, DocumentEmbedding, Progress
+from service.documents import (
+    EVENT_NAMES,
+    Accepted,
+    DocumentRequest,
+    Event,
+    embed_document,
+    stream_document,
+)
+from service.fairness import receive_within
+from service.http.dependencies import Engine, Record, ServerSettings, TimeoutS
+from service.http.json_request import JsonRoute
+from service.http.json_response import (
+    EncodingFormat,
+    accounting,
+    dump_list,
+    encode_vector,
+    json_response,
+    server_timing,
+    span,
+    usage,
+)
+from service.http.media_types import (
+    NDJSON,
+    PLAIN_TEXT,
+    media_type,
+    require_utf8,
+    wants_events,
+)
+from service.http.schemas.requests import DocumentBody, DocumentQuery
+from service.http.schemas.responses import DocumentAnswer
+from service.http.streaming import EventStream, SendEvent
+
+router = APIRouter(route_class=JsonRoute, tags=["embeddings"])
+
+
+class TextRoute(APIRoute):
+    """A route for bodies of plain text. The next route of the same path takes all others."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if media_type(Headers(scope=scope)) != PLAIN_TEXT:
+            return Match.NONE, {}
+        return super().matches(scope)
+
+
+class DocumentCall:
+    """One call of either route, answered the same way."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        timeout_s: TimeoutS,
+        record: Record,
+        accept: Annotated[
+            str, Header(description=f"{NDJSON} for events while the work goes on.")
+        ] = "",
+    ) -> None:
+        self._engine = engine
+        self._timeout_s = timeout_s
+        self._record = record
+        self._accept = accept
+
+    async def answer(
+        self, pieces: AsyncIterable[bytes | str], fields: DocumentBody | DocumentQuery
+    ) -> Response:
+        model = self._record.model = self._engine.resolve(fields.model).name
+        request = DocumentRequest(
+            model=model,
+            options=fields.options(),
+            chunking=fields.chunk_plan(),
+            title=fields.title,
+            timeout_s=self._timeout_s,
+        )
+
+        name, encoding = fields.model or model, fields.encoding_format
+        if not wants_events(self._accept):
+            found = await embed_document(self._engine, request, pieces)
+            return await self._whole(found, name, encoding)
+
+        async def work(send: SendEvent) -> None:
+            async def send_event(event: Event) -> None:
+                await send({"event": EVENT_NAMES[type(event)], **_fields(event, encoding)})
+
+            found = await stream_document(
+                self._engine, request, pieces, send_event, result_model=name
+            )
+            self._record.tokens = found.accounting.tokens_embedded
+
+        return EventStream(work, self._record, self._timeout_s)
+
+    async def _whole(
+        self, found: DocumentEmbedding, model: str, encoding: EncodingFormat
+    ) -> Response:
+        self._record.tokens = found.accounting.tokens_embedded
+        document = {
+            "object": "document_embedding",
+            "model": model,
+            "vector": encode_vector(found.vector, encoding),
+            "chunks": await dump_list(_chunks(found.chunks, encoding)),
+            "accounting": accounting(found.accounting),
+            "usage": usage(found.accounting.tokens_embedded),
+        }
+        return json_response(document, headers=server_timing([found.accounting]))
+
+
+Call = Annotated[DocumentCall, Depends()]
+
+
+async def text_documents(
+    request: Request,
+    query: Annotated[DocumentQuery, Query()],
+    call: Call,
+    settings: ServerSettings,
+) -> Response:
+    """The body is the document's text; the other fields are in the query string."""
+    require_utf8(request.headers)
+    return await call.answer(receive_within(_body(request), settings.body_timeout_s), query)
+
+
+router.add_api_route(
+    "/v1/documents",
+    text_documents,
+    methods=["POST"],
+    route_class_override=TextRoute,
+    include_in_schema=False,  # OpenAPI has one route for a path; the next one documents both
+)
+
+_QUERY = DocumentQuery.model_json_schema()["properties"]
+
+
+@router.post(
+    "/v1/documents",
+    response_model=DocumentAnswer,
+    summary="Embed one document",
+    responses={200: {"content": {NDJSON: {}}}},
+    openapi_extra={
+        "parameters": [
+            {"name": name, "in": "query", "schema": schema} for name, schema in _QUERY.items()
+        ],
+        "requestBody": {"content": {PLAIN_TEXT: {"schema": {"type": "string"}}}},
+    },
+)
+async def documents(request: Request, body: DocumentBody, call: Call) -> Response:
+    """A vector of the whole document and, if requested, one of each chunk, computed in the context
+    of the document.
+
+    Send JSON, or the text alone as `text/plain` in UTF-8 with the other fields in the query string.
+    A text body is tokenised while it arrives: you can stream it, up to the model's limit of tokens.
+    A text that is cut into sentences or sections has at most 16,777,216 characters. No text has
+    more than 4,194,304 characters in a row without a place where the tokenizer can stop.
+
+    With `Accept: application/x-ndjson` the answer is a line of JSON for each event: `accepted`
+    (tokens read so far), `progress` (`tokens_done`, `tokens_total`, `seconds_left`), `chunks` as
+    they become final, and `result`; or `error`, if something fails after the first line.
+
+    Characters are Unicode code points, counted from 0.
+    """
+    for name in request.query_params:
+        raise InvalidInput(
+            f"{name} is in the query string, which only a {PLAIN_TEXT} document uses; "
+            "put the fields of a JSON document in its body",
+            code="unknown_field",
+            param=name,
+        )
+    return await call.answer(_only(body.text), body)
+
+
+async def _only(text: str) -> AsyncIterator[str]:
+    yield text
+
+
+async def _body(request: Request) -> AsyncIterator[bytes]:
+    async for piece in request.stream():
+        yield piece
+
+
+def _fields(event: Event, encoding: EncodingFormat) -> dict[str, Any]:
+    if isinstance(event, Accepted):
+        return {"model": event.model, "tokens": event.tokens}
+    if isinstance(event, Progress):
+        return {
+            "tokens_done": event.tokens_done,
+            "tokens_total": event.tokens_total,
+            "seconds_left": event.seconds_left,
+        }
+    if isinstance(event, ChunksReady):
+        return {"chunks": list(_chunks(event.chunks, encoding))}
+    found = event.embedding
+    return {
+        "model": event.model,
+        "vector": encode_vector(found.vector, encoding),
+        "num_chunks": len(found.chunks),
+        "accounting": accounting(found.accounting),
+        "usage": usage(found.accounting.tokens_embedded),
+    }
+
+
+def _chunks(chunks: Iterable[Chunk], encoding: EncodingFormat) -> Iterator[dict[str, Any]]:
+    for chunk in chunks:
+        yield {
+            "index": chunk.index,
+            "tokens": span(chunk.tokens),
+            "characters": span(chunk.characters),
+            "headings": chunk.headings,
+            "vector": encode_vector(chunk.vector, encoding),
+        }

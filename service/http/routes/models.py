@@ -1,0 +1,132 @@
+"""What a model is and what it makes of a text.
+
+POST /v1/plan prices a text before you send it, POST /v1/tokenize returns its tokens, and
+GET /v1/models and GET /info describe what is served.
+"""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from engine.scheduling.deadline import Deadline
+from engine.types import ModelInfo
+from service.http.dependencies import Engine, Record, ServerSettings, TimeoutS
+from service.http.json_request import JsonRoute
+from service.http.json_response import dump_list, json_response
+from service.http.schemas.requests import PlanBody, TokenizeBody
+from service.http.schemas.responses import (
+    InfoAnswer,
+    ModelAnswer,
+    ModelList,
+    PlanAnswer,
+    TokenizeAnswer,
+)
+from service.settings import Settings
+from service.version import version_of
+
+router = APIRouter(route_class=JsonRoute, tags=["models"])
+
+_LIBRARIES = ("torch", "tokenizers", "fastapi", "uvicorn", "grpcio")
+
+
+@router.post("/v1/plan", response_model=PlanAnswer, summary="Price a text")
+async def plan(body: PlanBody, engine: Engine, timeout_s: TimeoutS, record: Record) -> Response:
+    """Whether a text would be accepted, how it would run, and the memory and time it would take."""
+    record.model = engine.resolve(body.model).name
+    found = await engine.plan(
+        body.tokens,
+        text=body.text,
+        context=body.context,
+        model=body.model,
+        timeout_s=timeout_s,
+    )
+    record.tokens = found.tokens
+    return json_response(asdict(found))
+
+
+@router.post("/v1/tokenize", response_model=TokenizeAnswer, summary="Tokenize a text")
+async def tokenize(
+    body: TokenizeBody, engine: Engine, timeout_s: TimeoutS, record: Record
+) -> Response:
+    """Token ids, tokens and their character offsets in the text; special tokens have [0, 0]."""
+    model = record.model = engine.resolve(body.model).name
+    async with Deadline(timeout_s).over():
+        found = await engine.tokenize(body.text, model=model)
+        opened = await engine.keep_open(body.text, model=model) if body.open else None
+    record.tokens = len(found.ids)
+    document = {
+        "model": body.model or model,
+        "count": len(found.ids),
+        "ids": await dump_list(found.ids),
+        "offsets": await dump_list([offset.start, offset.end] for offset in found.offsets),
+        "tokens": await dump_list(found.tokens),
+        "document": opened and opened.handle,
+    }
+    return json_response(document)
+
+
+def model_document(info: ModelInfo, created: int) -> dict[str, Any]:
+    owner, slash, _ = info.name.partition("/")
+    openai = {
+        "id": info.name,
+        "object": "model",
+        "created": created,
+        "owned_by": owner if slash else "lln",
+    }
+    return openai | asdict(info)
+
+
+@router.get("/v1/models", response_model=ModelList, summary="List the models")
+async def list_models(request: Request, engine: Engine) -> Response:
+    created = request.app.state.started_at
+    data = [model_document(info, created) for info in engine.models.values()]
+    return json_response({"object": "list", "data": data})
+
+
+@router.get("/v1/models/{model:path}", response_model=ModelAnswer, summary="One model")
+async def get_model(model: str, request: Request, engine: Engine) -> Response:
+    return json_response(model_document(engine.resolve(model), request.app.state.started_at))
+
+
+@router.get("/info", response_model=InfoAnswer, summary="What runs here, and within which limits")
+async def info(engine: Engine, settings: ServerSettings) -> Response:
+    document = {
+        "name": "lln",
+        "version": version_of("lln"),
+        "python": platform.python_version(),
+        "libraries": {name: version_of(name) for name in _LIBRARIES},
+        "models": [asdict(info) for info in engine.models.values()],
+        "limits": {
+            "max_body_bytes": settings.max_body_bytes,
+            "max_open_requests": settings.max_open_requests,
+            "request_timeout_s": settings.request_timeout_s,
+            **asdict(settings.engine),
+        },
+        **_tei_info(engine.resolve(None), settings),
+    }
+    return json_response(document)
+
+
+def _tei_info(model: ModelInfo, settings: Settings) -> dict[str, Any]:
+    """The fields that clients of text-embeddings-inference read from the same route."""
+    limits = settings.engine
+    return {
+        "model_id": model.name,
+        "model_sha": model.revision,
+        "model_dtype": model.dtype,
+        "served_model_name": model.name,
+        "model_type": {"embedding": {"pooling": model.pooling}},
+        "max_concurrent_requests": settings.max_open_requests,
+        "max_input_length": model.max_tokens,
+        "max_batch_tokens": limits.batch_tokens_on(model.device.partition(":")[0]),
+        "max_batch_requests": limits.max_batch_sequences,
+        "max_client_batch_size": limits.max_inputs,
+        "auto_truncate": False,
+        "tokenization_workers": limits.compute_threads,
+        "sha": None,
+        "docker_label": None,
+    }

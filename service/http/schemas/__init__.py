@@ -1,0 +1,1 @@
+"""Pydantic models of the bodies of requests and answers."""

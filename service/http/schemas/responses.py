@@ -1,0 +1,433 @@
+"""The bodies of answers, in the order of the routes.
+
+They document openapi.json: handlers write JSON directly, and tests check it against these models.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, RootModel
+
+from engine.errors import Quantity
+
+VectorValue: TypeAlias = list[float] | str
+"""Numbers, or base64 of little-endian float32."""
+
+
+class Answer(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class ErrorDetail(Answer):
+    """What went wrong, for people (message) and programs (the rest)."""
+
+    message: str
+    type: str
+    code: str
+    param: str | None
+    limit: Quantity | None
+    actual: Quantity | None
+
+
+class ErrorAnswer(Answer):
+    error: ErrorDetail
+
+
+class SpanValue(Answer):
+    """A half-open range."""
+
+    start: int
+    end: int
+
+
+class Usage(Answer):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class AccountingValue(Answer):
+    """What the text cost, and the characters that truncation dropped."""
+
+    tokens: int
+    tokens_embedded: int
+    dropped: SpanValue | None
+    queue_s: float
+    compute_s: float
+    tokens_alone: int
+
+
+class EmbeddingNotes(Answer):
+    """Present only if the text was cut, or if the model does not pool: `shape` is the matrix's."""
+
+    tokens: int | None = None
+    tokens_embedded: int | None = None
+    dropped: SpanValue | None = None
+    shape: list[int] | None = None
+
+
+class EmbeddingItem(Answer):
+    object: Literal["embedding"]
+    index: int
+    embedding: VectorValue | list[list[float]]
+    lln: EmbeddingNotes | None = None
+
+
+class EmbeddingsAnswer(Answer):
+    object: Literal["list"]
+    data: list[EmbeddingItem]
+    model: str
+    usage: Usage
+
+
+class ChunkItem(Answer):
+    """`characters` are code points of the text. `headings` are those above the chunk, outermost
+    first, if chunks go from heading to heading."""
+
+    index: int
+    tokens: SpanValue
+    characters: SpanValue
+    headings: list[str]
+    vector: VectorValue
+
+
+class DocumentAnswer(Answer):
+    object: Literal["document_embedding"]
+    model: str
+    vector: VectorValue
+    chunks: list[ChunkItem]
+    accounting: AccountingValue
+    usage: Usage
+
+
+class InstrumentItem(Answer):
+    name: str
+    unit: str
+    scope: Literal["head", "layer"]
+    description: str
+
+
+class InstrumentList(Answer):
+    object: Literal["list"]
+    data: list[InstrumentItem]
+
+
+class BesideValue(Answer):
+    """An additional quantity of an instrument: for each layer, a number or a list per head (one of
+    each for an instrument of whole layers); null for a layer where it is not measured."""
+
+    unit: str
+    values: list[Any]
+    error: list[Any] | None
+
+
+class Reading(Answer):
+    """One instrument: a value for each layer and head (one for each layer if its scope is the
+    layer), and its error if it is not exact."""
+
+    unit: str
+    scope: Literal["head", "layer"]
+    method: str
+    values: list[list[float]]
+    error: list[list[float]] | None
+    beside: dict[str, BesideValue]
+    cost: str
+    compute_s: float
+
+
+class DiagnosticsAnswer(Answer):
+    object: Literal["diagnosis"]
+    model: str
+    tokens: int
+    mode: Literal["auto", "exact", "sampled"]
+    layers: list[int]
+    heads: list[int]
+    attention: list[str]
+    instruments: dict[str, Reading]
+    left_out: dict[str, str]
+    accounting: AccountingValue
+
+
+class LinkItem(Answer):
+    """One entry of the attention matrix."""
+
+    query: int
+    key: int
+    weight: float
+
+
+class TopicTokenItem(Answer):
+    """`characters` is null for special tokens."""
+
+    index: int
+    token: str
+    characters: SpanValue | None
+    weight: float
+
+
+class TopicItem(Answer):
+    """One channel of an LLN head: the tokens it attends to, and those that attend through it."""
+
+    channel: int
+    share: float
+    effective_tokens: float
+    tokens: list[TopicTokenItem]
+    users: list[TopicTokenItem]
+
+
+class AttentionMapAnswer(Answer):
+    """Cell [r][c] holds the queries and keys between the edges r, r + 1 and c, c + 1.
+
+    `topics` is null if none were requested or the head has no channels.
+    """
+
+    object: Literal["attention_map"]
+    model: str
+    document: str
+    tokens: int
+    layer: int
+    head: int
+    attention: str
+    rows: SpanValue
+    columns: SpanValue
+    row_edges: list[int]
+    column_edges: list[int]
+    statistic: Literal["mass", "mean", "sum"]
+    values: list[list[float]] | str
+    links: list[LinkItem]
+    topics: list[TopicItem] | None
+
+
+class SegmentItem(Answer):
+    """A part of the document between two changes of subject, and its own parts."""
+
+    level: int
+    tokens: SpanValue
+    characters: SpanValue
+    children: list[SegmentItem]
+
+
+class StructureAnswer(Answer):
+    """`scales` are the tokens of a typical segment of each level; `layer` is the layer whose input
+    was compared."""
+
+    object: Literal["structure"]
+    model: str
+    document: str
+    tokens: int
+    layer: int
+    scales: list[int]
+    segments: list[SegmentItem]
+
+
+class ClaimItem(Answer):
+    """One claim. `corrected` is a corrected statement that was measured to be true. `margin` is how
+    much the true statement had to spare in its worst case."""
+
+    id: str
+    paper: str
+    statement: str
+    verdict: Literal["holds", "fails", "holds_corrected", "definition"]
+    remark: str | None
+    corrected: str | None
+    margin: float | None
+    evidence: dict[str, Any]
+    seconds: float
+
+
+class ClaimList(Answer):
+    object: Literal["list"]
+    state: Literal["computing", "done"]
+    checked: int
+    total: int
+    data: list[ClaimItem]
+
+
+class BenchmarkAnswer(Answer):
+    """Rows have the columns of their suite, which GET /v1/benchmarks/suites lists."""
+
+    object: Literal["benchmark"]
+    id: str
+    state: Literal["queued", "running", "done", "failed", "cancelled", "interrupted"]
+    suite: str
+    model: str
+    lengths: list[int]
+    attentions: list[str]
+    dtypes: list[str]
+    repeats: int
+    seconds: float
+    training: bool
+    created_at: float
+    started_at: float | None
+    finished_at: float | None
+    num_rows: int
+    rows: list[dict[str, str | int | float]]
+    machine: dict[str, str]
+    error: ErrorDetail | None
+
+
+class BenchmarkList(Answer):
+    object: Literal["list"]
+    data: list[BenchmarkAnswer]
+
+
+class MeasureValue(Answer):
+    name: str
+    unit: str
+    better: Literal["lower", "higher"]
+
+
+class SuiteValue(Answer):
+    name: str
+    about: str
+    fields: list[str]
+    lengths: list[int]
+    attentions: list[str]
+    known_attentions: list[str]
+    labels: list[str]
+    x: MeasureValue
+    measures: list[MeasureValue]
+
+
+class SuiteList(Answer):
+    object: Literal["list"]
+    data: list[SuiteValue]
+
+
+class Change(Answer):
+    """One figure in two runs; `ratio` is b's over a's, null where a's is 0."""
+
+    a: float
+    b: float
+    ratio: float | None
+    better: Literal["a", "b", "neither"]
+
+
+class ComparedRow(Answer):
+    key: dict[str, str | int | float]
+    measures: dict[str, Change]
+
+
+PlanValue: TypeAlias = str | int | float | bool | list[int] | list[str]
+
+
+class ComparisonAnswer(Answer):
+    object: Literal["benchmark_comparison"]
+    suite: str
+    a: str
+    b: str
+    rows: list[ComparedRow]
+    only_in_a: list[dict[str, str | int | float]]
+    only_in_b: list[dict[str, str | int | float]]
+    plan: dict[str, tuple[PlanValue, PlanValue]] = Field(
+        description="The options of the two runs that differ."
+    )
+    machine: dict[str, tuple[str | None, str | None]]
+
+
+class PlanAnswer(Answer):
+    """What a text would take here if it ran alone."""
+
+    model: str
+    tokens: int
+    fits: bool
+    path: Literal["packed", "swept"]
+    bytes: int
+    seconds: float
+    tiles: int
+    tile_tokens: int
+    keeps_projections: bool
+    max_tokens: int
+    max_bytes: int
+    tokens_alone: int
+
+
+class TokenizeAnswer(Answer):
+    """`offsets` are of characters in the text; special tokens have [0, 0].
+
+    `document` is null unless the request asked to keep the text open.
+    """
+
+    model: str
+    count: int
+    ids: list[int]
+    offsets: list[Annotated[list[int], Field(min_length=2, max_length=2)]]
+    tokens: list[str]
+    document: str | None
+
+
+class ModelAnswer(Answer):
+    """OpenAI's four fields first."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    name: str
+    family: str
+    attention: list[str]
+    dim: int
+    num_layers: int
+    num_heads: int
+    max_tokens: int
+    position_table: int
+    pooling: str
+    prompts: dict[str, str]
+    revision: str
+    calibration: str | None
+    source: str
+    device: str
+    dtype: str
+    aliases: list[str]
+
+
+class ModelList(Answer):
+    object: Literal["list"]
+    data: list[ModelAnswer]
+
+
+class TeiPooling(Answer):
+    pooling: str
+
+
+class TeiModelType(Answer):
+    embedding: TeiPooling
+
+
+class InfoAnswer(BaseModel):
+    """What runs here. The fields from `model_id` on are those of text-embeddings-inference, for the
+    default model."""
+
+    name: str
+    version: str
+    python: str
+    libraries: dict[str, str]
+    models: list[dict[str, Any]]
+    limits: dict[str, Any]
+    model_id: str
+    model_sha: str
+    model_dtype: str
+    served_model_name: str
+    model_type: TeiModelType
+    max_concurrent_requests: int
+    max_input_length: int
+    max_batch_tokens: int
+    max_batch_requests: int
+    max_client_batch_size: int
+    auto_truncate: bool
+    tokenization_workers: int
+    sha: str | None
+    docker_label: str | None
+
+
+class VectorList(RootModel[list[list[float]]]):
+    """A vector for each text."""
+
+
+class TokenStates(RootModel[list[list[list[float]]]]):
+    """For each text, a vector for each of its tokens."""
+
+
+class Health(Answer):
+    status: Literal["alive", "ready"]
+    models: list[str] | None = None

@@ -1,1 +1,0 @@
-"""Load from outside: requests that arrive when they would, whether or not the server keeps up."""

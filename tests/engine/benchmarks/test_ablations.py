@@ -1,0 +1,31 @@
+"""The default model with one part removed."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from benchmarks.ablation_models import AS_SERVED, ablations_of
+from engine.model.embedding_model import EmbeddingModel
+
+
+def test_a_part_taken_away_shows_beyond_a_block_and_in_no_shorter_text(
+    default_model: EmbeddingModel,
+) -> None:
+    models = ablations_of(default_model)
+    assert {"without maps", "without gate", "without sinks"} <= set(models)
+    assert {"blocks of 256", "blocks of 512"} <= set(models), "each of them is served to some"
+    long, longer, short = (
+        {name: _states(one, n) for name, one in models.items()} for n in (800, 4_200, 60)
+    )
+    for name in models:
+        changes = [(states[name] - states[AS_SERVED]).abs().max() for states in (long, longer)]
+        assert bool(torch.isfinite(torch.stack(changes)).all()), name
+        assert (max(changes) > 1e-2) == (name != AS_SERVED), name
+        if name != "LLN alone":  # which is softmax for no text
+            torch.testing.assert_close(short[name], short[AS_SERVED], rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+def _states(model: EmbeddingModel, num_tokens: int) -> Tensor:
+    return model.encoder(torch.arange(2000, 2000 + num_tokens), [0, num_tokens])

@@ -1,0 +1,217 @@
+"""Readings of passages: intervals by documents, the split of corpora, and the whole on a few."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from engine.checkpoint.calibration import Calibration
+from engine.errors import InvalidInput
+from engine.evaluation import readings_report
+from engine.evaluation.bootstrap import Answers, interval, minus, pooled
+from engine.evaluation.corpora import NEW_SOURCES, TRAINED_SOURCES, Corpus
+from engine.evaluation.pages import documents_of, plain_title
+from engine.evaluation.readings import (
+    CorpusVectors,
+    DocumentLimits,
+    Reading,
+    answers_by_heading,
+    answers_by_paragraph,
+    read_corpus,
+    reading_documents,
+)
+from engine.evaluation.readings_report import choose_readings, evaluate_readings, split_corpora
+from engine.model.embedding_model import EmbeddingModel
+from engine.training.data import Document
+from engine.training.encode import vectors_of
+
+LIMITS = DocumentLimits(shortest=50, chunk=32)
+
+
+@pytest.fixture
+def model(teacher: EmbeddingModel, calibration: Calibration) -> EmbeddingModel:
+    return teacher.with_calibration(calibration)
+
+
+@pytest.fixture
+def corpus() -> Corpus:
+    return Corpus("small", tuple(headed_document(f"t{n}", n) for n in range(4)))
+
+
+@pytest.fixture
+def read(model: EmbeddingModel, corpus: Corpus) -> CorpusVectors:
+    return read_corpus(
+        model, corpus.name, reading_documents(corpus, model.tokenizer, LIMITS), LIMITS
+    )
+
+
+def headed_document(title: str, seed: int) -> Document:
+    generator = np.random.default_rng(seed)
+
+    def paragraph() -> str:
+        return " ".join("".join(generator.choice(list("abcdefg"), 4)) for _ in range(50))
+
+    body = "\n\n".join(f"## xx{n}\n\n{paragraph()}\n\n{paragraph()}" for n in range(4))
+    return Document(title, title, body)
+
+
+def answers(values: list[float], documents: list[int]) -> Answers:
+    return Answers(np.array(values, np.float64), np.array(documents, np.int64))
+
+
+def test_interval_of_a_known_case() -> None:
+    values = np.random.default_rng(1).normal(0.3, 1.0, 400)
+    found = interval(Answers(values, np.arange(400)))
+    assert found is not None
+    assert found.mean == pytest.approx(values.mean())
+    half = 1.96 * values.std() / 20
+    assert found.low == pytest.approx(values.mean() - half, abs=0.015)
+    assert found.high == pytest.approx(values.mean() + half, abs=0.015)
+
+
+def test_questions_of_one_document_are_drawn_together() -> None:
+    values = np.random.default_rng(1).normal(0.0, 1.0, 40)
+    once = interval(Answers(values, np.arange(40)))
+    repeated = interval(Answers(np.repeat(values, 10), np.repeat(np.arange(40), 10)))
+    assert once is not None
+    assert repeated is not None
+    assert repeated.mean == pytest.approx(once.mean)
+    assert repeated.low == pytest.approx(once.low)
+    assert repeated.high == pytest.approx(once.high)
+
+
+def test_intervals_of_little() -> None:
+    assert interval(answers([], [])) is None
+    assert pooled([]) is None
+    one = interval(answers([0.0, 1.0], [3, 3]))
+    assert one is not None
+    assert (one.mean, one.low, one.high) == (0.5, 0.5, 0.5)
+    same = interval(answers([0.2] * 5, list(range(5))))
+    assert same is not None
+    assert same.low == pytest.approx(0.2)
+    assert same.high == pytest.approx(0.2)
+
+
+def test_each_corpus_counts_alike() -> None:
+    found = pooled([answers([1.0] * 90, list(range(90))), answers([0.0] * 10, list(range(10)))])
+    assert found is not None
+    assert (found.mean, found.low, found.high) == (0.5, 0.5, 0.5)
+
+
+def test_only_answers_to_the_same_questions_are_compared() -> None:
+    difference = minus(answers([1.0, 0.5], [0, 1]), answers([0.5, 0.5], [0, 1]))
+    assert difference.values.tolist() == [0.5, 0.0]
+    with pytest.raises(InvalidInput) as error:
+        minus(answers([1.0, 0.5], [0, 1]), answers([1.0, 0.5], [0, 0]))
+    assert error.value.code == "unpaired_answers"
+    with pytest.raises(InvalidInput):
+        answers([1.0], [0, 1])
+
+
+def test_corpora_are_split_by_what_is_left_out() -> None:
+    every = [*TRAINED_SOURCES, *NEW_SOURCES]
+    default = split_corpora(every)
+    assert default.validation == tuple(TRAINED_SOURCES)
+    assert default.test == tuple(NEW_SOURCES)
+    chosen = split_corpora(every, ["speeches", "essays"])
+    assert chosen.test == ("speeches", "essays")
+    assert chosen.validation == ("kernel", "python", "manuals", "postgres")
+    with pytest.raises(InvalidInput) as error:
+        split_corpora(["essays"])
+    assert error.value.code == "no_validation_corpus"
+
+
+@pytest.mark.parametrize("wrong", [(["kernal"], []), (["kernel"], ["esays"])])
+def test_a_misspelt_corpus_is_named(wrong: tuple[list[str], list[str]]) -> None:
+    with pytest.raises(InvalidInput, match="unknown corpus") as error:
+        split_corpora(*wrong)
+    assert error.value.code == "unknown_corpus"
+
+
+def test_documents_to_read(model: EmbeddingModel, corpus: Corpus) -> None:
+    documents = reading_documents(corpus, model.tokenizer, LIMITS)
+    backwards = reading_documents(Corpus("small", corpus.documents[::-1]), model.tokenizer, LIMITS)
+    assert [one.queries for one in documents] == [one.queries for one in backwards]
+    assert len(documents) == 4
+    for one in documents:
+        assert len(one.passages) == len(one.queries) == 4
+        assert all(query.split(": ")[1].startswith("xx") for query in one.queries.values())
+        assert len(one.paragraphs) == 2  # the second ones of the later two sections
+
+
+def test_a_query_whose_words_are_in_its_passage_is_not_asked(model: EmbeddingModel) -> None:
+    document = headed_document("t", 1)
+    told = document.body.replace("## xx2\n\n", "## xx2\n\nxx2 ")
+    [one] = reading_documents(Corpus("told", (Document("t", "t", told),)), model.tokenizer, LIMITS)
+    assert list(one.queries.values()) == ["t: xx0", "t: xx1", "t: xx3"]
+
+
+def test_readings_are_what_the_service_computes(
+    model: EmbeddingModel, read: CorpusVectors, corpus: Corpus
+) -> None:
+    [first, *_] = reading_documents(corpus, model.tokenizer, LIMITS)
+    alone = Reading().vectors(read, read.passages)
+    start, end = first.passages[1]
+    again = vectors_of(model, [model.tokenizer.between_special(first.ids[start:end])])
+    assert alone[1] == pytest.approx(again[0], abs=1e-5)
+    mixed = Reading(late=0.5, opening=0.3).vectors(read, read.passages)
+    halves = read.passages.late[0] + read.passages.alone[0]
+    opening = read.openings.late[0] + read.openings.alone[0]
+    length = np.linalg.norm(halves)
+    by_hand = halves / length + 0.3 * opening / np.linalg.norm(opening)
+    assert mixed[0] == pytest.approx(by_hand / np.linalg.norm(by_hand), abs=1e-5)
+
+
+def test_the_best_possible_reading_finds_everything(read: CorpusVectors) -> None:
+    asked = read.by_heading
+    read.passages.alone[asked.wanted] = asked.vectors
+    found = answers_by_heading(read, Reading())
+    assert len(found.values) == 16
+    assert np.all(found.values > 0)
+    paragraphs = answers_by_paragraph(read, Reading())
+    assert len(paragraphs.values) == 8
+    assert np.all((paragraphs.values >= 0.25) & (paragraphs.values <= 1))
+
+
+def test_shares_are_chosen_for_both_kinds_of_question(read: CorpusVectors) -> None:
+    chosen = choose_readings([read])
+    assert chosen["opening"].late == chosen["mean"].late == 0
+    half = answers_by_paragraph(read, Reading(late=0.5)).values.mean()
+    found = answers_by_paragraph(read, chosen["default"]).values.mean()
+    assert found >= half - readings_report.TOLERANCE
+
+
+def test_the_whole_report(
+    model: EmbeddingModel, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for load in ("load_corpus", "held_out_part"):
+        monkeypatch.setattr(readings_report, load, lambda _: corpus)
+    told: list[str] = []
+    split = split_corpora(["kernel", "essays"])
+    found = evaluate_readings(model, split, LIMITS, told.append)
+    assert told[0] == "4 documents of kernel"
+    assert told[-1] == "4 documents of essays"
+    again = json.loads(json.dumps(found))
+    assert list(again["test"]["corpora"]) == ["essays"]
+    by_heading = again["test"]["questions"]["passages that need their document"]
+    assert by_heading["queries"] == {"essays": 16}
+    pooled_row = by_heading["differences"]["late minus late without LLN"]["pooled"]
+    assert pooled_row["low"] <= pooled_row["mean"] <= pooled_row["high"]
+    assert "title before" not in again["test"]["questions"]["a later paragraph"]["readings"]
+
+
+def test_a_page_becomes_headed_text() -> None:
+    html = """<html><head><title>no</title></head><body><div class="navheader">no</div>
+    <h1>9.1. Bread</h1><p>Some <b>flour</b>.</p><h2>Bread</h2><p>more</p>
+    <h2>2.1 Dough ¶</h2><pre>a\n# b\n</pre><p>end</p></body></html>"""
+    html = html.replace("end", "end " * 120)
+    [one] = documents_of("page", html)
+    assert (one.title, one.query) == ("Bread", "Bread")
+    assert one.body.startswith("Some flour.\n\nmore\n\n## Dough")
+    assert "\n    # b" in one.body
+    assert "no" not in one.body.split()
+    assert [two.title for two in documents_of("page", html, level=2)] == ["Dough"]
+    assert plain_title("Chapter 9. Unix Services") == "Unix Services"
+    assert plain_title("A word") == "A word"

@@ -1,0 +1,57 @@
+"""The short text path gives the same bits as the encoder layer by layer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from engine.config import EngineConfig
+from engine.model.embedding_model import EmbeddingModel, load_model
+from engine.model.encoder import short_text_path
+from tests.engine.model.test_tiled_pass import calibrated, some_ids
+
+if TYPE_CHECKING:
+    from tests.conftest import WriteCheckpoint
+
+
+def is_straight(model: EmbeddingModel) -> bool:
+    return short_text_path(model.encoder.weights, model.encoder.attention) is not None
+
+
+@pytest.mark.parametrize("kind", ["softmax", "block_diagonal", "lln_diag", "lln"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+@torch.inference_mode()
+def test_it_changes_no_bit(family: str, kind: str, write_checkpoint: WriteCheckpoint) -> None:
+    folder = write_checkpoint(family)
+    encoder = calibrated(folder, block_size=64, num_sinks=(1, 1)).with_attention(kind).encoder
+    for length in (1, 2, 3, 16, 33, 63, 64, 65, 90):
+        ids = torch.from_numpy(some_ids(length)).long()
+        *_, by_layer = encoder.walk(ids, [0, length])
+        assert torch.equal(encoder(ids, [0, length]), by_layer), length
+
+
+@torch.inference_mode()
+def test_the_default_model(default_model: EmbeddingModel) -> None:
+    for model in (default_model, default_model.with_attention("softmax")):
+        assert is_straight(model)
+        for length in (2, 5, 16, 128, 511, 512, 513):
+            ids = torch.arange(2_000, 2_000 + length)
+            *_, by_layer = model.encoder.walk(ids, [0, length])
+            assert torch.equal(model.encoder(ids, [0, length]), by_layer), length
+
+
+def test_unsupported_texts_and_encoders_run_layer_by_layer(
+    write_checkpoint: WriteCheckpoint,
+) -> None:
+    assert not is_straight(
+        calibrated(write_checkpoint("modernbert"), block_size=64, num_sinks=(1, 1))
+    )
+    small = load_model(str(write_checkpoint("bert")), config=EngineConfig(device="cpu"))
+    assert is_straight(small)
+    weights, attention = small.encoder.weights, small.encoder.attention
+    assert short_text_path(replace(weights, activation="silu"), attention) is None
+    ids = torch.arange(5, 30)
+    assert small.encoder(ids, [0, 25]).shape == (25, weights.width), "with gradients wanted"

@@ -1,0 +1,373 @@
+"""The policy, by example, with a clock that the tests turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from engine.scheduling.request import Entry, Request, Unit, UnitKind
+from engine.scheduling.scheduler import FIRST_UNIT_S, Scheduler
+from engine.types import Priority
+
+MAX_BATCH_TOKENS = 100
+MAX_BATCH_SEQUENCES = 4
+MAX_QUEUE_TOKENS = 1_000
+MAX_QUEUE_CALLS = 3
+MAX_SWEEP_BYTES = 1_000
+LONG_SHARE = 0.25
+
+
+def new_scheduler() -> Scheduler:
+    return Scheduler(
+        max_batch_tokens=MAX_BATCH_TOKENS,
+        max_batch_sequences=MAX_BATCH_SEQUENCES,
+        max_queue_tokens=MAX_QUEUE_TOKENS,
+        max_queue_calls=MAX_QUEUE_CALLS,
+        max_sweep_bytes=MAX_SWEEP_BYTES,
+        long_share=LONG_SHARE,
+    )
+
+
+@dataclass
+class Line:
+    """A scheduler, and futures for what joins it."""
+
+    scheduler: Scheduler = field(default_factory=new_scheduler)
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
+    now: float = 0.0
+
+    def add(
+        self,
+        tokens: int,
+        *,
+        model: str = "a",
+        kind: UnitKind = "batch",
+        timeout_s: float | None = None,
+        priority: Priority = "normal",
+        num_bytes: int = 0,
+        seconds: float = 0.0,
+    ) -> Entry:
+        request = Request(
+            model=model,
+            tokens=tokens,
+            payload=None,
+            kind=kind,
+            priority=priority,
+            num_bytes=num_bytes,
+            seconds=seconds,
+        )
+        entry = Entry(
+            request=request,
+            future=self.loop.create_future(),
+            enqueued_at=self.now,
+            deadline=None if timeout_s is None else self.now + timeout_s,
+        )
+        self.scheduler.add(entry)
+        return entry
+
+    def call(self) -> Entry:
+        return self.add(0, model="", kind="diagnosis")
+
+    def sweep(self, *, num_bytes: int = 100, seconds: float = 10.0) -> Entry:
+        return self.add(5_000, kind="sweep_tile", num_bytes=num_bytes, seconds=seconds)
+
+    def unit(self, seconds: float = 1.0) -> Unit | None:
+        """The next unit, which takes so long."""
+        unit = self.scheduler.next_unit(self.now)
+        if unit is not None:
+            self.now += seconds
+            self.scheduler.record(unit, seconds)
+        return unit
+
+    def serve(self, seconds: float = 1.0) -> list[Entry]:
+        unit = self.unit(seconds)
+        return [] if unit is None else list(unit.entries)
+
+    def serve_all(self, seconds: float = 0.1) -> list[list[Entry]]:
+        return list(iter(lambda: self.serve(seconds), []))
+
+
+@pytest.fixture
+def line() -> Iterator[Line]:
+    line = Line()
+    yield line
+    line.loop.close()
+
+
+def test_nothing_waits(line: Line) -> None:
+    assert line.scheduler.next_unit(0.0) is None
+    assert line.scheduler.is_empty
+
+
+# Batches
+
+
+def test_a_batch_fills_in_order_up_to_the_token_budget(line: Line) -> None:
+    a, b, c, d = (line.add(tokens) for tokens in (60, 40, 70, 10))
+    assert line.scheduler.waiting_tokens == 180
+    assert line.serve_all() == [[a, b], [c, d]]
+    assert line.scheduler.waiting_tokens == 0
+
+
+def test_an_entry_that_does_not_fit_is_not_overtaken(line: Line) -> None:
+    a, b, c = (line.add(tokens) for tokens in (60, 41, 10))
+    assert line.serve_all() == [[a], [b, c]]
+
+
+def test_a_batch_holds_a_bounded_number_of_sequences(line: Line) -> None:
+    entries = [line.add(1) for _ in range(MAX_BATCH_SEQUENCES + 1)]
+    assert line.serve_all() == [entries[:-1], entries[-1:]]
+
+
+def test_a_unit_has_one_model_and_the_first_job_chooses_it(line: Line) -> None:
+    a1, b1, a2, b2 = (line.add(10, model=model) for model in "abab")
+    assert line.serve_all() == [[a1, a2], [b1, b2]]
+
+
+def test_departed_jobs_are_passed_over(line: Line) -> None:
+    cancelled, late, alive = line.add(10), line.add(10, timeout_s=1.0), line.add(10)
+    cancelled.future.cancel()
+    line.now = 1.0
+    assert line.serve() == [alive]
+    assert line.serve() == []
+    assert line.scheduler.num_waiting == 2, "they stay until someone answers them"
+    assert line.scheduler.remove(cancelled)
+    assert line.scheduler.remove(late)
+    assert line.scheduler.is_empty
+
+
+def test_an_entry_is_served_up_to_its_deadline(line: Line) -> None:
+    entry = line.add(10, timeout_s=1.0)
+    line.now = 0.999
+    assert line.serve() == [entry]
+
+
+def test_a_model_whose_jobs_all_left_does_not_hide_another(line: Line) -> None:
+    line.add(10, model="a").future.cancel()
+    alive = line.add(10, model="b")
+    assert line.serve() == [alive]
+
+
+def test_a_background_text_lets_others_pass_but_not_for_ever(line: Line) -> None:
+    background = line.add(100, priority="background")
+    line.now = 29.0
+    normal = line.add(100)
+    line.now = 31.0
+    late = line.add(100)
+    assert line.serve_all() == [[normal], [background], [late]]
+
+
+def test_a_deadline_nearer_than_patience_counts(line: Line) -> None:
+    relaxed = line.add(100, priority="background")
+    pressed = line.add(100, priority="background", timeout_s=5.0)
+    assert line.serve_all() == [[pressed], [relaxed]]
+
+
+# Long work
+
+
+def test_short_work_goes_before_long(line: Line) -> None:
+    long, short = line.add(500), line.add(60)
+    assert line.serve_all() == [[short], [long]]
+
+
+def test_long_work_is_owed_its_share_under_constant_load(line: Line) -> None:
+    line.add(500)
+    first_long_at = None
+    for _ in range(5):
+        line.add(100)
+        (entry,) = line.serve(FIRST_UNIT_S)
+        if entry.request.tokens == 500:
+            first_long_at = line.now
+    # Three parts of short work earn one of long work.
+    assert first_long_at == pytest.approx(4 * FIRST_UNIT_S)
+
+
+def test_a_long_unit_is_paid_for_before_the_next(line: Line) -> None:
+    tiles: list[Entry] = []
+    short = 0
+    sweep = line.sweep()
+    for _ in range(400):
+        line.add(100)
+        (entry,) = line.serve(0.3 if sweep in tiles and len(tiles) % 2 else 0.1)
+        tiles += [sweep] if entry is sweep else []
+        short += entry is not sweep
+    assert len(tiles) > 10
+    assert short > 2 * len(tiles)
+
+
+def test_idle_time_is_not_held_against_long_work(line: Line) -> None:
+    sweep = line.sweep()
+    for _ in range(1_000):
+        assert line.serve(0.1) == [sweep]
+    for _ in range(3):
+        line.add(100)
+        assert line.serve(0.1) != [sweep]
+    line.add(100)
+    assert line.serve(0.1) == [sweep]
+
+
+def test_kinds_of_long_work_share_by_time(line: Line) -> None:
+    sweep = line.sweep()
+    calls = [line.call(), line.call()]
+    served = [line.serve(1.0 if number == 1 else 0.1)[0] for number in range(15)]
+    assert served[:2] == [sweep, calls[0]]
+    assert served[2:11] == [sweep] * 9, "until it has had as much time as the call"
+    assert calls[1] in served[11:13]
+
+
+def test_a_call_runs_when_no_text_waits(line: Line) -> None:
+    calls = [line.call(), line.call()]
+    texts = [line.add(60), line.add(60)]
+    assert line.serve_all() == [[texts[0]], [texts[1]], [calls[0]], [calls[1]]]
+
+
+# Sweeps
+
+
+def test_a_sweep_runs_tile_by_tile_until_it_is_removed(line: Line) -> None:
+    sweep = line.sweep()
+    assert line.scheduler.num_waiting == 1
+    assert [line.serve() for _ in range(3)] == [[sweep]] * 3
+    assert line.scheduler.num_waiting == 0
+    assert line.scheduler.has_tiled(sweep)
+    assert not line.scheduler.is_empty
+    assert line.scheduler.remove(sweep)
+    assert not line.scheduler.remove(sweep)
+    assert line.scheduler.is_empty
+
+
+def test_a_batch_between_two_tiles_preempts(line: Line) -> None:
+    line.sweep()
+    line.add(10)
+    first = line.unit()
+    assert first is not None
+    assert not first.interrupts_tiled, "the sweep has not begun"
+    line.serve()
+    line.add(10)
+    second = line.unit()
+    assert second is not None
+    assert (second.kind, second.interrupts_tiled) == ("batch", True)
+
+
+def test_a_shorter_sweep_overtakes_a_longer_one_that_came_little_before(line: Line) -> None:
+    long = line.sweep(seconds=100.0)
+    assert line.serve() == [long]
+    short = line.sweep(seconds=5.0)
+    assert line.serve() == [short]
+    line.now = 98.0
+    late = line.sweep(seconds=5.0)
+    line.scheduler.remove(short)
+    assert line.serve() == [long], "it is due before one that comes so late"
+    line.scheduler.remove(long)
+    assert line.serve() == [late]
+
+
+def test_sweeps_begin_only_within_the_memory_budget_and_in_order(line: Line) -> None:
+    big = line.sweep(num_bytes=600, seconds=3.0)
+    assert line.serve() == [big]
+    second_big = line.sweep(num_bytes=600, seconds=1.0)
+    small = line.sweep(num_bytes=100, seconds=1.5)
+    assert line.serve() == [big], "the next one due does not fit, and nobody begins before it"
+    line.scheduler.remove(big)
+    assert line.serve() == [second_big]
+    line.scheduler.remove(second_big)
+    assert line.serve() == [small]
+
+
+def test_a_sweep_beyond_the_budget_begins_alone(line: Line) -> None:
+    huge = line.sweep(num_bytes=10 * MAX_SWEEP_BYTES)
+    assert line.serve() == [huge]
+
+
+def test_a_sweep_whose_caller_left_holds_its_memory_until_it_is_removed(line: Line) -> None:
+    big = line.sweep(num_bytes=600)
+    line.serve()
+    other = line.sweep(num_bytes=600)
+    big.future.cancel()
+    assert line.serve() == []
+    line.scheduler.remove(big)
+    assert line.serve() == [other]
+
+
+# Admission
+
+
+def test_remove_says_whether_the_job_still_waited(line: Line) -> None:
+    gone, served = line.add(500), line.add(10)
+    assert line.scheduler.remove(gone)
+    assert not line.scheduler.remove(gone)
+    assert line.serve() == [served]
+    assert not line.scheduler.remove(served)
+    assert line.scheduler.waiting_tokens == 0
+
+
+def test_remove_all_gives_everything_back_in_order(line: Line) -> None:
+    entries = [line.add(10), line.call(), line.add(500), line.sweep(), line.add(10, model="b")]
+    assert line.scheduler.remove_all() == entries
+    assert line.scheduler.is_empty
+    assert line.serve() == []
+
+
+def test_a_full_queue_takes_no_more(line: Line) -> None:
+    line.add(900)
+    assert line.scheduler.can_add(100)
+    assert not line.scheduler.can_add(101)
+
+
+def test_an_empty_queue_takes_work_of_any_size(line: Line) -> None:
+    assert line.scheduler.can_add(MAX_QUEUE_TOKENS * 10)
+    line.add(MAX_QUEUE_TOKENS * 10)
+    assert not line.scheduler.can_add(1)
+
+
+def test_calls_have_a_limit_of_their_own(line: Line) -> None:
+    line.add(MAX_QUEUE_TOKENS)
+    for _ in range(MAX_QUEUE_CALLS):
+        assert line.scheduler.can_add_call()
+        line.call()
+    assert not line.scheduler.can_add_call()
+
+
+def test_a_unit_has_the_tokens_of_its_entries(line: Line) -> None:
+    entries = (line.add(10), line.add(20))
+    unit = Unit(entries)
+    assert (unit.tokens, unit.kind, unit.model) == (30, "batch", "a")
+
+
+# Callers who leave while the scheduler chooses: futures change without its lock
+
+
+class GoneAtTheSecondLook:
+    """A future whose caller leaves between two looks at it."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def done(self) -> bool:
+        self.looks += 1
+        return self.looks > 1
+
+
+@pytest.mark.parametrize("kind", ["batch", "sweep_tile", "diagnosis"])
+def test_who_leaves_while_being_chosen_makes_room_for_the_next(kind: UnitKind, line: Line) -> None:
+    gone = line.add(10, kind=kind)
+    gone.future = cast(Any, GoneAtTheSecondLook())
+    assert line.unit() is None
+    gone.future = cast(Any, GoneAtTheSecondLook())
+    stays = line.add(10, model="b")
+    assert line.serve() == [stays]
+
+
+def test_what_others_had_while_a_kind_was_away_is_not_held_against_them(line: Line) -> None:
+    for _ in range(100):
+        call = line.call()
+        assert line.serve() == [call]
+    sweep = line.sweep()
+    assert line.serve() == [sweep]
+    call = line.call()
+    assert call in [*line.serve(), *line.serve(), *line.serve()]

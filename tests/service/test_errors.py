@@ -1,0 +1,359 @@
+"""Errors: one table for both protocols, and how each mistake over HTTP is answered."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from grpc import StatusCode
+
+import engine.errors
+from engine.errors import (
+    DeadlineExceeded,
+    InvalidInput,
+    LLNError,
+    ModelNotFound,
+    QueueFull,
+    RequestCancelled,
+    TextTooLong,
+    shown,
+)
+from service import errors as service_errors
+from service.errors import (
+    ERROR_TABLE,
+    BodyTooLarge,
+    InvalidField,
+    as_lln_error,
+    error_fields,
+    row_for,
+)
+
+
+def all_errors() -> Iterator[type[LLNError]]:
+    for module in (engine.errors, service_errors):
+        for value in vars(module).values():
+            if isinstance(value, type) and issubclass(value, LLNError):
+                yield value
+
+
+def test_every_error_class_has_one_row_of_its_own() -> None:
+    listed = [row.error for row in ERROR_TABLE]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == set(all_errors())
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (InvalidInput("x"), 400, StatusCode.INVALID_ARGUMENT),
+        (TextTooLong("x"), 400, StatusCode.INVALID_ARGUMENT),
+        (InvalidField("x"), 422, StatusCode.INVALID_ARGUMENT),
+        (BodyTooLarge("x"), 413, StatusCode.RESOURCE_EXHAUSTED),
+        (ModelNotFound("x"), 404, StatusCode.NOT_FOUND),
+        (QueueFull("x"), 429, StatusCode.RESOURCE_EXHAUSTED),
+        (RequestCancelled("x"), 499, StatusCode.CANCELLED),
+        (DeadlineExceeded("x"), 504, StatusCode.DEADLINE_EXCEEDED),
+        (LLNError("x"), 500, StatusCode.INTERNAL),
+    ],
+)
+def test_row_for(error: LLNError, status: int, code: StatusCode) -> None:
+    row = row_for(error)
+    assert (row.http_status, row.grpc_code) == (status, code)
+
+
+def test_an_unlisted_class_has_the_row_of_its_base_class() -> None:
+    class TooManyTables(TextTooLong):
+        pass
+
+    assert row_for(TooManyTables("x")).error is TextTooLong
+
+
+def test_error_fields_are_the_envelope() -> None:
+    error = TextTooLong("too long", param="input[2]", limit=512, actual=600)
+    assert error_fields(error) == {
+        "message": "too long",
+        "type": "invalid_request_error",
+        "code": "text_too_long",
+        "param": "input[2]",
+        "limit": 512,
+        "actual": 600,
+    }
+
+
+def test_values_of_callers_are_shortened() -> None:
+    error = InvalidInput(f"no {shown('x' * 9_999)}", param="y" * 9_999, actual="z" * 9_999)
+    assert error.message == f"no {'x' * 77}..."
+    assert (error.param, error.actual) == ("y" * 77 + "...", "z" * 77 + "...")
+    assert shown("x" * 80) == "x" * 80
+    assert error_fields(InvalidInput("no", actual=10**400))["actual"] == "1" + "0" * 76 + "..."
+
+
+def test_other_exceptions_reveal_nothing() -> None:
+    found = as_lln_error(RuntimeError("secret path /etc/passwd"))
+    assert "secret" not in found.message
+    assert row_for(found).http_status == 500
+
+
+MEGABYTE = 1024 * 1024
+WHALE = "x" * 50_000
+JSON = {"content-type": "application/json"}
+
+
+def error_of(response: httpx.Response) -> dict[str, Any]:
+    document = response.json()
+    assert list(document) == ["error"]
+    assert list(document["error"]) == ["message", "type", "code", "param", "limit", "actual"]
+    assert response.headers["x-request-id"]
+    error: dict[str, Any] = document["error"]
+    return error
+
+
+def post(http: httpx.Client, body: bytes, content_type: str = "application/json") -> httpx.Response:
+    return post_to(http, "/v1/embeddings", body, content_type)
+
+
+def post_to(
+    http: httpx.Client, path: str, body: bytes, content_type: str = "application/json"
+) -> httpx.Response:
+    headers = {"content-type": content_type} if content_type else {}
+    return http.post(path, content=body, headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", "invalid_json"),
+        (b"{", "invalid_json"),
+        (b'{"input": NaN}', "invalid_json"),
+        (b'{"input": "a\xff"}', "invalid_utf8"),
+        (b'{"input": "\\ud800"}', "invalid_unicode"),
+    ],
+)
+def test_unreadable_body(http: httpx.Client, body: bytes, code: str) -> None:
+    response = post(http, body)
+    assert response.status_code == 400
+    assert error_of(response)["code"] == code
+
+
+@pytest.mark.parametrize("body", [b"[]", b"null", b'"text"', b"7"])
+def test_json_that_is_no_object(http: httpx.Client, body: bytes) -> None:
+    response = post(http, body)
+    assert response.status_code == 422
+    assert error_of(response)["code"] in ("invalid_field", "missing_field")
+
+
+@pytest.mark.parametrize("content_type", ["", "text/plain", "application/x-www-form-urlencoded"])
+def test_body_that_is_not_declared_json(http: httpx.Client, content_type: str) -> None:
+    response = post(http, b'{"input": "x"}', content_type)
+    assert response.status_code == 415
+    assert error_of(response)["code"] == "unsupported_media_type"
+
+
+def test_charset_beside_the_media_type_is_fine(http: httpx.Client) -> None:
+    response = post(http, b'{"input": "x"}', "application/json; charset=utf-8")
+    assert response.status_code == 200
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br", "deflate, gzip", "GZIP"])
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain"])
+def test_an_encoded_body_is_refused_by_its_header(
+    http: httpx.Client, content_type: str, encoding: str
+) -> None:
+    headers = {"content-type": content_type, "content-encoding": encoding}
+    response = http.post("/v1/documents", content=b'{"text": "x"}', headers=headers)
+    assert response.status_code == 415
+    error = error_of(response)
+    assert (error["code"], error["param"]) == ("unsupported_encoding", "content-encoding")
+    assert (error["limit"], error["actual"]) == ("identity", encoding)
+
+
+def test_a_body_that_says_that_it_is_not_encoded_is_read(http: httpx.Client) -> None:
+    headers = JSON | {"content-encoding": "identity"}
+    assert http.post("/v1/embeddings", content=b'{"input": "x"}', headers=headers).is_success
+
+
+def test_unknown_route(http: httpx.Client) -> None:
+    response = http.get("/v1/nothing")
+    assert response.status_code == 404
+    assert error_of(response)["code"] == "route_not_found"
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/benchmarks/bench-1", "/docs"])
+def test_a_slash_too_many_is_named_and_not_redirected(path: str, http: httpx.Client) -> None:
+    """A redirect would lead to the host that the request names, and over http."""
+    response = http.post(f"{path}/", json={"input": "x"}, headers={"host": "elsewhere.test"})
+    assert response.status_code == 404
+    error = error_of(response)
+    assert error["code"] == "route_not_found"
+    assert error["message"] == f"there is nothing at {path}/; did you mean {path}?"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/diagnostics", {"text": "a", "mode": WHALE}),
+        ("/v1/diagnostics", {"text": "a", "instruments": [WHALE]}),
+        ("/v1/diagnostics", {"document": WHALE}),
+        ("/v1/attention/map", {"document": WHALE, "layer": 0, "head": 0}),
+        ("/v1/attention/map", {"text": "a", "layer": 0, "head": 0, "statistic": WHALE}),
+        ("/v1/structure", {"text": "a", WHALE: 1}),
+        ("/v1/benchmarks", {"suite": WHALE}),
+        ("/v1/benchmarks", {"attentions": [WHALE]}),
+        ("/v1/embeddings", {"input": "a", "model": WHALE}),
+        ("/v1/embeddings", {"input": "a", "prompt_name": WHALE}),
+        (f"/v1/{WHALE[:30_000]}", {}),
+    ],
+)
+def test_an_error_repeats_so_much_of_a_value(
+    http: httpx.Client, path: str, fields: dict[str, Any]
+) -> None:
+    response = http.post(path, json=fields)
+    assert response.is_client_error
+    assert len(response.content) < 1_000
+
+
+def test_wrong_method(http: httpx.Client) -> None:
+    response = http.get("/v1/embeddings")
+    assert response.status_code == 405
+    assert response.headers["allow"] == "POST"
+    assert error_of(response)["code"] == "method_not_allowed"
+
+
+def test_allow_names_every_verb_of_a_path(http: httpx.Client) -> None:
+    assert http.delete("/v1/benchmarks").headers["allow"] == "GET, POST"
+    assert http.put("/health").headers["allow"] == "GET"
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ("dimensions=18446744073709551616", "dimensions"),
+        ("dimensions=-9223372036854775809", "dimensions"),
+        ("chunking=fixed&tokens=4&overlap=99999999999999999999999", "overlap"),
+        ("chunking=sentences&min_tokens=99999999999999999999999", "min_tokens"),
+        ("dimensions=" + "9" * 4_300, "dimensions"),
+    ],
+)
+def test_a_number_beyond_64_bits_is_refused_as_text(
+    http: httpx.Client, query: str, param: str
+) -> None:
+    response = http.post(
+        f"/v1/documents?{query}", content="a text", headers={"content-type": "text/plain"}
+    )
+    error = error_of(response)
+    assert response.status_code == 400
+    assert error["param"].endswith(param)
+    assert error["actual"] == shown(query.rpartition("=")[2])
+    assert len(error["message"]) < 300
+    assert response.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("number", ["18446744073709551615", "18446744073709551616", "9" * 5_000])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", '{"input": "x", "dimensions": %s}'),
+        ("/v1/documents", '{"text": "x", "chunking": {"type": "fixed", "overlap": %s}}'),
+        ("/v1/plan", '{"tokens": %s}'),
+        ("/v1/diagnostics", '{"text": "x", "layers": [%s]}'),
+        ("/v1/embeddings", '{"input": [[%s]]}'),
+    ],
+)
+def test_numbers_without_bounds_in_json(
+    http: httpx.Client, path: str, body: str, number: str
+) -> None:
+    response = post_to(http, path, (body % number).encode())
+    assert response.status_code in (400, 422)
+    error_of(response)
+
+
+def pieces() -> Iterator[bytes]:
+    yield b'{"input": "'
+    for _ in range(50):
+        yield b"x" * MEGABYTE
+    yield b'"}'
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_body_of_fifty_megabytes(http: httpx.Client, chunked: bool) -> None:
+    body = pieces() if chunked else b"".join(pieces())
+    response = http.post("/v1/embeddings", content=body, headers=JSON)
+    assert response.status_code == 413
+    error = error_of(response)
+    assert (error["code"], error["limit"]) == ("body_too_large", 32 * MEGABYTE)
+    assert error["actual"] > 32 * MEGABYTE
+    assert http.get("/health/ready").status_code == 200
+
+
+@pytest.mark.parametrize("header", ["expect: 100-continue", "transfer-encoding: chunked"])
+def test_body_of_fifty_megabytes_by_curl(server: Any, tmp_path: Path, header: str) -> None:
+    body = tmp_path / "body.json"
+    body.write_bytes(b"".join(pieces()))
+    command = ["curl", "-sS", "-w", "\n%{http_code}", "-H", "content-type: application/json"]
+    command += ["-H", header, "--data-binary", f"@{body}", f"{server.http_url}/v1/embeddings"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    document, status = answer.stdout.rsplit("\n", 1)
+    assert status == "413"
+    assert json.loads(document)["error"]["code"] == "body_too_large"
+
+
+def test_memory_does_not_grow_with_refused_bodies(http: httpx.Client) -> None:
+    def resident() -> float:
+        page = http.get("/metrics").text
+        [line] = re.findall(r"^process_resident_memory_bytes (.+)$", page, re.MULTILINE)
+        return float(line)
+
+    def refused() -> int:
+        return http.post("/v1/embeddings", content=pieces(), headers=JSON).status_code
+
+    refused()
+    before = resident()
+    assert {refused() for _ in range(6)} == {413}
+    assert resident() - before < 64 * MEGABYTE
+
+
+def access_line(server: Any, request_id: str) -> dict[str, Any]:
+    """The log line of a request, which is written just after its answer."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        for line in server.log().splitlines():
+            assert line.startswith("{"), f"not a JSON line: {line}"
+            fields: dict[str, Any] = json.loads(line)
+            if fields.get("request_id") == request_id and fields["event"] == "request":
+                return fields
+        time.sleep(0.05)
+    raise AssertionError(f"no log line of {request_id}")
+
+
+@pytest.mark.parametrize(
+    ("offered", "taken"),
+    [("trace-42", True), ("a" * 129, False), ("two words", False), ("", False)],
+)
+def test_request_id(http: httpx.Client, server: Any, offered: str, taken: bool) -> None:
+    response = http.post(
+        "/v1/embeddings", json={"input": "hello"}, headers={"x-request-id": offered}
+    )
+    given = response.headers["x-request-id"]
+    assert (given == offered) is taken
+    assert re.fullmatch(r"[A-Za-z0-9._:/+=@-]{1,128}", given)
+    assert access_line(server, given)["method"] == "POST /v1/embeddings"
+
+
+def test_log_has_figures_but_never_the_text(http: httpx.Client, server: Any) -> None:
+    secret = "xylophonist"
+    headers = {"x-request-id": "log-check"}
+    http.post("/v1/embeddings", json={"input": f"the {secret}"}, headers=headers)
+    http.post("/v1/embeddings", json={"input": 7, "truncate": secret})
+    line = access_line(server, "log-check")
+    assert line["status"] == 200
+    assert line["tokens"] > 2
+    assert line["seconds"] > 0
+    assert line["model"] == "default"
+    assert secret not in server.log()

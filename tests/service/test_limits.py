@@ -1,0 +1,406 @@
+"""Limits: what a connection may send, how long a caller may be silent or leave an answer unread."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import grpc
+import httpx
+import orjson
+import pytest
+from grpc import StatusCode
+from starlette.types import Message
+
+from service.errors import AnswerNotTaken
+from service.http.middleware.observe import _in_pieces
+from service.pb.lln.v1 import embeddings_pb2 as pb
+from service.server import MAX_HEAD_BYTES
+from tests.service.outside import wait_for
+from tests.service.stubs import embeddings_stub, reflection_stub, tei_stub
+
+KEY = "a-key-of-the-settings-0123"
+HEAD = b"GET /health/live HTTP/1.1\r\nHost: x\r\n"
+OFFER = (
+    b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n"
+)
+
+
+@pytest.fixture(scope="module")
+def locked(launch_server: Any) -> Any:
+    return launch_server(LLN_MODELS="default", LLN_API_KEYS=KEY)
+
+
+@pytest.fixture
+def connection(locked: Any) -> Iterator[socket.socket]:
+    address = urlsplit(locked.http_url)
+    with socket.create_connection((address.hostname or "", address.port or 0), 30) as opened:
+        yield opened
+
+
+def memory_mb(server: Any) -> float:
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+)", status)
+    assert found is not None
+    return int(found[1]) / 1024
+
+
+@pytest.mark.parametrize("pause_s", [0, 0.2])
+def test_who_offers_another_protocol_is_answered_in_this_one(
+    connection: socket.socket, pause_s: float
+) -> None:
+    """As curl --http2 and Java's HttpClient do, the latter with the body on its own."""
+    body = json.dumps({"input": "a text"}).encode()
+    head = b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nX-API-Key: %b\r\n" % KEY.encode()
+    head += b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body)
+    segments = [head + OFFER + b"\r\n", body]
+    for segment in segments if pause_s else [b"".join(segments)]:
+        connection.sendall(segment)
+        time.sleep(pause_s)
+    with closing(HTTPResponse(connection)) as answer:
+        answer.begin()
+        assert answer.status == 200
+        assert len(json.loads(answer.read())["data"]) == 1
+
+
+@pytest.mark.parametrize("start", [HEAD + b"X-A: ", b"GET /"])
+def test_a_head_without_end_is_refused(connection: socket.socket, start: bytes) -> None:
+    connection.sendall(start + b"a" * MAX_HEAD_BYTES)
+    assert connection.recv(12) == b"HTTP/1.1 400"
+
+
+def test_a_long_head_is_read(connection: socket.socket) -> None:
+    connection.sendall(HEAD + b"X-A: " + b"a" * (MAX_HEAD_BYTES - 1_000) + b"\r\n\r\n")
+    assert connection.recv(12) == b"HTTP/1.1 200"
+
+
+@pytest.mark.parametrize("excess", [1_000, 30_000])
+def test_a_long_head_that_arrives_whole_is_refused(excess: int, connection: socket.socket) -> None:
+    """In one read: the parser's own limit holds only while the end of a head is missing."""
+    connection.sendall(HEAD + b"X-A: " + b"a" * (MAX_HEAD_BYTES + excess) + b"\r\n\r\n")
+    assert connection.recv(12) == b"HTTP/1.1 400"
+
+
+def test_a_long_body_behind_a_head_is_not_part_of_it(connection: socket.socket) -> None:
+    body = json.dumps({"input": " " * MAX_HEAD_BYTES + "a text"}).encode()
+    head = b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nX-API-Key: %b\r\n" % KEY.encode()
+    head += b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    connection.sendall(head + body)
+    assert connection.recv(12) == b"HTTP/1.1 200"
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 0\r\n",
+    ],
+)
+def test_two_lengths_of_a_body_are_refused(connection: socket.socket, lengths: bytes) -> None:
+    """A proxy that follows the other one would take the rest for a request (smuggling)."""
+    post = b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\n" + lengths + b"\r\n0\r\n\r\n"
+    connection.sendall(post + HEAD + b"\r\n")
+    answer = b"".join(iter(lambda: connection.recv(65_536), b""))  # until it closes
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads memory as Linux tells it")
+def test_requests_ahead_of_their_answers_wait_outside(
+    locked: Any, connection: socket.socket
+) -> None:
+    """Nobody reads the answers: what the server would read ahead of them, it would have to keep."""
+    before = memory_mb(locked)
+    connection.settimeout(10)
+    with pytest.raises(TimeoutError):
+        connection.sendall((HEAD + b"\r\n") * 2_000_000)
+    assert memory_mb(locked) - before < 50
+
+
+SILENCE_S = 1.0
+TIMEOUT_S = 4.0
+SMALL_WINDOW = [("grpc.http2.lookahead_bytes", 65_536), ("grpc.http2.bdp_probe", 0)]
+# The vectors have far more bytes than the buffers of a connection.
+MANY_CHUNKS = {
+    "text": "word " * 1_500,
+    "chunking": {"type": "fixed", "tokens": 8, "overlap": 7, "context": "late"},
+}
+
+
+@pytest.fixture(scope="module")
+def narrow(launch_server: Any) -> Any:
+    """One request slot, so an answer shows that the slot was released."""
+    return launch_server(
+        LLN_MODELS="default",
+        LLN_MAX_OPEN_REQUESTS="1",
+        LLN_BODY_TIMEOUT_S=str(SILENCE_S),
+        LLN_REQUEST_TIMEOUT_S=str(TIMEOUT_S),
+    )
+
+
+@pytest.fixture
+def channel(narrow: Any) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(narrow.grpc_address, SMALL_WINDOW) as channel:
+        yield channel
+
+
+def has_room(server: Any) -> bool:
+    answer = httpx.post(f"{server.http_url}/v1/embeddings", json={"input": "x"}, timeout=60)
+    assert answer.status_code in (200, 429)
+    return answer.status_code == 200
+
+
+def given_up(server: Any, method: str) -> float:
+    page = httpx.get(f"{server.http_url}/metrics", timeout=60).text
+    wanted = f'lln_requests_total{{code="answer_not_taken",method="{method}"'
+    return sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(wanted))
+
+
+@contextmanager
+def falling_silent(*said: Any) -> Iterator[Iterator[Any]]:
+    over = threading.Event()
+
+    def messages() -> Iterator[Any]:
+        yield from said
+        over.wait(60)
+
+    try:
+        yield messages()
+    finally:
+        over.set()
+
+
+def assert_ends_in_time(answers: Any) -> None:
+    with pytest.raises(grpc.RpcError) as raised:
+        list(answers)
+    error: Any = raised.value
+    assert error.code() == StatusCode.DEADLINE_EXCEEDED
+    metadata = dict(error.trailing_metadata())
+    assert metadata["lln-error-code"] == "body_timeout"
+    assert metadata["lln-error-limit"] == str(SILENCE_S)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        lambda channel: embeddings_stub(channel).EmbedDocument,
+        lambda channel: embeddings_stub(channel).EmbedStream,
+        lambda channel: tei_stub(channel).EmbedStream,
+        lambda channel: tei_stub(channel).EmbedAllStream,
+        lambda channel: reflection_stub(channel).ServerReflectionInfo,
+    ],
+)
+def test_a_stream_without_messages_times_out(
+    narrow: Any, channel: grpc.Channel, method: Any
+) -> None:
+    with falling_silent() as nothing:
+        assert_ends_in_time(method(channel)(nothing))
+    assert has_room(narrow)
+
+
+def test_an_idle_stream_times_out_once_it_is_answered(narrow: Any, channel: grpc.Channel) -> None:
+    with falling_silent(pb.EmbedStreamRequest(input=pb.Input(text="a text"))) as requests:
+        answers = embeddings_stub(channel).EmbedStream(requests)
+        assert next(answers).WhichOneof("outcome") == "embedding"
+        assert_ends_in_time(answers)
+    assert has_room(narrow)
+
+
+def test_a_stalled_document_times_out(narrow: Any, channel: grpc.Channel) -> None:
+    opening = pb.EmbedDocumentRequest(open=pb.DocumentOptions(), text=b"some words")
+    with falling_silent(opening) as pieces:
+        assert_ends_in_time(embeddings_stub(channel).EmbedDocument(pieces))
+    assert has_room(narrow)
+
+
+def test_a_stalled_plain_text_times_out(narrow: Any) -> None:
+    address = urlsplit(narrow.http_url)
+    connection = HTTPConnection(address.hostname or "", address.port, timeout=60)
+    with closing(connection):
+        connection.putrequest("POST", "/v1/documents")
+        connection.putheader("content-type", "text/plain")
+        connection.putheader("transfer-encoding", "chunked")
+        connection.endheaders()
+        connection.send(
+            b"a\r\nsome words\r\n"
+        )  # other HTTP clients read no answer before they have sent everything
+        answer = connection.getresponse()
+        error = orjson.loads(answer.read())["error"]
+    assert (answer.status, error["code"], error["limit"]) == (408, "body_timeout", SILENCE_S)
+    assert has_room(narrow)
+
+
+def test_a_slow_but_steady_document_is_read_to_its_end(channel: grpc.Channel) -> None:
+    def pieces() -> Iterator[pb.EmbedDocumentRequest]:
+        yield pb.EmbedDocumentRequest(open=pb.DocumentOptions())
+        for _ in range(4):
+            time.sleep(SILENCE_S / 2)
+            yield pb.EmbedDocumentRequest(text=b"some words ")
+
+    *_, last = embeddings_stub(channel).EmbedDocument(pieces())
+    assert last.WhichOneof("event") == "result"
+
+
+def test_unread_events_over_http_time_out(narrow: Any) -> None:
+    before = given_up(narrow, "POST /v1/documents")
+    address = urlsplit(narrow.http_url)
+    body = orjson.dumps(MANY_CHUNKS)
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect((address.hostname, address.port))
+        connection.sendall(
+            b"POST /v1/documents HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Accept: application/x-ndjson\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        assert connection.recv(12) == b"HTTP/1.1 200"
+        assert not has_room(narrow)
+        wait_for(lambda: has_room(narrow), "the place to be free", 4 * TIMEOUT_S)
+        assert given_up(narrow, "POST /v1/documents") == before + 1
+    assert "Traceback" not in narrow.log()
+
+
+def test_unread_events_over_grpc_time_out(narrow: Any, channel: grpc.Channel) -> None:
+    before = given_up(narrow, "lln.v1.Embeddings/EmbedDocument")
+    plan = pb.Chunking(fixed=pb.FixedChunks(tokens=8, overlap=7), context="late")
+    opening = pb.EmbedDocumentRequest(
+        open=pb.DocumentOptions(chunking=plan), text=str(MANY_CHUNKS["text"]).encode()
+    )
+    events = embeddings_stub(channel).EmbedDocument(iter([opening]))
+    assert next(events).WhichOneof("event") == "accepted"
+    wait_for(lambda: has_room(narrow), "the place to be free", 4 * TIMEOUT_S)
+    assert given_up(narrow, "lln.v1.Embeddings/EmbedDocument") == before + 1
+    events.cancel()
+
+
+def test_unread_answers_of_a_stream_time_out(narrow: Any, channel: grpc.Channel) -> None:
+    before = given_up(narrow, "lln.v1.Embeddings/EmbedStream")
+    one = pb.EmbedStreamRequest(input=pb.Input(text="a text"))
+    answers = embeddings_stub(channel).EmbedStream(one for _ in range(5_000))
+    next(answers)
+    wait_for(lambda: has_room(narrow), "the place to be free")
+    assert given_up(narrow, "lln.v1.Embeddings/EmbedStream") == before + 1
+    answers.cancel()
+    assert "Traceback" not in narrow.log()
+
+
+ANSWER_TIMEOUT_S = 6.0
+START: Message = {"type": "http.response.start", "status": 200, "headers": []}
+# Its states have megabytes, more than the buffers of a connection.
+LARGE = json.dumps({"inputs": "word " * 2_500, "truncate": True}).encode()
+
+
+@pytest.fixture(scope="module")
+def patient(launch_server: Any) -> Any:
+    """One request slot, so an answer shows that the slot was released."""
+    return launch_server(
+        LLN_MODELS="default", LLN_MAX_OPEN_REQUESTS="1", LLN_REQUEST_TIMEOUT_S=str(ANSWER_TIMEOUT_S)
+    )
+
+
+@contextmanager
+def unread(server: Any) -> Iterator[None]:
+    address = urlsplit(server.http_url)
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(60)
+        connection.connect((address.hostname, address.port))
+        connection.sendall(
+            b"POST /embed_all HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%b" % (len(LARGE), LARGE)
+        )
+        assert connection.recv(12) == b"HTTP/1.1 200"
+        yield
+
+
+def open_files(server: Any) -> int:
+    """Reads them from Linux; returns none elsewhere."""
+    return len(list(Path("/proc").glob(f"{server.process.pid}/fd/*")))
+
+
+def test_an_unread_large_answer_times_out(patient: Any) -> None:
+    before, files = given_up(patient, "POST /embed_all"), open_files(patient)
+    with unread(patient):
+        assert not has_room(patient)
+        wait_for(lambda: has_room(patient), "the place to be free", 4 * ANSWER_TIMEOUT_S)
+        assert given_up(patient, "POST /embed_all") == before + 1
+        # An orderly close would wait for the reader.
+        wait_for(lambda: open_files(patient) <= files, "a closed connection", ANSWER_TIMEOUT_S)
+    assert "Traceback" not in patient.log()
+    assert "without completing" not in patient.log()
+
+
+def test_leaving_a_large_answer_releases_the_request_slot(patient: Any) -> None:
+    with unread(patient):
+        assert not has_room(patient)
+    wait_for(lambda: has_room(patient), "the place to be free", ANSWER_TIMEOUT_S / 2)
+
+
+def test_a_client_that_reads_gets_all_of_it(patient: Any) -> None:
+    address = urlsplit(patient.http_url)
+    with closing(HTTPConnection(address.hostname or "", address.port, timeout=60)) as connection:
+        for _ in range(2):
+            headers = {"content-type": "application/json"}
+            connection.request("POST", "/embed_all", LARGE, headers)
+            answer = connection.getresponse()
+            body = answer.read()
+            assert int(answer.headers["content-length"]) == len(body) > 1_000_000
+            assert len(json.loads(body)) == 1
+
+
+def sent(*messages: Message) -> list[Message]:
+    arrived: list[Message] = []
+
+    async def send(message: Message) -> None:
+        arrived.append(message)
+
+    async def scenario() -> None:
+        in_pieces = _in_pieces(send, 60)
+        for message in messages:
+            await in_pieces(message)
+
+    asyncio.run(scenario())
+    return arrived
+
+
+def body(content: bytes, more: bool = False) -> Message:
+    return {"type": "http.response.body", "body": content, "more_body": more}
+
+
+def test_a_small_answer_stays_as_it_is() -> None:
+    assert sent(START, body(b"x" * 65_536)) == [START, body(b"x" * 65_536)]
+
+
+def test_a_large_answer_ends_when_its_pieces_are_sent() -> None:
+    content = bytes(range(256)) * 600
+    start, *pieces, last = sent(START, body(content))
+    assert start == START
+    assert last == body(b"")
+    assert b"".join(piece["body"] for piece in pieces) == content
+    assert max(len(piece["body"]) for piece in pieces) == 65_536
+    assert all(piece["more_body"] for piece in pieces)
+
+
+def test_a_large_part_of_a_stream_does_not_end_it() -> None:
+    assert all(piece["more_body"] for piece in sent(body(b"x" * 200_000, more=True)))
+
+
+def test_pieces_share_one_deadline() -> None:
+    async def send(message: Message) -> None:
+        await asyncio.sleep(0.05)
+
+    async def scenario() -> None:
+        with pytest.raises(AnswerNotTaken) as raised:
+            await _in_pieces(send, 0.2)(body(b"x" * 65_536 * 10))
+        assert raised.value.limit == 0.2
+
+    asyncio.run(scenario())
