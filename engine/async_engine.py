@@ -79,6 +79,8 @@ class AsyncEngine(EmbeddingCalls, AnalysisCalls):
             self._stopped = True
             self._drift.stop()
             await self._worker.stop(drain)
+            # Accepted calls read their later texts while the worker drains.
+            self._pool.close()
 
     @property
     def ready(self) -> bool:

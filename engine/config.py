@@ -63,6 +63,9 @@ class EngineConfig:
     max_queue_tokens: int = 4_194_304
     """Work is refused while this many tokens wait."""
 
+    max_queue_characters: int = 268_435_456
+    """Texts are refused while this many characters wait to be tokenised."""
+
     max_text_tokens: int = 1_048_576
     """Longest text for a model whose attention is linear."""
 

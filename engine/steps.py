@@ -50,6 +50,12 @@ def finish(steps: Steps[T]) -> T:
     return answer.value
 
 
+def one_step(work: Callable[[], T]) -> Steps[T]:
+    """Work that does not pause."""
+    yield from ()
+    return work()
+
+
 def in_slices(steps: Steps[T], seconds: float) -> Steps[T]:
     """The same work with fewer pauses: one after each slice of this many seconds."""
     while True:

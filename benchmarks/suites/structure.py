@@ -88,7 +88,7 @@ def _marks(flags: Sequence[bool]) -> str:
 
 def by_states(model: EmbeddingModel, sections: Sections) -> list[bool]:
     cache = ByteCache(max_bytes=_CACHE_BYTES, max_idle_s=60)
-    document = open_document(sections.text, model, cache)
+    document = finish(open_document(sections.text, model, cache))
     content = document.num_tokens - model.tokenizer.num_special
     firsts = np.searchsorted(document.offsets[1:-1, 0], sections.starts) + 1
     # A scale of as many segments as there were, and boundaries before paragraphs only.

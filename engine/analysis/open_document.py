@@ -30,6 +30,8 @@ from engine.model.embedding_model import EmbeddingModel
 from engine.steps import Steps
 from engine.types import EmbedOptions, Offsets, Span
 
+_TOKENS_PER_STEP = 65_536
+
 PARAGRAPH, LINE, SENTENCE = 3, 2, 1
 """How strongly the text itself separates a token from the one before."""
 
@@ -65,20 +67,20 @@ class OpenDocument:
         return self.model.tokenizer.tokens_of(self.ids[list(tokens)])
 
 
-def open_document(text: str, model: EmbeddingModel, cache: ByteCache) -> OpenDocument:
+def open_document(text: str, model: EmbeddingModel, cache: ByteCache) -> Steps[OpenDocument]:
     """Read a text with this model. The same text and model give the same handle."""
     check_text(text, "text")
     handle = handle_of(text, model)
     known: OpenDocument | None = cache.get(("document", handle))
     if known is not None:
         return known
-    encoded = encode_behind_prompt(text, model, EmbedOptions())
+    encoded = yield from encode_behind_prompt(text, model, EmbedOptions())
     opened = OpenDocument(
         handle=handle,
         model=model,
         ids=encoded.ids,
         offsets=encoded.offsets,
-        breaks=breaks_before(text, encoded.offsets),
+        breaks=(yield from breaks_before(text, encoded.offsets)),
     )
     cache.put_source(("document", handle), opened, opened.num_bytes)
     return opened
@@ -91,16 +93,19 @@ def handle_of(text: str, model: EmbeddingModel) -> str:
     return f"doc-{digest.hexdigest()[:32]}"
 
 
-def breaks_before(text: str, offsets: Offsets) -> NDArray[np.int8]:
+def breaks_before(text: str, offsets: Offsets) -> Steps[NDArray[np.int8]]:
     """What ends in the text just before each token: a paragraph, a line, a sentence or nothing."""
     breaks = np.zeros(len(offsets), dtype=np.int8)
     previous_end = 0
-    for token, (start, end) in enumerate(offsets.tolist()):
-        if end <= start:
-            continue
-        if start > previous_end:
-            breaks[token] = _break_within(text, previous_end, start)
-        previous_end = end
+    for first in range(0, len(offsets), _TOKENS_PER_STEP):
+        of_step = offsets[first : first + _TOKENS_PER_STEP].tolist()
+        for token, (start, end) in enumerate(of_step, first):
+            if end <= start:
+                continue
+            if start > previous_end:
+                breaks[token] = _break_within(text, previous_end, start)
+            previous_end = end
+        yield
     return breaks
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -26,7 +25,8 @@ from engine.analysis.open_document import (
 )
 from engine.analysis.segmentation import plan_structure, structure_steps
 from engine.calls.core import DEFAULTS, EngineCore, T
-from engine.execution.documents import prepare_document
+from engine.execution.documents import prepare_document_steps
+from engine.execution.inputs import check_input, check_text
 from engine.scheduling.deadline import Deadline
 from engine.scheduling.request import TimedResult
 from engine.steps import Steps
@@ -62,9 +62,10 @@ class AnalysisCalls(EngineCore):
             asked = plan_diagnosis(chosen, layers, heads, instruments, mode)
             if opened is None:
                 assert text is not None, "one of the two is given"
+                check_input(text, "text")
                 async with deadline.over():
-                    prepared = await asyncio.to_thread(
-                        prepare_document, text, chosen, DEFAULTS, None
+                    prepared = await self._pool.run(
+                        prepare_document_steps(text, chosen, DEFAULTS, None), characters=len(text)
                     )
                 captured = capture_layers(chosen, prepared)
                 num_bytes = capture_bytes(chosen.encoder, prepared.num_embedded)
@@ -142,7 +143,9 @@ class AnalysisCalls(EngineCore):
         if handle is not None:
             return self._find(handle, model)
         assert text is not None, "one of the two is given"
-        return await asyncio.to_thread(open_document, text, self._model(model), self._open)
+        check_text(text, "text")
+        steps = open_document(text, self._model(model), self._open)
+        return await self._pool.run(steps, characters=len(text))
 
     def _find(self, handle: str, model: str | None) -> OpenDocument:
         found = find_document(self._open, handle)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from typing import TypeVar
@@ -14,6 +13,7 @@ from engine.errors import LLNError, ModelNotFound, unknown_name
 from engine.execution.inputs import PreparedText
 from engine.execution.model_runner import TiledRun, run_batch
 from engine.execution.planner import Planner
+from engine.execution.tokenizer_pool import TokenizerPool
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.admission import MemoryBudget
 from engine.scheduling.deadline import Deadline
@@ -48,6 +48,7 @@ class EngineCore:
         self._open = ByteCache(max_bytes=config.max_open_bytes, max_idle_s=config.max_open_idle_s)
         self._planner = Planner(config, models[0].encoder.device)
         self._analysis_memory = MemoryBudget(self._planner.max_bytes)
+        self._pool = TokenizerPool(max_characters=config.max_queue_characters)
         self._worker = DeviceWorker[PreparedText, Vector](
             run_batch=self._run_batch,
             open_tiled=self._open_tiled_run,
@@ -63,13 +64,18 @@ class EngineCore:
         return self._models[name]
 
     async def _read(
-        self, texts_to_tokens: Callable[[], list[PreparedText]], deadline: Deadline = NO_DEADLINE
+        self,
+        steps: Steps[list[PreparedText]],
+        deadline: Deadline = NO_DEADLINE,
+        *,
+        characters: int,
+        is_admitted: bool = False,
     ) -> list[PreparedText]:
         """Run the tokenizer off the event loop."""
         started_at = perf_counter()
         with self._counting_rejections():
             async with deadline.over():
-                texts = await asyncio.to_thread(texts_to_tokens)
+                texts = await self._pool.run(steps, characters=characters, is_admitted=is_admitted)
         self._observer.tokenised(
             texts=len(texts),
             tokens=sum(text.num_tokens for text in texts),

@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from engine.calls.core import DEFAULTS, EngineCore
 from engine.errors import DeadlineExceeded, InvalidInput
-from engine.execution.documents import DocumentReader, DocumentStream, prepare_document
+from engine.execution.documents import DocumentReader, DocumentStream, prepare_document_steps
 from engine.execution.inputs import (
     PIECE_TEXTS,
     PreparedText,
@@ -22,7 +22,8 @@ from engine.execution.inputs import (
     check_pools,
     check_token_states,
     lengths_alone,
-    prepare,
+    num_characters,
+    prepare_steps,
     prompt_of,
     texts_alone,
     token_by_token,
@@ -40,6 +41,7 @@ from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline
 from engine.scheduling.request import Request, TimedResult
 from engine.scheduling.session import Session
+from engine.steps import Steps
 from engine.text.chunking import check_context
 from engine.types import (
     Chunking,
@@ -55,6 +57,8 @@ from engine.types import (
     Tokenization,
     Vector,
 )
+
+T = TypeVar("T")
 
 OnDocumentEvent: TypeAlias = Callable[[DocumentEvent], None]
 
@@ -127,9 +131,9 @@ class EmbeddingCalls(EngineCore):
         deadline = Deadline(timeout_s)
         with self._counting_rejections():
             chosen = self._document_model(model, options)
-        (prepared,) = await self._read(
-            lambda: [prepare_document(text, chosen, options, chunks, title=title)], deadline
-        )
+            check_input(text, "text")
+            steps = prepare_document_steps(text, chosen, options, chunks, title=title)
+        (prepared,) = await self._read(_as_list(steps), deadline, characters=len(text))
         return await self._run_document(chosen, prepared, options, deadline, on_event)
 
     def open_document(
@@ -150,7 +154,8 @@ class EmbeddingCalls(EngineCore):
         async def run(prepared: PreparedText, deadline: Deadline) -> DocumentEmbedding:
             return await self._run_document(chosen, prepared, options, deadline, on_event)
 
-        return DocumentStream(reader, run, Deadline(timeout_s), self._counting_rejections)
+        deadline = Deadline(timeout_s)
+        return DocumentStream(reader, run, deadline, self._counting_rejections, self._pool)
 
     async def plan(
         self,
@@ -175,9 +180,10 @@ class EmbeddingCalls(EngineCore):
             if text is not None:
                 check_input(text, "text")
                 whole = prompt_of(DEFAULTS, chosen) + text
+                steps = chosen.tokenizer.encode_steps([whole])
                 async with Deadline(timeout_s).over():
-                    encoded = await asyncio.to_thread(chosen.tokenizer.encode_batch, [whole])
-                tokens = encoded[0].num_tokens
+                    (encoded,) = await self._pool.run(steps, characters=len(whole))
+                tokens = encoded.num_tokens
             assert tokens is not None, "one of the two was given"
             plan = self._planner.plan(chosen, tokens)
             if context is None:
@@ -191,8 +197,9 @@ class EmbeddingCalls(EngineCore):
         with self._counting_rejections():
             chosen = self._model(model)
             check_input(text, "text")
+            steps = tokenization(text, chosen, max_tokens=self.config.max_text_tokens)
             async with Deadline(timeout_s).over():
-                return await asyncio.to_thread(tokenization, text, chosen)
+                return await self._pool.run(steps, characters=len(text))
 
     def _checked(
         self, inputs: Sequence[TextInput], model: str | None, options: EmbedOptions
@@ -210,7 +217,11 @@ class EmbeddingCalls(EngineCore):
         """Tokenise a piece at a time: the device starts while later inputs are tokenised."""
         for start in range(0, len(inputs), PIECE_TEXTS):
             piece = inputs[start : start + PIECE_TEXTS]
-            yield await self._read(partial(prepare, piece, model, options, first_index=start))
+            yield await self._read(
+                prepare_steps(piece, model, options, first_index=start),
+                characters=num_characters(piece),
+                is_admitted=start > 0,
+            )
 
     def _document_model(self, name: str | None, options: EmbedOptions) -> EmbeddingModel:
         chosen = self._model(name)
@@ -416,3 +427,7 @@ class EmbeddingCalls(EngineCore):
         for text in texts:
             if text.was_truncated:
                 self._observer.truncated(model=model.name)
+
+
+def _as_list(steps: Steps[T]) -> Steps[list[T]]:
+    return [(yield from steps)]

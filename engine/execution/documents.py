@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import TypeVar
 
 from engine.errors import InvalidInput, TextTooLong
 from engine.execution.inputs import PreparedText, check_input, prompt_of
+from engine.execution.tokenizer_pool import TokenizerPool
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline
+from engine.steps import Steps, finish, one_step
 from engine.text.chunking import (
     OPENING_TOKENS,
     SHARES,
@@ -20,10 +23,13 @@ from engine.text.chunking import (
     needs_content,
     shares_of,
 )
+from engine.text.streaming import READ_CHARACTERS, read_pieces
 from engine.text.tokenizer import Encoded
 from engine.text.truncation import TruncatingBuffer
 from engine.text.unicode import Utf8Reader, check_unicode
 from engine.types import Chunking, DocumentEmbedding, EmbedOptions, Ids, Span
+
+T = TypeVar("T")
 
 MAX_UNCUT_CHARACTERS = 4_194_304
 """Most characters of a stream in a row without a place to cut them. Each costs some hundred
@@ -35,9 +41,9 @@ MAX_READ_CHARACTERS = 16_777_216
 MAX_TITLE_TOKENS = 512
 """Longest title, prompt and special tokens included."""
 
-READ_BYTES = 262_144
-"""Bytes tokenised in one go. Handing over smaller pieces would take longer than reading them, and
-larger ones would hide for too long that the caller has left."""
+READ_BYTES = READ_CHARACTERS
+"""Bytes of a stream tokenised in one go. Handing over smaller pieces would take longer than reading
+them, and larger ones would hide for too long that the caller has left."""
 
 
 def prepare_document(
@@ -49,13 +55,27 @@ def prepare_document(
     title: str | None = None,
 ) -> PreparedText:
     """Read one document with its late chunks. Characters count from the text, after the prompt."""
+    return finish(prepare_document_steps(text, model, options, plan, title=title))
+
+
+def prepare_document_steps(
+    text: str,
+    model: EmbeddingModel,
+    options: EmbedOptions,
+    plan: Chunking | None,
+    *,
+    title: str | None = None,
+) -> Steps[PreparedText]:
+    """The same in steps. A document that may not be truncated is read no further than its limit."""
     check_input(text, "text")
     reader = DocumentReader(model, options, plan, title=title)
-    reader.feed(text)
+    for piece in read_pieces(text):
+        reader.feed(piece)
+        yield
     return reader.finish()
 
 
-def encode_behind_prompt(text: str, model: EmbeddingModel, options: EmbedOptions) -> Encoded:
+def encode_behind_prompt(text: str, model: EmbeddingModel, options: EmbedOptions) -> Steps[Encoded]:
     """Encode a text as for an embedding, without truncating it. Characters count from the text
     itself; tokens of the prompt have none."""
     prompt = prompt_of(options, model)
@@ -67,7 +87,10 @@ def encode_behind_prompt(text: str, model: EmbeddingModel, options: EmbedOptions
     )
     stream = model.tokenizer.stream(kept.take, with_offsets=True)
     stream.feed(prompt)
-    stream.feed(text)
+    for piece in read_pieces(text):
+        stream.feed(piece)
+        kept.check_fits(has_ended=False)
+        yield
     stream.finish()
     return kept.result().encoded
 
@@ -75,7 +98,8 @@ def encode_behind_prompt(text: str, model: EmbeddingModel, options: EmbedOptions
 class DocumentReader:
     """Reads a document and keeps what the device and chunking need.
 
-    With `in_pieces`, a document is refused as soon as it is known to be too long.
+    A document is refused as soon as it is known to be too long. With `in_pieces`, so is one that
+    would take too much memory before it ends.
     """
 
     def __init__(
@@ -115,6 +139,11 @@ class DocumentReader:
         """Tokens read so far."""
         return self._kept.num_tokens
 
+    @property
+    def num_characters(self) -> int:
+        """Characters read so far."""
+        return self._num_characters
+
     def feed(self, text: str) -> None:
         if self._title is not None and self._title_ids is None:
             self._title_ids = _title_ids(self._title, self._model)
@@ -122,8 +151,8 @@ class DocumentReader:
         if self._content is not None:
             self._content.append(text)
         self._stream.feed(text)
+        self._kept.check_fits(has_ended=False)
         if self._in_pieces:
-            self._kept.check_fits(has_ended=False)
             self._check_memory()
 
     def finish(self) -> PreparedText:
@@ -225,9 +254,11 @@ class DocumentStream:
         run: Callable[[PreparedText, Deadline], Awaitable[DocumentEmbedding]],
         deadline: Deadline,
         counting_rejections: Callable[[], AbstractContextManager[None]],
+        pool: TokenizerPool,
     ) -> None:
         self._reader: DocumentReader | None = reader
         self._run = run
+        self._pool = pool
         self._deadline = deadline
         self._counting_rejections = counting_rejections
         self._utf8 = Utf8Reader()
@@ -255,8 +286,7 @@ class DocumentStream:
         with self._reading() as reader:
             await self._read(reader)
             self._utf8.finish()
-            async with self._deadline.over():
-                self._prepared = await asyncio.to_thread(reader.finish)
+            self._prepared = await self._in_pool(reader, reader.finish)
 
     async def finish(self) -> DocumentEmbedding:
         """Embed the document, and close it."""
@@ -280,11 +310,19 @@ class DocumentStream:
         self._gathered.clear()
         for start in range(0, len(data), READ_BYTES):
             self._deadline.check()
-            async with self._deadline.over():
-                await asyncio.to_thread(self._tokenize, reader, data[start : start + READ_BYTES])
+            piece = data[start : start + READ_BYTES]
+            await self._in_pool(reader, partial(self._tokenize, reader, piece))
 
     def _tokenize(self, reader: DocumentReader, data: bytes) -> None:
         reader.feed(self._utf8.read(data))
+
+    async def _in_pool(self, reader: DocumentReader, work: Callable[[], T]) -> T:
+        """Documents that were long so far are read with the long ones. All were admitted when they
+        were opened: what waits of each is one piece."""
+        async with self._deadline.over():
+            return await self._pool.run(
+                one_step(work), characters=reader.num_characters + READ_BYTES, is_admitted=True
+            )
 
     @contextmanager
     def _reading(self) -> Iterator[DocumentReader]:

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from engine.config import EngineConfig
 from engine.errors import InvalidInput, TextTooLong, shown
 from engine.model.embedding_model import EmbeddingModel
+from engine.steps import Steps, finish
 from engine.text.chunking import ChunkSpan
 from engine.text.tokenizer import Encoded, TextTokenizer
-from engine.text.truncation import truncate
+from engine.text.truncation import too_long, truncate
 from engine.text.unicode import check_unicode
 from engine.types import EmbedOptions, Priority, Span, TextInput
 
@@ -173,13 +174,29 @@ def prepare(
     first_index: int = 0,
 ) -> list[PreparedText]:
     """Tokenise checked inputs. `first_index` is the place of the first in the caller's list."""
+    return finish(prepare_steps(inputs, model, options, first_index=first_index))
+
+
+def prepare_steps(
+    inputs: Sequence[TextInput],
+    model: EmbeddingModel,
+    options: EmbedOptions,
+    *,
+    first_index: int = 0,
+) -> Steps[list[PreparedText]]:
+    """The same in steps. A text that may not be truncated is read no further than its limit."""
     params = [f"input[{first_index + index}]" for index in range(len(inputs))]
     prompt = prompt_of(options, model)
-    encoded = _encode(inputs, model, prompt, params)
+    encoded = yield from _encode(inputs, model, options, prompt, params)
     return [
         _fit(item, model, options, param, len(prompt))
         for item, param in zip(encoded, params, strict=True)
     ]
+
+
+def num_characters(inputs: Sequence[TextInput]) -> int:
+    """What tokenising these inputs costs; a token id counts as a character."""
+    return sum(len(item) for item in inputs)
 
 
 def lengths_alone(document: PreparedText, tokenizer: TextTokenizer) -> Iterator[int]:
@@ -235,10 +252,23 @@ def token_by_token(text: PreparedText) -> PreparedText:
 
 
 def _encode(
-    inputs: Sequence[TextInput], model: EmbeddingModel, prompt: str, params: Sequence[str]
-) -> list[Encoded]:
+    inputs: Sequence[TextInput],
+    model: EmbeddingModel,
+    options: EmbedOptions,
+    prompt: str,
+    params: Sequence[str],
+) -> Steps[list[Encoded]]:
+    max_tokens = model.info.max_tokens
+    params_of_texts = [
+        param for item, param in zip(inputs, params, strict=True) if isinstance(item, str)
+    ]
+
+    def check(index: int, num_tokens: int) -> None:
+        if options.truncate == "error" and num_tokens > max_tokens:
+            raise too_long(num_tokens, max_tokens, params_of_texts[index], has_ended=False)
+
     texts = [prompt + item for item in inputs if isinstance(item, str)]
-    of_texts = iter(model.tokenizer.encode_batch(texts) if texts else [])
+    of_texts = iter((yield from model.tokenizer.encode_steps(texts, check=check)))
     return [
         next(of_texts) if isinstance(item, str) else _encode_ids(item, model, param)
         for item, param in zip(inputs, params, strict=True)

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from engine.errors import DeviceFailure
+from engine.errors import DeviceFailure, TextTooLong
 from engine.execution.inputs import PreparedText
 from engine.execution.model_runner import TiledEvent
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.request import TimedResult
+from engine.steps import Steps
 from engine.types import (
     Accounting,
     Chunk,
@@ -229,8 +230,20 @@ def add_opening(vectors: Vector, opening: Vector, share: float) -> Vector:
     return moved
 
 
-def tokenization(text: str, model: EmbeddingModel) -> Tokenization:
-    encoded = model.tokenizer.encode_batch([text], with_offsets=True)[0]
+def tokenization(text: str, model: EmbeddingModel, *, max_tokens: int) -> Steps[Tokenization]:
+    """Read a text of at most so many tokens: each of them is one object of the answer."""
+
+    def check(index: int, num_tokens: int) -> None:
+        if num_tokens > max_tokens:
+            raise TextTooLong(
+                f"the text has more than {max_tokens} tokens, which is the limit of one answer",
+                param="text",
+                limit=max_tokens,
+                actual=num_tokens,
+            )
+
+    (encoded,) = yield from model.tokenizer.encode_steps([text], with_offsets=True, check=check)
+    check(0, encoded.num_tokens)
     return Tokenization(
         ids=tuple(encoded.ids.tolist()),
         offsets=tuple(Span(start, end) for start, end in encoded.offsets.tolist()),

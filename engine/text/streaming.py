@@ -17,8 +17,9 @@ from engine.errors import TextTooLong
 from engine.text.split_points import Splitter, WordSplitter
 from engine.types import Ids, Offsets, Span
 
-READ_CHARACTERS = 524_288
-"""Text collected before it is tokenised: enough parts to keep every core busy."""
+READ_CHARACTERS = 131_072
+"""Text collected before it is tokenised: enough parts to keep several cores busy, and so few that
+they take some tens of milliseconds."""
 
 PART_CHARACTERS = 16_384
 """Text that one core tokenises at a time."""
@@ -65,8 +66,7 @@ class TokenStream:
         return len(self._buffer) + self._num_new
 
     def feed(self, text: str) -> None:
-        for start in range(0, len(text), READ_CHARACTERS):
-            piece = text[start : start + READ_CHARACTERS]
+        for piece in read_pieces(text):
             self._new.append(piece)
             self._num_new += len(piece)
             # Waiting for as much as is buffered already reads no character more than twice.
@@ -159,6 +159,12 @@ class TokenStream:
         if self._with_offsets:
             offsets = offsets_array(encoding)[first:] + np.int32(start - context_length)
         self._take(ids, offsets)
+
+
+def read_pieces(text: str) -> Iterator[str]:
+    """The text in pieces that a stream tokenises one at a time."""
+    for start in range(0, len(text), READ_CHARACTERS):
+        yield text[start : start + READ_CHARACTERS]
 
 
 def offsets_array(encoding: Encoding) -> Offsets:

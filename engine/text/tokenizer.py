@@ -26,8 +26,16 @@ from tokenizers import (
 
 from engine.checkpoint.json_files import missing_file, read_object
 from engine.errors import CheckpointError, InvalidInput
+from engine.steps import Steps, finish
 from engine.text.split_points import choose_splitter
-from engine.text.streaming import PART_CHARACTERS, TakeTokens, TokenStream, offsets_array
+from engine.text.streaming import (
+    PART_CHARACTERS,
+    READ_CHARACTERS,
+    TakeTokens,
+    TokenStream,
+    offsets_array,
+    read_pieces,
+)
 from engine.text.unicode import check_unicode
 from engine.types import Ids, Offsets
 
@@ -128,11 +136,33 @@ class TextTokenizer:
         Set `with_offsets` if offsets will be needed: they take half as much time again, while
         reading them later encodes the text a second time.
         """
-        of_short = iter(self._encode_short([t for t in texts if not _is_long(t)], with_offsets))
-        return [
-            self._encode_long(text, with_offsets) if _is_long(text) else next(of_short)
-            for text in texts
-        ]
+        return finish(self.encode_steps(texts, with_offsets=with_offsets))
+
+    def encode_steps(
+        self,
+        texts: Sequence[str],
+        *,
+        with_offsets: bool = False,
+        check: Callable[[int, int], None] = lambda index, num_tokens: None,
+    ) -> Steps[list[Encoded]]:
+        """The same in steps of some tens of milliseconds.
+
+        `check` is called while long texts are read, with the index of the text and its tokens so
+        far. It raises to stop reading.
+        """
+        of_short: list[Encoded] = []
+        for batch in _in_batches([text for text in texts if not _is_long(text)]):
+            of_short += self._encode_short(batch, with_offsets)
+            yield
+        remaining = iter(of_short)
+        encoded: list[Encoded] = []
+        for index, text in enumerate(texts):
+            if _is_long(text):
+                check_of_text = partial(check, index)
+                encoded.append((yield from self._encode_long(text, with_offsets, check_of_text)))
+            else:
+                encoded.append(next(remaining))
+        return encoded
 
     def stream(self, take: TakeTokens, *, with_offsets: bool) -> TokenStream:
         """Reads a text that arrives in pieces; `take` receives its tokens, without special ones."""
@@ -171,7 +201,7 @@ class TextTokenizer:
         return tuple(self._tokenizer.id_to_token(int(token_id)) or "" for token_id in ids)
 
     def _encode_short(self, texts: Sequence[str], with_offsets: bool) -> list[Encoded]:
-        encodings = self._run(texts, with_offsets=with_offsets) if texts else []
+        encodings = self._run(texts, with_offsets=with_offsets)
         if with_offsets:
             # Converted at once: the library's object is many times larger than the arrays.
             return [self._encoded(_ids(item), _constant(offsets_array(item))) for item in encodings]
@@ -180,19 +210,27 @@ class TextTokenizer:
             for text, encoding in zip(texts, encodings, strict=True)
         ]
 
-    def _encode_long(self, text: str, with_offsets: bool) -> Encoded:
+    def _encode_long(
+        self, text: str, with_offsets: bool, check: Callable[[int], None]
+    ) -> Steps[Encoded]:
         """Encodes a text in parts: parallel, and without one large library object for the whole."""
         ids: list[Ids] = [self.prefix_ids]
         offsets: list[Offsets] = [_no_offsets(self.num_prefix)]
+        num_tokens = self.num_special
 
         def take(part: Ids, part_offsets: Offsets | None) -> None:
+            nonlocal num_tokens
+            num_tokens += len(part)
             ids.append(part)
             if part_offsets is not None:
                 offsets.append(part_offsets)
 
         check_unicode(text, "input 0")
         stream = self.stream(take, with_offsets=with_offsets)
-        stream.feed(text)
+        for piece in read_pieces(text):
+            stream.feed(piece)
+            check(num_tokens)
+            yield
         stream.finish()
         ids.append(self.suffix_ids)
         if not with_offsets:
@@ -321,7 +359,23 @@ def _samples(tokenizer: Tokenizer, vocabulary: Iterable[str]) -> Iterator[Encodi
 
 
 def _is_long(text: object) -> bool:
-    return isinstance(text, str) and len(text) > _LONG_TEXT
+    return _num_characters(text) > _LONG_TEXT
+
+
+def _num_characters(text: object) -> int:
+    return len(text) if isinstance(text, str) else 0
+
+
+def _in_batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Neighbours with about as many characters together as are tokenised in one go."""
+    start = num_characters = 0
+    for index, text in enumerate(texts):
+        num_characters += _num_characters(text)
+        if num_characters >= READ_CHARACTERS:
+            yield texts[start : index + 1]
+            start, num_characters = index + 1, 0
+    if start < len(texts):
+        yield texts[start:]
 
 
 def _ids(encoding: Encoding) -> Ids:

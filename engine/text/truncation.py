@@ -43,7 +43,7 @@ def truncate(
     if encoded.num_tokens <= max_tokens:
         return Truncated(encoded, encoded.num_tokens, None)
     if policy == "error":
-        raise _too_long(encoded.num_tokens, max_tokens, param)
+        raise too_long(encoded.num_tokens, max_tokens, param)
     buffer = TruncatingBuffer(
         tokenizer, max_tokens=max_tokens, policy=policy, prompt_length=prompt_length
     )
@@ -108,7 +108,7 @@ class TruncatingBuffer:
 
     def check_fits(self, *, has_ended: bool) -> None:
         if self._policy == "error" and self.num_tokens > self._max_tokens:
-            raise _too_long(self.num_tokens, self._max_tokens, "text", has_ended=has_ended)
+            raise too_long(self.num_tokens, self._max_tokens, "text", has_ended=has_ended)
 
     def result(self) -> Truncated:
         self.check_fits(has_ended=True)
@@ -168,13 +168,15 @@ class TruncatingBuffer:
         return Encoded(ids, len(before), tokenizer.num_suffix, lambda: rows, self._num_prompt)
 
 
-def _too_long(
+def too_long(
     num_tokens: int, max_tokens: int, param: str | None, *, has_ended: bool = True
 ) -> TextTooLong:
-    so_far = "" if has_ended else " so far"
+    """The error for a text over the limit, which may not have been read to its end."""
+    found = f"{num_tokens} tokens, the limit is {max_tokens}"
+    if not has_ended:
+        found = f"more than {max_tokens} tokens, which is the limit"
     return TextTooLong(
-        f"the text has {num_tokens} tokens{so_far}, the limit is {max_tokens}; "
-        'shorten it, or set truncate to "start" or "end"',
+        f'the text has {found}; shorten it, or set truncate to "start" or "end"',
         param=param,
         limit=max_tokens,
         actual=num_tokens,

@@ -125,7 +125,9 @@ def test_real_head_matches_what_the_encoder_computed(
 ) -> None:
     text = " ".join(long_text.split()[:words])
     found = map_of(default_model, text, layer=3, head=5, height=31, width=23)
-    document = open_document(text, default_model, ByteCache(max_bytes=1 << 30, max_idle_s=9))
+    document = finish(
+        open_document(text, default_model, ByteCache(max_bytes=1 << 30, max_idle_s=9))
+    )
     with torch.no_grad():
         layers = [finish(steps) for steps in capture_layers(default_model, document.prepared)]
         view = head_view(default_model, layers[3]).only([5])
@@ -266,7 +268,7 @@ def test_cached_layers_stay_readable_after_their_eviction(
     default_model: EmbeddingModel,
 ) -> None:
     cache = ByteCache(max_bytes=1 << 20, max_idle_s=60)
-    document = open_document("one two three", default_model, cache)
+    document = finish(open_document("one two three", default_model, cache))
     fresh = [finish(steps) for steps in capture_layers_of(document, cache)]
     layers = capture_layers_of(document, cache)
     first = finish(next(layers))
@@ -319,7 +321,7 @@ def test_a_cached_head_has_no_memory_of_the_others(
     default_model: EmbeddingModel, words: int
 ) -> None:
     cache = ByteCache(max_bytes=1 << 30, max_idle_s=9)
-    document = open_document("word " * words, default_model, cache)
+    document = finish(open_document("word " * words, default_model, cache))
     with torch.no_grad():
         head = finish(open_head(document, 0, 3, cache))
     assert head.view.q.untyped_storage().nbytes() == head.view.q.nbytes
@@ -329,7 +331,7 @@ def test_a_cached_head_has_no_memory_of_the_others(
 
 def test_plan_has_no_cell_without_a_token(default_model: EmbeddingModel) -> None:
     cache = ByteCache(max_bytes=1 << 20, max_idle_s=9)
-    document = open_document("one two three", default_model, cache)
+    document = finish(open_document("one two three", default_model, cache))
     plan = plan_map(document, MapOptions(layer=0, head=0, height=64), default_model.config)
     assert plan.row_edges.tolist() == list(range(document.num_tokens + 1))
 

@@ -122,7 +122,7 @@ def cache() -> ByteCache:
 
 def test_breaks_before_tokens(default_model: EmbeddingModel) -> None:
     text = "One two. Three\nfour\n\nfive six? Seven"
-    document = open_document(text, default_model, cache())
+    document = finish(open_document(text, default_model, cache()))
     words = default_model.tokenizer.tokens_of(document.ids)
     kinds = dict(zip(words, document.breaks.tolist(), strict=True))
     assert kinds["three"] == SENTENCE
@@ -130,14 +130,14 @@ def test_breaks_before_tokens(default_model: EmbeddingModel) -> None:
     assert kinds["five"] == PARAGRAPH
     assert kinds["seven"] == SENTENCE
     assert kinds["two"] == kinds["."] == kinds["one"] == 0
-    assert breaks_before(text, document.offsets).tolist() == document.breaks.tolist()
+    assert finish(breaks_before(text, document.offsets)).tolist() == document.breaks.tolist()
 
 
 def test_places_are_the_strongest_breaks_there_are_enough_of(
     default_model: EmbeddingModel,
 ) -> None:
     def places(text: str) -> int:
-        return len(places_of(open_document(text, default_model, cache())))
+        return len(places_of(finish(open_document(text, default_model, cache()))))
 
     assert places("Some words here. " * 200) == 199
     assert places("\n\n".join(["Some words here. " * 3] * 50)) == 49

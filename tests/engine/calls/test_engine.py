@@ -332,11 +332,11 @@ def test_a_call_larger_than_the_queue_goes_through_it_piece_by_piece(
 def test_reading_counts_towards_every_deadline(shipped_models: dict[str, EmbeddingModel]) -> None:
     text = "many different words, read for a while " * 20_000
     calls: list[Callable[[AsyncEngine], Awaitable[object]]] = [
-        lambda engine: engine.embed_document(text, timeout_s=0.1),
-        lambda engine: engine.diagnose(text, timeout_s=0.1),
-        lambda engine: engine.structure(text, timeout_s=0.1),
-        lambda engine: engine.tokenize(text, timeout_s=0.1),
-        lambda engine: engine.plan(text=text, timeout_s=0.1),
+        lambda engine: engine.embed_document(text, timeout_s=0.03),
+        lambda engine: engine.diagnose(text, timeout_s=0.03),
+        lambda engine: engine.structure(text, timeout_s=0.03),
+        lambda engine: engine.tokenize(text, timeout_s=0.03),
+        lambda engine: engine.plan(text=text, timeout_s=0.03),
     ]
 
     async def work(engine: AsyncEngine) -> None:
@@ -344,7 +344,7 @@ def test_reading_counts_towards_every_deadline(shipped_models: dict[str, Embeddi
             started_at = asyncio.get_running_loop().time()
             with pytest.raises(DeadlineExceeded) as caught:
                 await call(engine)
-            assert caught.value.limit == 0.1
+            assert caught.value.limit == 0.03
             assert asyncio.get_running_loop().time() - started_at < 1.5
 
     serve(shipped_models, work)

@@ -202,16 +202,23 @@ def test_a_full_queue_refuses_a_document_before_its_passages_are_read(
     default_model: EmbeddingModel, text: str
 ) -> None:
     config = EngineConfig(device="cpu", max_queue_tokens=1_500)
-    let_run = threading.Event()
+    begun, let_run = threading.Event(), threading.Event()
+    let_run.set()
 
     class HeldEngine(AsyncEngine):
         def _run_batch(self, name: str, texts: Sequence[PreparedText]) -> list[Vector]:
+            begun.set()
             assert let_run.wait(60)
             return super()._run_batch(name, texts)
 
     async def run() -> None:
         async with HeldEngine([default_model], config=config) as engine:
-            waiting = [asyncio.create_task(engine.embed([text])) for _ in range(4)]
+            begun.clear()
+            let_run.clear()
+            # The first runs, and the others wait behind it.
+            waiting = [asyncio.create_task(engine.embed([text]))]
+            assert await asyncio.to_thread(begun.wait, 60)
+            waiting += [asyncio.create_task(engine.embed([text])) for _ in range(3)]
             while engine._worker.has_room(1_200):
                 await asyncio.sleep(0.01)
             with pytest.raises(QueueFull):

@@ -18,6 +18,7 @@ from engine.errors import TextTooLong
 from engine.execution.documents import prepare_document
 from engine.execution.inputs import prepare, texts_alone
 from engine.model.embedding_model import EmbeddingModel, load_model
+from engine.steps import finish
 from engine.text.chunking import OPENING_TOKENS
 from engine.types import ChunkPlan, EmbedOptions, Span, SpanPlan
 
@@ -79,7 +80,7 @@ def test_an_opening_is_the_documents_own_behind_a_long_prompt(
 def test_plans_diagnoses_and_open_documents_read_it_too(default_model: EmbeddingModel) -> None:
     model = with_prompt(default_model, "search for this: ")
     [embedded] = prepare([TEXT], model, DEFAULTS)
-    opened = open_document(TEXT, model, ByteCache(max_bytes=1 << 20, max_idle_s=60))
+    opened = finish(open_document(TEXT, model, ByteCache(max_bytes=1 << 20, max_idle_s=60)))
     assert opened.ids.tolist() == embedded.ids.tolist()
     words = [opened.characters_of(token) for token in range(opened.num_tokens)]
     [first, *_] = [span for span in words if span is not None]
@@ -102,4 +103,4 @@ def test_a_text_that_only_its_prompt_makes_too_long_is_refused(
     [bare] = prepare([TEXT], default_model, DEFAULTS)
     model = with_limit(with_prompt(default_model, "search for this: "), bare.num_tokens)
     with pytest.raises(TextTooLong):
-        open_document(TEXT, model, ByteCache(max_bytes=1 << 20, max_idle_s=60))
+        finish(open_document(TEXT, model, ByteCache(max_bytes=1 << 20, max_idle_s=60)))
