@@ -9,10 +9,10 @@ WORKERS ?= 2
 GPU_PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check format proto bench bench-gpu fuzz audit clean
+.PHONY: help serve test coverage check format proto bench bench-gpu fuzz audit clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-9s  %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s  %s\n", $$1, $$2}' Makefile
 
 # A mark in the environment says which profile it holds; it is remade when the pins change.
 $(VENV)/installed-%: pyproject.toml constraints.txt tools/setup.sh tools/install.py
@@ -23,6 +23,10 @@ serve: $(VENV)/installed-run ## start the server: HTTP on port 8000, gRPC on 500
 
 test: $(VENV)/installed-test ## run the test suite, two files at a time (ARGS="-k tokenizer", WORKERS=0)
 	$(PYTHON_BIN) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+coverage: $(VENV)/installed-dev ## run it with the lines it reaches counted (takes twice as long)
+	$(PYTHON_BIN) -m pytest -n $(WORKERS) --dist loadfile --timeout 3000 \
+		--cov --cov-report term:skip-covered $(ARGS)
 
 check: $(VENV)/installed-dev ## what CI holds the code to, apart from tests; rewrites nothing
 	$(PYTHON_BIN) -m ruff check .
