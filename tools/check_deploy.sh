@@ -7,12 +7,21 @@ bin=$1/bin
 
 "$bin/python" -m check_jsonschema --builtin-schema vendor.compose-spec deploy/compose*.yaml
 "$bin/python" -m deploy.grafana.build --check
+"$bin/python" -m deploy.prometheus.build --check
 "$bin/hadolint" Dockerfile
-"$bin/kubernetes-validate" --strict --quiet deploy/kubernetes/*.yaml deploy/kubernetes/*/*.yaml
+# Resources of the Prometheus operator have no schema there.
+"$bin/kubernetes-validate" --strict --quiet \
+    deploy/kubernetes/*.yaml deploy/kubernetes/queue-scaling/*.yaml
 
 if command -v promtool >/dev/null; then
     promtool check config deploy/prometheus/prometheus.yml
     promtool test rules deploy/prometheus/tests/rules.yml
 else
     echo "promtool is not here (Debian: apt install prometheus): alert rules were not checked" >&2
+fi
+
+if command -v amtool >/dev/null; then
+    amtool check-config deploy/prometheus/alertmanager.yml
+else
+    echo "amtool is not here (Debian: apt install prometheus-alertmanager): its file was not checked" >&2
 fi

@@ -6,7 +6,7 @@ Sums cover all replicas. Other values are shown for each replica, or as their me
 from __future__ import annotations
 
 from deploy.grafana.panels import (
-    LLN,
+    OF_SERVERS,
     RATE,
     WORK,
     Dashboard,
@@ -96,7 +96,9 @@ OVERVIEW = Dashboard(
                     "bytes",
                     (
                         Query("lln_device_memory_bytes", "{{instance}}: device, {{kind}}"),
-                        Query(f"process_resident_memory_bytes{LLN}", "{{instance}}: resident"),
+                        Query(
+                            f"process_resident_memory_bytes {OF_SERVERS}", "{{instance}}: resident"
+                        ),
                     ),
                 ),
                 Panel(
@@ -104,8 +106,11 @@ OVERVIEW = Dashboard(
                     "Busy cores, and open files and sockets.",
                     "short",
                     (
-                        Query(f"rate(process_cpu_seconds_total{LLN}{RATE})", "{{instance}}: cores"),
-                        Query(f"process_open_fds{LLN}", "{{instance}}: descriptors"),
+                        Query(
+                            f"rate(process_cpu_seconds_total{RATE}) {OF_SERVERS}",
+                            "{{instance}}: cores",
+                        ),
+                        Query(f"process_open_fds {OF_SERVERS}", "{{instance}}: descriptors"),
                     ),
                 ),
                 Panel(

@@ -8,8 +8,9 @@ from typing import Any, TypeAlias
 
 DATASOURCE = {"type": "prometheus", "uid": "prometheus"}
 RATE = "[$__rate_interval]"
-LLN = '{job="lln"}'
-"""Selects our servers: Prometheus may scrape other processes too, such as itself."""
+OF_SERVERS = "and on (job, instance) lln_ready"
+"""Keeps the series of our servers, whatever their job is called: Prometheus may scrape other
+processes too, such as itself."""
 WORK = '{method!~"GET /health.*|GET /metrics|grpc.health.v1.Health/.*|unmatched"}'
 """Excludes probes and scrapes: they are frequent and fast, and would hide real requests."""
 GRID_WIDTH = 24

@@ -38,6 +38,8 @@ LASTS_S = STEP_S * (NUM_STEPS - 1)
 ALONE_AT = 1_700_000_000
 TOGETHER_AT = ALONE_AT + 86_400
 FIRST, SECOND = "replica-a", "replica-b"
+JOB = "kubernetes-pods"
+"""Scraped by a job that is named after something else."""
 
 BUSY_S = 9.0
 """Of the 15 seconds of a step, the time that the device works."""
@@ -101,7 +103,7 @@ def history() -> Iterator[str]:
     for step in range(NUM_STEPS):
         for sample in samples(metrics):
             for start, replica in ((ALONE_AT, FIRST), (TOGETHER_AT, FIRST), (TOGETHER_AT, SECOND)):
-                labels = {**sample.labels, "job": "lln", "instance": replica}
+                labels = {**sample.labels, "job": JOB, "instance": replica}
                 told = ",".join(f"{name}={json.dumps(value)}" for name, value in labels.items())
                 yield f"{sample.name}{{{told}}} {sample.value} {start + step * STEP_S}"
         work(metrics)

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from deploy.grafana.build import on_disk, rendered
 from deploy.grafana.panels import WORK
+from deploy.prometheus import build as prometheus_rule
 from service.app import create_app
 from service.benchmarks.suites import SUITES
 from service.errors import ERROR_TABLE
@@ -307,6 +308,32 @@ def test_prometheus_reads_the_server() -> None:
     assert scrape["static_configs"] == [{"targets": ["lln:8000"]}]
     assert scrape["metrics_path"] == "/metrics"
     assert "lln" in load_yaml("compose.yaml")["services"]
+
+
+def test_prometheus_sends_alerts_to_the_alertmanager_of_compose() -> None:
+    (alertmanager,) = load_yaml("prometheus", "prometheus.yml")["alerting"]["alertmanagers"]
+    assert alertmanager["static_configs"] == [{"targets": ["alertmanager:9093"]}]
+    assert "127.0.0.1:9093:9093" in load_yaml("compose.yaml")["services"]["alertmanager"]["ports"]
+
+
+def test_the_receiver_of_alerts_exists_and_so_do_the_alerts_that_silence_others() -> None:
+    config = load_yaml("prometheus", "alertmanager.yml")
+    assert config["route"]["receiver"] in {receiver["name"] for receiver in config["receivers"]}
+    alerts = {rule["alert"] for rule in rules() if "alert" in rule}
+    sources = [name for one in config["inhibit_rules"] for name in one["source_matchers"]]
+    assert {re.fullmatch(r'alertname="(\w+)"', one)[1] for one in sources} <= alerts  # type: ignore[index]
+
+
+def test_no_rule_or_panel_depends_on_the_name_of_the_scrape_job() -> None:
+    """Annotated pods are scraped by jobs of any name. A target that never answered has no other
+    sign of being ours, so LLNDown and LLNAbsent look at the name too."""
+    named = {query for query in queries() if "job=" in query}
+    alerts = {rule["alert"]: rule["expr"] for rule in rules() if "alert" in rule}
+    assert named == {alerts["LLNDown"], alerts["LLNAbsent"]}
+
+
+def test_the_operator_reads_the_same_rules() -> None:
+    assert prometheus_rule.OUTPUT.read_text() == prometheus_rule.rendered()
 
 
 def test_settings_named_in_deployment_exist() -> None:

@@ -20,6 +20,7 @@ from tests.project.conftest import STOP_MARGIN_S, SettingsOf
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"
 QUEUE_SCALING = FOLDER / "queue-scaling"
+OPERATOR = FOLDER / "prometheus-operator"
 UNITS = {"Mi": 2**20, "Gi": 2**30}
 
 PROCESS_BYTES = 2**30
@@ -140,6 +141,18 @@ def test_pods_are_given_no_variables_that_read_like_settings(pod: dict[str, Any]
 def test_the_image_is_this_version(container: dict[str, Any]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert container["image"] == f"lln:{project['version']}"
+
+
+def test_the_operator_scrapes_the_pods_as_the_job_that_alerts_know(
+    container: dict[str, Any],
+) -> None:
+    (monitor,) = [one for one in resources(OPERATOR) if one["kind"] == "PodMonitor"]
+    template = of_kind("Deployment")["spec"]["template"]["metadata"]
+    assert monitor["spec"]["selector"]["matchLabels"] == template["labels"]
+    assert template["labels"][monitor["spec"]["jobLabel"]] == "lln"
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] in {port["name"] for port in container["ports"]}
+    assert endpoint["path"] == template["annotations"]["prometheus.io/path"]
 
 
 def test_replicas_are_scaled_by_what_every_cluster_has() -> None:
