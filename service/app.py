@@ -164,7 +164,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with state.engine as engine:
         state.metrics.start_models(engine.models.values())
         state.metrics.start_suites(SUITES)
-        state.metrics.start_readiness(lambda: engine.ready and not state.draining.begun)
+        state.metrics.start_readiness(lambda: engine.ready and not state.draining.announced)
         device_type = next(iter(engine.models.values())).device.partition(":")[0]
         state.metrics.start_limits(
             queue_tokens=settings.engine.max_queue_tokens,

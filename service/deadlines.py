@@ -39,13 +39,16 @@ def parse_timeout_header(value: str | None) -> float | None:
 class Draining:
     """The shutdown of the server: one deadline shared by all of its parts.
 
-    The deadline starts when draining begins. Parts that stop one after the other share it, so
-    together they take no longer than each of them may take alone.
+    It is announced first: readiness turns off, and work is still accepted until load balancers have
+    noticed. The deadline starts when draining begins. Parts that stop one after the other share it,
+    so together they take no longer than each of them may take alone.
     """
 
     def __init__(self, timeout_s: float) -> None:
         self.deadline = Deadline(timeout_s)
         """When accepted work must be finished. Valid once draining has begun."""
+        self.announced = False
+        """Whether the server has been asked to stop."""
         self._begun = asyncio.Event()
 
     @property
@@ -56,8 +59,13 @@ class Draining:
     def left_s(self) -> float:
         return max(self.deadline.left_s or 0.0, 0.0)
 
+    def announce(self) -> None:
+        """Turns readiness off. Work is still accepted."""
+        self.announced = True
+
     def begin(self) -> None:
         """Starts the deadline. Calls after the first have no effect."""
+        self.announce()
         if not self.begun:
             self.deadline = Deadline(self.deadline.timeout_s)
             self._begun.set()

@@ -7,12 +7,14 @@ import logging
 import os
 import socket
 import threading
+import time
 from types import FrameType
 from typing import Any
 
 import h11
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from engine.async_engine import AsyncEngine
@@ -33,6 +35,9 @@ MAX_HEAD_BYTES = 65_536
 
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
+_TICK_S = 0.1
+"""How often a notice looks whether a second signal ends it."""
+
 _LAST_ARRIVALS_S = 0.1
 """Time for requests to arrive on connections that were accepted as the signal came."""
 
@@ -43,7 +48,7 @@ _LAST_ANSWERS_S = 1.0
 def serve(settings: Settings) -> None:
     """Serves until SIGTERM or SIGINT, then answers the requests in flight and returns.
 
-    From the signal on, HTTP, gRPC, the engine and tracing share one deadline.
+    From the end of the notice on, HTTP, gRPC, the engine and tracing share one deadline.
     """
     listener = bind_port(settings.http_host, settings.http_port)
     # gRPC binds its port itself, later. A conflict shows now.
@@ -66,7 +71,9 @@ def serve(settings: Settings) -> None:
     draining: Draining = app.state.draining
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         try:
-            runner.run(_run(app, _Server(config, draining), listener, settings))
+            runner.run(
+                _run(app, _Server(config, draining, settings.shutdown_notice_s), listener, settings)
+            )
         finally:
             tracing.stop(max(draining.left_s, _LAST_ANSWERS_S))
         _exit_if_still_computing(draining)
@@ -103,18 +110,37 @@ def _warn_if_open(app: FastAPI, settings: Settings) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn with our shutdown: draining shows at once and has the deadline that all parts share.
+    """uvicorn with our shutdown: it is announced, then drains by the deadline that all parts share.
 
     uvicorn would also raise the signal again once it has stopped.
     """
 
-    def __init__(self, config: uvicorn.Config, draining: Draining) -> None:
+    def __init__(self, config: uvicorn.Config, draining: Draining, notice_s: float) -> None:
         super().__init__(config)
         self._draining = draining
+        self._notice_s = notice_s
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.force_exit = self.should_exit  # the second signal
         self.should_exit = True
+
+    async def main_loop(self) -> None:
+        await super().main_loop()
+        await self._give_notice()
+
+    async def _give_notice(self) -> None:
+        """Serves on while load balancers learn from readiness that they should go elsewhere.
+
+        Connections close after their next answer: a balancer cannot move those that stay open.
+        """
+        self._draining.announce()
+        if not self._notice_s:
+            return
+        log.info("stop announced", extra={"fields": {"notice_s": self._notice_s}})
+        self.server_state.default_headers = [*self.server_state.default_headers, CLOSE_HEADER]
+        ends_at = time.monotonic() + self._notice_s
+        while time.monotonic() < ends_at and not self.force_exit:
+            await asyncio.sleep(_TICK_S)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         log.info("draining")

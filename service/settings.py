@@ -99,6 +99,12 @@ class Settings(BaseSettings):
         le=MAX_INT32,
         description="Most calls open at once on one gRPC connection.",
     )
+    shutdown_notice_s: float = Field(
+        0.0,
+        ge=0,
+        description="Time for which a server that is asked to stop serves on while not ready, so "
+        "that load balancers notice, in seconds.",
+    )
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         default=(),
         description="API keys, separated by commas. Clients must send one; empty requires none.",

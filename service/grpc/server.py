@@ -62,12 +62,11 @@ async def grpc_server(
 ) -> AsyncIterator[str]:
     """Serves while the context is open, and yields the address it listens on.
 
-    `http` is the HTTP address of the same process, which the serving benchmark measures. On exit
-    health turns to NOT_SERVING, new calls are rejected, and calls in flight may use the time that
-    draining has left.
+    `http` is the HTTP address of the same process, which the serving benchmark measures. Health
+    turns to NOT_SERVING when draining is announced. On exit new calls are rejected, and calls in
+    flight may use the time that draining has left.
     """
     stream_tasks = StreamTasks()
-    health = HealthServicer(engine, _NAMES, stream_tasks)
     servicers = {
         _EMBEDDINGS: EmbeddingsServicer(engine, settings, stream_tasks),
         _MODELS: ModelsServicer(engine, settings),
@@ -75,7 +74,7 @@ async def grpc_server(
         _TEI_EMBED: TeiEmbedServicer(engine, settings, stream_tasks),
         _TEI_INFO: TeiInfoServicer(engine, settings),
         _BENCHMARKS: BenchmarksServicer(engine, settings, jobs, http),
-        _HEALTH: health,
+        _HEALTH: HealthServicer(engine, _NAMES, stream_tasks, draining),
         _REFLECTION: ReflectionServicer(_NAMES, settings, stream_tasks),
     }
     methods = MethodHandlers(metrics, keys, limit, settings.max_body_bytes)
@@ -91,7 +90,6 @@ async def grpc_server(
     try:
         yield address
     finally:
-        health.stop_serving()
         stream_tasks.interrupt()
         await server.stop(draining.left_s)
 

@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection
 
 from engine.async_engine import AsyncEngine
 from engine.errors import ResourceNotFound
+from service.deadlines import Draining
 from service.fairness import receive_within
 from service.grpc.context import Context, write
 from service.grpc.messages import decode_each
@@ -27,16 +28,16 @@ _POLL_INTERVAL_S = 0.2
 
 class HealthServicer:
     def __init__(
-        self, engine: AsyncEngine, services: Iterable[str], stream_tasks: StreamTasks
+        self,
+        engine: AsyncEngine,
+        services: Iterable[str],
+        stream_tasks: StreamTasks,
+        draining: Draining,
     ) -> None:
         self._engine = engine
         self._services = frozenset(services) | {""}
         self._stream_tasks = stream_tasks
-        self._stopping = False
-
-    def stop_serving(self) -> None:
-        """Makes every answer NOT_SERVING from now on."""
-        self._stopping = True
+        self._draining = draining
 
     async def Check(
         self, request: pb.HealthCheckRequest, context: Context
@@ -72,7 +73,7 @@ class HealthServicer:
     def _status(self, service: str) -> pb.HealthCheckResponse.ServingStatus:
         if service not in self._services:
             return pb.HealthCheckResponse.SERVICE_UNKNOWN
-        if self._engine.ready and not self._stopping:
+        if self._engine.ready and not self._draining.announced:
             return pb.HealthCheckResponse.SERVING
         return pb.HealthCheckResponse.NOT_SERVING
 

@@ -293,8 +293,9 @@ def test_compose_gpu_changes_services_that_exist() -> None:
 def test_compose_waits_longer_than_the_server_takes_to_stop(settings_of: SettingsOf) -> None:
     server = load_yaml("compose.yaml")["services"]["lln"]
     grace_s = float(server["stop_grace_period"].removesuffix("s"))
-    drain_s = settings_of(server["environment"]).engine.drain_timeout_s
-    assert grace_s >= drain_s + STOP_MARGIN_S
+    settings = settings_of(server["environment"])
+    stop_s = settings.shutdown_notice_s + settings.engine.drain_timeout_s
+    assert grace_s >= stop_s + STOP_MARGIN_S
 
 
 def test_compose_leaves_process_1_to_an_init() -> None:

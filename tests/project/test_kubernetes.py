@@ -109,11 +109,11 @@ def test_probes_ask_routes_that_exist(container: dict[str, Any]) -> None:
 
 
 def test_a_pod_is_given_longer_than_it_takes_to_stop(
-    pod: dict[str, Any], container: dict[str, Any], settings: Settings
+    pod: dict[str, Any], settings: Settings
 ) -> None:
-    pause_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
-    drain_s = settings.engine.drain_timeout_s
-    assert pod["terminationGracePeriodSeconds"] >= pause_s + drain_s + STOP_MARGIN_S
+    assert settings.shutdown_notice_s > 0, "requests arrive until the pod has left the endpoints"
+    stop_s = settings.shutdown_notice_s + settings.engine.drain_timeout_s
+    assert pod["terminationGracePeriodSeconds"] >= stop_s + STOP_MARGIN_S
 
 
 def test_memory_is_enough_for_all_that_may_be_held_at_once(

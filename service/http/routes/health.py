@@ -22,7 +22,7 @@ async def live() -> Response:
 @router.get("/health/ready", response_model=Health, summary="Do the models answer?")
 async def ready(request: Request, engine: Engine) -> Response:
     """200 once each model has answered a first text; 503 with the reason otherwise."""
-    if request.app.state.draining.begun:
+    if request.app.state.draining.announced:
         raise EngineUnavailable("the server is stopping", code="draining")
     if engine.stuck:
         limit = engine.config.stuck_after_s
