@@ -11,7 +11,7 @@ bin=$1/bin
 "$bin/hadolint" Dockerfile
 # Resources of the Prometheus operator have no schema there.
 "$bin/kubernetes-validate" --strict --quiet \
-    deploy/kubernetes/*.yaml deploy/kubernetes/queue-scaling/*.yaml
+    deploy/kubernetes/*.yaml deploy/kubernetes/queue-scaling/*.yaml deploy/kubernetes/tracing/*.yaml
 
 if command -v promtool >/dev/null; then
     promtool check config deploy/prometheus/prometheus.yml

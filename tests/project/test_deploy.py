@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -266,10 +267,43 @@ def test_compose_images_are_pinned() -> None:
     assert [image for image in images if not PINNED_IMAGE.fullmatch(image)] == []
 
 
+def stages() -> dict[str, str]:
+    """The text of each stage of the Dockerfile, by its name; the last one has none."""
+    parts = re.split(r"^FROM (.+)$", DOCKERFILE.read_text(), flags=re.MULTILINE)
+    return {
+        head.partition(" AS ")[2]: text for head, text in zip(parts[1::2], parts[2::2], strict=True)
+    }
+
+
+def build_arguments() -> dict[str, str]:
+    return dict(re.findall(r"^ARG (\w+)=(.+)$", DOCKERFILE.read_text(), re.MULTILINE))
+
+
 def test_dockerfile_images_are_pinned() -> None:
     images = re.findall(r"^FROM (\S+)", DOCKERFILE.read_text(), re.MULTILINE)
-    assert len(images) == 2
-    assert [image for image in images if not PINNED_IMAGE.fullmatch(image)] == []
+    assert set(images) == {"${PYTHON_IMAGE}", "dependencies"}
+    assert PINNED_IMAGE.fullmatch(build_arguments()["PYTHON_IMAGE"])
+
+
+def test_an_edit_of_the_source_rebuilds_no_dependency() -> None:
+    copied = re.findall(r"^COPY (.+) \S+$", stages()["dependencies"], re.MULTILINE)
+    assert copied == ["pyproject.toml constraints.txt", "tools/install.py"]
+    assert "install.py dependencies" in stages()["dependencies"]
+    assert "COPY --from=dependencies /opt/lln /opt/lln" in stages()[""]
+
+
+def test_the_image_can_do_what_settings_ask_for() -> None:
+    """A message that says "install the extra" names one that the image has, or that of pictures."""
+    texts = [path.read_text() for path in (DEPLOY.parent / "service").rglob("*.py")]
+    asked = {name for text in texts for name in re.findall(r"the extra [\"'\s]*(\w+)'", text)}
+    assert asked == {"tracing", "figures"}
+    assert "tracing" in build_arguments()["EXTRAS"].split(",")
+
+
+def test_labels_tell_the_version() -> None:
+    project = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]
+    labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]+)"', stages()[""]))
+    assert (labels["version"], labels["licenses"]) == (project["version"], project["license"])
 
 
 @pytest.mark.parametrize("image", ["python", "python:latest", "prom/prometheus:main"])

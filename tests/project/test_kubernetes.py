@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator
 from inspect import signature
@@ -20,6 +21,7 @@ from tests.project.conftest import STOP_MARGIN_S, SettingsOf
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"
 QUEUE_SCALING = FOLDER / "queue-scaling"
+TRACING = FOLDER / "tracing"
 OPERATOR = FOLDER / "prometheus-operator"
 UNITS = {"Mi": 2**20, "Gi": 2**30}
 
@@ -68,7 +70,7 @@ def defaults() -> dict[str, str]:
 
 def test_every_resource_is_of_the_schema() -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is for dev")
-    for one in [*resources(), *resources(QUEUE_SCALING)]:
+    for one in [*resources(), *resources(QUEUE_SCALING), *resources(TRACING)]:
         validate.validate(one, validate.latest_version(), strict=True)
 
 
@@ -153,6 +155,15 @@ def test_the_operator_scrapes_the_pods_as_the_job_that_alerts_know(
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     assert endpoint["port"] in {port["name"] for port in container["ports"]}
     assert endpoint["path"] == template["annotations"]["prometheus.io/path"]
+
+
+def test_traces_may_leave_to_the_port_of_the_documented_collector() -> None:
+    (policy,) = resources(TRACING)
+    assert policy["spec"]["podSelector"] == of_kind("NetworkPolicy")["spec"]["podSelector"]
+    ports = {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]}
+    text = (TRACING / "network.yaml").read_text()
+    (documented,) = re.findall(r"LLN_OTLP_ENDPOINT=http://[\w.]+:(\d+)", text)
+    assert ports == {int(documented), 53}
 
 
 def test_replicas_are_scaled_by_what_every_cluster_has() -> None:

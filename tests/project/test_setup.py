@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -122,6 +124,24 @@ def test_a_profile_marks_all_that_it_contains(
         "installed-test",
         "installed-dev",
     }
+
+
+def test_dependencies_are_those_that_pip_would_read(install: ModuleType) -> None:
+    found = install.requirements(("service", "tracing"))
+    assert {"torch>=2.11", "opentelemetry-sdk>=1.45"} <= set(found)
+    with pytest.raises(install.SetupError, match="no extras"):
+        install.requirements(("service", "trace"))
+
+
+def test_the_bill_of_materials_names_what_is_installed(tmp_path: Path) -> None:
+    written = tmp_path / "sbom.json"
+    script = ROOT / "tools" / "write_sbom.py"
+    subprocess.run([sys.executable, str(script), str(written)], check=True)
+    sbom = json.loads(written.read_text())
+    assert (sbom["bomFormat"], sbom["specVersion"]) == ("CycloneDX", "1.5")
+    purls = [component["purl"] for component in sbom["components"]]
+    assert len(set(purls)) == len(purls)
+    assert f"pkg:pypi/pytest@{pytest.__version__}" in purls
 
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="a CUDA build of torch is installed")
