@@ -327,7 +327,10 @@ def test_compose_gpu_changes_services_that_exist() -> None:
 def test_compose_waits_longer_than_the_server_takes_to_stop(settings_of: SettingsOf) -> None:
     server = load_yaml("compose.yaml")["services"]["lln"]
     grace_s = float(server["stop_grace_period"].removesuffix("s"))
-    settings = settings_of(server["environment"])
+    defaults = re.compile(r"\$\{\w+:-(.*)\}")
+    settings = settings_of(
+        {name: defaults.sub(r"\1", value) for name, value in server["environment"].items()}
+    )
     stop_s = settings.shutdown_notice_s + settings.engine.drain_timeout_s
     assert grace_s >= stop_s + STOP_MARGIN_S
 
