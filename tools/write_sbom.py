@@ -31,8 +31,10 @@ def python_distributions() -> Iterator[dict[str, Any]]:
         found = component(
             name, distribution.version, f"pkg:pypi/{name}@{quote(distribution.version)}"
         )
-        licence = distribution.metadata.get("License-Expression")
-        yield found | {"licenses": [{"expression": licence}]} if licence else found
+        if "License-Expression" in distribution.metadata:
+            licence = distribution.metadata["License-Expression"]
+            found["licenses"] = [{"expression": licence}]
+        yield found
 
 
 def debian_packages() -> Iterator[dict[str, Any]]:
