@@ -245,8 +245,8 @@ class EmbeddingCalls(EngineCore):
                 count=len(lengths),
                 tokens=sum(lengths),
             )
-            self._planner.admit(plan, deadline.left_s)
-            request = self._request(model, document, options, deadline.left_s)
+            self._planner.admit(plan, deadline)
+            request = self._request(model, document, options, deadline)
         progress = None if on_event is None else WholeProgress(plan, on_event)
         with self._worker.session() as session:
             # Before the document itself, whose chunks are reported as soon as they are final.
@@ -310,9 +310,7 @@ class EmbeddingCalls(EngineCore):
                     if len(queued) == 2:
                         await receive()
                     with self._counting_rejections():
-                        requests = [
-                            self._request(model, text, options, deadline.left_s) for text in piece
-                        ]
+                        requests = [self._request(model, text, options, deadline) for text in piece]
                     later = document.num_embedded
                     queued.append(
                         (piece, session.submit(requests, deadline.left_s, later_tokens=later))
@@ -355,9 +353,7 @@ class EmbeddingCalls(EngineCore):
                 async for piece in pieces:
                     texts += piece
                     with self._counting_rejections():
-                        requests = [
-                            self._request(model, text, options, deadline.left_s) for text in piece
-                        ]
+                        requests = [self._request(model, text, options, deadline) for text in piece]
                     num_tokens = sum(request.tokens for request in requests)
                     if wait_for_room and not futures:
                         await self._worker.wait_for_room(num_tokens)
@@ -391,11 +387,11 @@ class EmbeddingCalls(EngineCore):
         model: EmbeddingModel,
         text: PreparedText,
         options: EmbedOptions,
-        timeout_s: float | None,
+        deadline: Deadline,
     ) -> Request[PreparedText]:
         """Plan the text. Raises if it does not fit in memory or would miss its deadline."""
         plan = self._planner.plan(model, text.num_embedded)
-        self._planner.admit(plan, timeout_s)
+        self._planner.admit(plan, deadline)
         return Request(
             model=model.name,
             payload=text,

@@ -16,6 +16,7 @@ from engine.model.embedding_model import EmbeddingModel
 from engine.model.tiled_pass import can_tile, kept_bytes, tile_rows
 from engine.platform.memory import free_bytes
 from engine.scheduling.admission import Throughput
+from engine.scheduling.deadline import Deadline
 from engine.text.chunking import OPENING_TOKENS, SHARES
 from engine.types import ChunkPlan, Context, Plan
 
@@ -129,7 +130,7 @@ class Planner:
             count, content = count + 1, content + min(content, begin)
         return self.with_alone(model, plan, count=count, tokens=content + special * count)
 
-    def admit(self, plan: Plan, timeout_s: float | None) -> None:
+    def admit(self, plan: Plan, deadline: Deadline) -> None:
         """Refuse a text that does not fit in memory, or would miss its deadline even alone."""
         if plan.bytes > self.max_bytes:
             raise InsufficientMemory(
@@ -138,7 +139,8 @@ class Planner:
                 limit=self.max_bytes,
                 actual=plan.bytes,
             )
-        if timeout_s is not None and plan.seconds > timeout_s * _DOUBT:
+        left_s = deadline.left_s
+        if left_s is not None and plan.seconds > left_s * _DOUBT:
             besides = (
                 f" with passages of {plan.tokens_alone} tokens read alone"
                 if plan.tokens_alone
@@ -147,8 +149,8 @@ class Planner:
             advice = ' The context "late" reads no passage alone.' if plan.tokens_alone else ""
             raise DeadlineExceeded(
                 f"A text of {plan.tokens} tokens{besides} takes about {plan.seconds:.3g} s here; "
-                f"{timeout_s:g} s are left.{advice}",
-                limit=timeout_s,
+                f"{max(left_s, 0):.3g} s of {deadline.timeout_s:g} s are left.{advice}",
+                limit=deadline.timeout_s,
                 actual=round(plan.seconds, 3),
             )
 

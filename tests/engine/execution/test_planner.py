@@ -20,6 +20,7 @@ from engine.execution.planner import Pace, Planner
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.tiled_pass import TiledPass
 from engine.platform.memory import free_bytes, is_out_of_memory, watch_peak
+from engine.scheduling.deadline import Deadline
 from tests.engine.bridge import Notes
 
 CPU = torch.device("cpu")
@@ -95,9 +96,9 @@ def test_memory_decides_whether_projections_are_kept_and_what_fits(
     plans = [planner.plan(default_model, tokens) for tokens in (10_000, 100_000, 1_000_000)]
     assert [plan.keeps_projections for plan in plans] == [True, False, False]
     assert [plan.fits for plan in plans] == [True, True, False]
-    planner.admit(plans[1], None)
+    planner.admit(plans[1], Deadline(None))
     with pytest.raises(InsufficientMemory) as caught:
-        planner.admit(plans[2], None)
+        planner.admit(plans[2], Deadline(None))
     assert (caught.value.limit, caught.value.actual) == (GIGABYTE, plans[2].bytes)
 
 
@@ -120,10 +121,10 @@ def test_what_cannot_be_done_in_time_is_refused(
     planner: Planner, default_model: EmbeddingModel
 ) -> None:
     plan = replace(planner.plan(default_model, 100_000), seconds=30.0)
-    planner.admit(plan, 30.0)
-    planner.admit(plan, 21.0)  # near enough to be worth a try
+    planner.admit(plan, Deadline(30.0))
+    planner.admit(plan, Deadline(21.0))  # near enough to be worth a try
     with pytest.raises(DeadlineExceeded) as caught:
-        planner.admit(plan, 10.0)
+        planner.admit(plan, Deadline(10.0))
     assert (caught.value.limit, caught.value.actual) == (10.0, 30.0)
 
 
