@@ -1,8 +1,8 @@
-"""The history of benchmark runs, in an SQLite file that one process locks.
+"""The history of benchmark runs, in an SQLite file that several servers may share.
 
-If the file cannot be used, because another server locks it, another program made it or the disk
-fails, runs are stored in memory instead. A damaged file is renamed, not deleted. A single run that
-cannot be read is skipped.
+If the file cannot be used, because another program made or locks it or the disk fails, runs are
+stored in memory instead. A damaged file is renamed, not deleted. A single run that cannot be read
+is skipped.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from engine.errors import Quantity
 from service.benchmarks.job import ACTIVE, BenchmarkJob, JobState
+from service.benchmarks.owners import Owner, is_alive
 from service.benchmarks.suites import SUITES, BenchmarkPlan, Value
 from service.errors import StorageFailure
 
@@ -56,7 +57,11 @@ MIGRATIONS = (
     ) WITHOUT ROWID;
     CREATE INDEX jobs_by_age ON jobs (created_at);
     """,
+    "ALTER TABLE jobs ADD COLUMN owner TEXT",
 )
+
+_LOCK_TIMEOUT_MS = 10_000
+"""How long a statement waits for another server's transaction."""
 
 
 class History:
@@ -65,12 +70,12 @@ class History:
     def __init__(self, path: str) -> None:
         self._lock = Lock()  # calls come from several threads
         self._unreadable: set[str] = set()  # ids of unreadable runs, already logged
-        self._path, self._db = _open(path)
+        self._path, self._owner, self._db = _open(path)
 
     @property
     def is_persistent(self) -> bool:
         """Whether the history outlives the process."""
-        return self._path != IN_MEMORY
+        return self._path is not None
 
     def save(self, job: BenchmarkJob) -> None:
         """Saves the job's current state and its new rows.
@@ -79,7 +84,7 @@ class History:
         """
         with self._writing() as db:
             db.execute(
-                "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
+                "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
                 "ON CONFLICT (id) DO UPDATE SET started_at = excluded.started_at, "
                 "finished_at = excluded.finished_at, state = excluded.state, "
                 "error = excluded.error",
@@ -93,6 +98,7 @@ class History:
                     job.num_rows,
                     json.dumps(dict(job.machine)),
                     None if job.error is None else json.dumps(job.error),
+                    self._owner and self._owner.id,
                 ),
             )
             (known,) = db.execute("SELECT count(*) FROM rows WHERE job = ?", (job.id,)).fetchone()
@@ -103,12 +109,14 @@ class History:
             )
 
     def get(self, job_id: str) -> BenchmarkJob | None:
+        self._interrupt_abandoned()
         jobs = self._read(
             lambda db: db.execute("SELECT * FROM jobs WHERE id = ?", (job_id,)).fetchall()
         )
         return self._job_if_readable(jobs[0]) if jobs else None
 
     def newest(self, number: int) -> list[BenchmarkJob]:
+        self._interrupt_abandoned()
         found = self._read(
             lambda db: db.execute(
                 "SELECT * FROM jobs ORDER BY created_at DESC, id LIMIT ?", (number,)
@@ -128,6 +136,14 @@ class History:
     def close(self) -> None:
         with self._lock:
             self._db.close()
+            if self._owner is not None:
+                self._owner.close()
+
+    def _interrupt_abandoned(self) -> None:
+        """Another server may have been killed since this one started."""
+        if self._path is not None and self._read(_owners_of_active):
+            with self._writing() as db:
+                _interrupt(db, self._path)
 
     def _job_if_readable(self, found: sqlite3.Row) -> BenchmarkJob | None:
         """Returns None for an invalid run, or one that another version wrote."""
@@ -184,14 +200,15 @@ class _Written(BaseModel):
 
 
 def _job(found: sqlite3.Row, rows: Sequence[sqlite3.Row]) -> BenchmarkJob:
-    columns = dict(found)
+    columns = {name: found[name] for name in found.keys() if name != "owner"}
     for name in ("plan", "machine", "error"):
         columns[name] = None if columns[name] is None else json.loads(columns[name])
     written = _Written(**columns, rows=[json.loads(row["figures"]) for row in rows])
     _check_plan(written.plan)
     if written.error is not None and not {"code", "message"} <= written.error.keys():
         raise ValueError("its error has no code or no message")
-    return BenchmarkJob(**{name: getattr(written, name) for name in _Written.model_fields})
+    values = {name: getattr(written, name) for name in _Written.model_fields}
+    return BenchmarkJob(**values, is_elsewhere=written.state in ACTIVE)
 
 
 def _check_plan(plan: BenchmarkPlan) -> None:
@@ -206,24 +223,32 @@ def _failure(what: str, error: sqlite3.Error) -> StorageFailure:
     return StorageFailure(f"the benchmark history could not be {what}: {error}")
 
 
-def _open(path: str) -> tuple[str, sqlite3.Connection]:
+def _open(path: str) -> tuple[Path | None, Owner | None, sqlite3.Connection]:
     """Opens the file's database, or one in memory if the file cannot be used."""
-    if path == IN_MEMORY:
-        return path, _connect(path)
+    if path != IN_MEMORY:
+        try:
+            return _open_file(Path(path).expanduser())
+        except (OSError, sqlite3.Error) as error:
+            log.warning(
+                "benchmark runs are stored in memory only",
+                extra={"fields": {"path": path, "reason": str(error)}},
+            )
+    return None, None, _connect(None)
+
+
+def _open_file(path: Path) -> tuple[Path, Owner, sqlite3.Connection]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    owner = Owner(path)
     try:
-        Path(path).expanduser().parent.mkdir(parents=True, exist_ok=True)
-        return path, _connect_or_rename(Path(path).expanduser())
-    except (OSError, sqlite3.Error) as error:
-        log.warning(
-            "benchmark runs are stored in memory only",
-            extra={"fields": {"path": path, "reason": str(error)}},
-        )
-        return IN_MEMORY, _connect(IN_MEMORY)
+        return path, owner, _connect_or_rename(path)
+    except BaseException:
+        owner.close()
+        raise
 
 
 def _connect_or_rename(path: Path) -> sqlite3.Connection:
     try:
-        return _connect(str(path))
+        return _connect(path)
     except sqlite3.OperationalError:  # locked or not permitted: the file itself may be fine
         raise
     except sqlite3.DatabaseError as error:
@@ -235,22 +260,25 @@ def _connect_or_rename(path: Path) -> sqlite3.Connection:
             "the benchmark history is damaged; renamed the file",
             extra={"fields": {"path": str(path), "aside": str(aside), "reason": str(error)}},
         )
-        return _connect(str(path))
+        return _connect(path)
 
 
-def _connect(path: str) -> sqlite3.Connection:
-    db = sqlite3.connect(path, timeout=1.0, check_same_thread=False)
+def _connect(path: Path | None) -> sqlite3.Connection:
+    # A program that holds the file for longer than this when we start probably never lets go.
+    name = IN_MEMORY if path is None else str(path)
+    db = sqlite3.connect(name, timeout=1.0, check_same_thread=False)
     try:
         db.row_factory = sqlite3.Row
-        # Without the lock, active runs of another process would look like interrupted ones.
-        db.execute("PRAGMA locking_mode = EXCLUSIVE")
         db.execute("PRAGMA foreign_keys = ON")
-        db.execute("BEGIN EXCLUSIVE")
-        db.commit()
         _check_sound(db)
-        _check_ours(db)
-        _migrate(db)
-        _interrupt(db)
+        # All or nothing: a file of another program stays as it is, and of two servers that start
+        # at once one waits for the other.
+        with db:
+            db.execute("BEGIN IMMEDIATE")
+            _check_ours(db)
+            _migrate(db)
+            _interrupt(db, path)
+        db.execute(f"PRAGMA busy_timeout = {_LOCK_TIMEOUT_MS}")
     except BaseException:
         db.close()
         raise
@@ -283,17 +311,29 @@ def _migrate(db: sqlite3.Connection) -> None:
         raise sqlite3.OperationalError(
             f"the file has version {version}, this server knows up to {len(MIGRATIONS)}"
         )
-    for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
-        db.executescript(f"BEGIN; {script} PRAGMA user_version = {number}; COMMIT;")
+    for script in MIGRATIONS[version:]:
+        for statement in script.split(";"):  # executescript would end the transaction
+            db.execute(statement)
+    db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
 
 
-def _interrupt(db: sqlite3.Connection) -> None:
-    """Marks the unfinished runs of an earlier process."""
-    marks = ", ".join("?" * len(ACTIVE))
-    with db:
-        db.execute(
-            "UPDATE jobs SET state = 'interrupted', finished_at = coalesce("
-            # Earlier versions saved no end of active runs.
-            f"finished_at, started_at, created_at) WHERE state IN ({marks})",
-            ACTIVE,
-        )
+_IS_ACTIVE = f"state IN ({', '.join(map(repr, ACTIVE))})"
+
+
+def _owners_of_active(db: sqlite3.Connection) -> list[str | None]:
+    """The servers of the runs that have not ended; None for an earlier version's."""
+    return [
+        owner for (owner,) in db.execute(f"SELECT DISTINCT owner FROM jobs WHERE {_IS_ACTIVE}")
+    ]
+
+
+def _interrupt(db: sqlite3.Connection, path: Path | None) -> None:
+    """Marks the unfinished runs of servers that no longer live."""
+    for owner in _owners_of_active(db):
+        if path is None or owner is None or not is_alive(path, owner):
+            db.execute(
+                "UPDATE jobs SET state = 'interrupted', finished_at = coalesce("
+                # Earlier versions saved no end of active runs.
+                f"finished_at, started_at, created_at) WHERE owner IS ? AND {_IS_ACTIVE}",
+                (owner,),
+            )

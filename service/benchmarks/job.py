@@ -40,6 +40,8 @@ class BenchmarkJob:
     finished_at: float | None = None
     rows: list[Row] = field(default_factory=list)  # grows while the run lasts
     error: ErrorFields | None = None
+    is_elsewhere: bool = False
+    """Whether another server runs it. This one has what was stored when it was read."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
 
     @property
@@ -69,7 +71,7 @@ class BenchmarkJob:
             rows = tuple(self.rows[seen:])
             seen += len(rows)
             yield rows
-            if not active:
+            if not active or self.is_elsewhere:
                 return
             await changed.wait()
 

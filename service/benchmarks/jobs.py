@@ -14,7 +14,7 @@ from service.addresses import Target
 from service.benchmarks.history import History
 from service.benchmarks.job import BenchmarkJob, JobState, describe_machine
 from service.benchmarks.suites import SUITES, Bench, BenchmarkPlan, Row
-from service.errors import StorageFailure, as_lln_error, error_fields
+from service.errors import NotAvailable, StorageFailure, as_lln_error, error_fields
 from service.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -73,6 +73,13 @@ class BenchmarkJobs:
     async def cancel(self, job_id: str) -> BenchmarkJob:
         """Cancels a run and keeps its rows. A run that has ended does not change."""
         job = await self.get(job_id)
+        if job.is_elsewhere:
+            raise NotAvailable(
+                f"{job_id} runs on another server, which shares this one's history; cancel it there",
+                code="benchmark_elsewhere",
+                param="id",
+                actual=job_id,
+            )
         task = self._tasks.get(job_id)
         if task is not None:
             self._end(job, task, "cancelled")

@@ -56,8 +56,8 @@ export class HeadGrid {
       "aria-label": this.words(layer, head), "aria-selected": String(isOpen),
       "aria-disabled": isClosed && "true", // not disabled, so that it can have the focus and say why
       onclick: () => isClosed || this.onOpen(layer, this.whole ? openHead : head),
-      onpointerenter: () => this.onLook(this.words(layer, head)),
-      onfocus: () => this.onLook(this.words(layer, head)),
+      onpointerenter: () => this.onLook(() => this.words(layer, head)),
+      onfocus: () => this.onLook(() => this.words(layer, head)),
     });
     if (isClosed) square.classList.add("closed");
     else if (value === undefined || value === null) square.classList.add("unread");
@@ -65,7 +65,8 @@ export class HeadGrid {
     return square;
   }
 
-  words(layer, head) {
+  words(layer, looked) {
+    const head = this.whole ? 0 : looked;
     const value = this.reading.values[layer]?.[head];
     const closed = this.session.whyClosed(layer);
     if (closed) return closed;

@@ -6,6 +6,7 @@ import { HeadGrid, valuesOf } from "./heads.js";
 import { state } from "./state.js";
 
 const CHARTS = ["entropy", "temperature"]; // read at once; the others when the user selects them
+const HINT = "Each square is one attention head. Select one to open it.";
 
 const spoken = (name) => name.replaceAll("_", " ");
 
@@ -15,7 +16,11 @@ export class Measures {
     this.sessions = sessions;
     this.names = instruments.map(({ name }) => name);
     this.ofLayers = instruments.filter(({ scope }) => scope === "layer").map(({ name }) => name);
-    const onLook = (words) => (byId("reading").textContent = words);
+    this.words = () => HINT; // of the head that was looked at last, whose value may still come
+    const onLook = (words) => {
+      this.words = words;
+      this.tell();
+    };
     this.grids = sessions.map((session) => new HeadGrid(byId("heads"), session, { onOpen, onLook }));
   }
 
@@ -55,6 +60,13 @@ export class Measures {
     const shared = { name: spoken(name), limits, whole: this.ofLayers.includes(name), open: `${state.layer}.${state.head}` };
     readings.forEach((reading, index) => this.grids[index].draw({ reading, ...shared }));
     byId("method").textContent = [...new Set(readings.flatMap(({ methods }) => [...methods]))].join(" · ");
+    this.tell();
+  }
+
+  tell() {
+    const words = this.words();
+    // Unchanged words are not set again: screen readers would repeat them.
+    if (byId("reading").textContent !== words) byId("reading").textContent = words;
   }
 
   drawCharts() {

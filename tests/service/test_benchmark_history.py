@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
+from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -107,15 +110,64 @@ def test_a_file_with_a_damaged_page_is_renamed(path: Path) -> None:
     assert list(path.parent.glob("history.sqlite.damaged-*"))
 
 
-def test_a_file_that_another_process_locks_is_not_used(path: Path) -> None:
+def test_two_servers_share_a_file(path: Path) -> None:
     first, running = History(str(path)), job()
     running.start()
     first.save(running)
-    second = History(str(path))
-    assert (first.is_persistent, second.is_persistent) == (True, False)
-    second.save(job())
-    assert [one.id for one in first.newest(9)] == [running.id]
-    assert [one.state for one in first.newest(9)] == ["running"]
+    second, ended = History(str(path)), job(created_at=2.0)
+    assert (first.is_persistent, second.is_persistent) == (True, True)
+    ended.finish("done")
+    second.save(ended)
+    for history in (first, second):
+        assert [one.id for one in history.newest(9)] == [ended.id, running.id]
+    found = second.get(running.id)
+    assert found is not None
+    assert (found.state, found.is_elsewhere) == ("running", True)
+    running.finish("done")
+    first.save(running)
+    found = second.get(running.id)
+    assert found is not None
+    assert (found.state, found.is_elsewhere) == ("done", False)
+
+
+def test_a_run_of_a_server_that_ends_is_interrupted_while_another_lives(path: Path) -> None:
+    first, second, running = History(str(path)), History(str(path)), job()
+    running.start()
+    first.save(running)
+    first.close()  # at its death the lock is released as well
+    assert [one.state for one in second.newest(9)] == ["interrupted"]
+    second.close()
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_the_lock_of_a_killed_server_is_removed(path: Path) -> None:
+    History(str(path)).close()
+    left = path.with_name(f"{path.name}.server-0123456789ab")
+    left.touch()
+    History(str(path))
+    assert not left.exists()
+
+
+def test_runs_of_the_first_version_are_kept(path: Path) -> None:
+    path.parent.mkdir()
+    with sqlite3.connect(path) as db:
+        db.executescript(f"{MIGRATIONS[0]} PRAGMA user_version = 1")
+        db.execute(
+            "INSERT INTO jobs VALUES ('bench-1', 1, 1, NULL, 'running', ?, 4, '{}', NULL)",
+            (json.dumps(asdict(PLAN)),),
+        )
+    db.close()
+    (found,) = History(str(path)).newest(9)
+    assert (found.id, found.state) == ("bench-1", "interrupted")
+
+
+def test_a_file_that_another_program_locks_is_not_used(path: Path) -> None:
+    History(str(path)).close()
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        second = History(str(path))
+        second.save(job())
+        assert not second.is_persistent
 
 
 def test_an_unwritable_folder_disables_the_history_only(tmp_path: Path) -> None:

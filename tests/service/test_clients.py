@@ -41,6 +41,16 @@ def test_vectors_are_those_of_sentence_transformers(client: LLNClient, minilm_fo
     assert client.encode(TEXTS) == pytest.approx(theirs, abs=2e-5)
 
 
+def test_texts_without_tokens_have_the_vectors_of_sentence_transformers(
+    client: LLNClient, minilm_folder: Path
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    blank = [" ", "\n\n", "\x00"]
+    theirs = SentenceTransformer(str(minilm_folder), device="cpu").encode(blank)
+    assert client.encode(blank) == pytest.approx(theirs, abs=2e-5)
+
+
 def test_the_interface_is_that_of_sentence_transformers() -> None:
     from sentence_transformers import SentenceTransformer
 

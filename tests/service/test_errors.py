@@ -7,6 +7,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,16 @@ def test_unknown_route(http: httpx.Client) -> None:
     response = http.get("/v1/nothing")
     assert response.status_code == 404
     assert error_of(response)["code"] == "route_not_found"
+
+
+@pytest.mark.parametrize("path", ["//", "///", "//docs", "/v1//models", "/page//main.js"])
+def test_nothing_is_served_at_doubled_slashes(path: str, http: httpx.Client) -> None:
+    connection = HTTPConnection(http.base_url.host, http.base_url.port)  # httpx would mend the path
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    assert answer.status == 404
+    assert json.load(answer)["error"]["code"] == "route_not_found"
+    connection.close()
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/benchmarks/bench-1", "/docs"])

@@ -70,6 +70,15 @@ def test_vectors_equal_those_of_http(model: str, embeddings: Any, http: httpx.Cl
     np.testing.assert_allclose(matrix(response), expected, atol=2e-6)
 
 
+@pytest.mark.parametrize("text", [" \n", "\x00"])
+def test_a_text_without_tokens_has_the_vector_of_http(
+    text: str, embeddings: Any, http: httpx.Client
+) -> None:
+    response = embeddings.Embed(pb.EmbedRequest(input=inputs(text)))
+    np.testing.assert_allclose(matrix(response), http_matrix(http, input=[text]), atol=2e-6)
+    assert response.embeddings[0].accounting.tokens == 2
+
+
 def test_absent_fields_take_the_defaults_of_http(embeddings: Any, http: httpx.Client) -> None:
     response = embeddings.Embed(pb.EmbedRequest(input=inputs(TEXTS[0])))
 

@@ -70,6 +70,16 @@ def test_token_ids_alone_and_in_lists(http: httpx.Client) -> None:
     np.testing.assert_allclose(vectors(ask(http, ids[0][1:-1])), expected[:1], atol=2e-6)
 
 
+@pytest.mark.parametrize("text", [" ", "\n\t \u00a0", "\x00", "\x00\x00"])
+def test_a_text_without_tokens_has_the_vector_of_the_special_tokens(
+    http: httpx.Client, text: str
+) -> None:
+    [special] = vectors(ask(http, [[101, 102]]))
+    answer = ask(http, [text])
+    assert vectors(answer)[0] == pytest.approx(special, abs=2e-6)
+    assert answer["usage"]["prompt_tokens"] == 2
+
+
 def test_base64_is_little_endian_float32(http: httpx.Client) -> None:
     document = ask(http, TEXTS, encoding_format="base64")
     decoded = [

@@ -100,6 +100,20 @@ def test_instruments_colour_the_grid(page: Page) -> None:
     assert shown == pytest.approx(told, rel=5e-3)
 
 
+def test_a_head_that_is_looked_at_shows_its_value_when_it_comes(page: Page) -> None:
+    held: list[Any] = []
+    page.route("**/v1/diagnostics", lambda route: held.append(route))
+    with page.expect_request("**/v1/diagnostics"):
+        page.click("#sample")
+    page.locator("[data-place='0.3']").hover()
+    assert page.inner_text("#reading") == "default, layer 0, head 3: not read"
+    page.unroute("**/v1/diagnostics")
+    for route in held:
+        route.continue_()
+    settle(page)
+    assert re.match(r"default, layer 0, head 3: entropy \d", page.inner_text("#reading"))
+
+
 def test_instruments_of_layers_have_a_bar_a_layer(page: Page) -> None:
     page.click("#sample")
     settle(page)
