@@ -322,9 +322,7 @@ _IS_ACTIVE = f"state IN ({', '.join(map(repr, ACTIVE))})"
 
 def _owners_of_active(db: sqlite3.Connection) -> list[str | None]:
     """The servers of the runs that have not ended; None for an earlier version's."""
-    return [
-        owner for (owner,) in db.execute(f"SELECT DISTINCT owner FROM jobs WHERE {_IS_ACTIVE}")
-    ]
+    return [owner for (owner,) in db.execute(f"SELECT DISTINCT owner FROM jobs WHERE {_IS_ACTIVE}")]
 
 
 def _interrupt(db: sqlite3.Connection, path: Path | None) -> None:

@@ -75,7 +75,7 @@ class BenchmarkJobs:
         job = await self.get(job_id)
         if job.is_elsewhere:
             raise NotAvailable(
-                f"{job_id} runs on another server, which shares this one's history; cancel it there",
+                f"{job_id} runs on another server that has the same history; cancel it there",
                 code="benchmark_elsewhere",
                 param="id",
                 actual=job_id,

@@ -37,7 +37,7 @@ from service.http.json_response import (
     span,
 )
 from service.http.map_png import map_picture
-from service.http.schemas.requests import (
+from service.http.schemas.attention import (
     AttentionMapBody,
     DiagnosticsBody,
     Statistic,

@@ -45,7 +45,7 @@ from service.http.media_types import (
     require_utf8,
     wants_events,
 )
-from service.http.schemas.requests import DocumentBody, DocumentQuery
+from service.http.schemas.embedding import DocumentBody, DocumentQuery
 from service.http.schemas.responses import DocumentAnswer
 from service.http.streaming import EventStream, SendEvent
 

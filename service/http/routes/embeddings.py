@@ -19,7 +19,8 @@ from service.http.json_response import (
     span,
     usage,
 )
-from service.http.schemas.requests import EmbeddingsBody, as_inputs
+from service.http.schemas.embedding import EmbeddingsBody
+from service.http.schemas.fields import as_inputs
 from service.http.schemas.responses import EmbeddingsAnswer
 
 router = APIRouter(route_class=JsonRoute, tags=["embeddings"])

@@ -17,7 +17,7 @@ from engine.types import ModelInfo
 from service.http.dependencies import Engine, Record, ServerSettings, TimeoutS
 from service.http.json_request import JsonRoute
 from service.http.json_response import dump_list, json_response
-from service.http.schemas.requests import PlanBody, TokenizeBody
+from service.http.schemas.embedding import PlanBody, TokenizeBody
 from service.http.schemas.responses import (
     InfoAnswer,
     ModelAnswer,

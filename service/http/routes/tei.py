@@ -15,8 +15,9 @@ from service.errors import report_input_as
 from service.http.dependencies import Engine, Record, TimeoutS
 from service.http.json_request import JsonRoute
 from service.http.json_response import dump_list, encode_vector, json_response, server_timing
-from service.http.schemas.requests import EmbedBody, TokenStatesBody, as_inputs
+from service.http.schemas.fields import as_inputs
 from service.http.schemas.responses import TokenStates, VectorList
+from service.http.schemas.tei import EmbedBody, TokenStatesBody
 
 router = APIRouter(route_class=JsonRoute, tags=["text-embeddings-inference"])
 

@@ -1,0 +1,118 @@
+"""The parts of a request that cut a document into chunks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import BaseModel, Field
+
+from engine.errors import InvalidInput
+from engine.text.chunking import MOST_OPENING, OPENING_TOKENS
+from engine.types import (
+    OF_ALL_CHUNKS,
+    ChunkPlan,
+    Context,
+    HeadingFormat,
+    HeadingPlan,
+    SentencePlan,
+    Span,
+    SpanPlan,
+)
+from engine.types import Chunking as EngineChunking
+from service.http.schemas.fields import AtLeastOne, AtLeastZero, Body
+
+
+class SpanBody(Body):
+    """A half-open range of characters, which are Unicode code points."""
+
+    start: AtLeastZero
+    end: AtLeastZero
+
+
+Title: TypeAlias = Annotated[
+    str | None,
+    Field(description="Title or metadata, at most 512 tokens, used in place of the opening."),
+]
+ChunkingType: TypeAlias = Literal["none", "fixed", "sentences", "headings", "spans"]
+
+
+class ChunkingFields(BaseModel):
+    """Options of chunking; each type has some of them."""
+
+    tokens: AtLeastOne | None = Field(default=None, description="fixed: tokens per chunk (256).")
+    overlap: AtLeastZero | None = Field(
+        default=None, description="fixed: tokens shared with the previous chunk (0)."
+    )
+    min_tokens: AtLeastOne | None = Field(
+        default=None, description="sentences: joined until a chunk has this many tokens (1)."
+    )
+    max_tokens: AtLeastOne | None = Field(
+        default=None, description="sentences, headings: longer passages are split (256, 512)."
+    )
+    format: HeadingFormat | None = Field(
+        default=None, description='headings: their format ("auto" detects it).'
+    )
+    context: Context | None = Field(
+        default=None,
+        description="late: the late chunk. alone: the passage alone. balanced (the default): half "
+        "of each and a share of the opening. title: with the opening at weight 1.",
+    )
+    opening: float | None = Field(
+        default=None,
+        ge=0,
+        le=MOST_OPENING,
+        description=f"Weight of the vector of the document's first {OPENING_TOKENS} tokens in each "
+        "chunk's vector, or of the title's: for chunks that do not name their subject.",
+    )
+    alone: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Weight, in each vector, of the passage embedded alone (as context says).",
+    )
+
+
+class Chunking(Body, ChunkingFields):
+    """How a document is cut into late chunks: not at all, into fixed numbers of tokens, sentences,
+    sections, or the caller's own spans, which may overlap and come in any order."""
+
+    type: ChunkingType = "none"
+    spans: list[SpanBody] | None = Field(default=None, description="spans: ranges of characters.")
+
+    def plan(self) -> EngineChunking | None:
+        """What the engine is asked for. Raises InvalidInput for an option of another type."""
+        given = {
+            name: getattr(self, name)
+            for name in sorted(self.model_fields_set - {"type"})
+            if getattr(self, name) is not None
+        }
+        for name in given:
+            if name not in _CHUNKING_FIELDS[self.type]:
+                # Not InvalidField: the body is valid by the schema of openapi.json.
+                raise InvalidInput(
+                    f"chunking.{name} does not go with type {self.type}",
+                    code="unknown_field",
+                    param=f"chunking.{name}",
+                    limit=", ".join(_CHUNKING_FIELDS[self.type]),
+                )
+        match self.type:
+            case "none":
+                return None
+            case "fixed":
+                return ChunkPlan(**given)
+            case "sentences":
+                return SentencePlan(**given)
+            case "headings":
+                return HeadingPlan(**given)
+            case "spans":
+                spans = tuple(Span(s.start, s.end) for s in self.spans or ())
+                return SpanPlan(**given | {"spans": spans})
+
+
+_CHUNKING_FIELDS: dict[ChunkingType, tuple[str, ...]] = {
+    "none": (),
+    "fixed": ("tokens", "overlap", *OF_ALL_CHUNKS),
+    "sentences": ("min_tokens", "max_tokens", *OF_ALL_CHUNKS),
+    "headings": ("max_tokens", "format", *OF_ALL_CHUNKS),
+    "spans": ("spans", *OF_ALL_CHUNKS),
+}

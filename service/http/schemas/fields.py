@@ -1,0 +1,110 @@
+"""What the bodies of requests are made of: numbers, texts, and how texts become vectors.
+
+Unknown fields and wrong types are refused: a typo is an error. The engine checks the bounds that
+it knows (lengths, counts, dimensions), once for HTTP, gRPC and Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeAlias, cast
+
+import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from engine.errors import InvalidInput
+from engine.types import EmbedOptions, TextInput
+from service.http.json_response import EncodingFormat
+
+_EXACT = 2**53
+"""From here on, a float no longer tells which whole number was meant."""
+
+_DEFAULTS = EmbedOptions()
+
+_TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
+_IDS: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
+_TEXTS: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": [_TEXT, _IDS]}}
+
+
+def _accept_whole_float(value: Any) -> Any:
+    """JSON has one kind of number, and some languages write 512 as 512.0."""
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < _EXACT
+    return int(value) if is_whole else value
+
+
+def _integer_schema(least: int = 1 - _EXACT) -> WithJsonSchema:
+    """Bounds for the schema alone; the engine checks them."""
+    return WithJsonSchema({"type": "integer", "minimum": least, "maximum": _EXACT - 1})
+
+
+AtLeastOne: TypeAlias = Annotated[int, BeforeValidator(_accept_whole_float), _integer_schema(1)]
+AtLeastZero: TypeAlias = Annotated[int, BeforeValidator(_accept_whole_float), _integer_schema(0)]
+Whole: TypeAlias = Annotated[int, BeforeValidator(_accept_whole_float), _integer_schema()]
+Text: TypeAlias = Annotated[str, WithJsonSchema(_TEXT)]
+
+# `as_inputs` reads it: pydantic would try a union branch by branch, and report a baffling error.
+Input: TypeAlias = Annotated[Any, WithJsonSchema({"anyOf": [_TEXT, _IDS, _TEXTS]})]
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class VectorFields(BaseModel):
+    """How texts become vectors."""
+
+    model: str | None = Field(None, description="One of GET /v1/models; the first when absent.")
+    encoding_format: EncodingFormat = Field(
+        "float", description="Numbers, or base64 of little-endian float32."
+    )
+    dimensions: AtLeastOne | None = Field(
+        None, description="Keep only this many leading numbers of a vector, then normalise."
+    )
+    prompt_name: str | None = Field(None, description="One of the model's own prompts.")
+    normalize: bool = _DEFAULTS.normalize
+    truncate: Literal["error", "start", "end"] = Field(
+        _DEFAULTS.truncate,
+        description="What to do with a text that is too long: refuse it, or drop one end of it.",
+    )
+    priority: Literal["normal", "background"] = Field(
+        _DEFAULTS.priority, description="Background texts yield to those that arrive soon after."
+    )
+
+    def options(self) -> EmbedOptions:
+        return EmbedOptions(
+            prompt_name=self.prompt_name,
+            dimensions=self.dimensions,
+            normalize=self.normalize,
+            truncate=self.truncate,
+            priority=self.priority,
+        )
+
+
+class VectorBody(Body, VectorFields):
+    """The same fields in a JSON body."""
+
+
+def as_inputs(value: Any, param: str) -> Sequence[TextInput]:
+    """The texts of a request, each a string or token ids; a single one becomes a list of one.
+
+    The engine checks the items.
+    """
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, np.ndarray):  # token ids of a large body
+        return [cast(Sequence[int], value)]
+    if not isinstance(value, list):
+        raise InvalidInput(
+            f"{param} must be a string, token ids, or a list of either, got {_json_type(value)}",
+            code="invalid_type",
+            param=param,
+            actual=_json_type(value),
+        )
+    if value and all(type(item) is int for item in value):
+        return [value]
+    return cast(Sequence[TextInput], value)
+
+
+def _json_type(value: Any) -> str:
+    names = {type(None): "null", bool: "boolean", dict: "object", int: "number", float: "number"}
+    return names.get(type(value), type(value).__name__)
