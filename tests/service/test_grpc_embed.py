@@ -146,6 +146,14 @@ def test_many_calls_at_once(embeddings: Any) -> None:
     np.testing.assert_allclose(rows, expected, atol=2e-6)
 
 
+def test_a_client_queues_calls_beyond_those_of_a_connection(server: Any) -> None:
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        stub = embeddings_stub(channel)
+        texts = [inputs(f"Text number {number}.") for number in range(400)]
+        calls = [stub.Embed.future(pb.EmbedRequest(input=text)) for text in texts]
+        assert [call.code() for call in calls] == [StatusCode.OK] * 400
+
+
 def test_request_id_is_generated_or_taken(embeddings: Any, server: Any) -> None:
     def id_of(**arguments: Any) -> str:
         _, call = embeddings.Embed.with_call(pb.EmbedRequest(input=inputs("a")), **arguments)
