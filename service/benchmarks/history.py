@@ -200,7 +200,8 @@ class _Written(BaseModel):
 
 
 def _job(found: sqlite3.Row, rows: Sequence[sqlite3.Row]) -> BenchmarkJob:
-    columns = {name: found[name] for name in found.keys() if name != "owner"}
+    columns = dict(found)
+    del columns["owner"]
     for name in ("plan", "machine", "error"):
         columns[name] = None if columns[name] is None else json.loads(columns[name])
     written = _Written(**columns, rows=[json.loads(row["figures"]) for row in rows])

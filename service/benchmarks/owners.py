@@ -9,7 +9,6 @@ import fcntl
 import os
 import uuid
 from pathlib import Path
-from typing import TextIO
 
 
 class Owner:
@@ -21,11 +20,11 @@ class Owner:
         for left in history.parent.glob(_lock_file(history, "*").name):
             _remove_if_dead(left)
         self._path = _lock_file(history, self.id)
-        self._file = _locked(self._path)
+        self._descriptor = _locked(self._path)
 
     def close(self) -> None:
         self._path.unlink(missing_ok=True)
-        self._file.close()
+        os.close(self._descriptor)
 
 
 def is_alive(history: Path, owner: str) -> bool:
@@ -36,14 +35,14 @@ def _lock_file(history: Path, owner: str) -> Path:
     return history.with_name(f"{history.name}.server-{owner}")
 
 
-def _locked(path: Path) -> TextIO:
+def _locked(path: Path) -> int:
     """Another server that starts now may take the new file for a dead server's, and remove it."""
     while True:
-        file = path.open("w")
-        fcntl.flock(file, fcntl.LOCK_EX)
-        if os.fstat(file.fileno()).st_nlink:
-            return file
-        file.close()
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return descriptor
+        os.close(descriptor)
 
 
 def _remove_if_dead(path: Path) -> bool:
