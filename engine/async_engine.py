@@ -35,8 +35,9 @@ class AsyncEngine(EmbeddingCalls, AnalysisCalls):
         *,
         config: EngineConfig = DEFAULT_CONFIG,
         observer: EngineObserver | None = None,
+        aliases: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(models, config=config, observer=observer)
+        super().__init__(models, config=config, observer=observer, aliases=aliases)
         self._drift = DriftReader(config, self._worker, self._observer)
         self._canary_ran = False
         self._stopped = False
@@ -48,9 +49,11 @@ class AsyncEngine(EmbeddingCalls, AnalysisCalls):
         *,
         config: EngineConfig = DEFAULT_CONFIG,
         observer: EngineObserver | None = None,
+        aliases: Mapping[str, str] | None = None,
     ) -> Self:
         """Load the weights of these models. Nothing runs before the engine is entered."""
-        return cls(load_models(names, config=config), config=config, observer=observer)
+        models = load_models(names, config=config)
+        return cls(models, config=config, observer=observer, aliases=aliases)
 
     async def __aenter__(self) -> Self:
         await self._worker.start()
@@ -96,10 +99,10 @@ class AsyncEngine(EmbeddingCalls, AnalysisCalls):
 
     @property
     def models(self) -> Mapping[str, ModelInfo]:
-        return {name: model.info for name, model in self._models.items()}
+        return dict(self._infos)
 
     def resolve(self, name: str | None) -> ModelInfo:
-        return self._model(name).info
+        return self._infos[self._model(name).name]
 
     def _on_embedded(self, model: EmbeddingModel, texts: Sequence[PreparedText]) -> None:
         self._drift.sample(model, texts)

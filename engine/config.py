@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 
-from engine.errors import InvalidInput
+from engine.errors import InvalidInput, shown
 from engine.platform.process import usable_cores
 
 _ZERO_ALLOWED = (
@@ -143,3 +144,24 @@ def _invalid(name: str, value: float, wanted: str, limit: int) -> InvalidInput:
         limit=limit,
         actual=value,
     )
+
+
+def check_aliases(aliases: Mapping[str, str], names: Collection[str]) -> None:
+    """Raises InvalidInput for an alias of no model, and for one that hides a model."""
+    for alias, name in aliases.items():
+        if alias in names:
+            raise _bad_alias(
+                f"the alias {shown(alias)!r} would hide the model of that name", actual=alias
+            )
+        if name not in names:
+            known = ", ".join(names)
+            raise _bad_alias(
+                f"the alias {shown(alias)!r} stands for {shown(name)!r}, which is not served; "
+                f"choose one of {known}",
+                limit=known,
+                actual=name,
+            )
+
+
+def _bad_alias(message: str, *, actual: str, limit: str | None = None) -> InvalidInput:
+    return InvalidInput(message, code="invalid_alias", param="aliases", limit=limit, actual=actual)

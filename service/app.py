@@ -100,6 +100,15 @@ def create_app(
     return app
 
 
+def load_engine(settings: Settings, metrics: Metrics) -> AsyncEngine:
+    return AsyncEngine.load(
+        settings.models,
+        config=settings.engine,
+        observer=metrics,
+        aliases=settings.model_aliases,
+    )
+
+
 def _add_middleware(app: FastAPI, settings: Settings) -> None:
     """A request passes the last one added first."""
     state = app.state
@@ -158,9 +167,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     state = app.state
     settings: Settings = state.settings
     if state.engine is None:
-        state.engine = await asyncio.to_thread(
-            AsyncEngine.load, settings.models, config=settings.engine, observer=state.metrics
-        )
+        state.engine = await asyncio.to_thread(load_engine, settings, state.metrics)
     async with state.engine as engine:
         state.metrics.start_models(engine.models.values())
         state.metrics.start_suites(SUITES)

@@ -17,10 +17,9 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from engine.async_engine import AsyncEngine
 from engine.platform.process import freeze_loaded_objects
 from service.addresses import Target, own_address
-from service.app import create_app
+from service.app import create_app, load_engine
 from service.deadlines import Draining
 from service.errors import PortInUse
 from service.http.middleware.observe import ABORT
@@ -55,7 +54,7 @@ def serve(settings: Settings) -> None:
     bind_port(settings.grpc_host, settings.grpc_port).close()
     tracing = tracing_of(settings)
     metrics = Metrics(tracing)
-    engine = AsyncEngine.load(settings.models, config=settings.engine, observer=metrics)
+    engine = load_engine(settings, metrics)
     app = create_app(settings, engine, metrics)
     config = uvicorn.Config(
         app,

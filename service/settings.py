@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import json
 import math
 import os
 import re
@@ -26,7 +27,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from engine.config import EngineConfig
+from engine.config import EngineConfig, check_aliases
 from engine.errors import InvalidInput
 from service.security import TlsFiles, check_api_key, read_key_file, read_origin
 
@@ -69,6 +70,11 @@ class Settings(BaseSettings):
         default=("default", "sentence-transformers/all-MiniLM-L6-v2"),
         min_length=1,
         description="Models to serve, separated by commas. The first is the default of requests.",
+    )
+    model_aliases: Annotated[Mapping[str, str], NoDecode] = Field(
+        default={},
+        description="Other names of models, for clients with fixed names: NAME=MODEL, separated by "
+        "commas, or a JSON object.",
     )
     http_host: str = Field("127.0.0.1", description="Address that HTTP listens on.")
     http_port: int = Field(8000, ge=0, le=65535, description="Port of HTTP; 0 chooses a free port.")
@@ -150,6 +156,11 @@ class Settings(BaseSettings):
     def _split_names(cls, value: Any) -> Any:
         return _names_in(value) if isinstance(value, str) else value
 
+    @field_validator("model_aliases", mode="before")
+    @classmethod
+    def _read_aliases(cls, value: Any) -> Any:
+        return _pairs_in(value) if isinstance(value, str) else value
+
     @field_validator("api_keys", mode="before")
     @classmethod
     def _refuse_no_key(cls, value: Any) -> Any:
@@ -192,6 +203,15 @@ class Settings(BaseSettings):
         return endpoint
 
     @model_validator(mode="after")
+    def _check_aliases(self) -> Self:
+        """The engine would do so too, but only when it has loaded the weights."""
+        try:
+            check_aliases(self.model_aliases, self.models)
+        except InvalidInput as error:
+            raise ValueError(f"LLN_MODEL_ALIASES: {error.message}") from None
+        return self
+
+    @model_validator(mode="after")
     def _check_ports(self) -> Self:
         hosts = {self.http_host, self.grpc_host}
         if self.http_port == self.grpc_port != 0 and (len(hosts) == 1 or hosts & _EVERY_ADDRESS):
@@ -220,6 +240,27 @@ class Settings(BaseSettings):
 
 def _names_in(value: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in value.split(",") if name.strip())
+
+
+def _pairs_in(value: str) -> dict[str, str]:
+    """Reads aliases in either form. Raises ValueError."""
+    if value.lstrip().startswith("{"):
+        try:
+            pairs = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"it is not JSON: {error}") from None
+        if not all(isinstance(name, str) and name for name in pairs.values()):
+            raise ValueError("each alias needs the name of a model, as a string")
+        return {str(alias): name for alias, name in pairs.items()}
+    pairs = {}
+    for pair in _names_in(value):
+        alias, equals, name = (part.strip() for part in pair.partition("="))
+        if not (alias and equals and name):
+            raise ValueError(f"write NAME=MODEL, separated by commas; got {pair!r}")
+        if alias in pairs:
+            raise ValueError(f"{alias} is there twice")
+        pairs[alias] = name
+    return pairs
 
 
 def _is_endpoint(text: str) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from time import perf_counter
 from typing import TypeVar
 
 from engine.analysis.cache import ByteCache
-from engine.config import EngineConfig
+from engine.config import EngineConfig, check_aliases
 from engine.errors import LLNError, ModelNotFound, unknown_name
 from engine.execution.inputs import PreparedText
 from engine.execution.model_runner import TiledRun, run_batch
@@ -39,12 +40,20 @@ class EngineCore:
         *,
         config: EngineConfig = DEFAULT_CONFIG,
         observer: EngineObserver | None = None,
+        aliases: Mapping[str, str] | None = None,
     ) -> None:
+        """`aliases` are other names of the models, each with the model's own."""
         assert models, "an engine serves at least one model"
         self.config = config
         self._observer = observer or EngineObserver()
         self._models = {model.name: model for model in models}
         self._default = models[0]
+        self._aliases = dict(aliases or {})
+        check_aliases(self._aliases, self._models)
+        self._infos = {
+            name: replace(model.info, aliases=(*model.info.aliases, *self._aliases_of(name)))
+            for name, model in self._models.items()
+        }
         self._open = ByteCache(max_bytes=config.max_open_bytes, max_idle_s=config.max_open_idle_s)
         self._planner = Planner(config, models[0].encoder.device)
         self._analysis_memory = MemoryBudget(self._planner.max_bytes)
@@ -59,9 +68,19 @@ class EngineCore:
     def _model(self, name: str | None) -> EmbeddingModel:
         if name is None:
             return self._default
-        if name not in self._models:
-            raise unknown_name("model", name, self._models, param="model", error=ModelNotFound)
-        return self._models[name]
+        own = self._aliases.get(name, name)
+        if own not in self._models:
+            raise unknown_name(
+                "model",
+                name,
+                (*self._models, *self._aliases),
+                param="model",
+                error=ModelNotFound,
+            )
+        return self._models[own]
+
+    def _aliases_of(self, name: str) -> Iterator[str]:
+        return (alias for alias, own in self._aliases.items() if own == name)
 
     async def _read(
         self,

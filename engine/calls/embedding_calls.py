@@ -16,6 +16,7 @@ from engine.execution.inputs import (
     PIECE_TEXTS,
     PreparedText,
     batches,
+    check_ids_are_ours,
     check_input,
     check_inputs,
     check_options,
@@ -208,6 +209,8 @@ class EmbeddingCalls(EngineCore):
         with self._counting_rejections():
             chosen = self._model(model)
             check_inputs(inputs, self.config)
+            if model in self._aliases:
+                check_ids_are_ours(inputs, model, chosen.name)
             check_options(options, chosen)
         return chosen
 

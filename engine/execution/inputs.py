@@ -14,7 +14,7 @@ from engine.errors import InvalidInput, TextTooLong, shown
 from engine.model.embedding_model import EmbeddingModel
 from engine.steps import Steps, finish
 from engine.text.chunking import ChunkSpan
-from engine.text.tokenizer import Encoded, TextTokenizer
+from engine.text.tokenizer import SEND_TEXT, Encoded, TextTokenizer
 from engine.text.truncation import too_long, truncate
 from engine.text.unicode import check_unicode
 from engine.types import EmbedOptions, Priority, Span, TextInput
@@ -87,6 +87,20 @@ def check_input(item: object, param: str) -> None:
             param=param,
             actual=kind,
         )
+
+
+def check_ids_are_ours(inputs: Sequence[TextInput], alias: str, name: str) -> None:
+    """A caller that asks for another model by an alias has the ids of that model's tokenizer."""
+    for index, item in enumerate(inputs):
+        if not isinstance(item, str):
+            param = f"input[{index}]"
+            raise InvalidInput(
+                f"{param} is token ids, and {alias} is another name of {name} here, which has "
+                f"another tokenizer: {SEND_TEXT}, or {name}'s ids under its own name",
+                code="foreign_token_ids",
+                param=param,
+                actual=alias,
+            )
 
 
 def check_text(text: str, param: str) -> None:

@@ -5,6 +5,7 @@ A tokenizer is read from tokenizer.json or, for BERT, built from vocab.txt.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -42,6 +43,12 @@ from engine.types import Ids, Offsets
 _SHORT_TEXT = 4096
 """A single text of up to this many characters is encoded on the calling thread: that is faster
 than the library's thread pool."""
+
+SEND_TEXT = "send the text itself (LangChain's OpenAIEmbeddings: check_embedding_ctx_length=False)"
+"""The advice where token ids are those of another tokenizer."""
+
+_UNUSED = re.compile(r"\[unused\d+\]")
+"""BERT's vocabularies have places that their tokenizers never write."""
 
 _LONG_TEXT = 2 * PART_CHARACTERS
 """A text of more characters is encoded in parts."""
@@ -101,6 +108,8 @@ class TextTokenizer:
         self._tokenizer = tokenizer
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size = 1 + max(vocabulary.values(), default=-1)
+        self._unused = np.zeros(self.vocab_size, np.bool_)  # [vocab_size]
+        self._unused[[index for token, index in vocabulary.items() if _UNUSED.fullmatch(token)]] = 1
         self.prefix_ids, self.suffix_ids = _special_ids(tokenizer, vocabulary)
         self._splitter = choose_splitter(tokenizer)
 
@@ -181,17 +190,28 @@ class TextTokenizer:
         return np.concatenate([self.prefix_ids, content, self.suffix_ids])
 
     def validate_ids(self, ids: Sequence[int] | Ids, *, param: str | None = None) -> Ids:
-        """The ids as an array. Raises if one is not in the vocabulary."""
+        """The ids as an array. Raises if one is not in the vocabulary, or can only be another
+        tokenizer's."""
         array = _integers(ids, param=param)
         outside = (array < 0) | (array >= self.vocab_size)
         if outside.any():
             position = int(outside.argmax())
             raise InvalidInput(
                 f"token id {array[position]} at position {position} is not in the vocabulary; "
-                f"ids are 0 to {self.vocab_size - 1}",
+                f"ids are 0 to {self.vocab_size - 1}. If they are another tokenizer's, {SEND_TEXT}",
                 code="invalid_token_id",
                 param=param,
                 limit=self.vocab_size - 1,
+                actual=int(array[position]),
+            )
+        unused = self._unused[array]
+        if unused.any():
+            position = int(unused.argmax())
+            raise InvalidInput(
+                f"token id {array[position]} at position {position} is one that this model's "
+                f"tokenizer never writes, so the ids are another tokenizer's: {SEND_TEXT}",
+                code="foreign_token_ids",
+                param=param,
                 actual=int(array[position]),
             )
         return array.astype(np.int32)

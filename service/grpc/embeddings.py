@@ -49,7 +49,7 @@ class EmbeddingsServicer:
         form = vector_format(request.options)
         embeddings = await self._engine.embed(
             text_inputs(request.input),
-            model=model,
+            model=model_name(request),
             options=embed_options(request.options),
             timeout_s=timeout_s(context, self._settings),
         )

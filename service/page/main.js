@@ -56,7 +56,8 @@ function load() {
 async function askServer() {
   const paths = ["v1/models", "v1/diagnostics/instruments", "info"];
   const [served, measured, { limits }] = await Promise.all(paths.map((path) => get(path)));
-  [models, instruments, maxBytes] = [served.data, measured.data, limits.max_body_bytes];
+  models = served.data.filter(({ id, name }) => id === name); // without aliases
+  [instruments, maxBytes] = [measured.data, limits.max_body_bytes];
   offerModels(readAddress());
   startSimilarity(models);
 }

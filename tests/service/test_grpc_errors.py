@@ -93,8 +93,8 @@ BAD_REQUESTS: dict[str, tuple[pb.EmbedRequest, dict[str, Any], StatusCode, str]]
         "unknown_prompt",
     ),
     "token id too large": (
-        pb.EmbedRequest(input=[ids(5), ids(7, 30_522)]),
-        {"input": [[5], [7, 30_522]]},
+        pb.EmbedRequest(input=[ids(2005), ids(2007, 30_522)]),
+        {"input": [[2005], [2007, 30_522]]},
         StatusCode.INVALID_ARGUMENT,
         "invalid_token_id",
     ),

@@ -54,6 +54,41 @@ def test_command_line_wins_over_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert load_settings(http_port=8124).http_port == 8124
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "text-embedding-3-small=default, ada=default",
+        '{"text-embedding-3-small": "default", "ada": "default"}',
+    ],
+)
+def test_aliases_in_either_form(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("LLN_MODEL_ALIASES", value)
+    expected = {"text-embedding-3-small": "default", "ada": "default"}
+    assert load_settings().model_aliases == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("ada", "write NAME=MODEL, separated by commas; got 'ada'"),
+        ("=default", "write NAME=MODEL, separated by commas; got '=default'"),
+        ("ada=default,ada=default", "ada is there twice"),
+        ('{"ada": ', "it is not JSON: Expecting value: line 1 column 9 (char 8)"),
+        ('{"ada": 7}', "each alias needs the name of a model, as a string"),
+        ("ada=defualt", "the alias 'ada' stands for 'defualt', which is not served"),
+        ("default=default", "the alias 'default' would hide the model of that name"),
+    ],
+)
+def test_bad_aliases_are_rejected(
+    monkeypatch: pytest.MonkeyPatch, value: str, problem: str
+) -> None:
+    monkeypatch.setenv("LLN_MODEL_ALIASES", value)
+    with pytest.raises(SettingsError) as raised:
+        load_settings()
+    assert "LLN_MODEL_ALIASES" in str(raised.value)
+    assert problem in str(raised.value)
+
+
 def test_frozen() -> None:
     with pytest.raises(ValidationError):
         load_settings().http_port = 1

@@ -33,7 +33,10 @@ async def embeddings(
     """One vector for each text, in order. Texts are strings or lists of token ids."""
     model = record.model = engine.resolve(body.model).name
     found = await engine.embed(
-        as_inputs(body.input, "input"), model=model, options=body.options(), timeout_s=timeout_s
+        as_inputs(body.input, "input"),
+        model=body.model,
+        options=body.options(),
+        timeout_s=timeout_s,
     )
     tokens = record.tokens = sum(embedding.accounting.tokens_embedded for embedding in found)
     document = {

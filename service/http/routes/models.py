@@ -69,10 +69,11 @@ async def tokenize(
     return json_response(document)
 
 
-def model_document(info: ModelInfo, created: int) -> dict[str, Any]:
+def model_document(info: ModelInfo, name: str, created: int) -> dict[str, Any]:
+    """A model by its own name or by an alias. OpenAI's clients look for the name in `id`."""
     owner, slash, _ = info.name.partition("/")
     openai = {
-        "id": info.name,
+        "id": name,
         "object": "model",
         "created": created,
         "owned_by": owner if slash else "lln",
@@ -82,14 +83,18 @@ def model_document(info: ModelInfo, created: int) -> dict[str, Any]:
 
 @router.get("/v1/models", response_model=ModelList, summary="List the models")
 async def list_models(request: Request, engine: Engine) -> Response:
+    """The models, then their aliases, whose `name` is that of the model."""
     created = request.app.state.started_at
-    data = [model_document(info, created) for info in engine.models.values()]
+    models = engine.models
+    names = (*models, *(alias for info in models.values() for alias in info.aliases))
+    data = [model_document(engine.resolve(name), name, created) for name in names]
     return json_response({"object": "list", "data": data})
 
 
 @router.get("/v1/models/{model:path}", response_model=ModelAnswer, summary="One model")
 async def get_model(model: str, request: Request, engine: Engine) -> Response:
-    return json_response(model_document(engine.resolve(model), request.app.state.started_at))
+    created = request.app.state.started_at
+    return json_response(model_document(engine.resolve(model), model, created))
 
 
 @router.get("/info", response_model=InfoAnswer, summary="What runs here, and within which limits")

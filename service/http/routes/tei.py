@@ -25,10 +25,12 @@ router = APIRouter(route_class=JsonRoute, tags=["text-embeddings-inference"])
 @router.post("/embed", response_model=VectorList, summary="Embed texts, answered as a bare list")
 async def embed(body: EmbedBody, engine: Engine, timeout_s: TimeoutS, record: Record) -> Response:
     """One vector for each text, in order."""
-    model = record.model = engine.resolve(body.model).name
+    record.model = engine.resolve(body.model).name
     inputs = as_inputs(body.inputs, "inputs")
     with report_input_as("inputs", lone=inputs is not body.inputs):
-        found = await engine.embed(inputs, model=model, options=body.options(), timeout_s=timeout_s)
+        found = await engine.embed(
+            inputs, model=body.model, options=body.options(), timeout_s=timeout_s
+        )
     record.tokens = _num_tokens(found)
     vectors = (encode_vector(embedding.vector, "float") for embedding in found)
     return await _answer(vectors, found)
@@ -39,11 +41,11 @@ async def embed_all(
     body: TokenStatesBody, engine: Engine, timeout_s: TimeoutS, record: Record
 ) -> Response:
     """For each text, a vector for each of its tokens, special tokens included, not normalised."""
-    model = record.model = engine.resolve(body.model).name
+    record.model = engine.resolve(body.model).name
     inputs = as_inputs(body.inputs, "inputs")
     with report_input_as("inputs", lone=inputs is not body.inputs):
         found = await engine.embed_tokens(
-            inputs, model=model, options=body.options(), timeout_s=timeout_s
+            inputs, model=body.model, options=body.options(), timeout_s=timeout_s
         )
     record.tokens = _num_tokens(found)
     states = ((encode_vector(state, "float") for state in item.vector) for item in found)

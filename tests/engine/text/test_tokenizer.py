@@ -161,6 +161,13 @@ def test_token_ids_outside_the_vocabulary(minilm: TextTokenizer, bad: int) -> No
         assert "position 1" in caught.value.message
 
 
+def test_token_ids_that_the_tokenizer_never_writes(minilm: TextTokenizer) -> None:
+    with pytest.raises(InvalidInput, match="check_embedding_ctx_length=False") as caught:
+        minilm.encode_ids([9906, 11, 1917], param="input[3]")
+    assert (caught.value.code, caught.value.param) == ("foreign_token_ids", "input[3]")
+    assert caught.value.actual == 11
+
+
 @pytest.mark.parametrize("bad", [[1.5], ["a"], [[1, 2], [3, 4]], [True]])
 def test_token_ids_that_are_not_integers(minilm: TextTokenizer, bad: list[int]) -> None:
     with pytest.raises(InvalidInput) as caught:
