@@ -100,9 +100,9 @@ def _options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", max_receive_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", settings.max_streams_per_connection),
-        # Clients keep to this limit and queue the rest. gRPC's own protection counts a call until it
-        # has forgotten it, a moment after the client has: it would refuse the client's next calls,
-        # without a code of ours.
+        # Clients keep to this limit and queue the rest. gRPC's own protection counts a call until
+        # it has forgotten it, a moment after the client has: it would refuse the client's next
+        # calls, without a code of ours.
         ("grpc.http.overload_protection", 0),
         # Otherwise a second server could listen on the same port and take half of the calls.
         ("grpc.so_reuseport", 0),

@@ -65,7 +65,7 @@ def test_langchain_with_its_default_model(aliased: Any, aliased_http: httpx.Clie
 
 
 def test_every_route_takes_an_alias(aliased_http: httpx.Client) -> None:
-    for path, body in {
+    bodies: dict[str, dict[str, Any]] = {
         "/v1/documents": {"text": TEXT},
         "/v1/tokenize": {"text": TEXT},
         "/v1/plan": {"tokens": 7},
@@ -74,7 +74,8 @@ def test_every_route_takes_an_alias(aliased_http: httpx.Client) -> None:
         "/v1/diagnostics": {"text": TEXT, "layers": [0], "instruments": ["entropy"]},
         "/embed": {"inputs": TEXT},
         "/embed_all": {"inputs": TEXT},
-    }.items():
+    }
+    for path, body in bodies.items():
         answer = aliased_http.post(path, json={**body, "model": SMALL})
         assert answer.status_code == 200, answer.text
     model = aliased_http.get(f"/v1/models/{SMALL}").json()
