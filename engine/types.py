@@ -282,7 +282,8 @@ class HeadValues:
 
 @dataclass(frozen=True, kw_only=True)
 class SkippedInstrument:
-    """An instrument that was not asked for by name and costs too much at this length."""
+    """An instrument, or a quantity beside it, that is not in the answer: it was not asked for by
+    name and costs too much at this length, or it has no finite value for this text."""
 
     instrument: str
     reason: str

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from engine.analysis.finite import keep_finite, one_each
 from engine.analysis.layer_capture import CapturedLayer, capture_layers, head_view, layer_view
 from engine.checkpoint.block_size import block_of
 from engine.config import EngineConfig
@@ -74,6 +75,8 @@ class LayerReadings:
     """What the instruments read from one layer, and how long each took."""
 
     readings: Mapping[str, TimedReading]
+    left_out: tuple[SkippedInstrument, ...] = ()
+    """What was read but is no finite number."""
 
 
 def plan_diagnosis(
@@ -259,7 +262,7 @@ def _read_layer(
     for name, reader in readers.items():
         if is_chosen or LAYER_INSTRUMENTS[name].needs_all_layers:
             found[name] = yield from timed(reader(layer_view(model, layer)))
-    return LayerReadings(found)
+    return LayerReadings(*keep_finite(found, layer.index))
 
 
 def diagnosis_of(
@@ -271,16 +274,17 @@ def diagnosis_of(
     """Collect the readings of all layers by instrument."""
     layers = result.value
     assert len(layers) == len(plan.layers), "every layer asked for was read"
+    known = [one for one in plan.instruments if all(one.name in layer.readings for layer in layers)]
     return Diagnosis(
         model=model.name,
         tokens=text.num_embedded,
         layers=plan.layers,
         heads=plan.heads,
         attention=tuple(model.info.attention[layer] for layer in plan.layers),
-        instruments=tuple(_head_values(one, layers) for one in plan.instruments),
+        instruments=tuple(_head_values(one, layers) for one in known),
         accounting=accounting(text, result),
         mode=plan.effort.mode,
-        left_out=plan.skipped,
+        left_out=one_each([*plan.skipped, *(one for layer in layers for one in layer.left_out)]),
     )
 
 

@@ -21,7 +21,8 @@ from engine.steps import Steps, computed_once
 
 def measure_head_scale(heads: HeadGroup) -> Steps[Reading]:
     distances = yield from mean_distances(heads)
-    estimate = mean_of(distances, heads.num_tokens)
+    limits = 0.0, float(heads.num_tokens - 1)
+    estimate = mean_of(distances, heads.num_tokens, limits=limits)
     sampled = f"sampled: {distances.shape[1]} rows, standard error"
     return Reading(
         values=floats(estimate.values),

@@ -102,6 +102,8 @@ def _sketched(heads: HeadGroup) -> Steps[Reading]:
     values, off = _singular_values(basis, image)
     rest, rest_error = yield from _fourth_powers_beyond(heads, basis)
     quartic = image.square().sum((1, 2), dtype=torch.float64) + rest
+    # Its range: sum s^4 is at most (sum s^2)^2, and at least an N-th of it.
+    quartic = quartic.maximum(norm.square() / heads.num_tokens).minimum(norm.square())
     rank = norm.square() / quartic
     top = values[:, 0].square()
     return Reading(

@@ -5,7 +5,7 @@ all attend evenly. The LLN paper's eq. 7 in bits is read beside.
 
 - Block-diagonal: its rows are short: exact, linear.
 - Softmax: exact where all rows are read; else the mean of a sample with its standard error,
-  corrected by what the variance of the scores, known of every row, explains.
+  corrected by what explains how sharp a row looks, which is known of every row.
 - LLN: the entropy of a mixture, sum_c pi_ic H(kappa_c) <= H(P_i) <= the same + H(pi_i), a bracket
   in linear time. Where rows are sampled, both parts of it are known of every row, and only what
   they do not explain has a sampling error.
@@ -39,11 +39,10 @@ from engine.diagnostics.head_view import token_tiles
 from engine.diagnostics.instrument import Instrument
 from engine.diagnostics.readings import Quantity, Reading, error_floats, floats
 from engine.diagnostics.rows import sum_p_log_p
-from engine.diagnostics.sampling import Estimate, mean_of
+from engine.diagnostics.sampling import Estimate, mean_of, within
 from engine.steps import Steps, computed_once
 
 NUM_SHARPEST = 64
-_LONGEST_KEYS = 128
 
 
 def measure_entropy(heads: HeadGroup) -> Steps[Reading]:
@@ -79,7 +78,7 @@ def mean_entropy(heads: HeadGroup) -> Steps[Estimate]:
     sample = yield from heads.rows()
     entropy = sample.statistics.entropy
     if not heads.view.has_channels:
-        return (yield from heads.mean_of_softmax(entropy))
+        return (yield from heads.mean_of_softmax(entropy, _range(heads)))
     if heads.reads_all_rows:
         return mean_of(entropy, heads.num_tokens)
     lower, width = yield from _row_bracket(heads)
@@ -89,8 +88,13 @@ def mean_entropy(heads: HeadGroup) -> Steps[Estimate]:
     controls = [(known[:, sample.rows], known.mean(1)) for known in (lower, width)]
     found = mean_of(entropy, heads.num_tokens, controls)
     if heads.view.attention == "lln_diag":
-        return Estimate(found.values + exact.mean(1), found.error)
-    return found
+        found = Estimate(found.values + exact.mean(1), found.error)
+    return within(found, _range(heads))
+
+
+def _range(heads: HeadGroup) -> tuple[float, float]:
+    """Of entropies and of mutual information."""
+    return 0.0, math.log(heads.num_tokens)
 
 
 def entropy_bracket(heads: HeadGroup) -> Steps[tuple[Tensor, Tensor]]:
@@ -135,7 +139,7 @@ def _method(heads: HeadGroup, count: int) -> str:
         case "lln_diag":
             return f"exact in blocks, LLN sampled: {count} rows, corrected by the bracket of all"
         case _:
-            return f"sampled: {count} rows, corrected by the score variance of all; standard error"
+            return f"sampled: {count} rows, corrected by how sharp every row looks; standard error"
 
 
 def _cost(heads: HeadGroup, count: int) -> str:
@@ -158,7 +162,7 @@ def mean_collision(heads: HeadGroup) -> Steps[Estimate]:
     collisions = yield from heads.collisions()
     if heads.view.attention != "softmax" or heads.reads_all_rows:
         return mean_of(collisions, heads.num_tokens)
-    guesses = yield from _guess_collisions(heads)
+    guesses = yield from heads.guessed_collisions()
     sharpest = guesses.topk(min(NUM_SHARPEST, heads.num_tokens), dim=1).indices  # [H, rows]
     of_sharpest = yield from _collisions_of(heads, sharpest)
     rows = (yield from heads.rows()).rows
@@ -167,7 +171,7 @@ def mean_collision(heads: HeadGroup) -> Steps[Estimate]:
         for head in range(heads.num_heads)
     ]
     values, errors = (torch.cat(parts) for parts in zip(*found, strict=True))
-    return Estimate(values, errors)
+    return within(Estimate(values, errors), (1 / heads.num_tokens, 1.0))
 
 
 def _collisions_of(heads: HeadGroup, rows: Tensor) -> Steps[Tensor]:
@@ -180,26 +184,6 @@ def _collisions_of(heads: HeadGroup, rows: Tensor) -> Steps[Tensor]:
     for few in torch.split(queries, 1, dim=1):
         p = torch.bmm(few, reader.keys).softmax(-1)
         found.append(torch.linalg.vecdot(p, p).double())
-        yield
-    return torch.cat(found, dim=1)
-
-
-def _guess_collisions(heads: HeadGroup) -> Steps[Tensor]:
-    """Every row's collision if the scores of all but the longest keys were Gaussian: [H, N]."""
-    view = heads.view
-    variances = yield from heads.score_variances()
-    k = view.k.double().transpose(0, 1)
-    k = k - k.mean(1, keepdim=True)  # shifts no row's distribution
-    num_keys = min(_LONGEST_KEYS, view.num_tokens)
-    longest = k.norm(dim=-1).topk(num_keys, dim=1).indices
-    keys = k.gather(1, longest.unsqueeze(-1).expand(-1, -1, view.head_size)) * view.scale
-    found = []
-    for tile in token_tiles(view.num_tokens):
-        scores = view.q[tile].double().transpose(0, 1) @ keys.mT
-        if num_keys < view.num_tokens:
-            mass = variances[:, tile] / 2 + math.log(view.num_tokens - num_keys)
-            scores = torch.cat([scores, mass.unsqueeze(-1)], dim=-1)
-        found.append(scores.softmax(-1)[..., :num_keys].square().sum(-1))
         yield
     return torch.cat(found, dim=1)
 
@@ -217,7 +201,8 @@ def _stratified_mean(
     rest = Estimate(guess, guess)  # if the sample has no other rows
     if bool(others.any()):
         known = guesses[rows[others]].unsqueeze(0), guess
-        rest = mean_of(sampled[others].unsqueeze(0), int(is_rest.sum()), [known])
+        limits = 1 / population, 1.0
+        rest = mean_of(sampled[others].unsqueeze(0), int(is_rest.sum()), [known], limits)
     share = 1 - len(sharpest) / population
     values = of_sharpest.sum() / population + share * rest.values
     error = torch.zeros_like(values) if rest.error is None else share * rest.error
@@ -231,8 +216,8 @@ def measure_mutual_information(heads: HeadGroup) -> Steps[Reading]:
         estimate = yield from _from_sample(heads, entropy)
         method = "bounds: the rows read, and log N - mean entropy; error: half their distance"
     else:
-        values = (torch.special.entr(mean_row).sum(-1) - entropy.values).clamp_min(0.0)
-        estimate = Estimate(values, entropy.error)
+        values = torch.special.entr(mean_row).sum(-1) - entropy.values
+        estimate = within(Estimate(values, entropy.error), _range(heads))
         exact = entropy.error is None
         method = "exact" if exact else "mean row exact, entropy sampled; standard error"
     return Reading(

@@ -39,7 +39,7 @@ from engine.steps import Steps
 NUM_EIGENVALUES = 2
 _STATE_ROWS = 32
 _ROUNDING = 1e-12
-_SPECTRUM_ROWS = 8
+_SPECTRUM_ROWS = 16
 _MAX_STEPS = 60
 _PRECISION, _PRECISION_OF_SAMPLES = 1e-13, 1e-5
 
@@ -160,7 +160,7 @@ def measure_attention_fisher(heads: HeadGroup) -> Steps[Reading]:
     trace = Estimate(1 - collision.values, collision.error)
     spectrum = yield from _mean_spectrum(heads)
     by_row = spectrum.transpose(1, 2)  # [H, eigenvalues, rows]
-    estimates = [mean_of(rows, heads.num_tokens) for rows in by_row.unbind(1)]
+    estimates = [mean_of(rows, heads.num_tokens, limits=(0.0, 1.0)) for rows in by_row.unbind(1)]
     errors = [one.error for one in estimates if one.error is not None]
     num_rows = heads.effort.num_rows(heads.num_tokens)
     sampled = f"the {NUM_SHARPEST} sharpest rows and a sample of {num_rows}; standard error"

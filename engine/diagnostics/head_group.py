@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -27,6 +28,9 @@ from engine.steps import Steps, computed_once
 _JUST_ABOVE_ONE = {torch.float64: 1 + 1e-7, torch.float32: 1 + 1e-4}
 """Shifts of the resolvent. It magnifies what belongs to the eigenvalue 1, and its rounding, by one
 over the distance to it, before centring removes it."""
+
+_LONGEST_KEYS = 128
+_SMALLEST_COLLISION = 1e-12
 
 
 class Grams(NamedTuple):
@@ -156,18 +160,38 @@ class HeadGroup:
         factors = (yield from self.factors()) if self.view.has_channels else None
         return HeadRows(self.view, factors, self.blocks, self.dtype)
 
-    def mean_of_softmax(self, per_row: Tensor) -> Steps[Estimate]:
-        """The mean of something over the rows of softmax, of a sample with controls: the variance
-        of a row's scores is known of every row in O(N D^2), and explains much of how sharp its
-        attention is."""
+    def mean_of_softmax(
+        self, per_row: Tensor, limits: tuple[float, float] = (-math.inf, math.inf)
+    ) -> Steps[Estimate]:
+        """The mean of something over the rows of softmax, of a sample with a control: how sharp a
+        row looks is known of every row in linear time. Its logarithm, since a few rows have most of
+        the collisions themselves, and no regression on those is safe."""
         if self.reads_all_rows:
             return mean_of(per_row, self.num_tokens)
-        variance = yield from self.score_variances()
-        # The collision of a row of Gaussian scores, which follows the few sharpest rows.
-        collision = (variance.exp() / self.num_tokens).clamp_max(1.0)
+        sharpness = (yield from self.guessed_collisions()).clamp_min(_SMALLEST_COLLISION).log()
         rows = (yield from self.rows()).rows
-        controls = [(known[:, rows], known.mean(1)) for known in (variance, collision)]
-        return mean_of(per_row, self.num_tokens, controls)
+        control = sharpness[:, rows], sharpness.mean(1)
+        return mean_of(per_row, self.num_tokens, [control], limits)
+
+    @computed_once
+    def guessed_collisions(self) -> Steps[Tensor]:
+        """Every row's collision if the scores of all but the longest keys were Gaussian: [H, N]."""
+        view = self.view
+        variances = yield from self.score_variances()
+        k = view.k.double().transpose(0, 1)
+        k = k - k.mean(1, keepdim=True)  # shifts no row's distribution
+        num_keys = min(_LONGEST_KEYS, view.num_tokens)
+        longest = k.norm(dim=-1).topk(num_keys, dim=1).indices
+        keys = k.gather(1, longest.unsqueeze(-1).expand(-1, -1, view.head_size)) * view.scale
+        found = []
+        for tile in token_tiles(view.num_tokens):
+            scores = view.q[tile].double().transpose(0, 1) @ keys.mT
+            if num_keys < view.num_tokens:
+                mass = variances[:, tile] / 2 + math.log(view.num_tokens - num_keys)
+                scores = torch.cat([scores, mass.unsqueeze(-1)], dim=-1)
+            found.append(scores.softmax(-1)[..., :num_keys].square().sum(-1))
+            yield
+        return torch.cat(found, dim=1)
 
     @computed_once
     def score_variances(self) -> Steps[Tensor]:

@@ -14,6 +14,7 @@ sqrt(sech(log s/t)), whose slope tends to -1/2.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,15 +48,17 @@ def summarise(heads: HeadGroup) -> Steps[HeadSummary]:
 
 def measure_similarity(heads: HeadGroup) -> Steps[Reading]:
     """Of all heads of a layer."""
-    error: Tensor | None = None
+    error = decay_error = None
     if heads.view.attention == "softmax":
-        products, error = yield from _softmax_products(heads)
+        sample = yield from _read_softmax(heads)
+        products, scales = sample.products.mean(0), sample.distances.mean(0)
+        if not heads.reads_all_rows:
+            error, decay_error = _errors(sample, heads.num_tokens)
     else:
         products = yield from _linear_products(heads)
-    scales = yield from _scales(heads)
-    norms = products.diagonal().clamp_min(torch.finfo(products.dtype).tiny).sqrt()
-    cosines = products / torch.outer(norms, norms)
-    cosines.fill_diagonal_(1.0)
+        scales = yield from _scales(heads)
+    cosines = _cosines(products)
+    decay = _decay(cosines, scales)
     sampled = error is not None
     return Reading(
         values=floats(_mean_of_others(cosines)),
@@ -70,7 +73,9 @@ def measure_similarity(heads: HeadGroup) -> Steps[Reading]:
                 values=floats(cosines), unit=SIMILARITY.unit, error=error_floats(error)
             ),
             "decay": Quantity(
-                values=floats(_decay(cosines, scales).expand(len(scales))), unit="dimensionless"
+                values=floats(decay.expand(len(scales))),
+                unit="dimensionless",
+                error=None if decay_error is None else floats(decay_error.expand(len(scales))),
             ),
         },
     )
@@ -81,14 +86,24 @@ def _mean_of_others(pairs: Tensor) -> Tensor:
     return (pairs.sum(1) - pairs.diagonal()) / max(len(pairs) - 1, 1)
 
 
+def _cosines(products: Tensor) -> Tensor:
+    """[..., H, H], each within [0, 1]: no weight is negative."""
+    norms = products.diagonal(dim1=-2, dim2=-1).clamp_min(torch.finfo(products.dtype).tiny).sqrt()
+    cosines = (products / (norms.unsqueeze(-1) * norms.unsqueeze(-2))).clamp(0.0, 1.0)
+    cosines.diagonal(dim1=-2, dim2=-1).fill_(1.0)
+    return cosines
+
+
 def _decay(cosines: Tensor, scales: Tensor) -> Tensor:
-    """The slope through the origin of log cosine over the log ratio of scales; 0 without pairs."""
+    """The slope through the origin of log cosine over the log ratio of scales, 0 without pairs: of
+    [..., H, H] and [..., H]."""
     logs = scales.clamp_min(torch.finfo(scales.dtype).tiny).log()
-    apart = (logs.unsqueeze(0) - logs.unsqueeze(1)).abs()
-    pairs = torch.ones_like(cosines, dtype=torch.bool).triu(1)
-    x, y = apart[pairs], cosines[pairs].clamp_min(_SMALLEST_COSINE).log()
-    weight = x.square().sum()
-    return torch.where(weight > 0, (x * y).sum() / weight, torch.zeros_like(weight))
+    apart = (logs.unsqueeze(-2) - logs.unsqueeze(-1)).abs()
+    pairs = torch.ones(cosines.shape[-2:], dtype=torch.bool, device=cosines.device).triu(1)
+    x, y = apart[..., pairs], cosines[..., pairs].clamp_min(_SMALLEST_COSINE).log()
+    weight = x.square().sum(-1)
+    slope: Tensor = (x * y).sum(-1) / weight
+    return slope.where(weight > 0, torch.zeros_like(weight))
 
 
 class _Tiles:
@@ -199,28 +214,39 @@ def _scales(heads: HeadGroup) -> Steps[Tensor]:
     return torch.cat(scales)
 
 
-def _softmax_products(heads: HeadGroup) -> Steps[tuple[Tensor, Tensor | None]]:
-    """Mean products of rows, and the standard errors of their cosines."""
-    count = heads.effort.num_rows(heads.num_tokens)
-    rows = choose_rows(heads.view, count, heads.effort.seed)
+class _SampledRows(NamedTuple):
+    products: Tensor  # [rows, H, H] of every two heads' rows
+    distances: Tensor  # [rows, H] mean distance
+
+
+def _read_softmax(heads: HeadGroup) -> Steps[_SampledRows]:
+    rows = choose_rows(heads.view, heads.effort.num_rows(heads.num_tokens), heads.effort.seed)
     reader = HeadRows(heads.view, None, None)
-    found = []
-    for tile in row_tiles(heads.view, count):
+    positions = torch.arange(heads.num_tokens, dtype=reader.dtype, device=rows.device)
+    products, distances = [], []
+    for tile in row_tiles(heads.view, len(rows)):
         by_head = reader.full(rows[tile]).transpose(0, 1)  # [rows, H, N]
-        found.append(by_head @ by_head.mT)
+        products.append(by_head @ by_head.mT)
+        apart = (rows[tile].unsqueeze(1) - positions).abs()
+        distances.append((by_head @ apart.unsqueeze(-1)).squeeze(-1))
         yield
-    by_row = torch.cat(found)  # [rows, H, H]
-    products = by_row.mean(0)
-    if count == heads.num_tokens:
-        return products, None
-    squares = by_row.diagonal(dim1=1, dim2=2)  # [rows, H]
-    mean_squares = products.diagonal()
-    norms = torch.outer(mean_squares, mean_squares).sqrt()
-    relative = squares / mean_squares
-    cosine = products / norms
-    influence = by_row / norms - cosine * (relative.unsqueeze(1) + relative.unsqueeze(2)) / 2
-    error = standard_error(influence.flatten(1).mT, heads.num_tokens).view_as(products)
-    return products, error
+    return _SampledRows(torch.cat(products), torch.cat(distances))
+
+
+def _errors(sample: _SampledRows, population: int) -> tuple[Tensor, Tensor]:
+    """Standard errors of the cosines and of their decay, by the jackknife: how much each changes
+    without one of the rows."""
+    count = len(sample.products)
+    others = max(count - 1, 1)
+    products, distances = ((part.sum(0) - part) / others for part in sample)
+    cosines = _cosines(products)
+    apart = [cosines.flatten(1), _decay(cosines, distances).unsqueeze(1)]
+    found = []
+    for without in apart:
+        deviations = others * (without.mean(0) - without)  # [rows, quantities]
+        found.append(standard_error(deviations.mT, population))
+    of_cosines = found[0].view_as(products[0]).clamp_max(1.0).fill_diagonal_(0.0)
+    return of_cosines, found[1].squeeze(0)
 
 
 SIMILARITY = Instrument(

@@ -141,7 +141,9 @@ def measure_lognormality(heads: HeadGroup) -> Steps[Reading]:
         "within_rows": _quantity(within, "nats^2"),
         "skewness": _quantity(mean_of(rows.skewness, population), "dimensionless"),
         "kurtosis": _quantity(mean_of(rows.kurtosis, population), "dimensionless"),
-        "decile_gap": _quantity(mean_of(rows.decile_gap, population), "probability"),
+        "decile_gap": _quantity(
+            mean_of(rows.decile_gap, population, limits=(0.0, 1.0)), "probability"
+        ),
     }
     predictions = yield from _predictions(heads)
     for name, prediction in predictions.items():

@@ -1,0 +1,90 @@
+"""Means over rows from a sample: what happens where the sample tells little about its controls."""
+
+from __future__ import annotations
+
+from pydoc_data.topics import topics
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.instrument_truth import matrix_of, truth_of
+from engine.analysis.layer_capture import capture_layers, head_view
+from engine.diagnostics import Effort, HeadView, measure
+from engine.diagnostics.sampling import mean_of, within
+from engine.execution.documents import prepare_document
+from engine.model.embedding_model import EmbeddingModel
+from engine.steps import finish
+from engine.types import EmbedOptions
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+Floats = NDArray[np.float64]
+NAMES = (
+    "attention_fisher",
+    "effective_rank",
+    "mutual_information",
+    "similarity",
+    "weight_fisher",
+)
+RANGES = {
+    ("attention_fisher", ""): (0, 1),
+    ("effective_rank", ""): (1, np.inf),
+    ("effective_rank", "frobenius_norm"): (1, np.inf),
+    ("mutual_information", "log_squared_norm"): (0, np.inf),
+    ("similarity", "cosines"): (0, 1),
+}
+
+
+def first_layer(model: EmbeddingModel, text: str) -> HeadView:
+    prepared = prepare_document(text, model, EmbedOptions(), None)
+    return head_view(model, finish(next(capture_layers(model, prepared))))
+
+
+def test_sharp_heads_of_a_real_text(published_model: EmbeddingModel) -> None:
+    """Rows of the first layer's heads differ in sharpness by many orders of magnitude."""
+    view = first_layer(published_model, topics["typesseq"][:5_500]).only(range(4))
+    truth = {
+        key: value for key, value in truth_of(view, matrix_of(view)).items() if key[0] in NAMES
+    }
+    apart: dict[tuple[str, str], list[Floats]] = {key: [] for key in truth}
+    for seed in range(4):
+        readings = measure(view, NAMES, Effort(mode="sampled", seed=seed))
+        for (name, part), expected in truth.items():
+            found = readings[name] if part == "" else readings[name].beside[part]
+            low, high = RANGES.get((name, part), (-np.inf, np.inf))
+            assert ((found.values >= low) & (found.values <= high)).all(), (name, part)
+            assert found.error is not None
+            gap = np.abs(found.values - expected.numpy())
+            apart[name, part].append((gap / (found.error + 1e-9)).flatten())
+    for key, gaps in apart.items():
+        errors = np.concatenate(gaps)
+        # At 99 of 100, three or more of 32 numbers are outside once in three hundred times.
+        assert np.sum(errors > 3) <= max(2, 0.03 * errors.size), (key, errors.max())
+
+
+def test_a_control_that_hardly_varies_in_the_sample_does_not_carry_the_mean_away() -> None:
+    generator = torch.Generator().manual_seed(0)
+    per_row = torch.rand(1, 96, generator=generator, dtype=torch.float64)
+    control = 1e-9 * torch.rand(1, 96, generator=generator, dtype=torch.float64)
+    found = mean_of(per_row, 3_000, [(control, torch.tensor([1e-3]).double())])
+    plain = mean_of(per_row, 3_000)
+    torch.testing.assert_close(found.values, plain.values)
+    torch.testing.assert_close(found.error, plain.error)
+
+
+def test_a_control_that_explains_all_leaves_no_error() -> None:
+    known = torch.rand(2, 500, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    per_row, sample = 3 * known + 1, slice(0, 60)
+    found = mean_of(per_row[:, sample], 500, [(known[:, sample], known.mean(1))])
+    torch.testing.assert_close(found.values, per_row.mean(1))
+    assert found.error is not None
+    assert (found.error < 1e-9).all()
+
+
+def test_an_estimate_moved_into_its_range_states_how_far() -> None:
+    found = within(mean_of(torch.full((1, 4), 2.0), 100), (0.0, 1.0))
+    assert found.values.tolist() == [1.0]
+    assert found.error is not None
+    assert found.error.tolist() == [1.0]
