@@ -7,51 +7,68 @@ Beside: the tokens with the most mass, and their masses.
 - Kinds with blocks: two steps of inverse iteration at a shift just above 1, from the even
   distribution, then corrections by the resolvent until P changes the result by rounding alone.
   Blocks that never mix have a stationary distribution each, weighted by their tokens.
-- Softmax: power iteration, with the distance of the last step as its error.
+- Softmax: the same with the LU factors of the whole matrix, a head at a time, up to DENSE_TOKENS.
+  Longer texts: power iteration. Its error is what the steps to come would move at the slowest rate
+  of the last steps; for the perplexity, the most that so much mass can change an entropy (Fannes
+  and Audenaert).
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
 
 from engine.diagnostics.head_group import HeadGroup
 from engine.diagnostics.instrument import Instrument
-from engine.diagnostics.readings import Floats, Quantity, Reading, floats
+from engine.diagnostics.linear_algebra import Apply, one_thread
+from engine.diagnostics.readings import Quantity, Reading, floats
+from engine.diagnostics.rows import HeadRows
 from engine.steps import Steps
 
 NUM_TOKENS = 8
+DENSE_TOKENS = 2_048
 _INVERSE_STEPS = 2
 _CORRECTIONS = 12
 _CLOSE, _GOOD, _STUCK = 1e-7, 2e-6, 0.7
 _MAX_POWERS = 200
 _STEADY = 1e-9
+_RATE_STEPS = 10
+_SHIFT = 1 + 1e-7
 
 
 def measure_stationary(heads: HeadGroup) -> Steps[Reading]:
-    error: Floats | None = None
+    moved: Tensor | None = None
     match heads.view.attention:
         case "lln":
             factors = yield from heads.factors()
             ends = _stationary_of(factors.chain).unsqueeze(1) @ factors.kappa
             found, method, cost = ends.squeeze(1), "exact: stat(kappa pi) kappa", "N D^2"
+        case "softmax" if heads.num_tokens <= DENSE_TOKENS:
+            found = yield from _by_elimination(heads)
+            method, cost = "exact: inverse iteration of the N x N matrix", "N^3"
         case "softmax":
-            found, change = yield from _by_powers(heads)
-            error = floats(change)
-            method, cost = "power iteration; error: the last step, in mass", "steps N^2"
+            found, moved = yield from _by_powers(heads)
+            method, cost = "power iteration; error: from the rate of the last steps", "steps N^2"
         case _:
             found = yield from _by_inverse(heads)
             method, cost = "exact: inverse iteration, block by block", "N b^2"
     top = found.topk(min(NUM_TOKENS, heads.num_tokens), dim=1)
+    perplexity = torch.special.entr(found).sum(1).exp()
+    error = of_top = None
+    if moved is not None:
+        error = floats(_perplexity_error(perplexity, moved, heads.num_tokens))
+        of_top = floats((moved / 2).unsqueeze(1).expand_as(top.values))
     return Reading(
-        values=floats(torch.special.entr(found).sum(1).exp()),
+        values=floats(perplexity),
         error=error,
         method=method,
         unit=STATIONARY.unit,
         cost=cost,
         beside={
             "top_tokens": Quantity(values=floats(top.indices), unit="token index"),
-            "top_mass": Quantity(values=floats(top.values), unit="probability"),
+            "top_mass": Quantity(values=floats(top.values), unit="probability", error=of_top),
         },
     )
 
@@ -76,18 +93,57 @@ def _by_inverse(heads: HeadGroup) -> Steps[Tensor]:
 
 
 def _corrected(heads: HeadGroup) -> Steps[tuple[Tensor, Tensor]]:
-    """The distributions, and how much mass the last step moved: [H, N], [H]."""
     resolvent = yield from heads.resolvent()
     operator = yield from heads.operator()
-    found = _even(heads)
+    return (yield from _iterate(_even(heads), operator.transposed, resolvent.solve_transposed))
+
+
+def _by_elimination(heads: HeadGroup) -> Steps[Tensor]:
+    rows = torch.arange(heads.num_tokens, device=heads.view.q.device)
+    ends = []
+    for head in range(heads.num_heads):
+        alone = HeadGroup(heads.view.only([head]), heads.effort)
+        matrix = HeadRows(alone.view, None, None).full(rows)
+        yield
+        shifted = matrix.mT.neg()
+        shifted.diagonal(dim1=1, dim2=2).add_(_SHIFT)
+        with one_thread():
+            lu, pivots = torch.linalg.lu_factor(shifted)
+        yield
+        times, solve = _dense_steps(matrix, lu, pivots)
+        found, _ = yield from _iterate(_even(alone), times, solve)
+        ends.append(found)
+    return torch.cat(ends)
+
+
+def _dense_steps(matrix: Tensor, lu: Tensor, pivots: Tensor) -> tuple[Apply, Apply]:
+    """P^T x and (s - P)^-T x."""
+
+    def times(vectors: Tensor) -> Steps[Tensor]:
+        yield
+        return matrix.mT @ vectors
+
+    def solve(vectors: Tensor) -> Steps[Tensor]:
+        yield
+        with one_thread():
+            solved: Tensor = torch.linalg.lu_solve(lu, pivots, vectors)
+        return solved
+
+    return times, solve
+
+
+def _iterate(start: Tensor, times: Apply, solve: Apply) -> Steps[tuple[Tensor, Tensor]]:
+    """The distributions, and how much mass the last step moved: [H, N], [H]. `times` is P^T x,
+    `solve` (s - P)^-T x."""
+    found = start
     for _ in range(_INVERSE_STEPS):
-        found = _normalised((yield from resolvent.solve_transposed(found.unsqueeze(-1)))[..., 0])
+        found = _normalised((yield from solve(found.unsqueeze(-1)))[..., 0])
     moved = torch.full_like(found[:, 0], torch.inf)
     for _ in range(_CORRECTIONS):
         last = moved
-        change = (yield from operator.transposed(found.unsqueeze(-1)))[..., 0] - found
+        change = (yield from times(found.unsqueeze(-1)))[..., 0] - found
         change -= found * change.sum(1, keepdim=True)  # rounding, which would be magnified the most
-        step = (yield from resolvent.solve_transposed(change.unsqueeze(-1)))[..., 0]
+        step = (yield from solve(change.unsqueeze(-1)))[..., 0]
         following = _normalised(found + step)
         moved = (following - found).abs().sum(1)
         found = following
@@ -97,16 +153,34 @@ def _corrected(heads: HeadGroup) -> Steps[tuple[Tensor, Tensor]]:
 
 
 def _by_powers(heads: HeadGroup) -> Steps[tuple[Tensor, Tensor]]:
+    """The distributions, and how much mass may still move: [H, N], [H]."""
     operator = yield from heads.operator()
     found = _even(heads)
-    change = torch.ones_like(found[:, 0])
+    changes: list[Tensor] = []
     for _ in range(_MAX_POWERS):
         following = _normalised((yield from operator.transposed(found.unsqueeze(-1)))[..., 0])
-        change = (following - found).abs().sum(1)
+        changes.append((following - found).abs().sum(1))
         found = following
-        if bool((change <= _STEADY).all()):
+        if bool((changes[-1] <= _STEADY).all()):
             break
-    return found, change
+    return found, _still_to_move(torch.stack(changes[-_RATE_STEPS:]))
+
+
+def _still_to_move(changes: Tensor) -> Tensor:
+    """The sum of all later changes [H] if they shrink as slowly as the slowest of the last ones
+    [steps, H]; at most 2, all mass twice."""
+    tiny = torch.finfo(changes.dtype).tiny
+    rate = (changes[1:] / changes[:-1].clamp_min(tiny)).amax(0) if len(changes) > 1 else 1.0
+    rest = changes[-1] * rate / (1 - rate)
+    return torch.where(rest >= 0, rest, torch.inf).nan_to_num(nan=torch.inf).clamp_max(2.0)
+
+
+def _perplexity_error(perplexity: Tensor, moved: Tensor, num_tokens: int) -> Tensor:
+    """The most that exp(H) changes if so much mass moves: never more than its whole range."""
+    part = (moved / 2).clamp(0.0, 1 - 1 / num_tokens)
+    both = torch.special.entr(part) + torch.special.entr(1 - part)
+    entropy = both + part * math.log(max(num_tokens - 1, 1))
+    return (perplexity * torch.expm1(entropy)).clamp_max(float(num_tokens - 1))
 
 
 def _even(heads: HeadGroup) -> Tensor:

@@ -41,10 +41,10 @@ class DiagnosticsBody(OpenDocumentBody):
         "auto",
         description="For quantities that need all pairs of tokens: auto (exact for short texts, "
         "sampled with a stated error beyond), exact (refused beyond a budget), sampled. Some "
-        "quantities are estimates in every mode, with their error: softmax's stationary (iterated) "
-        "and, beyond 128 tokens, effective_rank with its singular values and stable rank (random "
-        "vectors), spectral_gap (iterated; further in mode exact) and the eigenvalues beside "
-        "attention_fisher (a few rows).",
+        "quantities are estimates in every mode, with their error: softmax's stationary beyond "
+        "2,048 tokens (iterated) and, beyond 128 tokens, effective_rank with its singular values "
+        "and stable rank (random vectors), spectral_gap (iterated; further in mode exact) and "
+        "the eigenvalues beside attention_fisher (a few rows).",
         json_schema_extra={"enum": ["auto", "exact", "sampled"]},
     )
 

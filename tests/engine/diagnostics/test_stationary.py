@@ -1,0 +1,54 @@
+"""Where the chain of a softmax head ends: exact where its matrix fits, else with a true error."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from engine.diagnostics import HeadView, stationary
+from tests.engine.dense import Floats, dense, make_view, read
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def slow_view() -> HeadView:
+    """Three heads that hardly mix: tokens that look alike attend to each other."""
+    return make_view("softmax", 260, scale=2.0)
+
+
+def ends(view: HeadView) -> Floats:
+    matrix = dense(view)
+    even = 1 / view.num_tokens
+    system = matrix.mT - torch.eye(view.num_tokens, dtype=torch.float64) + even
+    found: Floats = torch.linalg.solve(system, torch.full_like(matrix[:, 0], even)).numpy()
+    return found
+
+
+def perplexities(masses: Floats) -> Floats:
+    logs = np.log(np.maximum(masses, 1e-300))
+    found: Floats = np.exp(-(masses * logs).sum(1))
+    return found
+
+
+def test_a_chain_that_hardly_mixes_is_exact() -> None:
+    view = slow_view()
+    reading, masses = read(view, "stationary"), ends(view)
+    assert reading.error is None
+    np.testing.assert_allclose(reading.values, perplexities(masses), rtol=1e-6)
+    leading = -np.sort(-masses, axis=1)[:, :8]
+    np.testing.assert_allclose(reading.beside["top_mass"].values, leading, rtol=1e-6)
+
+
+@pytest.mark.parametrize("max_powers", [1, 5, 200])
+def test_powers_state_an_error_in_tokens(max_powers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stationary, "DENSE_TOKENS", 1)
+    monkeypatch.setattr(stationary, "_MAX_POWERS", max_powers)
+    view = slow_view()
+    reading, masses = read(view, "stationary"), ends(view)
+    assert reading.error is not None
+    assert (abs(reading.values - perplexities(masses)) <= reading.error + 1e-6).all()
+    top = reading.beside["top_mass"]
+    assert top.error is not None
+    leading = -np.sort(-masses, axis=1)[:, :8]
+    assert (abs(top.values - leading) <= top.error + 1e-9).all()
