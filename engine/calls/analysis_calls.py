@@ -26,7 +26,7 @@ from engine.analysis.open_document import (
 from engine.analysis.segmentation import plan_structure, structure_steps
 from engine.calls.core import DEFAULTS, EngineCore, T
 from engine.execution.documents import prepare_document_steps
-from engine.execution.inputs import check_input, check_text
+from engine.execution.inputs import PreparedText, check_input, check_text
 from engine.scheduling.deadline import Deadline
 from engine.scheduling.request import TimedResult
 from engine.steps import Steps
@@ -40,6 +40,15 @@ class AnalysisCalls(EngineCore):
         """Read a text once. Its handle then stands for it in further questions."""
         with self._counting_rejections():
             return await self._opened(text, None, model)
+
+    async def prepare(self, text: str, *, model: str | None = None) -> PreparedText:
+        """Check and tokenise one whole text, off the event loop and off the device."""
+        with self._counting_rejections():
+            chosen = self._model(model)
+            check_input(text, "text")
+            return await self._pool.run(
+                prepare_document_steps(text, chosen, DEFAULTS, None), characters=len(text)
+            )
 
     async def diagnose(
         self,

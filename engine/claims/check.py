@@ -30,11 +30,9 @@ from engine.claims import (
 )
 from engine.claims.claim import Claim, ClaimRow, HeadSample, Material, row_of
 from engine.errors import DeviceFailure, unknown_name
-from engine.execution.documents import prepare_document
 from engine.execution.inputs import PreparedText
 from engine.execution.model_runner import pack
 from engine.model.embedding_model import EmbeddingModel
-from engine.types import EmbedOptions
 
 CLAIMS: tuple[Claim, ...] = (
     *natural_attention.CLAIMS,
@@ -98,10 +96,10 @@ async def sample_heads(
     engine: AsyncEngine, text: str, *, model: str | None = None, every_head: bool = False
 ) -> tuple[HeadSample, ...]:
     """Queries and keys of heads that read the beginning of a text: one head a layer, or all."""
+    prepared = await engine.prepare(text, model=model)
 
     def samples(chosen: EmbeddingModel) -> Iterator[tuple[HeadSample, ...]]:
-        prepared = prepare_document(text, chosen, EmbedOptions(), None)
-        yield from head_samples(chosen, prepared, every_head=every_head)
+        return head_samples(chosen, prepared, every_head=every_head)
 
     found = engine.measure(samples, model=model, kind="diagnosis", tokens=MAX_TOKENS)
     return tuple([sample async for sample in found])

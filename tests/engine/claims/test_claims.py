@@ -35,7 +35,7 @@ from engine.claims.claim import (
     row_of,
 )
 from engine.claims.page import claims_page
-from engine.errors import InvalidInput
+from engine.errors import InvalidInput, TextTooLong
 from engine.model.embedding_model import EmbeddingModel
 
 VERDICTS = {
@@ -269,6 +269,21 @@ def test_a_long_document_is_read_from_its_beginning(
             return len(few), len(every)
 
     assert asyncio.run(sample()) == (6, 72)
+
+
+def test_a_text_over_the_limit_never_reaches_the_device(
+    default_model: EmbeddingModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The caller gets a typed error; the log of the device says nothing of a failure."""
+    words = "word " * (default_model.info.max_tokens + 10)
+
+    async def sample() -> None:
+        async with AsyncEngine([default_model]) as engine:
+            with pytest.raises(TextTooLong):
+                await sample_heads(engine, words)
+
+    asyncio.run(sample())
+    assert "failed" not in caplog.text
 
 
 def test_cancelling_ends_the_subprocess(default_model: EmbeddingModel) -> None:
