@@ -9,7 +9,14 @@ import torch
 from torch import Generator, Tensor
 
 from engine.claims.claim import Claim, Finding, Material, Measured, Repair, Replacement
-from engine.claims.matrices import covariance, gaussian, jacobian, random_attention, softmax_matrix
+from engine.claims.matrices import (
+    covariance,
+    gaussian,
+    gaussian_overlap,
+    jacobian,
+    random_attention,
+    softmax_matrix,
+)
 from engine.diagnostics.rows import entropy_of_probabilities
 
 PAPER = "Fisher Information Matrix Approximation for Attention Distribution"
@@ -167,34 +174,46 @@ def _check_concentration(material: Material, generator: Generator) -> Finding:
 
 def _check_convergence(material: Material, generator: Generator) -> Finding:
     """Minimises |theta|^2 / 2 over the logits of two keys, one of which gets no attention."""
-    start = torch.tensor([10.0, 1.0], dtype=torch.float64)
-    share = start.softmax(-1)
-    moved = start - start / share  # one step of rate 1 with E[A A^T] = diag(a)
-    growth = float(moved.square().sum() / start.square().sum())
+    growths = {f"{rate:g}": _scheduled_growth(rate) for rate in (1.0, 0.1, 0.01, 0.001)}
     rates = {str(steps): _mean_squared_gradient(generator, steps) for steps in (100, 400, 1600)}
-    scaled = [math.sqrt(int(steps)) * value for steps, value in rates.items()]
+    scaled = [
+        math.sqrt(int(steps)) / (1 + math.log(int(steps))) * value for steps, value in rates.items()
+    ]
     return Finding(
-        stated=Measured(worst=growth - 1),
+        stated=Measured(worst=min(growths.values()) - 1, cases=len(growths)),
         corrected=Measured(worst=scaled[-1] / scaled[0] - 1),
         evidence={
-            "attention": share.tolist(),
-            "squared_gradient_grows_in_the_first_step_by": growth,
+            "squared_gradient_grows_by_with_rate_c_over_sqrt_t": growths,
             "mean_squared_gradient_by_steps_with_bounded_eigenvalues": rates,
         },
     )
 
 
+def _scheduled_growth(rate: float, steps: int = 5) -> float:
+    """How much |theta|^2 grows in steps of rate / sqrt(t) with E[A A^T] = diag(a).
+
+    The start depends on the rate: conditions on entropy and Jacobian allow it to be any.
+    """
+    gap = 9.0 - math.log(rate)
+    start = theta = torch.tensor([1.0 + gap, 1.0], dtype=torch.float64)
+    for step in range(1, steps + 1):
+        share = theta.softmax(-1)
+        moved = theta - rate / math.sqrt(step) * theta / share
+        theta = torch.where(moved.isfinite(), moved, theta)
+    return float(theta.square().sum() / start.square().sum())
+
+
 def _mean_squared_gradient(
     generator: Generator, steps: int, wobble: Callable[[int], float] = lambda _: 0.0
 ) -> float:
-    """Minimises log cosh by noisy steps 1/sqrt(T), preconditioned by diag(a), at least 0.1."""
+    """Minimises log cosh by noisy steps 1/(2 sqrt(t)), preconditioned by diag(a), at least 0.1."""
     theta, total = torch.full((32,), 2.0, dtype=torch.float64), 0.0
     for step in range(1, steps + 1):
         gradient = torch.tanh(theta)
         total += float(gradient.square().sum())
         noisy = gradient + 0.5 * gaussian(generator, 32)
         weights = theta.softmax(-1).clamp_min(0.1) * (1 + wobble(step))
-        theta = theta - noisy / weights / (2 * math.sqrt(steps))
+        theta = theta - noisy / weights / (2 * math.sqrt(step))
     return total / steps
 
 
@@ -224,7 +243,7 @@ def _check_parameter_fisher(material: Material, generator: Generator) -> Finding
 
 
 def _check_temperature_schedule(material: Material, generator: Generator) -> Finding:
-    """With C_1 = C_2 = tau_0 = 1 the printed bound tends to 2, so it bounds nothing."""
+    """Fits the constants of the printed and of the mended bound at 100 steps, as C_1 = C_2."""
     few, many = 10**2, 10**6
     printed = {steps: (1 + _partial_sum(steps, 0.5)) / math.sqrt(steps) for steps in (few, many)}
     mended = {steps: (1 + _partial_sum(steps, 1.0)) / math.sqrt(steps) for steps in (few, many)}
@@ -232,17 +251,16 @@ def _check_temperature_schedule(material: Material, generator: Generator) -> Fin
         steps: _mean_squared_gradient(generator, steps, wobble=lambda t: 0.5 / math.sqrt(t))
         for steps in (100, 1600)
     }
-    constant = measured[100] / ((1 + _partial_sum(100, 1.0)) / 10)
-    excess = measured[1600] - constant * (1 + _partial_sum(1600, 1.0)) / 40
+    excess = max(
+        measured[1600] / measured[100]
+        - (1 + _partial_sum(1600, power)) / (1 + _partial_sum(100, power)) / 4
+        for power in (0.5, 1.0)
+    )
     return Finding(
-        stated=Measured(worst=printed[many] / printed[few], allowed=0.5),
-        corrected=Measured(worst=max(excess, mended[many] / mended[few] - 0.5)),
+        stated=Measured(worst=max(excess, mended[many] / mended[few] - 0.5)),
         evidence={
             "printed_bound_by_steps": {str(steps): bound for steps, bound in printed.items()},
             "mended_bound_by_steps": {str(steps): bound for steps, bound in mended.items()},
-            "sum_of_tau_eta_by_steps": {
-                str(steps): _partial_sum(steps, 1.0) for steps in (few, many)
-            },
         },
     )
 
@@ -277,12 +295,12 @@ def _check_effective_action(material: Material, generator: Generator) -> Finding
 def _check_scale_separation(material: Material, generator: Generator) -> Finding:
     """Heads of widths s and 2 s overlap alike however far apart s and 2 s are."""
     dimension = 2
-    far = _gaussian_overlap(1e6, 2e6) ** dimension
+    far = gaussian_overlap(1e6, 2e6) ** dimension
     bound = ANY_CONSTANT * math.exp(-1e6 / ANY_CONSTANT)
     ratios = (1.0, 1.5, 2.0, 5.0, 20.0)
     errors = [
         abs(
-            _gaussian_overlap(1.0, ratio) ** dimension
+            gaussian_overlap(1.0, ratio) ** dimension
             - (1 / math.cosh(math.log(ratio))) ** (dimension / 2)
         )
         for ratio in ratios
@@ -295,17 +313,25 @@ def _check_scale_separation(material: Material, generator: Generator) -> Finding
             "cosine": far,
             "claimed_bound_with_C_and_xi_of_1000": bound,
             "cosine_by_ratio": {
-                f"{ratio:g}": _gaussian_overlap(1.0, ratio) ** dimension for ratio in ratios
+                f"{ratio:g}": gaussian_overlap(1.0, ratio) ** dimension for ratio in ratios
             },
         },
     )
 
 
-def _gaussian_overlap(one: float, other: float) -> float:
-    """The cosine of two Gaussian kernels on a line, by quadrature."""
-    x = torch.linspace(-8, 8, 20_001, dtype=torch.float64) * max(one, other)
-    first, second = (torch.exp(-((x / width) ** 2) / 2) for width in (one, other))
-    return float(first @ second / (first.norm() * second.norm()))
+def _check_cutoff_scale(material: Material, generator: Generator) -> Finding:
+    """A head that looks far away sees nearer tokens when its temperature rises."""
+    distance = (torch.arange(401, dtype=torch.float64) - 200).abs()
+    far = [float(((0.1 * distance / tau).softmax(-1) * distance).sum()) for tau in (0.5, 4.0)]
+    errors = []
+    for tau in (0.5, 1.0, 2.0, 4.0):
+        near = (-(distance**2) / 18 / tau).softmax(-1)  # s = 3
+        errors.append(abs(float((near * distance**2).sum()) / (9 * tau) - 1))
+    return Finding(
+        stated=Measured(worst=far[0] - far[1]),
+        corrected=Measured(worst=max(errors), allowed=1e-6, cases=len(errors)),
+        evidence={"mean_distance_at_temperatures_0.5_and_4": far},
+    )
 
 
 CLAIMS = (
@@ -363,8 +389,8 @@ CLAIMS = (
         "entropy is bounded, the Jacobian has full rank and the rate is scheduled.",
         check=_check_convergence,
         correction=Repair(
-            text="The rate follows from bounded eigenvalues of the preconditioner alone, "
-            "which these conditions do not give."
+            text="With a rate of c / sqrt(t), O(log T / sqrt(T)) follows from bounded eigenvalues "
+            "of the preconditioner alone, which these conditions do not give."
         ),
     ),
     Claim(
@@ -380,12 +406,12 @@ CLAIMS = (
         id="attention-fisher.theorem-3",
         paper=PAPER,
         statement="With tau_t = tau_0 / sqrt(t), E|grad|^2 <= (C_1 + C_2 sum_t tau_t) / sqrt(T) "
-        "tends to zero.",
+        "for constants C_1 and C_2.",
         check=_check_temperature_schedule,
-        correction=Repair(
-            text="That bound tends to 2 C_2 tau_0. With bounded preconditioners it is "
-            "(C_1 + C_2 sum_t tau_t eta_t) / sqrt(T) = O(log T / sqrt(T))."
-        ),
+        is_unproved=True,
+        remark="The bound tends to 2 C_2 tau_0, not to zero, so it says little. With bounded "
+        "preconditioners a tighter one held: (C_1 + C_2 sum_t tau_t eta_t) / sqrt(T) = "
+        "O(log T / sqrt(T)).",
     ),
     Claim(
         id="attention-fisher.theorem-4",
@@ -410,5 +436,15 @@ CLAIMS = (
         statement="FIM = sum over scales of E[(dphi)^T M dphi], phi the attention patterns.",
         check=_check_fisher_of_patterns,
         correction=Repair(text="True if phi means the logits."),
+    ),
+    Claim(
+        id="attention-fisher.section-c5",
+        paper=PAPER,
+        statement="Temperature sets a head's scale: a hotter head sees further.",
+        check=_check_cutoff_scale,
+        correction=Replacement(
+            text="For scores -(i - j)^2 / (2 s^2) the width is s sqrt(tau); a head whose scores "
+            "grow with distance sees nearer tokens as it gets hotter."
+        ),
     ),
 )

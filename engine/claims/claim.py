@@ -10,7 +10,9 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-Verdict: TypeAlias = Literal["holds", "fails", "holds_corrected", "definition"]
+from engine.claims.printed import printed, reading_of
+
+Verdict: TypeAlias = Literal["holds", "fails", "holds_corrected", "definition", "open"]
 Evidence: TypeAlias = Mapping[str, "EvidenceValue"]
 EvidenceValue: TypeAlias = "float | int | str | bool | Sequence[EvidenceValue] | Evidence"
 
@@ -96,6 +98,7 @@ class Claim:
     correction: Repair | Replacement | None = None
     remark: str | None = None  # what to know when reading the verdict
     is_definition: bool = False
+    is_unproved: bool = False  # without a proof, a claim that no case broke stays open
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +108,11 @@ class ClaimRow:
     id: str
     paper: str
     statement: str
+    place: str | None  # where the paper prints it; None for statements of this project
+    quote: str | None  # the paper's own words
+    reading: str  # how they are taken here
+    tolerance: float  # the excess that still counts as true
+    flips: str  # what would change the verdict
     verdict: Verdict
     remark: str | None
     corrected: str | None  # only if the corrected statement was measured to be true
@@ -116,20 +124,43 @@ class ClaimRow:
 def verdict_of(claim: Claim, finding: Finding) -> Verdict:
     """A claim that does not hold as stated fails, unless a repair of it holds."""
     if finding.stated.holds:
-        return "definition" if claim.is_definition else "holds"
+        if claim.is_definition:
+            return "definition"
+        return "open" if claim.is_unproved else "holds"
     is_corrected = finding.corrected is not None and finding.corrected.holds
     is_repaired = is_corrected and isinstance(claim.correction, Repair)
     return "holds_corrected" if is_repaired else "fails"
+
+
+def _flips(verdict: Verdict, finding: Finding) -> str:
+    allowed = f"{finding.stated.allowed:.3g}"
+    match verdict:
+        case "open":
+            return f"a proof, or one case with an excess of more than {allowed}"
+        case "holds" | "definition":
+            return f"one case with an excess of more than {allowed}"
+        case "holds_corrected":
+            return (
+                f"an excess of at most {allowed} as printed, or a case that breaks the correction"
+            )
+        case _:
+            return f"an excess of at most {allowed} on the counterexample"
 
 
 def row_of(claim: Claim, finding: Finding, seconds: float) -> ClaimRow:
     verdict = verdict_of(claim, finding)
     true = finding.stated if finding.stated.holds else finding.corrected
     is_corrected = finding.corrected is not None and finding.corrected.holds
+    source = printed(claim.id)
     return ClaimRow(
         id=claim.id,
         paper=claim.paper,
         statement=claim.statement,
+        place=source.place if source else None,
+        quote=source.quote if source else None,
+        reading=reading_of(claim.id),
+        tolerance=finding.stated.allowed,
+        flips=_flips(verdict, finding),
         verdict=verdict,
         remark=claim.remark,
         corrected=claim.correction.text if claim.correction and is_corrected else None,

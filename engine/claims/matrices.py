@@ -96,3 +96,10 @@ def covariance(weights: Tensor) -> Tensor:
 
 def cosine(one: Tensor, other: Tensor) -> float:
     return float((one * other).sum() / (one.norm() * other.norm()))
+
+
+def gaussian_overlap(one: float, other: float) -> float:
+    """The cosine of two Gaussian kernels on a line, by quadrature."""
+    x = torch.linspace(-8, 8, 20_001, dtype=torch.float64) * max(one, other)
+    first, second = (torch.exp(-((x / width) ** 2) / 2) for width in (one, other))
+    return float(first @ second / (first.norm() * second.norm()))

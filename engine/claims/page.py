@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from engine.claims.claim import ClaimRow, Verdict
+from engine.claims.claim import ROUNDING, ClaimRow, Verdict
 
 _WORDS: dict[Verdict, str] = {
     "holds": "holds",
     "fails": "**fails**",
     "holds_corrected": "holds when corrected",
     "definition": "definition",
+    "open": "open",
 }
 
 _INTRODUCTION = """\
@@ -26,12 +27,17 @@ compares.
 
 - A claim **holds** if no case broke it by more than rounding, or by more than the error it allows \
 where it says "approximately".
+- It is **open** if no case broke it and no proof is known that stands.
 - It **holds when corrected** if its conclusion is true once a hypothesis, a constant or an order \
 is added.
 - It **fails** if another statement must take its place.
 
-The last column says what was measured to be true. A claim that nothing broke is not thereby \
-proved. `(x)` is the Kronecker product, and `s` is a variance, as the statement says.
+"What is true" says what was measured to be true. A claim that nothing broke is not thereby \
+proved. The last column quotes the paper (formulas in plain text), says how the words are read, \
+and how large an excess still counts as true (none means rounding, 1e-9). What would change a \
+verdict is under `flips` in `lln claims` and over HTTP.
+
+`(x)` is the Kronecker product, and `s` is a variance, as the statement says.
 """
 
 
@@ -44,17 +50,23 @@ def _counts(rows: Sequence[ClaimRow]) -> str:
     counts = Counter(row.verdict for row in rows)
     return (
         f"Of {len(rows)} claims, {counts['holds']} hold, {counts['fails']} fail, "
-        f"{counts['holds_corrected']} hold when corrected, and {counts['definition']} are "
-        "definitions."
+        f"{counts['holds_corrected']} hold when corrected, {counts['open']} are open, and "
+        f"{counts['definition']} are definitions."
     )
 
 
 def _tables(rows: Sequence[ClaimRow]) -> Iterator[str]:
     for paper, of_paper in groupby(rows, key=lambda row: row.paper):
         yield f"\n## {paper}\n"
-        yield "| id | statement | verdict | what is true |"
-        yield "|---|---|---|---|"
+        yield "| id | statement tested | verdict | what is true | as printed; how it is read |"
+        yield "|---|---|---|---|---|"
         for row in of_paper:
             true = " ".join(filter(None, (row.corrected, row.remark)))
-            cells = (f"`{row.id}`", row.statement, _WORDS[row.verdict], true)
+            cells = (f"`{row.id}`", row.statement, _WORDS[row.verdict], true, _source(row))
             yield "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+
+def _source(row: ClaimRow) -> str:
+    quote = f'{row.place}: "{row.quote}".' if row.quote else ""
+    tolerance = "" if row.tolerance <= ROUNDING else f"Tolerance {row.tolerance:.3g}."
+    return " ".join(filter(None, (quote, f"Read: {row.reading}.", tolerance)))

@@ -205,6 +205,41 @@ def _check_low_rank(material: Material, generator: Generator) -> Finding:
     )
 
 
+def _check_low_rank_as_reason(material: Material, generator: Generator) -> Finding:
+    """Takes a pattern of low rank that keeps the residual: two groups that see themselves only."""
+    group = torch.arange(8) // 4
+    low = (60.0 * (group[:, None] == group).double()).softmax(-1)
+    x = gaussian(generator, 8, 3)
+    kept = _residual_share(low, x, layers=50)
+    full = torch.full((8, 8), 0.05, dtype=torch.float64) + 0.6 * torch.eye(8, dtype=torch.float64)
+    lost = _residual_share(full, x, layers=50)
+    excess = []
+    for _ in range(material.trials(50)):
+        pattern = softmax_matrix(gaussian(generator, 8, 4), gaussian(generator, 8, 4))
+        contraction = torch.cdist(pattern, pattern, p=1).max() / 2
+        excess.append(float((_span(pattern @ x) - contraction * _span(x)).max()))
+    return Finding(
+        stated=Measured(worst=max(kept, 1 - lost), allowed=0.1, cases=2),
+        corrected=Measured(worst=max(excess), cases=len(excess)),
+        evidence={
+            "numerical_rank_of_the_pattern_that_keeps": int(torch.linalg.matrix_rank(low)),
+            "share_of_the_residual_that_it_keeps": kept,
+            "numerical_rank_of_the_pattern_that_loses": int(torch.linalg.matrix_rank(full)),
+            "share_of_the_residual_that_it_leaves": lost,
+        },
+    )
+
+
+def _residual_share(pattern: Tensor, x: Tensor, *, layers: int) -> float:
+    moved = torch.linalg.matrix_power(pattern, layers) @ x
+    return float(centred(moved).norm() / centred(x).norm())
+
+
+def _span(x: Tensor) -> Tensor:
+    """The largest difference between two rows, column by column."""
+    return x.amax(0) - x.amin(0)
+
+
 CLAIMS = (
     Claim(
         id="rank-collapse.theorem-2.1",
@@ -239,6 +274,7 @@ CLAIMS = (
         statement="|res SAN(X)| <= (4 beta / sqrt(d))^((3^L - 1) / 2) |res X|^(3^L), "
         "tested at L = 1.",
         check=_check_rate_bound,
+        is_unproved=True,
         remark="Not refuted, and not proved: the printed proof rests on a norm that is none and on "
         "equation 9, which fails.",
     ),
@@ -266,6 +302,17 @@ CLAIMS = (
         check=_check_low_rank,
         correction=Replacement(
             text="|P~ w - P w|_i <= eps |P_i| |w| for every row i, with rank O(log n / eps^2)."
+        ),
+    ),
+    Claim(
+        id="rank-collapse.section-2.3-remark",
+        paper=PAPER,
+        statement="The low rank of softmax patterns is the reason why layers lose rank.",
+        check=_check_low_rank_as_reason,
+        correction=Replacement(
+            text="A pattern of rank 2 may keep the residual and one of full rank lose it. What "
+            "shrinks differences is t(P), half the largest L1 distance between two rows: "
+            "the span of P X is at most t(P) times that of X."
         ),
     ),
 )

@@ -227,7 +227,12 @@ class ClaimItem(Answer):
     id: str
     paper: str
     statement: str
-    verdict: Literal["holds", "fails", "holds_corrected", "definition"]
+    place: str | None
+    quote: str | None
+    reading: str
+    tolerance: float
+    flips: str
+    verdict: Literal["holds", "fails", "holds_corrected", "definition", "open"]
     remark: str | None
     corrected: str | None
     margin: float | None
