@@ -10,8 +10,11 @@ bin=$1/bin
 "$bin/python" -m deploy.prometheus.build --check
 "$bin/hadolint" Dockerfile
 # Resources of the Prometheus operator have no schema there.
-"$bin/kubernetes-validate" --strict --quiet \
-    deploy/kubernetes/*.yaml deploy/kubernetes/queue-scaling/*.yaml deploy/kubernetes/tracing/*.yaml
+for version in 1.25.0 latest; do  # the oldest that docs/operations.md names, and the newest
+    if [ "$version" = latest ]; then set --; else set -- --kubernetes-version "$version"; fi
+    "$bin/kubernetes-validate" --strict --quiet "$@" deploy/kubernetes/*.yaml \
+        deploy/kubernetes/queue-scaling/*.yaml deploy/kubernetes/tracing/*.yaml
+done
 
 if command -v promtool >/dev/null; then
     promtool check config deploy/prometheus/prometheus.yml

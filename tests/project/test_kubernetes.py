@@ -23,6 +23,7 @@ FOLDER = ROOT / "deploy" / "kubernetes"
 QUEUE_SCALING = FOLDER / "queue-scaling"
 TRACING = FOLDER / "tracing"
 OPERATOR = FOLDER / "prometheus-operator"
+OLDEST_KUBERNETES = "1.25.0"
 UNITS = {"Mi": 2**20, "Gi": 2**30}
 
 PROCESS_BYTES = 2**30
@@ -36,8 +37,10 @@ def resources(folder: Path = FOLDER) -> Iterator[dict[str, Any]]:
         yield from yaml.safe_load_all(path.read_text())
 
 
-def of_kind(kind: str) -> dict[str, Any]:
-    (found,) = [one for one in resources() if one["kind"] == kind]
+def of_kind(kind: str, name: str = "lln") -> dict[str, Any]:
+    (found,) = [
+        one for one in resources() if (one["kind"], one["metadata"]["name"]) == (kind, name)
+    ]
     return found
 
 
@@ -71,7 +74,43 @@ def defaults() -> dict[str, str]:
 def test_every_resource_is_of_the_schema() -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is for dev")
     for one in [*resources(), *resources(QUEUE_SCALING), *resources(TRACING)]:
-        validate.validate(one, validate.latest_version(), strict=True)
+        for version in (OLDEST_KUBERNETES, validate.latest_version()):
+            validate.validate(one, version, strict=True)
+
+
+def test_the_oldest_kubernetes_is_the_documented_one() -> None:
+    assert f"Kubernetes {OLDEST_KUBERNETES} or newer" in (ROOT / "docs/operations.md").read_text()
+
+
+def test_each_grpc_client_can_reach_every_pod() -> None:
+    """A name without an address of its own resolves to the pods."""
+    service = of_kind("Service", "lln-grpc")["spec"]
+    assert service["clusterIP"] == "None"
+    assert service["selector"] == of_kind("Service")["spec"]["selector"]
+    assert {port["name"] for port in service["ports"]} == {"grpc"}
+
+
+def test_memory_is_requested_whole(container: dict[str, Any]) -> None:
+    resources = container["resources"]
+    assert resources["requests"]["memory"] == resources["limits"]["memory"]
+
+
+def test_keys_come_from_a_secret(container: dict[str, Any]) -> None:
+    assert container["envFrom"] == [{"secretRef": {"name": "lln-keys", "optional": True}}]
+
+
+def test_probes_speak_tls_where_the_server_does(container: dict[str, Any]) -> None:
+    patch = yaml.safe_load((FOLDER / "tls" / "patch.yaml").read_text())
+    pod = patch["spec"]["template"]["spec"]
+    (patched,) = pod["containers"]
+    assert patched["name"] == container["name"]
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert patched[probe]["httpGet"] == container[probe]["httpGet"] | {"scheme": "HTTPS"}
+    (mount,) = patched["volumeMounts"]
+    assert {volume["name"] for volume in pod["volumes"]} == {mount["name"]}
+    settings = {variable["name"]: variable["value"] for variable in patched["env"]}
+    assert {row.variable for row in setting_rows()} >= set(settings)
+    assert all(path.startswith(mount["mountPath"]) for path in settings.values())
 
 
 def test_everything_selects_the_pods_of_the_deployment() -> None:
