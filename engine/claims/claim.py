@@ -109,7 +109,7 @@ class ClaimRow:
     paper: str
     statement: str
     place: str | None  # where the paper prints it; None for statements of this project
-    quote: str | None  # the paper's own words
+    quote: str | None  # what the paper prints, shortened; not to the letter
     reading: str  # how they are taken here
     tolerance: float  # the excess that still counts as true
     flips: str  # what would change the verdict

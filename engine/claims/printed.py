@@ -1,4 +1,4 @@
-"""What the papers print for each claim, in their own words, and how it is read here.
+"""What the papers print for each claim, shortened and not to the letter, and how it is read.
 
 Formulas are transcribed to plain text; "..." marks what is left out.
 """

@@ -137,7 +137,7 @@ def _claims(chosen: Chosen) -> None:
 
     def show(row: ClaimRow) -> None:
         if not (chosen.json or chosen.markdown):
-            quote = f'{row.place}: "{row.quote}"' if row.quote else None
+            quote = f"{row.place}: {row.quote}" if row.quote else None
             told = (row.corrected, row.remark, quote, f"read: {row.reading}", f"flips: {row.flips}")
             notes = "".join(f"\n    {note}" for note in told if note)
             print(f"{row.verdict:<16}{row.id}: {row.statement}{notes}", flush=True)
