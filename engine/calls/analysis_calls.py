@@ -27,6 +27,7 @@ from engine.analysis.segmentation import plan_structure, structure_steps
 from engine.calls.core import DEFAULTS, EngineCore, T
 from engine.execution.documents import prepare_document_steps
 from engine.execution.inputs import PreparedText, check_input, check_text
+from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline
 from engine.scheduling.request import TimedResult
 from engine.steps import Steps
@@ -44,11 +45,7 @@ class AnalysisCalls(EngineCore):
     async def prepare(self, text: str, *, model: str | None = None) -> PreparedText:
         """Check and tokenise one whole text, off the event loop and off the device."""
         with self._counting_rejections():
-            chosen = self._model(model)
-            check_input(text, "text")
-            return await self._pool.run(
-                prepare_document_steps(text, chosen, DEFAULTS, None), characters=len(text)
-            )
+            return await self._prepared(text, self._model(model))
 
     async def diagnose(
         self,
@@ -71,11 +68,8 @@ class AnalysisCalls(EngineCore):
             asked = plan_diagnosis(chosen, layers, heads, instruments, mode)
             if opened is None:
                 assert text is not None, "one of the two is given"
-                check_input(text, "text")
                 async with deadline.over():
-                    prepared = await self._pool.run(
-                        prepare_document_steps(text, chosen, DEFAULTS, None), characters=len(text)
-                    )
+                    prepared = await self._prepared(text, chosen)
                 captured = capture_layers(chosen, prepared)
                 num_bytes = capture_bytes(chosen.encoder, prepared.num_embedded)
             else:
@@ -144,6 +138,11 @@ class AnalysisCalls(EngineCore):
             deadline,
             num_bytes=document_capture_bytes(opened, self._open),
         )
+
+    async def _prepared(self, text: str, model: EmbeddingModel) -> PreparedText:
+        check_input(text, "text")
+        steps = prepare_document_steps(text, model, DEFAULTS, None)
+        return await self._pool.run(steps, characters=len(text))
 
     async def _opened(
         self, text: str | None, handle: str | None, model: str | None

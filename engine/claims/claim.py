@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from engine.claims.printed import printed, reading_of
+from engine.claims.printed import find_printed, reading_of
 
 Verdict: TypeAlias = Literal["holds", "fails", "holds_corrected", "definition", "open"]
 Evidence: TypeAlias = Mapping[str, "EvidenceValue"]
@@ -109,8 +109,8 @@ class ClaimRow:
     paper: str
     statement: str
     place: str | None  # where the paper prints it; None for statements of this project
-    quote: str | None  # what the paper prints, shortened; not to the letter
-    reading: str  # how they are taken here
+    printed: str | None  # what it prints there, shortened and not to the letter
+    reading: str  # how that is taken here
     tolerance: float  # the excess that still counts as true
     flips: str  # what would change the verdict
     verdict: Verdict
@@ -151,13 +151,13 @@ def row_of(claim: Claim, finding: Finding, seconds: float) -> ClaimRow:
     verdict = verdict_of(claim, finding)
     true = finding.stated if finding.stated.holds else finding.corrected
     is_corrected = finding.corrected is not None and finding.corrected.holds
-    source = printed(claim.id)
+    source = find_printed(claim.id)
     return ClaimRow(
         id=claim.id,
         paper=claim.paper,
         statement=claim.statement,
         place=source.place if source else None,
-        quote=source.quote if source else None,
+        printed=source.summary if source else None,
         reading=reading_of(claim.id),
         tolerance=finding.stated.allowed,
         flips=_flips(verdict, finding),

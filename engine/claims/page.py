@@ -33,9 +33,9 @@ is added.
 - It **fails** if another statement must take its place.
 
 "What is true" says what was measured to be true. A claim that nothing broke is not thereby \
-proved. The last column says what the paper prints (shortened, formulas in plain text, not a \
-quotation to the letter), says how the words are read, \
-and how large an excess still counts as true (none means rounding, 1e-9). What would change a \
+proved. The last column tells what the paper prints (shortened, formulas in plain text, \
+not to the letter), how it is read, and how large an excess still counts as true (none means \
+rounding, 1e-9). What would change a \
 verdict is under `flips` in `lln claims` and over HTTP.
 
 `(x)` is the Kronecker product, and `s` is a variance, as the statement says.
@@ -68,6 +68,6 @@ def _tables(rows: Sequence[ClaimRow]) -> Iterator[str]:
 
 
 def _source(row: ClaimRow) -> str:
-    quote = f"{row.place}: {row.quote}." if row.quote else ""
+    source = f"{row.place}: {row.printed}." if row.printed else ""
     tolerance = "" if row.tolerance <= ROUNDING else f"Tolerance {row.tolerance:.3g}."
-    return " ".join(filter(None, (quote, f"Read: {row.reading}.", tolerance)))
+    return " ".join(filter(None, (source, f"Read: {row.reading}.", tolerance)))

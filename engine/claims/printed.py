@@ -13,14 +13,14 @@ from types import MappingProxyType
 @dataclass(frozen=True)
 class Printed:
     place: str
-    quote: str
+    summary: str  # shortened, not to the letter
     reading: str | None = None  # only where the words leave a choice
 
 
 _DEFAULT_READING = "word for word, on the cases that the check tries"
 
 
-def printed(claim_id: str) -> Printed | None:
+def find_printed(claim_id: str) -> Printed | None:
     """None for statements that no paper prints."""
     return PRINTED.get(claim_id)
 

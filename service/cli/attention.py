@@ -137,8 +137,14 @@ def _claims(chosen: Chosen) -> None:
 
     def show(row: ClaimRow) -> None:
         if not (chosen.json or chosen.markdown):
-            quote = f"{row.place}: {row.quote}" if row.quote else None
-            told = (row.corrected, row.remark, quote, f"read: {row.reading}", f"flips: {row.flips}")
+            source = f"{row.place}: {row.printed}" if row.printed else None
+            told = (
+                row.corrected,
+                row.remark,
+                source,
+                f"read: {row.reading}",
+                f"flips: {row.flips}",
+            )
             notes = "".join(f"\n    {note}" for note in told if note)
             print(f"{row.verdict:<16}{row.id}: {row.statement}{notes}", flush=True)
 

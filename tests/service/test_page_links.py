@@ -137,6 +137,7 @@ def long_text(seed: int) -> str:
 def link_to(page: Page, text: str) -> str:
     submit(page, text)
     page.wait_for_selector("#source", state="hidden")
+    settle(page)  # results that still arrive would move the buttons from under the mouse
     page.click("#share")
     page.wait_for_selector("#copy")
     return page.url

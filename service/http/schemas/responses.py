@@ -228,7 +228,7 @@ class ClaimItem(Answer):
     paper: str
     statement: str
     place: str | None
-    quote: str | None
+    printed: str | None
     reading: str
     tolerance: float
     flips: str

@@ -153,7 +153,7 @@ def test_every_verdict_says_what_it_rests_on(engine_rows: list[ClaimRow]) -> Non
         assert row.reading, row.id
         assert row.flips, row.id
         is_ours = row.id.startswith("factor-form.")
-        assert (row.quote is None) == (row.place is None) == is_ours, row.id
+        assert (row.printed is None) == (row.place is None) == is_ours, row.id
     assert set(PRINTED) <= {row.id for row in engine_rows}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from pydoc_data.topics import topics
 
 import numpy as np
@@ -9,9 +11,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.instrument_truth import matrix_of, truth_of
 from engine.analysis.layer_capture import capture_layers, head_view
-from engine.diagnostics import Effort, HeadView, measure
+from engine.diagnostics import Effort, HeadView, Quantity, Reading, measure
 from engine.diagnostics.sampling import mean_of, within
 from engine.execution.documents import prepare_document
 from engine.model.embedding_model import EmbeddingModel
@@ -45,23 +46,30 @@ def first_layer(model: EmbeddingModel, text: str) -> HeadView:
 def test_sharp_heads_of_a_real_text(published_model: EmbeddingModel) -> None:
     """Rows of the first layer's heads differ in sharpness by many orders of magnitude."""
     view = first_layer(published_model, topics["typesseq"][:5_500]).only(range(4))
-    truth = {
-        key: value for key, value in truth_of(view, matrix_of(view)).items() if key[0] in NAMES
-    }
-    apart: dict[tuple[str, str], list[Floats]] = {key: [] for key in truth}
+    exact = parts(measure(view, NAMES, Effort(mode="exact", max_dense_tokens=view.num_tokens)))
+    apart: dict[tuple[str, str], list[Floats]] = defaultdict(list)
     for seed in range(4):
-        readings = measure(view, NAMES, Effort(mode="sampled", seed=seed))
-        for (name, part), expected in truth.items():
-            found = readings[name] if part == "" else readings[name].beside[part]
-            low, high = RANGES.get((name, part), (-np.inf, np.inf))
-            assert ((found.values >= low) & (found.values <= high)).all(), (name, part)
-            assert found.error is not None
-            gap = np.abs(found.values - expected.numpy())
-            apart[name, part].append((gap / (found.error + 1e-9)).flatten())
+        sampled = parts(measure(view, NAMES, Effort(mode="sampled", seed=seed)))
+        for key, found in sampled.items():
+            expected, (low, high) = exact[key], RANGES.get(key, (-np.inf, np.inf))
+            assert ((found.values >= low) & (found.values <= high)).all(), key
+            error = 0.0 if found.error is None else found.error
+            assert expected.error is None, key
+            gap = np.abs(found.values - expected.values)
+            apart[key].append((gap / (error + 1e-6 * np.abs(expected.values) + 1e-9)).flatten())
     for key, gaps in apart.items():
         errors = np.concatenate(gaps)
         # At 99 of 100, three or more of 32 numbers are outside once in three hundred times.
         assert np.sum(errors > 3) <= max(2, 0.03 * errors.size), (key, errors.max())
+
+
+def parts(readings: Mapping[str, Reading]) -> dict[tuple[str, str], Reading | Quantity]:
+    """By instrument and quantity, "" for the instrument's value."""
+    found: dict[tuple[str, str], Reading | Quantity] = {}
+    for name, reading in readings.items():
+        found[name, ""] = reading
+        found |= {(name, part): quantity for part, quantity in reading.beside.items()}
+    return found
 
 
 def test_a_control_that_hardly_varies_in_the_sample_does_not_carry_the_mean_away() -> None:
