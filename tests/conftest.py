@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pytest
+from hypothesis import settings
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from tokenizers import (
@@ -36,6 +37,10 @@ import torch  # noqa: E402
 if not torch.cuda.is_available():
     # Read by Triton when it is imported, so before any test imports whatever imports Triton.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# The same cases in every run, so that what passes once passes again.
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile("repeatable")
 
 Shape = tuple[int, ...]
 ConfigValue = str | int | float | bool | None

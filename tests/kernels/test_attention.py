@@ -147,7 +147,8 @@ def test_any_shape(
     found = lln_diag_attention(q, k, v, **arguments)
     # A score's own rounding moves its weight by about eps * |score|.
     eps = torch.finfo(torch.float32).eps * (8 + 4 * scale**2)
-    assert (found - truth).abs().le(eps * truth.abs().amax() if rows else 0).all()
+    # Weighted means of v can be far smaller than what rounds on the way to them.
+    assert (found - truth).abs().le(eps * v.abs().amax() if rows else 0).all()
 
 
 @pytest.mark.parametrize("lengths", RAGGED, ids=str)
