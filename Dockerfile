@@ -37,6 +37,7 @@ COPY README.md LICENSE ./
 COPY kernels kernels
 COPY engine engine
 COPY service service
+COPY lln lln
 RUN /opt/build/bin/python -m pip wheel --no-deps --no-build-isolation --no-index \
     --wheel-dir /wheels .
 

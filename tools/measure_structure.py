@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("kernels", "engine", "service")
+PACKAGES = ("kernels", "engine", "service", "lln")
 GENERATED = "pb"
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -59,7 +59,7 @@ def measure(checkout: Path) -> dict[str, Any]:
 
 
 def module_paths(checkout: Path) -> Iterator[Path]:
-    """Every module of the three packages that a person wrote."""
+    """Every module of the packages that a person wrote."""
     for package in PACKAGES:
         for path in sorted((checkout / package).rglob("*.py")):
             if GENERATED not in path.relative_to(checkout).parts:

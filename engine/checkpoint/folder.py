@@ -27,6 +27,10 @@ Pooling: TypeAlias = Literal["mean", "cls", "max", "none"]
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
+EXPORTED_TYPE = "lln"
+"""The model type in folders that `lln export` writes. Their config.json holds that of the encoder,
+and the pooling."""
+
 _PREFIX_OF_FAMILY: Mapping[Family, str] = {
     "bert": "bert.",
     "roberta": "roberta.",
@@ -77,7 +81,7 @@ class _Modules:
 def read_checkpoint(folder: Path, *, expected_sha256: str | None = None) -> Checkpoint:
     """Reads and checks a folder. Tensors stay on disk until they are needed."""
     modules = _read_modules(folder)
-    config = read_object(modules.transformer / "config.json")
+    config, exported_pooling = _read_config(modules.transformer / "config.json")
     family = _family(config, modules.transformer / "config.json")
     settings = _sentence_settings(modules.transformer)
     prompts, default_prompt_name = _read_prompts(folder / "config_sentence_transformers.json")
@@ -87,7 +91,7 @@ def read_checkpoint(folder: Path, *, expected_sha256: str | None = None) -> Chec
         transformer_folder=modules.transformer,
         family=family,
         config=config,
-        pooling=modules.pooling,
+        pooling=exported_pooling or modules.pooling,
         normalize=modules.normalize,
         max_seq_length=settings.get("max_seq_length"),
         lowercase=bool(settings.get("do_lower_case", False)),
@@ -102,10 +106,21 @@ def is_readable(folder: Path) -> bool:
     """Whether the folder's configuration is one that `read_checkpoint` supports."""
     try:
         path = _read_modules(folder).transformer / "config.json"
-        _family(read_object(path), path)
+        _family(_read_config(path)[0], path)
     except CheckpointError:
         return False
     return True
+
+
+def _read_config(path: Path) -> tuple[Mapping[str, Any], Pooling | None]:
+    """The encoder's configuration, and the pooling if this file states it."""
+    config = read_object(path)
+    if config.get("model_type") != EXPORTED_TYPE:
+        return config, None
+    encoder, pooling = config.get("encoder"), config.get("pooling")
+    if not isinstance(encoder, dict) or pooling not in ("mean", "cls", "max"):
+        raise invalid_json(path, 'expected "encoder", an object, and "pooling": mean, cls or max')
+    return encoder, pooling
 
 
 def _family(config: Mapping[str, Any], path: Path) -> Family:

