@@ -23,7 +23,8 @@ from engine.diagnostics import (
     Reading,
     find_instruments,
 )
-from engine.diagnostics.head_readings import TimedReading, read_heads, timed
+from engine.diagnostics.effective_rank import EFFECTIVE_RANK
+from engine.diagnostics.head_readings import MAX_PARALLEL_GROUPS, TimedReading, read_heads, timed
 from engine.diagnostics.instrument import LayerReader
 from engine.diagnostics.lln_diag import MAX_BUFFER_BYTES, DiagWeightBuffer
 from engine.diagnostics.readings import Effort, Floats
@@ -209,6 +210,15 @@ def instrument_bytes(model: EmbeddingModel, num_tokens: int, effort: Effort) -> 
         dtype=effort.dtype_of(num_tokens),
     )
     return min(MAX_BUFFER_BYTES, num_bytes)
+
+
+def matrix_bytes(plan: DiagnosisPlan, num_tokens: int) -> int:
+    """Upper bound of what dense matrices of heads take while their singular values are computed."""
+    if EFFECTIVE_RANK not in plan.instruments:
+        return 0
+    if not plan.effort.has_all_singular_values(num_tokens):
+        return 0
+    return MAX_PARALLEL_GROUPS * num_tokens**2 * torch.float64.itemsize
 
 
 def read_in_slices(

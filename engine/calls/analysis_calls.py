@@ -10,6 +10,7 @@ from engine.analysis.diagnosis import (
     diagnosis_of,
     fit_plan,
     instrument_bytes,
+    matrix_bytes,
     plan_diagnosis,
     read_in_slices,
 )
@@ -81,6 +82,7 @@ class AnalysisCalls(EngineCore):
             plan = fit_plan(asked, chosen, num_tokens, self.config)
         steps = read_in_slices(chosen, prepared, plan, captured)
         num_bytes += instrument_bytes(chosen, num_tokens, plan.effort)
+        num_bytes += matrix_bytes(plan, num_tokens)
         result = await self._run_analysis(steps, chosen, num_tokens, deadline, num_bytes=num_bytes)
         return diagnosis_of(chosen, prepared, plan, result)
 

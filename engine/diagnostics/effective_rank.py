@@ -5,8 +5,9 @@ identity, 1 if all rows are alike. Beside: |P|_F, the leading singular values, t
 |P|_F^2 / s_1^2 and, where all singular values are known, the entropy rank exp(H(s / sum s)).
 
 - LLN: QR of pi and of kappa^T, then the D x D singular values: exact, linear.
-- Short texts: the dense singular values, exact.
-- Otherwise, in every mode, an estimate: |P|_F^2 from the rows' collisions; the leading singular
+- Short texts, and in mode "exact" texts up to 4,096 tokens: all singular values of the dense
+  matrix, one head at a time, with pauses (`singular_values.py`).
+- Otherwise an estimate: |P|_F^2 from the rows' collisions; the leading singular
   values by subspace iteration, each within its residual; and sum s^4 = |P^T P|_F^2, exactly on that
   subspace, and from random vectors orthogonal to it with their standard error.
 """
@@ -23,8 +24,9 @@ from engine.diagnostics.instrument import Instrument
 from engine.diagnostics.linear_algebra import one_thread, orthonormal
 from engine.diagnostics.lln_diag import Factors
 from engine.diagnostics.readings import Quantity, Reading, error_floats, floats
-from engine.diagnostics.rows import HeadRows
+from engine.diagnostics.rows import HeadRows, row_tiles
 from engine.diagnostics.sampling import few_samples_factor, skewness_term
+from engine.diagnostics.singular_values import singular_values
 from engine.steps import Steps
 
 NUM_SINGULAR_VALUES = 8
@@ -38,7 +40,7 @@ def measure_effective_rank(heads: HeadGroup) -> Steps[Reading]:
         factors = yield from heads.factors()
         values = yield from _lln_singular_values(factors)
         return _exactly(values, "exact: QR of pi and kappa", "N D^2")
-    if heads.num_tokens <= heads.effort.max_dense_tokens:
+    if heads.effort.has_all_singular_values(heads.num_tokens):
         values = yield from _dense_singular_values(heads)
         return _exactly(values, "exact: singular values of the N x N matrix", "N^3")
     return (yield from _sketched(heads))
@@ -64,13 +66,23 @@ def _triangle(columns: Tensor) -> Steps[Tensor]:
 
 
 def _dense_singular_values(heads: HeadGroup) -> Steps[Tensor]:
-    factors = (yield from heads.factors()) if heads.view.has_channels else None
-    rows = torch.arange(heads.num_tokens, device=heads.view.q.device)
-    reader = HeadRows(heads.view, factors, heads.blocks)
-    yield
-    with one_thread():
-        values: Tensor = torch.linalg.svdvals(reader.full(rows))
-    return values
+    found = []
+    for head in range(heads.num_heads):  # one N x N matrix at a time
+        matrix = yield from _dense_matrix(HeadGroup(heads.view.only([head]), heads.effort))
+        found.append((yield from singular_values(matrix)))
+    return torch.stack(found)
+
+
+def _dense_matrix(head: HeadGroup) -> Steps[Tensor]:
+    """Of a single head: [N, N] in float64."""
+    factors = (yield from head.factors()) if head.view.has_channels else None
+    reader = HeadRows(head.view, factors, head.blocks)
+    device = head.view.q.device
+    matrix = torch.empty(head.num_tokens, head.num_tokens, dtype=torch.float64, device=device)
+    for tile in row_tiles(head.view, head.num_tokens):
+        matrix[tile] = reader.full(torch.arange(tile.start, tile.stop, device=device))[0]
+        yield
+    return matrix
 
 
 def _exactly(values: Tensor, method: str, cost: str) -> Reading:
@@ -181,9 +193,9 @@ EFFECTIVE_RANK = Instrument(
     name="effective_rank",
     unit="tokens",
     description="participation ratio of the squared singular values; 1 where all rows are alike. "
-    "Unless the text is short or LLN alone attends, an estimate with its standard error, in every "
-    "mode. Beside: Frobenius norm, leading singular values, stable rank and, where all singular "
-    "values are known, entropy rank.",
+    "Exact for texts up to 128 tokens, in mode exact up to 4096, and where LLN alone attends; "
+    "otherwise an estimate with its standard error. Beside: Frobenius norm, leading singular "
+    "values, stable rank and, where all singular values are known, entropy rank.",
     measure=measure_effective_rank,
     max_softmax_tokens=4_096,
 )

@@ -21,7 +21,9 @@ from engine.steps import Steps
 _TOKENS_A_GROUP = 16_384
 """Heads times tokens of a group of heads, whose instruments share what they have in memory."""
 
-_TOKENS_IN_MEMORY = 4 * _TOKENS_A_GROUP
+MAX_PARALLEL_GROUPS = 4
+
+_TOKENS_IN_MEMORY = MAX_PARALLEL_GROUPS * _TOKENS_A_GROUP
 """Heads times tokens of all groups that are read in parallel."""
 
 

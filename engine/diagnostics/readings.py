@@ -38,6 +38,9 @@ class Effort:
     """Spectra of texts up to this length come from the dense matrix, of longer ones by iteration.
     """
 
+    max_spectrum_tokens: int = 4_096
+    """In "exact", all singular values of texts up to this length are computed."""
+
     tolerance: float = 0.02
     """Iteration stops when the stated error of |lambda_2|, a cautious one, is below this."""
 
@@ -63,6 +66,10 @@ class Effort:
         if num_tokens <= self.max_float64_tokens or self.num_rows(num_tokens) == num_tokens:
             return torch.float64
         return torch.float32
+
+    def has_all_singular_values(self, num_tokens: int) -> bool:
+        is_exact = self.mode == "exact" and num_tokens <= self.max_spectrum_tokens
+        return is_exact or num_tokens <= self.max_dense_tokens
 
     def num_rows(self, num_tokens: int) -> int:
         """How many rows of a text are read wherever a row costs as much as the text is long."""
