@@ -21,6 +21,7 @@ from engine.diagnostics.pruning import PRUNING
 from engine.diagnostics.rank_collapse import PATH_LENGTHS, RANK_COLLAPSE
 from engine.diagnostics.readings import Effort, Quantity, Reading
 from engine.diagnostics.similarity import SIMILARITY
+from engine.diagnostics.softmax_divergence import SOFTMAX_DIVERGENCE
 from engine.diagnostics.spectral_gap import SPECTRAL_GAP
 from engine.diagnostics.stationary import STATIONARY
 from engine.diagnostics.temperature import LOGNORMALITY, TEMPERATURE
@@ -64,6 +65,7 @@ HEAD_INSTRUMENTS: Mapping[str, Instrument] = MappingProxyType(
             PRUNING,
             ATTENTION_FISHER,
             WEIGHT_FISHER,
+            SOFTMAX_DIVERGENCE,
         )
     }
 )

@@ -213,6 +213,20 @@ def _participation(matrices: Tensor) -> Tensor:
     return torch.where(squares > 1e-20, _traces(matrices) ** 2 / squares, 0.0)
 
 
+def divergences(view: HeadView) -> dict[str, Tensor]:
+    assert view.v is not None
+    own, softmax = dense(view), scores(view).softmax(-1)
+    kl = (torch.xlogy(own, own) - own * scores(view).log_softmax(-1)).sum(-1)
+    v = view.v.double().transpose(0, 1)
+    apart = ((own - softmax) @ v).norm(dim=(1, 2)) / (softmax @ v).norm(dim=(1, 2))
+    return {
+        "": kl.mean(1),
+        "quantiles": torch.quantile(kl, torch.tensor([0.1, 0.5, 0.9]).double(), dim=1).T,
+        "total_variation": (own - softmax).abs().sum(-1).mean(1) / 2,
+        "output_error": apart,
+    }
+
+
 Truth: TypeAlias = Callable[[HeadView], dict[str, Tensor]]
 
 TRUTH: Mapping[str, Truth] = {
@@ -229,6 +243,7 @@ TRUTH: Mapping[str, Truth] = {
     "pruning": additions,
     "attention_fisher": attention_fishers,
     "weight_fisher": weight_fishers,
+    "softmax_divergence": divergences,
 }
 
 
