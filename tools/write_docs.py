@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks.store import stored_results
 from service.metrics import Metrics
 from service.settings import setting_rows
+from tests.service.client_table import client_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -53,7 +54,13 @@ def results_tables() -> str:
     return stored_results(RESULTS)
 
 
+def clients_table() -> str:
+    head = ("client", "package and version", "use", "what the tests check", "tested by")
+    return table(head, client_rows())
+
+
 PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
+    ROOT / "docs" / "clients.md": {"clients": clients_table},
     ROOT / "docs" / "operations.md": {"settings": settings_table, "metrics": metrics_table},
     ROOT / "benchmarks" / "README.md": {"results": results_tables},
 }

