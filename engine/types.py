@@ -399,14 +399,19 @@ class AttentionMap:
         return self.mass * np.diff(self.row_edges)[:, None]
 
 
+SegmentStart: TypeAlias = Literal["text", "heading", "vectors"]
+"""What a segment begins with: the text itself, a heading, or a place that states alone decided."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """A part of a document. It begins where the states before and after are least alike on average,
-    as where the subject changes."""
+    """A part of a document. It begins at a heading, or where the states before and after are least
+    alike on average, as where the subject changes."""
 
     level: int  # 0 is the coarsest
     tokens: Span
     characters: Span
+    begins: SegmentStart
     children: tuple[Segment, ...]
 
 

@@ -28,12 +28,16 @@ from engine.execution.documents import encode_behind_prompt
 from engine.execution.inputs import PreparedText, check_text
 from engine.model.embedding_model import EmbeddingModel
 from engine.steps import Steps
+from engine.text.headings import sections
 from engine.types import EmbedOptions, Offsets, Span
 
 _TOKENS_PER_STEP = 65_536
 
-PARAGRAPH, LINE, SENTENCE = 3, 2, 1
-"""How strongly the text itself separates a token from the one before."""
+HEADING, PARAGRAPH, LINE, SENTENCE = 4, 3, 2, 1
+"""How strongly the text itself separates a token from the one before. A heading's token has HEADING
+and one more for each level that it stands above the innermost."""
+
+_HEADING_LEVELS = 9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -106,7 +110,20 @@ def breaks_before(text: str, offsets: Offsets) -> Steps[NDArray[np.int8]]:
                 breaks[token] = _break_within(text, previous_end, start)
             previous_end = end
         yield
+    _mark_headings(breaks, text, offsets)
     return breaks
+
+
+def _mark_headings(breaks: NDArray[np.int8], text: str, offsets: Offsets) -> None:
+    """At the first token of each heading of the text, with its markup."""
+    tokens = np.flatnonzero(offsets[:, 1] > offsets[:, 0])
+    if not len(tokens):
+        return
+    for section in sections(text, "auto"):
+        if section.headings:
+            at = int(np.searchsorted(offsets[tokens, 0], section.characters.start))
+            level = min(len(section.headings), _HEADING_LEVELS)
+            breaks[tokens[min(at, len(tokens) - 1)]] = HEADING + _HEADING_LEVELS - level
 
 
 def _break_within(text: str, start: int, end: int) -> int:

@@ -4,6 +4,8 @@ Boundaries lie at breaks of the text itself: blank lines, else line ends, else s
 each, cohesion says how much the text before and after is about the same subject. On each side there
 is a window of tokens, whose states contain what attention gathered into them layer by layer;
 cohesion is the cosine of the mean states of the two windows, and is low where the subject changes.
+Headings of the text go before all other places, the outermost first: of a document that has them,
+they say where its parts begin better than its states do.
 A scale, the tokens of a typical segment, sets the size of the windows and the number of boundaries.
 Each scale adds boundaries to those of the coarser one, so segments nest.
 
@@ -23,12 +25,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from engine.analysis.cache import ByteCache
-from engine.analysis.open_document import LINE, PARAGRAPH, SENTENCE, OpenDocument, states_before
+from engine.analysis.open_document import (
+    HEADING,
+    LINE,
+    PARAGRAPH,
+    SENTENCE,
+    OpenDocument,
+    states_before,
+)
 from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel
 from engine.steps import Steps
 from engine.text.chunking import character_span
-from engine.types import Segment, Span, Structure
+from engine.types import Segment, SegmentStart, Span, Structure
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -47,6 +56,9 @@ _STRIDE = 64
 
 _TOKENS_A_STEP, _ROWS_A_STEP = 16_384, 4_096
 """Between two pauses: states summed, and states read again around places."""
+
+_ABOVE_ANY_DEPTH = 5.0
+"""A depth is at most 4, twice the range of a cosine."""
 
 _NEAREST = 4
 """Boundaries of a scale are at least scale / _NEAREST tokens apart."""
@@ -130,9 +142,11 @@ def structure_steps(
     sums = yield from sums_of(states)
     places = torch.from_numpy(plan.places).to(states.device)
     found = yield from cohesion(sums, places, plan.scales, content)
+    strengths = document.breaks[plan.places].astype(np.float64)
+    of_headings = _ABOVE_ANY_DEPTH * (strengths - HEADING + 1).clip(min=0)
     levels: list[list[int]] = []
     for scale, values in zip(plan.scales, found.cpu().numpy(), strict=True):
-        depth = depths(values)
+        depth = depths(values) + of_headings
         given = levels[-1] if levels else []
         levels.append(
             choose_boundaries(plan.places, depth, scale=scale, content=content, given=given)
@@ -252,10 +266,17 @@ def _within(
             level=level,
             tokens=span,
             characters=character_span(document.offsets, span),
+            begins=_how_it_begins(document, span.start),
             children=_within(document, span, levels, level + 1),
         )
         for span in spans
     )
+
+
+def _how_it_begins(document: OpenDocument, token: int) -> SegmentStart:
+    if document.breaks[token] >= HEADING:
+        return "heading"
+    return "text" if token <= document.model.tokenizer.num_prefix else "vectors"
 
 
 def spans_at(level: int, segments: Sequence[Segment]) -> list[Span]:

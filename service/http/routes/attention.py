@@ -226,5 +226,6 @@ async def _segment(segment: Segment) -> dict[str, Any]:
         "level": segment.level,
         "tokens": span(segment.tokens),
         "characters": span(segment.characters),
+        "begins": segment.begins,
         "children": await _segments(segment.children),
     }

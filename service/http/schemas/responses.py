@@ -199,11 +199,13 @@ class AttentionMapAnswer(Answer):
 
 
 class SegmentItem(Answer):
-    """A part of the document between two changes of subject, and its own parts."""
+    """A part of the document and its own parts. `begins`: with the text, at one of its headings, or
+    where the states before and after have least in common (vectors)."""
 
     level: int
     tokens: SpanValue
     characters: SpanValue
+    begins: Literal["text", "heading", "vectors"]
     children: list[SegmentItem]
 
 

@@ -187,3 +187,23 @@ def test_no_places_have_no_cohesion() -> None:
     sums = finish(sums_of(torch.ones(5, 16)))
     found = finish(cohesion(sums, torch.arange(0), [16, 8], Span(1, 4)))
     assert found.shape == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("# Ships\n\n", "# Bread\n\n"), ("SHIPS\n\n", "BREAD\n\n")]
+)
+def test_documents_divide_at_their_headings(
+    default_model: EmbeddingModel, first: str, second: str
+) -> None:
+    """Where the subject changes within a section, the heading is still where the part begins."""
+    text = f"{first}{SHIPS}\n\n{STARS}\n\n{second}{STARS}\n\n{BREAD}"
+    found = structure_of(default_model, text, scales=[90])
+    starts = {segment.characters.start: segment.begins for segment in found.segments}
+    assert starts == {0: "heading", text.index(second): "heading"}
+
+
+def test_parts_say_whether_vectors_decided(default_model: EmbeddingModel) -> None:
+    found = structure_of(default_model, "\n\n".join([SHIPS, SHIPS, BREAD, BREAD]), scales=[80])
+    begins = [segment.begins for segment in found.segments]
+    assert begins == ["text"] + ["vectors"] * (len(begins) - 1)
+    assert len(begins) > 1
