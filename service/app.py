@@ -16,6 +16,7 @@ from engine.async_engine import AsyncEngine
 from service.benchmarks.history import History
 from service.benchmarks.jobs import BenchmarkJobs
 from service.benchmarks.suites import SUITES
+from service.body_budget import BodyBudget
 from service.claims import ClaimsJob
 from service.deadlines import Draining
 from service.grpc.server import grpc_server
@@ -90,6 +91,9 @@ def create_app(
     )
     app.state.unguarded = _unguarded(settings)
     app.state.request_limit = RequestLimit(settings.max_open_requests, app.state.metrics)
+    app.state.body_budget = BodyBudget(
+        settings.max_open_body_bytes, settings.body_timeout_s, app.state.metrics
+    )
     app.state.json_parser = JsonParser()
     app.state.draining = Draining(settings.engine.drain_timeout_s)
     app.state.server = None  # the address HTTP listens on, set by service.server
@@ -118,6 +122,7 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
         BodyMiddleware,
         max_body_bytes=settings.max_body_bytes,
         body_timeout_s=settings.body_timeout_s,
+        budget=state.body_budget,
     )
     app.add_middleware(
         AccessMiddleware,

@@ -85,6 +85,12 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(
         32 * 1024 * 1024, ge=1, description="Largest request body or gRPC message, in bytes."
     )
+    max_open_body_bytes: int = Field(
+        256 * 1024 * 1024,
+        ge=1,
+        description="Most bytes of the bodies of open HTTP requests together, without those of "
+        "at most 64 KiB. Others wait, unread, for at most LLN_BODY_TIMEOUT_S.",
+    )
     request_timeout_s: float = Field(
         600.0, gt=0, description="Longest time for a request, and its default deadline, in seconds."
     )

@@ -136,19 +136,49 @@ class MemoryBudget:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._reserved = 0
+        self.reserved = 0
         self._head_of_line = asyncio.Lock()
         self._freed = asyncio.Event()
 
     @asynccontextmanager
-    async def reserve(self, num_bytes: int) -> AsyncIterator[None]:
+    async def reserve(self, num_bytes: int) -> AsyncIterator[Reservation]:
+        """Wait for the memory."""
         async with self._head_of_line:
-            while self._reserved and self._reserved + num_bytes > self.max_bytes:
+            while not self._fits(num_bytes):
                 self._freed.clear()
                 await self._freed.wait()
-            self._reserved += num_bytes
+            reservation = Reservation(self, num_bytes)
         try:
-            yield
+            yield reservation
         finally:
-            self._reserved -= num_bytes
+            reservation.resize(0)
+
+    def _fits(self, num_bytes: int) -> bool:
+        return not self.reserved or self.reserved + num_bytes <= self.max_bytes
+
+    def add(self, num_bytes: int) -> None:
+        """Reserve more, or less if it is negative, whether or not it fits."""
+        self.reserved += num_bytes
+        if num_bytes < 0:
             self._freed.set()
+
+
+class Reservation:
+    """Memory that is reserved in a budget."""
+
+    def __init__(self, budget: MemoryBudget, num_bytes: int) -> None:
+        self._budget = budget
+        self.num_bytes = 0
+        self.resize(num_bytes)
+
+    def resize(self, num_bytes: int) -> None:
+        self._budget.add(num_bytes - self.num_bytes)
+        self.num_bytes = num_bytes
+
+    def grow(self, num_bytes: int) -> bool:
+        """Reserve more, if it fits beside the others. Work that is alone may always grow."""
+        others = self._budget.reserved - self.num_bytes
+        if others and self._budget.reserved + num_bytes > self._budget.max_bytes:
+            return False
+        self.resize(self.num_bytes + num_bytes)
+        return True

@@ -25,12 +25,10 @@ from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from engine.scheduling.deadline import Deadline
+from service.body_budget import LARGE_BODY_BYTES
 from service.deadlines import TIMEOUT_HEADER, effective_timeout_s, parse_timeout_header
 from service.errors import UnreadableBody
 from service.http.media_types import require_json
-
-LARGE_BODY_BYTES = 1_000_000
-"""From this size on, parsing elsewhere saves more than the way there and back costs."""
 
 _MANY_IDS = 10_000
 
@@ -49,6 +47,7 @@ class JsonRoute(APIRoute):
         async def handle_json(request: Request) -> Response:
             require_json(request.headers)
             document = await _parse_in_time(request, await request.body())
+            request._body = b""  # its memory is not needed beside the document's
             return await handle(_ParsedRequest(request, document))
 
         return handle_json
@@ -86,19 +85,27 @@ class JsonParser:
         # One thread makes calls exclusive. A caller that stops waiting does not disturb the next:
         # the thread finishes the exchange with the process first.
         self._thread: ThreadPoolExecutor | None = None
+        # Others wait here, not in the thread's queue, which keeps the bodies of callers that left.
+        self._is_free = asyncio.Semaphore()
 
     async def parse(self, body: bytes) -> Any:
         """The document. Raises UnreadableBody."""
         if len(body) < LARGE_BODY_BYTES:
             document = _parse(body)
         else:
-            if self._thread is None:
-                self._thread = ThreadPoolExecutor(1, "json-parser")
-            loop = asyncio.get_running_loop()
-            document = await loop.run_in_executor(self._thread, self._process.parse, body)
+            await self._is_free.acquire()
+            document = await asyncio.shield(self._parse_elsewhere(body))
         if isinstance(document, _Unreadable):
             raise UnreadableBody(document.message, code=document.code, actual=document.position)
         return document
+
+    def _parse_elsewhere(self, body: bytes) -> asyncio.Future[Any]:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "json-parser")
+        loop = asyncio.get_running_loop()
+        parsed = loop.run_in_executor(self._thread, self._process.parse, body)
+        parsed.add_done_callback(lambda _: self._is_free.release())
+        return parsed
 
     def close(self) -> None:
         if self._thread is not None:

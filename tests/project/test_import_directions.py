@@ -47,7 +47,16 @@ LOOKING = RUNNING | {"engine.analysis", "engine.diagnostics"}
 BELOW_THE_PROTOCOLS = {
     f"service.{name}"
     for name in (
-        *("addresses", "claims", "deadlines", "documents", "errors", "fairness", "logs"),
+        *(
+            "addresses",
+            "body_budget",
+            "claims",
+            "deadlines",
+            "documents",
+            "errors",
+            "fairness",
+            "logs",
+        ),
         *("metrics", "security", "settings", "tracing", "version"),
     )
 }
@@ -76,6 +85,7 @@ ALLOWED = {
     "service.errors": set[str](),
     "service.security": {"service.errors"},
     "service.fairness": {"service.errors"},
+    "service.body_budget": {"service.errors"},
     "service.claims": {"service.errors"},
     "service.settings": {"service.security"},
     "service.tracing": {"service.settings", "service.version"},

@@ -15,8 +15,9 @@ import numpy as np
 import orjson
 import pytest
 
+from service.body_budget import LARGE_BODY_BYTES
 from service.errors import UnreadableBody
-from service.http.json_request import LARGE_BODY_BYTES, JsonParser
+from service.http.json_request import JsonParser
 
 IDS = [101, 2009, 102] * 200_000
 
@@ -175,6 +176,7 @@ def test_the_parser_ends_with_a_server_that_is_killed() -> None:
     """Its end is seen by the pipe, which closes when both have ended."""
     program = f"""
 import asyncio, os
+from service.body_budget import LARGE_BODY_BYTES
 from service.http.json_request import JsonParser
 
 if __name__ == "__main__":

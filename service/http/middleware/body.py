@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.errors import RequestCancelled, shown
+from service.body_budget import SHORT_BODY_BYTES, BodyBudget
 from service.errors import BodyTimeout, BodyTooLarge, UnsupportedMediaType
 from service.http.media_types import PLAIN_TEXT, media_type
 
@@ -17,14 +18,18 @@ from service.http.media_types import PLAIN_TEXT, media_type
 class BodyMiddleware:
     """Reads the whole body before the handler runs, up to a size and within a time.
 
-    A body of plain text is a document, which its handler reads as it arrives and bounds by its
-    number of tokens.
+    A body that is not short waits, unread, until its memory fits beside that of the others. A body
+    of plain text is a document, which its handler reads as it arrives and bounds by its number of
+    tokens.
     """
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int, body_timeout_s: float) -> None:
+    def __init__(
+        self, app: ASGIApp, max_body_bytes: int, body_timeout_s: float, budget: BodyBudget
+    ) -> None:
         self._app = app
         self._max_body_bytes = max_body_bytes
         self._body_timeout_s = body_timeout_s
+        self._budget = budget
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -32,40 +37,52 @@ class BodyMiddleware:
             return
         caller, headers = _Caller(receive, send), Headers(scope=scope)
         _refuse_encoded(headers)
-        if media_type(headers) == PLAIN_TEXT:
-            body: Receive = caller.receive
-        else:
-            self._check_content_length(headers)
-            body = _replay(await self._read_in_time(caller.receive), caller)
-        async with caller.cancels_on_disconnect():
-            await self._app(scope, body, caller.send)
+        async with AsyncExitStack() as held:
+            if media_type(headers) == PLAIN_TEXT:
+                count = held.enter_context(self._budget.hold_pieces())
+                body = _counted(caller.receive, count)
+            else:
+                size = self._largest_size(headers)
+                body = _replay(await self._read(caller.receive, size, held), caller)
+            async with caller.cancels_on_disconnect():
+                await self._app(scope, body, caller.send)
 
-    def _check_content_length(self, headers: Headers) -> None:
+    def _largest_size(self, headers: Headers) -> int:
         """Refuses a body by its announced length, before the caller has to send it."""
         announced = headers.get("content-length", "")
-        if announced.isdecimal() and int(announced) > self._max_body_bytes:
-            raise self._too_large(int(announced))
+        size = int(announced) if announced.isdecimal() else self._max_body_bytes
+        if size > self._max_body_bytes:
+            raise self._too_large(size)
+        return size
 
-    async def _read_in_time(self, receive: Receive) -> bytes:
-        """Without a limit, a caller that sends a byte a minute would hold its place for ever."""
+    async def _read(self, receive: Receive, largest_size: int, held: AsyncExitStack) -> bytes:
+        body = bytearray()
+        if not await self._read_in_time(receive, body, SHORT_BODY_BYTES):
+            memory = await held.enter_async_context(self._budget.hold(largest_size))
+            await self._read_in_time(receive, body, self._max_body_bytes)
+            memory.resize(len(body))
+        return bytes(body)
+
+    async def _read_in_time(self, receive: Receive, body: bytearray, enough: int) -> bool:
+        """Reads more of the body, until there is more than enough; returns whether it is complete.
+
+        Without a time limit, a caller that sends a byte a minute would hold its place for ever.
+        """
         try:
             async with asyncio.timeout(self._body_timeout_s):
-                return await self._read(receive)
+                while len(body) <= enough:
+                    message = await receive()
+                    body += message.get("body", b"")
+                    if len(body) > self._max_body_bytes:
+                        raise self._too_large(len(body))
+                    if not message.get("more_body", False):
+                        return True
+                return False
         except TimeoutError:
             raise BodyTimeout(
                 f"the request body did not arrive within {self._body_timeout_s:g} s",
                 limit=self._body_timeout_s,
             ) from None
-
-    async def _read(self, receive: Receive) -> bytes:
-        body = bytearray()
-        while True:
-            message = await receive()
-            body += message.get("body", b"")
-            if len(body) > self._max_body_bytes:
-                raise self._too_large(len(body))
-            if not message.get("more_body", False):
-                return bytes(body)
 
     def _too_large(self, size: int) -> BodyTooLarge:
         return BodyTooLarge(
@@ -132,6 +149,17 @@ class _Caller:
         if not self._answered:
             self.disconnected.set()
             handler.cancel()
+
+
+def _counted(receive: Receive, count: Callable[[int], None]) -> Receive:
+    """A receive that counts the bytes of each message."""
+
+    async def receive_and_count() -> Message:
+        message = await receive()
+        count(len(message.get("body", b"")))
+        return message
+
+    return receive_and_count
 
 
 def _replay(body: bytes, caller: _Caller) -> Receive:

@@ -1,0 +1,86 @@
+"""A bound on the memory of all requests' bodies over HTTP together.
+
+A body counts from when it is read until its request is answered: the text or the token ids that it
+carries live as long. Short bodies are not counted, and never wait: the limit on open requests
+bounds them. The others share a budget in three lanes, so that none of them waits for a kind that
+takes longer than its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+
+from engine.errors import QueueFull
+from engine.scheduling.admission import MemoryBudget, Reservation
+from engine.scheduling.observer import EngineObserver
+
+SHORT_BODY_BYTES = 65_536
+"""Bodies up to this size are not counted. It is also what the HTTP server reads ahead."""
+
+LARGE_BODY_BYTES = 1_000_000
+"""Bodies from this size on have a lane of their own."""
+
+FULL = "too_many_body_bytes"
+
+_RETRY_AFTER_S = 5.0
+
+
+class BodyBudget:
+    """Half of the budget is for large bodies, a quarter for those between short and large, and a
+    quarter for texts that are read while they arrive."""
+
+    def __init__(self, max_bytes: int, max_wait_s: float, observer: EngineObserver) -> None:
+        self.max_bytes = max_bytes
+        self._max_wait_s = max_wait_s
+        self._observer = observer
+        self._large = MemoryBudget(max_bytes // 2)
+        self._medium = MemoryBudget(max_bytes // 4)
+        self._streamed = MemoryBudget(max_bytes // 4)
+
+    @property
+    def held_bytes(self) -> int:
+        return self._large.reserved + self._medium.reserved + self._streamed.reserved
+
+    @asynccontextmanager
+    async def hold(self, num_bytes: int) -> AsyncIterator[Reservation]:
+        """Holds the memory of a body while the context is open. Bodies of a lane wait in order of
+        arrival. Raises QueueFull if there is no room in time."""
+        lane = self._lane(num_bytes)
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(self._max_wait_s):
+                    reservation = await stack.enter_async_context(lane.reserve(num_bytes))
+            except TimeoutError:
+                raise self._full(lane, num_bytes) from None
+            yield reservation
+
+    @contextmanager
+    def hold_pieces(self) -> Iterator[Callable[[int], None]]:
+        """Yields a function to call with the size of each piece of a text that is read while it
+        arrives. It raises QueueFull when such texts hold too much together."""
+        held = Reservation(self._streamed, 0)
+
+        def count(num_bytes: int) -> None:
+            if not held.grow(num_bytes):
+                raise self._full(self._streamed, num_bytes)
+
+        try:
+            yield count
+        finally:
+            held.resize(0)
+
+    def _lane(self, num_bytes: int) -> MemoryBudget:
+        return self._large if num_bytes >= LARGE_BODY_BYTES else self._medium
+
+    def _full(self, lane: MemoryBudget, num_bytes: int) -> QueueFull:
+        self._observer.rejected(reason=FULL)
+        return QueueFull(
+            f"open requests of this kind hold {lane.reserved} bytes, and the limit is "
+            f"{lane.max_bytes}; there is no room for {num_bytes} more",
+            code=FULL,
+            limit=lane.max_bytes,
+            actual=lane.reserved + num_bytes,
+            retry_after_s=_RETRY_AFTER_S,
+        )

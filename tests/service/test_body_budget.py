@@ -1,0 +1,118 @@
+"""The memory of all open requests' bodies together has a bound, and short bodies never wait."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from engine.errors import QueueFull
+from engine.scheduling.observer import EngineObserver
+from service.body_budget import FULL, SHORT_BODY_BYTES, BodyBudget
+from service.http.middleware.body import BodyMiddleware
+
+LARGE = 1_500_000
+BUDGET = 4 * LARGE  # room for two large bodies
+
+
+class _Requests:
+    """Requests through the middleware to a handler that holds them until it is told to answer."""
+
+    def __init__(self, max_wait_s: float = 60.0) -> None:
+        self.budget = BodyBudget(BUDGET, max_wait_s, EngineObserver())
+        self.handled: list[int] = []
+        self.answer = asyncio.Event()
+        self._app = BodyMiddleware(self._handle, 2 * LARGE, 60.0, self.budget)
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.handled.append(len((await receive())["body"]))
+        await self.answer.wait()
+
+    def send(self, size: int, *, media_type: bytes = b"application/json") -> asyncio.Task[None]:
+        pieces: list[Message] = [
+            {
+                "type": "http.request",
+                "body": b"x" * min(SHORT_BODY_BYTES, size - at),
+                "more_body": at + SHORT_BODY_BYTES < size,
+            }
+            for at in range(0, size, SHORT_BODY_BYTES)
+        ]
+
+        async def receive() -> Message:
+            if not pieces:
+                await asyncio.Event().wait()
+            return pieces.pop(0)
+
+        async def send(message: Message) -> None: ...
+
+        headers = [(b"content-length", str(size).encode()), (b"content-type", media_type)]
+        scope = {"type": "http", "headers": headers}
+        return asyncio.create_task(self._app(scope, receive, send))
+
+
+async def _settle() -> None:
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+def test_large_bodies_wait_unread_and_short_ones_pass() -> None:
+    async def run() -> None:
+        requests = _Requests()
+        large = [requests.send(LARGE) for _ in range(6)]
+        await _settle()
+        assert requests.handled == [LARGE] * 2
+        assert requests.budget.held_bytes == 2 * LARGE
+        others = [requests.send(size) for size in (10, SHORT_BODY_BYTES, 2 * SHORT_BODY_BYTES)]
+        await _settle()
+        assert requests.handled[2:] == [10, SHORT_BODY_BYTES, 2 * SHORT_BODY_BYTES]
+        requests.answer.set()
+        await asyncio.gather(*large, *others)
+        assert requests.handled[5:] == [LARGE] * 4
+        assert requests.budget.held_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_callers_that_leave_free_their_memory() -> None:
+    async def run() -> None:
+        requests = _Requests()
+        large = [requests.send(LARGE) for _ in range(4)]
+        await _settle()
+        for task in large[:3]:  # two that are held, one that waits
+            task.cancel()
+        await _settle()
+        assert requests.handled == [LARGE] * 3
+        assert requests.budget.held_bytes == LARGE
+        large[3].cancel()
+        await asyncio.gather(*large, return_exceptions=True)
+        assert requests.budget.held_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_a_wait_that_is_too_long_is_refused() -> None:
+    async def run() -> None:
+        requests = _Requests(max_wait_s=0.0)
+        large = [requests.send(LARGE) for _ in range(2)]
+        await _settle()
+        with pytest.raises(QueueFull) as refusal:
+            await requests.send(LARGE)
+        error = refusal.value
+        assert (error.code, error.limit, error.actual) == (FULL, 2 * LARGE, 3 * LARGE)
+        assert error.retry_after_s == 5.0
+        requests.answer.set()
+        await asyncio.gather(*large)
+
+    asyncio.run(run())
+
+
+def test_texts_that_are_read_while_they_arrive_share_a_bound() -> None:
+    budget = BodyBudget(400, 1.0, EngineObserver())
+    with budget.hold_pieces() as first, budget.hold_pieces() as second:
+        first(60)
+        second(40)
+        with pytest.raises(QueueFull):
+            second(1)
+        assert budget.held_bytes == 100
+    assert budget.held_bytes == 0
