@@ -24,7 +24,13 @@ from engine.diagnostics import (
     find_instruments,
 )
 from engine.diagnostics.effective_rank import EFFECTIVE_RANK
-from engine.diagnostics.head_readings import MAX_PARALLEL_GROUPS, TimedReading, read_heads, timed
+from engine.diagnostics.head_readings import (
+    MAX_PARALLEL_GROUPS,
+    TimedReading,
+    kept_matrix_bytes,
+    read_heads,
+    timed,
+)
 from engine.diagnostics.instrument import LayerReader
 from engine.diagnostics.lln_diag import MAX_BUFFER_BYTES, DiagWeightBuffer
 from engine.diagnostics.readings import Effort, Floats
@@ -213,12 +219,14 @@ def instrument_bytes(model: EmbeddingModel, num_tokens: int, effort: Effort) -> 
 
 
 def matrix_bytes(plan: DiagnosisPlan, num_tokens: int) -> int:
-    """Upper bound of what dense matrices of heads take while their singular values are computed."""
+    """Upper bound of what dense matrices of heads take: those that instruments share, and those
+    whose singular values are computed."""
+    shared = kept_matrix_bytes(len(plan.heads), num_tokens, plan.effort) if plan.of_heads else 0
     if EFFECTIVE_RANK not in plan.instruments:
-        return 0
+        return shared
     if not plan.effort.has_all_singular_values(num_tokens):
-        return 0
-    return MAX_PARALLEL_GROUPS * num_tokens**2 * torch.float64.itemsize
+        return shared
+    return shared + MAX_PARALLEL_GROUPS * num_tokens**2 * torch.float64.itemsize
 
 
 def read_in_slices(

@@ -20,6 +20,7 @@ from engine.diagnostics.rows import (
     RowStatistics,
     read_rows,
     row_statistics,
+    row_tiles,
     sum_p_log_p,
 )
 from engine.diagnostics.sampling import Estimate, choose_rows, mean_of
@@ -101,6 +102,11 @@ class HeadGroup:
     @property
     def reads_all_rows(self) -> bool:
         return self.effort.num_rows(self.num_tokens) == self.num_tokens
+
+    @property
+    def has_matrix(self) -> bool:
+        """Whether the text is short enough to keep its attention matrices."""
+        return self.num_tokens <= self.effort.max_matrix_tokens
 
     @property
     def is_isolated(self) -> bool:
@@ -212,7 +218,22 @@ class HeadGroup:
     def operator(self) -> Steps[AttentionOperator]:
         factors = (yield from self.light_factors()) if self.view.has_channels else None
         tiles = None if self.weights is None else self.weights.tiles
-        return AttentionOperator(self.view, factors, self.blocks, tiles)
+        keeps_matrix = self.view.attention == "softmax" and self.has_matrix
+        matrix = (yield from self.matrix()) if keeps_matrix else None
+        return AttentionOperator(self.view, factors, self.blocks, tiles, matrix)
+
+    @computed_once
+    def matrix(self) -> Steps[Tensor]:
+        """P itself: [H, N, N] in float64. Of long texts, ask for a single head at a time."""
+        factors = (yield from self.factors()) if self.view.has_channels else None
+        reader = HeadRows(self.view, factors, self.blocks)
+        rows = torch.arange(self.num_tokens, device=self.view.q.device)
+        shape = (self.num_heads, self.num_tokens, self.num_tokens)
+        matrix = torch.empty(shape, dtype=torch.float64, device=rows.device)
+        for tile in row_tiles(self.view, self.num_tokens):
+            matrix[:, tile] = reader.full(rows[tile])
+            yield
+        return matrix
 
     @computed_once
     def resolvent(self) -> Steps[Resolvent]:

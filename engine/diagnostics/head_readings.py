@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import ceil
 from time import perf_counter
 from typing import NamedTuple
 
@@ -25,6 +26,11 @@ MAX_PARALLEL_GROUPS = 4
 
 _TOKENS_IN_MEMORY = MAX_PARALLEL_GROUPS * _TOKENS_A_GROUP
 """Heads times tokens of all groups that are read in parallel."""
+
+_MATRIX_BYTES = 64 * 2**20
+"""What the attention matrices of one group of heads may take."""
+
+_FLOAT64_BYTES = 8
 
 
 class TimedReading(NamedTuple):
@@ -53,7 +59,7 @@ def read_heads(
     states = None if view.x is None else LayerInput(view.x, effort.dtype_of(view.num_tokens))
     if states is not None and any("x" in one.needs for one in alone):
         yield from states.prepare()
-    groups = list(_head_groups(view)) if alone else []
+    groups = list(_head_groups(view, effort)) if alone else []
     if comparing and groups:
         buffer = buffer or DiagWeightBuffer()
         buffer.open_for(view, effort)
@@ -73,10 +79,31 @@ def read_heads(
     return {one.name: found[one.name] for one in instruments}
 
 
-def _head_groups(view: HeadView) -> Iterator[list[int]]:
-    size = max(1, _TOKENS_A_GROUP // view.num_tokens)
+def _head_groups(view: HeadView, effort: Effort) -> Iterator[list[int]]:
+    keeps_matrices = view.attention != "lln" and view.num_tokens <= effort.max_matrix_tokens
+    size = _heads_a_group(view.num_heads, view.num_tokens, keeps_matrices)
     for start in range(0, view.num_heads, size):
         yield list(range(start, min(start + size, view.num_heads)))
+
+
+def _heads_a_group(num_heads: int, num_tokens: int, keeps_matrices: bool) -> int:
+    size = min(num_heads, max(1, _TOKENS_A_GROUP // num_tokens))
+    if not keeps_matrices:
+        return size
+    fitting = max(1, _MATRIX_BYTES // (num_tokens**2 * _FLOAT64_BYTES))
+    if fitting >= size:
+        return size
+    threads = torch.get_num_threads()
+    turns = ceil(num_heads / (fitting * threads))
+    return ceil(num_heads / (turns * threads))  # as even as possible over the threads
+
+
+def kept_matrix_bytes(num_heads: int, num_tokens: int, effort: Effort) -> int:
+    """Upper bound of the attention matrices that instruments keep at one time."""
+    if num_tokens > effort.max_matrix_tokens:
+        return 0
+    group = _heads_a_group(num_heads, num_tokens, True)
+    return torch.get_num_threads() * group * num_tokens**2 * _FLOAT64_BYTES
 
 
 def _num_threads(view: HeadView, num_groups: int) -> int:

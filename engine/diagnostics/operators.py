@@ -1,6 +1,7 @@
 """P, P^T and (s - P)^-1 times a few vectors, without the matrix P.
 
-P and P^T are linear for all kinds but softmax. (s - P)^-1 is exact and linear for kinds with
+P and P^T are linear for all kinds but softmax, whose matrix is kept for short texts and else
+computed anew, a few rows at a time. (s - P)^-1 is exact and linear for kinds with
 blocks: P = A + U V^T with A block-diagonal and few columns U, one for each sink, which every block
 sees, and one for each of LLN's channels. So it takes the LU factors of every block of s - A and one
 small system (Woodbury). Near an eigenvalue it magnifies what belongs to that eigenvalue, however
@@ -32,12 +33,15 @@ class AttentionOperator:
         factors: Factors | None,
         blocks: Blocks | None,
         diag_tiles: Callable[[], DiagTiles] | None,
+        matrix: Tensor | None = None,
     ) -> None:
-        """`factors` for kinds with LLN, `blocks` and `diag_tiles` for kinds with Diag."""
+        """`factors` for kinds with LLN, `blocks` and `diag_tiles` for kinds with Diag, the `matrix`
+        for softmax if it is kept."""
         self.view = view
         self._factors = factors
         self._blocks = blocks
         self._diag_tiles = diag_tiles
+        self._matrix = matrix
         self._rows = HeadRows(view, None, None) if view.attention == "softmax" else None
 
     def __call__(self, vectors: Tensor) -> Steps[Tensor]:
@@ -146,6 +150,9 @@ class AttentionOperator:
         return out
 
     def _softmax(self, vectors: Tensor) -> Steps[Tensor]:
+        if self._matrix is not None:
+            yield
+            return (self._matrix @ vectors.to(self._matrix)).to(vectors)
         out = torch.empty_like(vectors)
         for tile in row_tiles(self.view, self.view.num_tokens):
             out[:, tile] = self._softmax_rows(tile, vectors) @ vectors
@@ -153,6 +160,9 @@ class AttentionOperator:
         return out
 
     def _softmax_transposed(self, vectors: Tensor) -> Steps[Tensor]:
+        if self._matrix is not None:
+            yield
+            return (self._matrix.mT @ vectors.to(self._matrix)).to(vectors)
         out = torch.zeros_like(vectors)
         for tile in row_tiles(self.view, self.view.num_tokens):
             out += self._softmax_rows(tile, vectors).mT @ vectors[:, tile]

@@ -6,7 +6,7 @@ each other after every operation; heads that do not depend on each other need no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import islice
 from time import perf_counter
@@ -45,6 +45,23 @@ def run_parallel(runs: Iterator[Steps[T]], num_threads: int) -> Steps[list[T]]:
             running.update(islice(waiting, num_threads - len(running)))
             yield
     return [found[index] for index in sorted(found)]
+
+
+def run_aside(work: Callable[[], T]) -> Steps[T]:
+    """One long operation that cannot pause, on a thread of its own, with pauses while it runs.
+
+    It must not be torch's: the number of threads that torch uses is in part a setting of the whole
+    process. If the caller leaves, the operation runs to its end and its result is dropped.
+    """
+    pool = ThreadPoolExecutor(1)
+    try:
+        running = pool.submit(work)
+        while not running.done():
+            wait([running], timeout=SLICE_S)
+            yield
+        return running.result()
+    finally:
+        pool.shutdown(wait=False)
 
 
 @torch.no_grad()  # a setting of the current thread alone

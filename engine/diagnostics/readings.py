@@ -41,8 +41,12 @@ class Effort:
     max_spectrum_tokens: int = 4_096
     """In "exact", all singular values of texts up to this length are computed."""
 
+    max_matrix_tokens: int = 2_048
+    """Attention matrices of texts up to this length may be kept in memory, and so read at once."""
+
     tolerance: float = 0.02
-    """Iteration stops when the stated error of |lambda_2|, a cautious one, is below this."""
+    """Iteration stops when the stated error of |lambda_2|, a cautious one, is below this part of
+    the spectral gap."""
 
     max_basis: int = 384
     """Iteration also stops when its basis has this many vectors a head."""

@@ -2,30 +2,43 @@
 
 lambda_1 = 1 always; lambda_2 is the eigenvalue next in modulus, counted with multiplicity. A large
 gap means that repeating the head mixes all tokens quickly; 0 means that some tokens never mix. A
-single token has no second eigenvalue: its gap is 1 by convention.
+single token has no second eigenvalue: its gap is 1 by convention. Beside: the phase of lambda_2,
+near 0 where mass leaks slowly from group to group, far from 0 where tokens attend in a cycle or to
+the token before.
 
 - LLN: P = pi kappa has the non-zero spectrum of the D x D matrix kappa pi: exact, linear. Beside:
   the moduli of the leading eigenvalues.
 - Block-diagonal, two or more blocks without sinks: 1 is an eigenvalue of every block, so the gap is
   0. Beside: the gaps of a few single blocks, of all blocks in mode "exact".
-- Short texts: the dense eigenvalues, exact. Beside: the leading moduli.
-- Otherwise iteration, linear but for softmax, with a stated error.
+- Short texts, and in mode "exact" those whose matrices are kept: the dense eigenvalues. Beside: the
+  leading moduli.
+- In other modes, those whose matrices are kept: block Arnoldi on the matrix from random vectors,
+  which finds the largest eigenvalues wherever they lie.
+- Longer texts: softmax likewise without its matrix; kinds with blocks by iteration near 1, which is
+  linear.
 
-The iteration is block Arnoldi on the centred operator C P, C = I - 1 1^T / N. It has the spectrum
-of P with lambda_1 = 1 replaced by 0, so lambda_2 is its largest eigenvalue. Blocks make a chain
-slow: mass stays in a block until LLN or a sink carries it away, and there are about as many
-eigenvalues close together as there are blocks. Random vectors resolve such a cluster slowly. So
-with blocks, the iteration starts from the eigenvectors of the chain between groups of blocks,
-constant within each group, besides random ones. A few passes of P look for the largest eigenvalue
-anywhere; then the resolvent (s - P)^-1, with s just above 1, looks where the largest eigenvalue of
-a chain with blocks is expected, since it magnifies most what is nearest to s. Heads that have not
-converged continue with s just beyond the eigenvalue found, which tells any two eigenvalues apart.
+Iteration is block Arnoldi on the centred operator C P, C = I - 1 1^T / N. It has the spectrum of P
+with lambda_1 = 1 replaced by 0, so lambda_2 is its largest eigenvalue. It stops when the stated
+error is a small part of the gap.
+
+In long texts, blocks make a chain slow: mass stays in a block until LLN or a sink carries it away,
+and there are about as many eigenvalues close together as there are blocks. Random vectors resolve
+such a cluster slowly. So with blocks, the iteration starts from the eigenvectors of the chain
+between groups of blocks, constant within each group, besides random ones. A few passes of P look
+for the largest eigenvalue anywhere; then the resolvent (s - P)^-1, with s just above 1, looks where
+the largest eigenvalue of a chain with blocks is expected, since it magnifies most what is nearest
+to s. Heads that have not converged continue with s just beyond the eigenvalue found, which tells
+any two eigenvalues apart. The stated error is the distance to an eigenvalue of P. Of a head that
+attends to the token before, each block has eigenvalues far from 1, and one of them may be larger:
+the method says where the search looked.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,8 +53,8 @@ from engine.diagnostics.linear_algebra import (
     orthonormal,
 )
 from engine.diagnostics.operators import Resolvent
+from engine.diagnostics.parallel import run_aside
 from engine.diagnostics.readings import Quantity, Reading, floats
-from engine.diagnostics.rows import HeadRows
 from engine.steps import Steps
 
 NUM_EIGENVALUES = 8
@@ -57,6 +70,10 @@ _NEAREST = 10
 _BLOCK_PASSES = 2
 _INVERSE_PASSES = 8
 _MAX_GROUPS = 128
+_DENSE_WIDTH = 8
+_GROWTH = 1.4
+_LEAST_ERROR = 1e-9
+"""Errors below this need not shrink further, however small the gap."""
 _REFINED_WIDTH = 12
 _REFINED_PASSES = 4
 _REFINEMENTS = 3
@@ -71,25 +88,32 @@ _FLOAT64_BYTES = 8
 def measure_spectral_gap(heads: HeadGroup) -> Steps[Reading]:
     """1 - |lambda_2| of every head."""
     if heads.num_tokens == 1:
-        alone = torch.ones(heads.num_heads, 1, dtype=torch.float64)
+        alone = torch.ones(heads.num_heads, 1, dtype=torch.complex128)
         return _exactly(alone, "one token: 1 by convention", "1")
     if heads.is_isolated:
         return (yield from _of_blocks(heads))
     if heads.view.attention == "lln":
         factors = yield from heads.factors()
         return _exactly(
-            _moduli(factors.chain), "exact: eigenvalues of the D x D channel chain", "N D^2 + D^3"
+            eigenvalues(factors.chain),
+            "exact: eigenvalues of the D x D channel chain",
+            "N D^2 + D^3",
         )
-    if heads.num_tokens <= heads.effort.max_dense_tokens:
-        matrices = yield from _dense(heads)
-        return _exactly(_moduli(matrices), "exact: eigenvalues of the N x N matrix", "N^3")
-    found = yield from second_moduli(heads)
+    is_dense = heads.has_matrix
+    if heads.num_tokens <= heads.effort.max_dense_tokens or (
+        is_dense and heads.effort.mode == "exact"
+    ):
+        spectrum = yield from _dense_spectrum(heads)
+        return _exactly(spectrum, "exact: eigenvalues of the N x N matrix", "N^3")
+    found = yield from second_eigenvalues(heads)
+    near_one = " near 1" if heads.blocks is not None and not is_dense else ""
     return Reading(
-        values=floats((1 - found.moduli).clamp(0.0, 1.0)),
+        values=floats((1 - found.values.abs()).clamp(0.0, 1.0)),
         error=floats(found.errors),
-        method="block Arnoldi; error: residual x condition number",
+        method=f"block Arnoldi{near_one}; error: residual x condition number",
         unit=SPECTRAL_GAP.unit,
-        cost="passes N^2" if heads.blocks is None else "N b (b + passes)",
+        cost="passes N^2" if is_dense or heads.blocks is None else "N b (b + passes)",
+        beside={"second_phase": _phase(found.values)},
     )
 
 
@@ -122,107 +146,173 @@ def _of_blocks(heads: HeadGroup) -> Steps[Reading]:
     )
 
 
-def _dense(heads: HeadGroup) -> Steps[Tensor]:
-    factors = (yield from heads.factors()) if heads.view.has_channels else None
-    rows = torch.arange(heads.num_tokens, device=heads.view.q.device)
-    return HeadRows(heads.view, factors, heads.blocks).full(rows)
+def _dense_spectrum(heads: HeadGroup) -> Steps[Tensor]:
+    """All eigenvalues, a head at a time: [H, N] complex."""
+    matrices = (yield from heads.matrix()).cpu().numpy()
+    if heads.num_tokens <= heads.effort.max_dense_tokens:
+        return eigenvalues(torch.from_numpy(matrices))
+    found = []
+    for matrix in matrices:
+        # NumPy's LAPACK takes seconds, lets go of the interpreter and has its own threads.
+        values = yield from run_aside(partial(np.linalg.eigvals, matrix))
+        found.append(torch.from_numpy(values).to(torch.complex128))
+    return torch.stack(found)
 
 
 def _moduli(matrices: Tensor) -> Tensor:
     """The leading moduli of stochastic matrices, padded with zeros: [H, 8]."""
-    moduli = eigenvalues(matrices).abs()
-    padded = torch.nn.functional.pad(moduli, (0, NUM_EIGENVALUES))
-    return padded.topk(NUM_EIGENVALUES).values
+    return _leading(eigenvalues(matrices)).abs()
 
 
-def _exactly(moduli: Tensor, method: str, cost: str) -> Reading:
-    second = moduli[:, 1] if moduli.shape[1] > 1 else torch.zeros(len(moduli), dtype=torch.float64)
+def _leading(values: Tensor) -> Tensor:
+    """The eigenvalues of the largest moduli, padded with zeros: [H, 8]."""
+    padded = torch.nn.functional.pad(values, (0, NUM_EIGENVALUES))
+    return padded.gather(1, padded.abs().topk(NUM_EIGENVALUES).indices)
+
+
+def _exactly(spectrum: Tensor, method: str, cost: str) -> Reading:
+    """From all eigenvalues that are not 0: [H, n]."""
+    leading = _leading(spectrum)
+    moduli = leading.abs()
     return Reading(
-        values=floats((1 - second).clamp(0.0, 1.0)),  # rounding may take |lambda_2| beyond 1
+        values=floats((1 - moduli[:, 1]).clamp(0.0, 1.0)),  # rounding may take it beyond
         error=None,
         method=method,
         unit=SPECTRAL_GAP.unit,
         cost=cost,
-        beside={"eigenvalue_moduli": Quantity(values=floats(moduli), unit=SPECTRAL_GAP.unit)},
+        beside={
+            "second_phase": _phase(leading[:, 1]),
+            "eigenvalue_moduli": Quantity(values=floats(moduli), unit=SPECTRAL_GAP.unit),
+        },
     )
 
 
-class SecondModuli(NamedTuple):
-    moduli: Tensor  # [H] float64
+def _phase(second: Tensor) -> Quantity:
+    """Of an eigenvalue or its conjugate: in [0, pi]."""
+    return Quantity(values=floats(torch.angle(second).abs()), unit="radians")
+
+
+class SecondEigenvalues(NamedTuple):
+    values: Tensor  # [H] complex128
     errors: Tensor  # [H] float64
 
 
 class Found(NamedTuple):
     """The best estimate so far of the second eigenvalue of every head."""
 
-    moduli: Tensor  # [H]
+    values: Tensor  # [H] complex128
     errors: Tensor  # [H]
     vectors: Tensor  # [H, N, width] that span the eigenvectors nearest to it
 
 
-def second_moduli(heads: HeadGroup) -> Steps[SecondModuli]:
-    """|lambda_2| of every head, with its error, which is at most 1: the modulus lies in [0, 1]."""
+def second_eigenvalues(heads: HeadGroup) -> Steps[SecondEigenvalues]:
+    """lambda_2 of every head, with the error of its modulus, which is at most 1."""
+    if heads.has_matrix:
+        return (yield from _of_matrices(heads))
     operator = yield from heads.operator()
     start = yield from _start(heads)
     passes = _max_passes(heads, start.shape[-1])
-    moduli, errors, vectors = yield from _iterate(heads, _centred(operator), start, passes)
+    found = yield from _iterate(heads, _centred(operator), start, passes)
     if heads.blocks is None:
-        return SecondModuli(moduli, errors)
+        return SecondEigenvalues(found.values, found.errors)
     resolvent = yield from heads.resolvent()
     leading = yield from resolvent.leading(_NEAREST)
     wide = torch.cat([leading.to(start), start], dim=-1)[..., : start.shape[-1]]
     nearest = yield from _iterate_resolvent(heads, resolvent, wide, _INVERSE_PASSES)
-    # The larger of two that surely differ, else the one with the smaller error.
-    is_better = torch.where(
-        (nearest.moduli - moduli).abs() > _SURE * (nearest.errors + errors),
-        nearest.moduli > moduli,
-        nearest.errors <= errors,
-    )
-    moduli = torch.where(is_better, nearest.moduli, moduli)
-    errors = torch.where(is_better, nearest.errors, errors)
-    # Eigenvalues are found on the host, the vectors stay on the device.
-    chosen = is_better.to(vectors.device).view(-1, 1, 1)
-    vectors = torch.where(chosen, nearest.vectors, vectors)
-    for head in (errors > heads.effort.tolerance).nonzero().flatten().tolist():
+    found = _better(found, nearest)
+    values, errors, vectors = found
+    for head in (~_is_close(heads, values, errors)).nonzero().flatten().tolist():
         one = slice(head, head + 1)
         # In float64: what has not converged is often ill-conditioned.
         alone = HeadGroup(heads.view.only([head]), heads.effort, dtype=torch.float64)
-        coarse = Found(moduli[one], errors[one], vectors[one])
-        moduli[one], errors[one] = yield from _refine(alone, coarse)
-    return SecondModuli(moduli, errors)
+        coarse = Found(values[one], errors[one], vectors[one])
+        values[one], errors[one] = yield from _refine(alone, coarse)
+    return SecondEigenvalues(values, errors)
+
+
+def _of_matrices(heads: HeadGroup) -> Steps[SecondEigenvalues]:
+    """From the dense matrices, a head at a time: some converge at once, some hardly."""
+    matrices = yield from heads.matrix()
+    width = min(_DENSE_WIDTH, heads.num_tokens)
+    generator = torch.Generator().manual_seed(heads.effort.seed)
+    random = torch.randn(heads.num_tokens, width, generator=generator, dtype=torch.float64)
+    start = random.to(matrices.device).unsqueeze(0)
+    passes = max(1, min(heads.effort.max_basis, heads.num_tokens - width) // width)
+    values, errors = [], []
+    for matrix in torch.split(matrices, 1):
+        found = yield from _iterate(heads, _centred(_times(matrix)), start, passes)
+        values.append(found.values)
+        errors.append(found.errors)
+    return SecondEigenvalues(torch.cat(values), torch.cat(errors))
+
+
+def _times(matrix: Tensor) -> Apply:
+    def times(vectors: Tensor) -> Steps[Tensor]:
+        yield
+        return matrix @ vectors
+
+    return times
+
+
+def _better(one: Found, other: Found) -> Found:
+    """The larger eigenvalue of two that surely differ, else the one with the smaller error."""
+    moduli, others = one.values.abs(), other.values.abs()
+    is_better = torch.where(
+        (others - moduli).abs() > _SURE * (other.errors + one.errors),
+        others > moduli,
+        other.errors <= one.errors,
+    )
+    # Eigenvalues are found on the host, the vectors stay on the device.
+    chosen = is_better.to(one.vectors.device).view(-1, 1, 1)
+    return Found(
+        torch.where(is_better, other.values, one.values),
+        torch.where(is_better, other.errors, one.errors),
+        torch.where(chosen, other.vectors, one.vectors),
+    )
+
+
+def _is_close(heads: HeadGroup, values: Tensor, errors: Tensor) -> Tensor:
+    """Whether the error is small beside the gap: [H]."""
+    gaps = (1 - values.abs()).clamp_min(0.0)
+    return errors <= (heads.effort.tolerance * gaps).clamp_min(_LEAST_ERROR)
 
 
 def _iterate(heads: HeadGroup, apply: Apply, start: Tensor, max_passes: int) -> Steps[Found]:
     """The largest eigenvalue of the operator."""
     iteration = BlockArnoldi(apply, start, max_passes)
+    looked_at = 0
     while True:
         yield from iteration.extend()
+        # Looking costs the cube of the basis.
+        if iteration.passes < min(max_passes, _GROWTH * looked_at):
+            continue
+        looked_at = iteration.passes
         ritz = iteration.ritz()
         largest = ritz.values.abs().argmax(-1)
+        values = ritz.values.gather(1, largest.unsqueeze(1)).squeeze(1)
         errors = ritz.error_of(largest).nan_to_num(1.0).clamp_max(1.0)
         yield
-        if bool((errors <= heads.effort.tolerance).all()) or iteration.passes == max_passes:
+        if bool(_is_close(heads, values, errors).all()) or iteration.passes == max_passes:
             break
     order = ritz.values.abs().argsort(dim=1, descending=True)
-    moduli = ritz.values.abs().gather(1, largest.unsqueeze(1)).squeeze(1)
-    return Found(moduli, errors, iteration.span(ritz, order, _REFINED_WIDTH))
+    return Found(values, errors, iteration.span(ritz, order, _REFINED_WIDTH))
 
 
-def _refine(heads: HeadGroup, found: Found) -> Steps[SecondModuli]:
+def _refine(heads: HeadGroup, found: Found) -> Steps[SecondEigenvalues]:
     """Iterate the resolvent with a shift just beyond the largest eigenvalue known, until the error
-    is below the tolerance."""
-    moduli, errors, vectors = found
+    is small beside the gap."""
+    values, errors, vectors = found
     for _ in range(_REFINEMENTS):
         margin = (errors / 4).clamp(1e-4, 0.05)
-        resolvent = yield from heads.resolvent_at((moduli + margin).to(vectors.device))
+        resolvent = yield from heads.resolvent_at((values.abs() + margin).to(vectors.device))
         closer = yield from _iterate_resolvent(heads, resolvent, vectors, _REFINED_PASSES)
         better = closer.errors < errors
-        moduli = torch.where(better, closer.moduli, moduli)
+        values = torch.where(better, closer.values, values)
         errors = torch.where(better, closer.errors, errors)
         vectors = closer.vectors
-        if bool((errors <= heads.effort.tolerance).all()):
+        if bool(_is_close(heads, values, errors).all()):
             break
-    return SecondModuli(moduli, errors)
+    return SecondEigenvalues(values, errors)
 
 
 def _iterate_resolvent(
@@ -244,12 +334,12 @@ def _iterate_resolvent(
         # d lambda = d mu / mu^2
         errors = ritz.error_of(which) * (shifts - value).abs().square()
         yield
-        is_done = is_largest & (errors <= heads.effort.tolerance)
+        is_done = is_largest & _is_close(heads, value, errors)
         if iteration.passes == iteration.max_passes or bool(is_done.all()):
             break
     order = ritz.values.abs().argsort(dim=1, descending=True)
     errors = errors.nan_to_num(1.0).clamp_max(1.0)
-    return Found(value.abs(), errors, iteration.span(ritz, order, _REFINED_WIDTH))
+    return Found(value, errors, iteration.span(ritz, order, _REFINED_WIDTH))
 
 
 def _largest_settled(ritz: Ritz, shifts: Tensor) -> tuple[Tensor, Tensor]:
@@ -352,7 +442,8 @@ SPECTRAL_GAP = Instrument(
     name="spectral_gap",
     unit="dimensionless",
     description="1 - |second eigenvalue| of the attention matrix; 1 mixes at once, 0 never. "
-    "Beside, where known exactly: the moduli of the leading eigenvalues, the gaps of blocks alone.",
+    "Beside: that eigenvalue's phase and, where known exactly, the moduli of the leading "
+    "eigenvalues, the gaps of blocks alone.",
     measure=measure_spectral_gap,
     max_softmax_tokens=2_048,
 )

@@ -7,10 +7,10 @@ Beside: the tokens with the most mass, and their masses.
 - Kinds with blocks: two steps of inverse iteration at a shift just above 1, from the even
   distribution, then corrections by the resolvent until P changes the result by rounding alone.
   Blocks that never mix have a stationary distribution each, weighted by their tokens.
-- Softmax: the same with the LU factors of the whole matrix, a head at a time, up to DENSE_TOKENS.
-  Longer texts: power iteration. Its error is what the steps to come would move at the slowest rate
-  of the last steps; for the perplexity, the most that so much mass can change an entropy (Fannes
-  and Audenaert).
+- Softmax: the same with the LU factors of the whole matrix, a head at a time, of texts whose
+  matrices are kept. Longer texts: power iteration. Its error is what the steps to come would move
+  at the slowest rate of the last steps; for the perplexity, the most that so much mass can change
+  an entropy (Fannes and Audenaert).
 """
 
 from __future__ import annotations
@@ -24,11 +24,9 @@ from engine.diagnostics.head_group import HeadGroup
 from engine.diagnostics.instrument import Instrument
 from engine.diagnostics.linear_algebra import Apply, one_thread
 from engine.diagnostics.readings import Quantity, Reading, floats
-from engine.diagnostics.rows import HeadRows
 from engine.steps import Steps
 
 NUM_TOKENS = 8
-DENSE_TOKENS = 2_048
 _INVERSE_STEPS = 2
 _CORRECTIONS = 12
 _CLOSE, _GOOD, _STUCK = 1e-7, 2e-6, 0.7
@@ -45,7 +43,7 @@ def measure_stationary(heads: HeadGroup) -> Steps[Reading]:
             factors = yield from heads.factors()
             ends = _stationary_of(factors.chain).unsqueeze(1) @ factors.kappa
             found, method, cost = ends.squeeze(1), "exact: stat(kappa pi) kappa", "N D^2"
-        case "softmax" if heads.num_tokens <= DENSE_TOKENS:
+        case "softmax" if heads.has_matrix:
             found = yield from _by_elimination(heads)
             method, cost = "exact: inverse iteration of the N x N matrix", "N^3"
         case "softmax":
@@ -99,19 +97,16 @@ def _corrected(heads: HeadGroup) -> Steps[tuple[Tensor, Tensor]]:
 
 
 def _by_elimination(heads: HeadGroup) -> Steps[Tensor]:
-    rows = torch.arange(heads.num_tokens, device=heads.view.q.device)
+    matrices = yield from heads.matrix()
     ends = []
-    for head in range(heads.num_heads):
-        alone = HeadGroup(heads.view.only([head]), heads.effort)
-        matrix = HeadRows(alone.view, None, None).full(rows)
-        yield
+    for matrix in torch.split(matrices, 1):
         shifted = matrix.mT.neg()
         shifted.diagonal(dim1=1, dim2=2).add_(_SHIFT)
         with one_thread():
             lu, pivots = torch.linalg.lu_factor(shifted)
         yield
         times, solve = _dense_steps(matrix, lu, pivots)
-        found, _ = yield from _iterate(_even(alone), times, solve)
+        found, _ = yield from _iterate(_even(heads)[:1], times, solve)
         ends.append(found)
     return torch.cat(ends)
 

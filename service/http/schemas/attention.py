@@ -42,9 +42,10 @@ class DiagnosticsBody(OpenDocumentBody):
         description="For quantities that need all pairs of tokens: auto (exact for short texts, "
         "sampled with a stated error beyond), exact (refused beyond a budget), sampled. Some "
         "quantities are estimates in every mode, with their error: softmax's stationary beyond "
-        "2,048 tokens (iterated) and, beyond 128 tokens, spectral_gap (iterated; further in mode "
-        "exact) and the eigenvalues beside attention_fisher (a few rows). effective_rank with "
-        "its singular values and stable rank is one beyond 128 tokens, in mode exact beyond 4,096.",
+        "2,048 tokens (iterated) and, beyond 128 tokens, the eigenvalues beside attention_fisher "
+        "(a few rows). spectral_gap (iterated) is one beyond 128 tokens, in mode exact beyond "
+        "2,048; effective_rank with its singular values and stable rank is one beyond 128 tokens, "
+        "in mode exact beyond 4,096.",
         json_schema_extra={"enum": ["auto", "exact", "sampled"]},
     )
 

@@ -66,8 +66,7 @@ def test_what_mode_exact_leaves_an_estimate(name: str, request: pytest.FixtureRe
     with Engine(model, config=model.config) as engine:
         found = engine.diagnose(TEXT, layers=[0], heads=[0], mode="exact")
     assert found.tokens > 128
-    estimates = {one.instrument for one in found.instruments if one.error is not None}
-    assert estimates == {"spectral_gap"}
+    assert not [one.instrument for one in found.instruments if one.error is not None]
     beside = {
         (one.instrument, part.name)
         for one in found.instruments

@@ -139,7 +139,14 @@ def gaps(view: HeadView) -> Floats:
 
 
 @pytest.mark.parametrize("kind", ["softmax", "lln_diag", "block_diagonal"])
-@pytest.mark.parametrize("effort", [Effort(), Effort(mode="exact", tolerance=1e-8)])
+@pytest.mark.parametrize(
+    "effort",
+    [
+        Effort(),
+        Effort(max_matrix_tokens=1),
+        Effort(mode="exact", tolerance=1e-8, max_matrix_tokens=1),
+    ],
+)
 def test_iterated_gaps_keep_their_errors(kind: Attention, effort: Effort) -> None:
     view = make_view(kind, 333, sinks=(1, 2), maps=True)
     reading = read(view, "spectral_gap", effort)
@@ -157,16 +164,52 @@ def test_iteration_spans_the_whole_space_of_a_short_text(kind: Attention, length
     assert (abs(reading.values - gaps(view)) <= 1e-5 + error).all()
 
 
+@pytest.mark.parametrize("kind", ["softmax", "lln_diag"])
+def test_an_eigenvalue_of_any_phase_is_found(kind: Attention) -> None:
+    """Tokens that attend to the one before have the second eigenvalue off the real axis."""
+    view = replace(_shifting(300), attention=kind)
+    second = torch.linalg.eigvals(dense(view)).abs().sort(descending=True).values[:, 1]
+    for effort in (Effort(), Effort(mode="exact")):
+        reading = read(view, "spectral_gap", effort)
+        error = 1e-9 if reading.error is None else reading.error + 1e-9
+        assert (abs(reading.values - (1 - second.numpy())) <= error).all()
+    values = torch.linalg.eigvals(dense(view))
+    phases = reading.beside["second_phase"].values
+    for head, phase in enumerate(phases):
+        largest = values[head][(values[head].abs() - second[head]).abs() < 1e-9]
+        assert abs(torch.angle(largest).abs().numpy() - phase).min() < 1e-6
+    assert reading.error is None
+    if kind == "softmax":
+        assert (phases > 0.01).all()
+
+
+def test_small_gaps_have_smaller_errors() -> None:
+    """Iteration goes on until its error is small beside the gap, not beside 1."""
+    view = replace(
+        make_view("lln_diag", 640, block_size=16, sinks=(1, 1), scale=1.5),
+        mix=torch.tensor([0.002, 0.003, 0.005]),
+    )
+    effort = Effort()
+    reading = read(view, "spectral_gap", effort)
+    assert reading.error is not None
+    assert (reading.values < effort.tolerance).all()
+    assert (reading.error <= effort.tolerance * reading.values).all()
+    assert (abs(reading.values - gaps(view)) <= reading.error).all()
+
+
 def test_iteration_states_a_large_error_where_it_fails() -> None:
     """A head that shifts: eigenvalues all around a circle."""
-    length = 400
-    angle = torch.arange(length, dtype=torch.float64) * (2 * math.pi / length)
-    waves = [f(angle * n) for n in range(1, 9) for f in (torch.cos, torch.sin)]
-    k = 4 * torch.stack(waves, dim=-1).unsqueeze(1).expand(-1, NUM_HEADS, -1)
-    view = replace(make_view("softmax", length), q=k.roll(1, 0), k=k)
+    view = _shifting(400)
     reading = read(view, "spectral_gap", Effort(max_basis=64))
     assert reading.error is not None
     assert (abs(reading.values - gaps(view)) <= reading.error).all()
+
+
+def _shifting(length: int) -> HeadView:
+    angle = torch.arange(length, dtype=torch.float64) * (2 * math.pi / length)
+    waves = [f(angle * n) for n in range(1, 9) for f in (torch.cos, torch.sin)]
+    k = 4 * torch.stack(waves, dim=-1).unsqueeze(1).expand(-1, NUM_HEADS, -1)
+    return replace(make_view("lln_diag", length), q=k.roll(1, 0), k=k, attention="softmax")
 
 
 def test_blocks_that_barely_leak_are_told_apart() -> None:
@@ -175,7 +218,7 @@ def test_blocks_that_barely_leak_are_told_apart() -> None:
         make_view("lln_diag", 640, block_size=16, sinks=(1, 1), scale=1.5),
         mix=torch.tensor([0.02, 0.03, 0.05]),
     )
-    reading = read(view, "spectral_gap", Effort(mode="exact", tolerance=1e-7))
+    reading = read(view, "spectral_gap", Effort(mode="exact", tolerance=1e-7, max_matrix_tokens=1))
     assert reading.error is not None
     assert (reading.error <= 1e-7).all()
     np.testing.assert_allclose(reading.values, gaps(view), atol=1e-7)
@@ -314,7 +357,9 @@ def test_bad_views_are_refused(changes: dict[str, object], message: str) -> None
         HeadView(**{**vars(make_view("softmax", 5)), **changes})
 
 
-@pytest.mark.parametrize("limit", ["max_exact_tokens", "sampled_rows", "tolerance", "max_basis"])
+@pytest.mark.parametrize(
+    "limit", ["max_exact_tokens", "sampled_rows", "tolerance", "max_basis", "max_matrix_tokens"]
+)
 def test_bad_efforts_are_refused(limit: str) -> None:
     with pytest.raises(InvalidInput, match=f"{limit} must be positive"):
         Effort(**{limit: 0})  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.diagnostics import HeadView, stationary
+from engine.diagnostics import Effort, HeadView, stationary
 from tests.engine.dense import Floats, dense, make_view, read
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -42,10 +42,9 @@ def test_a_chain_that_hardly_mixes_is_exact() -> None:
 
 @pytest.mark.parametrize("max_powers", [1, 5, 200])
 def test_powers_state_an_error_in_tokens(max_powers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stationary, "DENSE_TOKENS", 1)
     monkeypatch.setattr(stationary, "_MAX_POWERS", max_powers)
     view = slow_view()
-    reading, masses = read(view, "stationary"), ends(view)
+    reading, masses = read(view, "stationary", Effort(max_matrix_tokens=1)), ends(view)
     assert reading.error is not None
     assert (abs(reading.values - perplexities(masses)) <= reading.error + 1e-6).all()
     top = reading.beside["top_mass"]
