@@ -353,12 +353,12 @@ def test_reading_counts_towards_every_deadline(shipped_models: dict[str, Embeddi
 def test_what_a_diagnosis_holds_has_to_fit_in_memory(
     shipped_models: dict[str, EmbeddingModel],
 ) -> None:
-    config = EngineConfig(device="cpu", max_sweep_bytes=8 << 20)
+    config = EngineConfig(device="cpu", max_sweep_bytes=16 << 20)
 
     async def work(engine: AsyncEngine) -> None:
         with pytest.raises(InsufficientMemory) as caught:
             await engine.diagnose("a few words " * 1_000)
-        assert caught.value.limit == 8 << 20
+        assert caught.value.limit == 16 << 20
         both = [engine.diagnose("a few words " * 60, layers=[0]) for _ in range(2)]
         assert len(await asyncio.gather(*both)) == 2
 
