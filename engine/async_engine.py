@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
@@ -16,6 +17,7 @@ from engine.config import EngineConfig
 from engine.execution.cost_model import price_of
 from engine.execution.inputs import PreparedText
 from engine.model.embedding_model import EmbeddingModel, load_models
+from engine.model.quantized import range_for
 from engine.scheduling.deadline import Deadline
 from engine.scheduling.observer import EngineObserver
 from engine.scheduling.request import CallKind
@@ -60,7 +62,8 @@ class AsyncEngine(EmbeddingCalls, AnalysisCalls):
         try:
             for name, model in self._models.items():
                 await self._worker.call(price_of, model.encoder, kind="calibration", model=name)
-                await self.embed([_CANARY], model=name)
+                [canary] = await self.embed([_CANARY], model=name)
+                self._infos[name] = replace(self._infos[name], int8_range=range_for(canary.vector))
         except BaseException:
             await self.stop(Deadline(0))
             raise

@@ -15,6 +15,8 @@ Offsets: TypeAlias = NDArray[np.int32]  # [tokens, 2] characters, from start to 
 TextInput: TypeAlias = str | Sequence[int]
 Truncate: TypeAlias = Literal["error", "start", "end"]
 Priority: TypeAlias = Literal["normal", "background"]
+OutputDtype: TypeAlias = Literal["float", "float16", "int8", "uint8", "binary", "ubinary"]
+"""The numbers of a vector that is given out; engine/model/quantized.py makes them."""
 Attention: TypeAlias = Literal["softmax", "lln", "lln_diag", "block_diagonal"]
 Mode: TypeAlias = Literal["auto", "exact", "sampled"]
 """How a diagnosis reads rows that cost N x N: all of them while that is cheap ("auto"), always
@@ -247,6 +249,8 @@ class ModelInfo:
     source: str  # where the weights came from: folder, package, cache or hub
     device: str
     dtype: str
+    int8_range: float
+    """The largest number that int8 can tell, in vectors of all dimensions."""
     aliases: tuple[str, ...] = ()
 
 

@@ -20,4 +20,5 @@ MODEL = ModelInfo(
     source="package",
     device="cpu",
     dtype="float32",
+    int8_range=0.25,
 )

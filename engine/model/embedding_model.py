@@ -31,6 +31,7 @@ from engine.model.attention import (
 from engine.model.encoder import Encoder
 from engine.model.families import EncoderConfig, read_encoder
 from engine.model.pooling import PooledSpan
+from engine.model.quantized import usual_range
 from engine.model.weight_overrides import override_weights
 from engine.model.weights import EncoderWeights, TensorReader
 from engine.platform.device import Placement, choose_placement
@@ -231,6 +232,7 @@ def _assemble(
         source=source,
         device=str(weights.words.device),
         dtype=choose_placement(config.device, config.dtype).dtype_name,
+        int8_range=usual_range(weights.width),
     )
     return EmbeddingModel(
         info=info,

@@ -17,6 +17,7 @@ from service.grpc.errors import error_message
 from service.grpc.handlers import current_record
 from service.grpc.messages import (
     Undecodable,
+    VectorPacker,
     chunking,
     decode_each,
     decoded,
@@ -25,7 +26,6 @@ from service.grpc.messages import (
     embedding_message,
     model_name,
     text_inputs,
-    vector_format,
 )
 from service.grpc.streams import StreamTasks, answer_in_order
 from service.pb.lln.v1 import embeddings_pb2 as pb
@@ -45,17 +45,18 @@ class EmbeddingsServicer:
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
         record = current_record.get()
-        model = record.model = self._engine.resolve(model_name(request)).name
-        form = vector_format(request.options)
+        info = self._engine.resolve(model_name(request))
+        record.model = info.name
+        packer = VectorPacker.of(request.options, info)
         embeddings = await self._engine.embed(
             text_inputs(request.input),
             model=model_name(request),
             options=embed_options(request.options),
             timeout_s=timeout_s(context, self._settings),
         )
-        record.add(model, sum(found.accounting.tokens_embedded for found in embeddings))
-        messages = (embedding_message(embedding, form) for embedding in embeddings)
-        return pb.EmbedResponse(model=model, embeddings=messages)
+        record.add(info.name, sum(found.accounting.tokens_embedded for found in embeddings))
+        messages = (embedding_message(embedding, packer) for embedding in embeddings)
+        return pb.EmbedResponse(model=info.name, embeddings=messages)
 
     async def EmbedStream(self, requests: AsyncIterable[StreamRequest], context: Context) -> None:
         await answer_in_order(
@@ -80,7 +81,8 @@ class EmbeddingsServicer:
         return response
 
     async def _embed_one(self, request: pb.EmbedStreamRequest, context: Context) -> pb.Embedding:
-        form = vector_format(request.options)
+        info = self._engine.resolve(model_name(request))
+        packer = VectorPacker.of(request.options, info)
         [embedding] = await self._engine.embed(
             text_inputs([request.input]),
             model=model_name(request),
@@ -88,18 +90,18 @@ class EmbeddingsServicer:
             timeout_s=timeout_s(context, self._settings),
             wait_for_room=True,  # a full queue is no error here: the stream is read more slowly
         )
-        model = self._engine.resolve(model_name(request)).name
-        current_record.get().add(model, embedding.accounting.tokens_embedded)
-        return embedding_message(embedding, form)
+        current_record.get().add(info.name, embedding.accounting.tokens_embedded)
+        return embedding_message(embedding, packer)
 
     async def EmbedDocument(self, requests: AsyncIterable[DocumentPiece], context: Context) -> None:
         messages = decode_each(receive_within(requests, self._settings.body_timeout_s))
         first = await self._first_of(messages)
-        form = vector_format(first.open.options)
+        info = self._engine.resolve(model_name(first.open))
+        packer = VectorPacker.of(first.open.options, info)
         record = current_record.get()
-        record.model = self._engine.resolve(model_name(first.open)).name
+        record.model = info.name
         request = DocumentRequest(
-            model=record.model,
+            model=info.name,
             options=embed_options(first.open.options),
             chunking=chunking(first.open.chunking),
             title=first.open.title if first.open.HasField("title") else None,
@@ -107,7 +109,7 @@ class EmbeddingsServicer:
         )
 
         async def send(event: Event) -> None:
-            await write(context, document_event(event, form))
+            await write(context, document_event(event, packer))
 
         found = await stream_document(
             self._engine,

@@ -3,13 +3,15 @@ types. All defaults are the engine's."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 from google.protobuf.message import DecodeError, Message
 
 from engine.errors import InvalidInput
+from engine.model.quantized import check_output_dtype, quantize, range_of
 from engine.types import (
     OF_ALL_CHUNKS,
     Accounting,
@@ -20,6 +22,8 @@ from engine.types import (
     Embedding,
     EmbedOptions,
     HeadingPlan,
+    ModelInfo,
+    OutputDtype,
     Priority,
     Progress,
     SentencePlan,
@@ -46,6 +50,15 @@ _PRIORITY: dict[int, Priority] = {
     embeddings_pb2.PRIORITY_BACKGROUND: "background",
 }
 
+_DTYPE: dict[int, OutputDtype] = {
+    embeddings_pb2.VECTOR_FORMAT_FLOAT32: "float",
+    embeddings_pb2.VECTOR_FORMAT_FLOAT16: "float16",
+    embeddings_pb2.VECTOR_FORMAT_INT8: "int8",
+    embeddings_pb2.VECTOR_FORMAT_UINT8: "uint8",
+    embeddings_pb2.VECTOR_FORMAT_BINARY: "binary",
+    embeddings_pb2.VECTOR_FORMAT_UBINARY: "ubinary",
+}
+_SCALED = (embeddings_pb2.VECTOR_FORMAT_INT8, embeddings_pb2.VECTOR_FORMAT_UINT8)
 
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -144,13 +157,42 @@ def _priority(number: int) -> Priority:
     return _PRIORITY[number]
 
 
-def vector_format(message: embeddings_pb2.EmbedOptions) -> embeddings_pb2.VectorFormat:
-    """Returns the requested format. Raises InvalidField for an unknown number."""
-    if message.format == embeddings_pb2.VECTOR_FORMAT_UNSPECIFIED:
-        return embeddings_pb2.VECTOR_FORMAT_FLOAT32
-    if message.format not in embeddings_pb2.VectorFormat.values():
-        raise _unknown_number("format", message.format, embeddings_pb2.VectorFormat.keys())
-    return message.format
+class VectorPacker(NamedTuple):
+    """How the vectors of one answer are packed."""
+
+    format: embeddings_pb2.VectorFormat
+    options: EmbedOptions
+    model: ModelInfo
+
+    @classmethod
+    def of(cls, message: embeddings_pb2.EmbedOptions, model: ModelInfo) -> Self:
+        """Raises InvalidInput for an unknown format, and one that such vectors cannot have."""
+        form = message.format or embeddings_pb2.VECTOR_FORMAT_FLOAT32
+        if form not in embeddings_pb2.VectorFormat.values():
+            raise _unknown_number("format", message.format, embeddings_pb2.VectorFormat.keys())
+        packer = cls(form, embed_options(message), model)
+        if not packer._has_row_scales:
+            check_output_dtype(_DTYPE[form], packer.options, model)
+        return packer
+
+    @property
+    def _has_row_scales(self) -> bool:
+        return self.format == embeddings_pb2.VECTOR_FORMAT_INT8 and not self.options.normalize
+
+    def message(self, vector: Vector) -> embeddings_pb2.Vector:
+        """Packs the numbers in little-endian order on every machine."""
+        message = embeddings_pb2.Vector(format=self.format, shape=vector.shape)
+        if self._has_row_scales:
+            scales = _row_scales(vector)
+            message.data = np.rint(vector / scales).astype(np.int8).tobytes()
+            message.scales.extend(scales.ravel().tolist())
+            return message
+        codes = quantize(vector, _DTYPE[self.format], self.model)
+        message.data = codes.astype(codes.dtype.newbyteorder("<"), copy=False).tobytes()
+        if self.format in _SCALED:
+            scale = range_of(self.model, vector.shape[-1]) / 127
+            message.scales.extend([scale] * math.prod(vector.shape[:-1]))
+        return message
 
 
 def _unknown_number(field: str, number: int, names: Sequence[str]) -> InvalidField:
@@ -159,27 +201,11 @@ def _unknown_number(field: str, number: int, names: Sequence[str]) -> InvalidFie
     )
 
 
-def embedding_message(
-    embedding: Embedding, form: embeddings_pb2.VectorFormat
-) -> embeddings_pb2.Embedding:
+def embedding_message(embedding: Embedding, packer: VectorPacker) -> embeddings_pb2.Embedding:
     return embeddings_pb2.Embedding(
-        vector=vector_message(embedding.vector, form),
+        vector=packer.message(embedding.vector),
         accounting=_accounting_message(embedding.accounting),
     )
-
-
-def vector_message(vector: Vector, form: embeddings_pb2.VectorFormat) -> embeddings_pb2.Vector:
-    """Packs the numbers in little-endian order on every machine."""
-    message = embeddings_pb2.Vector(format=form, shape=vector.shape)
-    if form == embeddings_pb2.VECTOR_FORMAT_FLOAT16:
-        message.data = vector.astype("<f2").tobytes()
-    elif form == embeddings_pb2.VECTOR_FORMAT_INT8:
-        scales = _row_scales(vector)
-        message.data = np.rint(vector / scales).astype(np.int8).tobytes()
-        message.scales.extend(scales.ravel().tolist())
-    else:
-        message.data = vector.astype("<f4", copy=False).tobytes()
-    return message
 
 
 def _row_scales(vector: Vector) -> Vector:
@@ -215,11 +241,11 @@ def _set_fields(message: Message) -> dict[str, Any]:
     return {field.name: value for field, value in message.ListFields()}
 
 
-def document_event(event: Event, form: embeddings_pb2.VectorFormat) -> embeddings_pb2.DocumentEvent:
-    return embeddings_pb2.DocumentEvent(**{EVENT_NAMES[type(event)]: _event_part(event, form)})
+def document_event(event: Event, packer: VectorPacker) -> embeddings_pb2.DocumentEvent:
+    return embeddings_pb2.DocumentEvent(**{EVENT_NAMES[type(event)]: _event_part(event, packer)})
 
 
-def _event_part(event: Event, form: embeddings_pb2.VectorFormat) -> Any:
+def _event_part(event: Event, packer: VectorPacker) -> Any:
     match event:
         case Accepted():
             return embeddings_pb2.DocumentAccepted(model=event.model, tokens=event.tokens)
@@ -230,18 +256,18 @@ def _event_part(event: Event, form: embeddings_pb2.VectorFormat) -> Any:
                 seconds_left=event.seconds_left,
             )
         case ChunksReady():
-            chunks = (_chunk_message(chunk, form) for chunk in event.chunks)
+            chunks = (_chunk_message(chunk, packer) for chunk in event.chunks)
             return embeddings_pb2.DocumentChunks(chunks=chunks)
         case Finished():
             return embeddings_pb2.DocumentResult(
                 model=event.model,
-                vector=vector_message(event.embedding.vector, form),
+                vector=packer.message(event.embedding.vector),
                 num_chunks=len(event.embedding.chunks),
                 accounting=_accounting_message(event.embedding.accounting),
             )
 
 
-def _chunk_message(chunk: Chunk, form: embeddings_pb2.VectorFormat) -> embeddings_pb2.Chunk:
+def _chunk_message(chunk: Chunk, packer: VectorPacker) -> embeddings_pb2.Chunk:
     return embeddings_pb2.Chunk(
         index=chunk.index,
         tokens=embeddings_pb2.TokenSpan(start=chunk.tokens.start, end=chunk.tokens.end),
@@ -249,7 +275,7 @@ def _chunk_message(chunk: Chunk, form: embeddings_pb2.VectorFormat) -> embedding
             start=chunk.characters.start, end=chunk.characters.end
         ),
         headings=chunk.headings,
-        vector=vector_message(chunk.vector, form),
+        vector=packer.message(chunk.vector),
     )
 
 

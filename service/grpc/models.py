@@ -68,6 +68,7 @@ def model_message(info: ModelInfo) -> pb.Model:
         source=info.source,
         device=info.device,
         dtype=info.dtype,
+        int8_range=info.int8_range,
     )
 
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 from starlette.responses import Response
 
-from engine.types import Accounting, Span, Vector
+from engine.model.quantized import quantize
+from engine.types import Accounting, ModelInfo, OutputDtype, Span, Vector
 from service.fairness import cooperatively
 
 EncodingFormat: TypeAlias = Literal["float", "base64"]
@@ -53,11 +54,23 @@ async def dump_floats(values: NDArray[np.float32], encoding: EncodingFormat) -> 
     return orjson.Fragment(b'"' + b"".join(pieces) + b'"')
 
 
-def encode_vector(vector: Vector, encoding: EncodingFormat) -> Vector | str:
-    """Numbers for orjson to write, or base64 of little-endian float32."""
+def encode_vector(vector: NDArray[Any], encoding: EncodingFormat) -> NDArray[Any] | str:
+    """Numbers for orjson to write, or base64 of their bytes, in little-endian order."""
     if encoding == "base64":
-        return base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode()
-    return np.ascontiguousarray(vector, dtype=np.float32)
+        little = vector.dtype.newbyteorder("<")
+        return base64.b64encode(vector.astype(little, copy=False).tobytes()).decode()
+    return np.ascontiguousarray(vector)
+
+
+class VectorForm(NamedTuple):
+    """How the vectors of one answer are written."""
+
+    dtype: OutputDtype
+    encoding: EncodingFormat
+    model: ModelInfo
+
+    def write(self, vector: Vector) -> NDArray[Any] | str:
+        return encode_vector(quantize(vector, self.dtype, self.model), self.encoding)
 
 
 def span(value: Span) -> dict[str, int]:

@@ -18,11 +18,12 @@ from service.errors import ERROR_TABLE, BodyTimeout
 from service.fairness import cooperatively
 from service.grpc.errors import error_message, error_metadata
 from service.grpc.handlers import MethodHandlers
-from service.grpc.messages import vector_message
+from service.grpc.messages import VectorPacker
 from service.grpc.streams import StreamTasks, answer_in_order
 from service.metrics import Metrics
 from service.pb.lln.v1 import embeddings_pb2
 from service.security import ApiKeys, RequestLimit
+from tests.model_info import MODEL
 
 FORMATS = [
     (embeddings_pb2.VECTOR_FORMAT_FLOAT32, "<f4", 0.0),
@@ -31,13 +32,17 @@ FORMATS = [
 ]
 
 
+def packer(form: embeddings_pb2.VectorFormat, *, normalize: bool) -> VectorPacker:
+    return VectorPacker.of(embeddings_pb2.EmbedOptions(format=form, normalize=normalize), MODEL)
+
+
 @pytest.mark.parametrize(("form", "dtype", "error"), FORMATS)
 @pytest.mark.parametrize("shape", [(1,), (384,), (7, 60)])
-def test_vector_message_round_trips(
+def test_packed_vectors_round_trip(
     form: embeddings_pb2.VectorFormat, dtype: str, error: float, shape: tuple[int, ...]
 ) -> None:
     rows: Vector = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    message = vector_message(rows, form)
+    message = packer(form, normalize=False).message(rows)
     numbers = np.frombuffer(message.data, dtype).reshape(tuple(message.shape)).astype(np.float32)
     if message.scales:
         numbers *= np.array(message.scales, np.float32).reshape(*shape[:-1], 1)
@@ -45,10 +50,30 @@ def test_vector_message_round_trips(
     assert np.abs(numbers - rows).max() <= error * np.abs(rows).max() * 1.001
 
 
-def test_vector_message_of_zeros_in_int8() -> None:
-    message = vector_message(np.zeros((2, 3), np.float32), embeddings_pb2.VECTOR_FORMAT_INT8)
+def test_int8_of_zeros() -> None:
+    zeros = np.zeros((2, 3), np.float32)
+    message = packer(embeddings_pb2.VECTOR_FORMAT_INT8, normalize=False).message(zeros)
     assert message.data == bytes(6)
     assert list(message.scales) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("form", "dtype", "zero"),
+    [
+        (embeddings_pb2.VECTOR_FORMAT_INT8, "i1", 0),
+        (embeddings_pb2.VECTOR_FORMAT_UINT8, "u1", 128),
+    ],
+)
+def test_codes_of_unit_vectors_have_one_scale(
+    form: embeddings_pb2.VectorFormat, dtype: str, zero: int
+) -> None:
+    rows: Vector = np.random.default_rng(0).standard_normal((3, 384)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    message = packer(form, normalize=True).message(rows)
+    codes = np.frombuffer(message.data, dtype).reshape(rows.shape).astype(np.float32) - zero
+
+    assert list(message.scales) == [pytest.approx(MODEL.int8_range / 127)] * 3
+    assert np.abs(codes * message.scales[0] - rows).max() <= message.scales[0] * 0.501
 
 
 def test_error_metadata_names_value_and_limit() -> None:

@@ -16,6 +16,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from engine.errors import InvalidInput
+from engine.model.quantized import check_output_dtype
 from engine.types import Chunk, ChunksReady, DocumentEmbedding, Progress
 from service.documents import (
     EVENT_NAMES,
@@ -29,10 +30,9 @@ from service.fairness import receive_within
 from service.http.dependencies import Engine, Record, ServerSettings, TimeoutS
 from service.http.json_request import JsonRoute
 from service.http.json_response import (
-    EncodingFormat,
+    VectorForm,
     accounting,
     dump_list,
-    encode_vector,
     json_response,
     server_timing,
     span,
@@ -81,23 +81,26 @@ class DocumentCall:
     async def answer(
         self, pieces: AsyncIterable[bytes | str], fields: DocumentBody | DocumentQuery
     ) -> Response:
-        model = self._record.model = self._engine.resolve(fields.model).name
+        info, options = self._engine.resolve(fields.model), fields.options()
+        model = self._record.model = info.name
+        check_output_dtype(fields.output_dtype, options, info)
         request = DocumentRequest(
             model=model,
-            options=fields.options(),
+            options=options,
             chunking=fields.chunk_plan(),
             title=fields.title,
             timeout_s=self._timeout_s,
         )
 
-        name, encoding = fields.model or model, fields.encoding_format
+        name = fields.model or model
+        form = VectorForm(fields.output_dtype, fields.encoding_format, info)
         if not wants_events(self._accept):
             found = await embed_document(self._engine, request, pieces)
-            return await self._whole(found, name, encoding)
+            return await self._whole(found, name, form)
 
         async def work(send: SendEvent) -> None:
             async def send_event(event: Event) -> None:
-                await send({"event": EVENT_NAMES[type(event)], **_fields(event, encoding)})
+                await send({"event": EVENT_NAMES[type(event)], **_fields(event, form)})
 
             found = await stream_document(
                 self._engine, request, pieces, send_event, result_model=name
@@ -106,15 +109,13 @@ class DocumentCall:
 
         return EventStream(work, self._record, self._timeout_s)
 
-    async def _whole(
-        self, found: DocumentEmbedding, model: str, encoding: EncodingFormat
-    ) -> Response:
+    async def _whole(self, found: DocumentEmbedding, model: str, form: VectorForm) -> Response:
         self._record.tokens = found.accounting.tokens_embedded
         document = {
             "object": "document_embedding",
             "model": model,
-            "vector": encode_vector(found.vector, encoding),
-            "chunks": await dump_list(_chunks(found.chunks, encoding)),
+            "vector": form.write(found.vector),
+            "chunks": await dump_list(_chunks(found.chunks, form)),
             "accounting": accounting(found.accounting),
             "usage": usage(found.accounting.tokens_embedded),
         }
@@ -192,7 +193,7 @@ async def _body(request: Request) -> AsyncIterator[bytes]:
         yield piece
 
 
-def _fields(event: Event, encoding: EncodingFormat) -> dict[str, Any]:
+def _fields(event: Event, form: VectorForm) -> dict[str, Any]:
     if isinstance(event, Accepted):
         return {"model": event.model, "tokens": event.tokens}
     if isinstance(event, Progress):
@@ -202,23 +203,23 @@ def _fields(event: Event, encoding: EncodingFormat) -> dict[str, Any]:
             "seconds_left": event.seconds_left,
         }
     if isinstance(event, ChunksReady):
-        return {"chunks": list(_chunks(event.chunks, encoding))}
+        return {"chunks": list(_chunks(event.chunks, form))}
     found = event.embedding
     return {
         "model": event.model,
-        "vector": encode_vector(found.vector, encoding),
+        "vector": form.write(found.vector),
         "num_chunks": len(found.chunks),
         "accounting": accounting(found.accounting),
         "usage": usage(found.accounting.tokens_embedded),
     }
 
 
-def _chunks(chunks: Iterable[Chunk], encoding: EncodingFormat) -> Iterator[dict[str, Any]]:
+def _chunks(chunks: Iterable[Chunk], form: VectorForm) -> Iterator[dict[str, Any]]:
     for chunk in chunks:
         yield {
             "index": chunk.index,
             "tokens": span(chunk.tokens),
             "characters": span(chunk.characters),
             "headings": chunk.headings,
-            "vector": encode_vector(chunk.vector, encoding),
+            "vector": form.write(chunk.vector),
         }

@@ -7,13 +7,13 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
+from engine.model.quantized import check_output_dtype
 from engine.types import Embedding
 from service.http.dependencies import Engine, Record, TimeoutS
 from service.http.json_request import JsonRoute
 from service.http.json_response import (
-    EncodingFormat,
+    VectorForm,
     dump_list,
-    encode_vector,
     json_response,
     server_timing,
     span,
@@ -31,17 +31,17 @@ async def embeddings(
     body: EmbeddingsBody, engine: Engine, timeout_s: TimeoutS, record: Record
 ) -> Response:
     """One vector for each text, in order. Texts are strings or lists of token ids."""
-    model = record.model = engine.resolve(body.model).name
+    info, options = engine.resolve(body.model), body.options()
+    model = record.model = info.name
+    check_output_dtype(body.output_dtype, options, info)
     found = await engine.embed(
-        as_inputs(body.input, "input"),
-        model=body.model,
-        options=body.options(),
-        timeout_s=timeout_s,
+        as_inputs(body.input, "input"), model=body.model, options=options, timeout_s=timeout_s
     )
+    form = VectorForm(body.output_dtype, body.encoding_format, info)
     tokens = record.tokens = sum(embedding.accounting.tokens_embedded for embedding in found)
     document = {
         "object": "list",
-        "data": await dump_list(_items(found, body.encoding_format)),
+        "data": await dump_list(_items(found, form)),
         "model": body.model or model,
         "usage": usage(tokens),
     }
@@ -49,12 +49,12 @@ async def embeddings(
     return json_response(document, headers=timing)
 
 
-def _items(found: Sequence[Embedding], encoding: EncodingFormat) -> Iterator[dict[str, Any]]:
+def _items(found: Sequence[Embedding], form: VectorForm) -> Iterator[dict[str, Any]]:
     for index, embedding in enumerate(found):
         yield {
             "object": "embedding",
             "index": index,
-            "embedding": encode_vector(embedding.vector, encoding),
+            "embedding": form.write(embedding.vector),
             **_notes(embedding),
         }
 

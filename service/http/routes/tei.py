@@ -10,11 +10,18 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
+from engine.model.quantized import check_output_dtype
 from engine.types import Embedding
 from service.errors import report_input_as
 from service.http.dependencies import Engine, Record, TimeoutS
 from service.http.json_request import JsonRoute
-from service.http.json_response import dump_list, encode_vector, json_response, server_timing
+from service.http.json_response import (
+    VectorForm,
+    dump_list,
+    encode_vector,
+    json_response,
+    server_timing,
+)
 from service.http.schemas.fields import as_inputs
 from service.http.schemas.responses import TokenStates, VectorList
 from service.http.schemas.tei import EmbedBody, TokenStatesBody
@@ -25,14 +32,15 @@ router = APIRouter(route_class=JsonRoute, tags=["text-embeddings-inference"])
 @router.post("/embed", response_model=VectorList, summary="Embed texts, answered as a bare list")
 async def embed(body: EmbedBody, engine: Engine, timeout_s: TimeoutS, record: Record) -> Response:
     """One vector for each text, in order."""
-    record.model = engine.resolve(body.model).name
+    info, options = engine.resolve(body.model), body.options()
+    record.model = info.name
+    check_output_dtype(body.output_dtype, options, info)
     inputs = as_inputs(body.inputs, "inputs")
     with report_input_as("inputs", lone=inputs is not body.inputs):
-        found = await engine.embed(
-            inputs, model=body.model, options=body.options(), timeout_s=timeout_s
-        )
+        found = await engine.embed(inputs, model=body.model, options=options, timeout_s=timeout_s)
     record.tokens = _num_tokens(found)
-    vectors = (encode_vector(embedding.vector, "float") for embedding in found)
+    form = VectorForm(body.output_dtype, "float", info)
+    vectors = (form.write(embedding.vector) for embedding in found)
     return await _answer(vectors, found)
 
 

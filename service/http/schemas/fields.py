@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from engine.errors import InvalidInput
-from engine.types import EmbedOptions, TextInput
+from engine.types import EmbedOptions, OutputDtype, TextInput
 from service.http.json_response import EncodingFormat
 
 _EXACT = 2**53
@@ -46,6 +46,15 @@ Text: TypeAlias = Annotated[str, WithJsonSchema(_TEXT)]
 Input: TypeAlias = Annotated[Any, WithJsonSchema({"anyOf": [_TEXT, _IDS, _TEXTS]})]
 
 
+OutputDtypeField: TypeAlias = Annotated[
+    OutputDtype,
+    Field(
+        description="float16; int8 and uint8 of normalised vectors; binary and ubinary: a bit for "
+        "each number, packed into int8 and uint8."
+    ),
+]
+
+
 class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -55,8 +64,10 @@ class VectorFields(BaseModel):
 
     model: str | None = Field(None, description="One of GET /v1/models; the first when absent.")
     encoding_format: EncodingFormat = Field(
-        "float", description="Numbers, or base64 of little-endian float32."
+        "float",
+        description="Numbers, or base64 of their bytes: little-endian float32, or as output_dtype.",
     )
+    output_dtype: OutputDtypeField = "float"
     dimensions: AtLeastOne | None = Field(
         None, description="Keep only this many leading numbers of a vector, then normalise."
     )

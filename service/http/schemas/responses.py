@@ -385,6 +385,7 @@ class ModelAnswer(Answer):
     source: str
     device: str
     dtype: str
+    int8_range: float
     aliases: list[str]
 
 

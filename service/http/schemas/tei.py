@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from engine.types import EmbedOptions, Truncate
-from service.http.schemas.fields import AtLeastOne, Body, Input
+from service.http.schemas.fields import AtLeastOne, Body, Input, OutputDtypeField
 
 
 class TokenStatesBody(Body):
@@ -36,6 +36,8 @@ class EmbedBody(TokenStatesBody):
     dimensions: AtLeastOne | None = Field(
         None, description="Keep only this many leading numbers of a vector, then normalise."
     )
+
+    output_dtype: OutputDtypeField = "float"
 
     def options(self) -> EmbedOptions:
         return replace(super().options(), normalize=self.normalize, dimensions=self.dimensions)

@@ -26,6 +26,9 @@ class VectorFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     VECTOR_FORMAT_FLOAT32: _ClassVar[VectorFormat]
     VECTOR_FORMAT_FLOAT16: _ClassVar[VectorFormat]
     VECTOR_FORMAT_INT8: _ClassVar[VectorFormat]
+    VECTOR_FORMAT_UINT8: _ClassVar[VectorFormat]
+    VECTOR_FORMAT_BINARY: _ClassVar[VectorFormat]
+    VECTOR_FORMAT_UBINARY: _ClassVar[VectorFormat]
 PRIORITY_UNSPECIFIED: Priority
 PRIORITY_NORMAL: Priority
 PRIORITY_BACKGROUND: Priority
@@ -37,6 +40,9 @@ VECTOR_FORMAT_UNSPECIFIED: VectorFormat
 VECTOR_FORMAT_FLOAT32: VectorFormat
 VECTOR_FORMAT_FLOAT16: VectorFormat
 VECTOR_FORMAT_INT8: VectorFormat
+VECTOR_FORMAT_UINT8: VectorFormat
+VECTOR_FORMAT_BINARY: VectorFormat
+VECTOR_FORMAT_UBINARY: VectorFormat
 
 class EmbedRequest(_message.Message):
     __slots__ = ("model", "input", "options")
