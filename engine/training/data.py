@@ -189,7 +189,7 @@ def _json_lines(path: Path) -> Iterator[object]:
 
 def _parquet_rows(path: Path) -> Iterator[object]:
     try:
-        from pyarrow import parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
+        from pyarrow import parquet
     except ImportError as error:
         raise InvalidInput(
             "reading Parquet needs pyarrow: pip install pyarrow", code="missing_package"

@@ -57,7 +57,7 @@ BELOW_THE_PROTOCOLS = {
             "fairness",
             "logs",
         ),
-        *("metrics", "security", "settings", "tracing", "version"),
+        *("in_order", "index", "metrics", "readers", "security", "settings", "tracing", "version"),
     )
 }
 PROTOCOLS = BELOW_THE_PROTOCOLS | {"service.benchmarks", "service.http", "service.grpc"}
@@ -92,6 +92,8 @@ ALLOWED = {
     "service.logs": {"service.settings", "service.tracing"},
     "service.metrics": {"service.tracing"},
     "service.documents": {"service.fairness"},
+    "service.readers": {"service.errors"},
+    "service.index": {"service.errors", "service.in_order", "service.readers"},
     "service.probe": {"service.addresses"},
     "service.benchmarks": BELOW_THE_PROTOCOLS,
     "service.http": BELOW_THE_PROTOCOLS | {"service.benchmarks"},
@@ -111,7 +113,7 @@ ALLOWED = {
 }
 # Rooms that import nothing of their own package.
 ALONE = {"kernels", "service", "service.addresses", "service.client", "service.deadlines"}
-ALONE |= {"service.version"}
+ALONE |= {"service.in_order", "service.version"}
 PATHS = {module_name(path, ROOT): path for path in module_paths(ROOT)}
 GRAPH = import_graph(PATHS)
 ROOMS = arrow_graph(GRAPH)

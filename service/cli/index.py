@@ -1,0 +1,212 @@
+"""`lln index` and `lln search`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import InvalidInput
+from service.cli.common import (
+    Chosen,
+    Commands,
+    add_command,
+    add_json,
+    add_model,
+    positive_number,
+    print_json,
+    tell,
+    with_engine,
+)
+from service.cli.progress import ProgressLine
+
+if TYPE_CHECKING:
+    from engine.async_engine import AsyncEngine
+    from service.index.search import Hit
+    from service.index.store import IndexStore
+    from service.index.update import Progress, Summary
+
+PLACE = ".lln"
+"""The folder, within the indexed one, that holds its index."""
+
+
+def add_index(commands: Commands) -> None:
+    command = add_command(
+        commands, "index", _index, "index a folder for `lln search`, or bring its index up to date"
+    )
+    command.add_argument("folder", type=Path, metavar="FOLDER")
+    command.add_argument(
+        "--index",
+        type=Path,
+        metavar="DIR",
+        help=f"where the index lies; {PLACE} in the folder unless given",
+    )
+    command.add_argument(
+        "--rebuild", action="store_true", help="throw the index away and make it anew"
+    )
+    add_model(command)
+    add_json(command)
+
+
+def add_search(commands: Commands) -> None:
+    command = add_command(commands, "search", _search, "search an indexed folder")
+    command.add_argument("query", metavar="QUERY")
+    command.add_argument(
+        "--index",
+        type=Path,
+        metavar="DIR",
+        help="an indexed folder, or where its index lies; found from the working folder upwards "
+        "unless given",
+    )
+    command.add_argument(
+        "-n", "--limit", type=positive_number, default=5, help="passages to print (5)"
+    )
+    command.add_argument(
+        "--by",
+        choices=("both", "words", "vectors"),
+        default="both",
+        help="find passages by their words, by their vectors, or by both (the default)",
+    )
+    add_json(command)
+
+
+def _index(chosen: Chosen) -> None:
+    from service.index.lock import writers_lock
+
+    folder: Path = chosen.folder.resolve()
+    if not folder.is_dir():
+        raise InvalidInput(f"{chosen.folder} is not a folder", param="folder")
+    place = (chosen.index or folder / PLACE).resolve()
+    place.mkdir(parents=True, exist_ok=True)
+    with writers_lock(place / "lock", f"the index in {place}"):
+        summary = with_engine(chosen.model, lambda engine: _update(chosen, folder, place, engine))
+    _print_summary(chosen, summary, place)
+
+
+async def _update(chosen: Chosen, folder: Path, place: Path, engine: AsyncEngine) -> Summary:
+    from service.index.open import open_to_write
+    from service.index.update import recipe_for, update
+
+    recipe = recipe_for(folder, engine, chosen.model)
+    line = ProgressLine()
+
+    def report(progress: Progress) -> None:
+        line.show(
+            f"{progress.files_done} of {progress.files_total} files",
+            done=progress.bytes_done,
+            total=progress.bytes_total,
+            tokens=progress.tokens,
+        )
+
+    with open_to_write(place, recipe, rebuild=chosen.rebuild) as store:
+        summary = await update(store, folder, engine, report)
+    line.end()
+    return summary
+
+
+def _print_summary(chosen: Chosen, summary: Summary, place: Path) -> None:
+    for path, reason in summary.problems.items():
+        tell(f"not read: {path}: {reason}")
+    if chosen.json:
+        print_json(
+            {
+                "index": str(place),
+                "read": summary.read,
+                "moved": summary.moved,
+                "removed": summary.removed,
+                "unchanged": summary.unchanged,
+                "not_text": summary.not_text,
+                "tokens": summary.tokens,
+                "problems": summary.problems,
+            }
+        )
+        return
+    print(
+        f"{summary.read} files read ({summary.tokens:,} tokens), {summary.unchanged} unchanged, "
+        f"{summary.moved} moved, {summary.removed} removed, {summary.not_text} without text, "
+        f"{len(summary.problems)} not readable"
+    )
+
+
+def _search(chosen: Chosen) -> None:
+    from service.index.open import open_to_read
+
+    place = _find(chosen.index)
+    with open_to_read(place) as store:
+        hits = _hits(chosen, store)
+        if chosen.json:
+            for hit in hits:
+                print_json(_as_json(hit))
+        else:
+            _print_hits(hits)
+
+
+def _hits(chosen: Chosen, store: IndexStore) -> list[Hit]:
+    from service.index.search import Searcher
+
+    searcher = Searcher(store)
+    if chosen.by == "words":
+        return searcher.search(chosen.query, None, limit=chosen.limit, ways="words")
+
+    async def vector(engine: AsyncEngine) -> Any:
+        from service.index.open import check_model
+
+        check_model(store.recipe, engine)
+        (found,) = await engine.embed([chosen.query])
+        return found.vector
+
+    query = with_engine(store.recipe.model, vector)
+    return searcher.search(chosen.query, query, limit=chosen.limit, ways=chosen.by)
+
+
+def _find(given: Path | None) -> Path:
+    """The folder of the index."""
+    from service.index.errors import IndexNotFound
+
+    if given is not None:
+        return given / PLACE if (given / PLACE).is_dir() else given
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / PLACE).is_dir():
+            return folder / PLACE
+    raise IndexNotFound(
+        f"no index in {here} or above it: make one with `lln index FOLDER`, or name one with "
+        "--index",
+        param="index",
+    )
+
+
+def _as_json(hit: Hit) -> dict[str, Any]:
+    passage = hit.passage
+    return {
+        "file": passage.path,
+        "title": passage.title,
+        "headings": passage.headings,
+        "page": passage.page,
+        "characters": {"start": passage.characters.start, "end": passage.characters.end},
+        "text": passage.text,
+        "score": hit.score,
+        "words_rank": hit.words_rank,
+        "vectors_rank": hit.vectors_rank,
+        "similarity": hit.similarity,
+    }
+
+
+_BOLD, _DIM, _PLAIN = "\033[1m", "\033[2m", "\033[0m"
+
+
+def _print_hits(hits: list[Hit]) -> None:
+    if not hits:
+        print("nothing found")
+    is_coloured = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    width = shutil.get_terminal_size((100, 24)).columns
+    for number, hit in enumerate(hits, start=1):
+        passage = hit.passage
+        page = f", page {passage.page}" if passage.page else ""
+        start, end = passage.characters
+        head = f"{number}. {passage.path}{page}, characters {start} to {end}"
+        print(f"{_BOLD}{head}{_PLAIN}" if is_coloured else head)
+        print(passage.text[: 8 * width])
+        print()

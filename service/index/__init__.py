@@ -1,0 +1,1 @@
+"""Search over a folder: documents read whole, late chunks and words in one SQLite file."""

@@ -1,0 +1,23 @@
+"""What can be wrong with an index."""
+
+from __future__ import annotations
+
+from engine.errors import InvalidInput, LLNError
+
+
+class IndexNotFound(InvalidInput):
+    """There is no index where one was asked for."""
+
+    code = "index_not_found"
+
+
+class IndexBusy(LLNError):
+    """Another process writes to the index."""
+
+    code = "index_busy"
+
+
+class IndexMismatch(InvalidInput):
+    """The index was made by another model, in another way, or by another version."""
+
+    code = "index_mismatch"

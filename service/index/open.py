@@ -1,0 +1,63 @@
+"""Opens an index to write or to read, if the model at hand is the one it was made with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine.async_engine import AsyncEngine
+from engine.errors import ModelNotFound
+from service.index.errors import IndexMismatch
+from service.index.schema import Recipe
+from service.index.store import DATABASE, IndexStore
+
+
+def open_to_write(place: Path, recipe: Recipe, *, rebuild: bool = False) -> IndexStore:
+    """The index in this folder, made if there is none. The writer's lock must be held."""
+    if rebuild:
+        for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm"):
+            (place / name).unlink(missing_ok=True)
+    if not (place / DATABASE).exists():
+        return IndexStore.create(place, recipe)
+    store = IndexStore.open(place)
+    try:
+        _check_recipe(store.recipe, recipe, place)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def open_to_read(place: Path) -> IndexStore:
+    return IndexStore.open(place)
+
+
+def _check_recipe(made: Recipe, wanted: Recipe, place: Path) -> None:
+    for name, (is_now, would_be) in made.differences(wanted).items():
+        raise IndexMismatch(
+            f"the index in {place} was made with {name} {is_now}, and not {would_be}; "
+            "give another --index, or make it anew with --rebuild",
+            param=name,
+            limit=str(is_now),
+            actual=str(would_be),
+        )
+
+
+def check_model(recipe: Recipe, engine: AsyncEngine) -> None:
+    """Raises if the engine's model would give other vectors than those of the index."""
+    try:
+        info = engine.resolve(recipe.model)
+    except ModelNotFound:
+        served = ", ".join(engine.models)
+        raise IndexMismatch(
+            f"the index was made with the model {recipe.model}, which is not loaded; "
+            f"those that are: {served}",
+            limit=served,
+            actual=recipe.model,
+        ) from None
+    if (info.revision, info.calibration) != (recipe.revision, recipe.calibration):
+        raise IndexMismatch(
+            f"the index was made with other weights of {recipe.model}; make it anew: "
+            "lln index --rebuild",
+            limit=recipe.revision,
+            actual=info.revision,
+        )

@@ -1,0 +1,72 @@
+"""The tables of an index, and what it is made with."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Self
+
+VERSION = 1
+"""Of the tables. An index of another version is made anew."""
+
+TABLES = """
+CREATE TABLE recipe (content TEXT NOT NULL);
+-- Raised by every change, so that readers know when what they hold in memory is old.
+CREATE TABLE changes (number INTEGER NOT NULL);
+INSERT INTO changes VALUES (0);
+CREATE TABLE files (
+    id INTEGER PRIMARY KEY,
+    path TEXT NOT NULL UNIQUE,
+    size INTEGER NOT NULL,
+    mtime_ns INTEGER NOT NULL,
+    sha256 TEXT NOT NULL,
+    title TEXT,
+    text TEXT NOT NULL,
+    page_starts TEXT NOT NULL,
+    tokens INTEGER NOT NULL,
+    -- Why the file has no text here; empty if it has.
+    problem TEXT NOT NULL
+);
+CREATE INDEX files_by_content ON files (sha256);
+CREATE TABLE chunks (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    file INTEGER NOT NULL REFERENCES files (id),
+    number INTEGER NOT NULL,
+    first INTEGER NOT NULL,
+    last INTEGER NOT NULL,
+    headings TEXT NOT NULL,
+    vector BLOB NOT NULL,
+    UNIQUE (file, number)
+);
+-- The words of each chunk, without the text: that stands in files.
+CREATE VIRTUAL TABLE words USING fts5(
+    title, headings, text, content = '', tokenize = 'porter unicode61 remove_diacritics 2'
+);
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What decides an index's vectors. All of its files are read with one recipe."""
+
+    folder: str
+    """The folder that was indexed, as an absolute path."""
+
+    model: str
+    revision: str
+    calibration: str | None
+    dim: int
+    context: str
+    chunk_tokens: int
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, content: str) -> Self:
+        return cls(**json.loads(content))
+
+    def differences(self, other: Recipe) -> dict[str, tuple[object, object]]:
+        """What the two say differently, by name."""
+        mine, theirs = asdict(self), asdict(other)
+        return {name: (mine[name], theirs[name]) for name in mine if mine[name] != theirs[name]}

@@ -1,0 +1,124 @@
+"""Finds passages by their words (BM25) and by their vectors, and fuses both lists."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+
+from engine.errors import unknown_name
+from engine.types import Vector
+from service.index.store import IndexStore, Passage
+
+Ways: TypeAlias = Literal["both", "words", "vectors"]
+WAYS = get_args(Ways)
+
+DEPTH = 100
+"""Passages of each list that are fused."""
+
+RRF_K = 60
+"""How slowly a rank's worth falls in reciprocal rank fusion."""
+
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hit:
+    """A passage that was found."""
+
+    passage: Passage
+    score: float
+    words_rank: int | None  # from 1; None if it is not among the first by its words
+    vectors_rank: int | None
+    similarity: float | None  # cosine of the query and the passage
+
+
+Ranked: TypeAlias = Sequence[tuple[int, float]]
+"""Chunks with scores, best first."""
+
+
+class Searcher:
+    """Searches an index, with its vectors in memory. Used by one thread at a time."""
+
+    def __init__(self, store: IndexStore) -> None:
+        self._store = store
+        self._changes = -1
+        self._ids = np.empty(0, np.int64)
+        self._matrix: Vector = np.empty((0, store.recipe.dim), np.float32)
+
+    def search(
+        self, query: str, vector: Vector | None, *, limit: int, ways: Ways = "both"
+    ) -> list[Hit]:
+        """The best passages. `vector` is the query's, and not needed for words alone."""
+        if ways not in WAYS:
+            raise unknown_name("way to search", ways, WAYS, param="ways")
+        depth = max(DEPTH, limit)
+        words = self.by_words(query, depth) if ways != "vectors" else []
+        vectors = [] if ways == "words" or vector is None else self.by_vectors(vector, depth)
+        fused = fuse([words, vectors])
+        return list(self._hits(fused, words, vectors, limit))
+
+    def by_words(self, query: str, limit: int) -> Ranked:
+        expression = any_word_of(query)
+        return self._store.match(expression, limit) if expression else []
+
+    def by_vectors(self, vector: Vector, limit: int) -> Ranked:
+        """The nearest passages, all compared."""
+        self._refresh()
+        limit = min(limit, len(self._ids))
+        if not limit:
+            return []
+        scores = self._matrix @ vector
+        best = np.argpartition(-scores, limit - 1)[:limit]
+        # Equal scores by number, so that the order is the same in every run.
+        best = best[np.lexsort((self._ids[best], -scores[best]))]
+        return [(int(self._ids[at]), float(scores[at])) for at in best]
+
+    def _refresh(self) -> None:
+        """Reads the vectors again if the index has changed."""
+        changes = self._store.changes
+        if changes != self._changes:
+            self._ids, self._matrix = self._store.vectors()
+            self._changes = changes
+
+    def _hits(self, fused: Ranked, words: Ranked, vectors: Ranked, limit: int) -> Iterable[Hit]:
+        words_ranks, vectors_ranks = _ranks(words), _ranks(vectors)
+        similarity = dict(vectors)
+        found = 0
+        for chunk, score in fused:
+            passage = self._store.passage(chunk)
+            if passage is None:  # its file has changed since its vector was read
+                continue
+            yield Hit(
+                passage=passage,
+                score=score,
+                words_rank=words_ranks.get(chunk),
+                vectors_rank=vectors_ranks.get(chunk),
+                similarity=similarity.get(chunk),
+            )
+            found += 1
+            if found == limit:
+                return
+
+
+def any_word_of(query: str) -> str:
+    """An FTS5 expression that any word of the query matches. Nothing in a query is syntax."""
+    words = dict.fromkeys(word.lower() for word in _WORD.findall(query))
+    return " OR ".join(f'"{word}"' for word in words)
+
+
+def fuse(lists: Iterable[Ranked], k: int = RRF_K) -> Ranked:
+    """Reciprocal rank fusion: each list adds 1 / (k + rank)."""
+    scores: dict[int, float] = defaultdict(float)
+    for ranked in lists:
+        for rank, (chunk, _) in enumerate(ranked, start=1):
+            scores[chunk] += 1 / (k + rank)
+    return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _ranks(ranked: Ranked) -> Mapping[int, int]:
+    return {chunk: rank for rank, (chunk, _) in enumerate(ranked, start=1)}

@@ -1,0 +1,310 @@
+"""An index on disk: one SQLite file with texts, chunks, vectors and words.
+
+A file of the folder is one transaction: its text, chunks, vectors and words change together or not
+at all, whenever the process is killed. Readers go on beside a writer, and see each file either old
+or new.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from engine.types import Chunk, Span, Vector
+from service.errors import StorageFailure
+from service.index.errors import IndexMismatch, IndexNotFound
+from service.index.schema import TABLES, VERSION, Recipe
+from service.readers.extracted import page_of
+
+DATABASE = "index.sqlite"
+_BUSY_TIMEOUT_S = 10.0
+
+
+class FileState(NamedTuple):
+    """What tells whether a file has changed."""
+
+    id: int
+    path: str
+    size: int
+    mtime_ns: int
+    sha256: str
+    problem: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexedFile:
+    """A file as it goes into the index."""
+
+    path: str  # below the folder, with / between its parts
+    size: int
+    mtime_ns: int
+    sha256: str
+    title: str | None = None
+    text: str = ""
+    page_starts: tuple[int, ...] = ()
+    tokens: int = 0
+    problem: str = ""
+    chunks: Sequence[Chunk] = ()
+
+
+class Passage(NamedTuple):
+    """A chunk with its place."""
+
+    chunk: int
+    file: int
+    path: str
+    title: str | None
+    headings: tuple[str, ...]
+    page_starts: tuple[int, ...]
+    characters: Span
+    text: str
+
+    @property
+    def page(self) -> int | None:
+        """The page that it begins on, of files that have pages."""
+        return page_of(self.page_starts, self.characters.start)
+
+
+class Totals(NamedTuple):
+    files: int
+    unreadable: int
+    chunks: int
+    tokens: int
+
+
+class IndexStore:
+    """The index in a folder of its own. Used by one thread at a time."""
+
+    def __init__(self, folder: Path, database: sqlite3.Connection) -> None:
+        self.folder = folder
+        self._db = database
+        self.recipe = Recipe.from_json(self._one("SELECT content FROM recipe")[0])
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Opens an index that exists."""
+        path = folder / DATABASE
+        if not path.is_file():
+            raise IndexNotFound(f"{folder} has no index; make one: lln index FOLDER", param="index")
+        database = _connect(path)
+        try:
+            _check_version(database, path)
+            return cls(folder, database)
+        except BaseException:
+            database.close()
+            raise
+
+    @classmethod
+    def create(cls, folder: Path, recipe: Recipe) -> Self:
+        """Makes an empty index. Its writer's lock must be held."""
+        database = _connect(folder / DATABASE)
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("BEGIN IMMEDIATE")
+            for statement in TABLES.split(";\n"):
+                database.execute(statement)
+            database.execute("INSERT INTO recipe VALUES (?)", (recipe.to_json(),))
+            database.execute(f"PRAGMA user_version = {VERSION}")
+            database.execute("COMMIT")
+            return cls(folder, database)
+        except BaseException:
+            database.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._db.close()
+
+    @property
+    def changes(self) -> int:
+        """A number that every change raises."""
+        number: int = self._one("SELECT number FROM changes")[0]
+        return number
+
+    def totals(self) -> Totals:
+        files, unreadable, tokens = self._one(
+            "SELECT count(*), coalesce(sum(problem != ''), 0), coalesce(sum(tokens), 0) FROM files"
+        )
+        return Totals(files, unreadable, self._one("SELECT count(*) FROM chunks")[0], tokens)
+
+    def file_states(self) -> dict[str, FileState]:
+        """Every file, by path."""
+        found = self._all("SELECT id, path, size, mtime_ns, sha256, problem FROM files")
+        return {row[1]: FileState(*row) for row in found}
+
+    def put(self, file: IndexedFile) -> None:
+        """Adds a file, or replaces what the index has of it."""
+        with self._changing() as db:
+            _drop(db, file.path)
+            cursor = db.execute(
+                "INSERT INTO files (path, size, mtime_ns, sha256, title, text, page_starts, tokens,"
+                " problem) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(file.path, file.size, file.mtime_ns, file.sha256, file.title, file.text),
+                    *(json.dumps(file.page_starts), file.tokens, file.problem),
+                ),
+            )
+            for chunk in file.chunks:
+                _insert_chunk(db, int(cursor.lastrowid or 0), file, chunk)
+
+    def move(self, old: str, new: str, *, size: int, mtime_ns: int) -> None:
+        """Notes that a file has another path, or was written again, with the same content."""
+        with self._changing() as db:
+            db.execute(
+                "UPDATE files SET path = ?, size = ?, mtime_ns = ? WHERE path = ?",
+                (new, size, mtime_ns, old),
+            )
+
+    def remove(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            with self._changing() as db:
+                _drop(db, path)
+
+    def vectors(self) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], Vector]:
+        """The numbers of all chunks, in order, and their vectors: [chunks], [chunks, dim]."""
+        with self._reading() as db:
+            (count,) = db.execute("SELECT count(*) FROM chunks").fetchone()
+            ids = np.empty(count, np.int64)
+            matrix = np.empty((count, self.recipe.dim), np.float32)
+            rows = db.execute("SELECT id, vector FROM chunks ORDER BY id")
+            for at, (chunk, vector) in enumerate(rows):
+                ids[at] = chunk
+                matrix[at] = np.frombuffer(vector, "<f4")
+        return ids, matrix
+
+    def match(self, expression: str, limit: int) -> list[tuple[int, float]]:
+        """The chunks that match an FTS5 expression best: numbers and BM25 scores."""
+        found = self._all(
+            "SELECT rowid, -bm25(words) FROM words WHERE words MATCH ? ORDER BY rank LIMIT ?",
+            (expression, limit),
+        )
+        return [(chunk, score) for chunk, score in found]
+
+    def passage(self, chunk: int) -> Passage | None:
+        """A chunk's passage; None if its file has changed since."""
+        found = self._all(
+            "SELECT chunks.id, files.id, files.path, files.title, chunks.headings,"
+            " files.page_starts, first, last, substr(files.text, first + 1, last - first)"
+            " FROM chunks JOIN files ON files.id = chunks.file WHERE chunks.id = ?",
+            (chunk,),
+        )
+        for number, file, path, title, headings, page_starts, first, last, text in found:
+            return Passage(
+                *(number, file, path, title, tuple(json.loads(headings))),
+                *(tuple(json.loads(page_starts)), Span(first, last), text),
+            )
+        return None
+
+    def text_of(self, path: str) -> str | None:
+        """A file's text; None if the index does not have it."""
+        found = self._all("SELECT text FROM files WHERE path = ?", (path,))
+        return found[0][0] if found else None
+
+    def _one(self, statement: str) -> tuple[Any, ...]:
+        return self._all(statement)[0]
+
+    def _all(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        with self._reading() as db:
+            return db.execute(statement, values).fetchall()
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        try:
+            yield self._db
+        except sqlite3.Error as error:
+            raise StorageFailure(f"the index in {self.folder} cannot be read: {error}") from error
+
+    @contextmanager
+    def _changing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction, which raises the number of changes."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("UPDATE changes SET number = number + 1")
+                self._db.execute("COMMIT")
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise StorageFailure(
+                f"the index in {self.folder} cannot be written: {error}"
+            ) from error
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    try:
+        database = sqlite3.connect(
+            path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        )
+        # With WAL, a killed process loses nothing; a power cut may lose the last files, which the
+        # next run reads again.
+        database.execute("PRAGMA synchronous = NORMAL")
+    except sqlite3.Error as error:
+        raise StorageFailure(f"{path} cannot be opened: {error}") from error
+    return database
+
+
+def _check_version(database: sqlite3.Connection, path: Path) -> None:
+    try:
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+    except sqlite3.DatabaseError as error:
+        raise StorageFailure(f"{path} cannot be read: {error}") from error
+    if version != VERSION:
+        raise IndexMismatch(
+            f"{path} has version {version} of an index, this lln reads version {VERSION}; "
+            "make it anew: lln index --rebuild",
+            limit=VERSION,
+            actual=version,
+        )
+
+
+def _drop(db: sqlite3.Connection, path: str) -> None:
+    """Takes a file out, if it is there."""
+    found = db.execute("SELECT id, title, text FROM files WHERE path = ?", (path,)).fetchone()
+    if found is None:
+        return
+    file, title, text = found
+    chunks = db.execute("SELECT id, headings, first, last FROM chunks WHERE file = ?", (file,))
+    # FTS5 takes out the words that it is given, and keeps no text itself.
+    db.executemany(
+        "INSERT INTO words (words, rowid, title, headings, text) VALUES ('delete', ?, ?, ?, ?)",
+        [
+            (chunk, title, headings, text[first:last])
+            for chunk, headings, first, last in chunks.fetchall()
+        ],
+    )
+    db.execute("DELETE FROM chunks WHERE file = ?", (file,))
+    db.execute("DELETE FROM files WHERE id = ?", (file,))
+
+
+def _insert_chunk(db: sqlite3.Connection, file: int, of: IndexedFile, chunk: Chunk) -> None:
+    headings = json.dumps(chunk.headings, ensure_ascii=False)
+    first, last = chunk.characters
+    cursor = db.execute(
+        "INSERT INTO chunks (file, number, first, last, headings, vector)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
+        (file, chunk.index, first, last, headings, chunk.vector.astype("<f4").tobytes()),
+    )
+    db.execute(
+        "INSERT INTO words (rowid, title, headings, text) VALUES (?, ?, ?, ?)",
+        (cursor.lastrowid, of.title, headings, of.text[first:last]),
+    )

@@ -1,0 +1,62 @@
+"""Which reader reads a file, and which files a folder has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from service.readers.extracted import Extracted, Unreadable
+from service.readers.html import read_html
+from service.readers.markdown import read_markdown
+from service.readers.pdf import read_pdf
+from service.readers.plain import read_plain
+
+READERS: Mapping[str, Callable[[bytes], Extracted]] = {
+    ".md": read_markdown,
+    ".markdown": read_markdown,
+    ".html": read_html,
+    ".htm": read_html,
+    ".xhtml": read_html,
+    ".pdf": read_pdf,
+}
+"""By suffix; every other file is read as plain text."""
+
+MAX_FILE_BYTES = 256 * 1024 * 1024
+"""Larger files are refused unread: text of a million tokens takes a few megabytes."""
+
+_SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules"})
+
+
+def read_bytes(path: Path) -> bytes:
+    size = path.stat().st_size
+    if size > MAX_FILE_BYTES:
+        raise Unreadable(
+            f"it has {size} bytes, the limit is {MAX_FILE_BYTES}",
+            code="file_too_large",
+            limit=MAX_FILE_BYTES,
+            actual=size,
+        )
+    return path.read_bytes()
+
+
+def read_content(name: str, content: bytes) -> Extracted:
+    """The text of a file of this name."""
+    return READERS.get(Path(name).suffix.lower(), read_plain)(content)
+
+
+def files_in(folder: Path) -> Iterator[Path]:
+    """The files of a folder and of those below it, in the order of their paths.
+
+    Hidden files and folders are left out, and so are links: they could lead anywhere, in circles
+    too.
+    """
+    entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    for entry in entries:
+        if entry.name.startswith(".") or entry.is_symlink():
+            continue
+        if entry.is_dir():
+            if entry.name not in _SKIPPED_FOLDERS:
+                yield from files_in(Path(entry.path))
+        elif entry.is_file():
+            yield Path(entry.path)

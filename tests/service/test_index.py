@@ -1,0 +1,213 @@
+"""`lln index` and `lln search`: what they read again, what they find, what they refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.cli.__main__ import main
+from service.index.errors import IndexBusy
+from service.index.lock import writers_lock
+from service.index.search import any_word_of, fuse
+from tests.service.processes import clean_environment
+
+Run = Callable[..., Any]
+
+PAGES = {
+    "fox.md": "# The fox\n\nThe quick brown fox jumps over the lazy dog.\n",
+    "deep/attention.txt": "Attention over long documents costs the square of their length.\n",
+    "deep/wizards.html": "<title>Wizards</title><nav>Home</nav><p>Seven wizards <b>box</b>.</p>",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in PAGES.items():
+        file = tmp_path / "docs" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return tmp_path / "docs"
+
+
+@pytest.fixture
+def model(write_checkpoint: Any) -> str:
+    return str(write_checkpoint())
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """A command's lines of JSON, or its one line of complaint if it fails."""
+    for name in [name for name in os.environ if name.startswith("LLN_")]:
+        monkeypatch.delenv(name)
+
+    def call(*arguments: str | Path) -> Any:
+        code = main([*map(str, arguments), "--json"])
+        told = capsys.readouterr()
+        if code:
+            return told.err.splitlines()[-1]
+        return [json.loads(line) for line in told.out.splitlines()]
+
+    return call
+
+
+def test_finds_passages_with_their_characters(folder: Path, model: str, run: Run) -> None:
+    [summary] = run("index", folder, "--model", model)
+    assert (summary["read"], summary["problems"]) == (3, {})
+    found = run("search", "wizards", "--index", folder)
+    assert found[0]["file"] == "deep/wizards.html"
+    assert found[0]["title"] == "Wizards"
+    assert found[0]["text"] == "Seven wizards box."
+    assert found[0]["words_rank"] == 1
+    fox = run("search", "fox", "--index", folder, "--by", "words")
+    characters = fox[0]["characters"]
+    assert PAGES["fox.md"][characters["start"] : characters["end"]] == fox[0]["text"]
+    assert fox[0]["headings"] == ["The fox"]
+    assert len(run("search", "lazy", "--index", folder, "--by", "vectors", "-n", "2")) == 2
+
+
+def test_reads_only_what_changed(folder: Path, model: str, run: Run) -> None:
+    run("index", folder, "--model", model)
+    (folder / "fox.md").write_text("# The fox\n\nThe fox sleeps.\n")
+    (folder / "deep/wizards.html").unlink()
+    (folder / "deep/attention.txt").rename(folder / "moved.txt")
+    (folder / "new.txt").write_text("Numbers 0 1 2 3.")
+    [summary] = run("index", folder, "--model", model)
+    assert {key: summary[key] for key in ("read", "moved", "removed", "unchanged")} == {
+        "read": 2,
+        "moved": 1,
+        "removed": 1,
+        "unchanged": 0,
+    }
+    assert run("search", "jumps", "--index", folder, "--by", "words") == []
+    assert run("search", "wizards", "--index", folder, "--by", "words") == []
+    assert run("search", "square", "--index", folder, "--by", "words")[0]["file"] == "moved.txt"
+    [summary] = run("index", folder, "--model", model)
+    assert (summary["read"], summary["unchanged"]) == (0, 3)
+    os.utime(folder / "new.txt")
+    [summary] = run("index", folder, "--model", model)
+    assert (summary["read"], summary["unchanged"]) == (0, 3)
+
+
+def test_an_updated_index_is_that_of_a_new_one(folder: Path, model: str, run: Run) -> None:
+    place, fresh = folder.parent / "one", folder.parent / "two"
+    run("index", folder, "--model", model, "--index", place)
+    (folder / "fox.md").write_text("A box.\n")
+    run("index", folder, "--model", model, "--index", place)
+    run("index", folder, "--model", model, "--index", fresh)
+    assert _content(place) == _content(fresh)
+
+
+def _content(place: Path) -> list[Any]:
+    with sqlite3.connect(place / "index.sqlite") as db:
+        found = db.execute(
+            "SELECT path, sha256, title, text, number, first, last, headings, vector FROM files"
+            " LEFT JOIN chunks ON files.id = chunks.file ORDER BY path, number"
+        ).fetchall()
+        words = db.execute(
+            "SELECT path, number FROM words JOIN chunks ON words.rowid = chunks.id"
+            " JOIN files ON files.id = chunks.file WHERE words MATCH 'box OR fox' ORDER BY 1, 2"
+        ).fetchall()
+    db.close()
+    return [*found, *words]
+
+
+def test_files_that_cannot_be_read_are_told_and_not_tried_again(
+    folder: Path, model: str, run: Run
+) -> None:
+    (folder / "latin.txt").write_bytes("caf\xe9".encode("latin-1"))
+    (folder / "broken.pdf").write_bytes(b"%PDF-1.4 no")
+    (folder / "picture.png").write_bytes(b"\x89PNG\0\0")
+    (folder / "empty.txt").touch()
+    [summary] = run("index", folder, "--model", model)
+    assert summary["read"] == 3
+    assert summary["not_text"] == 1
+    assert set(summary["problems"]) == {"latin.txt", "broken.pdf", "empty.txt"}
+    assert "invalid byte at 3" in summary["problems"]["latin.txt"]
+    [summary] = run("index", folder, "--model", model)
+    assert (summary["read"], summary["unchanged"], summary["problems"]) == (0, 7, {})
+
+
+def test_two_writers_are_refused(folder: Path, model: str, run: Run) -> None:
+    place = folder / ".lln"
+    place.mkdir()
+    with writers_lock(place / "lock", "the index"):
+        complaint = run("index", folder, "--model", model)
+        assert f"another lln (process {os.getpid()})" in complaint
+        with pytest.raises(IndexBusy), writers_lock(place / "lock", "the index"):
+            pass
+    assert run("index", folder, "--model", model)[0]["read"] == 3
+
+
+def test_another_model_is_refused(
+    folder: Path, model: str, run: Run, write_checkpoint: Any
+) -> None:
+    run("index", folder, "--model", model)
+    other = str(write_checkpoint(seed=1))
+    assert "give another --index, or make it anew" in run("index", folder, "--model", other)
+    assert run("index", folder, "--model", other, "--rebuild")[0]["read"] == 3
+
+
+def test_what_is_no_index(folder: Path, tmp_path: Path, run: Run) -> None:
+    assert "has no index" in run("search", "fox", "--index", tmp_path)
+    assert "is not a folder" in run("index", tmp_path / "none")
+    place = folder / ".lln"
+    place.mkdir()
+    (place / "index.sqlite").write_bytes(b"something else" * 100)
+    assert "is not a database" in run("search", "fox", "--index", folder)
+
+
+def test_killed_and_run_again(folder: Path, model: str, run: Run, tmp_path: Path) -> None:
+    """Whenever it is killed, what is there is whole, and the next run does the rest."""
+    for number in range(60):
+        (folder / f"page{number:02}.txt").write_text(f"Page {number}: {CORPUS_LINE * 40}")
+    command = [sys.executable, "-m", "service.cli", "index", str(folder), "--model", model]
+    process = subprocess.Popen(
+        command, env=clean_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    database = folder / ".lln" / "index.sqlite"
+    while process.poll() is None and _num_files(database) < 5:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = _num_files(database)
+    [summary] = run("index", folder, "--model", model)
+    assert (summary["read"], summary["unchanged"]) == (63 - done, done)
+    fresh = tmp_path / "fresh"
+    run("index", folder, "--model", model, "--index", fresh)
+    assert _content(folder / ".lln") == _content(fresh)
+
+
+CORPUS_LINE = "every passage is read once and then remembered by all the others. "
+
+
+def _num_files(database: Path) -> int:
+    if not database.exists():
+        return 0
+    try:
+        db = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
+        try:
+            return int(db.execute("SELECT count(*) FROM files").fetchone()[0])
+        finally:
+            db.close()
+    except sqlite3.Error:
+        return 0
+
+
+def test_nothing_in_a_query_is_syntax() -> None:
+    assert any_word_of('NEAR("a" b*) -c AND c: é') == '"near" OR "a" OR "b" OR "c" OR "and" OR "é"'
+    assert any_word_of('"*"') == ""
+
+
+def test_fusion_rewards_what_both_lists_have() -> None:
+    both = fuse([[(1, 9.0), (2, 8.0)], [(3, 0.9), (2, 0.8)]])
+    assert [chunk for chunk, _ in both] == [2, 1, 3]
