@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def model(write_checkpoint: Any) -> str:
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """A command's lines of JSON, or its one line of complaint if it fails."""
     for name in [name for name in os.environ if name.startswith("LLN_")]:
         monkeypatch.delenv(name)
