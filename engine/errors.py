@@ -47,10 +47,14 @@ class LLNError(Exception):
 
     def for_caller(self) -> LLNError:
         """A new exception with the same content: callers must not share one traceback."""
+        return self.about(self.param)
+
+    def about(self, param: str | None, *, message: str | None = None) -> LLNError:
+        """The same error with another name for the parameter at fault."""
         return type(self)(
-            self.message,
+            message or self.message,
             code=self.code,
-            param=self.param,
+            param=param,
             limit=self.limit,
             actual=self.actual,
             retry_after_s=self.retry_after_s,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 
@@ -20,6 +20,7 @@ from service.body_budget import BodyBudget
 from service.claims import ClaimsJob
 from service.deadlines import Draining
 from service.grpc.server import grpc_server
+from service.http.dialects.table import dialects_named
 from service.http.errors import install_error_handlers
 from service.http.json_request import JsonParser
 from service.http.middleware.access import UNGUARDED, AccessMiddleware, SecurityHeadersMiddleware
@@ -64,6 +65,7 @@ _EXPOSED_HEADERS = (
     "x-compute-tokens",
     "x-inference-time",
     "x-lln-document",
+    "x-lln-dropped-tokens",
     "x-queue-time",
     "x-request-id",
 )
@@ -89,7 +91,8 @@ def create_app(
     app.state.keys = ApiKeys(
         (key.get_secret_value() for key in settings.api_keys), settings.api_keys_file
     )
-    app.state.unguarded = _unguarded(settings)
+    app.state.dialects = dialects_named(settings.dialects)
+    app.state.unguarded = _unguarded(settings) | app.state.dialects.open_paths
     app.state.request_limit = RequestLimit(settings.max_open_requests, app.state.metrics)
     app.state.body_budget = BodyBudget(
         settings.max_open_body_bytes, settings.body_timeout_s, app.state.metrics
@@ -97,10 +100,12 @@ def create_app(
     app.state.json_parser = JsonParser()
     app.state.draining = Draining(settings.engine.drain_timeout_s)
     app.state.server = None  # the address HTTP listens on, set by service.server
-    for router in _ROUTERS:
+    routers = (*_ROUTERS, *(dialect.router for dialect in app.state.dialects.dialects))
+    for router in routers:
         app.include_router(router)
-    install_error_handlers(app, _routes())
-    _add_middleware(app, settings)
+    routes = _routes(routers)
+    install_error_handlers(app, routes)
+    _add_middleware(app, settings, _methods(routes))
     return app
 
 
@@ -113,10 +118,9 @@ def load_engine(settings: Settings, metrics: Metrics) -> AsyncEngine:
     )
 
 
-def _add_middleware(app: FastAPI, settings: Settings) -> None:
+def _add_middleware(app: FastAPI, settings: Settings, methods: Sequence[str]) -> None:
     """A request passes the last one added first."""
     state = app.state
-    methods = _methods()
     state.metrics.start_methods("http", methods)
     app.add_middleware(
         BodyMiddleware,
@@ -154,16 +158,14 @@ def _unguarded(settings: Settings) -> frozenset[str]:
     return UNGUARDED.union(pages.PATHS, metrics)
 
 
-def _routes() -> list[APIRoute]:
-    every = (route for router in _ROUTERS for route in router.routes)
+def _routes(routers: Iterable[APIRouter]) -> list[APIRoute]:
+    every = (route for router in routers for route in router.routes)
     return [route for route in every if isinstance(route, APIRoute)]
 
 
-def _methods() -> list[str]:
+def _methods(routes: Iterable[APIRoute]) -> list[str]:
     """Every verb with its route's template: the method labels of metrics and log lines."""
-    return [
-        f"{method} {route.path}" for route in _routes() for method in sorted(route.methods or ())
-    ]
+    return [f"{method} {route.path}" for route in routes for method in sorted(route.methods or ())]
 
 
 @asynccontextmanager

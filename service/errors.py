@@ -7,7 +7,7 @@ its own has the row of its nearest base class.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
@@ -192,12 +192,36 @@ def report_input_as(name: str, *, lone: bool) -> Iterator[None]:
         new = (_ONLY_INPUT if lone else _INPUT).sub(name, old, count=1)
         if new == old:
             raise
-        message = error.message
-        raise type(error)(
-            new + message.removeprefix(old) if message.startswith(old) else message,
-            code=error.code,
-            param=new,
-            limit=error.limit,
-            actual=error.actual,
-            retry_after_s=error.retry_after_s,
-        ) from error
+        raise _about(error, old, new) from error
+
+
+_PLACE = re.compile(r"^(?P<name>\w+)(?:\[(?P<index>\d+)\])?(?P<rest>.*)$")
+
+
+@contextmanager
+def report_names(names: Mapping[str, str | Sequence[str]]) -> Iterator[None]:
+    """Makes errors raised inside use a vendor's names for the engine's parameters.
+
+    The names of the items of a list stand in a list: `{"input": ["texts[0]", "texts[7]"]}`.
+    """
+    try:
+        yield
+    except LLNError as error:
+        old = error.param or ""
+        place = _PLACE.match(old)
+        if place is None or place["name"] not in names:
+            raise
+        name, index = names[place["name"]], place["index"]
+        if isinstance(name, str):
+            new = name if index is None else f"{name}[{index}]"
+        else:
+            new = name[int(index)] if index is not None else name[0].partition("[")[0]
+        raise _about(error, old, new + place["rest"]) from error
+
+
+def _about(error: LLNError, old: str, new: str) -> LLNError:
+    """The error with another name for its parameter, in the message too."""
+    message = error.message
+    if message.startswith(old):
+        message = new + message.removeprefix(old)
+    return error.about(new, message=message)

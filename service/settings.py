@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -45,6 +45,10 @@ _SERVICE_LINK = re.compile(
     r"LLN_(SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)=.*"
     r"|LLN_PORT=(tcp|udp|sctp)://.*"
 )
+
+
+DialectName = Literal["voyage"]
+"""Vendors whose requests are served too; service/http/dialects has a file for each."""
 
 
 class SettingsError(Exception):
@@ -138,6 +142,11 @@ class Settings(BaseSettings):
         default=(),
         description="Origins whose pages may call the HTTP API, separated by commas; * for any.",
     )
+    dialects: Annotated[tuple[DialectName, ...], NoDecode] = Field(
+        get_args(DialectName),
+        description="Vendors whose requests are served besides, separated by commas; empty for "
+        "none.",
+    )
     benchmark_history: str = Field(
         "~/.cache/lln/benchmarks.sqlite",
         description="SQLite file for benchmark runs; :memory: stores them in memory only.",
@@ -157,7 +166,7 @@ class Settings(BaseSettings):
     )
     engine: EngineConfig = Field(default_factory=EngineConfig)
 
-    @field_validator("models", "api_keys", "cors_origins", mode="before")
+    @field_validator("models", "api_keys", "cors_origins", "dialects", mode="before")
     @classmethod
     def _split_names(cls, value: Any) -> Any:
         return _names_in(value) if isinstance(value, str) else value

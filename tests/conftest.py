@@ -93,7 +93,7 @@ def minilm_folder() -> Path:
     return Path(spec.origin).parent / "model"
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def write_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> WriteTokenizer:
     """Writes a folder with a small tokenizer.json: wordpiece, byte_level_bpe or unigram."""
 
@@ -106,7 +106,7 @@ def write_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> WriteTokenizer:
     return write
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def write_checkpoint(
     tmp_path_factory: pytest.TempPathFactory, write_tokenizer: WriteTokenizer
 ) -> WriteCheckpoint:

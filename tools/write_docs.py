@@ -15,6 +15,7 @@ from benchmarks.store import stored_results
 from service.metrics import Metrics
 from service.settings import setting_rows
 from tests.service.client_table import client_rows
+from tests.service.dialects.vendor_table import vendor_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -59,8 +60,16 @@ def clients_table() -> str:
     return table(head, client_rows())
 
 
+def vendors_table() -> str:
+    head = (
+        *("vendor", "routes", "package and version", "the line that changes"),
+        *("what the tests check", "refused, and why"),
+    )
+    return table(head, vendor_rows())
+
+
 PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
-    ROOT / "docs" / "clients.md": {"clients": clients_table},
+    ROOT / "docs" / "clients.md": {"clients": clients_table, "vendors": vendors_table},
     ROOT / "docs" / "operations.md": {"settings": settings_table, "metrics": metrics_table},
     ROOT / "benchmarks" / "README.md": {"results": results_tables},
 }

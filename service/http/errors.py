@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import orjson
 from fastapi import FastAPI, Request
@@ -17,6 +17,7 @@ from starlette.routing import Match
 
 from engine.errors import LLNError, Quantity, ResourceNotFound, shown
 from service.errors import (
+    ErrorFields,
     InvalidField,
     MethodNotAllowed,
     Unauthenticated,
@@ -25,9 +26,17 @@ from service.errors import (
 )
 from service.http.json_response import json_response
 
+ErrorShape: TypeAlias = Callable[[ErrorFields], dict[str, Any]]
+"""How a vendor's clients expect an error to look, from the fields of ours."""
 
-def error_response(error: LLNError) -> Response:
-    """`{"error": {message, type, code, param, limit, actual}}` with the status of its kind."""
+
+def own_shape(fields: ErrorFields) -> dict[str, Any]:
+    return {"error": fields}
+
+
+def error_response(error: LLNError, shape: ErrorShape = own_shape) -> Response:
+    """`{"error": {message, type, code, param, limit, actual}}`, or the same in a vendor's shape,
+    with the status of its kind."""
     headers = {}
     if error.retry_after_s is not None:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
@@ -35,7 +44,7 @@ def error_response(error: LLNError) -> Response:
         headers["allow"] = str(error.limit)
     if isinstance(error, Unauthenticated):
         headers["www-authenticate"] = 'Bearer realm="lln"'
-    return json_response({"error": error_fields(error)}, row_for(error).http_status, headers)
+    return json_response(shape(error_fields(error)), row_for(error).http_status, headers)
 
 
 def install_error_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:

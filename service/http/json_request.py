@@ -11,24 +11,26 @@ import asyncio
 import multiprocessing
 import pickle
 import signal
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import orjson
 from fastapi import Request
 from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
 from starlette.responses import Response
+from starlette.types import Scope
 
 from engine.scheduling.deadline import Deadline
 from service.body_budget import LARGE_BODY_BYTES
 from service.deadlines import TIMEOUT_HEADER, effective_timeout_s, parse_timeout_header
 from service.errors import UnreadableBody
-from service.http.media_types import require_json
+from service.http.media_types import JSON, media_type, require_json
 
 _MANY_IDS = 10_000
 
@@ -36,21 +38,40 @@ _NOT_PARSED = b""
 """The process's answer for a document that it cannot pickle."""
 
 
-class JsonRoute(APIRoute):
-    """A route with a JSON body. Unreadable bodies raise typed errors before FastAPI sees them."""
+Handle: TypeAlias = Callable[[Request], Coroutine[Any, Any, Response]]
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
+
+class JsonRoute(APIRoute):
+    """A route with a JSON body. Unreadable bodies raise typed errors before FastAPI sees them.
+
+    Where vendors have different requests for one path, the body decides whose handler answers.
+    """
+
+    undeclared_types: ClassVar[Collection[str]] = ("",)
+    """Content types that are read as JSON where no browser sent the request."""
+
+    def get_route_handler(self) -> Handle:
+        handle = self.get_parsed_handler()
         if self.body_field is None:
             return handle
 
         async def handle_json(request: Request) -> Response:
-            require_json(request.headers)
+            require_json(request.headers, undeclared=self.undeclared_types)
             document = await _parse_in_time(request, await request.body())
             request._body = b""  # its memory is not needed beside the document's
-            return await handle(_ParsedRequest(request, document))
+            chosen = self.choose(request, document) or handle
+            return await chosen(_ParsedRequest(request, document))
 
         return handle_json
+
+    def get_parsed_handler(self) -> Handle:
+        """The handler of requests whose body is parsed."""
+        return super().get_route_handler()
+
+    def choose(self, request: Request, document: Any) -> Handle | None:
+        """The handler of another vendor's request for this path, if it is one."""
+        handler: Handle | None = request.app.state.dialects.handler_for(self.path, document)
+        return handler
 
 
 async def _parse_in_time(request: Request, body: bytes) -> Any:
@@ -69,12 +90,20 @@ class _ParsedRequest(Request):
     """A request whose JSON is parsed already."""
 
     def __init__(self, request: Request, document: Any) -> None:
-        super().__init__(request.scope, request.receive)
+        super().__init__(_declared_json(request.scope), request.receive)
         self._body = b"parsed"  # FastAPI checks only whether there is a body
         self._document = document
 
     async def json(self) -> Any:
         return self._document
+
+
+def _declared_json(scope: Scope) -> Scope:
+    """FastAPI reads no JSON that is not declared as such."""
+    if media_type(Headers(scope=scope)) == JSON:
+        return scope
+    others = [pair for pair in scope["headers"] if pair[0] != b"content-type"]
+    return {**scope, "headers": [*others, (b"content-type", JSON.encode())]}
 
 
 class JsonParser:

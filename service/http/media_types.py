@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from starlette.datastructures import Headers
@@ -14,6 +14,7 @@ JSON = "application/json"
 NDJSON = "application/x-ndjson"
 HTML = "text/html"
 PLAIN_TEXT = "text/plain"
+FORM = "application/x-www-form-urlencoded"
 
 _CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii")
 
@@ -38,9 +39,18 @@ def media_type(headers: Headers) -> str:
     return read_media_type(headers.get("content-type", "")).name
 
 
-def require_json(headers: Headers) -> None:
+_OF_BROWSERS = ("origin", "sec-fetch-site")
+
+
+def require_json(headers: Headers, *, undeclared: Collection[str] = ("",)) -> None:
+    """Some clients send JSON without a content type, or with curl's default, a form's.
+
+    A page of another origin could send the same without asking the browser's user. So `undeclared`
+    types pass only where no browser sent the request: browsers always add one of these headers.
+    """
     declared = media_type(headers)
-    if declared != JSON:
+    of_browser = any(name in headers for name in _OF_BROWSERS)
+    if declared != JSON and (declared not in undeclared or of_browser):
         raise UnsupportedMediaType(
             f"the body must be sent as {JSON}, got {shown(declared or 'no content-type')}",
             param="content-type",

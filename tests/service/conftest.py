@@ -53,7 +53,7 @@ class RunningServer:
 StartServer = Callable[..., RunningServer]
 
 
-def _launch(folder: Path, settings: dict[str, str], *, forked: bool = True) -> RunningServer:
+def launch(folder: Path, settings: dict[str, str], *, forked: bool = True) -> RunningServer:
     """Starts `lln serve` on free ports, unless the settings name ports.
 
     Forked, or in a new interpreter.
@@ -114,7 +114,7 @@ def launch_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartSer
     started: list[RunningServer] = []
 
     def start(**settings: str) -> RunningServer:
-        started.append(_launch(tmp_path_factory.mktemp("server"), settings))
+        started.append(launch(tmp_path_factory.mktemp("server"), settings))
         return started[-1]
 
     yield start
@@ -130,7 +130,7 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
     def start(**settings: str) -> RunningServer:
         folder = tmp_path / f"server{len(started)}"
         folder.mkdir()
-        started.append(_launch(folder, settings))
+        started.append(launch(folder, settings))
         return started[-1]
 
     yield start
@@ -142,7 +142,7 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """One server with default settings, shared by all tests that do not stop it."""
-    running = _launch(tmp_path_factory.mktemp("server"), {}, forked=False)
+    running = launch(tmp_path_factory.mktemp("server"), {}, forked=False)
     yield running
     assert running.stop() == 0, running.log()
 

@@ -150,11 +150,21 @@ def test_json_that_is_no_object(http: httpx.Client, body: bytes) -> None:
     assert error_of(response)["code"] in ("invalid_field", "missing_field")
 
 
-@pytest.mark.parametrize("content_type", ["", "text/plain", "application/x-www-form-urlencoded"])
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded"])
 def test_body_that_is_not_declared_json(http: httpx.Client, content_type: str) -> None:
     response = post(http, b'{"input": "x"}', content_type)
     assert response.status_code == 415
     assert error_of(response)["code"] == "unsupported_media_type"
+
+
+@pytest.mark.parametrize("header", ["origin", "sec-fetch-site"])
+def test_a_browser_declares_its_json(http: httpx.Client, header: str) -> None:
+    """Its page could send a body without a content type to another origin, unasked."""
+    sent = {"origin": str(http.base_url), "sec-fetch-site": "same-origin"}
+    body = b'{"input": "x"}'
+    response = http.post("/v1/embeddings", content=body, headers={header: sent[header]})
+    assert error_of(response)["code"] == "unsupported_media_type"
+    assert http.post("/v1/embeddings", content=body).status_code == 200
 
 
 def test_charset_beside_the_media_type_is_fine(http: httpx.Client) -> None:

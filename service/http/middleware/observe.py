@@ -123,7 +123,8 @@ class ObserveMiddleware:
             if isinstance(error, RequestCancelled):  # the caller is gone
                 return
             raise failure  # too late for another status: the connection must break
-        await error_response(error)(scope, receive, send)
+        shape = scope["app"].state.dialects.error_shape(scope["path"])
+        await error_response(error, shape)(scope, receive, send)
 
     def _method_label(self, scope: Scope) -> str:
         """The verb and the route's template: few values, whatever callers request."""

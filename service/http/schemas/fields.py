@@ -106,16 +106,16 @@ def as_inputs(value: Any, param: str) -> Sequence[TextInput]:
         return [cast(Sequence[int], value)]
     if not isinstance(value, list):
         raise InvalidInput(
-            f"{param} must be a string, token ids, or a list of either, got {_json_type(value)}",
+            f"{param} must be a string, token ids, or a list of either, got {json_type(value)}",
             code="invalid_type",
             param=param,
-            actual=_json_type(value),
+            actual=json_type(value),
         )
     if value and all(type(item) is int for item in value):
         return [value]
     return cast(Sequence[TextInput], value)
 
 
-def _json_type(value: Any) -> str:
+def json_type(value: Any) -> str:
     names = {type(None): "null", bool: "boolean", dict: "object", int: "number", float: "number"}
     return names.get(type(value), type(value).__name__)

@@ -1,0 +1,115 @@
+"""Several documents in one call, each read whole: from its text, or from chunks that are given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from engine.calls.core import DEFAULTS
+from engine.calls.embedding_calls import EmbeddingCalls
+from engine.errors import LLNError
+from engine.execution.documents import prepare_document_steps
+from engine.execution.given_chunks import (
+    check_document_count,
+    check_documents,
+    prepare_given_steps,
+)
+from engine.execution.inputs import PreparedText, check_input
+from engine.model.embedding_model import EmbeddingModel
+from engine.scheduling.deadline import Deadline
+from engine.steps import Steps
+from engine.text.chunking import check_context
+from engine.types import Chunking, Context, DocumentEmbedding, EmbedOptions
+
+
+class DocumentListCalls(EmbeddingCalls):
+    """Reads all documents before the first is embedded, so that one at fault fails the call before
+    it costs anything."""
+
+    async def embed_given_chunks(
+        self,
+        documents: Sequence[Sequence[str]],
+        *,
+        model: str | None = None,
+        context: Context = "balanced",
+        options: EmbedOptions = DEFAULTS,
+        timeout_s: float | None = None,
+    ) -> list[DocumentEmbedding]:
+        """One vector for each of the given chunks of each document. A chunk is tokenised alone, and
+        read within its document, which is its chunks put together."""
+        deadline = Deadline(timeout_s)
+        with self._counting_rejections():
+            chosen = self._document_model(model, options)
+            check_context(context, "context")
+            check_documents(documents, self.config)
+        characters = sum(len(chunk) for chunks in documents for chunk in chunks)
+        steps = prepare_given_steps(documents, chosen, options, context)
+        prepared = await self._read(steps, deadline, characters=characters)
+        return await self._run_documents(chosen, prepared, options, deadline)
+
+    async def embed_documents(
+        self,
+        texts: Sequence[str],
+        *,
+        model: str | None = None,
+        chunks: Chunking | None = None,
+        options: EmbedOptions = DEFAULTS,
+        timeout_s: float | None = None,
+    ) -> list[DocumentEmbedding]:
+        """The same as `embed_document` for each of the texts."""
+        deadline = Deadline(timeout_s)
+        with self._counting_rejections():
+            chosen = self._document_model(model, options)
+            check_document_count(len(texts), self.config)
+            for index, text in enumerate(texts):
+                check_input(text, f"documents[{index}]")
+        steps = _prepare_each(texts, chosen, options, chunks)
+        prepared = await self._read(steps, deadline, characters=sum(map(len, texts)))
+        return await self._run_documents(chosen, prepared, options, deadline)
+
+    async def _run_documents(
+        self,
+        model: EmbeddingModel,
+        documents: Sequence[PreparedText],
+        options: EmbedOptions,
+        deadline: Deadline,
+    ) -> list[DocumentEmbedding]:
+        """Run as many side by side as fill a batch: the queue stays free for others."""
+        with self._counting_rejections():
+            for document in documents:
+                plan = self._planner.plan(model, document.num_embedded)
+                self._planner.admit(plan, deadline)
+        room = self.config.batch_tokens_on(model.encoder.device.type)
+        tasks: list[asyncio.Task[DocumentEmbedding]] = []
+        running: dict[asyncio.Task[DocumentEmbedding], int] = {}
+        num_tokens = 0
+        try:
+            for document in documents:
+                while running and num_tokens + document.num_embedded > room:
+                    done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done:
+                        num_tokens -= running.pop(task)
+                        task.result()  # a failure ends the call
+                work = self._run_document(model, document, options, deadline, on_event=None)
+                tasks.append(asyncio.create_task(work))
+                running[tasks[-1]] = document.num_embedded
+                num_tokens += document.num_embedded
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _prepare_each(
+    texts: Sequence[str], model: EmbeddingModel, options: EmbedOptions, chunks: Chunking | None
+) -> Steps[list[PreparedText]]:
+    prepared = []
+    for index, text in enumerate(texts):
+        try:
+            prepared.append((yield from prepare_document_steps(text, model, options, chunks)))
+        except LLNError as error:
+            if error.param != "text":
+                raise
+            raise error.about(f"documents[{index}]") from error
+    return prepared
