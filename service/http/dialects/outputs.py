@@ -1,16 +1,30 @@
-"""Vectors as vendors ask for them: a data type, as numbers or in base64."""
+"""Vectors in the data types that vendors ask for."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from engine.types import Vector
-from service.http.json_response import encode_vector
+from engine.async_engine import AsyncEngine
+from engine.model.quantized import check_output_dtype
+from engine.types import EmbedOptions
+from service.errors import report_names
+from service.http.json_response import EncodingFormat, VectorForm
 
 Dtype: TypeAlias = Literal["float", "int8", "uint8", "binary", "ubinary"]
-Encoding: TypeAlias = Literal["float", "base64"]
 
 
-def encode(vector: Vector, dtype: Dtype, encoding: Encoding) -> Any:
-    assert dtype == "float"
-    return encode_vector(vector, encoding)
+def vector_form(
+    engine: AsyncEngine,
+    model: str | None,
+    options: EmbedOptions,
+    *,
+    dtype: Dtype = "float",
+    encoding: EncodingFormat = "float",
+    dimensions: str = "dimensions",
+) -> VectorForm:
+    """Raises InvalidInput if vectors of these options have no such form. `dimensions` is the
+    vendor's name for their number."""
+    info = engine.resolve(model)
+    with report_names({"dimensions": dimensions}):
+        check_output_dtype(dtype, options, info)
+    return VectorForm(dtype, encoding, info)

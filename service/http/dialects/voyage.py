@@ -24,11 +24,17 @@ from service.errors import report_names
 from service.http.dependencies import Engine, Record, TimeoutS
 from service.http.dialects.dialect import Claim, Dialect
 from service.http.dialects.dropped import dropped_headers, dropped_usage
-from service.http.dialects.outputs import Dtype, Encoding, encode
+from service.http.dialects.outputs import Dtype, vector_form
 from service.http.dialects.prompts import prompt_for
 from service.http.dialects.shapes import with_detail
 from service.http.json_request import JsonRoute
-from service.http.json_response import dump_list, json_response, server_timing
+from service.http.json_response import (
+    EncodingFormat,
+    VectorForm,
+    dump_list,
+    json_response,
+    server_timing,
+)
 from service.http.schemas.fields import AtLeastOne, AtLeastZero, Body, Input, as_inputs, json_type
 
 CHUNKER_VERSION = "lln-1"
@@ -74,7 +80,7 @@ class VectorFields(Body):
     )
     output_dimension: AtLeastOne | None = None
     output_dtype: Dtype | None = "float"
-    encoding_format: Encoding | None = None
+    encoding_format: EncodingFormat | None = None
 
     def options(self, engine: AsyncEngine, truncation: bool | None = False) -> EmbedOptions:
         return EmbedOptions(
@@ -83,8 +89,15 @@ class VectorFields(Body):
             truncate="end" if truncation else "error",
         )
 
-    def encode(self, vector: Vector) -> Any:
-        return encode(vector, self.output_dtype or "float", self.encoding_format or "float")
+    def form(self, engine: AsyncEngine) -> VectorForm:
+        return vector_form(
+            engine,
+            self.model,
+            self.options(engine),
+            dtype=self.output_dtype or "float",
+            encoding=self.encoding_format or "float",
+            dimensions="output_dimension",
+        )
 
 
 class EmbeddingsBody(VectorFields):
@@ -141,7 +154,8 @@ async def embeddings(
     body: EmbeddingsBody, engine: Engine, timeout_s: TimeoutS, record: Record
 ) -> Response:
     record.model = engine.resolve(body.model).name
-    with report_names({"dimensions": "output_dimension", "truncate": "truncation"}):
+    form = body.form(engine)
+    with report_names({"dimensions": "output_dimension"}):
         found = await engine.embed(
             as_inputs(body.input, "input"),
             model=body.model,
@@ -151,7 +165,7 @@ async def embeddings(
     costs = [embedding.accounting for embedding in found]
     tokens = record.tokens = _num_tokens(costs)
     items = (
-        {"object": "embedding", "embedding": body.encode(embedding.vector), "index": index}
+        {"object": "embedding", "embedding": form.write(embedding.vector), "index": index}
         for index, embedding in enumerate(found)
     )
     document = {
@@ -174,6 +188,7 @@ async def contextualized_embeddings(
     """A vector for each chunk, read within its document: those of `/v1/documents` for the same
     spans. Given chunks are tokenised one by one, and each document is read in one pass."""
     record.model = engine.resolve(body.model).name
+    form = body.form(engine)
     if body.enable_auto_chunking:
         documents = await _cut_documents(body, engine, timeout_s)
     else:
@@ -181,7 +196,7 @@ async def contextualized_embeddings(
     costs = [document.cost for document in documents]
     tokens = record.tokens = _num_tokens(costs)
     data = [
-        {"object": "list", "data": await dump_list(document.items(body)), "index": index}
+        {"object": "list", "data": await dump_list(document.items(form)), "index": index}
         for index, document in enumerate(documents)
     ]
     answer = {
@@ -202,9 +217,9 @@ class _Document(NamedTuple):
     texts: Sequence[str] | None
     cost: Accounting
 
-    def items(self, body: ContextualBody) -> Iterator[dict[str, Any]]:
+    def items(self, form: VectorForm) -> Iterator[dict[str, Any]]:
         for index, vector in enumerate(self.vectors):
-            item = {"object": "embedding", "embedding": body.encode(vector), "index": index}
+            item = {"object": "embedding", "embedding": form.write(vector), "index": index}
             if self.texts is not None:
                 item["text"] = self.texts[index]
             yield item

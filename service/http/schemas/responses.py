@@ -32,6 +32,9 @@ class ErrorDetail(Answer):
 
 class ErrorAnswer(Answer):
     error: ErrorDetail
+    detail: str | None = Field(
+        None, description="The message once more, on paths where other vendors' clients read it."
+    )
 
 
 class SpanValue(Answer):

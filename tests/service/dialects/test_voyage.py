@@ -241,3 +241,30 @@ def test_a_body_without_a_content_type(api: httpx.Client) -> None:
         assert "application/json" in answer.json()["detail"]
     form = {"content-type": "application/x-www-form-urlencoded"}
     assert api.post(path, content=body, headers=form).status_code == 415
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "binary", "ubinary"])
+def test_other_data_types(
+    client: Any, api: httpx.Client, late_chunks: Callable[..., np.ndarray], dtype: str
+) -> None:
+    found = client.contextualized_embed([CHUNKS], MODEL, "document", output_dtype=dtype)
+    codes = np.array(found.results[0].embeddings)
+    exact = late_chunks(CHUNKS)
+    assert np.array_equal(codes, late_chunks(CHUNKS, output_dtype=dtype).astype(int))
+    if dtype.endswith("int8"):
+        [model] = [one for one in api.get("/v1/models").json()["data"] if one["id"] == "default"]
+        step = model["int8_range"] / 127
+        within = np.abs(exact) <= model["int8_range"]
+        restored = (codes - (128 if dtype == "uint8" else 0)) * step
+        assert within.mean() > 0.99
+        assert np.abs(restored - exact)[within].max() <= step / 2 * 1.001
+    else:
+        bits = np.packbits(exact > 0, axis=-1).astype(int)
+        assert np.array_equal(codes, bits - (128 if dtype == "binary" else 0))
+    plain = client.embed(["a text"], "voyage-3.5", output_dtype=dtype).embeddings[0]
+    assert len(plain) == (48 if "binary" in dtype else 384)
+
+
+def test_a_data_type_that_the_dimensions_do_not_fit(api: httpx.Client) -> None:
+    error = refused(api, inputs=[["a"]], output_dtype="binary", output_dimension=12)
+    assert error["param"] == "output_dimension"
