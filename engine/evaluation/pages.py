@@ -166,3 +166,19 @@ def read_standards() -> Iterator[Document]:
 def read_statistics() -> Iterator[Document]:
     """Manuals of a language for statistics, by chapter."""
     yield from read_pages(Path("/usr/share/R/doc/manual"), level=2)
+
+
+def read_biology() -> Iterator[Document]:
+    """How to estimate the trees by which species, sequences and traits are related."""
+    yield from read_pages(_DOC / "phylip" / "html" / "doc")
+
+
+def read_colours() -> Iterator[Document]:
+    """How to measure colours of screens, prints and cameras."""
+    yield from read_pages(_DOC / "argyll-doc")
+
+
+def read_skies() -> Iterator[Document]:
+    """What peoples tell of their stars."""
+    for file in sorted(Path("/usr/share/stellarium/skycultures").glob("*/description.en.utf8")):
+        yield from documents_of(file.parent.name, file.read_text("utf-8", "replace"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,9 +26,11 @@ from engine.evaluation.readings import (
     Reading,
     answers_by_heading,
     answers_by_paragraph,
+    answers_by_paragraph_whole,
     read_corpus,
     reading_documents,
 )
+from engine.evaluation.vector_store import VectorStore
 from engine.model.embedding_model import EmbeddingModel
 
 LATE_SHARES = (0.0, 0.5, 1.0)
@@ -66,14 +69,24 @@ def _blocks_away(least: int, most: float) -> Callable[[CorpusVectors], NDArray[n
     return lambda corpus: (corpus.by_heading.blocks >= least) & (corpus.by_heading.blocks <= most)
 
 
-BY_HEADING = Question("passages that need their document", answers_by_heading, _blocks_away(0, 1e9))
-BY_PARAGRAPH = Question(
-    "a later paragraph",
-    answers_by_paragraph,
-    lambda corpus: np.ones(len(corpus.by_paragraph.wanted), bool),
+def _every_paragraph(corpus: CorpusVectors) -> NDArray[np.bool_]:
+    return np.ones(len(corpus.by_paragraph.wanted), bool)
+
+
+BY_HEADING = Question(
+    "passages that need their document", answers_by_heading, lambda one: one.by_heading.is_headed
+)
+BY_PARAGRAPH = Question("a later paragraph", answers_by_paragraph, _every_paragraph)
+WHOLE_BY_PARAGRAPH = Question(
+    "whole documents by a later paragraph", answers_by_paragraph_whole, _every_paragraph
 )
 QUESTIONS = (
     BY_HEADING,
+    Question(
+        "paragraphs by title and first sentence",
+        answers_by_heading,
+        lambda one: ~one.by_heading.is_headed,
+    ),
     Question(
         "passages that alone miss the top 10",
         answers_by_heading,
@@ -83,6 +96,7 @@ QUESTIONS = (
     Question("the title is 1 to 4 blocks away", answers_by_heading, _blocks_away(1, 4)),
     Question("the title is farther away", answers_by_heading, _blocks_away(5, 1e9)),
     BY_PARAGRAPH,
+    WHOLE_BY_PARAGRAPH,
 )
 
 
@@ -113,38 +127,51 @@ def evaluate_readings(
     split: Split,
     limits: DocumentLimits | None = None,
     progress: Callable[[str], None] | None = None,
+    *,
+    others: Mapping[str, EmbeddingModel] | None = None,
+    store: VectorStore | None = None,
 ) -> Report:
-    """Choose shares on the validation corpora, then read the test corpora once."""
+    """Choose shares on the validation corpora, then read the test corpora once.
+
+    `others` are models to compare, by name: the late chunks of one pass, and nothing read alone.
+    """
     tell = progress or (lambda _: None)
     limits = limits or DocumentLimits()
-    validation = _read_all(model, split.validation, limits, tell)
+    others = others or {}
+    reader = _Reader(model, others, store or VectorStore(), tell)
+    validation = reader.read(split.validation, limits)
     chosen = choose_readings(validation)
     tell(f"chosen: {chosen['default']}")
-    test = _read_all(model, split.test, replace(limits, tokens=limits.test_tokens), tell)
+    test = reader.read(split.test, limits)
     return {
         "model": model.name,
         "weights": model.checkpoint.sha256,
         "calibration": model.info.calibration,
+        "others": {name: one.info.calibration for name, one in others.items()},
         "torch": torch.__version__,
         "limits": asdict(limits),
         **report_on(validation, test, chosen),
     }
 
 
-def _read_all(
-    model: EmbeddingModel,
-    names: Sequence[str],
-    limits: DocumentLimits,
-    tell: Callable[[str], None],
-) -> list[CorpusVectors]:
-    found = []
-    for name in names:
-        corpus = load_corpus(name) if name in NEW_SOURCES else held_out_part(name)
-        documents = reading_documents(corpus, model.tokenizer, limits)
-        if len(documents) > 1:
-            tell(f"{len(documents)} documents of {name}")
-            found.append(read_corpus(model, name, documents, limits))
-    return found
+@dataclass(frozen=True)
+class _Reader:
+    model: EmbeddingModel
+    others: Mapping[str, EmbeddingModel]
+    store: VectorStore
+    tell: Callable[[str], None]
+
+    def read(self, names: Sequence[str], limits: DocumentLimits) -> list[CorpusVectors]:
+        found = []
+        for name in names:
+            corpus = load_corpus(name) if name in NEW_SOURCES else held_out_part(name)
+            documents = reading_documents(corpus, self.model.tokenizer, limits)
+            if len(documents) > 1:
+                self.tell(f"{len(documents)} documents of {name}")
+                found.append(
+                    read_corpus(self.model, name, documents, limits, self.others, self.store)
+                )
+        return found
 
 
 def choose_readings(validation: Sequence[CorpusVectors]) -> dict[str, Reading]:
@@ -239,8 +266,9 @@ def _part(corpora: Sequence[CorpusVectors], chosen: Mapping[str, Reading]) -> Re
 def _on_question(
     question: Question, corpora: Sequence[CorpusVectors], chosen: Mapping[str, Reading]
 ) -> Report:
-    readings = _readings(chosen)
-    if question.answer is answers_by_paragraph:  # chunks have no title put before them
+    models = list(corpora[0].others) if corpora else []
+    readings = _readings(chosen, models)
+    if question.answer is not answers_by_heading:  # chunks have no title put before them
         readings = {name: one for name, one in readings.items() if not one.title_before}
     answers = {name: question.answers(corpora, one) for name, one in readings.items()}
     return {
@@ -253,13 +281,31 @@ def _on_question(
                     for name in answers[first]
                 }
             )
-            for first, second in COMPARISONS
+            for first, second in (*COMPARISONS, *_comparisons_of(models))
             if first in answers and second in answers
         },
     }
 
 
-def _readings(chosen: Mapping[str, Reading]) -> dict[str, Reading]:
+def _comparisons_of(models: Sequence[str]) -> list[tuple[str, str]]:
+    """Each model against the readings of the first, and each with the next: a model and its
+    control, one after the other, are so compared."""
+    rivals = ("passage alone", "late", "half late", "default", "alone and opening")
+    against = [(f"{name}, late", rival) for name in models for rival in rivals]
+    with_opening = [
+        (f"{name}, late and opening", rival)
+        for name in models
+        for rival in ("default", "alone and opening")
+    ]
+    pairs = [
+        (f"{first}, {how}", f"{second}, {how}")
+        for first, second in pairwise(models)
+        for how in ("late", "late and opening")
+    ]
+    return against + with_opening + pairs
+
+
+def _readings(chosen: Mapping[str, Reading], models: Sequence[str]) -> dict[str, Reading]:
     found = {
         "passage alone": ALONE,
         "late": LATE,
@@ -275,6 +321,11 @@ def _readings(chosen: Mapping[str, Reading]) -> dict[str, Reading]:
     }
     for name in ("late", "half late", "default", "mixture, for passages"):
         found[f"{name} without LLN"] = replace(found[name], without_lln=True)
+    for name in models:
+        found[f"{name}, late"] = Reading(late=1.0, model=name)
+        found[f"{name}, late and opening"] = Reading(
+            late=1.0, opening=chosen["default"].opening, model=name
+        )
     return found
 
 

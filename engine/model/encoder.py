@@ -163,7 +163,11 @@ class ShortTextPath:
         self._layers = [_arguments_of(layer, weights, activation) for layer in weights.layers]
 
     def takes(self, ids: Tensor) -> bool:
-        return 2 <= len(ids) <= self.most and not torch.is_grad_enabled()
+        return (
+            2 <= len(ids) <= self.most
+            and not torch.is_grad_enabled()
+            and not torch.is_autocast_enabled("cpu")
+        )
 
     def __call__(self, ids: Tensor) -> Tensor:
         """States [T, W] of ids [T]."""

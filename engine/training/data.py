@@ -11,7 +11,7 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TypeAlias
 
@@ -231,6 +231,13 @@ class Batch:
     @property
     def spans(self) -> list[Span]:
         return list(pairwise(self.bounds))
+
+
+def packed(texts: Sequence[Ids], tokenizer: TextTokenizer) -> Batch:
+    """Texts without special tokens, each put between its own."""
+    whole = [tokenizer.between_special(text) for text in texts]
+    bounds = list(accumulate((len(text) for text in whole), initial=0))
+    return Batch(torch.from_numpy(np.concatenate(whole).astype(np.int64)), bounds)
 
 
 class TokenCorpus:

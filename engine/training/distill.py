@@ -24,6 +24,7 @@ from engine.config import EngineConfig
 from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.training.calibrate import CalibrationPlan, calibrate
+from engine.training.chunks import ChunkCorpus
 from engine.training.convert import copy_model, load_adapted
 from engine.training.curves import write_curves
 from engine.training.data import (
@@ -90,7 +91,9 @@ def distill_model(
         _check_same_run(folder, run)
         record = _training_record(data, run)
         student = Student(run.teacher, _first_calibration(folder, run), run.student)
-        trainer = Trainer(run.teacher, student, run.windows, plan.training, folder, run.pairs)
+        trainer = Trainer(
+            run.teacher, student, run.windows, plan.training, folder, run.pairs, run.chunks
+        )
         trainer.run(progress)
         built = folder / _BUILT_FOLDER
         copy_model(run.teacher.checkpoint.folder, built)
@@ -113,7 +116,8 @@ class _Run:
     known: Calibration | None  # to continue from
     parts: Mapping[str, Sequence[Document]]  # of the data, to train on
     windows: TokenCorpus
-    pairs: PairCorpus | None
+    pairs: PairCorpus | None  # if a stage reads them
+    chunks: ChunkCorpus | None
 
     @property
     def block_size(self) -> int:
@@ -133,7 +137,7 @@ def _prepare(
     texts = texts_of(parts.values())
     if not texts:
         raise InvalidInput("there is nothing to train on", code="no_documents", param="data")
-    has_pairs = any(stage.kind == "pairs" for stage in plan.training.stages)
+    kinds = {stage.kind for stage in plan.training.stages}
     trains_encoder = plan.student.encoder and plan.training.trains("encoder")
     return _Run(
         plan=plan,
@@ -142,7 +146,8 @@ def _prepare(
         known=known,
         parts=parts,
         windows=TokenCorpus.of(texts, teacher.tokenizer),
-        pairs=PairCorpus(parts, teacher.tokenizer) if has_pairs else None,
+        pairs=PairCorpus(parts, teacher.tokenizer) if "pairs" in kinds else None,
+        chunks=ChunkCorpus(parts, teacher.tokenizer) if "chunks" in kinds else None,
     )
 
 
@@ -154,6 +159,8 @@ def _check_plan(run: _Run) -> None:
         _check_lengths(stage, run.windows, pooling, window)
         if stage.kind == "pairs" and run.pairs is not None:
             run.pairs.check_documents(stage.shortest)
+        if stage.kind == "chunks" and run.chunks is not None:
+            run.chunks.check_documents(stage.shortest)
     _check_gradients(run)
 
 
@@ -165,8 +172,8 @@ def _check_lengths(stage: Stage, windows: TokenCorpus, pooling: Pooling, window:
             limit=windows.num_special,
             actual=shortest,
         )
-    # Pairs take shorter documents too.
-    if stage.kind != "pairs" and longest > windows.longest:
+    # Pairs and chunks take shorter documents too.
+    if stage.kind not in ("pairs", "chunks") and longest > windows.longest:
         raise _unusable_length(
             f"a stage asks for windows of {longest} tokens, and the longest document has "
             f"{windows.longest}",
@@ -218,6 +225,8 @@ def _check_gradients(run: _Run) -> None:
 
 def _longest_text(stage: Stage, run: _Run) -> int:
     """The most tokens that a stage reads at once."""
+    if stage.kind == "chunks" and run.chunks is not None:
+        return run.chunks.longest(max(stage.lengths))
     if stage.kind != "pairs" or run.pairs is None:
         return max(stage.lengths)
     anchors = anchor_lengths(min(run.plan.training.teacher_window, run.windows.longest))

@@ -201,6 +201,22 @@ def window_loss(
     return torch.stack([one.mean() for one in apart]).mean()
 
 
+def chunk_targets(
+    alone: Tensor,
+    contexts: Tensor,
+    owners: Tensor,
+    *,
+    context_share: float,
+    mean_share: float,
+) -> Tensor:
+    """What chunks should be, from unit vectors of each read alone [n, W] and of each document's
+    context [d, W]: what they say themselves, with shares of the context and of the document's mean.
+    """
+    sums = torch.zeros_like(contexts).index_add_(0, owners, alone)
+    around = context_share * contexts + mean_share * F.normalize(sums, dim=-1)
+    return F.normalize(alone + around[owners], dim=-1)
+
+
 def retrieval_loss(
     queries: Tensor,
     candidates: Tensor,

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from engine.errors import InvalidInput
 from engine.text.headings import sections
 from engine.text.tokenizer import TextTokenizer
-from engine.training.data import Batch, Document, Span
+from engine.training.data import Batch, Document, Span, packed
 from engine.types import Ids
 
 SHORTEST_PASSAGE, LONGEST_PASSAGE = 24, 200
@@ -168,7 +167,7 @@ class PairCorpus:
         `cut_share` of the documents with a query get a stretch, cut out of them, in its place.
         `stretches` of each document, which stay in it, are more queries.
         """
-        source, chosen = _draw(self._findable_documents(shortest), generator)
+        source, chosen = draw_source(self._findable_documents(shortest), generator)
         room = length - self._tokenizer.num_special
         queries, texts, owners = [], [], []
         asking: list[Ids] = []
@@ -202,7 +201,7 @@ class PairCorpus:
         A document is its title and some passages in a row, at most `length` tokens. None if all
         documents that were drawn are too short.
         """
-        source, chosen = _draw(self._with_passages, generator)
+        source, chosen = draw_source(self._with_passages, generator)
         room = length - self._tokenizer.num_special
         queries: list[Ids] = []
         texts: list[Ids] = []
@@ -262,12 +261,10 @@ class PairCorpus:
         ]
 
     def _packed(self, texts: Sequence[Ids]) -> Batch:
-        whole = [self._tokenizer.between_special(text) for text in texts]
-        bounds = list(accumulate((len(text) for text in whole), initial=0))
-        return Batch(torch.from_numpy(np.concatenate(whole).astype(np.int64)), bounds)
+        return packed(texts, self._tokenizer)
 
 
-def _draw(
+def draw_source(
     numbers: Sequence[Sequence[int]], generator: np.random.Generator
 ) -> tuple[int, list[int]]:
     """Draw a source, larger ones more often, and shuffle its documents."""

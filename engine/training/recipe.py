@@ -18,7 +18,7 @@ from engine.training.losses import LossWeights
 from engine.training.student import Part
 from engine.types import Precision
 
-StageKind: TypeAlias = Literal["attention", "states", "contrast", "pairs"]
+StageKind: TypeAlias = Literal["attention", "states", "contrast", "pairs", "chunks"]
 
 DEFAULT_RECIPE = "lln"
 
@@ -33,7 +33,7 @@ class Stage:
     """Steps of one kind. Each step draws one of the lengths.
 
     The batch is filled with windows of that length or, for "pairs" of a query and what it should
-    find, with documents that are no longer.
+    find and for "chunks" of documents, with documents that are no longer.
     """
 
     kind: StageKind
@@ -58,14 +58,22 @@ class Stage:
     the document as well. The teacher reads each stretch alone."""
 
     shortest: int = 0
-    """For "pairs": documents of fewer tokens are not looked for."""
+    """For "pairs" and "chunks": documents of fewer tokens are not drawn."""
 
     held_share: float = 0.0
     """For "pairs": the weight of the window loss, which holds documents and their windows near the
     teacher's vectors of these windows."""
 
+    context_share: float = 1.0
+    """For "chunks": the weight of the document's title, or its opening where it has none, in the
+    vector that a chunk should have. The chunk read alone has a weight of 1."""
+
+    mean_share: float = 0.0
+    """For "chunks": the weight of the mean of the document's chunks in the same vector."""
+
     fidelity_share: float = 1.0
-    """For "contrast" and "pairs": the weight of the distance to the teacher."""
+    """For "contrast", "pairs" and "chunks": the weight of the distance to the teacher, of short
+    texts for "pairs" and "chunks"."""
 
     def __post_init__(self) -> None:
         _check_choice("kind", self.kind, get_args(StageKind))
@@ -77,6 +85,8 @@ class Stage:
         _check_whole("stretches", self.stretches, least=0)
         _check_whole("shortest", self.shortest, least=0)
         _check_number("held_share", self.held_share)
+        _check_number("context_share", self.context_share)
+        _check_number("mean_share", self.mean_share)
         _check_number("fidelity_share", self.fidelity_share)
         self._check_lengths()
         self._check_rates()

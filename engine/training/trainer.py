@@ -22,6 +22,7 @@ from engine.diagnostics import Effort, measure
 from engine.diagnostics.readings import Floats
 from engine.errors import CheckpointError, InvalidInput
 from engine.model.embedding_model import EmbeddingModel
+from engine.training.chunks import ChunkCorpus
 from engine.training.data import Batch, TokenCorpus
 from engine.training.model_folder import write_whole
 from engine.training.pairs import PairCorpus
@@ -34,7 +35,7 @@ ATTENTION_FILE = "attention.jsonl"
 STATE_FILE = "state.pt"
 
 LOSS_KEYS: Mapping[str, str] = MappingProxyType(
-    {"retrieval": "found", "fidelity": "kept", "window": "held"}
+    {"retrieval": "found", "fidelity": "kept", "window": "held", "context": "told"}
 )
 """The parts of a loss, and their keys in the metrics file."""
 
@@ -78,17 +79,19 @@ class Trainer:
         plan: TrainingPlan,
         folder: Path,
         pairs: PairCorpus | None = None,
+        chunks: ChunkCorpus | None = None,
     ) -> None:
-        if pairs is None and any(stage.kind == "pairs" for stage in plan.stages):
-            raise InvalidInput(
-                "a stage of pairs needs documents, not windows alone",
-                code="no_pairs",
-                param="data",
-            )
+        for kind, corpus in (("pairs", pairs), ("chunks", chunks)):
+            if corpus is None and any(stage.kind == kind for stage in plan.stages):
+                raise InvalidInput(
+                    f"a stage of {kind} needs documents, not windows alone",
+                    code=f"no_{kind}",
+                    param="data",
+                )
         self._teacher = teacher
         self._device = teacher.encoder.device
         self._student = student
-        self._steps = TrainingSteps(teacher, student, windows, pairs, plan)
+        self._steps = TrainingSteps(teacher, student, windows, pairs, plan, chunks)
         self._plan = plan
         self._folder = folder
         self._watched = windows.batch(

@@ -13,10 +13,12 @@ from torch import Tensor
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
 from engine.model.pooling import PooledSpan, whole_texts
+from engine.training.chunks import ChunkCorpus
 from engine.training.data import Batch, TokenCorpus
 from engine.training.encode import pooling_of
 from engine.training.losses import (
     attention_loss,
+    chunk_targets,
     fidelity_loss,
     retrieval_loss,
     states_loss,
@@ -40,7 +42,8 @@ class StepLoss:
     length: int
     tokens: int
     parts: Mapping[str, Tensor] = field(default_factory=dict)
-    """What the loss is a weighted sum of, if of several: "retrieval", "fidelity", "window"."""
+    """What the loss is a weighted sum of, if of several: "retrieval", "fidelity", "window",
+    "context"."""
 
 
 class TrainingSteps:
@@ -53,6 +56,7 @@ class TrainingSteps:
         windows: TokenCorpus,
         pairs: PairCorpus | None,
         plan: TrainingPlan,
+        chunks: ChunkCorpus | None = None,
     ) -> None:
         self._teacher = teacher.encoder
         self._pooling = pooling_of(teacher)
@@ -60,6 +64,7 @@ class TrainingSteps:
         self._student = student
         self._windows = windows
         self._pairs = pairs
+        self._chunks = chunks
         self._plan = plan
         self.memory = DocumentMemory()
 
@@ -74,6 +79,8 @@ class TrainingSteps:
                 return self._contrast_step(stage, length, generator)
             case "pairs":
                 return self._pairs_step(stage, length, generator)
+            case "chunks":
+                return self._chunks_step(stage, length, generator)
 
     def _attention_step(
         self, stage: Stage, length: int, generator: np.random.Generator
@@ -132,7 +139,9 @@ class TrainingSteps:
         passages = unit_vectors(states, spans, self._pooling)
         targets = torch.tensor(batch.targets, device=queries.device)
         retrieval = retrieval_loss(queries, passages, targets)
-        fidelity, anchors = self._short_text_fidelity(student, batch.queries, queries, generator)
+        fidelity, anchors = self._short_text_fidelity(
+            stage, student, batch.queries, queries, generator
+        )
         return _weighted(
             stage,
             length,
@@ -149,13 +158,43 @@ class TrainingSteps:
         spans = whole_texts(batch.documents.bounds, self._student.pooling_slope_of)
         documents = unit_vectors(states, spans, self._pooling)
         retrieval = self._document_retrieval(batch, queries, documents)
-        fidelity, anchors = self._short_text_fidelity(student, batch.queries, queries, generator)
+        fidelity, anchors = self._short_text_fidelity(
+            stage, student, batch.queries, queries, generator
+        )
         parts = {"retrieval": retrieval, "fidelity": fidelity}
         if stage.held_share:
             parts["window"] = self._plan.loss.vectors * window_loss(
                 states, self._teacher, batch.documents, self._window, self._pooling
             )
         tokens = _num_tokens(batch.documents, batch.queries, batch.stretches, anchors)
+        return _weighted(stage, length, tokens, parts)
+
+    def _chunks_step(self, stage: Stage, length: int, generator: np.random.Generator) -> StepLoss:
+        """Chunks read in their document should be near what the teacher makes of each alone and of
+        the document's context, and nearer to it than to that of any other chunk."""
+        assert self._chunks is not None, "checked when the run began"
+        batch = self._chunks.batch(length, stage.batch_tokens, stage.shortest, generator)
+        student = self._student.encoder()
+        states = student(batch.documents.ids.to(student.device), batch.documents.bounds)
+        chunks = unit_vectors(states, [PooledSpan(*span) for span in batch.spans], self._pooling)
+        targets = chunk_targets(
+            self._teacher_vectors(batch.alone),
+            self._teacher_vectors(batch.contexts),
+            torch.tensor(batch.owners, device=chunks.device),
+            context_share=stage.context_share,
+            mean_share=stage.mean_share,
+        )
+        parts = {
+            "retrieval": retrieval_loss(chunks, targets),
+            "context": self._plan.loss.vectors * (1 - (chunks * targets).sum(-1)).mean(),
+        }
+        anchors = None
+        if self._student.plan.encoder:  # else short texts cannot move
+            short = self._student_vectors(student, batch.contexts)
+            parts["fidelity"], anchors = self._short_text_fidelity(
+                stage, student, batch.contexts, short, generator
+            )
+        tokens = _num_tokens(batch.documents, batch.contexts, anchors)
         return _weighted(stage, length, tokens, parts)
 
     def _document_retrieval(self, batch: PairBatch, queries: Tensor, documents: Tensor) -> Tensor:
@@ -179,14 +218,20 @@ class TrainingSteps:
         return torch.stack(losses).mean()
 
     def _short_text_fidelity(
-        self, student: Encoder, queries: Batch, vectors: Tensor, generator: np.random.Generator
+        self,
+        stage: Stage,
+        student: Encoder,
+        queries: Batch,
+        vectors: Tensor,
+        generator: np.random.Generator,
     ) -> tuple[Tensor, Batch]:
         """How far short texts have moved from the teacher's vectors: the queries, of which the
         student's vectors are given, and windows drawn for it (anchors), which are returned."""
         moved = 1 - (vectors * self._teacher_vectors(queries)).sum(-1)
         lengths = anchor_lengths(min(self._plan.teacher_window, self._windows.longest))
         length = int(generator.choice(lengths))
-        anchors = self._windows.batch(length, max(_ANCHOR_TOKENS // length, 2), generator)
+        tokens = min(_ANCHOR_TOKENS, stage.batch_tokens // 4)
+        anchors = self._windows.batch(length, max(tokens // length, 2), generator)
         found = self._student_vectors(student, anchors)
         fidelity = fidelity_loss(found, self._teacher_vectors(anchors), self._plan.loss)
         return fidelity + self._plan.loss.vectors * moved.mean(), anchors
@@ -269,6 +314,11 @@ def _num_tokens(*batches: Batch | None) -> int:
 
 
 def _weighted(stage: Stage, length: int, tokens: int, parts: Mapping[str, Tensor]) -> StepLoss:
-    shares = {"retrieval": 1.0, "fidelity": stage.fidelity_share, "window": stage.held_share}
+    shares = {
+        "retrieval": 1.0,
+        "context": 1.0,
+        "fidelity": stage.fidelity_share,
+        "window": stage.held_share,
+    }
     loss = torch.stack([shares[name] * part for name, part in parts.items()]).sum()
     return StepLoss(loss, length, tokens, parts)

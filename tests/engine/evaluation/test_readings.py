@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from engine.checkpoint.calibration import Calibration
 from engine.errors import InvalidInput
-from engine.evaluation import readings_report
+from engine.evaluation import readings_report, texts
 from engine.evaluation.bootstrap import Answers, interval, minus, pooled
 from engine.evaluation.corpora import NEW_SOURCES, TRAINED_SOURCES, Corpus
 from engine.evaluation.pages import documents_of, plain_title
@@ -19,10 +20,13 @@ from engine.evaluation.readings import (
     Reading,
     answers_by_heading,
     answers_by_paragraph,
+    answers_by_paragraph_whole,
+    led_passages,
     read_corpus,
     reading_documents,
 )
 from engine.evaluation.readings_report import choose_readings, evaluate_readings, split_corpora
+from engine.evaluation.vector_store import VectorStore
 from engine.model.embedding_model import EmbeddingModel
 from engine.training.data import Document
 from engine.training.encode import vectors_of
@@ -141,6 +145,27 @@ def test_documents_to_read(model: EmbeddingModel, corpus: Corpus) -> None:
         assert len(one.paragraphs) == 2  # the second ones of the later two sections
 
 
+def test_paragraphs_are_asked_for_by_their_first_sentence(model: EmbeddingModel) -> None:
+    paragraph = "A first sentence of some length. " + "And words that follow it " * 12 + "{}"
+    text = "\n\n".join([*(paragraph.format(n) for n in range(4)), "Short. One."])
+    document = Document("t", "the title", text)
+    passages = led_passages(document)
+    assert [one.query for one in passages] == [
+        *["the title: A first sentence of some length."] * 4,
+        "",
+    ]
+    assert passages[0].text.startswith("And words")
+    assert led_passages(Document("t", "", text)) == []
+    different = text
+    for number in range(4):
+        different = different.replace("A first", f"Number {number}", 1)
+    corpus = Corpus("led", (Document("t", "the title", different),))
+    [one] = reading_documents(corpus, model.tokenizer, LIMITS)
+    assert not one.is_headed
+    assert len(one.paragraphs) + len(one.queries) == 4  # what is taken out is not asked for
+    assert one.queries[0] == "the title: Number 0 sentence of some length."
+
+
 def test_a_query_whose_words_are_in_its_passage_is_not_asked(model: EmbeddingModel) -> None:
     document = headed_document("t", 1)
     told = document.body.replace("## xx2\n\n", "## xx2\n\nxx2 ")
@@ -152,11 +177,11 @@ def test_readings_are_what_the_service_computes(
     model: EmbeddingModel, read: CorpusVectors, corpus: Corpus
 ) -> None:
     [first, *_] = reading_documents(corpus, model.tokenizer, LIMITS)
-    alone = Reading().vectors(read, read.passages)
+    alone = Reading().vectors(read, "passages")
     start, end = first.passages[1]
     again = vectors_of(model, [model.tokenizer.between_special(first.ids[start:end])])
     assert alone[1] == pytest.approx(again[0], abs=1e-5)
-    mixed = Reading(late=0.5, opening=0.3).vectors(read, read.passages)
+    mixed = Reading(late=0.5, opening=0.3).vectors(read, "passages")
     halves = read.passages.late[0] + read.passages.alone[0]
     opening = read.openings.late[0] + read.openings.alone[0]
     length = np.linalg.norm(halves)
@@ -173,6 +198,42 @@ def test_the_best_possible_reading_finds_everything(read: CorpusVectors) -> None
     paragraphs = answers_by_paragraph(read, Reading())
     assert len(paragraphs.values) == 8
     assert np.all((paragraphs.values >= 0.25) & (paragraphs.values <= 1))
+
+
+def test_whole_documents_are_found_by_each_reading(read: CorpusVectors) -> None:
+    for reading in (Reading(), Reading(late=1.0), Reading(late=1.0, without_lln=True)):
+        found = answers_by_paragraph_whole(read, reading)
+        assert len(found.values) == 8
+    assert Reading().wholes(read) is read.means
+    assert Reading(late=1.0).wholes(read) is read.wholes
+
+
+def test_another_model_is_read_in_one_pass(
+    model: EmbeddingModel, corpus: Corpus, tmp_path: Path
+) -> None:
+    documents = reading_documents(corpus, model.tokenizer, LIMITS)
+    others = {"same": model, "control": model.with_attention("block_diagonal")}
+    store = VectorStore(tmp_path)
+    read = read_corpus(model, "small", documents, LIMITS, others, store)
+    for name, reading in (
+        ("same", Reading(late=1.0)),
+        ("control", Reading(late=1.0, without_lln=True)),
+    ):
+        one = Reading(late=1.0, model=name)
+        assert np.array_equal(one.vectors(read, "passages"), reading.vectors(read, "passages"))
+        assert np.array_equal(one.wholes(read), reading.wholes(read))
+    kept = sorted(tmp_path.iterdir())
+    again = read_corpus(model, "small", documents, LIMITS, others, store)
+    assert sorted(tmp_path.iterdir()) == kept
+    assert np.array_equal(again.passages.late, read.passages.late)
+    part = readings_report.report_on([read], [read], choose_readings([read]))["test"]
+    by_heading = part["questions"]["passages that need their document"]
+    row = by_heading["differences"]["same, late minus control, late"]["pooled"]
+    same, control = (
+        answers_by_heading(read, Reading(late=1.0, model=name)).values for name in others
+    )
+    difference = same - control
+    assert row["mean"] == pytest.approx(difference.mean(), abs=1e-4)
 
 
 def test_shares_are_chosen_for_both_kinds_of_question(read: CorpusVectors) -> None:
@@ -215,3 +276,25 @@ def test_a_page_becomes_headed_text() -> None:
     assert [two.title for two in documents_of("page", html, level=2)] == ["Dough"]
     assert plain_title("Chapter 9. Unix Services") == "Unix Services"
     assert plain_title("A word") == "A word"
+
+
+def test_a_tagged_text_becomes_prose() -> None:
+    tagged = "\n\n\tHe/pps said/vbd ,/, ``/`` Go/vb !/. ''/''\n\n\n\tShe/pps and/or/cc he/pps ./.\n"
+    assert texts._without_tags(tagged) == 'He said, "Go!"\n\nShe and/or he.'
+
+
+def test_titles_of_tagged_texts() -> None:
+    contents = """LIST OF TEXTS
+
+D02. Schubert Ogden, Christ Without Myth. New York: Harper, 1961.
+Pp. 128-134
+
+F01. Rosemary Black, "How Much Do You
+Tell?" Vogue, 138:1
+
+H03. Untitled
+"""
+    assert texts._sample_titles(contents) == {
+        "D02": "Christ Without Myth",
+        "F01": "How Much Do You Tell?",
+    }

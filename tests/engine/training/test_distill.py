@@ -312,3 +312,11 @@ def test_too_short_documents_are_rejected_before_the_run(folder: str, tmp_path: 
     with pytest.raises(InvalidInput, match=f"no source has two documents of at least {10**6}"):
         train(folder, tmp_path / "out", plan)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_model_is_trained_on_chunks(folder: str, tmp_path: Path) -> None:
+    out = train(folder, tmp_path / "out", with_stage(kind="chunks", shortest=40))
+    assert steps_of(out) == list(range(STAGE.steps))
+    with pytest.raises(InvalidInput, match=f"no document has {10**6} tokens"):
+        train(folder, tmp_path / "other", with_stage(kind="chunks", shortest=10**6))
+    assert not (tmp_path / "other").exists()

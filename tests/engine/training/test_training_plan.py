@@ -69,6 +69,8 @@ def test_stages_of_the_wrong_form(items: object, message: str) -> None:
         ({"stretches": -1}, "stretches must be a whole number of at least 0, got -1"),
         ({"shortest": 0.5}, "shortest must be a whole number of at least 0, got 0.5"),
         ({"held_share": "all"}, "held_share must be a number of at least 0, got 'all'"),
+        ({"context_share": -1}, "context_share must be a number of at least 0"),
+        ({"mean_share": None}, "mean_share must be a number of at least 0, got None"),
         ({"fidelity_share": -1}, "fidelity_share must be a number of at least 0"),
     ],
 )
@@ -98,9 +100,9 @@ def test_invalid_fields_of_a_plan(change: dict[str, Any], message: str) -> None:
 
 
 def test_every_recipe_can_be_run() -> None:
-    assert recipe_names() == ["documents", "encoder", "imitate", "lln"]
+    assert recipe_names() == ["documents", "encoder", "imitate", "lln", "passages"]
     for name in recipe_names():
         assert TrainingPlan(stages=load_recipe(name)).num_steps > 0
     assert not TrainingPlan().trains("encoder")
-    with pytest.raises(InvalidInput, match="choose one of documents, encoder, imitate, lln"):
+    with pytest.raises(InvalidInput, match="documents, encoder, imitate, lln, passages"):
         load_recipe("quick")
