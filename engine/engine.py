@@ -32,6 +32,7 @@ from engine.scheduling.request import TimedResult
 from engine.steps import finish
 from engine.text.chunking import check_context
 from engine.types import (
+    SAMPLED_ROWS,
     Chunking,
     Context,
     Diagnosis,
@@ -146,9 +147,21 @@ class Engine:
         heads: Sequence[int] | None = None,
         instruments: Sequence[str] | None = None,
         mode: str = "auto",
+        sampled_rows: int = SAMPLED_ROWS,
+        seed: int = 0,
+        quantiles: Sequence[float] = (),
     ) -> Diagnosis:
         """What every head and layer does with this text."""
-        asked = plan_diagnosis(self.model, layers, heads, instruments, mode)
+        asked = plan_diagnosis(
+            self.model,
+            layers,
+            heads,
+            instruments,
+            mode,
+            sampled_rows=sampled_rows,
+            seed=seed,
+            quantiles=quantiles,
+        )
         document = prepare_document(text, self.model, _DEFAULTS, None)
         plan = fit_plan(asked, self.model, document.num_embedded, self.config)
         started_at = perf_counter()

@@ -22,6 +22,8 @@ Mode: TypeAlias = Literal["auto", "exact", "sampled"]
 """How a diagnosis reads rows that cost N x N: all of them while that is cheap ("auto"), always
 ("exact"), or a sample of them ("sampled"). Instruments that iterate or draw at random do so in
 every mode, and state their error."""
+SAMPLED_ROWS = 96
+"""Rows of a head that a diagnosis reads where it samples, unless the caller chooses."""
 Precision: TypeAlias = Literal["float32", "bfloat16"]
 """The data type of a model's matrix products in training."""
 Scope: TypeAlias = Literal["head", "layer"]
@@ -282,6 +284,7 @@ class HeadValues:
     cost: str = ""
     """How the work grows with N tokens, head size D, block size b and state width W."""
     beside: tuple[ExtraReading, ...] = ()
+    labels: tuple[tuple[str, ...], ...] | None = None  # like values, of instruments that name heads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,10 +312,21 @@ class Diagnosis:
     tokens: int
     layers: tuple[int, ...]
     heads: tuple[int, ...]
-    attention: tuple[str, ...]  # one for each layer in `layers`
+    attention: tuple[str, ...]  # as it was measured, one for each layer in `layers`
     instruments: tuple[HeadValues, ...]
     accounting: Accounting
     mode: Mode = "auto"
+    sampled_rows: int = SAMPLED_ROWS
+    rows_read: int = 0
+    """Of each head, wherever a row costs as much as the text is long."""
+
+    seed: int = 0
+    quantiles: tuple[float, ...] = ()
+    """The shares of the rows that `quantiles` beside an instrument are for, where asked for."""
+
+    notes: tuple[str, ...] = ()
+    """What a reader must know to compare these values with those of other texts."""
+
     left_out: tuple[SkippedInstrument, ...] = ()
 
 

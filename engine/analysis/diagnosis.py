@@ -10,9 +10,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from engine.analysis.finite import keep_finite, one_each
-from engine.analysis.layer_capture import CapturedLayer, capture_layers, head_view, layer_view
+from engine.analysis.layer_capture import (
+    CapturedLayer,
+    capture_layers,
+    head_view,
+    kind_as_read,
+    layer_view,
+)
+from engine.analysis.notes import notes_on
+from engine.analysis.token_kinds import token_kinds
 from engine.checkpoint.block_size import block_of
 from engine.config import EngineConfig
 from engine.diagnostics import (
@@ -20,7 +29,6 @@ from engine.diagnostics import (
     AnyInstrument,
     Instrument,
     LayerInstrument,
-    Reading,
     find_instruments,
 )
 from engine.diagnostics.effective_rank import EFFECTIVE_RANK
@@ -33,7 +41,7 @@ from engine.diagnostics.head_readings import (
 )
 from engine.diagnostics.instrument import LayerReader
 from engine.diagnostics.lln_diag import MAX_BUFFER_BYTES, DiagWeightBuffer
-from engine.diagnostics.readings import Effort, Floats
+from engine.diagnostics.readings import Effort, Floats, Reading
 from engine.errors import InvalidInput, find_named
 from engine.execution.inputs import PreparedText
 from engine.execution.results import accounting
@@ -41,7 +49,13 @@ from engine.model.attention import CALIBRATED
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.request import TimedResult
 from engine.steps import Steps, in_slices
-from engine.types import Diagnosis, ExtraReading, HeadValues, SkippedInstrument
+from engine.types import (
+    SAMPLED_ROWS,
+    Diagnosis,
+    ExtraReading,
+    HeadValues,
+    SkippedInstrument,
+)
 
 EFFORTS: Mapping[str, Effort] = {
     "auto": Effort(mode="auto"),
@@ -49,6 +63,14 @@ EFFORTS: Mapping[str, Effort] = {
     "sampled": Effort(mode="sampled"),
 }
 """By mode."""
+
+FEWEST_ROWS, MOST_ROWS = 2, 65_536
+"""Of a sample."""
+
+MAX_SEED = 2**53 - 1
+"""Every number up to it is exact in JSON."""
+
+MAX_QUANTILES = 16
 
 SLICE_S = 0.02
 """How long a diagnosis runs before other work may; a single operation may take longer."""
@@ -91,12 +113,21 @@ def plan_diagnosis(
     layers: Sequence[int] | None,
     heads: Sequence[int] | None,
     instruments: Sequence[str] | None,
-    mode: str,
+    mode: str = "auto",
+    *,
+    sampled_rows: int = SAMPLED_ROWS,
+    seed: int = 0,
+    quantiles: Sequence[float] = (),
 ) -> DiagnosisPlan:
     """Check the request against the model; None stands for all."""
     if instruments is not None and not instruments:
         raise InvalidInput("instruments is empty", code="invalid_instruments", param="instruments")
     effort = find_named("mode", mode, EFFORTS, param="mode", code="invalid_mode")
+    _check_range("sampled_rows", sampled_rows, FEWEST_ROWS, MOST_ROWS)
+    _check_range("seed", seed, 0, MAX_SEED)
+    effort = replace(
+        effort, sampled_rows=sampled_rows, seed=seed, quantiles=_checked_quantiles(quantiles)
+    )
     return DiagnosisPlan(
         layers=_readable_layers(layers, model),
         heads=_check_indices("heads", heads, model.info.num_heads),
@@ -104,6 +135,39 @@ def plan_diagnosis(
         effort=effort,
         are_named=instruments is not None,
     )
+
+
+def _check_range(param: str, value: int, lowest: int, highest: int) -> None:
+    if not lowest <= value <= highest:
+        raise InvalidInput(
+            f"{param} must be from {lowest} to {highest}, got {value}",
+            code=f"invalid_{param}",
+            param=param,
+            limit=lowest if value < lowest else highest,
+            actual=value,
+        )
+
+
+def _checked_quantiles(asked: Sequence[float]) -> tuple[float, ...]:
+    """In ascending order, each once."""
+    if len(asked) > MAX_QUANTILES:
+        raise InvalidInput(
+            f"quantiles must be at most {MAX_QUANTILES} numbers, got {len(asked)}",
+            code="invalid_quantiles",
+            param="quantiles",
+            limit=MAX_QUANTILES,
+            actual=len(asked),
+        )
+    for share in asked:
+        if not 0 <= share <= 1:  # NaN is refused too
+            raise InvalidInput(
+                f"quantiles must be from 0 to 1, got {share}",
+                code="invalid_quantiles",
+                param="quantiles",
+                limit=0 if share < 0 else 1,
+                actual=str(share),
+            )
+    return tuple(sorted({float(share) for share in asked}))
 
 
 def _readable_layers(asked: Sequence[int] | None, model: EmbeddingModel) -> tuple[int, ...]:
@@ -164,8 +228,8 @@ def fit_plan(
     kinds = [model.info.attention[layer] for layer in plan.layers]
     if not plan.are_named:
         plan = _without_expensive(plan, kinds, num_tokens)
-    if plan.effort.mode == "exact":
-        _check_exact_pairs(plan, kinds, num_tokens, config.max_exact_pairs)
+    if plan.of_heads:
+        _check_pairs(plan, kinds, num_tokens, config.max_exact_pairs)
     return plan
 
 
@@ -184,22 +248,35 @@ def _without_expensive(plan: DiagnosisPlan, kinds: Sequence[str], num_tokens: in
     return replace(plan, instruments=tuple(affordable), skipped=tuple(skipped))
 
 
-def _check_exact_pairs(
-    plan: DiagnosisPlan, kinds: Sequence[str], num_tokens: int, limit: int
-) -> None:
-    """Exact rows cost all pairs of tokens, for every head whose attention is not block-diagonal."""
+def _check_pairs(plan: DiagnosisPlan, kinds: Sequence[str], num_tokens: int, limit: int) -> None:
+    """A row costs a pair with every token, for every head whose attention is not block-diagonal."""
+    effort = plan.effort
+    rows = effort.num_rows(num_tokens)
     quadratic = sum(kind != "block_diagonal" for kind in kinds)
-    pairs = quadratic * len(plan.heads) * num_tokens**2 if plan.of_heads else 0
-    if pairs > limit:
+    pairs = quadratic * len(plan.heads) * rows * num_tokens
+    is_usual = effort.mode != "exact" and rows <= max(SAMPLED_ROWS, effort.max_exact_tokens)
+    if pairs <= limit or is_usual:
+        return
+    cost = (
+        f"{quadratic} layers, {len(plan.heads)} heads and {num_tokens} tokens cost {pairs} pairs, "
+        f"the limit is {limit}; ask for fewer heads"
+    )
+    if effort.mode == "exact":
         raise InvalidInput(
-            f"exact rows of {quadratic} layers, {len(plan.heads)} heads and {num_tokens} tokens "
-            f"cost {pairs} pairs, the limit is {limit}; ask for fewer heads, or for mode "
-            f'"sampled", which reads {plan.effort.sampled_rows} rows a head and states its error',
+            f'exact rows of {cost}, or for mode "sampled", which reads {effort.sampled_rows} rows '
+            "a head and states its error",
             code="exact_too_expensive",
             param="mode",
             limit=limit,
             actual=pairs,
         )
+    raise InvalidInput(
+        f"{rows} rows of {cost}, or for fewer rows",
+        code="rows_too_expensive",
+        param="sampled_rows",
+        limit=limit,
+        actual=pairs,
+    )
 
 
 def instrument_bytes(model: EmbeddingModel, num_tokens: int, effort: Effort) -> int:
@@ -253,10 +330,11 @@ def read_layers(
     found: list[LayerReadings] = []
     readers = {name: LAYER_INSTRUMENTS[name].start() for name in plan.of_layers}
     buffer = DiagWeightBuffer()
+    kinds_of_tokens = token_kinds(model.tokenizer, text.ids)
     for steps in layers or capture_layers(model, text):
         layer = yield from steps
         yield
-        readings = yield from _read_layer(model, layer, plan, readers, buffer)
+        readings = yield from _read_layer(model, layer, plan, readers, buffer, kinds_of_tokens)
         yield
         if layer.index in plan.layers:
             found.append(readings)
@@ -271,11 +349,13 @@ def _read_layer(
     plan: DiagnosisPlan,
     readers: Mapping[str, LayerReader],
     buffer: DiagWeightBuffer,
+    kinds_of_tokens: Tensor,
 ) -> Steps[LayerReadings]:
     found: dict[str, TimedReading] = {}
     is_chosen = layer.index in plan.layers
     if is_chosen and plan.of_heads:
-        view = head_view(model, layer).only(plan.heads)
+        view = replace(head_view(model, layer), token_kinds=kinds_of_tokens.to(layer.q.device))
+        view = view.only(plan.heads)
         found = yield from read_heads(view, plan.of_heads, plan.effort, buffer)
     for name, reader in readers.items():
         if is_chosen or LAYER_INSTRUMENTS[name].needs_all_layers:
@@ -292,16 +372,22 @@ def diagnosis_of(
     """Collect the readings of all layers by instrument."""
     layers = result.value
     assert len(layers) == len(plan.layers), "every layer asked for was read"
+    num_tokens, effort = text.num_embedded, plan.effort
     known = [one for one in plan.instruments if all(one.name in layer.readings for layer in layers)]
     return Diagnosis(
         model=model.name,
-        tokens=text.num_embedded,
+        tokens=num_tokens,
         layers=plan.layers,
         heads=plan.heads,
-        attention=tuple(model.info.attention[layer] for layer in plan.layers),
+        attention=tuple(kind_as_read(model, layer, num_tokens) for layer in plan.layers),
         instruments=tuple(_head_values(one, layers) for one in known),
         accounting=accounting(text, result),
-        mode=plan.effort.mode,
+        mode=effort.mode,
+        sampled_rows=effort.sampled_rows,
+        rows_read=effort.num_rows(num_tokens),
+        seed=effort.seed,
+        quantiles=effort.quantiles,
+        notes=notes_on(model, plan.layers, [one.name for one in known], num_tokens),
         left_out=one_each([*plan.skipped, *(one for layer in layers for one in layer.left_out)]),
     )
 
@@ -322,6 +408,9 @@ def _head_values(instrument: AnyInstrument, layers: Sequence[LayerReadings]) -> 
         scope="head" if isinstance(instrument, Instrument) else "layer",
         cost="; ".join(dict.fromkeys(reading.cost for reading in readings)),
         beside=tuple(_extra_reading(name, readings) for name in beside),
+        labels=None
+        if readings[0].labels is None
+        else tuple(reading.labels or () for reading in readings),
     )
 
 

@@ -20,6 +20,7 @@ from engine.model.encoder import Encoder
 from engine.model.layers import dense_weight
 from engine.model.tiled_pass import TiledPass, can_tile, kept_bytes
 from engine.steps import Steps
+from engine.types import Attention
 from kernels.attention import PackedSequences
 
 
@@ -92,6 +93,17 @@ def projection_bytes(encoder: Encoder, num_tokens: int) -> int:
     return 3 * kept_bytes(encoder, num_tokens, keep_projections=False)
 
 
+def kind_as_read(model: EmbeddingModel, layer: int, num_tokens: int) -> Attention:
+    """The attention of a layer over a text of this length: LLN has no share in a single block."""
+    attention = model.encoder.attention[layer]
+    assert not isinstance(attention, SlidingWindowAttention), "no plan has such a layer"
+    if isinstance(attention, SoftmaxAttention):
+        return "softmax"
+    is_one_block = num_tokens <= attention.parameters.block_of(num_tokens)
+    is_mixed = isinstance(attention, LLNDiagAttention)
+    return "block_diagonal" if is_mixed and is_one_block else attention.kind
+
+
 def head_view(model: EmbeddingModel, layer: CapturedLayer) -> HeadView:
     """The layer's heads as instruments see them, from what the encoder computed."""
     attention = model.encoder.attention[layer.index]
@@ -107,18 +119,17 @@ def head_view(model: EmbeddingModel, layer: CapturedLayer) -> HeadView:
     if isinstance(attention, SoftmaxAttention):
         return softmax
     lln = attention.parameters
-    kind, mix, block_size = attention.kind, lln.mix, lln.block_of(len(layer.q))
+    num_tokens = len(layer.q)
+    mix = lln.mix
     if isinstance(attention, LLNDiagAttention):
-        mix = attention.shares(layer.q, len(layer.q))
-        if len(layer.q) <= block_size:
-            kind = "block_diagonal"  # a single block: LLN has no share
+        mix = attention.shares(layer.q, num_tokens)
     return replace(
         softmax,
-        attention=kind,
+        attention=kind_as_read(model, layer.index, num_tokens),
         alpha=lln.alpha,
         beta=lln.beta,
         mix=mix,
-        block_size=block_size,
+        block_size=lln.block_of(num_tokens),
         num_sinks=lln.num_sinks,
         q_map=lln.q_map,
         k_map=lln.k_map,

@@ -32,7 +32,7 @@ from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline
 from engine.scheduling.request import TimedResult
 from engine.steps import Steps
-from engine.types import AttentionMap, Diagnosis, MapOptions, Structure
+from engine.types import SAMPLED_ROWS, AttentionMap, Diagnosis, MapOptions, Structure
 
 
 class AnalysisCalls(EngineCore):
@@ -58,6 +58,9 @@ class AnalysisCalls(EngineCore):
         heads: Sequence[int] | None = None,
         instruments: Sequence[str] | None = None,
         mode: str = "auto",
+        sampled_rows: int = SAMPLED_ROWS,
+        seed: int = 0,
+        quantiles: Sequence[float] = (),
         timeout_s: float | None = None,
     ) -> Diagnosis:
         """What every head and layer does with this text, or with an open document."""
@@ -66,7 +69,16 @@ class AnalysisCalls(EngineCore):
             check_source(text, document)
             opened = None if document is None else self._find(document, model)
             chosen = self._model(model) if opened is None else opened.model
-            asked = plan_diagnosis(chosen, layers, heads, instruments, mode)
+            asked = plan_diagnosis(
+                chosen,
+                layers,
+                heads,
+                instruments,
+                mode,
+                sampled_rows=sampled_rows,
+                seed=seed,
+                quantiles=quantiles,
+            )
             if opened is None:
                 assert text is not None, "one of the two is given"
                 async with deadline.over():

@@ -14,6 +14,7 @@ from engine.diagnostics.effective_rank import EFFECTIVE_RANK
 from engine.diagnostics.energy import ENERGY
 from engine.diagnostics.entropy import ENTROPY, MUTUAL_INFORMATION
 from engine.diagnostics.fisher import ATTENTION_FISHER, WEIGHT_FISHER
+from engine.diagnostics.head_kind import HEAD_KIND
 from engine.diagnostics.head_readings import read_heads
 from engine.diagnostics.head_view import HeadMap, HeadView
 from engine.diagnostics.instrument import Instrument, LayerInstrument, LayerView
@@ -66,6 +67,7 @@ HEAD_INSTRUMENTS: Mapping[str, Instrument] = MappingProxyType(
             ATTENTION_FISHER,
             WEIGHT_FISHER,
             SOFTMAX_DIVERGENCE,
+            HEAD_KIND,
         )
     }
 )

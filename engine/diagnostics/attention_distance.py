@@ -14,6 +14,7 @@ from engine.diagnostics.head_group import HeadGroup
 from engine.diagnostics.head_view import token_tiles
 from engine.diagnostics.instrument import Instrument
 from engine.diagnostics.lln_diag import Factors
+from engine.diagnostics.quantiles import quantiles_over_rows
 from engine.diagnostics.readings import Reading, error_floats, floats
 from engine.diagnostics.sampling import mean_of
 from engine.steps import Steps, computed_once
@@ -32,6 +33,7 @@ def measure_head_scale(heads: HeadGroup) -> Steps[Reading]:
         cost={"softmax": f"{distances.shape[1]} N D", "lln": "N D"}.get(
             heads.view.attention, "N b D"
         ),
+        beside=quantiles_over_rows(heads, distances, HEAD_SCALE.unit),
     )
 
 

@@ -37,6 +37,7 @@ from torch import Tensor
 from engine.diagnostics.head_group import HeadGroup
 from engine.diagnostics.head_view import token_tiles
 from engine.diagnostics.instrument import Instrument
+from engine.diagnostics.quantiles import quantiles_over_rows
 from engine.diagnostics.readings import Quantity, Reading, error_floats, floats
 from engine.diagnostics.rows import sum_p_log_p
 from engine.diagnostics.sampling import Estimate, mean_of, within
@@ -57,6 +58,7 @@ def measure_entropy(heads: HeadGroup) -> Steps[Reading]:
             error=None if estimate.error is None else floats(estimate.error) / math.log(2),
         )
     }
+    beside |= quantiles_over_rows(heads, (yield from _row_entropies(heads)), ENTROPY.unit)
     if heads.view.has_channels:
         bracket = yield from entropy_bracket(heads)
         for name, bound in zip(("lower", "upper"), bracket, strict=True):
@@ -69,6 +71,13 @@ def measure_entropy(heads: HeadGroup) -> Steps[Reading]:
         cost=_cost(heads, count),
         beside=beside,
     )
+
+
+def _row_entropies(heads: HeadGroup) -> Steps[Tensor]:
+    """Of all rows, or of those that are read: [H, rows]."""
+    if heads.view.attention == "block_diagonal":
+        return (yield from heads.block_rows()).entropy
+    return (yield from heads.rows()).statistics.entropy
 
 
 def mean_entropy(heads: HeadGroup) -> Steps[Estimate]:
@@ -220,14 +229,29 @@ def measure_mutual_information(heads: HeadGroup) -> Steps[Reading]:
         estimate = within(Estimate(values, entropy.error), _range(heads))
         exact = entropy.error is None
         method = "exact" if exact else "mean row exact, entropy sampled; standard error"
+    beside = yield from _bounds(heads)
+    if mean_row is not None and heads.effort.quantiles:
+        told = yield from _row_informations(heads, mean_row)
+        beside |= quantiles_over_rows(heads, told, MUTUAL_INFORMATION.unit)
     return Reading(
         values=floats(estimate.values),
         error=error_floats(estimate.error),
         method=method,
         unit=MUTUAL_INFORMATION.unit,
         cost="that of entropy",
-        beside=(yield from _bounds(heads)),
+        beside=beside,
     )
+
+
+def _row_informations(heads: HeadGroup, mean_row: Tensor) -> Steps[Tensor]:
+    """KL(P_i | mean row) of the rows whose entropy is read, [H, rows]. Its mean is I."""
+    entropies = yield from _row_entropies(heads)
+    operator = yield from heads.operator()
+    logs = mean_row.clamp_min(torch.finfo(mean_row.dtype).tiny).log()
+    cross = (yield from operator(logs.unsqueeze(-1))).squeeze(-1).double()
+    if entropies.shape[1] < heads.num_tokens:
+        cross = cross[:, (yield from heads.rows()).rows]
+    return (-cross - entropies).clamp_min(0.0)
 
 
 def _from_sample(heads: HeadGroup, entropy: Estimate) -> Steps[Estimate]:

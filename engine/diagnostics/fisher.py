@@ -31,6 +31,7 @@ from engine.diagnostics.entropy import NUM_SHARPEST, mean_collision
 from engine.diagnostics.head_group import HeadGroup
 from engine.diagnostics.head_view import with_squares
 from engine.diagnostics.instrument import Instrument
+from engine.diagnostics.quantiles import quantiles_over_rows
 from engine.diagnostics.readings import Quantity, Reading, error_floats, floats
 from engine.diagnostics.rows import row_tiles
 from engine.diagnostics.sampling import Estimate, choose_rows, mean_of
@@ -158,6 +159,7 @@ WEIGHT_FISHER = Instrument(
 def measure_attention_fisher(heads: HeadGroup) -> Steps[Reading]:
     collision = yield from mean_collision(heads)
     trace = Estimate(1 - collision.values, collision.error)
+    traces = 1 - (yield from heads.collisions())
     spectrum = yield from _mean_spectrum(heads)
     by_row = spectrum.transpose(1, 2)  # [H, eigenvalues, rows]
     estimates = [mean_of(rows, heads.num_tokens, limits=(0.0, 1.0)) for rows in by_row.unbind(1)]
@@ -176,7 +178,8 @@ def measure_attention_fisher(heads: HeadGroup) -> Steps[Reading]:
                 unit=ATTENTION_FISHER.unit,
                 error=floats(torch.stack(errors, dim=1)) if errors else None,
             )
-        },
+        }
+        | quantiles_over_rows(heads, traces, ATTENTION_FISHER.unit),
     )
 
 

@@ -160,6 +160,9 @@ def _joined(parts: Sequence[TimedReading]) -> TimedReading:
             name: _joined_quantities([one.beside[name] for one in readings])
             for name in first.beside
         },
+        labels=None
+        if first.labels is None
+        else tuple(label for one in readings for label in one.labels or ()),
     )
     return TimedReading(joined, sum(part.compute_s for part in parts))
 

@@ -28,7 +28,8 @@ class HeadView:
 
     The code that runs the encoder fills it. Parameters that the kind of attention does not have
     keep their defaults. Most instruments need queries and keys alone; those that follow what a
-    head adds to the states list `v`, `x` and `out` in their `needs`.
+    head adds to the states, or what tokens it attends to, list `v`, `x`, `out` and `token_kinds`
+    in their `needs`.
     """
 
     q: Tensor  # [T, H, D]
@@ -44,6 +45,7 @@ class HeadView:
     v: Tensor | None = None  # [T, H, D]
     x: Tensor | None = None  # [T, W] the states the layer reads
     out: Tensor | None = None  # [H, D, W] each head's rows of the output projection
+    token_kinds: Tensor | None = None  # [T] word, special token or delimiter; see head_kind.py
 
     def __post_init__(self) -> None:
         _check_rows(self.q, self.k)

@@ -21,7 +21,7 @@ class Instrument:
     unit: str
     description: str
     measure: Callable[[HeadGroup], Steps[Reading]]
-    needs: tuple[Literal["v", "x", "out"], ...] = ()
+    needs: tuple[Literal["v", "x", "out", "token_kinds"], ...] = ()
     """What a view must have besides queries and keys."""
     compares_heads: bool = False
     """Whether it needs all heads of a layer at once."""

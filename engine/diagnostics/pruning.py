@@ -12,6 +12,7 @@ from torch import Tensor
 
 from engine.diagnostics.head_group import HeadGroup
 from engine.diagnostics.instrument import Instrument
+from engine.diagnostics.quantiles import quantiles_over_rows
 from engine.diagnostics.readings import Quantity, Reading, error_floats, floats
 from engine.diagnostics.rows import row_tiles
 from engine.diagnostics.sampling import Estimate, choose_rows, mean_of
@@ -38,7 +39,8 @@ def measure_pruning(heads: HeadGroup) -> Steps[Reading]:
                 unit="dimensionless",
                 error=error_floats(None if error is None else error / states),
             ),
-        },
+        }
+        | quantiles_over_rows(heads, squares.clamp_min(0.0).sqrt(), PRUNING.unit),
     )
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.errors import InvalidInput
-from engine.types import Mode
+from engine.types import SAMPLED_ROWS, Mode
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -28,7 +28,7 @@ class Effort:
     max_exact_tokens: int = 1_024
     """In "auto", longer texts are read by a sample of rows wherever all rows would cost N x N."""
 
-    sampled_rows: int = 96
+    sampled_rows: int = SAMPLED_ROWS
     """Rows in a sample."""
 
     max_float64_tokens: int = 4_096
@@ -54,10 +54,14 @@ class Effort:
     seed: int = 0
     """Seed of the sampled rows and of the iteration's first vectors: same text, same reading."""
 
+    quantiles: tuple[float, ...] = ()
+    """Shares of the rows: instruments with a value for each row also say what value so many rows
+    stay below."""
+
     def __post_init__(self) -> None:
         for limit in fields(self):
             value = getattr(self, limit.name)
-            if limit.name == "mode":
+            if limit.name in ("mode", "quantiles"):
                 continue
             if value < 0 or (value == 0 and limit.name != "seed"):
                 raise InvalidInput(
@@ -102,6 +106,9 @@ class Reading:
     """How the work grows with N tokens, heads of D, blocks of b."""
     beside: Mapping[str, Quantity] = field(default_factory=dict)
     """Further quantities of the same instrument, by name."""
+
+    labels: tuple[str, ...] | None = None
+    """What each head is called, [H], by an instrument that names heads."""
 
 
 def floats(tensor: Tensor) -> Floats:

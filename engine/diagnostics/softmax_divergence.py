@@ -3,7 +3,8 @@
 The value is the mean over rows of KL(P_i | S_i) = sum_j P_ij log(P_ij / S_ij) in nats, S being
 softmax. In this direction it is finite for kinds that hide keys. Beside, from the same rows:
 
-- quantiles: the KL that a tenth, half and nine tenths of the rows stay below;
+- quantiles: the KL that a tenth, half and nine tenths of the rows stay below, or other shares of
+  the rows that were asked for;
 - total_variation: mean half L1 distance of the rows, the share of attention that lies elsewhere;
 - output_error: |P V - S V| / |S V|, over all rows that were read;
 - by_part: mean KL in each quarter of the text, to see where along it they differ;
@@ -16,13 +17,13 @@ heads answer 0 without reading any.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from engine.diagnostics import quantiles
 from engine.diagnostics.head_group import HeadGroup
 from engine.diagnostics.instrument import Instrument
 from engine.diagnostics.readings import Quantity, Reading, error_floats, floats
@@ -59,9 +60,11 @@ def measure_softmax_divergence(heads: HeadGroup) -> Steps[Reading]:
     limit = 0.0, math.inf
     mean = mean_of(found.kl, heads.num_tokens, limits=limit)
     variation = mean_of(found.variation, heads.num_tokens, limits=(0.0, 1.0))
-    quantiles = _quantiles(found.kl, heads.num_tokens)
+    shares = heads.effort.quantiles or QUANTILES
     beside = {
-        "quantiles": _quantity(quantiles, SOFTMAX_DIVERGENCE.unit),
+        quantiles.NAME: quantiles.quantiles_quantity(
+            found.kl, shares, heads.num_tokens, SOFTMAX_DIVERGENCE.unit
+        ),
         "total_variation": _quantity(variation, "probability"),
         "output_error": _quantity(_output_error(found, heads.num_tokens), "dimensionless"),
     }
@@ -133,25 +136,6 @@ def _few_rows_factor(squares: Tensor) -> Tensor:
 
 def _root(squares: Tensor, of: Tensor) -> Tensor:
     return (squares.clamp_min(0.0) / of.clamp_min(1e-300)).sqrt()
-
-
-def _quantiles(kl: Tensor, population: int) -> Estimate:
-    """Of the rows, [H, 3]. In a sample, how many of its rows lie below a quantile of the text is
-    binomial: three of its standard deviations to both sides lie three stated errors away."""
-    values = _quantile(kl, QUANTILES)
-    count = kl.shape[1]
-    if count == population:
-        return Estimate(values, None)
-    unread = 1 - count / population
-    wide = [3 * math.sqrt(unread * q * (1 - q) / count) + 1 / count for q in QUANTILES]
-    below = _quantile(kl, [max(q - w, 0.0) for q, w in zip(QUANTILES, wide, strict=True)])
-    above = _quantile(kl, [min(q + w, 1.0) for q, w in zip(QUANTILES, wide, strict=True)])
-    return Estimate(values, (above - values).maximum(values - below) / 3)
-
-
-def _quantile(kl: Tensor, shares: Sequence[float]) -> Tensor:
-    of = torch.tensor(shares, dtype=kl.dtype, device=kl.device)
-    return torch.quantile(kl, of, dim=1).T.contiguous()
 
 
 def _where(kl: Tensor, rows: Tensor, heads: HeadGroup) -> dict[str, Quantity]:

@@ -3,22 +3,30 @@
 Temperature. The LLN paper defines (eq. 5) tau = 1 / sigma, sigma^2 the variance of the scores
 a_ij = q_i . k_j / sqrt(D). It takes sigma^2 = var(q) var(k) + C_cross over all elements; this is
 exact only if both are isotropic, and it counts differences between rows, which do not change a
-softmax. The paper's value is read beside. Here sigma^2 is the mean over rows of the variance within
-the row:
+softmax. Beside are eq. 5 as printed, with C_cross = cov(q^2, k^2) - cov(q, k)^2 of the elements
+themselves (`paper`), and with queries and keys less their means (`paper_centred`): the paper takes
+Gaussians of mean 0, for which the two are one. Here sigma^2 is the mean over rows of the variance
+within the row:
 
     sigma^2 = (1/N) sum_i Var_j(a_ij) = tr(Q^T Q Cov(K)) / (N D),
 
 exact in O(N D^2), and unchanged by any shift of the keys. For softmax, and for kinds with an LLN
 branch (which replaces the softmax of these scores), a row is the whole sequence; for block-diagonal
 attention it is the keys that the block sees. A head whose scores do not vary, such as that of a
-single token, has no finite temperature: it reads HIGHEST.
+single token, has no finite temperature: it reads HIGHEST, and so does eq. 5 where its variance is
+not positive. Quantiles over rows are of 1 / the standard deviation of each row's scores.
 
 Log-normality. The value is the variance of log P over all entries that the rows see: the mean
 variance within rows plus the variance of the rows' means. Beside, with each row standardised by its
 own mean and spread: the mean skewness, the mean excess kurtosis (both 0 for a normal distribution)
 and the goodness of fit, which is the mean over rows of the largest gap between the row's
 distribution of log P and the normal's at its nine deciles. All rows are read, or a sample with its
-standard error.
+standard error. Quantiles over rows are of the variance within each row.
+
+Over a text of one block LLN+Diag is softmax, whose log P spreads widely. Over a longer one a row
+has LLN's weights alone beyond its block, and these are nearly even, about 1 / N times LLN's share:
+most of its log P is alike, so its variance falls and its distribution has another shape. Compare
+texts of one block with each other, and longer ones with longer ones.
 
 Also beside are predictions for Gaussian queries and keys, with s^2 the variance of the scores
 within rows:
@@ -31,6 +39,8 @@ within rows:
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -38,6 +48,7 @@ from engine.diagnostics.head_group import HeadGroup
 from engine.diagnostics.head_view import HeadMap, token_tiles
 from engine.diagnostics.instrument import Instrument
 from engine.diagnostics.lln_diag import channel_exponents
+from engine.diagnostics.quantiles import quantiles_over_rows
 from engine.diagnostics.readings import Quantity, Reading, error_floats, floats
 from engine.diagnostics.sampling import Estimate, mean_of, standard_error
 from engine.steps import Steps
@@ -64,12 +75,21 @@ def measure_temperature(heads: HeadGroup) -> Steps[Reading]:
         unit=TEMPERATURE.unit,
         cost=cost,
         beside={
-            "paper": Quantity(
-                values=floats(_temperature_of(element_variance(view.q, view.k))),
-                unit=TEMPERATURE.unit,
-            )
-        },
+            name: Quantity(values=floats(_temperature_of(of_elements)), unit=TEMPERATURE.unit)
+            for name, of_elements in _eq_5(view.q, view.k)._asdict().items()
+        }
+        | (yield from _quantiles(heads)),
     )
+
+
+def _quantiles(heads: HeadGroup) -> Steps[dict[str, Quantity]]:
+    if not heads.effort.quantiles:
+        return {}
+    if heads.view.attention == "block_diagonal":  # log P is the scores, less a constant of the row
+        variances = (yield from heads.block_rows()).log_variance
+    else:
+        variances = yield from heads.score_variances()
+    return quantiles_over_rows(heads, _temperature_of(variances), TEMPERATURE.unit)
 
 
 def score_variance(q: Tensor, k: Tensor) -> Tensor:
@@ -80,20 +100,34 @@ def score_variance(q: Tensor, k: Tensor) -> Tensor:
     return (gram * covariance).sum((1, 2)).clamp_min(0.0)
 
 
-def element_variance(q: Tensor, k: Tensor) -> Tensor:
-    """Eq. 5: var(q) var(k) + C_cross, C_cross = cov(q^2, k^2) - cov(q, k)^2 of paired elements."""
+class _Eq5(NamedTuple):
+    """var(q) var(k) + C_cross over all elements, C_cross = cov(q^2, k^2) - cov(q, k)^2: [H]."""
+
+    paper: Tensor  # as printed; not positive for some queries and keys whose means are not 0
+    paper_centred: Tensor  # of queries and keys less their means: the variance of their product
+
+
+def _eq_5(q: Tensor, k: Tensor) -> _Eq5:
     count = q.shape[0] * q.shape[2]
     tiles = list(token_tiles(len(q)))
     means = [torch.stack([_flat(x, tile).sum(1) for tile in tiles]).sum(0) / count for x in (q, k)]
-    sums = q.new_zeros(2, q.shape[1], dtype=torch.float64)
+    sums = q.new_zeros(6, q.shape[1], dtype=torch.float64)
     for tile in tiles:
         a, b = (_flat(x, tile) - mean.unsqueeze(1) for x, mean in zip((q, k), means, strict=True))
-        products = a.mul_(b)
-        sums += torch.stack([products.sum(1), torch.linalg.vecdot(products, products)])
-    cross, squares = sums / count
-    # var(q) var(k) + cov(q^2, k^2) is the mean of q^2 k^2.
-    variance: Tensor = (squares - cross.square()).clamp_min(0.0)
-    return variance
+        sums += _product_sums(a, b)
+    ab, aa, bb, aab, abb, aabb = sums / count
+    q_mean, k_mean = means
+    # Cov(q^2, k^2) of q = mean + a and k = mean + b, in moments of a and b, whose means are 0.
+    of_squares = aabb - aa * bb + 2 * (k_mean * aab + q_mean * abb + 2 * q_mean * k_mean * ab)
+    # var(q) var(k) + cov(a^2, b^2) is the mean of a^2 b^2.
+    return _Eq5(aa * bb + of_squares - ab.square(), (aabb - ab.square()).clamp_min(0.0))
+
+
+def _product_sums(a: Tensor, b: Tensor) -> Tensor:
+    """Of a b, a^2, b^2, a^2 b, a b^2 and a^2 b^2 over the elements [H, elements]: [6, H]."""
+    products = a * b
+    pairs = ((a, b), (a, a), (b, b), (a, products), (products, b), (products, products))
+    return torch.stack([torch.linalg.vecdot(x, y) for x, y in pairs])
 
 
 def _flat(x: Tensor, tile: slice) -> Tensor:
@@ -121,7 +155,7 @@ TEMPERATURE = Instrument(
     name="temperature",
     unit="dimensionless",
     description="1 / standard deviation of a row's scores; high is even, low is sharp. "
-    "Beside: the paper's eq. 5.",
+    "Beside: the paper's eq. 5 as printed, and with queries and keys less their means.",
     measure=measure_temperature,
 )
 
@@ -148,6 +182,7 @@ def measure_lognormality(heads: HeadGroup) -> Steps[Reading]:
     predictions = yield from _predictions(heads)
     for name, prediction in predictions.items():
         beside[name] = Quantity(values=floats(prediction), unit="nats^2")
+    beside |= quantiles_over_rows(heads, rows.log_variance, LOGNORMALITY.unit)
     sampled = f"sampled: {count} rows, standard error"
     return Reading(
         values=floats(total.values),
@@ -179,7 +214,7 @@ def _predictions(heads: HeadGroup) -> Steps[dict[str, Tensor]]:
             grams = yield from heads.grams()
             within = (grams.q * grams.k_covariance).sum((1, 2)) * view.scale**2 / view.num_tokens
             return {
-                "paper_prediction": element_variance(view.q, view.k),
+                "paper_prediction": _eq_5(view.q, view.k).paper.clamp_min(0.0),
                 "corrected_prediction": within + within.square() / (2 * view.head_size),
             }
         case "lln":

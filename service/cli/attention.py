@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from engine.types import Diagnosis, ExtraReading, HeadValues
+from engine.types import SAMPLED_ROWS, Diagnosis, ExtraReading, HeadValues
 from service.cli.common import (
     Chosen,
     Commands,
@@ -21,6 +21,7 @@ from service.cli.common import (
     numbers,
     print_json,
     read_text,
+    shares,
     with_engine,
 )
 
@@ -47,6 +48,23 @@ def add_diagnose(commands: Commands) -> None:
         default="auto",
         help="auto, exact or sampled, for quantities that need all pairs of tokens (default: auto)",
     )
+    command.add_argument(
+        "--rows",
+        type=int,
+        default=SAMPLED_ROWS,
+        metavar="N",
+        help="rows of each head to read where rows are sampled (default: %(default)s)",
+    )
+    command.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of the sampled rows (default: 0)"
+    )
+    command.add_argument(
+        "--quantiles",
+        type=shares,
+        default=(),
+        metavar="Q,Q,...",
+        help="shares of the rows, such as 0.1,0.5,0.9: also print what so many rows stay below",
+    )
     add_model(command)
     add_json(command)
 
@@ -61,6 +79,9 @@ def _diagnose(chosen: Chosen) -> None:
             heads=chosen.heads,
             instruments=chosen.instruments,
             mode=chosen.mode,
+            sampled_rows=chosen.rows,
+            seed=chosen.seed,
+            quantiles=chosen.quantiles,
         ),
     )
     if chosen.json:
@@ -73,6 +94,9 @@ def _diagnose(chosen: Chosen) -> None:
 
 def _diagnosis_lines(found: Diagnosis) -> Iterator[str]:
     yield f"{found.tokens} tokens, model {found.model}, mode {found.mode}"
+    if found.rows_read < found.tokens:
+        yield f"{found.rows_read} rows a head wherever rows are sampled, seed {found.seed}"
+    yield from found.notes
     for reading in found.instruments:
         yield ""
         yield from _instrument_lines(found, reading)
@@ -85,13 +109,34 @@ def _instrument_lines(found: Diagnosis, reading: HeadValues) -> Iterator[str]:
     yield f"{reading.instrument} ({reading.unit}; {reading.method}; {reading.compute_s:.2f} s)"
     columns = ["all heads"] if reading.scope == "layer" else [f"head {n}" for n in found.heads]
     yield "layer  " + "".join(f"{name:>{_COLUMN}}" for name in columns)
-    errors = reading.error or (None,) * len(found.layers)
-    for layer, values, error in zip(found.layers, reading.values, errors, strict=True):
+    unasked = (None,) * len(found.layers)
+    by_layer = zip(
+        found.layers,
+        reading.values,
+        reading.error or unasked,
+        reading.labels or unasked,
+        strict=True,
+    )
+    extras = {extra.name: extra for extra in reading.beside}
+    spread = extras.pop("quantiles", None) if found.quantiles else None
+    for index, (layer, values, error, labels) in enumerate(by_layer):
         yield f"{layer:>5}  " + _cells(values)
+        if labels is not None:
+            yield " " * 7 + "".join(f"{label:>{_COLUMN}}" for label in labels)
         if error is not None and any(error):
             yield "  +/-  " + _cells(error)
-    for extra in reading.beside:
+        if spread is not None:
+            yield from _quantile_lines(found.quantiles, spread, index)
+    for extra in extras.values():
         yield from _extra_lines(extra)
+
+
+def _quantile_lines(asked: Sequence[float], spread: ExtraReading, layer: int) -> Iterator[str]:
+    """A line for each share of the rows, with its error where rows were sampled."""
+    for at, share in enumerate(asked):
+        for name, by_layer in ((f"{share:>5.3g}", spread.values), ("  +/-", spread.error)):
+            if by_layer is not None and by_layer[layer] is not None:
+                yield f"{name}  " + _cells(np.asarray(by_layer[layer])[:, at].tolist())
 
 
 def _extra_lines(extra: ExtraReading) -> Iterator[str]:

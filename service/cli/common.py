@@ -49,6 +49,14 @@ def numbers(value: str) -> list[int]:
         raise argparse.ArgumentTypeError(message) from None
 
 
+def shares(value: str) -> list[float]:
+    try:
+        return [float(share) for share in value.split(",")]
+    except ValueError:
+        message = f"expected numbers from 0 to 1 separated by commas, got {value!r}"
+        raise argparse.ArgumentTypeError(message) from None
+
+
 def positive_numbers(value: str) -> list[int]:
     found = numbers(value)
     if min(found) < 1:

@@ -9,6 +9,7 @@ import numpy as np
 from engine.async_engine import AsyncEngine
 from engine.diagnostics import instrument_infos
 from engine.types import (
+    SAMPLED_ROWS,
     AttentionMap,
     Diagnosis,
     ExtraReading,
@@ -40,6 +41,9 @@ class DiagnosticsServicer:
             heads=list(request.heads) or None,
             instruments=list(request.instruments) or None,
             mode=request.mode if request.HasField("mode") else "auto",
+            sampled_rows=request.sampled_rows if request.HasField("sampled_rows") else SAMPLED_ROWS,
+            seed=request.seed,
+            quantiles=request.quantiles,
             timeout_s=timeout_s(context, self._settings),
         )
         current_record.get().add(diagnosis.model, diagnosis.tokens)
@@ -76,6 +80,11 @@ def diagnosis_message(diagnosis: Diagnosis) -> pb.DiagnoseResponse:
         queue_s=diagnosis.accounting.queue_s,
         compute_s=diagnosis.accounting.compute_s,
         mode=diagnosis.mode,
+        sampled_rows=diagnosis.sampled_rows,
+        rows_read=diagnosis.rows_read,
+        seed=diagnosis.seed,
+        quantiles=diagnosis.quantiles,
+        notes=diagnosis.notes,
         left_out=(
             pb.LeftOut(instrument=one.instrument, reason=one.reason) for one in diagnosis.left_out
         ),
@@ -84,13 +93,14 @@ def diagnosis_message(diagnosis: Diagnosis) -> pb.DiagnoseResponse:
 
 def _instrument_message(reading: HeadValues) -> pb.Instrument:
     errors = reading.error or ((),) * len(reading.values)
+    labels = reading.labels or ((),) * len(reading.values)
     return pb.Instrument(
         name=reading.instrument,
         unit=reading.unit,
         method=reading.method,
         layers=[
-            pb.HeadValues(values=row, errors=row_errors)
-            for row, row_errors in zip(reading.values, errors, strict=True)
+            pb.HeadValues(values=row, errors=row_errors, labels=row_labels)
+            for row, row_errors, row_labels in zip(reading.values, errors, labels, strict=True)
         ],
         compute_s=reading.compute_s,
         scope=reading.scope,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.diagnostics import Effort, HeadView, Quantity, Reading, measure
+from engine.diagnostics.head_kind import DELIMITER, LOCAL_TOKENS, SPECIAL
 from engine.types import Attention
 
 KINDS: tuple[Attention, ...] = get_args(Attention)
@@ -55,6 +56,7 @@ def make_view(
         mix=torch.tensor([0.5, 0.15, 0.8]),
         block_size=block_size,
         num_sinks=sinks,
+        token_kinds=torch.arange(length) * 7 % 5 % 3,  # words, special tokens and delimiters
         q_map=head_map if maps else None,
         k_map=(None, head_map[1]) if maps else None,
     )
@@ -111,9 +113,33 @@ def exponents(
     x = x.double()
     if head_map is not None:
         weight, bias = head_map
-        x = x if weight is None else torch.einsum("thc,hcd->thd", x, weight)
+        x = x if weight is None else torch.einsum("thc,hcd->thd", x, weight.double())
         x = x + bias
     return scale.double()[:, None] * x
+
+
+def kind_shares(view: HeadView) -> dict[str, Tensor]:
+    """Of each kind, the mean over rows of what lies beyond even attention, with a mask for each
+    kind, and the first that fits a key: [H]."""
+    assert view.token_kinds is not None
+    length, kinds = view.num_tokens, view.token_kinds
+    offset = torch.arange(length) - torch.arange(length).unsqueeze(1)
+    left = torch.ones(length, length, dtype=torch.bool)
+    masks = {
+        "sinks": left & (kinds == SPECIAL),
+        "previous": offset == -1,
+        "next": offset == 1,
+        "self": offset == 0,
+        "delimiters": left & (kinds == DELIMITER),
+        "local": offset.abs() <= LOCAL_TOKENS,
+        "content": left,
+    }
+    shares = {"diffuse": dense(view).clamp_max(1 / length).sum(-1).mean(1)}
+    excess = (dense(view) - 1 / length).clamp_min(0)
+    for kind, mask in masks.items():
+        shares[kind] = (excess * (mask & left)).sum(-1).mean(1)
+        left = left & ~mask
+    return shares
 
 
 def read(view: HeadView, name: str, effort: Effort | None = None) -> Reading:

@@ -135,6 +135,36 @@ def test_grpc_gives_the_same_map(http: httpx.Client, diagnostics: Any) -> None:
     assert diagnostics.AttentionMap(again).mass == message.mass
 
 
+def test_grpc_gives_the_same_diagnosis(http: httpx.Client, diagnostics: Any) -> None:
+    fields: dict[str, Any] = {
+        "layers": [0],
+        "heads": [2],
+        "instruments": ["head_kind", "entropy"],
+    }
+    sample: dict[str, Any] = {
+        "mode": "sampled",
+        "seed": 7,
+        "sampled_rows": 40,
+        "quantiles": [0.25, 0.75],
+    }
+    asked: dict[str, Any] = {"text": TEXT, **fields, **sample}
+    document = http.post("/v1/diagnostics", json=asked).json()
+    found = diagnostics.Diagnose(pb.DiagnoseRequest(**asked))
+    assert {name: getattr(found, name) for name in ("mode", "seed", "sampled_rows")} == {
+        name: document[name] for name in ("mode", "seed", "sampled_rows")
+    }
+    assert list(found.quantiles) == document["quantiles"] == [0.25, 0.75]
+    assert list(found.notes) == document["notes"]
+    assert found.rows_read == document["rows_read"] == 40
+    kind, entropy = found.instruments
+    assert list(kind.layers[0].labels) == document["instruments"]["head_kind"]["labels"][0]
+    [spread] = [one for one in entropy.beside if one.name == "quantiles"]
+    expected = document["instruments"]["entropy"]["beside"]["quantiles"]["values"][0][0]
+    assert list(spread.layers[0].values) == expected
+    with pytest.raises(grpc.RpcError, match="seed must be from 0 to"):
+        diagnostics.Diagnose(pb.DiagnoseRequest(text=TEXT, seed=-1))
+
+
 def test_png(http: httpx.Client) -> None:
     body = {"text": TEXT, "layer": 3, "head": 3, "height": 40, "width": 64, "format": "png"}
     response = http.post(MAP, json=body)

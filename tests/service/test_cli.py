@@ -334,9 +334,14 @@ def test_bench_and_diagnose() -> None:
     assert found.returncode == 0, found.stderr
     [row] = json.loads(found.stdout)["rows"]
     assert (row["attention"], row["tokens"]) == ("lln_diag", 32)
-    found = lln("diagnose", "-", "--layers", "0", "--instruments", "entropy", stdin="A short text.")
+    options = ("--instruments", "entropy,head_kind", "--quantiles", "0.1,0.9")
+    found = lln("diagnose", "-", "--layers", "0", *options, stdin="A short text.")
     assert found.returncode == 0, found.stderr
-    assert "entropy" in found.stdout
+    lines = found.stdout.splitlines()
+    assert "fits in one block" in lines[1]
+    assert lines[3].startswith("entropy")
+    assert [line[:5].strip() for line in lines[4:8]] == ["layer", "0", "0.1", "0.9"]
+    assert "previous" in found.stdout
 
 
 def test_claims_of_a_document(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ TEXT = "A text of some words, to be embedded and looked at."
         ("/v1/documents", {"text": TEXT}, DocumentAnswer),
         ("/v1/documents", {"text": TEXT, "chunking": {"type": "fixed"}}, DocumentAnswer),
         ("/v1/tokenize", {"text": TEXT}, TokenizeAnswer),
-        ("/v1/diagnostics", {"text": TEXT}, DiagnosticsAnswer),
+        ("/v1/diagnostics", {"text": TEXT, "quantiles": [0.5, 1]}, DiagnosticsAnswer),
         ("/v1/benchmarks", {"lengths": [16], "repeats": 1}, BenchmarkAnswer),
         ("/v1/embeddings", {"input": []}, ErrorAnswer),
         ("/embed", {"inputs": TEXT}, VectorList),

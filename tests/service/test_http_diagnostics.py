@@ -64,6 +64,27 @@ def test_a_text_of_one_word(http: httpx.Client) -> None:
     assert [len(row) for row in cosines[0]] == [12] * 12
 
 
+def test_the_sample_and_its_spread(http: httpx.Client) -> None:
+    fields = {
+        "layers": [0],
+        "heads": [2],
+        "instruments": ["entropy", "head_kind"],
+        "mode": "sampled",
+    }
+    asked = {"seed": 7, "sampled_rows": 40, "quantiles": [0.1, 0.5, 0.9]}
+    document, again = (ask(http, **fields, **asked) for _ in range(2))
+    assert {name: document[name] for name in asked} == asked
+    assert document["rows_read"] == 40
+    assert document["attention"] == ["block_diagonal"]
+    assert "softmax" in document["notes"][0]
+    entropy = document["instruments"]["entropy"]
+    assert entropy["values"] == again["instruments"]["entropy"]["values"]
+    [[low, middle, high]] = entropy["beside"]["quantiles"]["values"][0]
+    assert low < middle < high
+    assert document["instruments"]["head_kind"]["labels"] == [["previous"]]
+    assert entropy["labels"] is None
+
+
 def test_instruments_are_listed(http: httpx.Client) -> None:
     listed = http.get("/v1/diagnostics/instruments").json()["data"]
     assert [one["name"] for one in listed] == list(ask(http, layers=[0])["instruments"])
@@ -77,6 +98,10 @@ def test_instruments_are_listed(http: httpx.Client) -> None:
         ({"heads": [-1]}, 400),
         ({"instruments": ["horoscope"]}, 400),
         ({"mode": "rough"}, 400),
+        ({"seed": -1}, 400),
+        ({"sampled_rows": 0}, 400),
+        ({"sampled_rows": "many"}, 422),
+        ({"quantiles": [2]}, 400),
         ({"layers": ["first"]}, 422),
         ({"text": ""}, 400),
         ({"model": "nope"}, 404),

@@ -77,6 +77,9 @@ async def diagnostics(
         heads=body.heads,
         instruments=body.instruments,
         mode=body.mode,
+        sampled_rows=body.sampled_rows,
+        seed=body.seed,
+        quantiles=body.quantiles,
         timeout_s=timeout_s,
     )
     record.model, record.tokens = found.model, found.tokens
@@ -89,9 +92,14 @@ def diagnosis_document(found: Diagnosis) -> dict[str, Any]:
         "model": found.model,
         "tokens": found.tokens,
         "mode": found.mode,
+        "sampled_rows": found.sampled_rows,
+        "rows_read": found.rows_read,
+        "seed": found.seed,
+        "quantiles": found.quantiles,
         "layers": found.layers,
         "heads": found.heads,
         "attention": found.attention,
+        "notes": found.notes,
         "instruments": {reading.instrument: _reading(reading) for reading in found.instruments},
         "left_out": {skipped.instrument: skipped.reason for skipped in found.left_out},
         "accounting": accounting(found.accounting),
@@ -105,6 +113,7 @@ def _reading(reading: HeadValues) -> dict[str, Any]:
         "method": reading.method,
         "values": reading.values,  # [layers][heads], [layers][1] of whole layers
         "error": reading.error,
+        "labels": reading.labels,  # like values, of instruments that name heads
         "beside": {
             extra.name: {"unit": extra.unit, "values": extra.values, "error": extra.error}
             for extra in reading.beside

@@ -6,7 +6,8 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field
 
-from engine.types import MapOptions, Span
+from engine.analysis.diagnosis import FEWEST_ROWS, MAX_QUANTILES, MOST_ROWS
+from engine.types import SAMPLED_ROWS, MapOptions, Span
 from service.http.json_response import EncodingFormat
 from service.http.schemas.fields import AtLeastZero, Body, Whole
 
@@ -47,6 +48,23 @@ class DiagnosticsBody(OpenDocumentBody):
         "2,048; effective_rank with its singular values and stable rank is one beyond 128 tokens, "
         "in mode exact beyond 4,096.",
         json_schema_extra={"enum": ["auto", "exact", "sampled"]},
+    )
+    sampled_rows: Whole = Field(
+        SAMPLED_ROWS,
+        description=f"Rows read of each head where rows are sampled, {FEWEST_ROWS} to "
+        f"{MOST_ROWS:,}. More rows make smaller errors and take longer.",
+    )
+    seed: Whole = Field(
+        0,
+        description="Of the sampled rows and of other random choices: the same seed gives the same "
+        "values, another seed another sample.",
+    )
+    quantiles: list[float] = Field(
+        [],
+        description=f"Up to {MAX_QUANTILES} shares from 0 to 1, such as [0.1, 0.5, 0.9]. Each "
+        "instrument with a value for every row then has `quantiles` beside it: what value so many "
+        "rows of a head stay below. Their `error` is null where all rows were read, else they are "
+        "those of the sample.",
     )
 
 

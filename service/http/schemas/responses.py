@@ -126,26 +126,36 @@ class BesideValue(Answer):
 
 class Reading(Answer):
     """One instrument: a value for each layer and head (one for each layer if its scope is the
-    layer), and its error if it is not exact."""
+    layer), its error if it is not exact, and what it names the head if it names heads."""
 
     unit: str
     scope: Literal["head", "layer"]
     method: str
     values: list[list[float]]
     error: list[list[float]] | None
+    labels: list[list[str]] | None
     beside: dict[str, BesideValue]
     cost: str
     compute_s: float
 
 
 class DiagnosticsAnswer(Answer):
+    """`attention` is that of each layer as it was measured: LLN+Diag is block-diagonal in texts of
+    one block. `rows_read` is how many rows of a head were read wherever a row costs as much as the
+    text is long. `notes` say what to know before comparing the values with those of other texts."""
+
     object: Literal["diagnosis"]
     model: str
     tokens: int
     mode: Literal["auto", "exact", "sampled"]
+    sampled_rows: int
+    rows_read: int
+    seed: int
+    quantiles: list[float]
     layers: list[int]
     heads: list[int]
     attention: list[str]
+    notes: list[str]
     instruments: dict[str, Reading]
     left_out: dict[str, str]
     accounting: AccountingValue

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pydoc_data.topics import topics
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from engine.execution.inputs import PreparedText
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.observer import EngineObserver
 from engine.steps import advance, finish
-from engine.types import EmbedOptions
+from engine.types import Diagnosis, EmbedOptions
 from kernels.attention import PackedSequences
 
 TEXT = topics["formatstrings"][:1_500]
@@ -149,6 +150,47 @@ def test_exact_beyond_the_budget_is_refused_with_the_price(default_model: Embedd
     assert (caught.value.limit, caught.value.actual) == (1_000_000, 72 * 1_000**2)
 
 
+def test_too_many_sampled_rows_are_refused_with_the_price(default_model: EmbeddingModel) -> None:
+    config = EngineConfig(device="cpu", max_exact_pairs=72 * 4_000 * 10_000)
+    asked = plan_diagnosis(default_model, None, None, ["entropy"], sampled_rows=4_000)
+    assert fit_plan(asked, default_model, 10_000, config).effort.sampled_rows == 4_000
+    with pytest.raises(InvalidInput, match="fewer rows") as caught:
+        fit_plan(asked, default_model, 10_001, config)
+    assert caught.value.code == "rows_too_expensive"
+    assert caught.value.actual == 72 * 4_000 * 10_001
+    usual = plan_diagnosis(default_model, None, None, ["entropy"])
+    assert fit_plan(usual, default_model, 10**6, config).effort.sampled_rows == 96
+
+
+def test_the_sample_is_settable_and_told(engine: Engine) -> None:
+    def ask(**fields: Any) -> Diagnosis:
+        text = LONG_TEXT[:2_600]  # of more than one block: the rows of one block are all read
+        return engine.diagnose(text, layers=[0], instruments=["entropy"], mode="sampled", **fields)
+
+    found = ask(seed=5, sampled_rows=32, quantiles=[0.9, 0.5])
+    assert (found.seed, found.sampled_rows, found.rows_read) == (5, 32, 32)
+    assert found.quantiles == (0.5, 0.9)
+    again, other = (ask(seed=seed, sampled_rows=32) for seed in (5, 6))
+    [entropy], [same], [another] = (one.instruments for one in (found, again, other))
+    assert entropy.values == same.values != another.values
+    assert "32 rows" in entropy.method
+    [more] = ask(sampled_rows=300).instruments
+    assert more.error is not None
+    assert same.error is not None
+    assert np.mean(more.error) < np.mean(same.error)
+
+
+def test_a_text_of_one_block_is_told_to_be_softmax(engine: Engine) -> None:
+    short = engine.diagnose("a few words", layers=[0], instruments=["lognormality"])
+    assert short.attention == ("block_diagonal",)
+    assert "softmax" in short.notes[0]
+    assert "5 tokens" in short.notes[0]
+    longer = engine.diagnose(LONG_TEXT[:2_600], layers=[0], instruments=["lognormality"])
+    assert longer.attention == ("lln_diag",)
+    assert "lognormality" in longer.notes[0]
+    assert engine.diagnose(LONG_TEXT[:2_600], layers=[0], instruments=["energy"]).notes == ()
+
+
 def test_expensive_instruments_are_skipped_unless_named(
     default_model: EmbeddingModel, published_model: EmbeddingModel, cpu_config: EngineConfig
 ) -> None:
@@ -173,6 +215,13 @@ def test_expensive_instruments_are_skipped_unless_named(
         ({"instruments": []}, "invalid_instruments"),
         ({"instruments": ["horoscope"]}, "unknown_instrument"),
         ({"mode": "rough"}, "invalid_mode"),
+        ({"sampled_rows": 1}, "invalid_sampled_rows"),
+        ({"sampled_rows": 10**9}, "invalid_sampled_rows"),
+        ({"seed": -1}, "invalid_seed"),
+        ({"seed": 2**53}, "invalid_seed"),
+        ({"quantiles": [1.5]}, "invalid_quantiles"),
+        ({"quantiles": [math.nan]}, "invalid_quantiles"),
+        ({"quantiles": [0.5] * 17}, "invalid_quantiles"),
     ],
 )
 def test_bad_questions(engine: Engine, fields: dict[str, object], code: str) -> None:

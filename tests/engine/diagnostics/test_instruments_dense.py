@@ -22,6 +22,7 @@ from tests.engine.dense import (
     Floats,
     check_finite,
     dense,
+    kind_shares,
     make_view,
     read,
     scores,
@@ -50,7 +51,7 @@ def spectral_gaps(view: HeadView) -> dict[str, Tensor]:
 
 def temperatures(view: HeadView) -> dict[str, Tensor]:
     within = _variance_of_scores(view)
-    return {"": 1 / within.sqrt().clamp_min(1 / HIGHEST), "paper": _paper_temperature(view)}
+    return {"": 1 / within.sqrt().clamp_min(1 / HIGHEST)} | _paper_temperatures(view)
 
 
 def _variance_of_scores(view: HeadView) -> Tensor:
@@ -60,15 +61,20 @@ def _variance_of_scores(view: HeadView) -> Tensor:
     return (((centred * keys) ** 2).sum(-1) / counts).mean(-1)
 
 
-def _paper_temperature(view: HeadView) -> Tensor:
+def _paper_temperatures(view: HeadView) -> dict[str, Tensor]:
+    """Eq. 5 word for word, and of elements less their means."""
     variances = []
     for head in range(view.num_heads):
         q, k = (x[:, head].double().flatten().numpy() for x in (view.q, view.k))
-        cross = np.mean(q * k) - q.mean() * k.mean()
-        q, k = q - q.mean(), k - k.mean()
-        squares = np.mean(q**2 * k**2) - np.mean(q**2) * np.mean(k**2)
-        variances.append(max(np.mean(q**2) * np.mean(k**2) + squares - cross**2, HIGHEST**-2))
-    return 1 / torch.tensor(variances).sqrt()
+        variances.append([_eq_5(q, k), _eq_5(q - q.mean(), k - k.mean())])
+    printed, centred = 1 / torch.tensor(variances).clamp_min(HIGHEST**-2).sqrt().mT
+    return {"paper": printed, "paper_centred": centred}
+
+
+def _eq_5(q: Floats, k: Floats) -> float:
+    cross = np.mean(q**2 * k**2) - np.mean(q**2) * np.mean(k**2)
+    cross -= (np.mean(q * k) - q.mean() * k.mean()) ** 2
+    return float(q.var() * k.var() + cross)
 
 
 def stationary_perplexities(view: HeadView) -> dict[str, Tensor]:
@@ -227,6 +233,11 @@ def divergences(view: HeadView) -> dict[str, Tensor]:
     }
 
 
+def head_kinds(view: HeadView) -> dict[str, Tensor]:
+    shares = kind_shares(view)
+    return {"": torch.stack(list(shares.values())).amax(0)} | shares
+
+
 Truth: TypeAlias = Callable[[HeadView], dict[str, Tensor]]
 
 TRUTH: Mapping[str, Truth] = {
@@ -244,6 +255,7 @@ TRUTH: Mapping[str, Truth] = {
     "attention_fisher": attention_fishers,
     "weight_fisher": weight_fishers,
     "softmax_divergence": divergences,
+    "head_kind": head_kinds,
 }
 
 

@@ -7,23 +7,29 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class DiagnoseRequest(_message.Message):
-    __slots__ = ("model", "text", "layers", "heads", "instruments", "mode")
+    __slots__ = ("model", "text", "layers", "heads", "instruments", "mode", "sampled_rows", "seed", "quantiles")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     HEADS_FIELD_NUMBER: _ClassVar[int]
     INSTRUMENTS_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
+    SAMPLED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    QUANTILES_FIELD_NUMBER: _ClassVar[int]
     model: str
     text: str
     layers: _containers.RepeatedScalarFieldContainer[int]
     heads: _containers.RepeatedScalarFieldContainer[int]
     instruments: _containers.RepeatedScalarFieldContainer[str]
     mode: str
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., layers: _Optional[_Iterable[int]] = ..., heads: _Optional[_Iterable[int]] = ..., instruments: _Optional[_Iterable[str]] = ..., mode: _Optional[str] = ...) -> None: ...
+    sampled_rows: int
+    seed: int
+    quantiles: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., layers: _Optional[_Iterable[int]] = ..., heads: _Optional[_Iterable[int]] = ..., instruments: _Optional[_Iterable[str]] = ..., mode: _Optional[str] = ..., sampled_rows: _Optional[int] = ..., seed: _Optional[int] = ..., quantiles: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class DiagnoseResponse(_message.Message):
-    __slots__ = ("model", "tokens", "layers", "heads", "attention", "instruments", "queue_s", "compute_s", "mode", "left_out")
+    __slots__ = ("model", "tokens", "layers", "heads", "attention", "instruments", "queue_s", "compute_s", "mode", "left_out", "sampled_rows", "rows_read", "seed", "quantiles", "notes")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +40,11 @@ class DiagnoseResponse(_message.Message):
     COMPUTE_S_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    SAMPLED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_READ_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    QUANTILES_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
     model: str
     tokens: int
     layers: _containers.RepeatedScalarFieldContainer[int]
@@ -44,7 +55,12 @@ class DiagnoseResponse(_message.Message):
     compute_s: float
     mode: str
     left_out: _containers.RepeatedCompositeFieldContainer[LeftOut]
-    def __init__(self, model: _Optional[str] = ..., tokens: _Optional[int] = ..., layers: _Optional[_Iterable[int]] = ..., heads: _Optional[_Iterable[int]] = ..., attention: _Optional[_Iterable[str]] = ..., instruments: _Optional[_Iterable[_Union[Instrument, _Mapping]]] = ..., queue_s: _Optional[float] = ..., compute_s: _Optional[float] = ..., mode: _Optional[str] = ..., left_out: _Optional[_Iterable[_Union[LeftOut, _Mapping]]] = ...) -> None: ...
+    sampled_rows: int
+    rows_read: int
+    seed: int
+    quantiles: _containers.RepeatedScalarFieldContainer[float]
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, model: _Optional[str] = ..., tokens: _Optional[int] = ..., layers: _Optional[_Iterable[int]] = ..., heads: _Optional[_Iterable[int]] = ..., attention: _Optional[_Iterable[str]] = ..., instruments: _Optional[_Iterable[_Union[Instrument, _Mapping]]] = ..., queue_s: _Optional[float] = ..., compute_s: _Optional[float] = ..., mode: _Optional[str] = ..., left_out: _Optional[_Iterable[_Union[LeftOut, _Mapping]]] = ..., sampled_rows: _Optional[int] = ..., rows_read: _Optional[int] = ..., seed: _Optional[int] = ..., quantiles: _Optional[_Iterable[float]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Instrument(_message.Message):
     __slots__ = ("name", "unit", "method", "layers", "compute_s", "scope", "cost", "beside")
@@ -117,12 +133,14 @@ class InstrumentInfo(_message.Message):
     def __init__(self, name: _Optional[str] = ..., unit: _Optional[str] = ..., scope: _Optional[str] = ..., description: _Optional[str] = ...) -> None: ...
 
 class HeadValues(_message.Message):
-    __slots__ = ("values", "errors")
+    __slots__ = ("values", "errors", "labels")
     VALUES_FIELD_NUMBER: _ClassVar[int]
     ERRORS_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
     values: _containers.RepeatedScalarFieldContainer[float]
     errors: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, values: _Optional[_Iterable[float]] = ..., errors: _Optional[_Iterable[float]] = ...) -> None: ...
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, values: _Optional[_Iterable[float]] = ..., errors: _Optional[_Iterable[float]] = ..., labels: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AttentionMapRequest(_message.Message):
     __slots__ = ("text", "document", "model", "layer", "head", "rows", "columns", "height", "width", "links", "topics", "topic_tokens")
