@@ -109,7 +109,7 @@ class ClaimRow:
     paper: str
     statement: str
     place: str | None  # where the paper prints it; None for statements of this project
-    printed: str | None  # what it prints there, shortened and not to the letter
+    printed: str | None  # its words there, with formulas in plain text
     reading: str  # how that is taken here
     tolerance: float  # the excess that still counts as true
     flips: str  # what would change the verdict

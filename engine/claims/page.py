@@ -33,8 +33,8 @@ is added.
 - It **fails** if another statement must take its place.
 
 "What is true" says what was measured to be true. A claim that nothing broke is not thereby \
-proved. The last column tells what the paper prints (shortened, formulas in plain text, \
-not to the letter), how it is read, and how large an excess still counts as true (none means \
+proved. The last column tells what the paper prints (its words, "..." where some are left out, \
+formulas in plain text), how it is read, and how large an excess still counts as true (none means \
 rounding, 1e-9). What would change a \
 verdict is under `flips` in `lln claims` and over HTTP.
 

@@ -1,6 +1,6 @@
-"""What the papers print for each claim, shortened and not to the letter, and how it is read.
+"""What the papers print for each claim, and how it is read.
 
-Formulas are transcribed to plain text; "..." marks what is left out.
+The words are the papers' own, formulas are transcribed to plain text, "..." marks what is left out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import MappingProxyType
 @dataclass(frozen=True)
 class Printed:
     place: str
-    summary: str  # shortened, not to the letter
+    summary: str
     reading: str | None = None  # only where the words leave a choice
 
 
@@ -34,29 +34,36 @@ PRINTED: Mapping[str, Printed] = MappingProxyType(
     {
         "natural-attention.definition-1": Printed(
             "definition 1",
-            "the natural attention mechanism is defined as: A(X) = softmax(...) X W_V",
+            "For input sequence X, the natural attention mechanism is defined as: A(X) = "
+            "softmax(X W_Q W_K^T X^T / sqrt(d)) X W_V",
         ),
         "natural-attention.lemma-2": Printed(
-            "lemma 2", "The attention energy matrix E for a given head can be expressed as ..."
+            "lemma 2",
+            "The attention energy matrix E for a given head can be expressed as: E = Q K^T / "
+            "sqrt(d) = X W_Q W_K^T X^T / sqrt(d)",
         ),
         "natural-attention.theorem-3": Printed(
             "theorem 3",
-            "assuming normalized weight matrices, the total attention energy is bounded: "
-            "sum_h tr(E_h E_h^T) <= d H ||X||_F^4",
+            "For an attention mechanism with H heads and head dimension d, assuming "
+            "normalized weight matrices, the total attention energy is bounded: sum_h tr(E_h "
+            "E_h^T) <= d H ||X||_F^4",
             "normalized is ||W||_F^2 = d, as in the proof",
         ),
         "natural-attention.theorem-4": Printed(
-            "theorem 4", "A(alpha X) = A(X) for all alpha in R^+"
+            "theorem 4",
+            "The attention mechanism A satisfies: A(alpha X) = A(X) for all alpha in R^+",
         ),
         "natural-attention.conjecture-5": Printed(
             "conjecture 5",
-            "assuming L is mu-strongly convex in the natural metric: "
-            "||theta_t - theta*||^2 <= (1 - eta mu)^t ||theta_0 - theta*||^2",
+            "For natural attention with Fisher approximation F_NA = A A^T, assuming L is "
+            "mu-strongly convex in the natural metric: ||theta_t - theta*||_{F_NA}^2 <= (1 - "
+            "eta mu)^t ||theta_0 - theta*||_{F_NA}^2",
             "any step eta, on quadratic losses",
         ),
         "natural-attention.theorem-7": Printed(
             "theorem 7",
-            "I(X; A(X)) <= log(L) where L is the sequence length",
+            "For natural attention A and input X: I(X; A(X)) <= log(L) where L is the "
+            "sequence length",
             "A(X) is the stochastic matrix, as in the proof",
         ),
         "natural-attention.conjecture-8": Printed(
@@ -67,20 +74,25 @@ PRINTED: Mapping[str, Printed] = MappingProxyType(
         ),
         "natural-attention.lemma-10": Printed(
             "lemma 10",
-            "F_NA = A A^T is positive definite with minimum eigenvalue lambda_min >= 1/L",
+            "For natural attention matrix A, the Fisher approximation F_NA = A A^T is "
+            "positive definite with minimum eigenvalue lambda_min >= 1/L, where L is "
+            "sequence length",
         ),
         "natural-attention.lemma-11": Printed(
-            "lemma 11", "The loss gradient in natural metric satisfies: ... <= L ||...||"
+            "lemma 11",
+            "The loss gradient in natural metric satisfies: ||grad L(theta_1) - grad "
+            "L(theta_2)||_{F_NA^-1} <= L ||theta_1 - theta_2||_{F_NA}",
         ),
         "natural-attention.theorem-12": Printed(
             "theorem 12",
-            "the parameter updates satisfy: ||theta_t - theta*||^2 <= (1 - eta/L)^t "
-            "||theta_0 - theta*||^2",
+            "For natural attention with Fisher approximation F_NA = A A^T, the parameter "
+            "updates satisfy: ||theta_t - theta*||_{F_NA}^2 <= (1 - eta/L)^t ||theta_0 - "
+            "theta*||_{F_NA}^2 where eta is the learning rate and L is sequence length",
             "L is the sequence length, as the theorem says",
         ),
         "natural-attention.lemma-13": Printed(
             "lemma 13",
-            "H(A) <= 1/2 ||A||_F^2 + log L",
+            "For attention matrix A: H(A) <= 1/2 ||A||_F^2 + log L",
             "H(A) = -sum_ij A_ij log A_ij, as in the proof; of the mean row entropy, the bound is "
             "true but idle, for that is at most log L",
         ),
@@ -94,22 +106,30 @@ PRINTED: Mapping[str, Printed] = MappingProxyType(
             "theorem 2.1", "SAN(X) = sum over path in [H]^L of P_path X W_path + e b'"
         ),
         "rank-collapse.definition-2.1-norm": Printed(
-            "definition 2.1", "Composite norm of a matrix is defined as sqrt(||X||_1 ||X||_inf)"
+            "definition 2.1",
+            "Composite norm of a matrix is defined as ||X||_{1,inf} = sqrt(||X||_1 ||X||_inf)",
         ),
         "rank-collapse.definition-2.1-residual": Printed(
-            "definition 2.1", "res(X) = X - 1 x' where x = argmin ||X - 1 x'||_2"
+            "definition 2.1",
+            "The residual of the matrix is defined as res(X) = X - 1 x' where x = argmin_x "
+            "||X - 1 x'||_2",
         ),
         "rank-collapse.theorem-2.2": Printed(
             "theorem 2.2",
-            "bound of a single head single layer ... <= (4 beta / sqrt(d_qk))^((3^L - 1)/2) "
-            "||res X||^(3^L)",
+            "bound of a single head single layer: When ||W_QK^l||_1 ||W_V^l||_{1,inf} <= "
+            "beta, we have ||res SAN(X)||_{1,inf} <= (4 beta / sqrt(d_qk))^((3^L - 1)/2) "
+            "||res X||_{1,inf}^(3^L)",
             "L = 1, random weights and inputs of five scales",
         ),
         "rank-collapse.theorem-2.2-limit": Printed(
-            "section 2.2", "We want to prove that ||res(SAN(X))|| -> 0 as L -> infinity"
+            "section 2.2",
+            "We want to prove that ||res(SAN(X))||_{1,inf} -> 0 as L -> infinity where L is "
+            "the number of layers in transformer",
         ),
         "rank-collapse.equation-9": Printed(
-            "equation 9", "PX <= 1x^T + (I + 2D) 1 softmax(r)^T R ... the inequality is entry-wise"
+            "equation 9",
+            "PX ... <= 1x^T + (I + 2D) 1 softmax(r)^T R ... where the inequality above is "
+            "entry-wise",
         ),
         "rank-collapse.theorem-2.3": Printed(
             "theorem 2.3",
@@ -117,11 +137,14 @@ PRINTED: Mapping[str, Printed] = MappingProxyType(
         ),
         "rank-collapse.section-2.3-remark": Printed(
             "section 2.3, last sentence",
-            "the low rank property of the softmax function is the reason of the losing of rank",
+            "It means that the low rank property of the softmax function is the reason of "
+            "the losing of rank",
             "layers lose rank if and only if their pattern has low rank",
         ),
         "natural-gradient.theorem-1": Printed(
-            "theorem 1", "FIM_block = E[grad log P(A) grad log P(A)^T] ~ E[A A^T]"
+            "theorem 1",
+            "For an attention layer with patterns A: FIM_block = E[grad log P(A) grad log "
+            "P(A)^T] ~ E[A A^T]",
         ),
         "natural-gradient.theorem-2": Printed(
             "theorem 2",
@@ -129,11 +152,15 @@ PRINTED: Mapping[str, Printed] = MappingProxyType(
         ),
         "natural-gradient.theorem-3": Printed(
             "theorem 3",
-            "theta_new = theta - eta F^-1 grad L ~ theta - eta (I + A) grad L",
+            "The attention-informed update approximates natural gradient descent: theta_new "
+            "= theta - eta F^-1 grad L ~ theta - eta (I + A) grad L",
             "F^-1 is the pseudo-inverse, and any multiple of I + A counts",
         ),
         "natural-gradient.theorem-4": Printed(
-            "theorem 4", "mu_eff/L_eff > mu/L (improved condition number)"
+            "theorem 4",
+            "Using attention-informed natural gradient gives convergence rate: ||theta_t - "
+            "theta*||_F^2 <= (1 - mu_eff/L_eff)^t ||theta_0 - theta*||_F^2 where F-norm uses "
+            "FIM metric and: mu_eff/L_eff > mu/L (improved condition number)",
         ),
         "natural-gradient.section-3.2": Printed(
             "section 3.2",
@@ -162,19 +189,23 @@ PRINTED: Mapping[str, Printed] = MappingProxyType(
         ),
         "attention-fisher.proposition-1": Printed(
             "proposition 1",
-            "||E[(e_i - a)(e_i - a)^T] - E[A A^T]||_2 <= C H(a)",
+            "Under the assumptions above: ||E[(e_i - a)(e_i - a)^T] - E[A A^T]||_2 <= C H(a) "
+            "where ... C is a problem-dependent constant",
             "E[A A^T] = diag(a), exact sampling; C <= 1,000",
         ),
         "attention-fisher.remark-1": Printed(
             "remark 1",
             "The geometric information captured by attention improves as: 1. The attention "
-            "distribution becomes more concentrated",
+            "distribution becomes more concentrated ... 2. The entropy H(a) decreases 3. The "
+            "temperature parameter tau approaches zero",
         ),
         "attention-fisher.theorem-2": Printed(
             "theorem 2",
-            "achieves a convergence rate of O(1/sqrt(T)) ... provided that: 1. The entropy H(a) "
-            "remains bounded 2. The Jacobian dz/dtheta has full row rank 3. The learning rate is "
-            "appropriately scheduled",
+            "Under standard smoothness assumptions, using the FIM approximation in natural "
+            "gradient descent achieves a convergence rate of O(1/sqrt(T)) where T is the "
+            "number of iterations, provided that: 1. The entropy H(a) remains bounded 2. The "
+            "Jacobian dz/dtheta has full row rank 3. The learning rate is appropriately "
+            "scheduled",
             "a schedule c / sqrt(t), c from 1 down to 0.001, must work from every start that the "
             "conditions allow",
         ),
@@ -185,21 +216,27 @@ PRINTED: Mapping[str, Printed] = MappingProxyType(
         ),
         "attention-fisher.theorem-3": Printed(
             "theorem 3",
-            "with temperature schedule tau_t = tau_0/sqrt(t) ... E[||grad f(theta_T)||^2] <= "
-            "1/sqrt(T) (C_1 + C_2 sum_t tau_t)",
+            "Under the smoothness conditions above, with temperature schedule tau_t = "
+            "tau_0/sqrt(t), the natural gradient descent algorithm achieves: E[||grad "
+            "f(theta_T)||^2] <= 1/sqrt(T) (C_1 + C_2 sum_{t=1}^T tau_t) where C_1, C_2 are "
+            "constants depending on L, B, mu and H_max",
             "the mean over the steps; constants fitted at 100 steps, tested at 1,600",
         ),
         "attention-fisher.theorem-4": Printed(
-            "theorem 4", "S_eff[phi] = integral D phi_> exp(-S[phi, phi_>])"
+            "theorem 4",
+            "The effective attention action at scale Lambda can be written as: "
+            "S_eff[phi_Lambda] = integral D phi_{>Lambda} exp(-S[phi_Lambda, phi_{>Lambda}])",
         ),
         "attention-fisher.proposition-2": Printed(
             "proposition 2",
-            "The effective coupling between scales decays as: |<A_1 A_2>| <= C exp(-|L_1 - L_2|/xi)"
-            " for some correlation length xi",
+            "The effective coupling between scales Lambda_1 and Lambda_2 decays as: "
+            "|<A_{Lambda_1} A_{Lambda_2}>| <= C exp(-|Lambda_1 - Lambda_2|/xi) for some "
+            "correlation length xi",
             "Gaussian kernels; C and xi <= 1,000",
         ),
         "attention-fisher.section-c4": Printed(
-            "section C.4", "FIM = sum E[(dphi/dtheta)^T M (dphi/dtheta)]"
+            "section C.4",
+            "FIM_theta = sum_Lambda E[(dphi_Lambda/dtheta)^T M_Lambda (dphi_Lambda/dtheta)]",
         ),
         "attention-fisher.section-c5": Printed(
             "section C.5, item 3",
@@ -217,25 +254,28 @@ PRINTED: Mapping[str, Printed] = MappingProxyType(
             "sigma_sm^2 is the variance of the scores within rows",
         ),
         "lln.proposition-3.1": Printed(
-            "proposition 3.1", "P^(SM) can be approximated by a log-normal distribution"
+            "proposition 3.1",
+            "for moderate values of sigma_q^2, sigma_k^2 and large enough N the distribution "
+            "of P^(SM) can be approximated by a log-normal distribution with parameters "
+            "mu_sm = -ln N - 1/2 sigma_sm^2 and sigma_sm^2 = sigma_q^2 sigma_k^2 + C_cross",
         ),
         "lln.lemma-a1": Printed("lemma A.1", "sum_i p_i (x_i - mu) = 0"),
         "lln.lemma-a2": Printed("lemma A.2", "sum_i p_i^2 (x_i - mu) >= 0"),
         "lln.lemma-a4": Printed("lemma A.4", "sum_i p_i x_i^2 - mu^2 = sum_i p_i (x_i - mu)^2"),
         "lln.theorem-3.2": Printed(
             "theorem 3.2",
-            "The entropy in eq. 7 is monotonically increasing with temperature",
+            "The entropy in eq. 7 is monotonically increasing with temperature tau_sm",
             "scores fixed",
         ),
         "lln.theorem-3.3": Printed(
             "after theorem 3.3",
-            "the magnitude of variability in the direction of the major principal component is "
-            "equal to lambda_2",
+            "the magnitude of variability in the direction of the major principal component "
+            "v_max is equal to lambda_2",
         ),
         "lln.theorem-3.4": Printed(
             "theorem 3.4",
             "The variance of the attention matrix P^(SM) is monotonically decreasing with "
-            "temperature",
+            "temperature tau_sm",
             "scores fixed, variance of a row",
         ),
         "lln.section-3.2.2": Printed(
@@ -246,13 +286,24 @@ PRINTED: Mapping[str, Printed] = MappingProxyType(
         ),
         "lln.proposition-4.1": Printed(
             "proposition 4.1",
-            "for moderate values ... variance a (alpha^2 sigma_q^2 + beta^2 sigma_k^2) + b where a "
-            "and b are constants",
+            "for moderate values of sigma_q^2 and sigma_k^2, the distribution of P^(LLN) can "
+            "be approximated by a log-normal distribution with variance sigma_lln^2 = a "
+            "(alpha^2 sigma_q^2 + beta^2 sigma_k^2) + b where a and b are constants",
             "one a and b for every head size",
         ),
-        "lln.equation-28": Printed("equation 28, section A.6", "the variance of the numerator"),
-        "lln.equation-29": Printed("equation 29, section A.6", "the variance of the denominator"),
-        "lln.equation-32": Printed("equation 32, section A.6", "the variance of the ratio"),
+        "lln.equation-28": Printed(
+            "equation 28, section A.6",
+            "sigma_nom^2 ~ ln[(e^(alpha^2 sigma_q^2 + beta^2 sigma_k^2) - 1)/d + 1]",
+        ),
+        "lln.equation-29": Printed(
+            "equation 29, section A.6",
+            "Similarly, for the denominator: sigma_den^2 ~ ln[(e^s - 1)/N + 1]",
+        ),
+        "lln.equation-32": Printed(
+            "equation 32, section A.6",
+            "the variance of the LLN Attention matrix is a sum of the nominator and "
+            "denominator variances, i.e.: sigma_lln^2 = sigma_nom^2 + sigma_den^2",
+        ),
         "lln.equation-10": Printed(
             "equation 10",
             "alpha = s / (sqrt(2) sigma_q); beta = s / (sqrt(2) sigma_k); "
@@ -262,8 +313,8 @@ PRINTED: Mapping[str, Printed] = MappingProxyType(
         ),
         "lln.equation-11": Printed(
             "equation 11",
-            "let us define the temperature of the LLN Attention to be: 1/sqrt(a (alpha^2 sigma_q^2 "
-            "+ beta^2 sigma_k^2) + b)",
+            "let us define the temperature of the LLN Attention to be: tau_lln = 1/sqrt(a "
+            "(alpha^2 sigma_q^2 + beta^2 sigma_k^2) + b)",
             "a real number at the feature variances of 1 to 4 of section A.7",
         ),
         "lln.section-a7-range": Printed(

@@ -136,7 +136,7 @@ def _flat(x: Tensor, tile: slice) -> Tensor:
 
 
 def _temperature_of(variance: Tensor) -> Tensor:
-    return 1.0 / variance.sqrt().clamp_min(1.0 / HIGHEST)
+    return 1.0 / variance.clamp_min(0.0).sqrt().clamp_min(1.0 / HIGHEST)
 
 
 def _variance_in_blocks(heads: HeadGroup) -> Steps[Tensor]:
