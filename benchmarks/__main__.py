@@ -23,6 +23,8 @@ from benchmarks.suites import (
     parity,
     peers,
     precision,
+    quantization,
+    reranking,
     short,
     soak,
     structure,
@@ -52,6 +54,8 @@ SUITES: Mapping[str, Callable[[Workbench, Plan], Iterator[Row]]] = {
     "peers": peers.measure,
     "soak": soak.measure,
     "diagnostics": diagnostics.measure_suite,
+    "quantization": quantization.measure,
+    "reranking": reranking.measure,
 }
 BY_NAME_ONLY = ("peers", "soak", "ablations")
 """They need packages that `make bench` does not install, or about half an hour."""

@@ -60,6 +60,14 @@ class LLNError(Exception):
             retry_after_s=self.retry_after_s,
         )
 
+    def with_param(self, param: str) -> LLNError:
+        """The same error about a parameter of another name, in the message too."""
+        old = self.param or ""
+        is_named = bool(old) and self.message.startswith(old)
+        return self.about(
+            param, message=param + self.message.removeprefix(old) if is_named else None
+        )
+
 
 class InvalidInput(LLNError):
     """The caller sent something that can never be served as it is."""

@@ -177,6 +177,44 @@ class DocumentEmbedding:
         return self.accounting.tokens
 
 
+RankScoring: TypeAlias = Literal["vectors", "tokens"]
+"""How a text is scored: by the cosine of its best passage's vector with the query's, or by late
+interaction: the mean, over the query's tokens, of the best cosine with a token of the passage."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankOptions:
+    scoring: RankScoring = "vectors"
+    truncate: Truncate = "error"
+    """What to do with a query or text beyond the model's limit."""
+    priority: Priority = "normal"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedText:
+    index: int  # in the caller's list
+    score: float  # -1 to 1
+    passage: Span  # the characters of the passage that scored best; of a short text, all
+
+    @property
+    def relevance(self) -> float:
+        """The score from 0 to 1, in the same order."""
+        return (1 + self.score) / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    model: str
+    scoring: RankScoring
+    texts: tuple[RankedText, ...]  # the best first; equal scores in the caller's order
+    accountings: tuple[Accounting, ...]  # of the query, then of the texts in the caller's order
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that were read."""
+        return sum(cost.tokens_embedded + cost.tokens_alone for cost in self.accountings)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Progress:
     """How far a document is. Progress never goes back."""

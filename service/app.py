@@ -35,7 +35,9 @@ from service.http.routes import (
     health,
     models,
     pages,
+    ranking,
     tei,
+    tei_tokens,
 )
 from service.http.schemas.responses import ErrorAnswer
 from service.metrics import Metrics
@@ -52,7 +54,9 @@ _ROUTERS = tuple(
         claims,
         benchmarks,
         models,
+        ranking,
         tei,
+        tei_tokens,
         health,
         pages,
     )

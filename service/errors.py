@@ -7,8 +7,8 @@ its own has the row of its nearest base class.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple, TypeAlias
 
 from grpc import StatusCode
@@ -174,25 +174,32 @@ def as_lln_error(error: BaseException) -> LLNError:
     return LLNError("The server failed to process this request. The reason is in the server's log.")
 
 
-_INPUT = re.compile(r"^input(?=$|\[)")
+_OURS = re.compile(r"^(input|texts)(?=$|\[)")
 _ONLY_INPUT = re.compile(r"^input(\[0\])?$")
 
 
 @contextmanager
-def report_input_as(name: str, *, lone: bool) -> Iterator[None]:
-    """Makes errors raised inside call the input by its name in the request.
-
-    The engine calls it `input`, as OpenAI does; other requests have other names. Use `lone` if the
-    request holds one text, not a list: the engine's `input[0]` is then just `name`.
-    """
+def report_params(rename: Callable[[str], str]) -> Iterator[None]:
+    """Makes errors raised inside call parameters by their names in the request."""
     try:
         yield
     except LLNError as error:
         old = error.param or ""
-        new = (_ONLY_INPUT if lone else _INPUT).sub(name, old, count=1)
+        new = rename(old)
         if new == old:
             raise
-        raise _about(error, old, new) from error
+        raise error.with_param(new) from error
+
+
+def report_input_as(name: str, *, lone: bool) -> AbstractContextManager[None]:
+    """Makes errors raised inside call the input by its name in the request.
+
+    The engine calls it `input`, as OpenAI does, and `texts` where there is a query besides; other
+    requests have other names. Use `lone` if the request holds one text, not a list: the engine's
+    `input[0]` is then just `name`.
+    """
+    pattern = _ONLY_INPUT if lone else _OURS
+    return report_params(lambda param: pattern.sub(name, param, count=1))
 
 
 _PLACE = re.compile(r"^(?P<name>\w+)(?:\[(?P<index>\d+)\])?(?P<rest>.*)$")
@@ -216,12 +223,4 @@ def report_names(names: Mapping[str, str | Sequence[str]]) -> Iterator[None]:
             new = name if index is None else f"{name}[{index}]"
         else:
             new = name[int(index)] if index is not None else name[0].partition("[")[0]
-        raise _about(error, old, new + place["rest"]) from error
-
-
-def _about(error: LLNError, old: str, new: str) -> LLNError:
-    """The error with another name for its parameter, in the message too."""
-    message = error.message
-    if message.startswith(old):
-        message = new + message.removeprefix(old)
-    return error.about(new, message=message)
+        raise error.with_param(new + place["rest"]) from error

@@ -17,6 +17,7 @@ from engine.execution.inputs import (
     PreparedText,
     batches,
     check_ids_are_ours,
+    check_ids_to_decode,
     check_input,
     check_inputs,
     check_options,
@@ -33,6 +34,7 @@ from engine.execution.results import (
     ChunkBuilder,
     StandaloneVectors,
     WholeProgress,
+    decoded,
     document_embedding,
     embedding,
     token_states,
@@ -201,6 +203,22 @@ class EmbeddingCalls(EngineCore):
             steps = tokenization(text, chosen, max_tokens=self.config.max_text_tokens)
             async with Deadline(timeout_s).over():
                 return await self._pool.run(steps, characters=len(text))
+
+    async def decode(
+        self,
+        ids: Sequence[int],
+        *,
+        model: str | None = None,
+        skip_special_tokens: bool = True,
+        timeout_s: float | None = None,
+    ) -> str:
+        """The text of token ids. Tokenising it again need not give the same ids."""
+        with self._counting_rejections():
+            chosen = self._model(model)
+            check_ids_to_decode(ids, self.config)
+            steps = decoded(ids, chosen, skip_special_tokens=skip_special_tokens)
+            async with Deadline(timeout_s).over():
+                return await self._pool.run(steps, characters=len(ids))
 
     def _checked(
         self, inputs: Sequence[TextInput], model: str | None, options: EmbedOptions

@@ -89,6 +89,26 @@ def check_input(item: object, param: str) -> None:
         )
 
 
+def check_ids_to_decode(ids: object, config: EngineConfig) -> None:
+    """Check what needs no tokenizer."""
+    if isinstance(ids, str) or not isinstance(ids, Sequence | np.ndarray):
+        kind = type(ids).__name__
+        raise InvalidInput(
+            f"ids must be a list of token ids, got {kind}",
+            code="invalid_type",
+            param="ids",
+            actual=kind,
+        )
+    if not 1 <= len(ids) <= config.max_text_tokens:
+        raise InvalidInput(
+            f"ids must hold 1 to {config.max_text_tokens} token ids, got {len(ids)}",
+            code="too_many_ids" if len(ids) else "empty_text",
+            param="ids",
+            limit=config.max_text_tokens,
+            actual=len(ids),
+        )
+
+
 def check_ids_are_ours(inputs: Sequence[TextInput], alias: str, name: str) -> None:
     """A caller that asks for another model by an alias has the ids of that model's tokenizer."""
     for index, item in enumerate(inputs):

@@ -249,3 +249,10 @@ def tokenization(text: str, model: EmbeddingModel, *, max_tokens: int) -> Steps[
         offsets=tuple(Span(start, end) for start, end in encoded.offsets.tolist()),
         tokens=model.tokenizer.tokens_of(encoded.ids),
     )
+
+
+def decoded(ids: Sequence[int], model: EmbeddingModel, *, skip_special_tokens: bool) -> Steps[str]:
+    """The text of token ids."""
+    checked = model.tokenizer.validate_ids(ids, param="ids")
+    yield
+    return model.tokenizer.decode(checked, skip_special_tokens=skip_special_tokens)

@@ -216,6 +216,12 @@ class TextTokenizer:
             )
         return array.astype(np.int32)
 
+    def decode(self, ids: Ids, *, skip_special_tokens: bool) -> str:
+        """The text of checked ids, as the tokenizer joins them."""
+        # The library lets other threads run during a batch only.
+        [text] = self._tokenizer.decode_batch([ids.tolist()], skip_special_tokens)
+        return str(text)
+
     def tokens_of(self, ids: Iterable[int]) -> tuple[str, ...]:
         """The written form of each id."""
         return tuple(self._tokenizer.id_to_token(int(token_id)) or "" for token_id in ids)

@@ -113,6 +113,11 @@ class MethodHandlers:
                 behaviour = self._checking_keys(behaviour)
             stream = self._streaming(name, behaviour, guard)
             return grpc.stream_stream_rpc_method_handler(stream, decode, encode)
+        if method.client_streaming:
+            if guarded:
+                behaviour = self._checking_keys(behaviour)
+            once = self._unary(name, behaviour, guard)
+            return grpc.stream_unary_rpc_method_handler(once, decode, encode)
         if method.server_streaming:
             stream = self._streaming(name, _with_decoded_request(behaviour), guard)
             return grpc.unary_stream_rpc_method_handler(stream, decode, encode)

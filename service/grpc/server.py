@@ -23,6 +23,7 @@ from service.grpc.models import ModelsServicer
 from service.grpc.standard import HealthServicer, ReflectionServicer
 from service.grpc.streams import StreamTasks
 from service.grpc.tei import TeiEmbedServicer, TeiInfoServicer
+from service.grpc.tei_ranking import TeiRerankServicer, TeiTokenizeServicer
 from service.metrics import Metrics
 from service.pb.lln.v1 import benchmarks_pb2, diagnostics_pb2, embeddings_pb2, models_pb2
 from service.pb.tei.v1 import tei_pb2
@@ -36,6 +37,8 @@ _MODELS = models_pb2.DESCRIPTOR.services_by_name["Models"]
 _DIAGNOSTICS = diagnostics_pb2.DESCRIPTOR.services_by_name["Diagnostics"]
 _BENCHMARKS = benchmarks_pb2.DESCRIPTOR.services_by_name["Benchmarks"]
 _TEI_EMBED = tei_pb2.DESCRIPTOR.services_by_name["Embed"]
+_TEI_RERANK = tei_pb2.DESCRIPTOR.services_by_name["Rerank"]
+_TEI_TOKENIZE = tei_pb2.DESCRIPTOR.services_by_name["Tokenize"]
 _TEI_INFO = tei_pb2.DESCRIPTOR.services_by_name["Info"]
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 _REFLECTION = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
@@ -44,7 +47,8 @@ _REFLECTION = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
 # a code and the size, grpc's has neither.
 _REJECT_MARGIN_BYTES = 2**20
 
-_OURS = (_EMBEDDINGS, _MODELS, _DIAGNOSTICS, _BENCHMARKS, _TEI_EMBED, _TEI_INFO)
+_TEI = (_TEI_EMBED, _TEI_RERANK, _TEI_TOKENIZE, _TEI_INFO)
+_OURS = (_EMBEDDINGS, _MODELS, _DIAGNOSTICS, _BENCHMARKS, *_TEI)
 _NAMES = tuple(service.full_name for service in (*_OURS, _HEALTH, _REFLECTION))
 
 
@@ -72,6 +76,8 @@ async def grpc_server(
         _MODELS: ModelsServicer(engine, settings),
         _DIAGNOSTICS: DiagnosticsServicer(engine, settings),
         _TEI_EMBED: TeiEmbedServicer(engine, settings, stream_tasks),
+        _TEI_RERANK: TeiRerankServicer(engine, settings),
+        _TEI_TOKENIZE: TeiTokenizeServicer(engine, settings, stream_tasks),
         _TEI_INFO: TeiInfoServicer(engine, settings),
         _BENCHMARKS: BenchmarksServicer(engine, settings, jobs, http),
         _HEALTH: HealthServicer(engine, _NAMES, stream_tasks, draining),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from engine.async_engine import AsyncEngine
 from engine.errors import LLNError
-from engine.types import Embedding, EmbedOptions, Truncate
+from engine.types import Accounting, Embedding, EmbedOptions, Truncate
 from service.errors import InvalidField, report_input_as
 from service.fairness import cooperatively
 from service.grpc.context import Context, timeout_s, write
@@ -28,6 +28,13 @@ _TRUNCATE: dict[int, Truncate] = {
     pb.TRUNCATION_DIRECTION_RIGHT: "end",
     pb.TRUNCATION_DIRECTION_LEFT: "start",
 }
+
+
+class HasTruncation(Protocol):
+    """Any request with these two fields."""
+
+    truncate: bool
+    truncation_direction: pb.TruncationDirection
 
 
 class TeiInfoServicer:
@@ -81,7 +88,7 @@ class TeiEmbedServicer:
             prompt_name=request.prompt_name if request.HasField("prompt_name") else None,
             dimensions=request.dimensions if request.HasField("dimensions") else None,
             normalize=request.normalize if request.HasField("normalize") else True,
-            truncate=_truncate(request),
+            truncate=truncation(request),
         )
         arrived_at = time.perf_counter()
         with report_input_as("inputs", lone=True):
@@ -99,7 +106,7 @@ class TeiEmbedServicer:
         options = EmbedOptions(
             prompt_name=request.prompt_name if request.HasField("prompt_name") else None,
             normalize=False,
-            truncate=_truncate(request),
+            truncate=truncation(request),
         )
         arrived_at = time.perf_counter()
         with report_input_as("inputs", lone=True):
@@ -146,7 +153,7 @@ class TeiEmbedServicer:
         )
 
 
-def _truncate(request: Request) -> Truncate:
+def truncation(request: HasTruncation) -> Truncate:
     direction = request.truncation_direction
     if direction not in _TRUNCATE:
         raise InvalidField(
@@ -159,13 +166,17 @@ def _truncate(request: Request) -> Truncate:
 
 
 def _metadata(request: Request, found: Embedding, arrived_at: float) -> pb.Metadata:
-    cost = found.accounting
+    return metadata([found.accounting], len(request.inputs), arrived_at)
+
+
+def metadata(costs: Sequence[Accounting], num_characters: int, arrived_at: float) -> pb.Metadata:
+    """What a call cost: the longest wait and the longest computation of its texts."""
     return pb.Metadata(
-        compute_chars=len(request.inputs),
-        compute_tokens=cost.tokens_embedded,
+        compute_chars=num_characters,
+        compute_tokens=sum(cost.tokens_embedded + cost.tokens_alone for cost in costs),
         total_time_ns=_nanoseconds(time.perf_counter() - arrived_at),
-        queue_time_ns=_nanoseconds(cost.queue_s),
-        inference_time_ns=_nanoseconds(cost.compute_s),
+        queue_time_ns=_nanoseconds(max(cost.queue_s for cost in costs)),
+        inference_time_ns=_nanoseconds(max(cost.compute_s for cost in costs)),
     )
 
 

@@ -29,6 +29,12 @@ from service.http.json_response import json_response
 ErrorShape: TypeAlias = Callable[[ErrorFields], dict[str, Any]]
 """How a vendor's clients expect an error to look, from the fields of ours."""
 
+_AT_ROOT = (
+    "; text-embeddings-inference embeds at /embed and ranks at /rerank, OpenAI embeds at "
+    "/v1/embeddings"
+)
+"""text-embeddings-inference also takes requests for its one model at /."""
+
 
 def own_shape(fields: ErrorFields) -> dict[str, Any]:
     return {"error": fields}
@@ -68,8 +74,9 @@ async def _raise_typed(routes: Sequence[APIRoute], request: Request, error: Exce
         raise ResourceNotFound(message, code="route_not_found") from error
     if error.status_code == 405:
         allowed = _allowed(routes, request)
+        advice = _AT_ROOT if (request.url.path, request.method) == ("/", "POST") else ""
         raise MethodNotAllowed(
-            f"{shown(request.url.path)} takes {allowed}, got {request.method}",
+            f"{shown(request.url.path)} takes {allowed}, got {request.method}{advice}",
             limit=allowed,
             actual=request.method,
         ) from error

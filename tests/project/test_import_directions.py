@@ -57,7 +57,8 @@ BELOW_THE_PROTOCOLS = {
             "fairness",
             "logs",
         ),
-        *("in_order", "index", "metrics", "readers", "security", "settings", "tracing", "version"),
+        *("in_order", "index", "metrics", "readers", "security", "settings", "tokens", "tracing"),
+        "version",
     )
 }
 PROTOCOLS = BELOW_THE_PROTOCOLS | {"service.benchmarks", "service.http", "service.grpc"}
@@ -92,6 +93,7 @@ ALLOWED = {
     "service.logs": {"service.settings", "service.tracing"},
     "service.metrics": {"service.tracing"},
     "service.documents": {"service.fairness"},
+    "service.tokens": set[str](),
     "service.readers": {"service.errors"},
     "service.index": {"service.errors", "service.in_order", "service.readers"},
     "service.probe": {"service.addresses"},

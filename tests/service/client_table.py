@@ -131,6 +131,14 @@ CLIENTS = (
         works="text-embeddings-inference's contract: vectors, truncation, errors",
         test="service/test_tei.py::test_huggingface_hubs_client",
     ),
+    Client(
+        name="Hugging Face Hub, similarity",
+        package="huggingface-hub",
+        use='`InferenceClient("http://localhost:8000/similarity").sentence_similarity(text, '
+        "other_sentences=texts)`",
+        works="text-embeddings-inference's contract: the cosines of the vectors",
+        test="service/test_ranking.py::test_similarity_of_sentences",
+    ),
 )
 
 

@@ -47,6 +47,14 @@ def tei_info_stub(channel: grpc.Channel) -> Any:
     return tei_pb2_grpc.InfoStub(channel)  # type: ignore[no-untyped-call]
 
 
+def tei_rank_stub(channel: grpc.Channel) -> Any:
+    return tei_pb2_grpc.RerankStub(channel)  # type: ignore[no-untyped-call]
+
+
+def tei_tokens_stub(channel: grpc.Channel) -> Any:
+    return tei_pb2_grpc.TokenizeStub(channel)  # type: ignore[no-untyped-call]
+
+
 def health_stub(channel: grpc.Channel) -> Any:
     return health_pb2_grpc.HealthStub(channel)
 

@@ -25,7 +25,12 @@ from service.http.schemas.responses import (
     InfoAnswer,
     ModelAnswer,
     ModelList,
+    RankAnswer,
+    RankList,
+    ScoreList,
+    TextList,
     TokenizeAnswer,
+    TokenLists,
     TokenStates,
     VectorList,
 )
@@ -47,6 +52,15 @@ TEXT = "A text of some words, to be embedded and looked at."
         ("/embed", {"inputs": TEXT}, VectorList),
         ("/embed_all", {"inputs": [TEXT, TEXT]}, TokenStates),
         ("/embed", {"inputs": []}, ErrorAnswer),
+        ("/rerank", {"query": TEXT, "texts": [TEXT], "return_text": True}, RankList),
+        ("/v1/rerank", {"query": TEXT, "documents": [TEXT]}, RankAnswer),
+        (
+            "/similarity",
+            {"inputs": {"source_sentence": TEXT, "sentences": [TEXT]}},
+            ScoreList,
+        ),
+        ("/tokenize", {"inputs": [TEXT, TEXT]}, TokenLists),
+        ("/decode", {"ids": [[101, 102]]}, TextList),
     ],
 )
 def test_answers_of_posts(

@@ -110,6 +110,12 @@ def test_huggingface_hubs_client(server: Any, http: httpx.Client) -> None:
 TEXT = "The cat sat on the mat."
 
 # As in the public proto file, from which other clients are compiled.
+_RANK_OPTIONS = {
+    "truncate": (3, FieldDescriptor.TYPE_BOOL),
+    "raw_scores": (4, FieldDescriptor.TYPE_BOOL),
+    "return_text": (5, FieldDescriptor.TYPE_BOOL),
+    "truncation_direction": (6, FieldDescriptor.TYPE_ENUM),
+}
 CONTRACT = {
     "EmbedRequest": {
         "inputs": (1, FieldDescriptor.TYPE_STRING),
@@ -158,6 +164,43 @@ CONTRACT = {
         "max_client_batch_size": (12, FieldDescriptor.TYPE_UINT32),
         "tokenization_workers": (13, FieldDescriptor.TYPE_UINT32),
     },
+    "RerankRequest": {
+        "query": (1, FieldDescriptor.TYPE_STRING),
+        "texts": (2, FieldDescriptor.TYPE_STRING),
+        **_RANK_OPTIONS,
+    },
+    "RerankStreamRequest": {
+        "query": (1, FieldDescriptor.TYPE_STRING),
+        "text": (2, FieldDescriptor.TYPE_STRING),
+        **_RANK_OPTIONS,
+    },
+    "Rank": {
+        "index": (1, FieldDescriptor.TYPE_UINT32),
+        "text": (2, FieldDescriptor.TYPE_STRING),
+        "score": (3, FieldDescriptor.TYPE_FLOAT),
+    },
+    "RerankResponse": {
+        "ranks": (1, FieldDescriptor.TYPE_MESSAGE),
+        "metadata": (2, FieldDescriptor.TYPE_MESSAGE),
+    },
+    "EncodeRequest": {
+        "inputs": (1, FieldDescriptor.TYPE_STRING),
+        "add_special_tokens": (2, FieldDescriptor.TYPE_BOOL),
+        "prompt_name": (3, FieldDescriptor.TYPE_STRING),
+    },
+    "SimpleToken": {
+        "id": (1, FieldDescriptor.TYPE_UINT32),
+        "text": (2, FieldDescriptor.TYPE_STRING),
+        "special": (3, FieldDescriptor.TYPE_BOOL),
+        "start": (4, FieldDescriptor.TYPE_UINT32),
+        "stop": (5, FieldDescriptor.TYPE_UINT32),
+    },
+    "EncodeResponse": {"tokens": (1, FieldDescriptor.TYPE_MESSAGE)},
+    "DecodeRequest": {
+        "ids": (1, FieldDescriptor.TYPE_UINT32),
+        "skip_special_tokens": (2, FieldDescriptor.TYPE_BOOL),
+    },
+    "DecodeResponse": {"text": (1, FieldDescriptor.TYPE_STRING)},
 }
 
 
@@ -187,6 +230,12 @@ def test_methods_are_those_of_the_public_contract() -> None:
         "Embed/EmbedStream": (True, True),
         "Embed/EmbedAll": (False, False),
         "Embed/EmbedAllStream": (True, True),
+        "Rerank/Rerank": (False, False),
+        "Rerank/RerankStream": (True, False),
+        "Tokenize/Tokenize": (False, False),
+        "Tokenize/TokenizeStream": (True, True),
+        "Tokenize/Decode": (False, False),
+        "Tokenize/DecodeStream": (True, True),
     }
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from engine.errors import InvalidInput
-from engine.types import EmbedOptions, OutputDtype, TextInput
+from engine.types import EmbedOptions, OutputDtype, RankScoring, TextInput
 from service.http.json_response import EncodingFormat
 
 _EXACT = 2**53
@@ -22,8 +22,8 @@ _EXACT = 2**53
 _DEFAULTS = EmbedOptions()
 
 _TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
-_IDS: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
-_TEXTS: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": [_TEXT, _IDS]}}
+IDS: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
+_TEXTS: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": [_TEXT, IDS]}}
 
 
 def _accept_whole_float(value: Any) -> Any:
@@ -43,7 +43,7 @@ Whole: TypeAlias = Annotated[int, BeforeValidator(_accept_whole_float), _integer
 Text: TypeAlias = Annotated[str, WithJsonSchema(_TEXT)]
 
 # `as_inputs` reads it: pydantic would try a union branch by branch, and report a baffling error.
-Input: TypeAlias = Annotated[Any, WithJsonSchema({"anyOf": [_TEXT, _IDS, _TEXTS]})]
+Input: TypeAlias = Annotated[Any, WithJsonSchema({"anyOf": [_TEXT, IDS, _TEXTS]})]
 
 
 OutputDtypeField: TypeAlias = Annotated[
@@ -51,6 +51,16 @@ OutputDtypeField: TypeAlias = Annotated[
     Field(
         description="float16; int8 and uint8 of normalised vectors; binary and ubinary: a bit for "
         "each number, packed into int8 and uint8."
+    ),
+]
+
+
+Scoring: TypeAlias = Annotated[
+    RankScoring,
+    Field(
+        description="vectors: the cosine of the query's vector with that of the text, or of its "
+        "best passage. tokens: late interaction, the mean over the query's tokens of the best "
+        "cosine with a token of the passage."
     ),
 ]
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from engine.errors import Quantity
+from engine.types import RankScoring
 
 VectorValue: TypeAlias = list[float] | str
 """Numbers, or base64 of little-endian float32."""
@@ -447,6 +448,70 @@ class VectorList(RootModel[list[list[float]]]):
 
 class TokenStates(RootModel[list[list[list[float]]]]):
     """For each text, a vector for each of its tokens."""
+
+
+class RankItem(Answer):
+    """`passage` are the characters that the text was scored by: of a short text, all."""
+
+    index: int
+    text: str | None = None
+    score: float
+    passage: SpanValue
+
+
+class RankList(RootModel[list[RankItem]]):
+    """The texts, the best first."""
+
+
+class ScoreList(RootModel[list[float]]):
+    """A score for each text."""
+
+
+class TokenItem(Answer):
+    """`start` and `stop` are characters; special tokens have none."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None
+
+
+class TokenLists(RootModel[list[list[TokenItem]]]):
+    """The tokens of each text."""
+
+
+class TextList(RootModel[list[str]]):
+    """A text for each list of ids."""
+
+
+class RankedDocumentText(Answer):
+    text: str
+
+
+class RankResult(Answer):
+    """`score` is from -1 to 1, `relevance_score` the same from 0 to 1. `passage` are the characters
+    that the document was scored by: of a short document, all."""
+
+    index: int
+    relevance_score: float
+    score: float
+    passage: SpanValue
+    document: RankedDocumentText | None = None
+
+
+class RankUsage(Answer):
+    total_tokens: int
+
+
+class RankAnswer(Answer):
+    """The documents, the best first, and how they were scored."""
+
+    object: Literal["list"]
+    model: str
+    scoring: RankScoring
+    results: list[RankResult]
+    usage: RankUsage
 
 
 class Health(Answer):

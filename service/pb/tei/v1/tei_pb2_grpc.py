@@ -308,3 +308,323 @@ class Embed:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class RerankStub:
+    """Missing associated documentation comment in .proto file."""
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Rerank = channel.unary_unary(
+                '/tei.v1.Rerank/Rerank',
+                request_serializer=service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.RerankRequest.SerializeToString,
+                response_deserializer=service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.RerankResponse.FromString,
+                _registered_method=True)
+        self.RerankStream = channel.stream_unary(
+                '/tei.v1.Rerank/RerankStream',
+                request_serializer=service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.RerankStreamRequest.SerializeToString,
+                response_deserializer=service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.RerankResponse.FromString,
+                _registered_method=True)
+
+
+class RerankServicer:
+    """Missing associated documentation comment in .proto file."""
+
+    def Rerank(self, request, context):
+        """Ranks texts for a query. LLN's models score by vectors, and long texts by their best passage.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RerankStream(self, request_iterator, context):
+        """The same for texts that are sent one by one, each with the same query.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_RerankServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Rerank': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rerank,
+                    request_deserializer=service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.RerankRequest.FromString,
+                    response_serializer=service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.RerankResponse.SerializeToString,
+            ),
+            'RerankStream': grpc.stream_unary_rpc_method_handler(
+                    servicer.RerankStream,
+                    request_deserializer=service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.RerankStreamRequest.FromString,
+                    response_serializer=service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.RerankResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'tei.v1.Rerank', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('tei.v1.Rerank', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Rerank:
+    """Missing associated documentation comment in .proto file."""
+
+    @staticmethod
+    def Rerank(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tei.v1.Rerank/Rerank',
+            service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.RerankRequest.SerializeToString,
+            service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.RerankResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RerankStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/tei.v1.Rerank/RerankStream',
+            service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.RerankStreamRequest.SerializeToString,
+            service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.RerankResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class TokenizeStub:
+    """Missing associated documentation comment in .proto file."""
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Tokenize = channel.unary_unary(
+                '/tei.v1.Tokenize/Tokenize',
+                request_serializer=service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.EncodeRequest.SerializeToString,
+                response_deserializer=service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.EncodeResponse.FromString,
+                _registered_method=True)
+        self.TokenizeStream = channel.stream_stream(
+                '/tei.v1.Tokenize/TokenizeStream',
+                request_serializer=service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.EncodeRequest.SerializeToString,
+                response_deserializer=service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.EncodeResponse.FromString,
+                _registered_method=True)
+        self.Decode = channel.unary_unary(
+                '/tei.v1.Tokenize/Decode',
+                request_serializer=service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.DecodeRequest.SerializeToString,
+                response_deserializer=service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.DecodeResponse.FromString,
+                _registered_method=True)
+        self.DecodeStream = channel.stream_stream(
+                '/tei.v1.Tokenize/DecodeStream',
+                request_serializer=service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.DecodeRequest.SerializeToString,
+                response_deserializer=service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.DecodeResponse.FromString,
+                _registered_method=True)
+
+
+class TokenizeServicer:
+    """Missing associated documentation comment in .proto file."""
+
+    def Tokenize(self, request, context):
+        """Returns the tokens of a text.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TokenizeStream(self, request_iterator, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Decode(self, request, context):
+        """Returns the text of token ids.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DecodeStream(self, request_iterator, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_TokenizeServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Tokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Tokenize,
+                    request_deserializer=service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.EncodeRequest.FromString,
+                    response_serializer=service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.EncodeResponse.SerializeToString,
+            ),
+            'TokenizeStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.TokenizeStream,
+                    request_deserializer=service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.EncodeRequest.FromString,
+                    response_serializer=service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.EncodeResponse.SerializeToString,
+            ),
+            'Decode': grpc.unary_unary_rpc_method_handler(
+                    servicer.Decode,
+                    request_deserializer=service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.DecodeRequest.FromString,
+                    response_serializer=service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.DecodeResponse.SerializeToString,
+            ),
+            'DecodeStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.DecodeStream,
+                    request_deserializer=service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.DecodeRequest.FromString,
+                    response_serializer=service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.DecodeResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'tei.v1.Tokenize', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('tei.v1.Tokenize', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Tokenize:
+    """Missing associated documentation comment in .proto file."""
+
+    @staticmethod
+    def Tokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tei.v1.Tokenize/Tokenize',
+            service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.EncodeRequest.SerializeToString,
+            service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.EncodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TokenizeStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/tei.v1.Tokenize/TokenizeStream',
+            service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.EncodeRequest.SerializeToString,
+            service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.EncodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Decode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tei.v1.Tokenize/Decode',
+            service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.DecodeRequest.SerializeToString,
+            service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.DecodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DecodeStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/tei.v1.Tokenize/DecodeStream',
+            service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.DecodeRequest.SerializeToString,
+            service_dot_pb_dot_tei_dot_v1_dot_tei__pb2.DecodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

@@ -1,0 +1,309 @@
+"""Texts ranked by how well they answer a query.
+
+A text of up to one passage is scored as a whole, a longer one by its best passage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from engine.calls.embedding_calls import EmbeddingCalls
+from engine.errors import InvalidInput, LLNError, unknown_name
+from engine.execution.documents import prepare_document_steps
+from engine.execution.inputs import (
+    PIECE_TEXTS,
+    PreparedText,
+    check_input,
+    check_options,
+    check_pools,
+    check_token_states,
+    prepare_steps,
+    token_by_token,
+)
+from engine.execution.results import accounting, finish_vectors
+from engine.model.embedding_model import EmbeddingModel
+from engine.scheduling.deadline import Deadline
+from engine.scheduling.request import TimedResult
+from engine.steps import Steps
+from engine.types import (
+    Accounting,
+    ChunkPlan,
+    EmbedOptions,
+    RankedText,
+    Ranking,
+    RankOptions,
+    RankScoring,
+    Span,
+    Vector,
+)
+
+PASSAGE_TOKENS = 256
+_PASSAGES = ChunkPlan(tokens=PASSAGE_TOKENS)
+_QUERY_PROMPTS = ("query",)
+_TEXT_PROMPTS = ("document", "passage")
+_LONG_AT_ONCE = 4
+_DEFAULTS = RankOptions()
+_SCORINGS: tuple[RankScoring, ...] = ("vectors", "tokens")
+
+Timed: TypeAlias = tuple[PreparedText, TimedResult[Vector]]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """One call: who reads, by when, and how queries and texts are read."""
+
+    model: EmbeddingModel
+    deadline: Deadline
+    options: RankOptions
+
+    @property
+    def for_query(self) -> EmbedOptions:
+        return self._embed_options(_QUERY_PROMPTS)
+
+    @property
+    def for_texts(self) -> EmbedOptions:
+        return self._embed_options(_TEXT_PROMPTS)
+
+    def _embed_options(self, prompts: Sequence[str]) -> EmbedOptions:
+        known = self.model.checkpoint.prompts
+        return EmbedOptions(
+            prompt_name=next((name for name in prompts if name in known), None),
+            truncate=self.options.truncate,
+            priority=self.options.priority,
+        )
+
+
+@dataclass(frozen=True)
+class _Scored:
+    score: float
+    passage: Span
+    cost: Accounting
+
+
+class RankingCalls(EmbeddingCalls):
+    async def rank(
+        self,
+        query: str,
+        texts: Sequence[str],
+        *,
+        model: str | None = None,
+        options: RankOptions = _DEFAULTS,
+        timeout_s: float | None = None,
+    ) -> Ranking:
+        """The texts, those that answer the query best first.
+
+        The query and the texts get the model's prompts for queries and for documents or passages,
+        where it has them.
+        """
+        with self._counting_rejections():
+            asked = _Asked(self._model(model), Deadline(timeout_s), options)
+            self._check_ranking(query, texts, asked)
+        prepared = [text async for piece in self._prepared_texts(texts, asked) for text in piece]
+        with _named("input[0]", "query"):
+            (question,) = await self._read(
+                prepare_steps([query], asked.model, asked.for_query),
+                asked.deadline,
+                characters=len(query),
+                is_admitted=True,
+            )
+        score = self._by_vectors if options.scoring == "vectors" else self._by_tokens
+        cost, scored = await score(question, prepared, texts, asked)
+        order = sorted(range(len(texts)), key=lambda index: -scored[index].score)
+        return Ranking(
+            model=asked.model.name,
+            scoring=options.scoring,
+            texts=tuple(
+                RankedText(index=at, score=scored[at].score, passage=scored[at].passage)
+                for at in order
+            ),
+            accountings=(cost, *(one.cost for one in scored)),
+        )
+
+    def _check_ranking(self, query: str, texts: Sequence[str], asked: _Asked) -> None:
+        if asked.options.scoring not in _SCORINGS:
+            raise unknown_name("scoring", asked.options.scoring, _SCORINGS, param="scoring")
+        check_pools(asked.model)
+        check_options(asked.for_texts, asked.model)
+        _check_text(query, "query")
+        if not texts:
+            raise InvalidInput(
+                "texts is empty", code="empty_input", param="texts", limit=1, actual=0
+            )
+        if len(texts) > self.config.max_inputs:
+            raise InvalidInput(
+                f"texts holds {len(texts)} texts, the limit is {self.config.max_inputs}",
+                code="too_many_inputs",
+                param="texts",
+                limit=self.config.max_inputs,
+                actual=len(texts),
+            )
+        for index, text in enumerate(texts):
+            _check_text(text, f"texts[{index}]")
+
+    async def _prepared_texts(
+        self, texts: Sequence[str], asked: _Asked
+    ) -> AsyncIterator[list[PreparedText]]:
+        for start in range(0, len(texts), PIECE_TEXTS):
+            piece = texts[start : start + PIECE_TEXTS]
+            yield await self._read(
+                _prepare_texts(piece, start, asked),
+                asked.deadline,
+                characters=sum(map(len, piece)),
+                is_admitted=start > 0,
+            )
+
+    async def _by_vectors(
+        self,
+        question: PreparedText,
+        prepared: Sequence[PreparedText],
+        texts: Sequence[str],
+        asked: _Asked,
+    ) -> tuple[Accounting, list[_Scored]]:
+        is_long = [len(text.chunks) > 1 for text in prepared]
+        short = [text for text, long in zip(prepared, is_long, strict=True) if not long]
+        results = await self._run_all([question, *map(_as_a_whole, short)], asked)
+        ready = iter(results[1:])
+        wanted = _unit(results[0][1].value)[0]
+        limit = asyncio.Semaphore(_LONG_AT_ONCE)
+
+        async def read_long(text: PreparedText) -> _Scored:
+            async with limit:
+                found = await self._run_document(
+                    asked.model, text, asked.for_texts, asked.deadline, None
+                )
+            scores = [float(chunk.vector @ wanted) for chunk in found.chunks]
+            best = int(np.argmax(scores))
+            return _Scored(scores[best], found.chunks[best].characters, found.accounting)
+
+        def score_short(text: str) -> _Scored:
+            timed = next(ready)
+            return _Scored(
+                float(_unit(timed[1].value)[0] @ wanted), Span(0, len(text)), accounting(*timed)
+            )
+
+        of_long = iter(
+            await _all_or_none(
+                read_long(one) for one, long in zip(prepared, is_long, strict=True) if long
+            )
+        )
+        scored = [
+            next(of_long) if long else score_short(text)
+            for text, long in zip(texts, is_long, strict=True)
+        ]
+        return accounting(*results[0]), scored
+
+    async def _by_tokens(
+        self,
+        question: PreparedText,
+        prepared: Sequence[PreparedText],
+        texts: Sequence[str],
+        asked: _Asked,
+    ) -> tuple[Accounting, list[_Scored]]:
+        """A few texts at a time: their states are large, and no longer needed once scored."""
+        [asked_for] = await self._run_all([token_by_token(question)], asked)
+        wanted = _unit(asked_for[1].value)
+        scored: list[_Scored] = []
+        for group in self._within_states(prepared):
+            for timed in await self._run_all([token_by_token(text) for text in group], asked):
+                text = texts[len(scored)]
+                scored.append(_best_passage(wanted, timed, Span(0, len(text))))
+                await asyncio.sleep(0)
+        return accounting(*asked_for), scored
+
+    def _within_states(self, texts: Sequence[PreparedText]) -> Iterator[list[PreparedText]]:
+        """Neighbours whose states stay within the limit of a call."""
+        group: list[PreparedText] = []
+        num_tokens = 0
+        for index, text in enumerate(texts):
+            with self._counting_rejections(), _named("input", f"texts[{index}]"):
+                check_token_states(text.num_embedded, self.config)
+            if group and num_tokens + text.num_embedded > self.config.max_token_states:
+                yield group
+                group, num_tokens = [], 0
+            group.append(text)
+            num_tokens += text.num_embedded
+        yield group
+
+    async def _run_all(self, texts: list[PreparedText], asked: _Asked) -> list[Timed]:
+        async def pieces() -> AsyncIterator[list[PreparedText]]:
+            for start in range(0, len(texts), PIECE_TEXTS):
+                yield texts[start : start + PIECE_TEXTS]
+
+        with self._worker.session() as session:
+            ran, results = await self._run_texts(
+                session, asked.model, pieces(), asked.for_texts, asked.deadline
+            )
+        return list(zip(ran, results, strict=True))
+
+
+async def _all_or_none(work: Iterable[Coroutine[Any, Any, _Scored]]) -> list[_Scored]:
+    """The results of all. The first failure cancels the others: nobody would see their results."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _check_text(text: object, param: str) -> None:
+    if not isinstance(text, str):
+        raise InvalidInput(
+            f"{param} must be a string, got {type(text).__name__}",
+            code="invalid_type",
+            param=param,
+            actual=type(text).__name__,
+        )
+    check_input(text, param)
+
+
+def _prepare_texts(
+    texts: Sequence[str], first_index: int, asked: _Asked
+) -> Steps[list[PreparedText]]:
+    found = []
+    for index, text in enumerate(texts, first_index):
+        with _named("text", f"texts[{index}]"):
+            found.append(
+                (yield from prepare_document_steps(text, asked.model, asked.for_texts, _PASSAGES))
+            )
+    return found
+
+
+def _as_a_whole(text: PreparedText) -> PreparedText:
+    """A text of one passage is read once."""
+    return replace(text, spans=text.spans[:1], chunks=(), alone=0.0, opening=0.0)
+
+
+def _best_passage(wanted: Vector, timed: Timed, whole: Span) -> _Scored:
+    """Scores a text by its token states. `wanted` are the query's, [tokens, dim]."""
+    text, result = timed
+    cosines = wanted @ _unit(result.value).T  # [query's tokens, text's tokens]
+    if len(text.chunks) <= 1:
+        return _Scored(float(cosines.max(1).mean()), whole, accounting(*timed))
+    scores = [
+        float(cosines[:, chunk.tokens.start : chunk.tokens.end].max(1).mean())
+        for chunk in text.chunks
+    ]
+    best = int(np.argmax(scores))
+    return _Scored(scores[best], text.chunks[best].characters, accounting(*timed))
+
+
+def _unit(vectors: Vector) -> Vector:
+    return finish_vectors(vectors, EmbedOptions())
+
+
+@contextmanager
+def _named(old: str, new: str) -> Iterator[None]:
+    """Makes errors raised inside call a text by its place in this call."""
+    try:
+        yield
+    except LLNError as error:
+        if error.param != old:
+            raise
+        raise error.with_param(new) from error

@@ -1,0 +1,160 @@
+"""tei.v1.Rerank and tei.v1.Tokenize: ranked texts and tokens, for text-embeddings-inference's
+clients."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterable
+from functools import partial
+from typing import TypeAlias
+
+from engine.async_engine import AsyncEngine
+from engine.errors import InvalidInput, LLNError
+from engine.types import RankOptions
+from service.errors import InvalidField, report_params
+from service.fairness import receive_within
+from service.grpc.context import Context, timeout_s, write
+from service.grpc.handlers import current_record
+from service.grpc.messages import Undecodable, decode_each, decoded
+from service.grpc.streams import StreamTasks, answer_in_order
+from service.grpc.tei import metadata, truncation
+from service.pb.tei.v1 import tei_pb2 as pb
+from service.settings import Settings
+from service.tokens import tokens_of
+
+TokenRequest: TypeAlias = pb.EncodeRequest | pb.DecodeRequest
+TokenAnswer: TypeAlias = pb.EncodeResponse | pb.DecodeResponse
+
+_SAME = ("query", "truncate", "raw_scores", "return_text", "truncation_direction")
+
+
+class TeiRerankServicer:
+    def __init__(self, engine: AsyncEngine, settings: Settings) -> None:
+        self._engine = engine
+        self._settings = settings
+
+    async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
+        arrived_at = time.perf_counter()
+        found = await self._engine.rank(
+            request.query,
+            request.texts,
+            options=RankOptions(truncate=truncation(request)),
+            timeout_s=timeout_s(context, self._settings),
+        )
+        current_record.get().add(found.model, found.tokens)
+        response = pb.RerankResponse(
+            metadata=metadata(
+                found.accountings, len(request.query) + sum(map(len, request.texts)), arrived_at
+            )
+        )
+        for one in found.texts:
+            response.ranks.add(
+                index=one.index,
+                text=request.texts[one.index] if request.return_text else None,
+                score=one.score if request.raw_scores else one.relevance,
+            )
+        return response
+
+    async def RerankStream(
+        self, requests: AsyncIterable[pb.RerankStreamRequest | Undecodable], context: Context
+    ) -> pb.RerankResponse:
+        whole: pb.RerankRequest | None = None
+        num_bytes = 0
+        async for piece in decode_each(receive_within(requests, self._settings.body_timeout_s)):
+            if whole is None:
+                whole = pb.RerankRequest(**{name: getattr(piece, name) for name in _SAME})
+            _check_same(piece, whole)
+            num_bytes += len(piece.text)
+            self._check_room(len(whole.texts), num_bytes)
+            whole.texts.append(piece.text)
+        return await self.Rerank(whole or pb.RerankRequest(query="?"), context)
+
+    def _check_room(self, num_texts: int, num_characters: int) -> None:
+        """A stream is held to the limits of one message."""
+        for limit, actual, what in (
+            (self._settings.engine.max_inputs, num_texts + 1, "texts"),
+            (self._settings.max_body_bytes, num_characters, "characters"),
+        ):
+            if actual > limit:
+                raise InvalidInput(
+                    f"texts has more than {limit} {what}, which is the limit",
+                    code="too_many_inputs" if what == "texts" else "body_too_large",
+                    param="texts",
+                    limit=limit,
+                    actual=actual,
+                )
+
+
+def _check_same(piece: pb.RerankStreamRequest, first: pb.RerankRequest) -> None:
+    for name in _SAME:
+        if getattr(piece, name) != getattr(first, name):
+            raise InvalidField(f"{name} must be the same in all messages of a stream", param=name)
+
+
+class TeiTokenizeServicer:
+    def __init__(self, engine: AsyncEngine, settings: Settings, stream_tasks: StreamTasks) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._stream_tasks = stream_tasks
+
+    async def Tokenize(self, request: pb.EncodeRequest, context: Context) -> pb.EncodeResponse:
+        with report_params(lambda param: "inputs" if param == "text" else param):
+            count, tokens = await tokens_of(
+                self._engine,
+                request.inputs,
+                model=None,
+                prompt_name=request.prompt_name if request.HasField("prompt_name") else None,
+                keep_special=request.add_special_tokens,
+                timeout_s=timeout_s(context, self._settings),
+            )
+        current_record.get().add(self._engine.resolve(None).name, count)
+        return pb.EncodeResponse(tokens=(pb.SimpleToken(**one._asdict()) for one in tokens))
+
+    async def TokenizeStream(
+        self, requests: AsyncIterable[pb.EncodeRequest | Undecodable], context: Context
+    ) -> None:
+        await self._stream(requests, context)
+
+    async def Decode(self, request: pb.DecodeRequest, context: Context) -> pb.DecodeResponse:
+        text = await self._engine.decode(
+            request.ids,
+            skip_special_tokens=request.skip_special_tokens,
+            timeout_s=timeout_s(context, self._settings),
+        )
+        current_record.get().add(self._engine.resolve(None).name, len(request.ids))
+        return pb.DecodeResponse(text=text)
+
+    async def DecodeStream(
+        self, requests: AsyncIterable[pb.DecodeRequest | Undecodable], context: Context
+    ) -> None:
+        await self._stream(requests, context)
+
+    async def _stream(
+        self, requests: AsyncIterable[TokenRequest | Undecodable], context: Context
+    ) -> None:
+        """Answers in order; the first error ends the stream, once all before it are answered."""
+
+        async def answer(request: TokenRequest | Undecodable) -> TokenAnswer | LLNError:
+            try:
+                message = decoded(request)
+                if isinstance(message, pb.DecodeRequest):
+                    return await self.Decode(message, context)
+                assert isinstance(message, pb.EncodeRequest), "there are only these two"
+                return await self.Tokenize(message, context)
+            except LLNError as error:
+                return error
+
+        send = partial(write, context, within_s=self._settings.request_timeout_s)
+
+        async def write_or_end(found: TokenAnswer | LLNError) -> None:
+            if isinstance(found, LLNError):
+                raise found
+            await send(found)
+
+        await answer_in_order(
+            requests,
+            answer=answer,
+            write=write_or_end,
+            stream_tasks=self._stream_tasks,
+            idle_timeout_s=self._settings.body_timeout_s,
+        )
