@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from engine.errors import InvalidInput
 from engine.types import Context, EmbedOptions
+from service.cli.bulk import add_bulk_options, embed_corpus
 from service.cli.common import (
     Chosen,
     Commands,
@@ -68,9 +69,14 @@ def add_embed(commands: Commands) -> None:
     )
     add_model(command)
     add_json(command)
+    add_bulk_options(command)
 
 
 def _embed(chosen: Chosen) -> None:
+    if chosen.sources or chosen.out is not None:
+        _check_bulk_alone(chosen)
+        embed_corpus(chosen)
+        return
     sources = _sources(chosen)
     texts = [source.text for source in sources]
     options = EmbedOptions(dimensions=chosen.dimensions, truncate=chosen.truncate)
@@ -87,6 +93,14 @@ def _embed(chosen: Chosen) -> None:
             head = ", ".join(f"{number:+.4f}" for number in vector[:6])
             summary = f"{embedding.accounting.tokens} tokens -> {len(vector)} numbers: {head}, ..."
             print(f"{name}: {summary}" if name else summary)
+
+
+def _check_bulk_alone(chosen: Chosen) -> None:
+    for name, switch in (("texts", "texts"), ("text", "--text"), ("file", "--file")):
+        if getattr(chosen, name):
+            raise InvalidInput(f"{switch} cannot be combined with --from and --out")
+    if chosen.lines:
+        raise InvalidInput("with --from, lines are read by --format lines")
 
 
 def _sources(chosen: Chosen) -> list[_Source]:

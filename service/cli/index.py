@@ -73,7 +73,7 @@ def add_search(commands: Commands) -> None:
 
 
 def _index(chosen: Chosen) -> None:
-    from service.index.lock import writers_lock
+    from service.locks import writers_lock
 
     folder: Path = chosen.folder.resolve()
     if not folder.is_dir():

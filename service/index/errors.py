@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from engine.errors import InvalidInput, LLNError
+from engine.errors import InvalidInput
 
 
 class IndexNotFound(InvalidInput):
     """There is no index where one was asked for."""
 
     code = "index_not_found"
-
-
-class IndexBusy(LLNError):
-    """Another process writes to the index."""
-
-    code = "index_busy"
 
 
 class IndexMismatch(InvalidInput):

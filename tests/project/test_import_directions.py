@@ -57,8 +57,8 @@ BELOW_THE_PROTOCOLS = {
             "fairness",
             "logs",
         ),
-        *("in_order", "index", "metrics", "readers", "security", "settings", "tokens", "tracing"),
-        "version",
+        *("bulk", "files", "in_order", "index", "locks", "metrics", "readers"),
+        *("security", "settings", "tokens", "tracing", "version"),
     )
 }
 PROTOCOLS = BELOW_THE_PROTOCOLS | {"service.benchmarks", "service.http", "service.grpc"}
@@ -95,7 +95,11 @@ ALLOWED = {
     "service.documents": {"service.fairness"},
     "service.tokens": set[str](),
     "service.readers": {"service.errors"},
-    "service.index": {"service.errors", "service.in_order", "service.readers"},
+    "service.bulk": {
+        *("service.errors", "service.files", "service.in_order", "service.locks"),
+        "service.readers",
+    },
+    "service.index": {"service.errors", "service.in_order", "service.locks", "service.readers"},
     "service.probe": {"service.addresses"},
     "service.benchmarks": BELOW_THE_PROTOCOLS,
     "service.http": BELOW_THE_PROTOCOLS | {"service.benchmarks"},
@@ -115,7 +119,7 @@ ALLOWED = {
 }
 # Rooms that import nothing of their own package.
 ALONE = {"kernels", "service", "service.addresses", "service.client", "service.deadlines"}
-ALONE |= {"service.in_order", "service.version"}
+ALONE |= {"service.files", "service.in_order", "service.locks", "service.version"}
 PATHS = {module_name(path, ROOT): path for path in module_paths(ROOT)}
 GRAPH = import_graph(PATHS)
 ROOMS = arrow_graph(GRAPH)

@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 
 from service.cli.__main__ import main
-from service.index.errors import IndexBusy
-from service.index.lock import writers_lock
 from service.index.search import any_word_of, fuse
+from service.locks import AlreadyRunning, writers_lock
 from tests.service.processes import clean_environment
 
 Run = Callable[..., Any]
@@ -143,7 +142,7 @@ def test_two_writers_are_refused(folder: Path, model: str, run: Run) -> None:
     with writers_lock(place / "lock", "the index"):
         complaint = run("index", folder, "--model", model)
         assert f"another lln (process {os.getpid()})" in complaint
-        with pytest.raises(IndexBusy), writers_lock(place / "lock", "the index"):
+        with pytest.raises(AlreadyRunning), writers_lock(place / "lock", "the index"):
             pass
     assert run("index", folder, "--model", model)[0]["read"] == 3
 

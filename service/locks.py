@@ -8,12 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from service.index.errors import IndexBusy
+from engine.errors import LLNError
+
+
+class AlreadyRunning(LLNError):
+    """Another process writes to the same place."""
+
+    code = "already_running"
 
 
 @contextmanager
 def writers_lock(path: Path, what: str) -> Iterator[None]:
-    """Holds the lock, or raises IndexBusy with the process that holds it."""
+    """Holds the lock, or raises AlreadyRunning with the process that holds it."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
@@ -21,7 +27,7 @@ def writers_lock(path: Path, what: str) -> Iterator[None]:
         except BlockingIOError:
             holder = os.pread(file, 32, 0).decode("ascii", "replace").strip()
             by = f" (process {holder})" if holder else ""
-            raise IndexBusy(
+            raise AlreadyRunning(
                 f"{what} is being written by another lln{by}; wait until it is done",
                 actual=holder,
             ) from None

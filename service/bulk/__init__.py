@@ -1,0 +1,1 @@
+"""Embeds a corpus into files: rows in, vectors out, resumed where it was killed."""

@@ -1,0 +1,218 @@
+"""One job: rows in, parts on the disk as they are done, and the output at the end.
+
+Parts end after the same rows in every run, because only the rows decide it. A run that finds parts
+of the same job goes on after them, and puts together the same bytes as a run that was left alone.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.async_engine import AsyncEngine
+from engine.errors import InvalidInput
+from service.bulk.embed import RowOptions, embed_row
+from service.bulk.output import (
+    check_kept,
+    check_output,
+    outputs_of,
+    write_bad_rows,
+    write_output,
+)
+from service.bulk.parts import PartHeader, Parts
+from service.bulk.rows import EmbeddedRow, InputRow, TextRow, digest_of
+from service.bulk.sources import Fields, Source, rows_of, total_bytes
+from service.files import whole_file
+from service.in_order import in_order
+from service.locks import writers_lock
+
+PART_CHARACTERS = 200_000
+PART_ROWS = 512
+"""A part ends with the row that reaches either: this much is read again after a kill, at most."""
+
+_MAX_CHARACTERS_AT_ONCE = 400_000
+_ROW_WEIGHT = 1_000  # what a row weighs besides its characters
+_VERSION = 1
+
+
+class OutputExists(InvalidInput):
+    """The output is there already, or another job's unfinished work is."""
+
+    code = "output_exists"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BulkJob:
+    """What to embed, how, and where to."""
+
+    sources: Sequence[Source]
+    fields: Fields
+    how: RowOptions
+    out: Path
+    bad: Path
+    dtype: str = "float32"
+    replace: bool = False
+    """Whether an output, or another job's unfinished work, may be overwritten."""
+
+
+@dataclass(kw_only=True)
+class BulkProgress:
+    """How far a job is. Rows of earlier runs count as done, but not their tokens."""
+
+    texts: int = 0
+    vectors: int = 0
+    bad: int = 0
+    resumed: int = 0
+    """Texts and bad rows of earlier runs, which are not read again."""
+
+    tokens: int = 0
+    bytes_done: int = 0
+    bytes_total: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    number: int
+    digest: str
+    rows: Sequence[InputRow]
+
+
+async def run_job(
+    job: BulkJob, engine: AsyncEngine, report: Callable[[BulkProgress], None] = lambda _: None
+) -> BulkProgress:
+    """Embeds all rows and writes the output. Run again, it goes on where it was killed."""
+    work = prepare(job)
+    with writers_lock(work / "lock", str(job.out)):
+        info = engine.resolve(job.how.model)
+        _claim(work, job, {"revision": info.revision, "calibration": info.calibration})
+        dim = job.how.options.dimensions or info.dim
+        parts = Parts(work, dim)
+        progress = BulkProgress(bytes_total=total_bytes(job.sources))
+        numbers = await _embed_parts(job, engine, parts, progress, report)
+        write_bad_rows(job.bad, parts, numbers, beside=work)
+        write_output(job.out, parts, numbers, dtype=job.dtype, beside=work)
+        shutil.rmtree(work)
+    return progress
+
+
+def prepare(job: BulkJob) -> Path:
+    """The folder of a job's unfinished work, if the job may write its output."""
+    check_output(job.out)
+    check_kept(job.fields.keep)
+    work = job.out.with_name(f"{job.out.name}.partial")
+    there = [path for path in outputs_of(job.out) if path.exists()]
+    if there and not work.exists() and not job.replace:
+        raise OutputExists(
+            f"{there[0]} exists; give another name, or --replace to write it anew", param="out"
+        )
+    work.mkdir(parents=True, exist_ok=True)
+    return work
+
+
+def _claim(work: Path, job: BulkJob, weights: dict[str, Any]) -> None:
+    """Marks the unfinished work as this job's, or refuses another job's."""
+    wanted = json.loads(json.dumps(_fingerprint(job, weights)))
+    path = work / "job.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = None
+    if found not in (None, wanted):
+        names = [name for name in wanted if found.get(name) != wanted[name]]
+        if not job.replace:
+            raise OutputExists(
+                f"{work} has the unfinished work of another job ({', '.join(names)} differ); "
+                "run that one to its end, or start anew with --replace",
+                param="out",
+            )
+        for old in work.glob("[0-9]*"):
+            old.unlink()
+    with whole_file(path) as file:
+        file.write(json.dumps(wanted, indent=1).encode())
+
+
+def _fingerprint(job: BulkJob, weights: dict[str, Any]) -> dict[str, Any]:
+    """All that decides the parts, besides the rows themselves."""
+    chunking = job.how.chunking
+    return {
+        "version": _VERSION,
+        "model": job.how.model,
+        **weights,
+        "options": asdict(job.how.options),
+        "chunking": chunking and [type(chunking).__name__, asdict(chunking)],
+        "fields": asdict(job.fields),
+        "part": [PART_CHARACTERS, PART_ROWS],
+    }
+
+
+async def _embed_parts(
+    job: BulkJob,
+    engine: AsyncEngine,
+    parts: Parts,
+    progress: BulkProgress,
+    report: Callable[[BulkProgress], None],
+) -> list[int]:
+    """Embeds the parts that are not there yet. Returns the numbers of all, in order."""
+    numbers: list[int] = []
+    drawn: dict[int, _Part] = {}  # those under way
+    results: list[EmbeddedRow] = []
+
+    def rows() -> Iterator[tuple[int, InputRow]]:
+        for part in split(rows_of(job.sources, job.fields)):
+            numbers.append(part.number)
+            header = parts.header(part.number)
+            if header is not None and header.digest == part.digest:
+                _count(progress, header, part.rows)
+                progress.resumed += header.texts + header.bad
+                continue
+            drawn[part.number] = part
+            yield from ((part.number, row) for row in part.rows)
+
+    async def embed(item: tuple[int, InputRow]) -> EmbeddedRow:
+        return await embed_row(item[1], engine, job.how)
+
+    def weigh(item: tuple[int, InputRow]) -> int:
+        return _ROW_WEIGHT + _characters(item[1])
+
+    async for (number, _), result in in_order(
+        rows(), embed, weigh=weigh, max_weight=_MAX_CHARACTERS_AT_ONCE
+    ):
+        results.append(result)
+        part = drawn[number]
+        if len(results) == len(part.rows):
+            header = parts.write(number, part.digest, results)
+            _count(progress, header, part.rows)
+            progress.tokens += header.tokens
+            del drawn[number]
+            results = []
+            report(progress)
+    return numbers
+
+
+def split(rows: Iterable[InputRow]) -> Iterator[_Part]:
+    """Rows in parts. Where a part ends depends on the rows alone."""
+    number = characters = 0
+    part: list[InputRow] = []
+    for row in rows:
+        part.append(row)
+        characters += _characters(row)
+        if characters >= PART_CHARACTERS or len(part) == PART_ROWS:
+            yield _Part(number=number, digest=digest_of(part), rows=part)
+            number, characters, part = number + 1, 0, []
+    if part:
+        yield _Part(number=number, digest=digest_of(part), rows=part)
+
+
+def _characters(row: InputRow) -> int:
+    return len(row.text) if isinstance(row, TextRow) else 0
+
+
+def _count(progress: BulkProgress, header: PartHeader, rows: Sequence[InputRow]) -> None:
+    progress.texts += header.texts
+    progress.vectors += header.vectors
+    progress.bad += header.bad
+    progress.bytes_done += sum(row.num_bytes for row in rows)

@@ -1,0 +1,187 @@
+"""The output of a job: npy with a file of rows beside it, JSONL, or Parquet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+
+from engine.errors import InvalidInput, unknown_name
+from service.bulk.parts import Parts
+from service.files import whole_file
+from service.readers.extra import need
+
+SUFFIXES = (".npy", ".jsonl", ".parquet")
+
+OWN_FIELDS = ("chunk", "start", "end", "tokens", "tokens_embedded", "truncated")
+"""What the output says of each vector. Fields that are kept have other names."""
+
+_COLUMNS = ("id", *OWN_FIELDS)
+_COLUMNS_OF_TRUNCATED = ("dropped_start", "dropped_end")
+
+
+def check_output(path: Path) -> None:
+    """Raises for an output of no known format, or whose format needs what is not installed."""
+    if path.suffix not in SUFFIXES:
+        raise unknown_name("format of the output", path.suffix, SUFFIXES, param="out")
+    if path.suffix == ".parquet":
+        need("pyarrow.parquet", "writing Parquet")
+
+
+def check_kept(names: Sequence[str]) -> None:
+    """Raises for fields to keep that the output has of its own."""
+    taken = [name for name in names if name in (*OWN_FIELDS, *_COLUMNS_OF_TRUNCATED, "embedding")]
+    if taken:
+        raise InvalidInput(
+            f"the output has a {taken[0]} of its own: rename the field in your rows, or keep "
+            "others",
+            param="keep",
+            actual=taken[0],
+        )
+
+
+def outputs_of(path: Path) -> list[Path]:
+    """The files of an output, the one that it is named by last."""
+    return [rows_path(path), path] if path.suffix == ".npy" else [path]
+
+
+def rows_path(path: Path) -> Path:
+    """Where the ids and spans of an .npy file's vectors stand: a line each."""
+    return path.with_suffix(".rows.jsonl")
+
+
+def write_output(
+    path: Path, parts: Parts, numbers: Sequence[int], *, dtype: str, beside: Path
+) -> None:
+    """Puts the parts together. Each file appears whole."""
+    _WRITERS[path.suffix](path, parts, numbers, np.dtype(dtype), beside)
+
+
+def write_bad_rows(path: Path, parts: Parts, numbers: Sequence[int], *, beside: Path) -> None:
+    """The rows that could not be embedded, with the reason; no file if there are none."""
+    bad = [row for number in numbers for row in parts.bad_rows(number)]
+    if not bad:
+        path.unlink(missing_ok=True)
+        return
+    with whole_file(path, beside) as file:
+        for row in bad:
+            file.write(_line(row))
+
+
+def _write_npy(
+    path: Path, parts: Parts, numbers: Sequence[int], dtype: np.dtype[Any], beside: Path
+) -> None:
+    with whole_file(rows_path(path), beside) as file:
+        for number in numbers:
+            for row in parts.rows(number):
+                file.write(_line(_flat(row)))
+    shapes = [parts.vectors(number).shape for number in numbers]
+    with whole_file(path, beside) as file:
+        shape = (sum(rows for rows, _ in shapes), shapes[0][1] if shapes else 0)
+        header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+        npy.write_array_header_1_0(file, header)  # type: ignore[no-untyped-call]
+        for number in numbers:
+            file.write(parts.vectors(number).astype(dtype).tobytes())
+
+
+def _write_jsonl(
+    path: Path, parts: Parts, numbers: Sequence[int], dtype: np.dtype[Any], beside: Path
+) -> None:
+    import orjson
+
+    with whole_file(path, beside) as file:
+        for number in numbers:
+            vectors = parts.vectors(number).astype(dtype)
+            for row, vector in zip(parts.rows(number), vectors, strict=True):
+                # orjson writes the shortest digits that give the same number again.
+                options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
+                file.write(orjson.dumps({**_flat(row), "embedding": vector}, option=options))
+
+
+def _write_parquet(
+    path: Path, parts: Parts, numbers: Sequence[int], dtype: np.dtype[Any], beside: Path
+) -> None:
+    arrow, parquet = need("pyarrow", "writing Parquet"), need("pyarrow.parquet", "writing Parquet")
+    every = (row for number in numbers for row in parts.rows(number))
+    kinds = {"id": str} | _kinds({**row["kept"], "id": row["id"]} for row in every)
+    dim = parts.vectors(numbers[0]).shape[1] if numbers else 0
+    of_kind = {str: arrow.string(), int: arrow.int64(), float: arrow.float64(), bool: arrow.bool_()}
+    item = arrow.from_numpy_dtype(dtype)
+    schema = arrow.schema(
+        [
+            ("id", of_kind[kinds["id"]]),
+            ("chunk", arrow.int32()),
+            *((name, arrow.int64()) for name in ("start", "end", "tokens", "tokens_embedded")),
+            ("truncated", arrow.bool_()),
+            *((name, arrow.int64()) for name in _COLUMNS_OF_TRUNCATED),
+            *((name, of_kind[kind]) for name, kind in kinds.items() if name != "id"),
+            ("embedding", arrow.list_(arrow.field("item", item, nullable=False), dim)),
+        ]
+    )
+    with (
+        whole_file(path, beside) as file,
+        parquet.ParquetWriter(file, schema, compression="zstd") as writer,
+    ):
+        for number in numbers:
+            rows = [_flat(row) for row in parts.rows(number)]
+            columns = [
+                arrow.array(_column(rows, name, kinds.get(name)), schema.field(name).type)
+                for name in schema.names[:-1]
+            ]
+            flat = arrow.array(parts.vectors(number).astype(dtype).ravel(), item)
+            columns.append(arrow.FixedSizeListArray.from_arrays(flat, type=schema.field(-1).type))
+            writer.write_table(arrow.table(columns, schema=schema))
+
+
+_Writer = Callable[[Path, Parts, Sequence[int], np.dtype[Any], Path], None]
+_WRITERS: Mapping[str, _Writer] = {
+    ".npy": _write_npy,
+    ".jsonl": _write_jsonl,
+    ".parquet": _write_parquet,
+}
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with what was kept beside its own fields, which come first where names are alike."""
+    own = {name: row[name] for name in (*_COLUMNS, *_COLUMNS_OF_TRUNCATED)}
+    return {**{name: value for name, value in row["kept"].items() if name not in own}, **own}
+
+
+def _kinds(rows: Iterator[Mapping[str, Any]]) -> dict[str, type]:
+    """The one type of each field's values; text where they differ, or have no type of a column."""
+    found: dict[str, set[type]] = {}
+    for row in rows:
+        for name, value in row.items():
+            found.setdefault(name, set()).add(_kind(value))
+    return {name: _common(kinds - {type(None)}) for name, kinds in found.items()}
+
+
+def _kind(value: Any) -> type:
+    is_large = isinstance(value, int) and not -(2**63) <= value < 2**63
+    return str if is_large else type(value)
+
+
+def _common(kinds: set[type]) -> type:
+    if kinds == {int, float}:
+        return float
+    (only,) = kinds if len(kinds) == 1 else (str,)
+    return only if only in (str, int, float, bool) else str
+
+
+def _column(rows: Sequence[Mapping[str, Any]], name: str, kind: type | None) -> list[Any]:
+    values = [row.get(name) for row in rows]
+    return values if kind is None else [_as_kind(value, kind) for value in values]
+
+
+def _as_kind(value: Any, kind: type) -> Any:
+    if value is None or isinstance(value, kind):
+        return value
+    return kind(value) if kind is float else json.dumps(value)
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+    return json.dumps(row, ensure_ascii=False).encode() + b"\n"

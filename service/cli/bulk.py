@@ -1,0 +1,147 @@
+"""The part of `lln embed` that fills an index: `--from` and `--out`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from engine.errors import InvalidInput
+from engine.types import Chunking, ChunkPlan, Context, EmbedOptions, HeadingPlan, SentencePlan
+from service.cli.common import Chosen, names, positive_number, print_json, tell, with_engine
+from service.cli.progress import ProgressLine
+
+if TYPE_CHECKING:
+    from engine.async_engine import AsyncEngine
+    from service.bulk.job import BulkJob, BulkProgress
+
+_FORMATS = ("auto", "jsonl", "csv", "tsv", "parquet", "lines", "text")
+_CHUNKS = ("headings", "sentences", "fixed")
+
+
+def add_bulk_options(command: argparse.ArgumentParser) -> None:
+    bulk = command.add_argument_group("a corpus into a file")
+    bulk.add_argument(
+        "--from",
+        dest="sources",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="PATH",
+        help="folders, globs and files; '-' is standard input. JSONL, CSV and Parquet have a text "
+        "in each row, other files (text, Markdown, HTML, PDF) are one text each",
+    )
+    bulk.add_argument(
+        "--out", type=Path, metavar="FILE", help="vectors as .npy, .jsonl or .parquet"
+    )
+    bulk.add_argument(
+        "--format", choices=_FORMATS, default="auto", help="how to read the sources (by suffix)"
+    )
+    bulk.add_argument("--text-field", default="text", metavar="NAME", help="default: text")
+    bulk.add_argument("--id-field", default="id", metavar="NAME", help="default: id")
+    bulk.add_argument("--title-field", metavar="NAME", help="a document's title, for its chunks")
+    bulk.add_argument(
+        "--keep", type=names, default=[], metavar="NAME,...", help="fields to copy to the output"
+    )
+    bulk.add_argument("--chunks", choices=_CHUNKS, help="a row for each chunk, cut in this way")
+    bulk.add_argument(
+        "--chunk-tokens", type=positive_number, metavar="N", help="most tokens of a chunk (256)"
+    )
+    bulk.add_argument(
+        "--context",
+        choices=get_args(Context),
+        help="what a chunk takes from its document (balanced)",
+    )
+    bulk.add_argument("--float16", action="store_true", help="half the bytes; not for .jsonl")
+    bulk.add_argument(
+        "--bad", type=Path, metavar="FILE", help="rows that cannot be embedded (FILE.bad.jsonl)"
+    )
+    bulk.add_argument(
+        "--replace", action="store_true", help="overwrite the output, or unfinished work on it"
+    )
+
+
+def embed_corpus(chosen: Chosen) -> None:
+    from service.bulk.job import prepare, run_job
+
+    job = _job(chosen)
+    prepare(job)  # what can be refused is refused before the model is loaded
+    line = ProgressLine()
+
+    def report(progress: BulkProgress) -> None:
+        done, total = progress.bytes_done, progress.bytes_total
+        line.show(
+            f"{progress.texts} texts, {progress.vectors} vectors, {progress.bad} bad",
+            done=done,
+            total=total,
+            tokens=progress.tokens,
+        )
+
+    async def run(engine: AsyncEngine) -> BulkProgress:
+        return await run_job(job, engine, report)
+
+    done = with_engine(chosen.model, run)
+    line.end()
+    if done.bad:
+        tell(f"{done.bad} rows could not be embedded: {job.bad}")
+    if chosen.json:
+        print_json(
+            {
+                "out": str(job.out),
+                "texts": done.texts,
+                "vectors": done.vectors,
+                "bad": done.bad,
+                "resumed": done.resumed,
+                "tokens": done.tokens,
+            }
+        )
+    else:
+        resumed = f", {done.resumed} of them by an earlier run" if done.resumed else ""
+        print(f"{job.out}: {done.vectors} vectors of {done.texts} texts{resumed}")
+
+
+def _job(chosen: Chosen) -> BulkJob:
+    from service.bulk.embed import RowOptions
+    from service.bulk.job import BulkJob
+    from service.bulk.sources import Fields, find_sources
+
+    if not chosen.sources or chosen.out is None:
+        raise InvalidInput("--from and --out go together: where to read, and where to write")
+    if chosen.float16 and chosen.out.suffix == ".jsonl":
+        raise InvalidInput("--float16 is for .npy and .parquet; JSON has no such numbers")
+    fields = Fields(
+        text=chosen.text_field,
+        id=chosen.id_field,
+        title=chosen.title_field,
+        keep=tuple(chosen.keep),
+    )
+    how = RowOptions(
+        model=chosen.model,
+        options=EmbedOptions(dimensions=chosen.dimensions, truncate=chosen.truncate),
+        chunking=_chunking(chosen),
+        text_field=chosen.text_field,
+    )
+    return BulkJob(
+        sources=find_sources(chosen.sources, chosen.format),
+        fields=fields,
+        how=how,
+        out=chosen.out,
+        bad=chosen.bad or chosen.out.with_name(f"{chosen.out.name}.bad.jsonl"),
+        dtype="float16" if chosen.float16 else "float32",
+        replace=chosen.replace,
+    )
+
+
+def _chunking(chosen: Chosen) -> Chunking | None:
+    if chosen.chunks is None:
+        for name in ("chunk_tokens", "context", "title_field"):
+            if getattr(chosen, name) is not None:
+                raise InvalidInput(f"--{name.replace('_', '-')} needs --chunks")
+        return None
+    tokens = chosen.chunk_tokens or 256
+    context: Context = chosen.context or "balanced"
+    if chosen.chunks == "fixed":
+        return ChunkPlan(tokens=tokens, context=context)
+    if chosen.chunks == "sentences":
+        return SentencePlan(min_tokens=tokens // 2 or 1, max_tokens=tokens, context=context)
+    return HeadingPlan(max_tokens=tokens, context=context)

@@ -1,0 +1,295 @@
+"""`lln embed --from ... --out ...`: what goes in, what comes out, and being killed in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from engine import Engine
+from engine.types import ChunkPlan
+from service.bulk import job as bulk_job
+from service.bulk.rows import BadRow, InputRow, TextRow
+from service.bulk.sources import Fields, find_sources, rows_of
+from service.cli.__main__ import main
+from service.locks import writers_lock
+from tests.service.processes import clean_environment
+
+Run = Callable[..., Any]
+
+TEXTS = [
+    "the quick brown fox",
+    "jumps over the lazy dog",
+    "seven wizards box",
+    "attention over long documents",
+]
+
+
+@pytest.fixture
+def model(write_checkpoint: Any) -> str:
+    return str(write_checkpoint())
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A command's JSON, or its one line of complaint if it fails."""
+    for name in [name for name in os.environ if name.startswith("LLN_")]:
+        monkeypatch.delenv(name)
+
+    def call(*arguments: str | Path) -> Any:
+        code = main(["embed", *map(str, arguments), "--json"])
+        told = capsys.readouterr()
+        return told.err.splitlines()[-1] if code else json.loads(told.out)
+
+    return call
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "corpus.jsonl"
+    rows = [{"id": f"doc{n}", "text": text, "year": 2000 + n} for n, text in enumerate(TEXTS)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def expected(model: str) -> Any:
+    with Engine.load(model) as engine:
+        return engine.embed(TEXTS)
+
+
+def test_each_format_holds_the_same_vectors(
+    corpus: Path, model: str, run: Run, tmp_path: Path
+) -> None:
+    for suffix in ("npy", "jsonl", "parquet"):
+        done = run(
+            *("--from", corpus, "--out", tmp_path / f"out.{suffix}", "--model", model),
+            *("--keep", "year"),
+        )
+        assert (done["texts"], done["vectors"], done["bad"]) == (4, 4, 0)
+        assert not (tmp_path / f"out.{suffix}.partial").exists()
+    wanted = expected(model)
+    assert np.array_equal(np.load(tmp_path / "out.npy"), wanted)
+    rows = lines(tmp_path / "out.jsonl")
+    assert np.array_equal(np.array([row["embedding"] for row in rows], np.float32), wanted)
+    table = parquet.read_table(tmp_path / "out.parquet")
+    assert np.array_equal(np.stack(table["embedding"].to_numpy(zero_copy_only=False)), wanted)
+    assert table.schema.field("year").type == pyarrow.int64()
+    for found in (lines(tmp_path / "out.rows.jsonl"), rows, table.to_pylist()):
+        assert [row["id"] for row in found] == ["doc0", "doc1", "doc2", "doc3"]
+        assert [row["year"] for row in found] == [2000, 2001, 2002, 2003]
+        assert [row["end"] for row in found] == list(map(len, TEXTS))
+        assert all(row["tokens"] == row["tokens_embedded"] > 2 for row in found)
+        assert not any(row["truncated"] for row in found)
+
+
+def test_chunks_are_rows_with_their_characters(model: str, run: Run, tmp_path: Path) -> None:
+    text = " ".join(TEXTS * 6)
+    (tmp_path / "one.txt").write_text(text)
+    out = tmp_path / "out.jsonl"
+    run(
+        *("--from", tmp_path / "one.txt", "--out", out, "--model", model, "--keep", "text"),
+        *("--chunks", "fixed", "--chunk-tokens", "40"),
+    )
+    with Engine.load(model) as engine:
+        document = engine.embed_document(text, chunks=ChunkPlan(tokens=40))
+    found = lines(out)
+    assert len(found) == len(document.chunks) > 2
+    for row, chunk in zip(found, document.chunks, strict=True):
+        assert (row["chunk"], row["start"], row["end"]) == (chunk.index, *chunk.characters)
+        assert row["text"] == text[row["start"] : row["end"]]
+        assert np.array_equal(np.array(row["embedding"], np.float32), chunk.vector)
+
+
+def test_bad_rows_go_to_a_file_of_their_own(model: str, run: Run, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_bytes(
+        b'{"id": 1, "text": "the fox"}\n'
+        b'{"id": 2, "text": null}\n'
+        b'{"id": 3, "text": "caf\xe9"}\n'
+        b"{broken\n"
+        b'{"id": 5}\n'
+        b'{"id": 6, "text": "  "}\n'
+        b'{"id": 7, "text": 7}\n'
+        b'{"id": 8, "text": "\\ud800"}\n'
+        b"[1]\n\n"
+        b'{"id": 10, "text": "the dog"}'
+    )
+    out = tmp_path / "out.jsonl"
+    done = run("--from", corpus, "--out", out, "--model", model)
+    assert (done["texts"], done["bad"]) == (2, 8)
+    assert [row["id"] for row in lines(out)] == [1, 10]
+    bad = {row["id"]: row["code"] for row in lines(tmp_path / "out.jsonl.bad.jsonl")}
+    assert bad == {
+        2: "null_text",
+        f"{corpus}:3": "not_utf8",
+        f"{corpus}:4": "invalid_json",
+        5: "no_text",
+        6: "empty_text",
+        7: "not_a_text",
+        8: "not_utf8",
+        f"{corpus}:9": "invalid_row",
+    }
+
+
+def test_a_text_that_is_too_long_is_a_bad_row(
+    model: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLN_ENGINE__MAX_SOFTMAX_TEXT_TOKENS", "64")
+    (tmp_path / "long.txt").write_text("fox " * 200)
+    (tmp_path / "short.txt").write_text("fox")
+    source = ("--from", tmp_path / "*.txt", "--model", model)
+    assert run(*source, "--out", tmp_path / "one.npy")["bad"] == 1
+    [bad] = lines(tmp_path / "one.npy.bad.jsonl")
+    assert (bad["id"], bad["code"]) == (str(tmp_path / "long.txt"), "text_too_long")
+    run(*source, "--out", tmp_path / "two.jsonl", "--truncate", "end")
+    first = lines(tmp_path / "two.jsonl")[0]
+    assert first["truncated"]
+    assert first["tokens_embedded"] == 64 < first["tokens"]
+    assert first["dropped_end"] == 799
+
+
+def test_sources(tmp_path: Path) -> None:
+    """Folders, globs, CSV, Parquet and lines, each with ids that tell where a row is from."""
+    (tmp_path / "docs" / "deep").mkdir(parents=True)
+    (tmp_path / "docs" / "a.md").write_text("# Title\n\nText.")
+    (tmp_path / "docs" / "deep" / "b.html").write_text("<title>B</title><p>Bee</p>")
+    (tmp_path / "docs" / "c.png").write_bytes(b"\x89PNG\0")
+    (tmp_path / "rows.csv").write_bytes(b'text,id\n"two\nlines",x\ncaf\xe9,y\n')
+    (tmp_path / "lines.txt").write_text("one\n\ntwo\r\n")
+    table = pyarrow.table({"text": ["p", None], "number": [1, 2]})
+    parquet.write_table(table, tmp_path / "rows.parquet")
+
+    def read(*given: str, form: Any = "auto", **fields: Any) -> list[Any]:
+        sources = find_sources([str(tmp_path / one) for one in given], form)
+        found = rows_of(sources, Fields(**fields))
+        return [(row.id, row.text if isinstance(row, TextRow) else row.code) for row in found]
+
+    folder = [("a.md", "# Title\n\nText."), ("c.png", "not_text"), ("deep/b.html", "Bee")]
+    assert read("docs") == folder
+    assert read("docs/*.md") == [(str(tmp_path / "docs/a.md"), "# Title\n\nText.")]
+    assert read("rows.csv") == [("x", "two\nlines"), ("y", "not_utf8")]
+    assert read("lines.txt", form="lines") == [
+        (f"{tmp_path}/lines.txt:1", "one"),
+        (f"{tmp_path}/lines.txt:3", "two"),
+    ]
+    assert read("rows.parquet", id="number") == [(1, "p"), (2, "null_text")]
+    [row, _] = rows_of(find_sources([str(tmp_path / "rows.parquet")]), Fields(keep=("number",)))
+    assert isinstance(row, TextRow)
+    assert row.kept == {"number": 1}
+
+
+def test_standard_input(model: str, run: Run, tmp_path: Path, monkeypatch: Any) -> None:
+    piped = tmp_path / "piped"
+    piped.write_text('{"text": "the fox"}\n"seven wizards"\n')
+    with piped.open() as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        run("--from", "-", "--out", tmp_path / "out.jsonl", "--model", model)
+    assert [row["id"] for row in lines(tmp_path / "out.jsonl")] == ["stdin:1", "stdin:2"]
+
+
+def test_killed_and_run_again(model: str, run: Run, tmp_path: Path) -> None:
+    """The output has the bytes of an undisturbed run, and what was done is not computed again."""
+    corpus = tmp_path / "corpus.jsonl"
+    with corpus.open("w") as file:
+        for number in range(1_100):
+            text = None if number % 300 == 7 else f"{TEXTS[number % 4]} {number}"
+            file.write(json.dumps({"id": number, "text": text}) + "\n")
+    out, fresh = tmp_path / "out.parquet", tmp_path / "fresh.parquet"
+    arguments = ["--from", str(corpus), "--model", model, "--out"]
+    command = [sys.executable, "-m", "service.cli", "embed", *arguments, str(out)]
+    process = subprocess.Popen(
+        command, env=clean_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    work = tmp_path / "out.parquet.partial"
+    while process.poll() is None and not (work / "000000.jsonl").exists():
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, "it was killed before its end"
+    done = len(list(work.glob("0*.jsonl")))
+    again = run(*arguments, out)
+    assert again["resumed"] == min(1_100, bulk_job.PART_ROWS * done)
+    assert (again["texts"], again["bad"]) == (1_096, 4)
+    assert run(*arguments, fresh)["resumed"] == 0
+    assert out.read_bytes() == fresh.read_bytes()
+    bad = (tmp_path / "out.parquet.bad.jsonl").read_bytes()
+    assert bad == (tmp_path / "fresh.parquet.bad.jsonl").read_bytes()
+
+
+def test_changed_rows_are_computed_again(corpus: Path, model: str, run: Run) -> None:
+    out = corpus.with_name("out.jsonl")
+    work = out.with_name("out.jsonl.partial")
+    arguments = ("--from", corpus, "--out", out, "--model", model)
+    run(*arguments)
+    work.mkdir()
+    first = lines(out)
+    assert "unfinished work" not in str(run(*arguments))
+    corpus.write_text(json.dumps({"id": "doc0", "text": "seven wizards"}) + "\n")
+    work.mkdir()
+    assert run(*arguments)["vectors"] == 1
+    assert lines(out)[0]["embedding"] != first[0]["embedding"]
+
+
+def test_parts_depend_on_the_rows_alone() -> None:
+    rows: list[InputRow] = [TextRow(id=number, text="x" * 900) for number in range(1_000)]
+    rows.insert(3, TextRow(id="long", text="y" * bulk_job.PART_CHARACTERS))
+    rows.append(BadRow(id=9, code="null_text", reason="null"))
+    parts = list(bulk_job.split(rows))
+    assert [len(part.rows) for part in parts] == [4, 223, 223, 223, 223, 106]
+    again = bulk_job.split(iter(rows))
+    assert [part.digest for part in again] == [part.digest for part in parts]
+
+
+def test_what_is_refused(corpus: Path, model: str, run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out.npy"
+    source = ("--from", corpus, "--model", model)
+    assert "--from and --out go together" in run(*source)
+    assert "unknown format of the output '.txt'" in run(*source, "--out", tmp_path / "out.txt")
+    assert "names no file" in run("--from", tmp_path / "none*.txt", "--out", out)
+    assert "--context needs --chunks" in run(*source, "--out", out, "--context", "late")
+    assert "has a tokens of its own" in run(*source, "--out", out, "--keep", "tokens")
+    assert "cannot be combined" in run("A text.", *source, "--out", out)
+    csv = tmp_path / "rows.csv"
+    csv.write_text("body\nfox\n")
+    assert "has no column 'text'; it has body" in run("--from", csv, "--out", out, "--model", model)
+    run("--from", csv, "--out", out, "--model", model, "--text-field", "body", "--replace")
+    assert "exists; give another name, or --replace" in run(*source, "--out", out)
+    assert run(*source, "--out", out, "--replace")["vectors"] == 4
+    other = tmp_path / "other.npy"
+    with writers_lock(bulk_job.prepare(_job(other)) / "lock", "it"):
+        assert "another lln" in run(*source, "--out", other)
+
+
+def _job(out: Path) -> Any:
+    from service.bulk.embed import RowOptions
+
+    return bulk_job.BulkJob(
+        sources=[], fields=Fields(), how=RowOptions(model="default"), out=out, bad=out
+    )
+
+
+def test_another_jobs_work_is_refused(
+    corpus: Path, model: str, run: Run, write_checkpoint: Any
+) -> None:
+    out = corpus.with_name("out.npy")
+    work = out.with_name("out.npy.partial")
+    work.mkdir()
+    (work / "job.json").write_text('{"model": "another"}')
+    refused = run("--from", corpus, "--out", out, "--model", model)
+    assert "has the unfinished work of another job" in refused
+    assert "model" in refused
+    assert run("--from", corpus, "--out", out, "--model", model, "--replace")["vectors"] == 4
