@@ -12,6 +12,7 @@ from engine.analysis.drift import DriftReader
 from engine.calls.analysis_calls import AnalysisCalls
 from engine.calls.core import DEFAULT_CONFIG
 from engine.calls.document_lists import DocumentListCalls
+from engine.calls.living_calls import LivingCalls
 from engine.calls.ranking_calls import RankingCalls
 from engine.checkpoint.registry import DEFAULT_MODEL
 from engine.config import EngineConfig
@@ -29,7 +30,7 @@ Item = TypeVar("Item")
 _CANARY = "A short text, to see that the model answers."
 
 
-class AsyncEngine(DocumentListCalls, RankingCalls, AnalysisCalls):
+class AsyncEngine(DocumentListCalls, RankingCalls, LivingCalls, AnalysisCalls):
     """Several models behind one device worker. Use it as an asynchronous context manager."""
 
     def __init__(

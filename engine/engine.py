@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self, overload
 
 import numpy as np
 
@@ -24,9 +24,14 @@ from engine.execution.inputs import (
     prepare,
     texts_alone,
 )
-from engine.execution.model_runner import TiledRun, run_batch
+from engine.execution.model_runner import run_batch
 from engine.execution.planner import Planner
 from engine.execution.results import StandaloneVectors, document_embedding, embedding
+from engine.living.prepare import SegmentedText
+from engine.living.record import from_bytes
+from engine.living.rounds import Rounds, options_of
+from engine.living.segmented_run import open_run
+from engine.living.update import ReadVectors
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.scheduling.request import TimedResult
 from engine.steps import finish
@@ -39,8 +44,10 @@ from engine.types import (
     DocumentEmbedding,
     Embedding,
     EmbedOptions,
+    LivingEmbedding,
     ModelInfo,
     Plan,
+    RecordPrecision,
     TextInput,
     Vector,
 )
@@ -110,6 +117,7 @@ class Engine:
             for text, result in zip(batch, self._run(batch), strict=True)
         ]
 
+    @overload
     def embed_document(
         self,
         text: str,
@@ -117,18 +125,89 @@ class Engine:
         chunks: Chunking | None = None,
         title: str | None = None,
         options: EmbedOptions = _DEFAULTS,
+        record: Literal[False] = False,
+    ) -> DocumentEmbedding: ...
+
+    @overload
+    def embed_document(
+        self,
+        text: str,
+        *,
+        chunks: Chunking | None = None,
+        title: str | None = None,
+        options: EmbedOptions = _DEFAULTS,
+        record: Literal[True] | RecordPrecision,
+    ) -> LivingEmbedding: ...
+
+    def embed_document(
+        self,
+        text: str,
+        *,
+        chunks: Chunking | None = None,
+        title: str | None = None,
+        options: EmbedOptions = _DEFAULTS,
+        record: bool | RecordPrecision = False,
     ) -> DocumentEmbedding:
         """One vector for the whole document, and one for each of its late chunks. A title takes
-        the place of the document's opening in the vectors of its chunks."""
+        the place of the document's opening in the vectors of its chunks.
+
+        With a record, the document is read segment by segment, and `update_document` reads it on
+        after a change.
+        """
+        if record:
+            precision: RecordPrecision = "float32" if record is True else record
+            return self._living(
+                Rounds(text, self.model, options, chunks, title=title, precision=precision)
+            )
         check_options(options, self.model)
         check_pools(self.model)
         document = prepare_document(text, self.model, options, chunks, title=title)
-        texts = texts_alone(document, self.model.tokenizer)
-        passages = [result for batch in self._batches(texts) for result in self._run(batch)]
-        tokens = sum(lengths_alone(document, self.model.tokenizer))
-        alone = StandaloneVectors.of(passages, tokens)
+        alone = self._read_alone(document)
         (result,) = self._run([document])
         return document_embedding(document, result, options, alone)
+
+    def update_document(
+        self,
+        record: bytes,
+        text: str,
+        *,
+        chunks: Chunking | None = None,
+        title: str | None = None,
+        options: EmbedOptions = _DEFAULTS,
+        max_staleness: float | None = None,
+        exact: bool = False,
+    ) -> LivingEmbedding:
+        """Embed the document as it is now, reading only segments that its record does not hold.
+
+        With `max_staleness`, kept segments that may be further from a fresh reading are read again
+        too; with `exact`, all are. Without `chunks` or `title`, those of the record hold.
+        """
+        kept = from_bytes(record, self.model)
+        return self._living(
+            Rounds(
+                *(text, self.model, options_of(kept, options), chunks or kept.chunking),
+                title=title or kept.title,
+                record=kept,
+                max_staleness=max_staleness,
+                exact=exact,
+                precision=kept.precision,
+            )
+        )
+
+    def _living(self, rounds: Rounds) -> LivingEmbedding:
+        check_options(rounds.options, self.model)
+        answer = None
+        while answer is None:
+            document = finish(rounds.prepare())
+            answer = rounds.take(document, self._read_segments(document.segmented))
+        return answer
+
+    def _read_segments(self, text: SegmentedText | None) -> ReadVectors:
+        if text is None:
+            return ReadVectors()
+        alone = self._read_alone(text)
+        (result,) = self._run([text])
+        return ReadVectors(result, alone)
 
     def plan(self, tokens: int, *, context: Context | None = None) -> Plan:
         """What a text of this many tokens would take; with a context, with chunks of 256 tokens.
@@ -168,6 +247,11 @@ class Engine:
         readings = finish(read_in_slices(self.model, document, plan))
         result = TimedResult(readings, queue_s=0.0, compute_s=perf_counter() - started_at)
         return diagnosis_of(self.model, document, plan, result)
+
+    def _read_alone(self, document: PreparedText) -> StandaloneVectors:
+        texts = texts_alone(document, self.model.tokenizer)
+        passages = [result for batch in self._batches(texts) for result in self._run(batch)]
+        return StandaloneVectors.of(passages, sum(lengths_alone(document, self.model.tokenizer)))
 
     def _read_ahead(
         self, inputs: Sequence[TextInput], options: EmbedOptions
@@ -212,11 +296,13 @@ class Engine:
         return [TimedResult(vector, 0.0, compute_s) for vector in vectors]
 
     def _is_tiled(self, text: PreparedText) -> bool:
+        if isinstance(text, SegmentedText):
+            return True
         return self._planner.is_tiled(self.model, text.num_embedded)
 
     def _run_tiled(self, text: PreparedText) -> list[Vector]:
         keep = self._planner.keeps_projections(self.model, text.num_embedded)
-        run = TiledRun(self.model, text, keep_projections=keep)
+        run = open_run(self.model, text, keep_projections=keep)
         while run.result is None:
             run.step()
         return [run.result]

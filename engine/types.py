@@ -26,6 +26,8 @@ SAMPLED_ROWS = 96
 """Rows of a head that a diagnosis reads where it samples, unless the caller chooses."""
 Precision: TypeAlias = Literal["float32", "bfloat16"]
 """The data type of a model's matrix products in training."""
+RecordPrecision: TypeAlias = Literal["float32", "float16"]
+"""The data type of LLN's states in a document's record."""
 Scope: TypeAlias = Literal["head", "layer"]
 """Whether an instrument reads each head or whole layers."""
 PositionScheme: TypeAlias = Literal["tile", "interpolate", "reset"]
@@ -213,6 +215,39 @@ class Ranking:
     def tokens(self) -> int:
         """Tokens that were read."""
         return sum(cost.tokens_embedded + cost.tokens_alone for cost in self.accountings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LivingChunk(Chunk):
+    """A chunk of a document with a record."""
+
+    previous: int | None = None
+    """Its index in the document as the record held it; None if it was read now."""
+
+    staleness: float = 0.0
+    """What 1 - cosine to a vector read anew stays within, for 99 % of kept chunks; 0 if the chunk
+    was read now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LivingEmbedding(DocumentEmbedding):
+    """A document with what it takes to read it on after a change."""
+
+    chunks: tuple[LivingChunk, ...]
+    record: bytes
+    tokens_read: int
+    """Tokens that the device read within the document for this answer."""
+
+    staleness: float
+    """The same bound for the document's vector."""
+
+    segments: int
+    segments_read: int
+    gone: tuple[int, ...] = ()
+    """Indices of the record's chunks that are no part of this answer."""
+
+    rounds: int = 1
+    """How often segments were read until none was more stale than allowed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from engine.execution.inputs import PreparedText
 from engine.execution.model_runner import TiledRun, run_batch
 from engine.execution.planner import Planner
 from engine.execution.tokenizer_pool import TokenizerPool
+from engine.living.segmented_run import open_run
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.admission import MemoryBudget
 from engine.scheduling.deadline import Deadline
@@ -129,7 +130,7 @@ class EngineCore:
 
     def _open_tiled_run(self, name: str, text: PreparedText) -> TiledRun:
         model = self._models[name]
-        return TiledRun(
+        return open_run(
             model,
             text,
             keep_projections=self._planner.keeps_projections(model, text.num_embedded),

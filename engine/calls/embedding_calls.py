@@ -411,7 +411,7 @@ class EmbeddingCalls(EngineCore):
         deadline: Deadline,
     ) -> Request[PreparedText]:
         """Plan the text. Raises if it does not fit in memory or would miss its deadline."""
-        plan = self._planner.plan(model, text.num_embedded)
+        plan = self._planner.plan(model, text.num_embedded, tiled=text.is_tiled)
         self._planner.admit(plan, deadline)
         return Request(
             model=model.name,

@@ -114,7 +114,7 @@ class DocumentReader:
         if plan is not None:
             check_chunking(plan)
         if title is not None:
-            _check_title(title, plan)
+            check_title(title, plan)
         prompt = prompt_of(options, model)
         self._model = model
         self._shares = Shares(0.0, 0.0) if plan is None else shares_of(plan)
@@ -146,7 +146,7 @@ class DocumentReader:
 
     def feed(self, text: str) -> None:
         if self._title is not None and self._title_ids is None:
-            self._title_ids = _title_ids(self._title, self._model)
+            self._title_ids = title_ids(self._title, self._model)
         self._num_characters += len(text)
         if self._content is not None:
             self._content.append(text)
@@ -199,7 +199,7 @@ class DocumentReader:
             )
 
 
-def _check_title(title: str, plan: Chunking | None) -> None:
+def check_title(title: str, plan: Chunking | None) -> None:
     """Reject a title that is empty, or that no vector would use."""
     if not title.strip():
         raise InvalidInput(
@@ -226,7 +226,7 @@ def _check_title(title: str, plan: Chunking | None) -> None:
         )
 
 
-def _title_ids(title: str, model: EmbeddingModel) -> Ids:
+def title_ids(title: str, model: EmbeddingModel) -> Ids:
     """The token ids of a title, after the prompt if there is one."""
     (encoded,) = model.tokenizer.encode_batch([title])
     limit = min(MAX_TITLE_TOKENS, model.info.max_tokens)

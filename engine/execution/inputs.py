@@ -17,7 +17,7 @@ from engine.text.chunking import ChunkSpan
 from engine.text.tokenizer import SEND_TEXT, Encoded, TextTokenizer
 from engine.text.truncation import too_long, truncate
 from engine.text.unicode import check_unicode
-from engine.types import EmbedOptions, Priority, Span, TextInput
+from engine.types import EmbedOptions, Ids, Priority, Span, TextInput
 
 PIECE_TEXTS = 64
 """Texts tokenised together: few enough that the device starts while the next ones are read."""
@@ -47,6 +47,24 @@ class PreparedText:
     @property
     def num_embedded(self) -> int:
         return len(self.ids)
+
+    def content_rows(self, tokenizer: TextTokenizer) -> Span:
+        """The rows of the text itself, without prompt and special tokens."""
+        first = tokenizer.num_prefix + self.num_prompt
+        return Span(first, self.num_embedded - tokenizer.num_suffix)
+
+    @property
+    def is_tiled(self) -> bool | None:
+        """Whether it is read tile by tile; None if its length decides."""
+        return None
+
+    @property
+    def read_alone(self) -> tuple[Span, ...]:
+        """The spans that are read alone too."""
+        return self.spans[1:] if self.alone else ()
+
+    def prompt_ids(self, tokenizer: TextTokenizer) -> Ids:
+        return self.ids[tokenizer.num_prefix : tokenizer.num_prefix + self.num_prompt]
 
     @property
     def was_truncated(self) -> bool:
@@ -246,8 +264,7 @@ def texts_alone(document: PreparedText, tokenizer: TextTokenizer) -> Iterator[Pr
     its title, then its opening and its chunks. Nothing if the document asks for neither."""
     if document.title is not None:
         yield PreparedText.whole(document.title)
-    first = tokenizer.num_prefix
-    prompt = document.ids[first : first + document.num_prompt]
+    prompt = document.prompt_ids(tokenizer)
     for span in _spans_alone(document, tokenizer):
         content = document.ids[span.start : span.end]
         yield PreparedText.whole(tokenizer.between_special(np.concatenate([prompt, content])))
@@ -255,9 +272,8 @@ def texts_alone(document: PreparedText, tokenizer: TextTokenizer) -> Iterator[Pr
 
 def _spans_alone(document: PreparedText, tokenizer: TextTokenizer) -> Iterator[Span]:
     """The content of the passages that are read alone, without prompt and special tokens."""
-    first = tokenizer.num_prefix + document.num_prompt
-    last = document.num_embedded - tokenizer.num_suffix
-    for span in document.spans[1:] if document.alone else ():
+    first, last = document.content_rows(tokenizer)
+    for span in document.read_alone:
         start = max(span.start, first)
         yield Span(start, max(start, min(span.end, last)))
 

@@ -15,8 +15,7 @@ import torch
 
 from engine.execution.inputs import PreparedText
 from engine.model.embedding_model import EmbeddingModel
-from engine.model.encoder import Encoder
-from engine.model.pooling import SpanPools, pool
+from engine.model.pooling import PooledSpan, SpanPools, pool
 from engine.model.tiled_pass import TiledPass, Visit
 from engine.platform.memory import empty_device_cache, is_out_of_memory
 from engine.types import Progress, Vector
@@ -86,7 +85,8 @@ class TiledRun:
     ) -> None:
         encoder = model.encoder
         self._on_out_of_memory = on_out_of_memory
-        self._pass = self._begin(encoder, text, keep_projections)
+        self._model, self._text = model, text
+        self._pass = self._begin(keep_projections)
         self._device = encoder.device
         self._num_tokens = len(text.ids)
         self._num_layers = len(encoder.weights.layers)
@@ -94,17 +94,17 @@ class TiledRun:
         self._work_done = 0.0
         self._began_at: float | None = None
         self._pools: SpanPools | None = None
+        self._num_spans = 0
         if model.checkpoint.pooling != "none":
-            # The whole text comes last: it is final only when everything else is.
-            spans = [*text.spans[1:], text.spans[0]]
+            pooled = self._pooled_spans()
+            self._num_spans = len(pooled) - 1
             self._pools = SpanPools(
-                model.pools(spans, text.num_embedded),
+                pooled,
                 model.checkpoint.pooling,
                 width=encoder.weights.width,
                 device=encoder.device,
             )
         self._num_reported = 0
-        self._num_spans = len(text.spans) - 1
         self.result: Vector | None = None
 
     @torch.inference_mode()
@@ -121,16 +121,24 @@ class TiledRun:
             self.result = self._finished()
         return events
 
-    def _begin(self, encoder: Encoder, text: PreparedText, keep_projections: bool) -> TiledPass:
+    def _begin(self, keep_projections: bool) -> TiledPass:
         """Keep the projections if that was planned and they fit in memory."""
         if keep_projections:
             try:
-                return TiledPass(encoder, text.ids, keep_projections=True)
+                return self._open_pass(keep_projections=True)
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
                 self._on_out_of_memory()
-        return TiledPass(encoder, text.ids, keep_projections=False)
+        return self._open_pass(keep_projections=False)
+
+    def _open_pass(self, *, keep_projections: bool) -> TiledPass:
+        return TiledPass(self._model.encoder, self._text.ids, keep_projections=keep_projections)
+
+    def _pooled_spans(self) -> list[PooledSpan]:
+        """The whole text comes last: it is final only when everything else is."""
+        spans = [*self._text.spans[1:], self._text.spans[0]]
+        return self._model.pools(spans, self._text.num_embedded)
 
     def _visit(self) -> Visit:
         """Visit the next tile, in smaller and smaller pieces while it does not fit in memory."""

@@ -75,8 +75,11 @@ class Planner:
         needed = kept_bytes(model.encoder, tokens, keep_projections=True)
         return needed * _KEEP_SHARE <= self.max_bytes
 
-    def plan(self, model: EmbeddingModel, tokens: int) -> Plan:
-        """How a text of this many tokens would run. The first plan of a model measures it."""
+    def plan(self, model: EmbeddingModel, tokens: int, *, tiled: bool | None = None) -> Plan:
+        """How a text of this many tokens would run. The first plan of a model measures it.
+
+        Whether it is tiled follows from its length, unless it is said.
+        """
         if not 1 <= tokens <= MOST_TOKENS:
             raise InvalidInput(
                 f"tokens must be 1 to {MOST_TOKENS}, got {tokens}",
@@ -84,7 +87,7 @@ class Planner:
                 limit=1 if tokens < 1 else MOST_TOKENS,
                 actual=tokens,
             )
-        tiled = self.is_tiled(model, tokens)
+        tiled = self.is_tiled(model, tokens) if tiled is None else tiled
         keep = tiled and self.keeps_projections(model, tokens)
         rows = tile_rows(model.encoder, tokens) if tiled else tokens
         needed = self._bytes(model, tokens, tiled=tiled, keep=keep)

@@ -165,10 +165,15 @@ class WholeProgress:
         """An event of the document's tiled run."""
         found = chunks.document_event(event)
         if isinstance(found, Progress):
-            done = self._tokens_alone + found.tokens_done
-            found = replace(found, tokens_done=self._scaled(done))
-        if found is not None:
+            self.report_tiled(found)
+        elif found is not None:
             self._send(found)
+
+    def report_tiled(self, event: TiledEvent) -> None:
+        """The progress of the document's tiled run, without its chunks."""
+        if isinstance(event, Progress):
+            done = self._tokens_alone + event.tokens_done
+            self._send(replace(event, tokens_done=self._scaled(done)))
 
     def _scaled(self, num_tokens: int) -> int:
         return num_tokens * self._tokens // (self._tokens_alone + self._tokens)

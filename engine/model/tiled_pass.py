@@ -114,25 +114,29 @@ class TiledPass:
             states, tail = self._embedded(rows), None
         else:
             states, tail = self._through_layer(rows)
-        projections, next_state = None, None
+        projections, next_state, whole_state = None, None, None
+        ends_layer = rows.end == len(self._ids)
         if layer + 1 < len(self._attention):
             projections = self._project(layer + 1, states, rows)
             next_state = self._with_tile(layer + 1, projections)
+            if ends_layer:
+                whole_state = self._whole_state(layer + 1, next_state)
         # Everything that may run out of memory is done. From here on the visit takes effect.
         self._states[rows.start : rows.end] = states
         if projections is not None and self._projections is not None:
             for stored, new in zip(self._projections, projections, strict=True):
                 stored[rows.start : rows.end] = new
         self._next_state, self._tail, self._next_row = next_state, tail, rows.end
-        if rows.end == len(self._ids):
+        self._take_effect(rows)
+        if ends_layer:
             self._layer, self._next_row = layer + 1, 0
-            self._state, self._next_state = next_state, None
+            self._state, self._next_state = whole_state, None
             self._sinks_of_layer = self._tail = None
         return Visit(layer, rows, states)
 
     def shrink(self) -> bool:
         """Halves the size of further tiles. Returns False if they are already minimal."""
-        block, fewest = (of(self._encoder, self._length) for of in (_block_size, _fewest_rows))
+        block, fewest = (of(self._encoder, self._length) for of in (block_size, _fewest_rows))
         smaller = max(block, self.tile_rows // 2 // block * block, fewest)
         if smaller >= self.tile_rows:
             return False
@@ -197,8 +201,9 @@ class TiledPass:
     def _with_surroundings(
         self, own: Projections, rows: Span, reach: int
     ) -> tuple[Projections, int]:
-        after = self._own(Span(rows.end, min(rows.end + reach, len(self._ids))))
-        if self._tail is None:
+        sequence = self._sequence_of(rows)
+        after = self._own(Span(rows.end, min(rows.end + reach, sequence.end)))
+        if self._tail is None or rows.start == sequence.start:
             return own.with_rows_after(after), 0
         return self._tail.with_rows_after(own, after), len(self._tail.q)
 
@@ -206,19 +211,38 @@ class TiledPass:
         """The sinks outside the tile, and the number of those inside."""
         whole = self._sinks_of_layer = self._sinks_of_layer or self._read_sinks()
         num_first, num_last = len(whole.first.q), len(whole.last.q)
-        holds_first, holds_last = rows.start == 0, rows.end == len(self._ids)
+        holds_first, holds_last = self._holds_sinks(rows)
         outside = whole.first.rows(0, 0 if holds_first else num_first).with_rows_after(
             whole.last.rows(0, 0 if holds_last else num_last)
         )
         inside = (num_first if holds_first else 0, num_last if holds_last else 0)
         return TileSinks(inside, outside.k, outside.v)
 
+    def _sequence_of(self, rows: Span) -> Span:
+        """The rows that these may attend to with windows."""
+        return Span(0, len(self._ids))
+
+    def _holds_sinks(self, rows: Span) -> tuple[bool, bool]:
+        """Whether these rows hold the first sinks, and the last."""
+        return rows.start == 0, rows.end == len(self._ids)
+
     def _with_tile(self, layer: int, projections: Projections) -> LLNState | None:
         gained = self._attention[layer].state_of(projections.k, projections.v, self._length)
-        if gained is None or self._next_row == 0:
+        if gained is None or self._begins_state():
             return gained
         assert self._next_state is not None, "every earlier tile gave a state"
         return merge_states(self._next_state, gained)
+
+    def _begins_state(self) -> bool:
+        """Whether the next tile begins a state of its own."""
+        return self._next_row == 0
+
+    def _whole_state(self, layer: int, state: LLNState | None) -> LLNState | None:
+        """LLN's state of all that a layer reads, where `state` is that of its last tiles."""
+        return state
+
+    def _take_effect(self, rows: Span) -> None:
+        """Called when a visit of these rows has succeeded, before a layer ends."""
 
 
 def kept_bytes(encoder: Encoder, num_tokens: int, *, keep_projections: bool) -> int:
@@ -235,11 +259,11 @@ def can_tile(encoder: Encoder) -> bool:
 def tile_rows(encoder: Encoder, num_tokens: int) -> int:
     """Rows per tile for a text of so many tokens: whole blocks, so no block is in two tiles."""
     wanted = CPU_TILE_ROWS if encoder.device.type == "cpu" else GPU_TILE_ROWS
-    block = _block_size(encoder, num_tokens)
+    block = block_size(encoder, num_tokens)
     return max(block, wanted // block * block, _fewest_rows(encoder, num_tokens))
 
 
-def _block_size(encoder: Encoder, num_tokens: int) -> int:
+def block_size(encoder: Encoder, num_tokens: int) -> int:
     attention = cast(tuple[TiledAttention, ...], encoder.attention)
     # Without blocks a tile could be one row, but it is never useful to be that small.
     return math.lcm(16, *(one.block_of(num_tokens) for one in attention))
@@ -247,7 +271,7 @@ def _block_size(encoder: Encoder, num_tokens: int) -> int:
 
 def _fewest_rows(encoder: Encoder, num_tokens: int) -> int:
     """Rows of the fewest blocks that contain all sinks of one end."""
-    block = _block_size(encoder, num_tokens)
+    block = block_size(encoder, num_tokens)
     attention = cast(tuple[TiledAttention, ...], encoder.attention)
     sinks = max(max(one.num_sinks) for one in attention)
     return -(-sinks // block) * block

@@ -43,6 +43,7 @@ GROUND = {"engine.errors", "engine.types", "engine.steps"}
 # from a room's line, so serving cannot import training, evaluation, claims or benchmarks.
 MODEL = {"engine.checkpoint", "engine.config", "engine.model", "engine.platform", "engine.text"}
 RUNNING = MODEL | {"engine.execution", "engine.scheduling"}
+LIVING = RUNNING | {"engine.living"}
 LOOKING = RUNNING | {"engine.analysis", "engine.diagnostics"}
 BELOW_THE_PROTOCOLS = {
     f"service.{name}"
@@ -75,8 +76,9 @@ ALLOWED = {
     "engine.execution": MODEL | {"engine.scheduling"},
     "engine.diagnostics": {"engine.platform"},
     "engine.analysis": RUNNING | {"engine.diagnostics"},
-    "engine.calls": RUNNING | {"engine.analysis"},
-    "engine.engine": LOOKING,
+    "engine.living": RUNNING,
+    "engine.calls": LIVING | {"engine.analysis"},
+    "engine.engine": LOOKING | {"engine.living"},
     "engine.async_engine": LOOKING | {"engine.calls"},
     "engine": {"engine.config", "engine.engine", "engine.async_engine"},
     "engine.benchmarks": MODEL | {"engine.execution", "engine"},

@@ -1,0 +1,198 @@
+"""How stale kept chunks are after edits, and what the engine says: fits the bound, or judges it.
+
+    python -m benchmarks.staleness read --part fit --out FILE      # the corpora trained on
+    python -m benchmarks.staleness read --part judge --out FILE    # corpora nobody trained on
+    python -m benchmarks.staleness fit FILE                        # engine/living/staleness.json
+    python -m benchmarks.staleness judge FILE [FILE ...]
+
+`read` compares kept chunks after each edit with the same document read anew, and appends a line an
+edit; run again, it goes on where it ended. Factors are fitted on some corpora, judged on others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from benchmarks.edits import EDITS
+from benchmarks.store import commit
+from engine import Engine
+from engine.evaluation.corpora import available, load_corpus
+from engine.living.record import from_bytes
+from engine.living.staleness import movement
+from engine.types import ChunkPlan
+
+SEED = 11
+CHARACTERS = 36_000
+"""Of a document that is read: some 8,000 tokens."""
+LATE = ChunkPlan(tokens=256, context="late")
+SHARE = 0.99
+FACTORS = Path(__file__).resolve().parents[1] / "engine" / "living" / "staleness.json"
+
+
+def main() -> None:
+    options = _parser().parse_args()
+    if options.action == "read":
+        read(options)
+    elif options.action == "fit":
+        fit(options.files)
+    else:
+        judge(options.files)
+
+
+def read(options: argparse.Namespace) -> None:
+    done = {_key(row) for row in _rows([options.out])} if options.out.exists() else set()
+    with Engine.load(options.model) as engine, options.out.open("a") as out:
+        for corpus, number, text, other in _documents(options.part, options.documents):
+            for kind in EDITS:
+                row = {"corpus": corpus, "document": number, "kind": kind}
+                if _key(row) in done:
+                    continue
+                row |= {"model": options.model, "calibration": engine.info.calibration}
+                row |= _case(engine, kind, text, other, Random(f"{SEED}{corpus}{number}"))
+                row["commit"] = commit()
+                out.write(json.dumps(row) + "\n")
+                out.flush()
+
+
+def _documents(part: str, count: int) -> Iterator[tuple[str, int, str, str]]:
+    """Long documents of each corpus, each with another of its corpus, in turn over the corpora."""
+    texts = {name: _long(name, count) for name in available(new=part == "judge")}
+    for number in range(count):
+        for corpus, found in texts.items():
+            if number < len(found):
+                yield corpus, number, found[number], found[number - 1]
+
+
+def _long(corpus: str, count: int) -> list[str]:
+    documents = load_corpus(corpus).documents
+    texts = [f"{one.title}\n\n{one.body}" for one in documents if len(one.body) >= CHARACTERS // 2]
+    return [text[:CHARACTERS] for text in Random(SEED).sample(texts, min(count, len(texts)))]
+
+
+def _case(engine: Engine, kind: str, text: str, other: str, random: Random) -> dict[str, Any]:
+    before, after = EDITS[kind](text, other, random)
+    first = engine.embed_document(before, chunks=LATE, record=True)
+    update = engine.update_document(first.record, after)
+    anew = engine.update_document(first.record, after, exact=True)
+    record = from_bytes(update.record, engine.model)
+    *earlier, now = record.views
+    return {
+        "tokens": update.tokens,
+        "tokens_read": update.tokens_read,
+        "moved": [list(movement(then, now, engine.model)) for then in earlier],
+        "kept": [
+            round(1 - float(kept.vector @ fresh.vector), 8)
+            for kept, fresh in zip(update.chunks, anew.chunks, strict=True)
+            if kept.previous is not None
+        ],
+        "stated": [one.staleness for one in update.chunks if one.previous is not None],
+        "whole": [1 - float(update.vector @ anew.vector), update.staleness],
+    }
+
+
+def fit(files: Sequence[Path]) -> None:
+    """The factors of each calibration: least squares without negative factors, then all of them
+    larger until the bound holds for the share of chunks in every corpus."""
+    factors = json.loads(FACTORS.read_text()) if FACTORS.exists() else {}
+    by_calibration: dict[str, list[dict[str, Any]]] = {}
+    for row in _rows(files):
+        if row["moved"] and row["kept"]:
+            by_calibration.setdefault(row["calibration"], []).append(row)
+    for calibration, rows in by_calibration.items():
+        factors[calibration] = _fitted(rows)
+        print(calibration[:12], factors[calibration])
+    FACTORS.write_text(json.dumps(factors, indent=1) + "\n")
+
+
+def _fitted(rows: Sequence[dict[str, Any]]) -> list[float]:
+    moved = np.array([row["moved"][0] for row in rows])
+    # A case's worst chunks decide, and relative errors count.
+    worst = np.array([max(np.quantile(row["kept"], SHARE), 1e-7) for row in rows])
+    factors = _least_squares(moved / worst[:, None])
+    scale = max(
+        float(np.quantile(ratios, SHARE)) for ratios in _ratios(rows, moved @ factors).values()
+    )
+    return [float(f"{factor * scale:.4g}") for factor in factors]
+
+
+def _least_squares(relative: np.ndarray) -> np.ndarray:
+    """The factors [n], none negative, whose sums come nearest to 1 in each row: the best of all
+    choices of features, of which there are few."""
+    best, least = np.zeros(relative.shape[1]), np.inf
+    for chosen in product((False, True), repeat=relative.shape[1]):
+        columns = np.flatnonzero(chosen)
+        if not len(columns):
+            continue
+        found, *_ = np.linalg.lstsq(relative[:, columns], np.ones(len(relative)), rcond=None)
+        error = float(((relative[:, columns] @ found - 1) ** 2).sum())
+        if (found >= 0).all() and error < least:
+            best, least = np.zeros(relative.shape[1]), error
+            best[columns] = found
+    return best
+
+
+def _ratios(rows: Sequence[dict[str, Any]], stated: np.ndarray) -> dict[str, np.ndarray]:
+    """By corpus, each kept chunk's staleness over the stated one."""
+    found: dict[str, list[float]] = {}
+    for row, bound in zip(rows, stated, strict=True):
+        found.setdefault(row["corpus"], []).extend(value / bound for value in row["kept"])
+    return {corpus: np.array(values) for corpus, values in found.items()}
+
+
+def judge(files: Sequence[Path]) -> None:
+    rows = [row for row in _rows(files) if row["kept"]]
+    print("| edit | chunks kept | mean 1 - cosine | worst | within the bound | bound / true |")
+    print("|---|---|---|---|---|---|")
+    for kind in (*EDITS, None):
+        chosen = [row for row in rows if kind in (row["kind"], None)]
+        if not chosen:
+            continue
+        true = np.concatenate([row["kept"] for row in chosen])
+        stated = np.concatenate([row["stated"] for row in chosen])
+        cells = (
+            f"{kind or 'all'}",
+            f"{len(true)}",
+            f"{true.mean():.5f}",
+            f"{true.max():.5f}",
+            f"{(true <= stated + 1e-7).mean():.2%}",
+            f"{np.median(stated / np.maximum(true, 1e-7)):.1f}",
+        )
+        print("| " + " | ".join(cells) + " |")
+    whole = np.array([row["whole"] for row in rows])
+    print(
+        f"\nWhole documents: mean {whole[:, 0].mean():.6f}, worst {whole[:, 0].max():.6f}, "
+        f"within the bound {(whole[:, 0] <= whole[:, 1] + 1e-7).mean():.2%}"
+    )
+
+
+def _rows(files: Sequence[Path]) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def _key(row: dict[str, Any]) -> tuple[str, int, str]:
+    return row["corpus"], row["document"], row["kind"]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.staleness", description=__doc__)
+    actions = parser.add_subparsers(dest="action", required=True)
+    reader = actions.add_parser("read")
+    reader.add_argument("--part", choices=("fit", "judge"), required=True)
+    reader.add_argument("--model", default="default")
+    reader.add_argument("--documents", type=int, default=6, help="of each corpus")
+    reader.add_argument("--out", type=Path, required=True)
+    for name in ("fit", "judge"):
+        actions.add_parser(name).add_argument("files", type=Path, nargs="+")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Documents with a record: read whole the first time, and where they changed from then on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from engine.calls.core import DEFAULTS
+from engine.calls.embedding_calls import EmbeddingCalls, OnDocumentEvent
+from engine.execution.inputs import check_input, lengths_alone
+from engine.execution.results import WholeProgress
+from engine.living.prepare import SegmentedText
+from engine.living.record import DocumentRecord, from_bytes
+from engine.living.rounds import Rounds, options_of
+from engine.living.update import ReadVectors
+from engine.model.embedding_model import EmbeddingModel
+from engine.scheduling.deadline import Deadline
+from engine.steps import one_step
+from engine.types import (
+    Chunking,
+    EmbedOptions,
+    LivingEmbedding,
+    RecordPrecision,
+)
+
+
+class LivingCalls(EmbeddingCalls):
+    """Embeds documents with records, and reads them on."""
+
+    async def embed_living_document(
+        self,
+        text: str,
+        *,
+        model: str | None = None,
+        chunks: Chunking | None = None,
+        title: str | None = None,
+        options: EmbedOptions = DEFAULTS,
+        precision: RecordPrecision = "float32",
+        timeout_s: float | None = None,
+        on_event: OnDocumentEvent | None = None,
+    ) -> LivingEmbedding:
+        """A document read segment by segment, with the record to read it on after a change."""
+        with self._counting_rejections():
+            chosen = self._document_model(model, options)
+            check_input(text, "text")
+            rounds = Rounds(text, chosen, options, chunks, title=title, precision=precision)
+        return await self._in_rounds(rounds, chosen, Deadline(timeout_s), on_event)
+
+    async def update_document(
+        self,
+        record: bytes,
+        text: str,
+        *,
+        model: str | None = None,
+        chunks: Chunking | None = None,
+        title: str | None = None,
+        options: EmbedOptions = DEFAULTS,
+        max_staleness: float | None = None,
+        exact: bool = False,
+        timeout_s: float | None = None,
+        on_event: OnDocumentEvent | None = None,
+    ) -> LivingEmbedding:
+        """The document as it is now: only segments that its record does not hold are read.
+
+        With `max_staleness`, kept segments that may be further from a fresh reading are read again
+        too; with `exact`, all are. Without `chunks` or `title`, those of the record hold.
+        """
+        deadline = Deadline(timeout_s)
+        with self._counting_rejections():
+            chosen = self._document_model(model, options)
+            check_input(text, "text")
+            kept = await self._open_record(record, chosen, deadline)
+            rounds = Rounds(
+                *(text, chosen, options_of(kept, options), chunks or kept.chunking),
+                title=title or kept.title,
+                record=kept,
+                max_staleness=max_staleness,
+                exact=exact,
+                precision=kept.precision,
+            )
+        return await self._in_rounds(rounds, chosen, deadline, on_event)
+
+    async def _open_record(
+        self, record: bytes, model: EmbeddingModel, deadline: Deadline
+    ) -> DocumentRecord:
+        """Off the event loop: a checksum over tens of megabytes takes a while."""
+        async with deadline.over():
+            return await self._pool.run(
+                one_step(partial(from_bytes, record, model)), characters=len(record)
+            )
+
+    async def _in_rounds(
+        self,
+        rounds: Rounds,
+        model: EmbeddingModel,
+        deadline: Deadline,
+        on_event: OnDocumentEvent | None,
+    ) -> LivingEmbedding:
+        while True:
+            with self._counting_rejections():
+                async with deadline.over():
+                    document = await self._pool.run(rounds.prepare(), characters=len(rounds.text))
+            read = await self._read_segments(
+                document.segmented, model, rounds.options, deadline, on_event
+            )
+            async with deadline.over():
+                answer = await self._pool.run(
+                    one_step(partial(rounds.take, document, read)), characters=len(rounds.text)
+                )
+            if answer is not None:
+                return answer
+
+    async def _read_segments(
+        self,
+        text: SegmentedText | None,
+        model: EmbeddingModel,
+        options: EmbedOptions,
+        deadline: Deadline,
+        on_event: OnDocumentEvent | None,
+    ) -> ReadVectors:
+        if text is None:
+            return ReadVectors()
+        with self._counting_rejections():
+            lengths = list(lengths_alone(text, model.tokenizer))
+            plan = self._planner.with_alone(
+                model,
+                self._planner.plan(model, text.num_embedded, tiled=True),
+                count=len(lengths),
+                tokens=sum(lengths),
+            )
+            self._planner.admit(plan, deadline)
+            request = self._request(model, text, options, deadline)
+        progress = None if on_event is None else WholeProgress(plan, on_event)
+        with self._worker.session() as session:
+            alone = await self._read_alone(session, model, text, options, deadline, progress)
+            if progress is not None:
+                request = replace(request, on_event=progress.report_tiled)
+            with deadline.as_a_whole():
+                (future,) = session.submit([request], deadline.left_s)
+                try:
+                    result = await future
+                finally:
+                    future.cancel()
+        self._record(model, [text], [result])
+        return ReadVectors(result, alone)

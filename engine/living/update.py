@@ -1,0 +1,280 @@
+"""From what the device read, and what the record holds, to the document's answer and new record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+
+from engine.execution.results import (
+    NO_STANDALONE,
+    StandaloneVectors,
+    add_opening,
+    blend_standalone,
+    finish_vectors,
+)
+from engine.living.prepare import LivingDocument
+from engine.living.record import (
+    DocumentRecord,
+    KeptSegment,
+    SegmentVectors,
+    identity_of,
+    to_bytes,
+)
+from engine.living.staleness import bound, movement, view_of
+from engine.model.embedding_model import EmbeddingModel
+from engine.model.segmented_pass import SinkRows
+from engine.scheduling.request import TimedResult
+from engine.types import Accounting, LivingChunk, LivingEmbedding, RecordPrecision, Span, Vector
+
+
+class ReadVectors(NamedTuple):
+    """What the device gave: the run over segments, and the texts that were read alone."""
+
+    result: TimedResult[Vector] | None = None
+    alone: StandaloneVectors = NO_STANDALONE
+
+
+def record_of(
+    document: LivingDocument,
+    read: ReadVectors,
+    model: EmbeddingModel,
+    precision: RecordPrecision = "float32",
+) -> DocumentRecord:
+    """The record of the document as it stands now."""
+    given = _Given.of(document, read)
+    fresh = iter(_segments_read(document, given))
+    segments = [part.kept or next(fresh) for part in document.parts]
+    first, last = _sinks(document)
+    view = view_of(
+        *([one.states for one in segments], first, last),
+        num_tokens=document.num_tokens,
+        block_size=document.block_size,
+    )
+    # Views that no segment has any more are forgotten.
+    old = () if document.record is None else document.record.views
+    used = sorted({part.kept.view for part in document.parts if part.kept is not None})
+    number_of = {view: number for number, view in enumerate(used)}
+    return DocumentRecord(
+        identity=identity_of(model),
+        prompt_name=document.options.prompt_name,
+        chunking=document.chunking,
+        title=document.title,
+        num_tokens=document.num_tokens,
+        block_size=document.block_size,
+        first_sinks=first,
+        last_sinks=last,
+        opening=given.opening if document.record is None or given.reads_first else _kept(document),
+        views=(*(old[view] for view in used), view),
+        segments=tuple(
+            replace(
+                segment,
+                chunks=part.chunks,
+                view=len(used) if part.kept is None else number_of[part.kept.view],
+            )
+            for part, segment in zip(document.parts, segments, strict=True)
+        ),
+        precision=precision,
+    )
+
+
+def answer_of(
+    document: LivingDocument,
+    record: DocumentRecord,
+    read: ReadVectors,
+    model: EmbeddingModel,
+    *,
+    rounds: int = 1,
+    tokens_read: int = 0,
+) -> LivingEmbedding:
+    """What the caller gets, from the new record. `tokens_read` are those of earlier rounds."""
+    staleness = staleness_of(record, model)
+    chunks = tuple(_chunks(document, record, staleness))
+    before = 0 if document.record is None else document.record.num_chunks
+    kept = {chunk.previous for chunk in chunks}
+    result = read.result
+    return LivingEmbedding(
+        vector=finish_vectors(_whole(record, model)[None], document.options)[0],
+        chunks=chunks,
+        accounting=Accounting(
+            tokens=document.num_tokens,
+            tokens_embedded=document.num_tokens,
+            queue_s=0.0 if result is None else result.queue_s,
+            compute_s=(0.0 if result is None else result.compute_s) + read.alone.compute_s,
+            tokens_alone=read.alone.tokens,
+        ),
+        record=to_bytes(record),
+        tokens_read=tokens_read + document.num_read,
+        staleness=_staleness_of_whole(record, staleness),
+        segments=len(record.segments),
+        segments_read=sum(part.kept is None for part in document.parts),
+        gone=tuple(index for index in range(before) if index not in kept),
+        rounds=rounds,
+    )
+
+
+def staleness_of(record: DocumentRecord, model: EmbeddingModel) -> list[float]:
+    """The bound for each segment of a record, whose last view is the one of now."""
+    *earlier, now = record.views
+    bounds = [*(bound(movement(then, now, model), model) for then in earlier), 0.0]
+    return [bounds[segment.view] for segment in record.segments]
+
+
+class _Given(NamedTuple):
+    """The vectors of the segments that were read, in their order."""
+
+    late: Vector  # [chunks read, W]
+    alone: Vector  # [chunks read alone now, W]
+    flat: Vector  # [segments read, W]
+    rising: Vector  # [segments read, W]
+    opening: Vector  # [2, W] late and alone, [1, W] a title or a late opening, or [0, W]
+    reads_first: bool
+
+    @classmethod
+    def of(cls, document: LivingDocument, read: ReadVectors) -> _Given:
+        text = document.segmented
+        if text is None:
+            none = np.zeros((0, 0), np.float32)
+            return cls(none, none, none, none, none, reads_first=False)
+        assert read.result is not None, "what was to be read was read"
+        width = read.result.value.shape[1]
+        alone = np.concatenate([np.zeros((0, width), np.float32), *read.alone.vectors])
+        late, ends = np.split(read.result.value[1:], [len(text.spans) - 1])
+        opening = alone[:0]
+        if text.title is not None:
+            opening, alone = alone[:1], alone[1:]
+        elif text.has_opening:
+            opening, late = late[:1], late[1:]
+            if text.alone:
+                opening, alone = np.concatenate([opening, alone[:1]]), alone[1:]
+        flat, rising = np.split(ends, 2)
+        return cls(late, alone, flat, rising, opening, reads_first=not text.readings[0].is_kept)
+
+
+def _segments_read(document: LivingDocument, given: _Given) -> Iterator[KeptSegment]:
+    at = at_alone = 0
+    parts = [part for part in document.parts if part.kept is None]
+    for number, part in enumerate(parts):
+        assert document.segmented is not None
+        end = at + len(part.chunks)
+        alone = part.alone
+        if alone is None:
+            end_alone = at_alone + (len(part.chunks) if document.shares.alone else 0)
+            alone, at_alone = given.alone[at_alone:end_alone], end_alone
+        yield KeptSegment(
+            key=part.key,
+            num_characters=part.characters.end - part.characters.start,
+            num_rows=document.segmented.rows_read[number],
+            num_content=part.num_content,
+            chunks=part.chunks,
+            vectors=SegmentVectors(
+                given.late[at:end], alone, given.flat[number], given.rising[number]
+            ),
+            states=document.segmented.read.states[number],
+            view=0,
+        )
+        at = end
+
+
+def _sinks(document: LivingDocument) -> tuple[SinkRows, SinkRows]:
+    if document.segmented is not None:
+        assert document.segmented.read.sinks is not None, "set when the run ended"
+        return document.segmented.read.sinks
+    assert document.record is not None, "what is not read is kept"
+    return document.record.first_sinks, document.record.last_sinks
+
+
+def _kept(document: LivingDocument) -> Vector:
+    assert document.record is not None
+    return document.record.opening
+
+
+def _whole(record: DocumentRecord, model: EmbeddingModel) -> Vector:
+    """The document's vector [W], pooled from those of its segments."""
+    flat = np.stack([one.vectors.flat for one in record.segments]).astype(np.float64)
+    match model.checkpoint.pooling:
+        case "cls":
+            whole = flat[0]
+        case "max":
+            whole = flat.max(0)
+        case _:
+            whole = _mean(record, flat, model.pooling_slope_of(record.num_tokens))
+    vector: Vector = whole.astype(np.float32)
+    return vector
+
+
+def _mean(record: DocumentRecord, flat: np.ndarray, slope: float) -> np.ndarray:
+    """The mean over all tokens, whose weights rise by a slope: see `PooledSpan`."""
+    rising = np.stack([one.vectors.rising for one in record.segments]).astype(np.float64)
+    counts = np.array([one.num_rows for one in record.segments], dtype=np.float64)[:, None]
+    starts = np.cumsum(counts, 0) - counts
+    total = counts.sum()
+    sums = counts * flat
+    # Each token's sum, times its place in the document.
+    placed = (starts * sums + counts**2 / 2 * rising) / total
+    mean: np.ndarray = (((1 - slope) * sums + 2 * slope * placed) / total).sum(0)
+    return mean
+
+
+def _chunks(
+    document: LivingDocument, record: DocumentRecord, staleness: Sequence[float]
+) -> Iterator[LivingChunk]:
+    vectors = _chunk_vectors(document, record)
+    rows = accumulate((one.num_rows for one in record.segments), initial=0)
+    previous_of = _first_chunks(document.record)
+    index = 0
+    for number, (part, start) in enumerate(zip(document.parts, rows, strict=False)):
+        before = _rows_before(document, number)
+        for place, chunk in enumerate(part.chunks):
+            kept = part.kept
+            yield LivingChunk(
+                index=index,
+                tokens=_moved(chunk.tokens, start + before),
+                characters=_moved(chunk.characters, part.characters.start),
+                vector=vectors[index],
+                headings=chunk.headings,
+                previous=None if kept is None else previous_of[kept.key] + place,
+                staleness=0.0 if kept is None else staleness[number],
+            )
+            index += 1
+
+
+def _chunk_vectors(document: LivingDocument, record: DocumentRecord) -> Vector:
+    """[chunks, dim], finished. Of the same numbers as those of a document without a record."""
+    late = np.concatenate([one.vectors.late for one in record.segments])
+    if not len(late):
+        return late
+    shares, opening = document.shares, record.opening
+    if shares.alone:
+        alone = np.concatenate([one.vectors.alone for one in record.segments])
+        late = blend_standalone(late, alone, shares.alone)
+        if len(opening) == 2:
+            opening = blend_standalone(opening[:1], opening[1:], shares.alone)
+    if shares.opening:
+        late = add_opening(late, opening[0], shares.opening)
+    return finish_vectors(late, document.options)
+
+
+def _first_chunks(record: DocumentRecord | None) -> dict[object, int]:
+    """The index of each segment's first chunk in the record, by the segment's key."""
+    segments = () if record is None else record.segments
+    starts = accumulate((len(one.chunks) for one in segments), initial=0)
+    return {one.key: start for one, start in zip(segments, starts, strict=False)}
+
+
+def _rows_before(document: LivingDocument, number: int) -> int:
+    """Rows of the prompt and of special tokens before the segment's own."""
+    return document.num_before if number == 0 else 0
+
+
+def _moved(span: Span, by: int) -> Span:
+    return Span(span.start + by, span.end + by)
+
+
+def _staleness_of_whole(record: DocumentRecord, staleness: Sequence[float]) -> float:
+    """By the segments' shares of the tokens. Their errors are not independent, so they add up."""
+    counts = np.array([one.num_rows for one in record.segments])
+    return float((counts * np.array(staleness)).sum() / counts.sum())
