@@ -30,8 +30,8 @@ from engine.living.staleness import movement
 from engine.types import ChunkPlan
 
 SEED = 11
-CHARACTERS = 36_000
-"""Of a document that is read: some 8,000 tokens."""
+CHARACTERS = 24_000
+"""Of a document that is read: some 5,000 tokens."""
 LATE = ChunkPlan(tokens=256, context="late")
 SHARE = 0.99
 FACTORS = Path(__file__).resolve().parents[1] / "engine" / "living" / "staleness.json"
@@ -187,7 +187,7 @@ def _parser() -> argparse.ArgumentParser:
     reader = actions.add_parser("read")
     reader.add_argument("--part", choices=("fit", "judge"), required=True)
     reader.add_argument("--model", default="default")
-    reader.add_argument("--documents", type=int, default=6, help="of each corpus")
+    reader.add_argument("--documents", type=int, default=2, help="of each corpus")
     reader.add_argument("--out", type=Path, required=True)
     for name in ("fit", "judge"):
         actions.add_parser(name).add_argument("files", type=Path, nargs="+")
