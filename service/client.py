@@ -16,7 +16,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from email.message import Message
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,17 @@ class LLNClientError(Exception):
         self.param = error.get("param")
         self.limit = error.get("limit")
         self.actual = error.get("actual")
+
+
+class LivingDocument(NamedTuple):
+    """A document's vectors, and with a record what it takes to read it on after a change."""
+
+    vector: Vectors  # [dim]
+    chunks: list[dict[str, Any]]
+    """As POST /v1/documents answers them, each with its `vector` as an array."""
+    record: bytes | None
+    details: dict[str, Any]
+    """The other fields of the answer, such as `tokens_read`, `staleness` and `gone`."""
 
 
 class LLNClient:
@@ -121,6 +132,66 @@ class LLNClient:
         name = self._prompt("document") or self._prompt("passage")
         return self.encode(inputs, **{"prompt_name": name, **options})
 
+    def embed_document(
+        self,
+        text: str,
+        *,
+        chunking: dict[str, Any] | None = None,
+        title: str | None = None,
+        record: bool = False,
+        **options: Any,
+    ) -> LivingDocument:
+        """One vector of a document of any length, and one of each chunk. With a record,
+        `update_document` reads it on after a change.
+
+        `chunking` and the options are the fields of POST /v1/documents.
+        """
+        body = {"text": text, "title": title, "record": record, **options}
+        return self._document("POST", body, chunking)
+
+    def update_document(
+        self,
+        record: bytes,
+        text: str,
+        *,
+        chunking: dict[str, Any] | None = None,
+        title: str | None = None,
+        max_staleness: float | None = None,
+        exact: bool = False,
+        **options: Any,
+    ) -> LivingDocument:
+        """The document as it is now: only segments that its record does not hold are read.
+
+        With `max_staleness`, kept segments that may be staler are read again too; with `exact`,
+        all are.
+        """
+        body = {
+            "record": base64.b64encode(record).decode(),
+            "text": text,
+            "title": title,
+            "max_staleness": max_staleness,
+            "exact": exact,
+            **options,
+        }
+        return self._document("PATCH", body, chunking)
+
+    def _document(
+        self, method: str, body: dict[str, Any], chunking: dict[str, Any] | None
+    ) -> LivingDocument:
+        body |= {"model": self._model, "encoding_format": "base64"}
+        body |= {} if chunking is None else {"chunking": chunking}
+        answer = self._request("/v1/documents", body, method=method)
+        chunks = answer.pop("chunks")
+        for chunk in chunks:
+            chunk["vector"] = _vector(chunk["vector"])
+        record = answer.pop("record", None)
+        return LivingDocument(
+            vector=_vector(answer.pop("vector")),
+            chunks=chunks,
+            record=None if record is None else base64.b64decode(record),
+            details=answer,
+        )
+
     def similarity(self, first: Vectors, second: Vectors) -> Vectors:
         """Returns the cosine of each row of `first` with each row of `second`."""
         left, right = (_normalised(np.atleast_2d(vectors)) for vectors in (first, second))
@@ -154,9 +225,11 @@ class LLNClient:
         data = self._request("/v1/embeddings", body)["data"]
         return [_vector(item["embedding"]) for item in data]
 
-    def _request(self, path: str, body: dict[str, Any] | None = None) -> Any:
+    def _request(
+        self, path: str, body: dict[str, Any] | None = None, *, method: str | None = None
+    ) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._url + path, data, self._headers)
+        request = urllib.request.Request(self._url + path, data, self._headers, method=method)
         give_up_at = time.monotonic() + self._timeout_s
         while True:
             left_s = max(give_up_at - time.monotonic(), 0.001)

@@ -9,12 +9,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from engine.async_engine import AsyncEngine
 from engine.errors import DeadlineExceeded, EngineUnavailable
 from engine.execution.documents import DocumentStream
-from engine.types import Chunking, ChunksReady, DocumentEmbedding, EmbedOptions, Progress
+from engine.types import (
+    Chunking,
+    ChunksReady,
+    DocumentEmbedding,
+    EmbedOptions,
+    LivingEmbedding,
+    Progress,
+    RecordPrecision,
+)
 from service.fairness import write_timeout_at
 
 _ACCEPTED_EVERY_TOKENS = 16_384
@@ -29,6 +37,17 @@ class DocumentRequest:
     chunking: Chunking | None
     title: str | None
     timeout_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LivingRequest(DocumentRequest):
+    """A document with a record. Without one to go on from, it is read whole."""
+
+    text: str
+    record: bytes | None = None
+    precision: RecordPrecision = "float32"
+    max_staleness: float | None = None
+    exact: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +69,7 @@ class Finished:
 Pieces: TypeAlias = AsyncIterable[bytes | str]
 Event: TypeAlias = Accepted | Progress | ChunksReady | Finished
 EventName: TypeAlias = Literal["accepted", "progress", "chunks", "result"]
+Embedded = TypeVar("Embedded", bound=DocumentEmbedding)
 OnEvent: TypeAlias = Callable[[Event], None]
 RunReader: TypeAlias = Callable[[Coroutine[Any, Any, None]], Awaitable[bool]]
 """Runs the coroutine that reads the pieces. Returns False if it cancelled it."""
@@ -112,16 +132,32 @@ async def stream_document(
     client does not read the events within the request's timeout; once the work is done it has the
     same time again for the remaining events.
     """
+
+    async def work(on_event: OnEvent) -> DocumentEmbedding:
+        return await embed_document(
+            engine, request, pieces, on_event=on_event, run_reader=run_reader
+        )
+
+    return await stream_events(work, send, timeout_s=request.timeout_s, result_model=result_model)
+
+
+async def stream_events(
+    run: Callable[[OnEvent], Coroutine[Any, Any, Embedded]],
+    send: Callable[[Event], Awaitable[None]],
+    *,
+    timeout_s: float,
+    result_model: str,
+) -> Embedded:
+    """Sends the events of a document's work as they come, the result last: see
+    `stream_document`."""
     loop = asyncio.get_running_loop()
     events: asyncio.Queue[Event | None] = asyncio.Queue()
-    send_deadline = loop.time() + request.timeout_s
-    work = asyncio.create_task(
-        embed_document(engine, request, pieces, on_event=events.put_nowait, run_reader=run_reader)
-    )
+    send_deadline = loop.time() + timeout_s
+    work = asyncio.create_task(run(events.put_nowait))
 
-    def end(ended: asyncio.Task[DocumentEmbedding]) -> None:
+    def end(ended: asyncio.Task[Embedded]) -> None:
         nonlocal send_deadline
-        send_deadline = loop.time() + request.timeout_s
+        send_deadline = loop.time() + timeout_s
         if not ended.cancelled():
             ended.exception()  # marks it as retrieved: a failure to send never awaits the work
         events.put_nowait(None)
@@ -129,10 +165,10 @@ async def stream_document(
     work.add_done_callback(end)
     try:
         while (event := await events.get()) is not None:
-            async with write_timeout_at(send_deadline, request.timeout_s):
+            async with write_timeout_at(send_deadline, timeout_s):
                 await send(event)
         found = await work
-        async with write_timeout_at(send_deadline, request.timeout_s):
+        async with write_timeout_at(send_deadline, timeout_s):
             await send(Finished(model=result_model, embedding=found))
         return found
     finally:
@@ -155,3 +191,32 @@ async def _read(
             f"The deadline of {request.timeout_s:g} s passed before the document was read.",
             limit=request.timeout_s,
         ) from None
+
+
+async def embed_living(
+    engine: AsyncEngine, request: LivingRequest, on_event: OnEvent = lambda _: None
+) -> LivingEmbedding:
+    """Embeds a document with its record: anew, or read on from the record that was sent."""
+    shared: dict[str, Any] = {
+        "model": request.model,
+        "chunks": request.chunking,
+        "title": request.title,
+        "options": request.options,
+        "timeout_s": request.timeout_s,
+        "on_event": on_event,
+    }
+    if request.record is None:
+        found = await engine.embed_living_document(
+            request.text, precision=request.precision, **shared
+        )
+    else:
+        found = await engine.update_document(
+            request.record,
+            request.text,
+            max_staleness=request.max_staleness,
+            exact=request.exact,
+            **shared,
+        )
+    if found.chunks:  # all at the end: a kept one may become stale by what is read last
+        on_event(ChunksReady(chunks=found.chunks))
+    return found

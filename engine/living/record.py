@@ -112,9 +112,10 @@ def identity_of(model: EmbeddingModel) -> dict[str, str]:
 def to_bytes(record: DocumentRecord) -> bytes:
     """The record as its caller keeps it."""
     tensors = dict(_tensors(record))
-    header = json.dumps(_header(record), separators=(",", ":"), sort_keys=True)
-    metadata = {"lln": header, "sha256": _checksum(header, tensors)}
-    return save(tensors, metadata)
+    header = _header(record)
+    # One entry: the library writes several in any order.
+    lln = _as_json({"header": header, "sha256": _checksum(header, tensors)})
+    return save(tensors, {"lln": lln})
 
 
 def from_bytes(data: bytes, model: EmbeddingModel) -> DocumentRecord:
@@ -138,10 +139,10 @@ def _opened(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         length = int.from_bytes(data[:8], "little")
         metadata = json.loads(data[8 : 8 + length])["__metadata__"]
-        header, checksum = str(metadata["lln"]), str(metadata["sha256"])
+        lln = json.loads(metadata["lln"])
+        header, checksum = lln["header"], lln["sha256"]
         tensors = load(data)
-        parsed = json.loads(header)
-        version = parsed["version"]
+        version = header["version"]
     except (ValueError, KeyError, TypeError, SafetensorError, MemoryError, OverflowError):
         raise _refused(damaged) from None
     if version != VERSION:
@@ -154,7 +155,7 @@ def _opened(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
         )
     if checksum != _checksum(header, tensors):
         raise _refused(damaged)
-    return parsed, tensors
+    return header, tensors
 
 
 def _check_identity(header: Mapping[str, Any], model: EmbeddingModel) -> None:
@@ -180,8 +181,12 @@ def _refused(
     return InvalidInput(message, code=code, param="record", limit=limit, actual=actual)
 
 
-def _checksum(header: str, tensors: Mapping[str, Tensor]) -> str:
-    digest = sha256(header.encode())
+def _as_json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True)
+
+
+def _checksum(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    digest = sha256(_as_json(header).encode())
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
@@ -196,10 +201,8 @@ def _tensors(record: DocumentRecord) -> list[tuple[str, Tensor]]:
     segments = record.segments
     vectors = [segment.vectors for segment in segments]
     tensors: list[tuple[str, NDArray[Any] | Tensor]] = [
-        ("first.k", record.first_sinks.k),
-        ("first.v", record.first_sinks.v),
-        ("last.k", record.last_sinks.k),
-        ("last.v", record.last_sinks.v),
+        *_named_sinks("first", record.first_sinks),
+        *_named_sinks("last", record.last_sinks),
         ("opening", record.opening),
         ("late", np.concatenate([one.late for one in vectors])),
         ("alone", np.concatenate([one.alone for one in vectors])),
@@ -221,7 +224,19 @@ def _tensors(record: DocumentRecord) -> list[tuple[str, Tensor]]:
     return [(name, torch.as_tensor(values).detach().cpu().contiguous()) for name, values in tensors]
 
 
+def _named_sinks(end: str, sinks: SinkRows) -> Iterator[tuple[str, Tensor]]:
+    for part, layers in zip(("k", "v"), sinks, strict=True):
+        for layer, rows in enumerate(layers):
+            yield f"{end}.{part}.{layer}", rows
+
+
+def _sinks_of(end: str, tensors: Mapping[str, Tensor], num_layers: int) -> SinkRows:
+    k, v = (tuple(tensors[f"{end}.{part}.{layer}"] for layer in range(num_layers)) for part in "kv")
+    return SinkRows(k, v)
+
+
 def _layers_with_states(segments: Sequence[KeptSegment]) -> list[int]:
+    """Whether LLN has a share depends on the layer and the document's length alone."""
     return [layer for layer, state in enumerate(segments[0].states) if state is not None]
 
 
@@ -276,8 +291,8 @@ def _record(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Documen
         title=header["title"],
         num_tokens=int(header["num_tokens"]),
         block_size=int(header["block_size"]),
-        first_sinks=SinkRows(tensors["first.k"], tensors["first.v"]),
-        last_sinks=SinkRows(tensors["last.k"], tensors["last.v"]),
+        first_sinks=_sinks_of("first", tensors, header["num_layers"]),
+        last_sinks=_sinks_of("last", tensors, header["num_layers"]),
         opening=tensors["opening"].numpy(),
         views=tuple(_views(tensors)),
         segments=tuple(_segments(header, tensors)),

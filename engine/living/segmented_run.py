@@ -66,8 +66,8 @@ class SegmentedRun(TiledRun):
         self._segmented.read.states = [
             _on(states, host) for states in zip(*one.states_read, strict=True)
         ]
-        first, last = (SinkRows(rows.k.to(host), rows.v.to(host)) for rows in one.sinks_read)
-        self._segmented.read.sinks = first, last
+        first, last = one.sinks_read
+        self._segmented.read.sinks = first.to(host), last.to(host)
         return vectors
 
     @property
@@ -92,4 +92,4 @@ def _sinks_on(sinks: SinkRows | None, reading: Reading, device: torch.device) ->
     """The sinks of an end that is kept; a segment that is read has its own."""
     if sinks is None or not reading.is_kept:
         return None
-    return SinkRows(sinks.k.to(device), sinks.v.to(device))
+    return sinks.to(device)

@@ -11,7 +11,7 @@ kept chunks stayed within. `python -m benchmarks.staleness` fits it, and judges 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from pathlib import Path
@@ -41,7 +41,7 @@ class View:
 
     mass: Numbers  # [L', H, D] each channel's share of its head's mass, for layers with a state
     values: Numbers  # [L', H, D, VALUE_DIRECTIONS]
-    sinks: Numbers  # [L, 2 (k, v), H, n, SINK_DIRECTIONS]
+    sinks: Numbers  # [L", 2 (k, v), H, n, SINK_DIRECTIONS], for layers with sinks
     share: float  # of the document outside a block
 
 
@@ -69,12 +69,10 @@ def view_of(
         if layer[0] is not None
     ]
     mass, values = zip(*map(_sketch, merged), strict=True) if merged else ((), ())
-    sinks = [torch.cat([a, b], 1) for a, b in zip(first, last, strict=True)]  # [L, n, H, D] each
-    directions = _directions(sinks[0].shape[-1], SINK_DIRECTIONS)
     return View(
         _stacked(mass),
         _stacked(values),
-        _rounded(torch.stack([rows.transpose(1, 2) @ directions for rows in sinks], 1)),
+        _stacked(list(_sink_sketches(first, last))),
         beyond_a_block(num_tokens, block_size),
     )
 
@@ -89,8 +87,10 @@ def movement(then: View, now: View, model: EmbeddingModel) -> Movement:
         size = (weight * now.values**2).sum((2, 3))
         values = float((mixes**2 * moved / np.maximum(size, 1e-20)).mean())
         mass = float((mixes**2 * np.abs(now.mass - then.mass).sum(2) ** 2).mean())
-    moved_sinks = ((now.sinks - then.sinks) ** 2).sum((2, 3, 4))
-    sinks = float((moved_sinks / np.maximum((now.sinks**2).sum((2, 3, 4)), 1e-20)).mean())
+    sinks = 0.0
+    if len(now.sinks):
+        moved_sinks = ((now.sinks - then.sinks) ** 2).sum((2, 3, 4))
+        sinks = float((moved_sinks / np.maximum((now.sinks**2).sum((2, 3, 4)), 1e-20)).mean())
     share = float(((now.share - then.share) * mixes).mean() ** 2) if mixes.size else 0.0
     return Movement(values, mass, sinks, share)
 
@@ -99,6 +99,13 @@ def bound(moved: Movement, model: EmbeddingModel) -> float:
     """1 - cosine to a vector read anew that 99 % of kept chunks stay within; 0 to 1."""
     factors = _factors(model.info.calibration)
     return min(1.0, float(sum(np.array(moved) * factors)))
+
+
+def _sink_sketches(first: SinkRows, last: SinkRows) -> Iterator[Tensor]:
+    for ends in zip(first.k, last.k, first.v, last.v, strict=True):
+        k, v = torch.cat(ends[:2]), torch.cat(ends[2:])  # [n, H, D]
+        if len(k):
+            yield torch.stack([k, v]).transpose(1, 2) @ _directions(k.shape[-1], SINK_DIRECTIONS)
 
 
 def _sketch(state: LLNState) -> tuple[Tensor, Tensor]:

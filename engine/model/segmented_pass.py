@@ -27,8 +27,11 @@ LayerStates = tuple[LLNState | None, ...]  # one for each layer; None where LLN 
 class SinkRows(NamedTuple):
     """Keys and values of the sinks at one end of a document."""
 
-    k: Tensor  # [L, n, H, D]
-    v: Tensor
+    k: tuple[Tensor, ...]  # by layer, [n, H, D]; layers with windows have none
+    v: tuple[Tensor, ...]
+
+    def to(self, device: torch.device) -> SinkRows:
+        return SinkRows(*(tuple(rows.to(device) for rows in part) for part in self))
 
 
 class Reading(NamedTuple):
@@ -76,13 +79,14 @@ class SegmentedPass(TiledPass):
         """The sinks at both ends of the document, once it is read."""
         ends = zip(*self._sinks_read, strict=True)
         first, last = (
-            SinkRows(torch.stack([rows.k for rows in end]), torch.stack([rows.v for rows in end]))
-            for end in ends
+            SinkRows(tuple(rows.k for rows in end), tuple(rows.v for rows in end)) for end in ends
         )
         return first, last
 
     def _segment_of(self, row: int) -> int:
-        return int(np.searchsorted(self._ends, row, side="right"))
+        """The segment of a row, or the last one behind the last row."""
+        found = int(np.searchsorted(self._ends, row, side="right"))
+        return min(found, len(self._ends) - 1)
 
     def _next_tile(self) -> Span:
         start = self._next_row

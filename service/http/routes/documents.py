@@ -6,8 +6,17 @@ answer is JSON, or a stream of events while the work goes on.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
-from typing import Annotated, Any
+import base64
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+)
+from functools import partial
+from typing import Annotated, Any, Required, TypedDict
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.routing import APIRoute
@@ -17,15 +26,27 @@ from starlette.types import Scope
 
 from engine.errors import InvalidInput
 from engine.model.quantized import check_output_dtype
-from engine.types import Chunk, ChunksReady, DocumentEmbedding, Progress
+from engine.types import (
+    Chunk,
+    ChunksReady,
+    DocumentEmbedding,
+    LivingChunk,
+    LivingEmbedding,
+    Progress,
+    RecordPrecision,
+)
 from service.documents import (
     EVENT_NAMES,
     Accepted,
     DocumentRequest,
     Event,
+    LivingRequest,
     embed_document,
+    embed_living,
     stream_document,
+    stream_events,
 )
+from service.edits import apply_edits
 from service.fairness import receive_within
 from service.http.dependencies import Engine, Record, ServerSettings, TimeoutS
 from service.http.json_request import JsonRoute
@@ -45,8 +66,8 @@ from service.http.media_types import (
     require_utf8,
     wants_events,
 )
-from service.http.schemas.embedding import DocumentBody, DocumentQuery
-from service.http.schemas.responses import DocumentAnswer
+from service.http.schemas.embedding import DocumentBody, DocumentQuery, UpdateBody
+from service.http.schemas.responses import DocumentAnswer, LivingDocumentAnswer
 from service.http.streaming import EventStream, SendEvent
 
 router = APIRouter(route_class=JsonRoute, tags=["embeddings"])
@@ -99,13 +120,41 @@ class DocumentCall:
             return await self._whole(found, name, form)
 
         async def work(send: SendEvent) -> None:
-            async def send_event(event: Event) -> None:
-                await send({"event": EVENT_NAMES[type(event)], **_fields(event, form)})
-
             found = await stream_document(
-                self._engine, request, pieces, send_event, result_model=name
+                self._engine, request, pieces, _sender(send, form), result_model=name
             )
             self._record.tokens = found.accounting.tokens_embedded
+
+        return EventStream(work, self._record, self._timeout_s)
+
+    async def answer_living(self, body: DocumentBody | UpdateBody, known: KnownRecord) -> Response:
+        """The same for a document with a record."""
+        info, options = self._engine.resolve(body.model), body.options()
+        self._record.model = info.name
+        check_output_dtype(body.output_dtype, options, info)
+        request = LivingRequest(
+            model=info.name,
+            options=options,
+            chunking=body.chunk_plan(),
+            title=body.title,
+            timeout_s=self._timeout_s,
+            **known,
+        )
+        name = body.model or info.name
+        form = VectorForm(body.output_dtype, body.encoding_format, info)
+        if not wants_events(self._accept):
+            found = await embed_living(self._engine, request)
+            self._record.tokens = found.tokens_read
+            return await self._whole(found, name, form)
+
+        async def work(send: SendEvent) -> None:
+            found = await stream_events(
+                partial(embed_living, self._engine, request),
+                _sender(send, form),
+                timeout_s=self._timeout_s,
+                result_model=name,
+            )
+            self._record.tokens = found.tokens_read
 
         return EventStream(work, self._record, self._timeout_s)
 
@@ -118,6 +167,7 @@ class DocumentCall:
             "chunks": await dump_list(_chunks(found.chunks, form)),
             "accounting": accounting(found.accounting),
             "usage": usage(found.accounting.tokens_embedded),
+            **_living(found),
         }
         return json_response(document, headers=server_timing([found.accounting]))
 
@@ -149,7 +199,7 @@ _QUERY = DocumentQuery.model_json_schema()["properties"]
 
 @router.post(
     "/v1/documents",
-    response_model=DocumentAnswer,
+    response_model=DocumentAnswer | LivingDocumentAnswer,
     summary="Embed one document",
     responses={200: {"content": {NDJSON: {}}}},
     openapi_extra={
@@ -181,7 +231,60 @@ async def documents(request: Request, body: DocumentBody, call: Call) -> Respons
             code="unknown_field",
             param=name,
         )
+    if body.record:
+        return await call.answer_living(
+            body, {"text": body.text, "precision": body.record_precision or "float32"}
+        )
+    if body.record_precision is not None:
+        raise InvalidInput(
+            "record_precision is that of a record, and none is asked for; set record to true",
+            code="unknown_field",
+            param="record_precision",
+            actual=body.record_precision,
+        )
     return await call.answer(_only(body.text), body)
+
+
+@router.patch(
+    "/v1/documents",
+    response_model=LivingDocumentAnswer,
+    summary="Read a document on after a change",
+    responses={200: {"content": {NDJSON: {}}}},
+)
+async def update_document(body: UpdateBody, call: Call) -> Response:
+    """The document as it is now, from the record of how it was: only segments that changed are
+    read. The answer has a new record; the old one stays valid.
+
+    Chunks that were kept say which they were (`previous`), and what 1 - cosine to a fresh reading
+    stays within for 99 % of them (`staleness`). `gone` lists the chunks that are no more.
+    """
+    text = body.text if body.edits is None else apply_edits(body.text, body.edits)
+    return await call.answer_living(
+        body,
+        {
+            "text": text,
+            "record": _decoded(body.record),
+            "max_staleness": body.max_staleness,
+            "exact": body.exact,
+        },
+    )
+
+
+class KnownRecord(TypedDict, total=False):
+    """Of a document with a record, what its two routes take apart from each other."""
+
+    text: Required[str]
+    record: bytes
+    precision: RecordPrecision
+    max_staleness: float | None
+    exact: bool
+
+
+def _decoded(record: str) -> bytes:
+    try:
+        return base64.b64decode(record, validate=True)
+    except ValueError:
+        raise InvalidInput("record is not base64", code="invalid_record", param="record") from None
 
 
 async def _only(text: str) -> AsyncIterator[str]:
@@ -211,6 +314,22 @@ def _fields(event: Event, form: VectorForm) -> dict[str, Any]:
         "num_chunks": len(found.chunks),
         "accounting": accounting(found.accounting),
         "usage": usage(found.accounting.tokens_embedded),
+        **_living(found),
+    }
+
+
+def _living(found: DocumentEmbedding) -> dict[str, Any]:
+    """What an answer with a record has besides."""
+    if not isinstance(found, LivingEmbedding):
+        return {}
+    return {
+        "record": base64.b64encode(found.record).decode(),
+        "tokens_read": found.tokens_read,
+        "segments": found.segments,
+        "segments_read": found.segments_read,
+        "staleness": found.staleness,
+        "gone": found.gone,
+        "rounds": found.rounds,
     }
 
 
@@ -222,4 +341,18 @@ def _chunks(chunks: Iterable[Chunk], form: VectorForm) -> Iterator[dict[str, Any
             "characters": span(chunk.characters),
             "headings": chunk.headings,
             "vector": form.write(chunk.vector),
+            **_living_chunk(chunk),
         }
+
+
+def _living_chunk(chunk: Chunk) -> dict[str, Any]:
+    if not isinstance(chunk, LivingChunk):
+        return {}
+    return {"previous": chunk.previous, "staleness": chunk.staleness}
+
+
+def _sender(send: SendEvent, form: VectorForm) -> Callable[[Event], Awaitable[None]]:
+    async def send_event(event: Event) -> None:
+        await send({"event": EVENT_NAMES[type(event)], **_fields(event, form)})
+
+    return send_event

@@ -7,9 +7,17 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 
 from engine.types import Chunking as EngineChunking
-from engine.types import Context
+from engine.types import Context, RecordPrecision
 from service.http.schemas.chunking import Chunking, ChunkingFields, Title
-from service.http.schemas.fields import Body, Input, Text, VectorBody, VectorFields, Whole
+from service.http.schemas.fields import (
+    AtLeastZero,
+    Body,
+    Input,
+    Text,
+    VectorBody,
+    VectorFields,
+    Whole,
+)
 
 
 class EmbeddingsBody(VectorBody):
@@ -25,9 +33,47 @@ class DocumentBody(VectorBody):
     text: Text
     title: Title = None
     chunking: Chunking = Chunking()
+    record: bool = Field(
+        False,
+        description="Read the document in segments, and answer with a `record` from which PATCH "
+        "reads it on after a change.",
+    )
+    record_precision: RecordPrecision | None = Field(
+        None, description='Of the record\'s states: "float32" (default), or half of its bytes.'
+    )
 
     def chunk_plan(self) -> EngineChunking | None:
         return self.chunking.plan()
+
+
+class EditBody(Body):
+    """Characters of the text that are replaced; start = end inserts before them."""
+
+    start: AtLeastZero
+    end: AtLeastZero
+    text: str = ""
+
+
+class UpdateBody(VectorBody):
+    """A document as it is now, and its record of what was read before."""
+
+    record: str = Field(description="Base64, as POST or PATCH answered it last.")
+    text: Text
+    edits: list[EditBody] | None = Field(
+        None,
+        description="Changes of `text`, which is then the document before them. Characters count "
+        "in that text; edits may not overlap.",
+    )
+    title: Title = None
+    chunking: Chunking | None = Field(None, description="Other chunks than the record's.")
+    max_staleness: float | None = Field(
+        None,
+        description="0 to 1. Kept segments that may be staler than this are read again too.",
+    )
+    exact: bool = Field(False, description="Read every segment again.")
+
+    def chunk_plan(self) -> EngineChunking | None:
+        return None if self.chunking is None else self.chunking.plan()
 
 
 class DocumentQuery(VectorFields, ChunkingFields):

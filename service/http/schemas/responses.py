@@ -104,6 +104,27 @@ class DocumentAnswer(Answer):
     usage: Usage
 
 
+class LivingChunkItem(ChunkItem):
+    """A chunk of a document with a record. `previous` is the number of a kept chunk in the record;
+    `staleness` is what 1 - cosine to a fresh reading stays within for 99 % of kept chunks."""
+
+    previous: int | None
+    staleness: float
+
+
+class LivingDocumentAnswer(DocumentAnswer):
+    """A document with its record, in base64. `gone` are the record's chunks that are no more."""
+
+    chunks: list[LivingChunkItem]  # type: ignore[assignment]
+    record: str
+    tokens_read: int
+    segments: int
+    segments_read: int
+    staleness: float
+    gone: list[int]
+    rounds: int
+
+
 class InstrumentItem(Answer):
     name: str
     unit: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,13 +9,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from engine.checkpoint.calibration import Calibration
-from engine.config import EngineConfig
 from engine.model.attention import LLNDiagAttention
-from engine.model.embedding_model import EmbeddingModel, load_model
+from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
 from engine.model.layers import PostNormLayer
 from engine.model.tiled_pass import TiledPass, can_tile, tile_rows
+from tests.engine.small_models import calibrated
 
 if TYPE_CHECKING:
     from tests.conftest import WriteCheckpoint
@@ -29,23 +27,6 @@ TILE = 1024
 def some_ids(length: int, vocabulary: int = 150) -> NDArray[np.int32]:
     ids = np.random.default_rng(length).integers(5, vocabulary, length)
     return ids.astype(np.int32)
-
-
-def calibrated(folder: Path, *, block_size: int, num_sinks: tuple[int, int]) -> EmbeddingModel:
-    """A small checkpoint as LLN+Diag with non-trivial numbers."""
-    published = load_model(str(folder), config=EngineConfig(device="cpu"))
-    info = published.info
-    heads = (info.num_layers, info.num_heads)
-    calibration = Calibration(
-        alpha=torch.full(heads, 0.7),
-        beta=torch.full(heads, 0.5),
-        mix=torch.full(heads, 0.3),
-        key_shift=torch.full((*heads, info.dim // info.num_heads), 0.1),
-        block_size=block_size,
-        num_sinks=num_sinks,
-        weights_sha256=info.revision,
-    )
-    return published.with_calibration(calibration)
 
 
 @pytest.fixture

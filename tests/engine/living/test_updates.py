@@ -1,0 +1,264 @@
+"""Documents read on from their records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from engine.engine import Engine
+from engine.errors import InvalidInput, LLNError
+from engine.living.record import from_bytes
+from engine.types import (
+    Chunking,
+    ChunkPlan,
+    EmbedOptions,
+    HeadingPlan,
+    LivingEmbedding,
+    SentencePlan,
+    Span,
+    SpanPlan,
+)
+from tests.engine.small_models import calibrated
+
+if TYPE_CHECKING:
+    from tests.conftest import WriteCheckpoint
+
+CHUNKS = ChunkPlan(tokens=200)
+PARAGRAPH = "the quick brown fox jumps over number {} and {} while seven wizards box {}."
+TEXT = "\n\n".join(
+    " ".join(PARAGRAPH.format(part, line, part * line) for line in range(4)) for part in range(90)
+)
+INSERTED = "\n\nattention over long documents costs the square of their length.\n\n"
+
+
+@pytest.fixture
+def engine(write_checkpoint: WriteCheckpoint) -> Engine:
+    return Engine(calibrated(write_checkpoint("bert"), block_size=64, num_sinks=(1, 1)))
+
+
+def assert_same(one: LivingEmbedding, other: LivingEmbedding) -> None:
+    np.testing.assert_array_equal(one.vector, other.vector)
+    assert len(one.chunks) == len(other.chunks)
+    for a, b in zip(one.chunks, other.chunks, strict=True):
+        assert (a.tokens, a.characters, a.headings) == (b.tokens, b.characters, b.headings)
+        np.testing.assert_array_equal(a.vector, b.vector)
+
+
+@pytest.mark.parametrize("chunks", [None, CHUNKS, SentencePlan(), HeadingPlan()])
+def test_a_document_of_one_segment_is_read_as_without_a_record(
+    engine: Engine, chunks: Chunking | None
+) -> None:
+    text = f"# A heading\n\n{TEXT[:900]}"
+    plain = engine.embed_document(text, chunks=chunks)
+    living = engine.embed_document(text, chunks=chunks, record=True)
+    assert living.segments == 1
+    np.testing.assert_allclose(living.vector, plain.vector, atol=2e-6)
+    for a, b in zip(living.chunks, plain.chunks, strict=True):
+        assert (a.tokens, a.characters, a.headings) == (b.tokens, b.characters, b.headings)
+        np.testing.assert_allclose(a.vector, b.vector, atol=2e-6)
+
+
+def test_an_unchanged_document_is_not_read(engine: Engine) -> None:
+    first = engine.embed_document(TEXT, chunks=CHUNKS, record=True)
+    assert first.segments > 3
+    again = engine.update_document(first.record, TEXT)
+    assert again.tokens_read == again.staleness == 0
+    assert [chunk.previous for chunk in again.chunks] == list(range(len(first.chunks)))
+    assert_same(again, first)
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        pytest.param(TEXT[:9000] + INSERTED + TEXT[9000:], id="insert"),
+        pytest.param(TEXT + INSERTED, id="append"),
+        pytest.param(INSERTED.strip() + "\n\n" + TEXT, id="prepend"),
+        pytest.param(TEXT[:9000] + TEXT[12000:], id="delete"),
+        pytest.param(TEXT[6000:] + "\n\n" + TEXT[:6000], id="move"),
+        pytest.param(TEXT + "\n\n" + TEXT, id="twice"),
+    ],
+)
+def test_an_edit_reads_what_changed(engine: Engine, edited: str) -> None:
+    first = engine.embed_document(TEXT, chunks=CHUNKS, record=True)
+    update = engine.update_document(first.record, edited)
+    fresh = engine.embed_document(edited, chunks=CHUNKS, record=True)
+    assert 0 < update.tokens_read < fresh.tokens
+    assert [chunk.characters for chunk in update.chunks] == [
+        chunk.characters for chunk in fresh.chunks
+    ]
+    kept = [chunk for chunk in update.chunks if chunk.previous is not None]
+    assert kept
+    assert all(chunk.staleness > 0 for chunk in kept)
+    assert all(chunk.staleness == 0 for chunk in update.chunks if chunk.previous is None)
+    gone = set(range(len(first.chunks))) - {chunk.previous for chunk in kept}
+    assert update.gone == tuple(sorted(gone))
+    for old in kept:
+        assert old.previous is not None
+        before = first.chunks[old.previous].characters
+        assert edited[slice(*old.characters)] == TEXT[slice(*before)]
+    assert min(a.vector @ b.vector for a, b in zip(update.chunks, fresh.chunks, strict=True)) > 0.95
+    assert update.vector @ fresh.vector > 0.99
+
+
+def test_exact_is_a_fresh_reading_to_the_last_bit(engine: Engine) -> None:
+    edited = TEXT[:9000] + INSERTED + TEXT[9000:]
+    first = engine.embed_document(TEXT, chunks=CHUNKS, record=True)
+    exact = engine.update_document(first.record, edited, exact=True)
+    fresh = engine.embed_document(edited, chunks=CHUNKS, record=True)
+    assert_same(exact, fresh)
+    assert exact.record == fresh.record
+    assert exact.staleness == 0
+    assert exact.tokens_read == fresh.tokens_read
+
+
+def test_an_undone_edit_gives_the_first_answer_again(engine: Engine) -> None:
+    first = engine.embed_document(TEXT, chunks=CHUNKS, record=True)
+    edited = engine.update_document(first.record, TEXT[:9000] + INSERTED + TEXT[9000:])
+    back = engine.update_document(edited.record, TEXT)
+    assert back.tokens_read < back.tokens
+    assert back.staleness < edited.staleness / 10
+    assert back.vector @ first.vector > 1 - 1e-5
+
+
+def test_stale_segments_are_read_again_until_none_is(engine: Engine) -> None:
+    edited = TEXT[:9000] + INSERTED + TEXT[9000:]
+    first = engine.embed_document(TEXT, chunks=CHUNKS, record=True)
+    lax = engine.update_document(first.record, edited, max_staleness=1.0)
+    worst = max(chunk.staleness for chunk in lax.chunks)
+    assert lax.rounds == 1
+    strict = engine.update_document(first.record, edited, max_staleness=worst / 2)
+    assert strict.rounds > 1
+    assert max(chunk.staleness for chunk in strict.chunks) <= worst / 2
+    assert_same(
+        engine.update_document(first.record, edited, max_staleness=0.0),
+        engine.update_document(first.record, edited, exact=True),
+    )
+
+
+def test_a_document_grown_step_by_step(engine: Engine) -> None:
+    half = len(TEXT) // 2
+    found = engine.embed_document(TEXT[:half], chunks=CHUNKS, record=True)
+    read = 0
+    for step in range(1, 6):
+        found = engine.update_document(found.record, TEXT[: half + step * half // 5])
+        read += found.tokens_read
+    fresh = engine.embed_document(TEXT[: half + half // 5 * 5], chunks=CHUNKS, record=True)
+    assert read < 1.7 * fresh.tokens
+    assert found.vector @ fresh.vector > 0.99
+
+
+def test_float16_records_are_smaller_and_nearly_as_good(engine: Engine) -> None:
+    edited = TEXT + INSERTED
+    wide = engine.embed_document(TEXT, record=True)
+    half = engine.embed_document(TEXT, record="float16")
+    assert len(half.record) < 0.75 * len(wide.record)
+    a, b = (engine.update_document(one.record, edited) for one in (wide, half))
+    assert a.vector @ b.vector > 1 - 1e-5
+
+
+def test_headings_reach_over_segments(engine: Engine) -> None:
+    text = f"# Above all\n\n{TEXT}\n\n## Below\n\n{TEXT[:3000]}"
+    plan = HeadingPlan(max_tokens=200)
+    found = engine.embed_document(text, chunks=plan, record=True)
+    assert found.segments > 3
+    assert {chunk.headings for chunk in found.chunks} == {("Above all",), ("Above all", "Below")}
+    renamed = engine.update_document(found.record, text.replace("Above all", "Over everything"))
+    assert {chunk.headings[0] for chunk in renamed.chunks} == {"Over everything"}
+
+
+def test_a_title_is_read_again_where_it_changed(engine: Engine) -> None:
+    first = engine.embed_document(TEXT, chunks=CHUNKS, title="seven wizards", record=True)
+    same = engine.update_document(first.record, TEXT, title="seven wizards")
+    assert same.tokens_read == 0
+    other = engine.update_document(first.record, TEXT, title="a lazy dog")
+    fresh = engine.embed_document(TEXT, chunks=CHUNKS, title="a lazy dog", record=True)
+    assert 0 < other.tokens_read < fresh.tokens_read
+    assert_same(other, fresh)
+
+
+@pytest.mark.parametrize("other", [ChunkPlan(tokens=100), replace(CHUNKS, context="late")])
+def test_other_chunks_are_read_anew(engine: Engine, other: ChunkPlan) -> None:
+    first = engine.embed_document(TEXT, chunks=CHUNKS, record=True)
+    update = engine.update_document(first.record, TEXT, chunks=other)
+    assert_same(update, engine.embed_document(TEXT, chunks=other, record=True))
+
+
+def test_a_document_that_outgrows_one_block_is_read_anew(engine: Engine) -> None:
+    short = "seven wizards box. " * 6
+    first = engine.embed_document(short, chunks=CHUNKS, record=True)
+    assert first.tokens < 64
+    grown = engine.update_document(first.record, TEXT)
+    assert_same(grown, engine.embed_document(TEXT, chunks=CHUNKS, record=True))
+    back = engine.update_document(grown.record, short)
+    assert_same(back, first)
+
+
+def test_damaged_records_are_refused(engine: Engine) -> None:
+    record = engine.embed_document(TEXT[:2000], record=True).record
+    damaged = [
+        b"",
+        record[:100],
+        record[:-1],
+        record[:-9] + b"\0" + record[-8:],
+        record.replace(b'num_tokens\\":', b'num_tokens\\":1'),
+        b"\xff" * 64,
+    ]
+    for data in damaged:
+        with pytest.raises(InvalidInput, match=r"damaged") as caught:
+            engine.update_document(data, TEXT)
+        assert caught.value.code == "invalid_record"
+
+
+def test_records_of_another_model_or_version_are_refused(
+    engine: Engine, write_checkpoint: WriteCheckpoint
+) -> None:
+    record = engine.embed_document(TEXT[:2000], record=True).record
+    other = Engine(calibrated(write_checkpoint("bert", seed=1), block_size=64, num_sinks=(1, 1)))
+    with pytest.raises(InvalidInput) as caught:
+        other.update_document(record, TEXT)
+    assert caught.value.code == "record_of_another_model"
+    newer = record.replace(b'version\\":1', b'version\\":2')
+    assert newer != record
+    with pytest.raises(InvalidInput) as caught:
+        engine.update_document(newer, TEXT)
+    assert caught.value.code == "record_version"
+
+
+@pytest.mark.parametrize(
+    ("options", "chunks", "code"),
+    [
+        (EmbedOptions(truncate="end"), None, "invalid_truncate"),
+        (EmbedOptions(), SpanPlan(spans=(Span(0, 5),)), "invalid_chunking"),
+        (EmbedOptions(dimensions=10_000), None, "invalid_dimensions"),
+    ],
+)
+def test_what_no_record_can_be_of(
+    engine: Engine, options: EmbedOptions, chunks: Chunking | None, code: str
+) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        engine.embed_document(TEXT[:500], chunks=chunks, options=options, record=True)
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize("staleness", [-0.1, 1.1, float("nan")])
+def test_impossible_staleness(engine: Engine, staleness: float) -> None:
+    record = engine.embed_document(TEXT[:500], record=True).record
+    with pytest.raises(InvalidInput) as caught:
+        engine.update_document(record, TEXT[:600], max_staleness=staleness)
+    assert caught.value.code == "invalid_staleness"
+
+
+def test_softmax_has_no_records(engine: Engine) -> None:
+    with pytest.raises(LLNError) as caught:
+        Engine(engine.model.with_attention("softmax")).embed_document(TEXT[:500], record=True)
+    assert caught.value.code == "no_records"
+
+
+def test_records_tell_no_text(engine: Engine) -> None:
+    """Only sizes, hashes, headings and titles of a text stand in its record."""
+    record = engine.embed_document(TEXT[:2000], chunks=CHUNKS, record=True)
+    assert b"wizards" not in record.record
+    assert from_bytes(record.record, engine.model).num_chunks == len(record.chunks)

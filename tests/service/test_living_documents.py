@@ -1,0 +1,151 @@
+"""Documents with records: POST /v1/documents with one, PATCH /v1/documents, and the client."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import numpy as np
+import pytest
+
+from service.client import LLNClient, LLNClientError
+
+if TYPE_CHECKING:
+    from tests.service.conftest import RunningServer
+
+TEXT = "\n\n".join(
+    f"Paragraph {number} speaks of ships and of the sea, of {number * 7} sails and of a harbour "
+    f"that lies {number} miles to the north of the lighthouse." * 2
+    for number in range(60)
+)
+CHUNKING = {"type": "fixed", "tokens": 128, "context": "late"}
+EVENTS = {"accept": "application/x-ndjson"}
+
+
+@pytest.fixture(scope="module")
+def first(server: RunningServer) -> dict[str, Any]:
+    with httpx.Client(base_url=server.http_url, timeout=60) as http:
+        return post(http, text=TEXT)
+
+
+def post(http: httpx.Client, **fields: Any) -> dict[str, Any]:
+    answer = http.post("/v1/documents", json={"chunking": CHUNKING, "record": True, **fields})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def patch(http: httpx.Client, **fields: Any) -> dict[str, Any]:
+    answer = http.patch("/v1/documents", json=fields)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def error_of(answer: httpx.Response) -> tuple[int, str, str | None]:
+    error = answer.json()["error"]
+    return answer.status_code, error["code"], error["param"]
+
+
+def test_a_record_reads_on(http: httpx.Client, first: dict[str, Any]) -> None:
+    assert first["segments"] > 1
+    update = patch(http, record=first["record"], text=f"{TEXT}\n\nThe ships came home.")
+    assert 0 < update["tokens_read"] < update["accounting"]["tokens"]
+    kept = [chunk for chunk in update["chunks"] if chunk["previous"] is not None]
+    assert kept
+    assert all(0 < chunk["staleness"] < 0.05 for chunk in kept)
+    before = {chunk["index"]: chunk for chunk in first["chunks"]}
+    assert all(chunk["vector"] == before[chunk["previous"]]["vector"] for chunk in kept)
+    assert update["record"] != first["record"]
+
+
+def test_edits_by_characters_are_the_text_after_them(
+    http: httpx.Client, first: dict[str, Any]
+) -> None:
+    edits = [{"start": 9, "end": 11, "text": " one"}, {"start": 0, "end": 0, "text": "A new "}]
+    by_edits = patch(http, record=first["record"], text=TEXT, edits=edits)
+    after = f"A new {TEXT[:9]} one{TEXT[11:]}"
+    by_text = patch(http, record=first["record"], text=after)
+    assert by_edits["chunks"] == by_text["chunks"]
+    assert by_edits["record"] == by_text["record"]
+
+
+def test_exact_is_a_fresh_answer(http: httpx.Client, first: dict[str, Any]) -> None:
+    text = f"The sea.\n\n{TEXT}"
+    exact = patch(http, record=first["record"], text=text, exact=True)
+    fresh = post(http, text=text)
+    assert exact["vector"] == fresh["vector"]
+    assert exact["record"] == fresh["record"]
+    assert exact["staleness"] == 0
+
+
+def test_events_of_an_update(http: httpx.Client, first: dict[str, Any]) -> None:
+    body = {"record": first["record"], "text": f"The sea.\n\n{TEXT}"}
+    whole = http.patch("/v1/documents", json=body).json()
+    answer = http.patch("/v1/documents", json=body, headers=EVENTS)
+    events = [json.loads(line) for line in answer.text.splitlines()]
+    assert events[0]["event"] == "progress"
+    assert [event["event"] for event in events[-2:]] == ["chunks", "result"]
+    assert events[-2]["chunks"] == whole["chunks"]
+    assert events[-1]["record"] == whole["record"]
+
+
+def test_the_client(server: RunningServer) -> None:
+    client = LLNClient(server.http_url)
+    plain = client.embed_document(TEXT[:500])
+    assert plain.record is None
+    found = client.embed_document(TEXT, chunking=CHUNKING, record=True)
+    assert found.record is not None
+    same = client.update_document(found.record, TEXT)
+    assert same.details["tokens_read"] == 0
+    np.testing.assert_array_equal(same.vector, found.vector)
+    with pytest.raises(LLNClientError) as caught:
+        client.update_document(found.record[:-7], TEXT)
+    assert caught.value.code == "invalid_record"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"record": "no base64!"}, (400, "invalid_record", "record")),
+        ({"record": base64.b64encode(b"x" * 99).decode()}, (400, "invalid_record", "record")),
+        ({"record": 5}, (422, "invalid_field", "record")),
+        ({"max_staleness": 2}, (400, "invalid_staleness", "max_staleness")),
+        ({"exact": True, "max_staleness": 0.1}, (400, "invalid_staleness", "max_staleness")),
+        ({"edits": [{"start": 5, "end": 3}]}, (400, "invalid_edit", "edits[0]")),
+        ({"edits": [{"start": 0, "end": 10**7}]}, (400, "invalid_edit", "edits[0]")),
+        (
+            {"edits": [{"start": 0, "end": 9}, {"start": 5, "end": 12}]},
+            (400, "overlapping_edits", "edits[1]"),
+        ),
+        ({"text": ""}, (400, "empty_text", "text")),
+        ({"edits": [{"start": 0, "end": len(TEXT)}]}, (400, "empty_text", "text")),
+        ({"unknown": 1}, (422, "unknown_field", "unknown")),
+        ({"truncate": "end"}, (400, "invalid_truncate", "truncate")),
+        (
+            {"model": "sentence-transformers/all-MiniLM-L6-v2"},
+            (400, "record_of_another_model", "record"),
+        ),
+    ],
+)
+def test_bad_updates_are_refused(
+    http: httpx.Client,
+    first: dict[str, Any],
+    changes: dict[str, Any],
+    expected: tuple[int, str, str],
+) -> None:
+    body = {"record": first["record"], "text": TEXT, **changes}
+    assert error_of(http.patch("/v1/documents", json=body)) == expected
+
+
+def test_a_model_of_softmax_makes_no_record(http: httpx.Client) -> None:
+    body = {"text": TEXT, "record": True, "model": "sentence-transformers/all-MiniLM-L6-v2"}
+    assert error_of(http.post("/v1/documents", json=body)) == (400, "no_records", "model")
+
+
+def test_a_precision_without_a_record_is_refused(http: httpx.Client) -> None:
+    body = {"text": TEXT, "record_precision": "float16"}
+    expected = (400, "unknown_field", "record_precision")
+    assert error_of(http.post("/v1/documents", json=body)) == expected
