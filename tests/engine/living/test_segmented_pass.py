@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.model.attention import LLNDiagAttention
+from engine.model.attention import LLNDiagAttention, SlidingWindowAttention
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.segmented_pass import LayerStates, Reading, SegmentedPass
 from kernels.attention import reference
@@ -56,6 +56,7 @@ def by_definition(model: EmbeddingModel, ids: NDArray[np.int32]) -> Tensor:
         if isinstance(attention, LLNDiagAttention):
             attended = _lln_diag(attention, q, k, v, segments)
         else:  # a window that ends with its segment
+            assert isinstance(attention, SlidingWindowAttention)
             parts = [
                 reference.sliding_window_attention(
                     q[rows], k[rows], v[rows], half_window=attention.reach
