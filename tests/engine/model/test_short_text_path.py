@@ -11,7 +11,8 @@ import torch
 from engine.config import EngineConfig
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.model.encoder import short_text_path
-from tests.engine.small_models import calibrated, some_ids
+from tests.engine.model.test_tiled_pass import some_ids
+from tests.engine.small_models import calibrated
 
 if TYPE_CHECKING:
     from tests.conftest import WriteCheckpoint
