@@ -36,8 +36,12 @@ class EngineConfig:
     """"auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N"."""
 
     dtype: str = "auto"
-    """"auto" (bfloat16 on a GPU, float32 on a CPU), "float32", "bfloat16" or "float16". On a CPU,
-    bfloat16 is that of the linear layers' products, where it has units for them."""
+    """Precision of the linear layers' products: "auto" (bfloat16 on a GPU, float32 on a CPU),
+    "float32", "bfloat16", "float16" (GPU) or "int8" (CPU: weights by channel, activations by
+    token). A CPU needs instructions for bfloat16 and for int8."""
+
+    fallback_dtype: str = "none"
+    """What to use where `dtype` is not possible, with a warning; "none" refuses to start."""
 
     num_threads: int = 0
     """Threads for CPU arithmetic; 0 takes the cores this process may use, by a container's quota

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from engine.model.attention import (
 )
 from engine.model.encoder import Encoder
 from engine.model.families import EncoderConfig, read_encoder
+from engine.model.int8_encoder import PROBE, quantised_weights
 from engine.model.pooling import PooledSpan
 from engine.model.quantized import usual_range
 from engine.model.weight_overrides import override_weights
@@ -37,6 +39,8 @@ from engine.model.weights import EncoderWeights, TensorReader
 from engine.platform.device import Placement, choose_placement
 from engine.text.tokenizer import TextTokenizer
 from engine.types import Attention, ModelInfo
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class ModelParts:
     checkpoint: Checkpoint
     weights: EncoderWeights
     tokenizer: TextTokenizer
+    dtype: str  # of matrix products
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,8 +128,9 @@ def load_models(
     config: EngineConfig = EngineConfig(),  # noqa: B008 - frozen
 ) -> list[EmbeddingModel]:
     """Loads several models. Those from the same weights file share its tensors."""
-    placement = choose_placement(config.device, config.dtype)
+    placement = choose_placement(config.device, config.dtype, config.fallback_dtype)
     torch.set_num_threads(config.compute_threads)
+    logger.info("matrix products in %s on %s", placement.dtype_name, placement.device)
     shared = _SharedParts(placement)
     return [
         _load_one(name, shared, attention=attention, config=config) for name in dict.fromkeys(names)
@@ -192,7 +198,9 @@ def _read_parts(checkpoint: Checkpoint, placement: Placement) -> ModelParts:
             limit=len(weights.words),
             actual=tokenizer.vocab_size,
         )
-    return ModelParts(checkpoint, weights, tokenizer)
+    if placement.dtype is torch.int8:
+        weights = quantised_weights(weights, [text.ids for text in tokenizer.encode_batch(PROBE)])
+    return ModelParts(checkpoint, weights, tokenizer, placement.dtype_name)
 
 
 def _default_attention(name: str, folder: Path) -> Attention:
@@ -231,7 +239,7 @@ def _assemble(
         calibration=calibration.sha256 if calibration and uses_calibration else None,
         source=source,
         device=str(weights.words.device),
-        dtype=choose_placement(config.device, config.dtype).dtype_name,
+        dtype=parts.dtype,
         int8_range=usual_range(weights.width),
     )
     return EmbeddingModel(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from engine.model.weights import (
     Affine,
     EncoderWeights,
     LayerWeights,
+    Linear,
     Rotary,
     TensorReader,
 )
@@ -247,12 +249,13 @@ def _read_layer(reader: TensorReader, sizes: Sizes, names: LayerNames, index: in
     at = f"{names.prefix}.{index}"
     width, ffn_width = sizes.width, sizes.ffn_width
     query, key, value = (f"{at}.{part}" for part in names.qkv)
+    packed = partial(pack, dtype=reader.product_dtype)
     return LayerWeights(
-        qkv=pack(reader.stacked((query, key, value), width, width)),
-        attention_out=pack(reader.linear(f"{at}.{names.attention_out}", width, width)),
+        qkv=packed(reader.stacked((query, key, value), width, width)),
+        attention_out=packed(reader.linear(f"{at}.{names.attention_out}", width, width)),
         attention_norm=reader.norm(f"{at}.{names.attention_norm}", width),
-        ffn_in=pack(reader.linear(f"{at}.{names.ffn_in}", ffn_width, width)),
-        ffn_out=pack(reader.linear(f"{at}.{names.ffn_out}", width, ffn_width)),
+        ffn_in=packed(reader.linear(f"{at}.{names.ffn_in}", ffn_width, width)),
+        ffn_out=packed(reader.linear(f"{at}.{names.ffn_out}", width, ffn_width)),
         ffn_norm=reader.norm(f"{at}.{names.ffn_norm}", width),
     )
 
@@ -265,8 +268,9 @@ def _read_modern_layer(
     is_local = _layer_is_local(config, index)
     biases = {part: config.switch(f"{part}_bias") for part in ("attention", "mlp", "norm")}
 
-    def read_linear(name: str, num_out: int, num_in: int, part: str) -> Affine:
-        return pack(reader.linear(f"{at}.{name}", num_out, num_in, bias=biases[part]))
+    def read_linear(name: str, num_out: int, num_in: int, part: str) -> Linear:
+        layer = reader.linear(f"{at}.{name}", num_out, num_in, bias=biases[part])
+        return pack(layer, reader.product_dtype)
 
     def read_norm(name: str) -> Affine:
         return reader.norm(name, width, bias=biases["norm"])

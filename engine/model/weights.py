@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from engine.errors import CheckpointError
+from engine.model.int8 import Int8Affine, check_outliers
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 
@@ -36,6 +37,9 @@ class Affine(NamedTuple):
     bias: Tensor | None
 
 
+Linear: TypeAlias = Affine | Int8Affine
+
+
 class Rotary(NamedTuple):
     """Positions as rotations of pairs of channels; the first pairs rotate fastest."""
 
@@ -44,11 +48,11 @@ class Rotary(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LayerWeights:
-    qkv: Affine  # [3 W, W]: queries, keys and values in one product
-    attention_out: Affine  # [W, W]
+    qkv: Linear  # [3 W, W]: queries, keys and values in one product
+    attention_out: Linear  # [W, W]
     attention_norm: Affine | None  # [W], after attention or, pre-norm, before it
-    ffn_in: Affine  # [F, W], or [2 F, W] with a gate
-    ffn_out: Affine  # [W, F]
+    ffn_in: Linear  # [F, W], or [2 F, W] with a gate
+    ffn_out: Linear  # [W, F]
     ffn_norm: Affine  # [W], after the feed-forward part or, pre-norm, before it
     rotary: Rotary | None = None  # rotation of queries and keys by their positions
     half_window: int | None = None  # reach of a local layer; None for global layers
@@ -104,7 +108,7 @@ class TensorReader:
     ) -> None:
         """`product_dtype` is the dtype of linear layers' weights; None is `dtype`."""
         self._source = source
-        self._product_dtype = product_dtype or dtype
+        self.product_dtype = product_dtype or dtype
         self._place: Callable[[Tensor], Tensor] = lambda tensor: tensor.to(device, dtype)
 
     def has(self, name: str) -> bool:
@@ -135,7 +139,11 @@ class TensorReader:
         return table[0]
 
     def linear(self, name: str, num_out: int, num_in: int, *, bias: bool = True) -> Affine:
-        weight = self.tensor(f"{name}.weight", num_out, num_in).to(self._product_dtype)
+        weight = self.tensor(f"{name}.weight", num_out, num_in)
+        if self.product_dtype is torch.int8:
+            check_outliers(f"{name}.weight", weight)  # `pack` quantises it
+        else:
+            weight = weight.to(self.product_dtype)
         return Affine(weight, self.tensor(f"{name}.bias", num_out) if bias else None)
 
     def stacked(self, names: tuple[str, ...], num_out: int, num_in: int) -> Affine:

@@ -195,6 +195,7 @@ def add_models(commands: Commands) -> None:
 
 def _models(chosen: Chosen) -> None:
     from engine.checkpoint.locate import list_models
+    from engine.platform.device import possible_precisions
 
     found = list_models()
     if chosen.json:
@@ -206,3 +207,4 @@ def _models(chosen: Chosen) -> None:
         for model in found
     )
     print_table([head, *rows])
+    print(f"\nPrecisions on this CPU (LLN_ENGINE__DTYPE): {', '.join(possible_precisions())}")

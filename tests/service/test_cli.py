@@ -110,7 +110,9 @@ def test_models() -> None:
     assert found.returncode == 0
     names = [model["name"] for model in json.loads(found.stdout)]
     assert "sentence-transformers/all-MiniLM-L6-v2" in names
-    assert "sentence-transformers/all-MiniLM-L6-v2" in lln("models").stdout
+    listed = lln("models").stdout
+    assert "sentence-transformers/all-MiniLM-L6-v2" in listed
+    assert "Precisions on this CPU (LLN_ENGINE__DTYPE): float32" in listed
 
 
 def test_settings() -> None:

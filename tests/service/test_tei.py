@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import httpx
@@ -13,9 +13,13 @@ from google.protobuf.descriptor import FieldDescriptor
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 
+from engine.platform.device import cpu_multiplies_int8
 from service.pb.tei.v1 import tei_pb2 as pb
 from tests.service.outside import vectors_of
 from tests.service.stubs import tei_info_stub, tei_stub
+
+if TYPE_CHECKING:
+    from tests.conftest import WriteCheckpoint
 
 TEXTS = ["The cat sat on the mat.", "A much longer text, of two clauses, about nothing."]
 
@@ -92,6 +96,20 @@ def test_info_has_the_fields_that_clients_look_for(http: httpx.Client) -> None:
     assert info["max_input_length"] == 1_048_576
     assert info["max_client_batch_size"] == 2_048
     assert info["auto_truncate"] is False
+
+
+@pytest.mark.skipif(not cpu_multiplies_int8(), reason="this CPU has no instructions for int8")
+def test_a_server_in_int8_says_so(start_server: Any, write_checkpoint: WriteCheckpoint) -> None:
+    server = start_server(LLN_MODELS=str(write_checkpoint("bert")), LLN_ENGINE__DTYPE="int8")
+    with httpx.Client(base_url=server.http_url) as http:
+        assert http.get("/info").json()["model_dtype"] == "int8"
+        assert http.get("/v1/models").json()["data"][0]["dtype"] == "int8"
+        assert 'dtype="int8"' in http.get("/metrics").text
+        alone, [_, beside] = (
+            http.post("/embed", json={"inputs": inputs}).json()
+            for inputs in (["a cat"], ["the dog and the cat", "a cat"])
+        )
+    assert alone == [beside]
 
 
 def test_health(http: httpx.Client) -> None:

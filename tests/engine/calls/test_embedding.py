@@ -11,11 +11,14 @@ from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.errors import InvalidInput, LLNError, TextTooLong
 from engine.model.embedding_model import EmbeddingModel, load_model
-from engine.platform.device import cpu_multiplies_bfloat16
+from engine.platform.device import cpu_multiplies_bfloat16, cpu_multiplies_int8
 from engine.types import ChunkPlan, EmbedOptions, Span, Truncate
 
 needs_bfloat16 = pytest.mark.skipif(
     not cpu_multiplies_bfloat16(), reason="this CPU has no units for bfloat16"
+)
+needs_int8 = pytest.mark.skipif(
+    not cpu_multiplies_int8(), reason="this CPU has no instructions for int8"
 )
 
 
@@ -68,7 +71,14 @@ def test_same_text_same_vector(
 
 
 @pytest.mark.parametrize("model", ["default", "sentence-transformers/all-MiniLM-L6-v2"])
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=needs_bfloat16)])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "float32",
+        pytest.param("bfloat16", marks=needs_bfloat16),
+        pytest.param("int8", marks=needs_int8),
+    ],
+)
 def test_a_batch_moves_no_text_in_its_last_bit(model: str, dtype: str, long_text: str) -> None:
     """Whatever lengths meet: one token, a row beyond a tile, several blocks, a sweep."""
     engine = Engine.load(model, config=EngineConfig(device="cpu", dtype=dtype))
@@ -99,10 +109,27 @@ def test_bfloat16_products_on_a_cpu_move_vectors_by_little(
     assert narrow.diagnose(long_text[:2_000], layers=[0, 5]).instruments
 
 
+@needs_int8
+@pytest.mark.parametrize("model", ["default", "documents"])
+def test_int8_keeps_the_mean_cosine_above_three_nines(
+    model: str, cpu_config: EngineConfig, real_texts: list[str], long_text: str
+) -> None:
+    wide = Engine.load(model, config=cpu_config)
+    narrow = Engine.load(model, config=EngineConfig(device="cpu", dtype="int8"))
+    assert narrow.info.dtype == "int8"
+    texts = [*real_texts[:60], long_text[:12_000]]
+    cosines = (wide.embed(texts) * narrow.embed(texts)).sum(1)
+    assert cosines.mean() > 0.999
+    assert 0.99 < cosines.min() < 1 - 1e-6
+    chunks = narrow.embed_document(long_text[:12_000], chunks=ChunkPlan(tokens=256)).chunks
+    assert len(chunks) > 1
+    assert narrow.diagnose(long_text[:1_000], layers=[0]).instruments
+
+
 @pytest.mark.parametrize(
     ("dtype", "limit"),
     [
-        ("float16", "float32 or bfloat16 on a CPU"),
+        ("float16", "float32, bfloat16 or int8 on a CPU"),
         pytest.param(
             "bfloat16",
             "float32 on this CPU, which has no units for bfloat16",

@@ -40,7 +40,7 @@ def test_a_calibration_measured_in_bfloat16_is_float32(
     monkeypatch.setattr("engine.platform.device.Placement.state_dtype", torch.bfloat16)
     monkeypatch.setattr("engine.platform.device.cpu_multiplies_bfloat16", lambda: True)
     # oneDNN packs bfloat16 weights only on a CPU that has units for it.
-    monkeypatch.setattr("engine.model.families.pack", lambda layer: layer)
+    monkeypatch.setattr("engine.model.families.pack", lambda layer, dtype: layer)
     folder = str(write_checkpoint("bert"))
     teacher = load_model(folder, config=replace(CPU, dtype="bfloat16"))
     assert teacher.encoder.weights.words.dtype == torch.bfloat16

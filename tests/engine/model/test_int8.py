@@ -1,0 +1,130 @@
+"""int8 products against float64, for every family, and checkpoints that int8 cannot hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+
+from engine import Engine
+from engine.config import EngineConfig
+from engine.errors import CheckpointError
+from engine.model.int8 import dequantised, multiplied, quantised, smoothing_of
+from engine.model.layers import LEAST, activate
+from engine.platform.device import cpu_multiplies_int8
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from engine.model.weights import Activation
+    from tests.conftest import WriteCheckpoint
+
+pytestmark = pytest.mark.skipif(
+    not cpu_multiplies_int8(), reason="this CPU has no instructions for int8"
+)
+INT8 = EngineConfig(device="cpu", dtype="int8")
+TEXTS = ["a cat", "the dog and the cat sat on the mat " * 8, "x"]
+
+
+def _random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(("rows", "num_in", "num_out"), [(1, 64, 63), (2, 60, 64), (500, 96, 33)])
+def test_products_are_those_of_the_quantised_numbers(rows: int, num_in: int, num_out: int) -> None:
+    x, weight, bias = _random(rows, num_in), _random(num_out, num_in, seed=1), _random(num_out)
+    x[0] *= 1e4  # a row's size is nobody else's matter
+    layer = quantised(weight, bias)
+    step = x.abs().amax(1, keepdim=True) / 127
+    near = (x / step).double().round() * step.double()
+    expected = near @ dequantised(layer).double().T + bias
+    error = (multiplied(x, layer) - expected).abs() / step
+    assert error.max() < 1e-3 * num_in
+    assert (dequantised(layer) - weight).abs().max() <= weight.abs().max() / 127 / 1.99
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "silu"])
+def test_activations_use_all_eight_bits(activation: Activation) -> None:
+    x = activate(_random(200, 96) * torch.logspace(-3, 3, 200)[:, None], activation)
+    assert x.min() >= LEAST[activation]
+    weight = _random(48, 96, seed=1)
+    layer, exact = quantised(weight, None), x @ weight.T
+    plain = (multiplied(x, layer) - exact).norm(dim=1)
+    shifted = (multiplied(x, layer, least=LEAST[activation]) - exact).norm(dim=1)
+    large = x.amax(1) > 1  # smaller than the least value, nothing is gained
+    assert shifted[large].mean() < 0.9 * plain[large].mean()
+    assert torch.isfinite(shifted).all()
+
+
+@torch.inference_mode()
+def test_every_row_has_the_same_bits_alone_and_among_others() -> None:
+    x, layer = _random(300, 384), quantised(_random(70, 384, seed=1), _random(70))
+    for least in (None, LEAST["gelu"]):
+        rows = x if least is None else torch.nn.functional.gelu(x)
+        together = multiplied(rows, layer, least=least)
+        for start, end in ((0, 1), (7, 9), (100, 133), (299, 300)):
+            alone = multiplied(rows[start:end], layer, least=least)
+            assert torch.equal(alone, together[start:end])
+
+
+@torch.inference_mode()
+def test_rows_of_zeros_and_rows_that_are_not_finite() -> None:
+    layer = quantised(_random(16, 32), _random(16))
+    x = torch.zeros(3, 32)
+    x[1, 3], x[2, 3] = torch.inf, torch.nan
+    y = multiplied(x, layer)
+    assert layer.bias is not None
+    assert torch.equal(y[0], layer.bias)
+    assert not torch.isfinite(y[1:]).any(), "it is found, not hidden"
+
+
+@torch.inference_mode()
+def test_smoothing_saves_the_other_channels_from_an_outlier() -> None:
+    x, weight = _random(200, 64), _random(64, 64, seed=1)
+    x[:, 5] *= 100
+    smoothing = smoothing_of(weight, x.abs().amax(0))
+    errors = [
+        (multiplied(x, quantised(weight, None, chosen)) - x @ weight.T).norm()
+        for chosen in (None, smoothing)
+    ]
+    assert errors[1] < 0.3 * errors[0]
+    assert torch.isfinite(smoothing_of(weight, torch.zeros(64))).all()
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "modernbert"])
+def test_every_family(family: str, write_checkpoint: WriteCheckpoint) -> None:
+    folder = str(write_checkpoint(family))
+    with (
+        Engine.load(folder, config=EngineConfig(device="cpu")) as wide,
+        Engine.load(folder, config=INT8) as narrow,
+    ):
+        expected, found = wide.embed(TEXTS), narrow.embed(TEXTS)
+        assert (expected * found).sum(1).min() > 0.99
+        for text, vector in zip(TEXTS, found, strict=True):
+            np.testing.assert_array_equal(narrow.embed([text])[0], vector)
+
+
+@pytest.mark.parametrize(
+    ("value", "code", "said"),
+    [(np.nan, "wrong_tensor_values", "not finite"), (1e6, "int8_outliers", "would round 100%")],
+)
+def test_a_checkpoint_that_int8_cannot_hold(
+    value: float, code: str, said: str, write_checkpoint: WriteCheckpoint
+) -> None:
+    folder, name = write_checkpoint("bert"), "encoder.layer.1.intermediate.dense.weight"
+    _with_values(folder / "model.safetensors", name, value)
+    with pytest.raises(CheckpointError, match=said) as refused:
+        Engine.load(str(folder), config=INT8)
+    assert (refused.value.code, refused.value.param) == (code, name)
+
+
+def _with_values(path: Path, name: str, value: float) -> None:
+    """Puts this value at the start of each row."""
+    tensors = load_file(path)
+    tensors[name][:, 0] = value
+    save_file(tensors, path, metadata={"format": "pt"})

@@ -1,0 +1,103 @@
+"""Which precisions a machine can use: by its instructions, by limits on them, by device."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.errors import InvalidInput
+from engine.platform.device import (
+    choose_placement,
+    cpu_multiplies_bfloat16,
+    cpu_multiplies_int8,
+)
+
+ROOT = Path(__file__).parents[3]
+needs_int8 = pytest.mark.skipif(
+    not cpu_multiplies_int8(), reason="this CPU has no instructions for int8"
+)
+
+
+@pytest.mark.parametrize(
+    ("has", "limit", "int8", "bfloat16"),
+    [
+        ({}, "", False, False),
+        ({"avx512_vnni": True}, "", True, False),
+        ({"avx_vnni": True}, "avx2_vnni", True, False),
+        ({"avx512_vnni": True}, "AVX2_VNNI", False, False),
+        ({"avx512_vnni": True, "avx512_bf16": True}, "AVX512_CORE_VNNI", True, False),
+        ({"avx512_vnni": True, "avx512_bf16": True}, "AVX512_CORE_BF16", True, True),
+        ({"avx512_vnni": True, "avx512_bf16": True}, "AVX512_CORE", False, False),
+        ({"amx_int8": True, "amx_bf16": True}, "", True, True),
+        ({"amx_int8": True, "amx_bf16": True}, "AVX512_CORE_FP16", False, False),
+    ],
+)
+def test_units(
+    has: dict[str, bool],
+    limit: str,
+    int8: bool,
+    bfloat16: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of processors that this machine is not, so what torch says of it is replaced."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    assert (cpu_multiplies_int8(), cpu_multiplies_bfloat16()) == (int8, bfloat16)
+
+
+def test_int8_without_its_instructions_is_refused_or_replaced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    with pytest.raises(InvalidInput, match="no instructions that add int8") as refused:
+        choose_placement("cpu", "int8")
+    assert (refused.value.param, refused.value.actual) == ("dtype", "int8")
+    with caplog.at_level(logging.WARNING):
+        assert choose_placement("cpu", "int8", "float32").dtype is torch.float32
+    assert "int8 cannot be used here" in caplog.text
+    with pytest.raises(InvalidInput, match="fallback_dtype 'float16' cannot be used"):
+        choose_placement("cpu", "int8", "float16")
+
+
+@pytest.mark.parametrize(("dtype", "fallback"), [("int4", "none"), ("float32", "auto")])
+def test_unknown_names(dtype: str, fallback: str) -> None:
+    with pytest.raises(InvalidInput, match="float32, bfloat16, float16, int8"):
+        choose_placement("cpu", dtype, fallback)
+
+
+@needs_int8
+def test_right_answers_under_restricted_instructions() -> None:
+    """Bytes are added in 32 bits whatever torch itself may use; without VNNI int8 is refused."""
+    code = (
+        "import torch\n"
+        "from engine.model.int8 import multiplied, quantised\n"
+        "from engine.platform.device import choose_placement\n"
+        "try: print(choose_placement('cpu', 'int8').dtype_name)\n"
+        "except Exception as error: print(type(error).__name__)\n"
+        "x = torch.full((20, 64), 3.0); x[:, 32:] = 2.9\n"
+        "with torch.inference_mode():\n"
+        "    print(float(multiplied(x, quantised(torch.ones(32, 64), None)).max()))\n"
+    )
+    answers = {
+        limit: _run(code, **dict([limit.split("=")]))
+        for limit in ("ATEN_CPU_CAPABILITY=avx2", "ONEDNN_MAX_CPU_ISA=AVX512_CORE")
+    }
+    precision, largest = answers["ATEN_CPU_CAPABILITY=avx2"]
+    assert precision == "int8"
+    assert float(largest) == pytest.approx(32 * (3.0 + 2.9), rel=0.01)
+    assert answers["ONEDNN_MAX_CPU_ISA=AVX512_CORE"][0] == "InvalidInput"
+
+
+def _run(code: str, **environment: str) -> list[str]:
+    command = [sys.executable, "-c", code]
+    finished = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout.split()
