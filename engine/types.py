@@ -55,6 +55,9 @@ class EmbedOptions:
     truncate: Truncate = "error"
     """What to do with a text beyond the model's limit: refuse it, or drop its start or its end."""
 
+    max_tokens: int | None = None
+    """A lower limit than the model's, special tokens included; None takes the model's."""
+
     priority: Priority = "normal"
     """Background texts let texts pass that arrive a little later."""
 

@@ -47,7 +47,7 @@ _SERVICE_LINK = re.compile(
 )
 
 
-DialectName = Literal["voyage"]
+DialectName = Literal["cohere", "infinity", "jina", "ollama", "sagemaker", "vllm", "voyage"]
 """Vendors whose requests are served too; service/http/dialects has a file for each."""
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from engine.errors import InvalidInput, TextTooLong
-from engine.execution.inputs import PreparedText, check_input, prompt_of
+from engine.execution.inputs import PreparedText, check_input, max_tokens_of, prompt_of
 from engine.execution.tokenizer_pool import TokenizerPool
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline
@@ -81,7 +81,7 @@ def encode_behind_prompt(text: str, model: EmbeddingModel, options: EmbedOptions
     prompt = prompt_of(options, model)
     kept = TruncatingBuffer(
         model.tokenizer,
-        max_tokens=model.info.max_tokens,
+        max_tokens=max_tokens_of(options, model),
         policy="error",
         prompt_length=len(prompt),
     )
@@ -124,7 +124,7 @@ class DocumentReader:
         self._in_pieces = in_pieces
         self._kept = TruncatingBuffer(
             model.tokenizer,
-            max_tokens=model.info.max_tokens,
+            max_tokens=max_tokens_of(options, model),
             policy=options.truncate,
             prompt_length=len(prompt),
         )

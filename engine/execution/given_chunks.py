@@ -13,7 +13,7 @@ import numpy as np
 
 from engine.config import EngineConfig
 from engine.errors import InvalidInput, TextTooLong
-from engine.execution.inputs import PreparedText, check_text, prompt_of
+from engine.execution.inputs import PreparedText, check_text, max_tokens_of, prompt_of
 from engine.model.embedding_model import EmbeddingModel
 from engine.steps import Steps
 from engine.text.chunking import MAX_CHUNKS, OPENING_TOKENS, SHARES, ChunkSpan
@@ -60,7 +60,7 @@ def prepare_given_steps(
     prompt = _prompt_ids(model, options)
     prepared: list[PreparedText] = []
     for index, chunks in enumerate(documents):
-        budget = _Budget(model, len(prompt), f"documents[{index}]")
+        budget = _Budget(model, options, len(prompt), f"documents[{index}]")
         contents: list[Ids] = []
         for batch in _batches(chunks):
             first = len(contents)
@@ -76,8 +76,10 @@ def prepare_given_steps(
 class _Budget:
     """Counts the tokens of one document, and raises when they are too many."""
 
-    def __init__(self, model: EmbeddingModel, num_prompt: int, param: str) -> None:
-        self._limit = model.info.max_tokens
+    def __init__(
+        self, model: EmbeddingModel, options: EmbedOptions, num_prompt: int, param: str
+    ) -> None:
+        self._limit = max_tokens_of(options, model)
         self._num_special = model.tokenizer.num_special
         self._num_tokens = self._num_special + num_prompt
         self._param = param

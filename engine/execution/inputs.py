@@ -164,6 +164,15 @@ def check_options(options: EmbedOptions, model: EmbeddingModel) -> None:
             param="truncate",
             actual=str(options.truncate),
         )
+    limit = model.info.max_tokens
+    if options.max_tokens is not None and not 1 <= options.max_tokens <= limit:
+        raise InvalidInput(
+            f"max_tokens must be 1 to {limit} for {model.name}, got {shown(options.max_tokens)}",
+            code="invalid_max_tokens",
+            param="max_tokens",
+            limit=limit,
+            actual=options.max_tokens,
+        )
     if options.priority not in get_args(Priority):
         known = ", ".join(get_args(Priority))
         raise InvalidInput(
@@ -174,6 +183,12 @@ def check_options(options: EmbedOptions, model: EmbeddingModel) -> None:
             actual=str(options.priority),
         )
     prompt_of(options, model)
+
+
+def max_tokens_of(options: EmbedOptions, model: EmbeddingModel) -> int:
+    """The longest text that is read whole."""
+    limit = model.info.max_tokens
+    return limit if options.max_tokens is None else min(options.max_tokens, limit)
 
 
 def check_pools(model: EmbeddingModel) -> None:
@@ -308,7 +323,7 @@ def _encode(
     prompt: str,
     params: Sequence[str],
 ) -> Steps[list[Encoded]]:
-    max_tokens = model.info.max_tokens
+    max_tokens = max_tokens_of(options, model)
     params_of_texts = [
         param for item, param in zip(inputs, params, strict=True) if isinstance(item, str)
     ]
@@ -335,7 +350,7 @@ def _fit(
     fitting, num_tokens, dropped = truncate(
         encoded,
         model.tokenizer,
-        max_tokens=model.info.max_tokens,
+        max_tokens=max_tokens_of(options, model),
         policy=options.truncate,
         prompt_length=prompt_length,
         param=param,

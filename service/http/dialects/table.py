@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from service.http.dialects import voyage
+from service.http.dialects import cohere, infinity, jina, ollama, sagemaker, vllm, voyage
 from service.http.dialects.dialect import Dialect, Dialects
 from service.http.dialects.shapes import with_detail
 
-DIALECTS: tuple[Dialect, ...] = (voyage.DIALECT,)
+DIALECTS: tuple[Dialect, ...] = (
+    voyage.DIALECT,
+    jina.DIALECT,
+    vllm.DIALECT,
+    infinity.DIALECT,
+    cohere.DIALECT,
+    ollama.DIALECT,
+    sagemaker.DIALECT,
+)
 
 _SHARED_SHAPES = {"/v1/embeddings": with_detail, "/v1/rerank": with_detail}
 """Clients of several vendors read errors of these paths, and a refused body does not say whose it

@@ -22,8 +22,9 @@ from engine.types import (
 )
 from service.errors import report_names
 from service.http.dependencies import Engine, Record, TimeoutS
+from service.http.dialects.call import Call
 from service.http.dialects.dialect import Claim, Dialect
-from service.http.dialects.dropped import dropped_headers, dropped_usage
+from service.http.dialects.dropped import dropped_usage
 from service.http.dialects.outputs import Dtype, vector_form
 from service.http.dialects.prompts import prompt_for
 from service.http.dialects.shapes import with_detail
@@ -150,31 +151,23 @@ class ContextualAnswer(BaseModel):
     chunker_version: str | None = None
 
 
-async def embeddings(
-    body: EmbeddingsBody, engine: Engine, timeout_s: TimeoutS, record: Record
-) -> Response:
-    record.model = engine.resolve(body.model).name
-    form = body.form(engine)
-    with report_names({"dimensions": "output_dimension"}):
-        found = await engine.embed(
-            as_inputs(body.input, "input"),
-            model=body.model,
-            options=body.options(engine, truncation=body.truncation is not False),
-            timeout_s=timeout_s,
-        )
-    costs = [embedding.accounting for embedding in found]
-    tokens = record.tokens = _num_tokens(costs)
+async def embeddings(body: EmbeddingsBody, call: Call) -> Response:
+    call.resolve(body.model)
+    form = body.form(call.engine)
+    options = body.options(call.engine, truncation=body.truncation is not False)
+    inputs = as_inputs(body.input, "input")
+    found = await call.embed(inputs, body.model, options, {"dimensions": "output_dimension"})
     items = (
         {"object": "embedding", "embedding": form.write(embedding.vector), "index": index}
-        for index, embedding in enumerate(found)
+        for index, embedding in enumerate(found.found)
     )
     document = {
         "object": "list",
         "data": await dump_list(items),
-        "model": body.model or record.model,
-        "usage": {"total_tokens": tokens, **dropped_usage(costs)},
+        "model": body.model or call.record.model,
+        "usage": {"total_tokens": found.tokens, **dropped_usage(found.costs)},
     }
-    return json_response(document, headers=server_timing(costs) | dropped_headers(costs))
+    return json_response(document, headers=found.headers)
 
 
 @router.post(

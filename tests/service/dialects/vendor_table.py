@@ -29,7 +29,7 @@ class VendorClient:
 
     @property
     def version(self) -> str:
-        pinned = pins() | pins_apart()
+        pinned = pins_apart() | pins()
         return pinned[self.package]
 
 
@@ -50,6 +50,144 @@ VENDOR_CLIENTS = (
         "`/v1/documents` to the bit; errors with our sentence",
         refused="chunks without tokens: they have no vector",
         test="test_voyage.py::test_contextual_chunks_are_those_of_our_own_route",
+    ),
+    VendorClient(
+        dialect="voyage",
+        vendor="Voyage, in LangChain",
+        routes="the same",
+        package="langchain-voyageai",
+        line='`VoyageAIEmbeddings(base_url="URL/v1", api_key="KEY", model="voyage-context-4")`',
+        works="documents cut here at 32,000 tokens, queries, plain texts; it fetches Voyage's "
+        "tokenizer from the Hugging Face Hub",
+        refused="",
+        test="test_voyage_embedders.py::test_langchain",
+    ),
+    VendorClient(
+        dialect="voyage",
+        vendor="Voyage, in Haystack",
+        routes="the same",
+        package="voyage-embedders-haystack",
+        line='`embedder._client = voyageai.Client(base_url="URL/v1", api_key="KEY")`: it has no '
+        "address of its own",
+        works="chunks by the document that they are from, documents, queries",
+        refused="",
+        test="test_voyage_embedders.py::test_haystack",
+    ),
+    VendorClient(
+        dialect="voyage",
+        vendor="Voyage, in LlamaIndex",
+        routes="the same",
+        package="llama-index-embeddings-voyageai",
+        line='`embedder._client = voyageai.Client(base_url="URL/v1", api_key="KEY")`: it has no '
+        "address of its own",
+        works="documents and queries, with the older client that it needs",
+        refused="",
+        test="test_voyage_embedders.py::test_llama_index",
+    ),
+    VendorClient(
+        dialect="jina",
+        vendor="Jina, in LlamaIndex",
+        routes="`/v1/embeddings`",
+        package="llama-index-embeddings-jinaai",
+        line='`embedder._api.api_url = "URL/v1/embeddings"`: it has no address of its own',
+        works="texts, `late_chunking`, `task`; errors with our sentence",
+        refused="images: the models read text alone",
+        test="test_jina.py::test_llama_index",
+    ),
+    VendorClient(
+        dialect="jina",
+        vendor="Jina, in Haystack",
+        routes="`/v1/embeddings`",
+        package="jina-haystack",
+        line='`JinaDocumentEmbedder(base_url="URL/v1/embeddings")`',
+        works="documents with `late_chunking`, queries with `task`",
+        refused="`return_multivector`: see `/pooling`",
+        test="test_jina.py::test_haystack",
+    ),
+    VendorClient(
+        dialect="cohere",
+        vendor="Cohere",
+        routes="`/v2/embed`, `/v1/embed`",
+        package="cohere",
+        line='`cohere.ClientV2(base_url="URL", api_key="KEY")`',
+        works="both versions, all `embedding_types`, `truncate`, `max_tokens`, "
+        "`output_dimension`, mixed inputs of texts",
+        refused="images: the models read text alone",
+        test="test_cohere.py::test_version_2",
+    ),
+    VendorClient(
+        dialect="cohere",
+        vendor="Cohere, in LangChain",
+        routes="`/v1/embed`",
+        package="langchain-cohere",
+        line='`CohereEmbeddings(base_url="URL", cohere_api_key="KEY", model="embed-v4.0")`',
+        works="documents and queries, with the older client that it needs",
+        refused="",
+        test="test_cohere.py::test_langchain",
+    ),
+    VendorClient(
+        dialect="ollama",
+        vendor="Ollama",
+        routes="`/api/embed`, `/api/embeddings`, `/api/tags`, `/api/ps`, `/api/show`, "
+        "`/api/version`",
+        package="ollama",
+        line='`ollama.Client(host="URL", headers={"Authorization": "Bearer KEY"})`',
+        works="texts, dimensions, lists of models, names with `:latest`",
+        refused="generation, and `pull` and the like: models are chosen at start",
+        test="test_ollama.py::test_embeddings",
+    ),
+    VendorClient(
+        dialect="ollama",
+        vendor="Ollama, in LangChain",
+        routes="`/api/embed`",
+        package="langchain-ollama",
+        line='`OllamaEmbeddings(base_url="URL", model="nomic-embed-text")`',
+        works="documents and queries",
+        refused="",
+        test="test_ollama.py::test_langchain",
+    ),
+    VendorClient(
+        dialect="vllm",
+        vendor="vLLM",
+        routes="`/v1/embeddings`, `/pooling`, `/score`, `/v1/score`, `/tokenize`, `/version`",
+        package="httpx",
+        line="`URL` in any request over HTTP",
+        works="`truncate_prompt_tokens`, `truncation_side`, `embed_dtype`, `endianness`, "
+        "`encoding_format` `bytes` and `bytes_only`, states of tokens, scores of pairs",
+        refused="`add_special_tokens: false` for vectors, padding, fp8, chats: these models were "
+        "not trained for them",
+        test="test_vllm.py::test_bytes",
+    ),
+    VendorClient(
+        dialect="infinity",
+        vendor="infinity",
+        routes="`/embeddings`, `/models`",
+        package="httpx",
+        line="`URL` in any request over HTTP",
+        works="as `/v1/embeddings` and `/v1/models`",
+        refused="a `modality` other than text",
+        test="test_platforms.py::test_infinity",
+    ),
+    VendorClient(
+        dialect="sagemaker",
+        vendor="SageMaker",
+        routes="`/ping`, `/invocations`",
+        package="httpx",
+        line="the container's port",
+        works="`/invocations` takes the body of any other request, told by its fields",
+        refused="",
+        test="test_platforms.py::test_invocations",
+    ),
+    VendorClient(
+        dialect="voyage",
+        vendor="LiteLLM",
+        routes="those of Voyage, Jina, Cohere, Ollama, infinity and vLLM",
+        package="litellm",
+        line='`litellm.embedding(api_base="URL/v1", api_key="KEY", model="voyage/voyage-3.5")`; '
+        '`api_base="URL/v2/embed"` for Cohere, `"URL"` for Ollama and infinity',
+        works="the providers `voyage`, `jina_ai`, `cohere`, `ollama`, `infinity`, `hosted_vllm`",
+        refused="",
+        test="test_litellm.py::test_providers",
     ),
 )
 

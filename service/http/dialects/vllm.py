@@ -1,0 +1,334 @@
+"""vLLM: /pooling, /score, its fields on /v1/embeddings, and the tokens of a prompt."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+from uuid import uuid4
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, Field
+
+from engine.errors import InvalidInput
+from engine.types import EmbedOptions, Truncate
+from service.errors import report_names
+from service.http.dialects.binary import BINARY, EmbedDtype, Endianness, as_bytes, bytes_response
+from service.http.dialects.call import Call, DialectCall, Embedded
+from service.http.dialects.dialect import Claim, Dialect
+from service.http.dialects.dropped import dropped_usage
+from service.http.dialects.refusals import TEXT_ONLY, refuse, refuse_given
+from service.http.json_request import JsonRoute
+from service.http.json_response import dump_list, encode_vector, json_response
+from service.http.schemas.fields import Body, Input, Text, Whole, as_inputs
+from service.version import version_of
+
+router = APIRouter(route_class=JsonRoute, tags=["vLLM"])
+
+EncodingFormat: TypeAlias = Literal["float", "base64", "bytes", "bytes_only"]
+
+
+class PoolingFields(Body):
+    """What vLLM's requests to pooling models have in common."""
+
+    model: str | None = None
+    user: str | None = Field(None, description="Accepted; not used.")
+    request_id: str | None = Field(None, description="Accepted; X-Request-Id names a request here.")
+    priority: Whole | None = Field(None, description="Accepted; not used.")
+    cache_salt: str | None = Field(None, description="Accepted; nothing is cached.")
+    truncate_prompt_tokens: Whole | None = Field(
+        None, description="Cut texts to so many tokens; -1 cuts at the model's limit."
+    )
+    truncation_side: Literal["left", "right"] | None = None
+    use_activation: bool | None = Field(None, description="Whether vectors are normalised.")
+    padding: Literal["max_length", "do_not_pad"] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
+
+    def options(self, call: DialectCall, dimensions: int | None = None) -> EmbedOptions:
+        if self.padding == "max_length":
+            raise refuse("padding", "max_length", "texts are never padded here")
+        refuse_given(self, {"mm_processor_kwargs": TEXT_ONLY})
+        call.resolve(self.model)
+        limit = self.truncate_prompt_tokens
+        policy: Truncate = "start" if self.truncation_side == "left" else "end"
+        return EmbedOptions(
+            dimensions=dimensions,
+            normalize=self.use_activation is not False,
+            truncate="error" if limit is None else policy,
+            max_tokens=None if limit == -1 else limit,
+        )
+
+
+class EmbedBody(PoolingFields):
+    """vLLM's request for embeddings."""
+
+    input: Input
+    encoding_format: EncodingFormat | None = "float"
+    dimensions: Whole | None = None
+    embed_dtype: EmbedDtype | None = Field(
+        "float32", description="The numbers in base64 and bytes."
+    )
+    endianness: Endianness | None = "native"
+    add_special_tokens: bool | None = True
+
+    def check(self) -> None:
+        if self.add_special_tokens is False:
+            raise refuse(
+                "add_special_tokens", "false", "the models were trained with their special tokens"
+            )
+
+    @property
+    def binary(self) -> tuple[EmbedDtype, Endianness]:
+        return self.embed_dtype or "float32", self.endianness or "native"
+
+
+class PoolingBody(EmbedBody):
+    """vLLM's request for the states of tokens, or for vectors."""
+
+    task: str | None = Field("token_embed", description="token_embed, or embed.")
+
+
+class ScoreBody(PoolingFields):
+    """vLLM's request to compare texts. The pairs of texts have four names."""
+
+    text_1: Text | list[Text] | None = None
+    text_2: Text | list[Text] | None = None
+    data_1: Text | list[Text] | None = None
+    data_2: Text | list[Text] | None = None
+    queries: Text | list[Text] | None = None
+    documents: Text | list[Text] | None = None
+    items: Text | list[Text] | None = None
+
+    def sides(self) -> tuple[str, list[str], str, list[str]]:
+        """Names and texts of the first and second side; a single text is compared with all."""
+        for one, other in _SIDES:
+            first, second = getattr(self, one), getattr(self, other)
+            if first is None or second is None:
+                continue
+            firsts = [first] if isinstance(first, str) else first
+            seconds = [second] if isinstance(second, str) else second
+            if len(firsts) not in (1, len(seconds)):
+                raise InvalidInput(
+                    f"{one} has {len(firsts)} texts and {other} {len(seconds)}; send one, or as "
+                    "many of both",
+                    param=one,
+                    limit=len(seconds),
+                    actual=len(firsts),
+                )
+            return one, firsts, other, seconds
+        raise InvalidInput("text_1 and text_2 are required", code="missing_field", param="text_1")
+
+
+_SIDES = (
+    ("text_1", "text_2"),
+    ("data_1", "data_2"),
+    ("queries", "documents"),
+    ("queries", "items"),
+)
+
+
+class TokenizeBody(Body):
+    """vLLM's request for the tokens of a prompt."""
+
+    prompt: Text
+    model: str | None = None
+    add_special_tokens: bool | None = True
+    return_token_strs: bool | None = False
+
+
+class Usage(BaseModel):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Pooled(BaseModel):
+    index: int
+    object: str
+    data: list[list[float]] | list[float] | str
+
+
+class PoolingAnswer(BaseModel):
+    id: str
+    object: str
+    created: int
+    model: str
+    data: list[Pooled]
+    usage: Usage
+
+
+class Score(BaseModel):
+    index: int
+    object: str
+    score: float
+
+
+class ScoreAnswer(BaseModel):
+    id: str
+    object: str
+    created: int
+    model: str
+    data: list[Score]
+    usage: Usage
+
+
+class Tokens(BaseModel):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class Version(BaseModel):
+    version: str
+
+
+async def embeddings(body: EmbedBody, call: Call) -> Response:
+    return await _embed(body, call, each_token=False, kind="embedding", prefix="embd")
+
+
+@router.post("/pooling", response_model=PoolingAnswer, summary="The states of tokens, or vectors")
+async def pooling(body: PoolingBody, call: Call) -> Response:
+    """For each text the state of each of its tokens, special ones included, not normalised; with
+    `task` `embed` its vector."""
+    if body.task not in ("token_embed", "embed", None):
+        raise refuse("task", body.task, "the models embed: token_embed and embed are served")
+    each_token = body.task != "embed"
+    return await _embed(body, call, each_token=each_token, kind="pooling", prefix="pool")
+
+
+async def _embed(
+    body: EmbedBody, call: DialectCall, *, each_token: bool, kind: str, prefix: str
+) -> Response:
+    body.check()
+    options = body.options(call, body.dimensions)
+    if each_token and body.use_activation is None:
+        options = _not_normalised(options)
+    names = {"max_tokens": "truncate_prompt_tokens"}
+    inputs = as_inputs(body.input, "input")
+    found = await call.embed(inputs, body.model, options, names, each_token=each_token)
+    head = _head(body.model, call, prefix, found)
+    vectors = [embedding.vector for embedding in found.found]
+    if body.encoding_format in BINARY:
+        return bytes_response(
+            vectors, *body.binary, head, found.headers, with_head=body.encoding_format == "bytes"
+        )
+    name = "data" if kind == "pooling" else "embedding"
+    items = [
+        {"index": index, "object": kind, name: await _written(vector, body)}
+        for index, vector in enumerate(vectors)
+    ]
+    return json_response({**head, "data": items}, headers=found.headers)
+
+
+def _not_normalised(options: EmbedOptions) -> EmbedOptions:
+    return EmbedOptions(
+        dimensions=options.dimensions,
+        normalize=False,
+        truncate=options.truncate,
+        max_tokens=options.max_tokens,
+    )
+
+
+async def _written(vector: Any, body: EmbedBody) -> Any:
+    if body.encoding_format == "base64":
+        return encode_vector(as_bytes(vector, *body.binary), "base64")
+    return await dump_list(vector) if vector.ndim > 1 else vector
+
+
+def _head(model: str | None, call: DialectCall, prefix: str, found: Embedded) -> dict[str, Any]:
+    return {
+        "id": f"{prefix}-{uuid4().hex}",
+        "object": "list",
+        "created": int(time.time()),
+        "model": model or call.record.model,
+        "usage": {
+            "prompt_tokens": found.tokens,
+            "total_tokens": found.tokens,
+            **dropped_usage(found.costs),
+        },
+    }
+
+
+@router.post("/score", response_model=ScoreAnswer, summary="Compare texts")
+@router.post("/v1/score", response_model=ScoreAnswer, summary="Compare texts")
+async def score(body: ScoreBody, call: Call) -> Response:
+    """The cosine of the vectors of each pair. A single first text is compared with all others."""
+    one, firsts, other, seconds = body.sides()
+    options = body.options(call)
+    places = [*_places(one, firsts, body), *_places(other, seconds, body)]
+    names: Mapping[str, str | Sequence[str]] = {
+        "input": places or other,
+        "max_tokens": "truncate_prompt_tokens",
+    }
+    if not seconds:
+        raise InvalidInput(f"{other} has no texts", code="empty_input", param=other, limit=1)
+    found = await call.embed([*firsts, *seconds], body.model, options, names)
+    vectors = [embedding.vector for embedding in found.found]
+    left, right = vectors[: len(firsts)], vectors[len(firsts) :]
+    pairs = zip(left * (len(right) // len(left)), right, strict=True)
+    items = (
+        {"index": index, "object": "score", "score": float(first @ second)}
+        for index, (first, second) in enumerate(pairs)
+    )
+    head = _head(body.model, call, "score", found)
+    return json_response({**head, "data": await dump_list(items)}, headers=found.headers)
+
+
+def _places(name: str, texts: Sequence[str], body: ScoreBody) -> list[str]:
+    if isinstance(getattr(body, name), str):
+        return [name]
+    return [f"{name}[{index}]" for index in range(len(texts))]
+
+
+@router.post("/tokenize", response_model=Tokens, summary="The tokens of a prompt")
+async def tokenize(body: TokenizeBody, call: Call) -> Response:
+    """Token ids, with the special tokens around them unless `add_special_tokens` is false."""
+    info = call.resolve(body.model)
+    with report_names({"text": "prompt"}):
+        found = await call.engine.tokenize(body.prompt, model=body.model, timeout_s=call.timeout_s)
+    call.record.tokens = len(found.ids)
+    chosen = [
+        place
+        for place, span in enumerate(found.offsets)
+        if body.add_special_tokens is not False or span.start < span.end
+    ]
+    strings = await dump_list(found.tokens[place] for place in chosen)
+    document = {
+        "count": len(chosen),
+        "max_model_len": info.max_tokens,
+        "tokens": await dump_list(found.ids[place] for place in chosen),
+        "token_strs": strings if body.return_token_strs else None,
+    }
+    return json_response(document)
+
+
+@router.get("/version", response_model=Version, summary="The version of LLN")
+async def version() -> Response:
+    return json_response({"version": version_of("lln")})
+
+
+def _has_vllms_values(document: Mapping[str, Any]) -> bool:
+    return document.get("encoding_format") in BINARY or isinstance(document.get("priority"), int)
+
+
+_FIELDS = frozenset(
+    {
+        *("truncate_prompt_tokens", "truncation_side", "add_special_tokens", "embed_dtype"),
+        *("endianness", "request_id", "use_activation", "cache_salt", "padding"),
+        "mm_processor_kwargs",
+    }
+)
+
+DIALECT = Dialect(
+    name="vllm",
+    router=router,
+    claims=(
+        Claim(
+            path="/v1/embeddings",
+            endpoint=embeddings,
+            fields=_FIELDS,
+            is_theirs=_has_vllms_values,
+        ),
+        Claim(path="/tokenize", endpoint=tokenize, fields=frozenset({"prompt"})),
+    ),
+)

@@ -1,0 +1,116 @@
+"""Jina's fields, and its embedders in LlamaIndex and Haystack, as released."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.service.dialects.conftest import CHUNKS, KEY, as_array
+
+TEXTS = ["a text", "another, somewhat longer"]
+
+
+def post(api: httpx.Client, **body: Any) -> httpx.Response:
+    return api.post("/v1/embeddings", json={"model": "jina-embeddings-v3", **body})
+
+
+def vectors(answer: httpx.Response) -> list[Any]:
+    return [item["embedding"] for item in answer.raise_for_status().json()["data"]]
+
+
+def test_late_chunking(api: httpx.Client, late_chunks: Callable[..., np.ndarray]) -> None:
+    found = as_array(vectors(post(api, input=CHUNKS, late_chunking=True)))
+    spans, at = [], 0
+    for chunk in CHUNKS:
+        spans.append({"start": at, "end": at + len(chunk)})
+        at += len(chunk)
+    chunking = {"type": "spans", "spans": spans, "context": "late"}
+    own = api.post("/v1/documents", json={"text": "".join(CHUNKS), "chunking": chunking}).json()
+    assert np.array_equal(found, as_array([chunk["vector"] for chunk in own["chunks"]]))
+    assert not np.array_equal(found, late_chunks(CHUNKS))
+
+
+def test_task_and_objects(api: httpx.Client, plain: Callable[..., np.ndarray]) -> None:
+    expected = plain(TEXTS)
+    answer = post(api, input=TEXTS, task="retrieval.passage", normalized=True, truncate=True)
+    assert np.array_equal(as_array(vectors(answer)), expected)
+    objects = [{"text": text} for text in TEXTS]
+    assert np.array_equal(as_array(vectors(post(api, input=objects))), expected)
+    answer = post(api, input=TEXTS, normalized=False, dimensions=16)
+    raw = plain(TEXTS, normalize=False, dimensions=16)
+    assert np.array_equal(as_array(vectors(answer)), raw)
+
+
+@pytest.mark.parametrize("kind", ["int8", "ubinary", "base64"])
+def test_embedding_types(api: httpx.Client, kind: str) -> None:
+    asked = {"encoding_format": "base64"} if kind == "base64" else {"output_dtype": kind}
+    own = vectors(api.post("/v1/embeddings", json={"input": TEXTS, **asked}))
+    assert vectors(post(api, input=TEXTS, embedding_type=kind)) == own
+    assert vectors(post(api, input=TEXTS, embedding_type=[kind])) == own
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"input": [{"image": "data:image/png;base64,"}]}, "input[0]"),
+        ({"input": ["a"], "return_multivector": True}, "return_multivector"),
+        ({"input": ["a", ""], "late_chunking": True}, "input[1]"),
+        ({"input": [[7, 8]], "late_chunking": True}, "input[0]"),
+        ({"input": ["a"], "embedding_type": ["float", "int8"]}, "embedding_type"),
+        ({"input": ["a"], "task": "separation", "colour": 1}, "colour"),
+        ({"input": ["a"], "task": "separation", "dimensions": 9999}, "dimensions"),
+    ],
+)
+def test_what_is_refused(api: httpx.Client, body: dict[str, Any], param: str) -> None:
+    answer = post(api, **body)
+    assert 400 <= answer.status_code < 500
+    assert answer.json()["error"]["param"] == param
+    assert answer.json()["detail"] == answer.json()["error"]["message"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
+def test_llama_index(url: str, api: httpx.Client, plain: Callable[..., np.ndarray]) -> None:
+    jinaai = pytest.importorskip("llama_index.embeddings.jinaai", reason="the extra dialects")
+    embedder = jinaai.JinaEmbedding(api_key=KEY, model="jina-embeddings-v3")
+    embedder._api.api_url = f"{url}/v1/embeddings"
+    assert np.array_equal(as_array(embedder.get_text_embedding_batch(TEXTS)), plain(TEXTS))
+    late = jinaai.JinaEmbedding(api_key=KEY, late_chunking=True, task="retrieval.passage")
+    late._api.api_url = f"{url}/v1/embeddings"
+    own = vectors(post(api, input=CHUNKS, late_chunking=True))
+    assert np.array_equal(as_array(late.get_text_embedding_batch(CHUNKS)), as_array(own))
+    late._api._session.headers["Authorization"] = "Bearer of-somebody-unknown"
+    with pytest.raises(RuntimeError, match="API key is not valid"):
+        late.get_text_embedding("a")
+    for one in (embedder, late):
+        one._api._session.close()
+
+
+def test_haystack(
+    url: str,
+    api: httpx.Client,
+    plain: Callable[..., np.ndarray],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HAYSTACK_TELEMETRY_ENABLED", "False")
+    jina = pytest.importorskip(
+        "haystack_integrations.components.embedders.jina", reason="the extra dialects"
+    )
+    from haystack import Document
+    from haystack.utils import Secret
+
+    options: Any = {"api_key": Secret.from_token(KEY), "base_url": f"{url}/v1/embeddings"}
+    documents = [Document(content=text) for text in CHUNKS]
+    embedder = jina.JinaDocumentEmbedder(**options, progress_bar=False, late_chunking=True)
+    found = [document.embedding for document in embedder.run(documents)["documents"]]
+    own = vectors(post(api, input=CHUNKS, late_chunking=True))
+    assert np.array_equal(as_array(found), as_array(own))
+    of_queries = jina.JinaTextEmbedder(**options, task="retrieval.query")
+    assert np.array_equal(as_array([of_queries.run("a text")["embedding"]]), plain(["a text"]))
+    unknown = jina.JinaTextEmbedder(**options, model="jina-embeddings-v9")
+    with pytest.raises(RuntimeError, match="unknown model 'jina-embeddings-v9'"):
+        unknown.run("a text")
