@@ -28,7 +28,7 @@ def rounded(vectors: np.ndarray, dtype: str) -> np.ndarray:
     return torch.from_numpy(vectors.copy()).to(getattr(torch, dtype)).float().numpy()
 
 
-def as_floats(data: bytes, dtype: str, order: str) -> np.ndarray:
+def as_floats(data: bytes, dtype: str, order: Any) -> np.ndarray:
     values = np.frombuffer(data, np.dtype(FORMS[dtype]).newbyteorder(order))
     if dtype == "bfloat16":
         return (values.astype(np.uint32) << 16).view(np.float32)
