@@ -199,6 +199,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             state.jobs,
             keys=state.keys,
             limit=state.request_limit,
+            budget=state.body_budget,
             draining=state.draining,
             http=state.server,
         )

@@ -1,4 +1,4 @@
-"""A bound on the memory of all requests' bodies over HTTP together.
+"""A bound on the memory of all requests' bodies together, messages over gRPC included.
 
 A body counts from when it is read until its request is answered: the text or the token ids that it
 carries live as long. Short bodies are not counted, and never wait: the limit on open requests
@@ -70,6 +70,18 @@ class BodyBudget:
             yield count
         finally:
             held.resize(0)
+
+    def refuse_arrival(self, limit: int) -> QueueFull:
+        """The error of a message that others may not wait for any longer."""
+        self._observer.rejected(reason=FULL)
+        return QueueFull(
+            f"{limit} messages are arriving, which is the limit; others wait, and this one took "
+            "long, by its size or by its sender",
+            code=FULL,
+            limit=limit,
+            actual=limit + 1,
+            retry_after_s=_RETRY_AFTER_S,
+        )
 
     def _lane(self, num_bytes: int) -> MemoryBudget:
         return self._large if num_bytes >= LARGE_BODY_BYTES else self._medium

@@ -28,7 +28,6 @@ log = logging.getLogger(__name__)
 
 MIN_KEY_CHARACTERS = 16
 
-_TOO_MANY = "too_many_requests"
 _RETRY_AFTER_S = 1.0
 
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
@@ -158,19 +157,28 @@ def _digest(key: str) -> bytes:
 class RequestLimit:
     """Limits the requests that are open at once. Not thread-safe: use it on the event loop."""
 
-    def __init__(self, limit: int, observer: EngineObserver) -> None:
+    def __init__(
+        self,
+        limit: int,
+        observer: EngineObserver,
+        *,
+        kind: str = "requests",
+        code: str = "too_many_requests",
+    ) -> None:
         self._limit = limit
         self._observer = observer
+        self._kind = kind
+        self._code = code
         self._open = 0
 
     @contextmanager
     def slot(self) -> Iterator[None]:
         """Occupies a slot while the context is open. Raises QueueFull if there is none."""
         if self._open >= self._limit:
-            self._observer.rejected(reason=_TOO_MANY)
+            self._observer.rejected(reason=self._code)
             raise QueueFull(
-                f"{self._open} requests are open, and the limit is {self._limit}",
-                code=_TOO_MANY,
+                f"{self._open} {self._kind} are open, and the limit is {self._limit}",
+                code=self._code,
                 limit=self._limit,
                 actual=self._open + 1,
                 retry_after_s=_RETRY_AFTER_S,

@@ -92,8 +92,8 @@ class Settings(BaseSettings):
     max_open_body_bytes: int = Field(
         256 * 1024 * 1024,
         ge=1,
-        description="Most bytes of the bodies of open HTTP requests together, without those of "
-        "at most 64 KiB. Others wait, unread, for at most LLN_BODY_TIMEOUT_S.",
+        description="Most bytes of the bodies of open requests together, without those of at most "
+        "64 KiB. Others wait, over HTTP unread, for at most LLN_BODY_TIMEOUT_S.",
     )
     request_timeout_s: float = Field(
         600.0, gt=0, description="Longest time for a request, and its default deadline, in seconds."
@@ -114,6 +114,13 @@ class Settings(BaseSettings):
         ge=1,
         le=MAX_INT32,
         description="Most calls open at once on one gRPC connection.",
+    )
+    max_open_streams: int = Field(
+        64,
+        ge=1,
+        le=MAX_INT32,
+        description="Most gRPC streams of requests open at once. Each may hold one message beyond "
+        "LLN_MAX_OPEN_BODY_BYTES while it arrives.",
     )
     shutdown_notice_s: float = Field(
         0.0,

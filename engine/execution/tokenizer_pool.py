@@ -10,8 +10,10 @@ from time import perf_counter
 from typing import TypeVar
 
 from engine.errors import EngineUnavailable, QueueFull
+from engine.platform.process import lower_priority
 from engine.scheduling.admission import Throughput
 from engine.steps import Steps, advance
+from engine.text.tokenizer import start_parallel_threads
 
 SHORT_CHARACTERS = 65_536
 """Work with at most this many characters counts as short."""
@@ -24,15 +26,19 @@ T = TypeVar("T")
 class TokenizerPool:
     """Runs work in steps for many callers.
 
-    Short work has threads of its own, so that it never waits behind long work. Long work goes to
-    the back of its queue after every step: several long texts are read side by side. When a caller
-    leaves or its deadline passes, no further step of its work runs.
+    Short work has threads of its own, so that it never waits behind long work. Long work runs at a
+    lower priority, and goes to the back of its queue after every step: several long texts are read
+    side by side. When a caller leaves or its deadline passes, no further step of its work runs.
     """
 
     def __init__(self, *, max_characters: int) -> None:
         self.max_characters = max_characters
         self._short = ThreadPoolExecutor(_THREADS_PER_LANE, "lln-tokenizer")
-        self._long = ThreadPoolExecutor(_THREADS_PER_LANE, "lln-tokenizer-long")
+        self._long = ThreadPoolExecutor(
+            _THREADS_PER_LANE, "lln-tokenizer-long", initializer=lower_priority
+        )
+        # The library's own threads take their priority from the first thread that needs them.
+        self._long.submit(start_parallel_threads)
         self._characters = 0  # of all work that has not ended
         self._rate = Throughput()
         self._closed = False

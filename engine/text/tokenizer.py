@@ -291,6 +291,11 @@ class TextTokenizer:
         )
 
 
+def start_parallel_threads() -> None:
+    """Starts the library's threads, which all tokenizers of the process share."""
+    Tokenizer(models.WordLevel({"": 0}, unk_token="")).encode_batch(["", ""])
+
+
 def _read_tokenizer(folder: Path) -> Tokenizer:
     path = folder / "tokenizer.json"
     if path.exists():

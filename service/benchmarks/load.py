@@ -115,7 +115,7 @@ class HttpClient:
         head = f"POST {path} HTTP/1.1\r\n{self._head}content-length: {len(body)}\r\n\r\n"
         try:
             writer.write(head.encode("latin-1") + body)
-            answer = await _read_answer(reader)
+            answer = await read_answer(reader)
         except BaseException:
             writer.close()
             raise
@@ -134,7 +134,7 @@ class HttpClient:
         return await asyncio.open_connection(self._target.host, self._target.port, ssl=self._ssl)
 
 
-async def _read_answer(reader: asyncio.StreamReader) -> HttpAnswer:
+async def read_answer(reader: asyncio.StreamReader) -> HttpAnswer:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     status_line, *lines = head.strip().split("\r\n")
     named = (line.split(":", 1) for line in lines)

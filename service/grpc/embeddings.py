@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from functools import partial
 from typing import TypeAlias
 
@@ -12,6 +12,7 @@ from engine.errors import EngineUnavailable, LLNError
 from service.documents import DocumentRequest, Event, stream_document
 from service.errors import InvalidField, as_lln_error
 from service.fairness import receive_within
+from service.grpc.arrivals import Arrivals
 from service.grpc.context import Context, timeout_s, write
 from service.grpc.errors import error_message
 from service.grpc.handlers import current_record
@@ -38,9 +39,12 @@ DocumentPiece: TypeAlias = pb.EmbedDocumentRequest | Undecodable
 
 
 class EmbeddingsServicer:
-    def __init__(self, engine: AsyncEngine, settings: Settings, stream_tasks: StreamTasks) -> None:
+    def __init__(
+        self, engine: AsyncEngine, settings: Settings, arrivals: Arrivals, stream_tasks: StreamTasks
+    ) -> None:
         self._engine = engine
         self._settings = settings
+        self._arrivals = arrivals
         self._stream_tasks = stream_tasks
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
@@ -63,6 +67,7 @@ class EmbeddingsServicer:
             requests,
             answer=lambda request: self._answer(request, context),
             write=partial(write, context, within_s=self._settings.request_timeout_s),
+            hold=self._arrivals.hold,
             stream_tasks=self._stream_tasks,
             idle_timeout_s=self._settings.body_timeout_s,
         )
@@ -111,14 +116,15 @@ class EmbeddingsServicer:
         async def send(event: Event) -> None:
             await write(context, document_event(event, packer))
 
-        found = await stream_document(
-            self._engine,
-            request,
-            _texts(first, messages),
-            send,
-            result_model=request.model,
-            run_reader=self._stream_tasks.run,
-        )
+        with self._arrivals.hold_pieces() as count:
+            found = await stream_document(
+                self._engine,
+                request,
+                _texts(first, messages, count),
+                send,
+                result_model=request.model,
+                run_reader=self._stream_tasks.run,
+            )
         record.add(request.model, found.accounting.tokens_embedded)
 
     async def _first_of(
@@ -142,10 +148,14 @@ class EmbeddingsServicer:
 
 
 async def _texts(
-    first: pb.EmbedDocumentRequest, others: AsyncIterable[pb.EmbedDocumentRequest]
+    first: pb.EmbedDocumentRequest,
+    others: AsyncIterable[pb.EmbedDocumentRequest],
+    count: Callable[[int], None],
 ) -> AsyncIterator[bytes]:
+    count(len(first.text))
     yield first.text
     async for message in others:
         if message.HasField("open"):
             raise InvalidField("only the first message may have the field open", param="open")
+        count(len(message.text))
         yield message.text

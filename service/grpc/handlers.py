@@ -9,7 +9,12 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +27,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from engine.errors import DeadlineExceeded, LLNError, RequestCancelled, shown
 from service.errors import MethodNotAllowed
+from service.grpc.arrivals import Arrivals
 from service.grpc.context import Context, send_metadata, text_metadata
 from service.grpc.errors import status_on_error
 from service.grpc.messages import Undecodable, decoded, decoder
@@ -63,11 +69,19 @@ class MethodHandlers:
     """Builds grpc's handlers from servicers, and wraps each method in the checks above."""
 
     def __init__(
-        self, metrics: Metrics, keys: ApiKeys, limit: RequestLimit, max_message_bytes: int
+        self,
+        metrics: Metrics,
+        arrivals: Arrivals,
+        keys: ApiKeys,
+        limit: RequestLimit,
+        stream_limit: RequestLimit,
+        max_message_bytes: int,
     ) -> None:
         self._metrics = metrics
+        self._arrivals = arrivals
         self._keys = keys
         self._limit = limit
+        self._stream_limit = stream_limit
         self._max_message_bytes = max_message_bytes
         self._unguarded: set[str] = set()
 
@@ -111,23 +125,47 @@ class MethodHandlers:
         if method.client_streaming and method.server_streaming:
             if guarded:
                 behaviour = self._checking_keys(behaviour)
-            stream = self._streaming(name, behaviour, guard)
+            stream = self._streaming(name, self._limited(behaviour), guard)
             return grpc.stream_stream_rpc_method_handler(stream, decode, encode)
         if method.client_streaming:
             if guarded:
                 behaviour = self._checking_keys(behaviour)
-            once = self._unary(name, behaviour, guard)
+            once = self._unary(name, self._limited(behaviour), guard)
             return grpc.stream_unary_rpc_method_handler(once, decode, encode)
+        # A call with one message is registered as a stream of one: grpc would otherwise receive
+        # the message before it calls us.
+        behaviour = self._receiving(decode, behaviour)
         if method.server_streaming:
-            stream = self._streaming(name, _with_decoded_request(behaviour), guard)
-            return grpc.unary_stream_rpc_method_handler(stream, decode, encode)
-        unary = self._unary(name, _with_decoded_request(behaviour), guard)
-        return grpc.unary_unary_rpc_method_handler(unary, decode, encode)
+            stream = self._streaming(name, behaviour, guard)
+            return grpc.stream_stream_rpc_method_handler(stream, None, encode)
+        unary = self._unary(name, behaviour, guard)
+        return grpc.stream_unary_rpc_method_handler(unary, None, encode)
+
+    def _receiving(
+        self, decode: Callable[[bytes], Message | Undecodable], behaviour: Behaviour
+    ) -> Behaviour:
+        """Receives the only message of a call, and counts its memory while the call is open."""
+
+        async def receive(messages: AsyncIterable[bytes], context: Context) -> Any:
+            async with AsyncExitStack() as held:
+                request = decoded(decode(await self._arrivals.receive(messages, held)))
+                return await behaviour(request, context)
+
+        return receive
+
+    def _limited(self, behaviour: Behaviour) -> Behaviour:
+        """Limits the streams of requests: each may hold a message that is still arriving."""
+
+        async def behave(requests: AsyncIterable[object], context: Context) -> Any:
+            with self._stream_limit.slot():
+                return await behaviour(requests, context)
+
+        return behave
 
     def _unary(self, method: str, behaviour: Behaviour, guard: Guard) -> Behaviour:
-        async def answer(request: object, context: Context) -> Message:
+        async def answer(messages: AsyncIterable[bytes], context: Context) -> Message:
             async with self._call(method, context), guard(context):
-                response: Message = await behaviour(request, context)
+                response: Message = await behaviour(messages, context)
             return response
 
         return answer
@@ -221,16 +259,6 @@ class _UnknownMethods(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # gene
         self, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler[Any, Any]:
         return self._handler_of(handler_call_details.method)
-
-
-def _with_decoded_request(behaviour: Behaviour) -> Behaviour:
-    """Streams decode their requests themselves: one bad message need not end the stream."""
-
-    def behave(request: Message | Undecodable, context: Context) -> Awaitable[Any]:
-        answer: Awaitable[Any] = behaviour(decoded(request), context)
-        return answer
-
-    return behave
 
 
 def _why_cancelled(context: Context) -> type[LLNError]:

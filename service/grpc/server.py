@@ -13,8 +13,10 @@ from grpc_reflection.v1alpha import reflection_pb2
 from engine.async_engine import AsyncEngine
 from service.addresses import Target, in_url
 from service.benchmarks.jobs import BenchmarkJobs
+from service.body_budget import BodyBudget
 from service.deadlines import Draining
 from service.errors import PortInUse
+from service.grpc.arrivals import Arrivals
 from service.grpc.benchmarks import BenchmarksServicer
 from service.grpc.diagnostics import DiagnosticsServicer
 from service.grpc.embeddings import EmbeddingsServicer
@@ -47,6 +49,8 @@ _REFLECTION = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
 # a code and the size, grpc's has neither.
 _REJECT_MARGIN_BYTES = 2**20
 
+_READ_AHEAD_BYTES = 2**18
+
 _TEI = (_TEI_EMBED, _TEI_RERANK, _TEI_TOKENIZE, _TEI_INFO)
 _OURS = (_EMBEDDINGS, _MODELS, _DIAGNOSTICS, _BENCHMARKS, *_TEI)
 _NAMES = tuple(service.full_name for service in (*_OURS, _HEALTH, _REFLECTION))
@@ -61,6 +65,7 @@ async def grpc_server(
     *,
     keys: ApiKeys,
     limit: RequestLimit,
+    budget: BodyBudget,
     draining: Draining,
     http: Target | None = None,
 ) -> AsyncIterator[str]:
@@ -71,19 +76,23 @@ async def grpc_server(
     flight may use the time that draining has left.
     """
     stream_tasks = StreamTasks()
+    arrivals = Arrivals(budget, settings.body_timeout_s)
     servicers = {
-        _EMBEDDINGS: EmbeddingsServicer(engine, settings, stream_tasks),
+        _EMBEDDINGS: EmbeddingsServicer(engine, settings, arrivals, stream_tasks),
         _MODELS: ModelsServicer(engine, settings),
         _DIAGNOSTICS: DiagnosticsServicer(engine, settings),
-        _TEI_EMBED: TeiEmbedServicer(engine, settings, stream_tasks),
-        _TEI_RERANK: TeiRerankServicer(engine, settings),
-        _TEI_TOKENIZE: TeiTokenizeServicer(engine, settings, stream_tasks),
+        _TEI_EMBED: TeiEmbedServicer(engine, settings, arrivals, stream_tasks),
+        _TEI_RERANK: TeiRerankServicer(engine, settings, arrivals),
+        _TEI_TOKENIZE: TeiTokenizeServicer(engine, settings, arrivals, stream_tasks),
         _TEI_INFO: TeiInfoServicer(engine, settings),
         _BENCHMARKS: BenchmarksServicer(engine, settings, jobs, http),
         _HEALTH: HealthServicer(engine, _NAMES, stream_tasks, draining),
         _REFLECTION: ReflectionServicer(_NAMES, settings, stream_tasks),
     }
-    methods = MethodHandlers(metrics, keys, limit, settings.max_body_bytes)
+    streams = RequestLimit(
+        settings.max_open_streams, metrics, kind="streams", code="too_many_streams"
+    )
+    methods = MethodHandlers(metrics, arrivals, keys, limit, streams, settings.max_body_bytes)
     handlers = [
         methods.for_service(service, servicer, guarded=service is not _HEALTH)
         for service, servicer in servicers.items()
@@ -106,6 +115,10 @@ def _options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", max_receive_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", settings.max_streams_per_connection),
+        # How much of a message arrives before it is asked for. gRPC would raise it with the
+        # connection's speed, to megabytes for each call.
+        ("grpc.http2.lookahead_bytes", _READ_AHEAD_BYTES),
+        ("grpc.http2.bdp_probe", 0),
         # Clients keep to this limit and queue the rest. gRPC's own protection counts a call until
         # it has forgotten it, a moment after the client has: it would refuse the client's next
         # calls, without a code of ours.

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeAlias, TypeVar
 
 from engine.errors import EngineUnavailable
 from service.fairness import read_timeout
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
+
+Holding: TypeAlias = AbstractAsyncContextManager[object]
 
 MAX_IN_FLIGHT = 64
 """How many requests of one stream are read before their answers are sent."""
@@ -53,6 +55,7 @@ async def answer_in_order(
     answer: Callable[[Request], Coroutine[Any, Any, Response]],
     write: Callable[[Response], Awaitable[None]],
     stream_tasks: StreamTasks,
+    hold: Callable[[Request], Holding | None] = lambda _: None,
     idle_timeout_s: float,
     max_in_flight: int = MAX_IN_FLIGHT,
 ) -> None:
@@ -60,9 +63,11 @@ async def answer_in_order(
 
     A request is in flight from when it is read until its answer is written. Nothing is read while
     `max_in_flight` requests are in flight, so a client that does not read its answers soon cannot
-    send either. Raises BodyTimeout if a client that has all its answers sends nothing for
-    `idle_timeout_s`. Raises EngineUnavailable if the server stops, once all requests read by then
-    are answered.
+    send either. `hold` holds the memory of a request until its answer is computed, and nothing more
+    is read before it does; it returns None for a request that needs none.
+
+    Raises BodyTimeout if a client that has all its answers sends nothing for `idle_timeout_s`.
+    Raises EngineUnavailable if the server stops, once all requests read by then are answered.
     """
     slots = asyncio.Semaphore(max_in_flight)
     idle = _IdleTimeout(idle_timeout_s)
@@ -76,12 +81,17 @@ async def answer_in_order(
                 async with idle.applied():
                     async for request in requests:
                         idle.request_read()
+                        holding, is_held = hold(request), asyncio.Event()
                         answering = answer(request)
+                        if holding is not None:
+                            answering = _held(answering, holding, is_held)
                         try:
                             answers.put_nowait(tasks.create_task(answering))
                         except RuntimeError:  # the stream failed, and the group is closing
                             answering.close()
                             return
+                        if holding is not None:
+                            await is_held.wait()
                         await slots.acquire()
 
             reading = tasks.create_task(stream_tasks.run(read()))
@@ -95,6 +105,18 @@ async def answer_in_order(
         raise failures.exceptions[0] from None
     if not reading.result():
         raise EngineUnavailable("the server is stopping; all requests it read are answered")
+
+
+async def _held(
+    answering: Coroutine[Any, Any, Response], holding: Holding, is_held: asyncio.Event
+) -> Response:
+    try:
+        async with holding:
+            is_held.set()
+            return await answering
+    finally:
+        is_held.set()
+        answering.close()  # has an effect only if it has not begun
 
 
 class _IdleTimeout:

@@ -12,6 +12,7 @@ from engine.errors import LLNError
 from engine.types import Accounting, Embedding, EmbedOptions, Truncate
 from service.errors import InvalidField, report_input_as
 from service.fairness import cooperatively
+from service.grpc.arrivals import Arrivals
 from service.grpc.context import Context, timeout_s, write
 from service.grpc.handlers import current_record
 from service.grpc.messages import Undecodable, decoded
@@ -60,9 +61,12 @@ class TeiInfoServicer:
 
 
 class TeiEmbedServicer:
-    def __init__(self, engine: AsyncEngine, settings: Settings, stream_tasks: StreamTasks) -> None:
+    def __init__(
+        self, engine: AsyncEngine, settings: Settings, arrivals: Arrivals, stream_tasks: StreamTasks
+    ) -> None:
         self._engine = engine
         self._settings = settings
+        self._arrivals = arrivals
         self._stream_tasks = stream_tasks
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
@@ -148,6 +152,7 @@ class TeiEmbedServicer:
             requests,
             answer=answer,
             write=write_or_end,
+            hold=self._arrivals.hold,
             stream_tasks=self._stream_tasks,
             idle_timeout_s=self._settings.body_timeout_s,
         )

@@ -13,6 +13,7 @@ from engine.errors import InvalidInput, LLNError
 from engine.types import RankOptions
 from service.errors import InvalidField, report_params
 from service.fairness import receive_within
+from service.grpc.arrivals import Arrivals
 from service.grpc.context import Context, timeout_s, write
 from service.grpc.handlers import current_record
 from service.grpc.messages import Undecodable, decode_each, decoded
@@ -29,9 +30,10 @@ _SAME = ("query", "truncate", "raw_scores", "return_text", "truncation_direction
 
 
 class TeiRerankServicer:
-    def __init__(self, engine: AsyncEngine, settings: Settings) -> None:
+    def __init__(self, engine: AsyncEngine, settings: Settings, arrivals: Arrivals) -> None:
         self._engine = engine
         self._settings = settings
+        self._arrivals = arrivals
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
         arrived_at = time.perf_counter()
@@ -60,14 +62,17 @@ class TeiRerankServicer:
     ) -> pb.RerankResponse:
         whole: pb.RerankRequest | None = None
         num_bytes = 0
-        async for piece in decode_each(receive_within(requests, self._settings.body_timeout_s)):
-            if whole is None:
-                whole = pb.RerankRequest(**{name: getattr(piece, name) for name in _SAME})
-            _check_same(piece, whole)
-            num_bytes += len(piece.text)
-            self._check_room(len(whole.texts), num_bytes)
-            whole.texts.append(piece.text)
-        return await self.Rerank(whole or pb.RerankRequest(query="?"), context)
+        pieces = decode_each(receive_within(requests, self._settings.body_timeout_s))
+        with self._arrivals.hold_pieces() as count:
+            async for piece in pieces:
+                if whole is None:
+                    whole = pb.RerankRequest(**{name: getattr(piece, name) for name in _SAME})
+                _check_same(piece, whole)
+                num_bytes += len(piece.text)
+                self._check_room(len(whole.texts), num_bytes)
+                count(len(piece.text))
+                whole.texts.append(piece.text)
+            return await self.Rerank(whole or pb.RerankRequest(query="?"), context)
 
     def _check_room(self, num_texts: int, num_characters: int) -> None:
         """A stream is held to the limits of one message."""
@@ -92,9 +97,12 @@ def _check_same(piece: pb.RerankStreamRequest, first: pb.RerankRequest) -> None:
 
 
 class TeiTokenizeServicer:
-    def __init__(self, engine: AsyncEngine, settings: Settings, stream_tasks: StreamTasks) -> None:
+    def __init__(
+        self, engine: AsyncEngine, settings: Settings, arrivals: Arrivals, stream_tasks: StreamTasks
+    ) -> None:
         self._engine = engine
         self._settings = settings
+        self._arrivals = arrivals
         self._stream_tasks = stream_tasks
 
     async def Tokenize(self, request: pb.EncodeRequest, context: Context) -> pb.EncodeResponse:
@@ -155,6 +163,7 @@ class TeiTokenizeServicer:
             requests,
             answer=answer,
             write=write_or_end,
+            hold=self._arrivals.hold,
             stream_tasks=self._stream_tasks,
             idle_timeout_s=self._settings.body_timeout_s,
         )

@@ -14,8 +14,10 @@ from grpc.aio import InternalError
 
 from engine.errors import EngineUnavailable, InvalidInput, LLNError, QueueFull
 from engine.types import Vector
+from service.body_budget import BodyBudget
 from service.errors import ERROR_TABLE, BodyTimeout
 from service.fairness import cooperatively
+from service.grpc.arrivals import Arrivals
 from service.grpc.errors import error_message, error_metadata
 from service.grpc.handlers import MethodHandlers
 from service.grpc.messages import VectorPacker
@@ -292,7 +294,9 @@ def test_a_client_that_leaves_before_the_first_byte_is_counted(
     failure: BaseException, seconds_left: float, code: str
 ) -> None:
     metrics = Metrics()
-    calls = MethodHandlers(metrics, ApiKeys(), RequestLimit(1, metrics), max_message_bytes=100)
+    limit = RequestLimit(1, metrics)
+    arrivals = Arrivals(BodyBudget(1000, 1.0, metrics), 1.0)
+    calls = MethodHandlers(metrics, arrivals, ApiKeys(), limit, limit, max_message_bytes=100)
     context: Any = Gone(failure, seconds_left)
 
     async def call() -> None:
