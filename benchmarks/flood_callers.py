@@ -162,12 +162,13 @@ async def _write_pieces(writer: asyncio.StreamWriter, data: memoryview) -> None:
 async def _send_grpc(plan: Mapping[str, Any], body: Body, share: float) -> str:
     """Half of a message cannot be sent, so all callers that leave have sent theirs."""
     address = f"{plan['host']}:{plan['grpc_port']}"
-    async with aio.insecure_channel(address, options=_OWN_CONNECTION) as channel:
+    async with aio.insecure_channel(address, options=_OWN_CONNECTION) as opened:
+        channel: Any = opened  # the stubs want what grpc does not need
         call = channel.stream_stream(body.target)()
         with suppress(asyncio.InvalidStateError, aio.AioRpcError):
             await call.write(body.data)
             await call.done_writing()
-            while await call.read() is not aio.EOF:
+            async for _ in call:
                 pass
         if await call.code() == grpc.StatusCode.OK:
             return "answered"

@@ -102,7 +102,8 @@ async def _flood(served: Served, flood: dict[str, Any]) -> _Flooded:
     flooded = _Flooded()
     address = f"{flood['host']}:{flood['grpc_port']}"
     http = HttpClient(served.target)
-    async with aio.insecure_channel(address) as channel:
+    async with aio.insecure_channel(address) as opened:
+        channel: Any = opened  # the stubs want what grpc does not need
         embed = channel.unary_unary(
             "/lln.v1.Embeddings/Embed", request_serializer=pb.EmbedRequest.SerializeToString
         )

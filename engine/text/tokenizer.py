@@ -50,6 +50,8 @@ SEND_TEXT = "send the text itself (LangChain's OpenAIEmbeddings: check_embedding
 _UNUSED = re.compile(r"\[unused\d+\]")
 """BERT's vocabularies have places that their tokenizers never write."""
 
+_IDS_AT_ONCE = 65_536
+
 _LONG_TEXT = 2 * PART_CHARACTERS
 """A text of more characters is encoded in parts."""
 
@@ -422,7 +424,7 @@ def _no_offsets(num_tokens: int) -> Offsets:
 
 
 def _integers(ids: Sequence[int] | Ids, *, param: str | None) -> NDArray[np.integer[Any]]:
-    array: NDArray[Any] = np.asarray(ids)
+    array = _as_array(ids)
     if array.size == 0:
         return np.zeros(0, dtype=np.int32)
     if array.ndim != 1 or array.dtype.kind not in "iu":
@@ -432,6 +434,14 @@ def _integers(ids: Sequence[int] | Ids, *, param: str | None) -> NDArray[np.inte
             param=param,
         )
     return array
+
+
+def _as_array(ids: Sequence[int] | Ids) -> NDArray[Any]:
+    """A part at a time: other threads cannot run while a list is turned into an array."""
+    if isinstance(ids, np.ndarray) or len(ids) <= _IDS_AT_ONCE:
+        return np.asarray(ids)
+    starts = range(0, len(ids), _IDS_AT_ONCE)
+    return np.concatenate([np.asarray(ids[start : start + _IDS_AT_ONCE]) for start in starts])
 
 
 def _check_strings(texts: Sequence[str]) -> None:

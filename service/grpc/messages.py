@@ -33,8 +33,10 @@ from engine.types import (
     Truncate,
     Vector,
 )
+from service.body_budget import SHORT_BODY_BYTES
 from service.documents import EVENT_NAMES, Accepted, Event, Finished
 from service.errors import BodyTooLarge, InvalidField, UnreadableBody
+from service.grpc.wire import MAX_FIELDS, has_too_many_fields
 from service.pb.lln.v1 import embeddings_pb2
 
 _TRUNCATE: dict[int, Truncate] = {
@@ -79,6 +81,14 @@ def decoder(message: type[MessageT], max_bytes: int) -> Callable[[bytes], Messag
                     f"the message has {len(data)} bytes, and the limit is {max_bytes}",
                     limit=max_bytes,
                     actual=len(data),
+                )
+            )
+        if len(data) > SHORT_BODY_BYTES and has_too_many_fields(data, message):
+            return Undecodable(
+                UnreadableBody(
+                    f"the message has more than {MAX_FIELDS} fields",
+                    code="too_many_fields",
+                    limit=MAX_FIELDS,
                 )
             )
         try:
@@ -129,7 +139,7 @@ def _text_input(message: embeddings_pb2.Input, index: int) -> TextInput:
     if form == "text":
         return message.text
     if form == "token_ids":
-        return list(message.token_ids.ids)
+        return message.token_ids.ids  # millions of them are read elsewhere, in parts
     raise InvalidField(
         f"input[{index}] must have text or token_ids", param=f"input[{index}]", actual="unset"
     )

@@ -34,6 +34,10 @@ from service.http.media_types import JSON, media_type, require_json
 
 _MANY_IDS = 10_000
 
+_MAX_VALUES = 2_000_000
+"""A large body has at most this many values, token ids in long lists aside. Each becomes an object,
+of which 32 MiB of JSON can hold millions."""
+
 _NOT_PARSED = b""
 """The process's answer for a document that it cannot pickle."""
 
@@ -125,7 +129,12 @@ class JsonParser:
             await self._is_free.acquire()
             document = await asyncio.shield(self._parse_elsewhere(body))
         if isinstance(document, _Unreadable):
-            raise UnreadableBody(document.message, code=document.code, actual=document.position)
+            raise UnreadableBody(
+                document.message,
+                code=document.code,
+                limit=document.limit,
+                actual=document.position,
+            )
         return document
 
     def _parse_elsewhere(self, body: bytes) -> asyncio.Future[Any]:
@@ -148,7 +157,8 @@ class _Unreadable(NamedTuple):
 
     message: str
     code: str
-    position: int
+    position: int | None = None
+    limit: int | None = None
 
 
 def _parse(body: bytes) -> Any:
@@ -229,9 +239,23 @@ def _pickled(body: bytes) -> bytes:
         document = _parse(body)
         if isinstance(document, dict):
             document = {name: _with_arrays(value) for name, value in document.items()}
+        if _has_too_many_values(document):
+            message = f"the body has more than {_MAX_VALUES} values"
+            document = _Unreadable(message, "too_many_values", limit=_MAX_VALUES)
         return pickle.dumps(document, pickle.HIGHEST_PROTOCOL)
     except (MemoryError, RecursionError):  # pickle nests less deeply than JSON
         return _NOT_PARSED
+
+
+def _has_too_many_values(document: Any) -> bool:
+    count, unseen = 0, [document]
+    while unseen and count <= _MAX_VALUES:
+        value = unseen.pop()
+        if isinstance(value, list | dict):
+            count += len(value)
+            if count <= _MAX_VALUES:
+                unseen += value.values() if isinstance(value, dict) else value
+    return count > _MAX_VALUES
 
 
 def _with_arrays(value: Any) -> Any:

@@ -54,6 +54,21 @@ def test_the_same_document_comes_back(documents: dict[str, Any]) -> None:
     asyncio.run(scenario())
 
 
+def test_a_body_of_too_many_values_is_refused() -> None:
+    async def scenario() -> None:
+        parser = JsonParser()
+        for start, value, end in (
+            (b'{"input":[', b"[],", b"[]]}"),
+            (b'{"a":{"b":[', b"0,", b"0]}}"),
+        ):
+            with pytest.raises(UnreadableBody) as refusal:
+                await parser.parse(start + value * 2_000_000 + end)
+            assert (refusal.value.code, refusal.value.limit) == ("too_many_values", 2_000_000)
+        parser.close()
+
+    asyncio.run(scenario())
+
+
 def plain_floats(value: Any) -> Any:
     """Whole numbers beyond 64 bits are floats in JSON as we read it."""
     if isinstance(value, dict):

@@ -1,0 +1,259 @@
+"""gRPC messages arrive in turn, share the budget of bodies, and are looked at before they are
+decoded."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import grpc
+import pytest
+
+from engine.errors import QueueFull
+from engine.scheduling.observer import EngineObserver
+from service.body_budget import FULL, SHORT_BODY_BYTES, BodyBudget
+from service.errors import BodyTimeout, InvalidField, UnreadableBody
+from service.grpc.arrivals import MAX_ARRIVING, Arrivals
+from service.grpc.messages import Undecodable, decoder
+from service.grpc.streams import StreamTasks, answer_in_order
+from service.grpc.wire import MAX_FIELDS
+from service.pb.lln.v1 import embeddings_pb2 as pb
+from tests.service.conftest import RunningServer, StartServer
+
+LARGE = 1_500_000
+BUDGET = 4 * LARGE  # room for two large messages
+
+
+class Calls:
+    """Calls whose messages arrive when they are told to; each is then held until it may end."""
+
+    def __init__(self, max_wait_s: float = 60.0) -> None:
+        self.budget = BodyBudget(BUDGET, max_wait_s, EngineObserver())
+        self.arrivals = Arrivals(self.budget, max_wait_s)
+        self.end = asyncio.Event()
+        self.num_received = 0
+
+    def send(self, data: bytes, arrives: asyncio.Event | None = None) -> asyncio.Task[None]:
+        async def messages() -> AsyncIterator[bytes]:
+            if arrives is not None:
+                await arrives.wait()
+            yield data
+
+        async def call() -> None:
+            async with AsyncExitStack() as held:
+                await self.arrivals.receive(messages(), held)
+                self.num_received += 1
+                await self.end.wait()
+
+        return asyncio.create_task(call())
+
+
+def test_large_messages_share_the_budget_and_short_ones_pass() -> None:
+    async def run() -> None:
+        calls = Calls()
+        large = [calls.send(bytes(LARGE)) for _ in range(3)]
+        short = calls.send(bytes(SHORT_BODY_BYTES))
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert calls.num_received == 3
+        assert calls.budget.held_bytes == 2 * LARGE
+        calls.end.set()
+        await asyncio.gather(*large, short)
+        assert calls.budget.held_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_messages_that_take_long_go_when_others_wait() -> None:
+    async def run() -> None:
+        calls, never = Calls(), asyncio.Event()
+        slow = [calls.send(b"", never) for _ in range(MAX_ARRIVING)]
+        await asyncio.sleep(0.2)
+        assert not any(task.done() for task in slow)  # nobody else wanted their places
+        calls.end.set()
+        began_at = time.monotonic()
+        await asyncio.gather(*(calls.send(b"short") for _ in range(3 * MAX_ARRIVING)))
+        assert time.monotonic() - began_at < 5
+        gone = [task for task in slow if task.done()]
+        assert gone
+        refusal = gone[0].exception()
+        assert isinstance(refusal, QueueFull)
+        assert (refusal.code, refusal.limit) == (FULL, MAX_ARRIVING)
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+        # All places are free again.
+        await asyncio.gather(*(calls.send(b"short") for _ in range(2 * MAX_ARRIVING)))
+
+    asyncio.run(run())
+
+
+def test_more_large_messages_than_places_are_refused_not_kept() -> None:
+    async def run() -> None:
+        calls = Calls()
+        large = [calls.send(bytes(LARGE)) for _ in range(2 * MAX_ARRIVING)]
+        await asyncio.sleep(0.5)
+        assert calls.budget.held_bytes == 2 * LARGE
+        refused = [task for task in large if task.done()]
+        assert len(refused) >= MAX_ARRIVING - 2
+        assert all(isinstance(task.exception(), QueueFull) for task in refused)
+        calls.end.set()
+        await asyncio.gather(*large, return_exceptions=True)
+        assert calls.budget.held_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_a_message_that_never_comes_times_out() -> None:
+    async def run() -> None:
+        calls = Calls(max_wait_s=0.05)
+        with pytest.raises(BodyTimeout):
+            await calls.send(b"", asyncio.Event())
+
+    asyncio.run(run())
+
+
+def test_a_call_without_a_message_is_an_error() -> None:
+    async def run() -> None:
+        async def nothing() -> AsyncIterator[bytes]:
+            return
+            yield b""
+
+        async with AsyncExitStack() as held:
+            with pytest.raises(InvalidField) as error:
+                await Calls().arrivals.receive(nothing(), held)
+        assert error.value.code == "missing_message"
+
+    asyncio.run(run())
+
+
+def test_a_stream_is_not_read_further_while_its_messages_find_no_room() -> None:
+    async def run() -> None:
+        calls, num_read, may_answer = Calls(), 0, asyncio.Event()
+        written: list[str] = []
+
+        async def requests() -> AsyncIterator[pb.EmbedStreamRequest]:
+            nonlocal num_read
+            for number in range(4):
+                num_read += 1
+                text = "x" * (LARGE if number else 1)
+                yield pb.EmbedStreamRequest(id=str(number), input=pb.Input(text=text))
+
+        async def answer(request: pb.EmbedStreamRequest) -> str:
+            await may_answer.wait()
+            return request.id
+
+        async def write(number: str) -> None:
+            written.append(number)
+
+        stream = asyncio.create_task(
+            answer_in_order(
+                requests(),
+                answer=answer,
+                write=write,
+                hold=calls.arrivals.hold,
+                stream_tasks=StreamTasks(),
+                idle_timeout_s=60,
+            )
+        )
+        for _ in range(200):
+            await asyncio.sleep(0)
+        # The two in the budget would be a little larger than it, so the second one waits.
+        assert num_read == 3
+        assert calls.budget.held_bytes < 2 * LARGE
+        may_answer.set()
+        await stream
+        assert written == ["0", "1", "2", "3"]
+        assert calls.budget.held_bytes == 0
+
+    asyncio.run(run())
+
+
+def _many_inputs(count: int) -> bytes:
+    return pb.EmbedRequest(input=[pb.Input()]).SerializeToString() * count
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        _many_inputs(MAX_FIELDS + 1),
+        pb.EmbedDocumentRequest(
+            open=pb.DocumentOptions(
+                chunking=pb.Chunking(
+                    spans=pb.SpanChunks(spans=[pb.CharacterSpan()] * (MAX_FIELDS + 1))
+                )
+            )
+        ).SerializeToString(),
+    ],
+    ids=["inputs", "spans"],
+)
+def test_messages_that_would_swell_are_refused(data: bytes) -> None:
+    kind: Any = pb.EmbedRequest if data[:1] == _many_inputs(1)[:1] else pb.EmbedDocumentRequest
+    found = decoder(kind, 2**25)(data)
+    assert isinstance(found, Undecodable)
+    assert isinstance(found.error, UnreadableBody)
+    assert (found.error.code, found.error.limit) == ("too_many_fields", MAX_FIELDS)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pb.EmbedRequest(input=[pb.Input(text="word " * 40)] * 2048),
+        pb.EmbedRequest(input=[pb.Input(token_ids=pb.TokenIds(ids=[101] * 200_000))]),
+    ],
+    ids=["texts", "ids"],
+)
+def test_large_messages_are_decoded(message: pb.EmbedRequest) -> None:
+    assert decoder(pb.EmbedRequest, 2**25)(message.SerializeToString()) == message
+
+
+@pytest.mark.parametrize("tail", [b"\xff" * 11, b"\x0a\xff\xff\xff\xff\x0f", b"\x0b", b"\x08"])
+def test_broken_messages_are_left_to_protobuf(tail: bytes) -> None:
+    data = pb.EmbedRequest(input=[pb.Input(text="x" * 100_000)]).SerializeToString() + tail
+    found = decoder(pb.EmbedRequest, 2**25)(data)
+    assert isinstance(found, Undecodable)
+    assert found.error.code == "invalid_message"
+
+
+@pytest.fixture(scope="module")
+def guarded(launch_server: StartServer) -> RunningServer:
+    return launch_server(
+        LLN_API_KEYS="a-key-of-sixteen-characters",
+        LLN_MODELS="sentence-transformers/all-MiniLM-L6-v2",
+        LLN_MAX_OPEN_STREAMS="1",
+    )
+
+
+def _no_messages_yet(until: float) -> Iterator[bytes]:
+    while time.monotonic() < until:
+        time.sleep(0.05)
+    yield b""
+
+
+def test_a_call_without_a_key_is_refused_before_its_message(guarded: RunningServer) -> None:
+    with grpc.insecure_channel(guarded.grpc_address) as opened:
+        channel: Any = opened
+        began_at = time.monotonic()
+        embed = channel.stream_unary("/lln.v1.Embeddings/Embed")
+        with pytest.raises(grpc.RpcError) as refusal:
+            embed(_no_messages_yet(began_at + 20), timeout=60)
+    assert refusal.value.code() == grpc.StatusCode.UNAUTHENTICATED
+    assert time.monotonic() - began_at < 15
+
+
+def test_open_streams_are_limited(guarded: RunningServer) -> None:
+    key = (("x-api-key", "a-key-of-sixteen-characters"),)
+    with grpc.insecure_channel(guarded.grpc_address) as opened:
+        channel: Any = opened
+        stream = channel.stream_stream("/lln.v1.Embeddings/EmbedStream")
+        first = stream(_no_messages_yet(time.monotonic() + 20), metadata=key)
+        assert first.initial_metadata()  # it is open
+        with pytest.raises(grpc.RpcError) as refusal:
+            next(stream(iter(()), metadata=key))
+        first.cancel()
+    failure: Any = refusal.value
+    assert failure.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert dict(failure.trailing_metadata())["lln-error-code"] == "too_many_streams"
