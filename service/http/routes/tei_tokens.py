@@ -23,7 +23,7 @@ router = APIRouter(route_class=JsonRoute, tags=["text-embeddings-inference"])
 
 
 @router.post("/tokenize", response_model=TokenLists, summary="The tokens of texts")
-async def tokenize(
+async def tokenize_texts(
     body: TokensBody, engine: Engine, timeout_s: TimeoutS, record: Record
 ) -> Response:
     """For each text its tokens. `start` and `stop` are characters, of the prompt and the text
