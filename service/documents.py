@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from engine.async_engine import AsyncEngine
-from engine.errors import DeadlineExceeded, EngineUnavailable
+from engine.errors import DeadlineExceeded, EngineUnavailable, InvalidInput
 from engine.execution.documents import DocumentStream
 from engine.types import (
     Chunking,
@@ -206,6 +206,7 @@ async def embed_living(
         "on_event": on_event,
     }
     if request.record is None:
+        _check_reads_whole(request)
         found = await engine.embed_living_document(
             request.text, precision=request.precision, **shared
         )
@@ -220,3 +221,17 @@ async def embed_living(
     if found.chunks:  # all at the end: a kept one may become stale by what is read last
         on_event(ChunksReady(chunks=found.chunks))
     return found
+
+
+def _check_reads_whole(request: LivingRequest) -> None:
+    """Without a record there is nothing that could be stale."""
+    for name, given in (
+        ("max_staleness", request.max_staleness is not None),
+        ("exact", request.exact),
+    ):
+        if given:
+            raise InvalidInput(
+                f"{name} is about a record that the document is read on from, and none was sent",
+                code="no_record",
+                param=name,
+            )

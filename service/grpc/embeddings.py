@@ -16,6 +16,7 @@ from service.grpc.arrivals import Arrivals
 from service.grpc.context import Context, timeout_s, write
 from service.grpc.errors import error_message
 from service.grpc.handlers import current_record
+from service.grpc.living import Arrived, answer_living, arrived, has_record
 from service.grpc.messages import (
     Undecodable,
     VectorPacker,
@@ -112,6 +113,14 @@ class EmbeddingsServicer:
             title=first.open.title if first.open.HasField("title") else None,
             timeout_s=timeout_s(context, self._settings),
         )
+        if has_record(first):
+            with self._arrivals.hold_pieces() as count:
+                document = await self._arrived(first, messages, count)
+                living = await answer_living(
+                    self._engine, request, first.open, document, context, packer
+                )
+            record.add(request.model, living.tokens_read)
+            return
 
         async def send(event: Event) -> None:
             await write(context, document_event(event, packer))
@@ -126,6 +135,23 @@ class EmbeddingsServicer:
                 run_reader=self._stream_tasks.run,
             )
         record.add(request.model, found.accounting.tokens_embedded)
+
+    async def _arrived(
+        self,
+        first: pb.EmbedDocumentRequest,
+        messages: AsyncIterator[pb.EmbedDocumentRequest],
+        count: Callable[[int], None],
+    ) -> Arrived:
+        """The whole document and its record, unless the server stops meanwhile."""
+        found: list[Arrived] = []
+
+        async def read() -> None:
+            limit = self._settings.max_body_bytes
+            found.append(await arrived(first, messages, max_bytes=limit, count=count))
+
+        if not await self._stream_tasks.run(read()):
+            raise EngineUnavailable("the server is stopping and did not read the whole document")
+        return found[0]
 
     async def _first_of(
         self, messages: AsyncIterator[pb.EmbedDocumentRequest]
@@ -157,5 +183,11 @@ async def _texts(
     async for message in others:
         if message.HasField("open"):
             raise InvalidField("only the first message may have the field open", param="open")
+        if message.record:
+            raise InvalidField(
+                "a record begins in the first message of a document, or with_record is set there",
+                code="late_record",
+                param="record",
+            )
         count(len(message.text))
         yield message.text

@@ -4,7 +4,7 @@ types. All defaults are the engine's."""
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
@@ -19,9 +19,12 @@ from engine.types import (
     Chunking,
     ChunkPlan,
     ChunksReady,
+    DocumentEmbedding,
     Embedding,
     EmbedOptions,
     HeadingPlan,
+    LivingChunk,
+    LivingEmbedding,
     ModelInfo,
     OutputDtype,
     Priority,
@@ -60,6 +63,9 @@ _DTYPE: dict[int, OutputDtype] = {
     embeddings_pb2.VECTOR_FORMAT_BINARY: "binary",
     embeddings_pb2.VECTOR_FORMAT_UBINARY: "ubinary",
 }
+RECORD_PIECE_BYTES = 1_048_576
+"""Well below what clients accept of one message by default."""
+
 _SCALED = (embeddings_pb2.VECTOR_FORMAT_INT8, embeddings_pb2.VECTOR_FORMAT_UINT8)
 
 MessageT = TypeVar("MessageT", bound=Message)
@@ -274,7 +280,27 @@ def _event_part(event: Event, packer: VectorPacker) -> Any:
                 vector=packer.message(event.embedding.vector),
                 num_chunks=len(event.embedding.chunks),
                 accounting=_accounting_message(event.embedding.accounting),
+                with_record=_record_result(event.embedding),
             )
+
+
+def record_pieces(record: bytes) -> Iterator[embeddings_pb2.DocumentEvent]:
+    for start in range(0, len(record), RECORD_PIECE_BYTES):
+        piece = embeddings_pb2.DocumentRecord(data=record[start : start + RECORD_PIECE_BYTES])
+        yield embeddings_pb2.DocumentEvent(record=piece)
+
+
+def _record_result(found: DocumentEmbedding) -> embeddings_pb2.RecordResult | None:
+    if not isinstance(found, LivingEmbedding):
+        return None
+    return embeddings_pb2.RecordResult(
+        tokens_read=found.tokens_read,
+        segments=found.segments,
+        segments_read=found.segments_read,
+        staleness=found.staleness,
+        gone=found.gone,
+        rounds=found.rounds,
+    )
 
 
 def _chunk_message(chunk: Chunk, packer: VectorPacker) -> embeddings_pb2.Chunk:
@@ -286,6 +312,8 @@ def _chunk_message(chunk: Chunk, packer: VectorPacker) -> embeddings_pb2.Chunk:
         ),
         headings=chunk.headings,
         vector=packer.message(chunk.vector),
+        previous=chunk.previous if isinstance(chunk, LivingChunk) else None,
+        staleness=chunk.staleness if isinstance(chunk, LivingChunk) else None,
     )
 
 

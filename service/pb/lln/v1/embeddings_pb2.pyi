@@ -85,24 +85,34 @@ class EmbedStreamResponse(_message.Message):
     def __init__(self, id: _Optional[str] = ..., embedding: _Optional[_Union[Embedding, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
 
 class EmbedDocumentRequest(_message.Message):
-    __slots__ = ("open", "text")
+    __slots__ = ("open", "text", "record")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
     open: DocumentOptions
     text: bytes
-    def __init__(self, open: _Optional[_Union[DocumentOptions, _Mapping]] = ..., text: _Optional[bytes] = ...) -> None: ...
+    record: bytes
+    def __init__(self, open: _Optional[_Union[DocumentOptions, _Mapping]] = ..., text: _Optional[bytes] = ..., record: _Optional[bytes] = ...) -> None: ...
 
 class DocumentOptions(_message.Message):
-    __slots__ = ("model", "options", "chunking", "title")
+    __slots__ = ("model", "options", "chunking", "title", "with_record", "record_precision", "max_staleness", "exact")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     CHUNKING_FIELD_NUMBER: _ClassVar[int]
     TITLE_FIELD_NUMBER: _ClassVar[int]
+    WITH_RECORD_FIELD_NUMBER: _ClassVar[int]
+    RECORD_PRECISION_FIELD_NUMBER: _ClassVar[int]
+    MAX_STALENESS_FIELD_NUMBER: _ClassVar[int]
+    EXACT_FIELD_NUMBER: _ClassVar[int]
     model: str
     options: EmbedOptions
     chunking: Chunking
     title: str
-    def __init__(self, model: _Optional[str] = ..., options: _Optional[_Union[EmbedOptions, _Mapping]] = ..., chunking: _Optional[_Union[Chunking, _Mapping]] = ..., title: _Optional[str] = ...) -> None: ...
+    with_record: bool
+    record_precision: str
+    max_staleness: float
+    exact: bool
+    def __init__(self, model: _Optional[str] = ..., options: _Optional[_Union[EmbedOptions, _Mapping]] = ..., chunking: _Optional[_Union[Chunking, _Mapping]] = ..., title: _Optional[str] = ..., with_record: _Optional[bool] = ..., record_precision: _Optional[str] = ..., max_staleness: _Optional[float] = ..., exact: _Optional[bool] = ...) -> None: ...
 
 class Chunking(_message.Message):
     __slots__ = ("fixed", "sentences", "headings", "spans", "opening", "alone", "context")
@@ -153,16 +163,24 @@ class SpanChunks(_message.Message):
     def __init__(self, spans: _Optional[_Iterable[_Union[CharacterSpan, _Mapping]]] = ...) -> None: ...
 
 class DocumentEvent(_message.Message):
-    __slots__ = ("accepted", "progress", "chunks", "result")
+    __slots__ = ("accepted", "progress", "chunks", "result", "record")
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
     accepted: DocumentAccepted
     progress: DocumentProgress
     chunks: DocumentChunks
     result: DocumentResult
-    def __init__(self, accepted: _Optional[_Union[DocumentAccepted, _Mapping]] = ..., progress: _Optional[_Union[DocumentProgress, _Mapping]] = ..., chunks: _Optional[_Union[DocumentChunks, _Mapping]] = ..., result: _Optional[_Union[DocumentResult, _Mapping]] = ...) -> None: ...
+    record: DocumentRecord
+    def __init__(self, accepted: _Optional[_Union[DocumentAccepted, _Mapping]] = ..., progress: _Optional[_Union[DocumentProgress, _Mapping]] = ..., chunks: _Optional[_Union[DocumentChunks, _Mapping]] = ..., result: _Optional[_Union[DocumentResult, _Mapping]] = ..., record: _Optional[_Union[DocumentRecord, _Mapping]] = ...) -> None: ...
+
+class DocumentRecord(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class DocumentAccepted(_message.Message):
     __slots__ = ("model", "tokens")
@@ -189,30 +207,52 @@ class DocumentChunks(_message.Message):
     def __init__(self, chunks: _Optional[_Iterable[_Union[Chunk, _Mapping]]] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("index", "tokens", "characters", "headings", "vector")
+    __slots__ = ("index", "tokens", "characters", "headings", "vector", "previous", "staleness")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     CHARACTERS_FIELD_NUMBER: _ClassVar[int]
     HEADINGS_FIELD_NUMBER: _ClassVar[int]
     VECTOR_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
     index: int
     tokens: TokenSpan
     characters: CharacterSpan
     headings: _containers.RepeatedScalarFieldContainer[str]
     vector: Vector
-    def __init__(self, index: _Optional[int] = ..., tokens: _Optional[_Union[TokenSpan, _Mapping]] = ..., characters: _Optional[_Union[CharacterSpan, _Mapping]] = ..., headings: _Optional[_Iterable[str]] = ..., vector: _Optional[_Union[Vector, _Mapping]] = ...) -> None: ...
+    previous: int
+    staleness: float
+    def __init__(self, index: _Optional[int] = ..., tokens: _Optional[_Union[TokenSpan, _Mapping]] = ..., characters: _Optional[_Union[CharacterSpan, _Mapping]] = ..., headings: _Optional[_Iterable[str]] = ..., vector: _Optional[_Union[Vector, _Mapping]] = ..., previous: _Optional[int] = ..., staleness: _Optional[float] = ...) -> None: ...
 
 class DocumentResult(_message.Message):
-    __slots__ = ("model", "vector", "num_chunks", "accounting")
+    __slots__ = ("model", "vector", "num_chunks", "accounting", "with_record")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VECTOR_FIELD_NUMBER: _ClassVar[int]
     NUM_CHUNKS_FIELD_NUMBER: _ClassVar[int]
     ACCOUNTING_FIELD_NUMBER: _ClassVar[int]
+    WITH_RECORD_FIELD_NUMBER: _ClassVar[int]
     model: str
     vector: Vector
     num_chunks: int
     accounting: Accounting
-    def __init__(self, model: _Optional[str] = ..., vector: _Optional[_Union[Vector, _Mapping]] = ..., num_chunks: _Optional[int] = ..., accounting: _Optional[_Union[Accounting, _Mapping]] = ...) -> None: ...
+    with_record: RecordResult
+    def __init__(self, model: _Optional[str] = ..., vector: _Optional[_Union[Vector, _Mapping]] = ..., num_chunks: _Optional[int] = ..., accounting: _Optional[_Union[Accounting, _Mapping]] = ..., with_record: _Optional[_Union[RecordResult, _Mapping]] = ...) -> None: ...
+
+class RecordResult(_message.Message):
+    __slots__ = ("tokens_read", "segments", "segments_read", "staleness", "gone", "rounds")
+    TOKENS_READ_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_READ_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    tokens_read: int
+    segments: int
+    segments_read: int
+    staleness: float
+    gone: _containers.RepeatedScalarFieldContainer[int]
+    rounds: int
+    def __init__(self, tokens_read: _Optional[int] = ..., segments: _Optional[int] = ..., segments_read: _Optional[int] = ..., staleness: _Optional[float] = ..., gone: _Optional[_Iterable[int]] = ..., rounds: _Optional[int] = ...) -> None: ...
 
 class TokenSpan(_message.Message):
     __slots__ = ("start", "end")
