@@ -280,7 +280,7 @@ def _event_part(event: Event, packer: VectorPacker) -> Any:
                 vector=packer.message(event.embedding.vector),
                 num_chunks=len(event.embedding.chunks),
                 accounting=_accounting_message(event.embedding.accounting),
-                with_record=_record_result(event.embedding),
+                **_of_record(event.embedding),
             )
 
 
@@ -290,17 +290,12 @@ def record_pieces(record: bytes) -> Iterator[embeddings_pb2.DocumentEvent]:
         yield embeddings_pb2.DocumentEvent(record=piece)
 
 
-def _record_result(found: DocumentEmbedding) -> embeddings_pb2.RecordResult | None:
+def _of_record(found: DocumentEmbedding) -> dict[str, Any]:
+    """What a result has besides if the document has a record."""
     if not isinstance(found, LivingEmbedding):
-        return None
-    return embeddings_pb2.RecordResult(
-        tokens_read=found.tokens_read,
-        segments=found.segments,
-        segments_read=found.segments_read,
-        staleness=found.staleness,
-        gone=found.gone,
-        rounds=found.rounds,
-    )
+        return {}
+    names = ("tokens_read", "segments", "segments_read", "staleness", "gone", "rounds")
+    return {name: getattr(found, name) for name in names}
 
 
 def _chunk_message(chunk: Chunk, packer: VectorPacker) -> embeddings_pb2.Chunk:

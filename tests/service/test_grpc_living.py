@@ -63,9 +63,10 @@ def test_an_update_is_that_of_http(embed: Any, over_http: dict[str, Any]) -> Non
     np.testing.assert_array_equal(np.frombuffer(result.vector.data, "<f4"), vector)
     record = b"".join(event.record.data for event in events)
     assert record == base64.b64decode(over_http["record"])
-    assert 0 < result.with_record.tokens_read < result.accounting.tokens
-    assert result.with_record.staleness == over_http["staleness"]
-    assert list(result.with_record.gone) == over_http["gone"]
+    assert 0 < result.tokens_read < result.accounting.tokens
+    for name in ("tokens_read", "segments", "segments_read", "staleness", "rounds"):
+        assert getattr(result, name) == over_http[name]
+    assert list(result.gone) == over_http["gone"]
     chunks = [chunk for event in events for chunk in event.chunks.chunks]
     found = [chunk.previous if chunk.HasField("previous") else None for chunk in chunks]
     assert found == [chunk["previous"] for chunk in over_http["chunks"]]
@@ -80,7 +81,7 @@ def test_a_first_record(embed: Any, over_http: dict[str, Any]) -> None:
 def test_a_document_without_a_record_has_none(embed: Any) -> None:
     *events, last = embed(requests(TEXT[:400]))
     assert not any(event.HasField("record") for event in events)
-    assert not last.result.HasField("with_record")
+    assert not last.result.HasField("tokens_read")
 
 
 @pytest.mark.parametrize(

@@ -225,34 +225,28 @@ class Chunk(_message.Message):
     def __init__(self, index: _Optional[int] = ..., tokens: _Optional[_Union[TokenSpan, _Mapping]] = ..., characters: _Optional[_Union[CharacterSpan, _Mapping]] = ..., headings: _Optional[_Iterable[str]] = ..., vector: _Optional[_Union[Vector, _Mapping]] = ..., previous: _Optional[int] = ..., staleness: _Optional[float] = ...) -> None: ...
 
 class DocumentResult(_message.Message):
-    __slots__ = ("model", "vector", "num_chunks", "accounting", "with_record")
+    __slots__ = ("model", "vector", "num_chunks", "accounting", "tokens_read", "segments", "segments_read", "staleness", "gone", "rounds")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VECTOR_FIELD_NUMBER: _ClassVar[int]
     NUM_CHUNKS_FIELD_NUMBER: _ClassVar[int]
     ACCOUNTING_FIELD_NUMBER: _ClassVar[int]
-    WITH_RECORD_FIELD_NUMBER: _ClassVar[int]
-    model: str
-    vector: Vector
-    num_chunks: int
-    accounting: Accounting
-    with_record: RecordResult
-    def __init__(self, model: _Optional[str] = ..., vector: _Optional[_Union[Vector, _Mapping]] = ..., num_chunks: _Optional[int] = ..., accounting: _Optional[_Union[Accounting, _Mapping]] = ..., with_record: _Optional[_Union[RecordResult, _Mapping]] = ...) -> None: ...
-
-class RecordResult(_message.Message):
-    __slots__ = ("tokens_read", "segments", "segments_read", "staleness", "gone", "rounds")
     TOKENS_READ_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_READ_FIELD_NUMBER: _ClassVar[int]
     STALENESS_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    vector: Vector
+    num_chunks: int
+    accounting: Accounting
     tokens_read: int
     segments: int
     segments_read: int
     staleness: float
     gone: _containers.RepeatedScalarFieldContainer[int]
     rounds: int
-    def __init__(self, tokens_read: _Optional[int] = ..., segments: _Optional[int] = ..., segments_read: _Optional[int] = ..., staleness: _Optional[float] = ..., gone: _Optional[_Iterable[int]] = ..., rounds: _Optional[int] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., vector: _Optional[_Union[Vector, _Mapping]] = ..., num_chunks: _Optional[int] = ..., accounting: _Optional[_Union[Accounting, _Mapping]] = ..., tokens_read: _Optional[int] = ..., segments: _Optional[int] = ..., segments_read: _Optional[int] = ..., staleness: _Optional[float] = ..., gone: _Optional[_Iterable[int]] = ..., rounds: _Optional[int] = ...) -> None: ...
 
 class TokenSpan(_message.Message):
     __slots__ = ("start", "end")
