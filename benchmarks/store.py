@@ -26,8 +26,11 @@ from service.benchmarks.job import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAD = ("case", "measured", "times (median)", "value", "single turns", "target", "met")
-_PACKAGES = ("torch", "numpy", "tokenizers", "transformers", "sentence-transformers", "onnxruntime")
-_PACKAGES_SHOWN = ("torch", "sentence-transformers", "onnxruntime")
+_PACKAGES = (
+    *("torch", "numpy", "tokenizers", "transformers", "sentence-transformers"),
+    *("onnxruntime", "openvino", "nncf", "torchao"),
+)
+_PACKAGES_SHOWN = ("torch", "sentence-transformers", "onnxruntime", "openvino")
 
 
 def store(suite: str, rows: Sequence[Row], bench: Workbench, folder: Path) -> Path:

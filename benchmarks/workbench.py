@@ -22,6 +22,8 @@ SOFTMAX = "LLN softmax"
 LLN_DIAG = "LLN+Diag"
 SENTENCE_TRANSFORMERS = "sentence-transformers"
 ONNX_RUNTIME = "ONNX Runtime"
+INT8_SEED = 8
+"""Draws texts that rivals are quantised with, others than those that are measured."""
 
 Embed: TypeAlias = Callable[[Sequence[str]], NDArray[np.float32]]
 
@@ -74,6 +76,19 @@ class Workbench:
         from benchmarks.rivals.onnx_rival import OnnxRival
 
         return OnnxRival(self._published.checkpoint.folder, self.threads).embed
+
+    @cached_property
+    def int8_rivals(self) -> tuple[Embed, Embed]:
+        """ONNX Runtime's and OpenVINO's."""
+        from benchmarks.rivals.onnx_rival import OnnxRival
+        from benchmarks.rivals.openvino_rival import OpenVinoRival
+
+        folder = self._published.checkpoint.folder
+        texts = self.text.passages([32] * 50 + [128] * 50, seed=INT8_SEED)
+        return (
+            OnnxRival(folder, self.threads, int8=True).embed,
+            OpenVinoRival(folder, self.threads, texts_for_int8=texts).embed,
+        )
 
     @property
     def _published(self) -> EmbeddingModel:

@@ -31,6 +31,7 @@ _ZERO = 128
 _TINY = torch.finfo(torch.float32).tiny
 _LOW_BYTE = 1.5 * 2**23
 """Added to a small number, it leaves the number, rounded, in the low byte of the float's bits."""
+_AROUND_ZERO = torch.tensor(_LOW_BYTE + _ZERO)
 
 
 class Int8Affine(NamedTuple):
@@ -102,14 +103,14 @@ def multiplied(x: Tensor, layer: Int8Affine, *, least: float | None = None) -> T
         x = x * layer.smoothing
     if least is None:
         rows, scale = _quantised_around_zero(x)
-        y = _product(rows, layer, zero=_ZERO)
+        y = byte_product(rows, layer, zero=_ZERO)
     else:
         rows, scale, zero = _quantised_from(x, least)
-        y = torch.addcmul(_product(rows, layer, zero=0), zero, layer.sums, value=-1)
+        y = torch.addcmul(byte_product(rows, layer, zero=0), zero, layer.sums, value=-1)
     return y.mul_(scale) if layer.bias is None else torch.addcmul(layer.bias, y, scale, out=y)
 
 
-def _product(rows: Tensor, layer: Int8Affine, *, zero: int) -> Tensor:
+def byte_product(rows: Tensor, layer: Int8Affine, *, zero: int) -> Tensor:
     """(rows - zero) W^T with the scales of the weight, but not of the rows."""
     y: Tensor = torch.ops.onednn.qlinear_pointwise.default(
         *(rows, 1.0, zero, layer.weight, layer.scale, layer.zero, None),
@@ -120,8 +121,8 @@ def _product(rows: Tensor, layer: Int8Affine, *, zero: int) -> Tensor:
 
 def _quantised_around_zero(x: Tensor) -> tuple[Tensor, Tensor]:
     """x [T, W] as bytes around 128, and the scale of each row [T, 1]."""
-    scale = _scales(x.abs())
-    return _low_bytes(x, scale.reciprocal(), torch.tensor(_LOW_BYTE + _ZERO)), scale
+    scale = x.abs().amax(1, keepdim=True).mul_(1 / MOST).clamp_min_(_TINY)
+    return _low_bytes(x, scale.reciprocal(), _AROUND_ZERO), scale
 
 
 def _quantised_from(x: Tensor, least: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -129,7 +130,7 @@ def _quantised_from(x: Tensor, least: float) -> tuple[Tensor, Tensor, Tensor]:
 
     The bytes reach from 0 to 255 with half a step to spare, since that of 0 is rounded.
     """
-    scale = x.amax(1, keepdim=True).clamp_min_(_TINY * MOST).sub_(least).div_(254)
+    scale = x.amax(1, keepdim=True).clamp_min_(_TINY * MOST).sub_(least).mul_(1 / 254)
     inverse = scale.reciprocal()
     zero = inverse.mul(-least).round_()
     return _low_bytes(x, inverse, zero + _LOW_BYTE), scale, zero

@@ -157,7 +157,8 @@ def pack(layer: Affine, dtype: torch.dtype) -> Linear:
 def linear(x: Tensor, layer: Linear, activation: Activation | None = None) -> Tensor:
     """activation(x W^T + b) in the dtype of the weight, for x of shape [T, in]."""
     if isinstance(layer, Int8Affine) and _runs_packed(x, layer):
-        return activate(multiplied(x, layer), activation)
+        y = multiplied(x, layer)
+        return torch.ops.aten.gelu_(y) if activation == "gelu" else activate(y, activation)
     if isinstance(layer, Int8Affine) or not _runs_packed(x, layer) or activation not in FUSED:
         weight = dense_weight(layer)
         bias = None if layer.bias is None else layer.bias.to(weight.dtype)
