@@ -57,6 +57,7 @@ def our_server(threads: int, **settings: str) -> Iterator[Served]:
             "LLN_MODELS": "default",
             "LLN_LOG_LEVEL": "warning",
             "LLN_ENGINE__NUM_THREADS": str(threads),
+            "LLN_BATCH_FOLDER": "",
             "LLN_BENCHMARK_HISTORY": str(Path(folder) / "benchmarks.sqlite"),
             **settings,
         }

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
@@ -13,13 +15,18 @@ from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 
 from engine.async_engine import AsyncEngine
+from engine.errors import LLNError
+from service.batches.runner import Batches, BatchLimits
+from service.batches.store import BatchStore
 from service.benchmarks.history import History
 from service.benchmarks.jobs import BenchmarkJobs
 from service.benchmarks.suites import SUITES
 from service.body_budget import BodyBudget
 from service.claims import ClaimsJob
 from service.deadlines import Draining
+from service.errors import NotAvailable
 from service.grpc.server import grpc_server
+from service.http.batch_requests import BatchRequests
 from service.http.dialects.table import dialects_named
 from service.http.errors import install_error_handlers
 from service.http.json_request import JsonParser
@@ -28,10 +35,12 @@ from service.http.middleware.body import BodyMiddleware
 from service.http.middleware.observe import ObserveMiddleware
 from service.http.routes import (
     attention,
+    batches,
     benchmarks,
     claims,
     documents,
     embeddings,
+    files,
     health,
     models,
     pages,
@@ -45,6 +54,8 @@ from service.security import ApiKeys, Origins, RequestLimit
 from service.settings import Settings
 from service.version import version_of
 
+log = logging.getLogger(__name__)
+
 _ROUTERS = tuple(
     routes.router
     for routes in (
@@ -53,6 +64,8 @@ _ROUTERS = tuple(
         attention,
         claims,
         benchmarks,
+        files,
+        batches,
         models,
         ranking,
         tei,
@@ -120,6 +133,28 @@ def load_engine(settings: Settings, metrics: Metrics) -> AsyncEngine:
         observer=metrics,
         aliases=settings.model_aliases,
     )
+
+
+async def open_batches(
+    settings: Settings, engine: AsyncEngine, metrics: Metrics
+) -> Batches | LLNError:
+    """The server's batches, or why it has none: everything else works without."""
+    if not settings.batch_folder:
+        return NotAvailable("LLN_BATCH_FOLDER is empty: this server has no Batch API")
+    try:
+        store = await asyncio.to_thread(BatchStore, Path(settings.batch_folder).expanduser())
+    except LLNError as error:
+        log.warning("no Batch API: %s", error)
+        return error
+    limits = BatchLimits(
+        file_bytes=settings.max_file_bytes,
+        stored_bytes=settings.max_stored_bytes,
+        batch_requests=settings.max_batch_requests,
+        open_batches=settings.max_open_batches,
+        line_bytes=settings.max_body_bytes,
+    )
+    requests = BatchRequests(engine, settings.request_timeout_s)
+    return Batches(store, requests.answer, limits, metrics)
 
 
 def _add_middleware(app: FastAPI, settings: Settings, methods: Sequence[str]) -> None:
@@ -191,6 +226,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         history = await asyncio.to_thread(History, settings.benchmark_history)
         state.jobs = BenchmarkJobs(engine, history, state.metrics)
         state.claims = ClaimsJob(engine)
+        state.batches = await open_batches(settings, engine, state.metrics)
         state.started_at = int(time.time())
         rpc = grpc_server(
             engine,
@@ -207,6 +243,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with (
             _until_draining(state.draining, state.jobs),
             _until_draining(state.draining, rpc),
+            _until_draining(state.draining, state.batches)
+            if isinstance(state.batches, Batches)
+            else nullcontext(),
         ):
             yield
         await state.claims.stop()

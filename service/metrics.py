@@ -105,6 +105,7 @@ class Metrics(EngineObserver):
         self._add_device()
         self._add_layers()
         self._add_benchmarks()
+        self._add_batch_api()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
@@ -251,6 +252,26 @@ class Metrics(EngineObserver):
             "Tokens per second in the last benchmark run, by attention and length class.",
             ("suite", "attention", "length"),
         )
+
+    def _add_batch_api(self) -> None:
+        self._batch_api_requests = self._counter(
+            "batch_api_requests", "Answered requests of the Batch API, by outcome.", ("outcome",)
+        )
+        for outcome in ("completed", "failed"):
+            self._batch_api_requests.labels(outcome)
+        self._batch_api_open = self._gauge(
+            "batch_api_open", "Batches of the Batch API that have not finished."
+        )
+        self._batch_api_bytes = self._gauge(
+            "batch_api_stored_bytes", "Bytes of the files of the Batch API on the disk."
+        )
+
+    def batches_are(self, num_open: int, stored_bytes: int) -> None:
+        self._batch_api_open.set(num_open)
+        self._batch_api_bytes.set(stored_bytes)
+
+    def batch_request_answered(self, outcome: Literal["completed", "failed"]) -> None:
+        self._batch_api_requests.labels(outcome).inc()
 
     def start_suites(self, suites: Iterable[str]) -> None:
         """Creates the series of the benchmark suites before their first run."""

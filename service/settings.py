@@ -158,6 +158,20 @@ class Settings(BaseSettings):
         "~/.cache/lln/benchmarks.sqlite",
         description="SQLite file for benchmark runs; :memory: stores them in memory only.",
     )
+    batch_folder: str = Field(
+        "~/.cache/lln/batches",
+        description="Folder for the files and batches of the Batch API; empty turns it off.",
+    )
+    max_file_bytes: int = Field(
+        200 * 1024 * 1024, ge=1, description="Largest file of the Batch API, in bytes."
+    )
+    max_stored_bytes: int = Field(
+        10 * 1024**3,
+        ge=1,
+        description="Most bytes of all files of the Batch API; beyond, uploads are refused.",
+    )
+    max_batch_requests: int = Field(50_000, ge=1, description="Most requests of one batch.")
+    max_open_batches: int = Field(100, ge=1, description="Most batches that have not finished.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Lowest level of the log lines to write."
     )

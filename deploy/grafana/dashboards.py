@@ -296,6 +296,35 @@ BATCHES = Dashboard(
                 ),
             ),
         ),
+        Section(
+            "Batch API",
+            (
+                Panel(
+                    "Answered requests",
+                    "Requests of batches a second, by outcome. Failed ones are in the error files.",
+                    "reqps",
+                    (
+                        Query(
+                            "sum by (outcome) "
+                            "(rate(lln_batch_api_requests_total[$__rate_interval]))",
+                            "{{outcome}}",
+                        ),
+                    ),
+                ),
+                Panel(
+                    "Open batches",
+                    "Batches that have not finished. One is answered at a time on each server.",
+                    "short",
+                    (Query("lln_batch_api_open", "{{instance}}"),),
+                ),
+                Panel(
+                    "Stored",
+                    "Bytes of files and answers on the disk.",
+                    "bytes",
+                    (Query("lln_batch_api_stored_bytes", "{{instance}}"),),
+                ),
+            ),
+        ),
     ),
 )
 

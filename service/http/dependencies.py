@@ -8,6 +8,8 @@ from fastapi import Depends, Header, Request
 from pydantic import WithJsonSchema
 
 from engine.async_engine import AsyncEngine
+from engine.errors import LLNError
+from service.batches.runner import Batches
 from service.benchmarks.jobs import BenchmarkJobs
 from service.claims import ClaimsJob
 from service.deadlines import effective_timeout_s, parse_timeout_header
@@ -41,6 +43,13 @@ async def _claims(request: Request) -> ClaimsJob:
     return claims
 
 
+async def _batches(request: Request) -> Batches:
+    batches: Batches | LLNError = request.app.state.batches
+    if isinstance(batches, LLNError):
+        raise batches.for_caller()
+    return batches
+
+
 async def _record(request: Request) -> RequestRecord:
     record: RequestRecord = request.state.record
     return record
@@ -63,6 +72,7 @@ Engine: TypeAlias = Annotated[AsyncEngine, Depends(_engine)]
 ServerSettings: TypeAlias = Annotated[Settings, Depends(_settings)]
 ServerMetrics: TypeAlias = Annotated[Metrics, Depends(_metrics)]
 Jobs: TypeAlias = Annotated[BenchmarkJobs, Depends(_jobs)]
+BatchesOfServer: TypeAlias = Annotated[Batches, Depends(_batches)]
 Claims: TypeAlias = Annotated[ClaimsJob, Depends(_claims)]
 Record: TypeAlias = Annotated[RequestRecord, Depends(_record)]
 TimeoutS: TypeAlias = Annotated[float, Depends(_timeout_s)]

@@ -61,7 +61,7 @@ def install_error_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
 
 async def _raise_invalid_field(_: Request, error: Exception) -> NoReturn:
     assert isinstance(error, RequestValidationError)  # registered for nothing else
-    raise _invalid_field(error.errors()[0]) from error
+    raise invalid_field(error.errors()[0]) from error
 
 
 async def _raise_typed(routes: Sequence[APIRoute], request: Request, error: Exception) -> NoReturn:
@@ -96,7 +96,7 @@ def _allowed(routes: Sequence[APIRoute], request: Request) -> str:
     return ", ".join(sorted({verb for route in at_path for verb in route.methods or ()}))
 
 
-def _invalid_field(problem: dict[str, Any]) -> InvalidField:
+def invalid_field(problem: dict[str, Any]) -> InvalidField:
     """The first problem that pydantic found, in terms of the request's own fields."""
     param = _path(problem["loc"])
     subject = shown(param) if param else "the body"

@@ -14,6 +14,7 @@ JSON = "application/json"
 NDJSON = "application/x-ndjson"
 HTML = "text/html"
 PLAIN_TEXT = "text/plain"
+MULTIPART = "multipart/form-data"
 FORM = "application/x-www-form-urlencoded"
 
 _CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii")

@@ -91,8 +91,12 @@ def _server(log: IO[bytes]) -> Iterator[tuple[str, str]]:
     http_port, grpc_port = free_port(), free_port()
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LLN_")}
     ports = {"LLN_HTTP_PORT": str(http_port), "LLN_GRPC_PORT": str(grpc_port)}
+    batches = tempfile.TemporaryDirectory(prefix="fuzz-batches-")
+    folders = {"LLN_BATCH_FOLDER": batches.name}
     process = subprocess.Popen(
-        [sys.executable, "-m", "service.cli", "serve"], env=kept | _SETTINGS | ports, stderr=log
+        [sys.executable, "-m", "service.cli", "serve"],
+        env=kept | _SETTINGS | ports | folders,
+        stderr=log,
     )
     try:
         url = f"http://127.0.0.1:{http_port}"
@@ -101,6 +105,7 @@ def _server(log: IO[bytes]) -> Iterator[tuple[str, str]]:
     finally:
         process.terminate()
         process.wait(60)
+        batches.cleanup()
 
 
 def _log_is_clean(log: IO[bytes]) -> bool:

@@ -50,6 +50,7 @@ BELOW_THE_PROTOCOLS = {
     for name in (
         *(
             "addresses",
+            "batches",
             "body_budget",
             "claims",
             "deadlines",
@@ -104,6 +105,9 @@ ALLOWED = {
         "service.readers",
     },
     "service.index": {"service.errors", "service.in_order", "service.locks", "service.readers"},
+    "service.batches": {
+        *("service.errors", "service.files", "service.locks", "service.metrics"),
+    },
     "service.probe": {"service.addresses"},
     "service.benchmarks": BELOW_THE_PROTOCOLS,
     "service.http": BELOW_THE_PROTOCOLS | {"service.benchmarks"},

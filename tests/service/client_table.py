@@ -41,6 +41,13 @@ CLIENTS = (
         test="service/test_aliases.py::test_openais_client_with_its_own_names",
     ),
     Client(
+        name="OpenAI for Python, batches",
+        package="openai",
+        use='`client.files.create(file=..., purpose="batch")`, then `client.batches.create(...)`',
+        works="upload, list, read, delete; start, follow, cancel; a server killed in the midst",
+        test="service/test_batches.py::test_openai_client_from_upload_to_answers",
+    ),
+    Client(
         name="OpenAI for JavaScript",
         package=JAVASCRIPT,
         use='`new OpenAI({baseURL: "http://localhost:8000/v1", apiKey: "unused"})`',

@@ -65,6 +65,7 @@ def launch(folder: Path, settings: dict[str, str], *, forked: bool = True) -> Ru
     }
     log_path = folder / "server.log"
     log_path.touch()  # it is read before a forked server has opened it
+    settings.setdefault("LLN_BATCH_FOLDER", str(folder / "batches"))
     settings.setdefault("LLN_BENCHMARK_HISTORY", str(folder / "benchmarks.sqlite"))
     environment = clean_environment(**settings)
     process: subprocess.Popen[bytes] | ForkedProcess

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from engine.errors import RequestCancelled, shown
 from service.body_budget import SHORT_BODY_BYTES, BodyBudget
 from service.errors import BodyTimeout, BodyTooLarge, UnsupportedMediaType
-from service.http.media_types import PLAIN_TEXT, media_type
+from service.http.media_types import MULTIPART, PLAIN_TEXT, media_type
 
 
 class BodyMiddleware:
@@ -41,6 +41,8 @@ class BodyMiddleware:
             if media_type(headers) == PLAIN_TEXT:
                 count = held.enter_context(self._budget.hold_pieces())
                 body = _counted(caller.receive, count)
+            elif media_type(headers) == MULTIPART:
+                body = caller.receive  # a file, which its handler writes to the disk and bounds
             else:
                 size = self._largest_size(headers)
                 body = _replay(await self._read(caller.receive, size, held), caller)

@@ -1,0 +1,72 @@
+"""Answers a batch's requests by the routes' own handlers, at background priority."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeAlias
+
+import orjson
+from pydantic import BaseModel, ValidationError
+from starlette.responses import Response
+
+from engine.async_engine import AsyncEngine
+from engine.errors import EngineUnavailable, LLNError, QueueFull
+from service.batches.requests import Answered
+from service.errors import as_lln_error
+from service.http.errors import error_response, invalid_field
+from service.http.middleware.observe import RequestRecord
+from service.http.routes.documents import DocumentCall
+from service.http.routes.embeddings import embeddings
+from service.http.routes.ranking import rerank
+from service.http.schemas.embedding import DocumentBody, EmbeddingsBody
+from service.http.schemas.ranking import RankBody
+
+Handle: TypeAlias = Callable[[Any, AsyncEngine, float, RequestRecord], Awaitable[Response]]
+
+
+async def _document(
+    body: DocumentBody, engine: AsyncEngine, timeout_s: float, record: RequestRecord
+) -> Response:
+    async def text() -> AsyncIterator[str]:
+        yield body.text
+
+    return await DocumentCall(engine, timeout_s, record).answer(text(), body)
+
+
+_HANDLERS: dict[str, tuple[type[BaseModel], Handle]] = {
+    "/v1/embeddings": (EmbeddingsBody, embeddings),
+    "/v1/documents": (DocumentBody, _document),
+    "/v1/rerank": (RankBody, rerank),
+}
+
+
+class BatchRequests:
+    def __init__(self, engine: AsyncEngine, timeout_s: float) -> None:
+        self._engine = engine
+        self._timeout_s = timeout_s
+
+    async def answer(self, endpoint: str, body: dict[str, Any], request_id: str) -> Answered:
+        """Raises QueueFull or EngineUnavailable if there is no room for it now."""
+        record = RequestRecord(request_id=request_id, started_at=0.0)
+        try:
+            response = await self._respond(endpoint, body, record)
+        except (QueueFull, EngineUnavailable):
+            raise
+        except LLNError as error:
+            response = error_response(error)
+        except Exception as error:
+            response = error_response(as_lln_error(error))
+        return Answered(response.status_code, bytes(response.body), record.tokens or 0, request_id)
+
+    async def _respond(
+        self, endpoint: str, body: dict[str, Any], record: RequestRecord
+    ) -> Response:
+        schema, handle = _HANDLERS[endpoint]
+        try:
+            # The way over JSON is the strict schemas' own: lists stay lists.
+            request = schema.model_validate_json(orjson.dumps({**body, "priority": "background"}))
+        except ValidationError as error:
+            problem = error.errors()[0]
+            problem["loc"] = ("body", *problem["loc"])
+            raise invalid_field(dict(problem)) from error
+        return await handle(request, self._engine, self._timeout_s, record)

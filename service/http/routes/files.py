@@ -1,0 +1,190 @@
+"""/v1/files: OpenAI's files, which are the input and the answers of batches."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+from starlette.responses import FileResponse
+
+from engine.errors import InvalidInput, shown
+from service.batches.records import INPUT, StoredFile, new_id
+from service.batches.runner import Batches
+from service.errors import StorageFailure
+from service.fairness import receive_within
+from service.http.dependencies import BatchesOfServer, ServerSettings
+from service.http.json_response import dump_list, json_response
+from service.http.media_types import MULTIPART
+from service.http.paging import page_of
+from service.http.schemas.responses import DeletedFile, FileAnswer, FileList
+from service.http.upload import FormReader, too_large
+
+router = APIRouter(tags=["batches"])
+
+_MOST_LISTED = 10_000
+_FORM_BYTES = 64 * 1024  # around the file
+_KEPT_S = (3600, 30 * 24 * 3600)
+_EXPIRY = ("expires_after[anchor]", "expires_after[seconds]")
+_FIELDS = ("purpose", *_EXPIRY)
+
+
+@router.post(
+    "/v1/files",
+    response_model=FileAnswer,
+    summary="Upload a file",
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                MULTIPART: {
+                    "schema": {
+                        "type": "object",
+                        "required": ["file", "purpose"],
+                        "properties": {
+                            "file": {"type": "string", "format": "binary"},
+                            "purpose": {"type": "string", "enum": [INPUT]},
+                            "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
+                            "expires_after[seconds]": {"type": "integer"},
+                        },
+                    }
+                }
+            },
+        }
+    },
+)
+async def upload(request: Request, batches: BatchesOfServer, settings: ServerSettings) -> Response:
+    """The input of a batch: a JSON object on each line, with `custom_id`, `method` POST, `url` and
+    `body`. The file goes to the disk while it arrives."""
+    _check_size(request, batches)
+    await batches.check_room(_announced(request))
+    file_id = new_id("file")
+    contents = await asyncio.to_thread(batches.store.open_upload, file_id)
+    try:
+        with contents:
+            form = FormReader(
+                request.headers.get("content-type", ""), contents, batches.limits.file_bytes
+            )
+            await form.read(receive_within(_pieces(request), settings.body_timeout_s))
+            file = _stored_file(file_id, form)
+            await batches.check_room(0)
+            await asyncio.to_thread(_sync, contents)
+        await asyncio.to_thread(batches.store.add_upload, file)
+    except OSError as error:
+        raise StorageFailure(f"the file cannot be stored: {error}") from error
+    finally:
+        with suppress(OSError):
+            batches.store.drop_upload(file_id)
+    return json_response(file.document())
+
+
+@router.get("/v1/files", response_model=FileList, summary="List the files")
+async def list_files(
+    batches: BatchesOfServer,
+    after: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=_MOST_LISTED)] = _MOST_LISTED,
+    order: Literal["asc", "desc"] = "desc",
+    purpose: str | None = None,
+) -> Response:
+    found = await asyncio.to_thread(batches.store.list_files, purpose, newest_first=order == "desc")
+    page = page_of([file.document() for file in found], after, limit)
+    return json_response({**page, "data": await dump_list(page["data"])})
+
+
+@router.get("/v1/files/{file_id}", response_model=FileAnswer, summary="One file")
+async def get_file(file_id: str, batches: BatchesOfServer) -> Response:
+    file = await asyncio.to_thread(batches.store.get_file, file_id)
+    return json_response(file.document())
+
+
+@router.get("/v1/files/{file_id}/content", response_class=FileResponse, summary="Its contents")
+async def file_content(file_id: str, batches: BatchesOfServer) -> Response:
+    file = await asyncio.to_thread(batches.store.get_file, file_id)
+    return FileResponse(batches.store.path(file.id), media_type="application/octet-stream")
+
+
+@router.delete("/v1/files/{file_id}", response_model=DeletedFile, summary="Delete a file")
+async def delete_file(file_id: str, batches: BatchesOfServer) -> Response:
+    """The input of a batch that has not finished cannot be deleted."""
+    await asyncio.to_thread(batches.store.delete_file, file_id)
+    return json_response({"id": file_id, "object": "file", "deleted": True})
+
+
+def _announced(request: Request) -> int:
+    length = request.headers.get("content-length", "")
+    return int(length) if length.isdecimal() else 0
+
+
+def _check_size(request: Request, batches: Batches) -> None:
+    """Refuses a file by its announced length, before the caller has to send it."""
+    limit = batches.limits.file_bytes
+    if _announced(request) > limit + _FORM_BYTES:
+        raise too_large(_announced(request), limit)
+
+
+async def _pieces(request: Request) -> AsyncIterator[bytes]:
+    async for piece in request.stream():
+        yield piece
+
+
+def _sync(contents: Any) -> None:
+    contents.flush()
+    os.fsync(contents)
+
+
+def _stored_file(file_id: str, form: FormReader) -> StoredFile:
+    for name in form.fields:
+        if name not in _FIELDS:
+            raise InvalidInput(
+                f"{shown(name)} is not a known field", code="unknown_field", param=name
+            )
+    purpose = form.fields.get("purpose")
+    if purpose != INPUT:
+        raise InvalidInput(
+            f"purpose must be {INPUT}, got {shown(purpose or 'none')}",
+            code="invalid_purpose",
+            param="purpose",
+            limit=INPUT,
+            actual=purpose,
+        )
+    now = int(time.time())
+    kept_s = _kept_s([form.fields.get(name) for name in _EXPIRY])
+    return StoredFile(
+        id=file_id,
+        filename=form.filename or "file",
+        purpose=purpose,
+        num_bytes=form.num_bytes,
+        created_at=now,
+        expires_at=None if kept_s is None else now + kept_s,
+    )
+
+
+def _kept_s(expiry: Sequence[str | None]) -> int | None:
+    anchor, seconds = expiry
+    if anchor is None and seconds is None:
+        return None
+    if anchor != "created_at":
+        raise InvalidInput(
+            "expires_after[anchor] must be created_at", param=_EXPIRY[0], actual=anchor
+        )
+    if seconds is None or not seconds.isdecimal():
+        raise InvalidInput(
+            "expires_after[seconds] must be a whole number", param=_EXPIRY[1], actual=seconds
+        )
+    return check_kept_s(int(seconds), _EXPIRY[1])
+
+
+def check_kept_s(seconds: int, param: str) -> int:
+    least, most = _KEPT_S
+    if not least <= seconds <= most:
+        raise InvalidInput(
+            f"{param} must be {least} to {most}, got {seconds}",
+            param=param,
+            limit=least if seconds < least else most,
+            actual=seconds,
+        )
+    return seconds

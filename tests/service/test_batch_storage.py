@@ -1,0 +1,221 @@
+"""The disk of the Batch API without a server: what is resumed, expires, and is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from engine.errors import InvalidInput, LLNError, QueueFull
+from service.batches import runner
+from service.batches.records import Batch, StoredFile
+from service.batches.requests import Answered
+from service.batches.runner import Batches, BatchLimits
+from service.batches.store import BatchStore
+from service.errors import BodyTooLarge, NotAvailable, StorageFailure
+from service.http.upload import FormReader
+from service.metrics import Metrics
+
+LIMITS = BatchLimits(
+    file_bytes=10_000, stored_bytes=20_000, batch_requests=50, open_batches=2, line_bytes=5_000
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[BatchStore]:
+    found = BatchStore(tmp_path / "batches")
+    yield found
+    found.close()
+
+
+def add_file(store: BatchStore, contents: bytes, **fields: Any) -> StoredFile:
+    file = StoredFile(
+        **{
+            "id": f"file_{time.monotonic_ns()}",
+            "filename": "in.jsonl",
+            "purpose": "batch",
+            "num_bytes": len(contents),
+            "created_at": 1,
+            **fields,
+        }
+    )
+    with store.open_upload(file.id) as upload:
+        upload.write(contents)
+    store.add_upload(file)
+    return file
+
+
+def requests(number: int) -> bytes:
+    lines = (
+        {"custom_id": f"r{at}", "method": "POST", "url": "/v1/embeddings", "body": {"input": "x"}}
+        for at in range(number)
+    )
+    return b"\n".join(map(orjson.dumps, lines))
+
+
+async def run_batch(store: BatchStore, answer: Any, number: int = 20, **changes: Any) -> Batch:
+    """Answers a batch by a stand-in for the routes, which may fail as they seldom do."""
+    file = add_file(store, requests(number))
+    batches = Batches(store, answer, LIMITS, Metrics())
+    async with asyncio.timeout(30):
+        batch = await batches.create(
+            file.id, "/v1/embeddings", metadata=None, output_expires_s=None
+        )
+        if changes:
+            store.save(Batch(**{**batch.__dict__, **changes}))
+        async with batches:
+            while not (found := await batches.get(batch.id)).is_finished:
+                await asyncio.sleep(0.01)
+    return found
+
+
+def lines_of(path: Path) -> list[Any]:
+    return [orjson.loads(line) for line in path.read_bytes().splitlines()]
+
+
+async def answer_ok(endpoint: str, body: Any, request_id: str) -> Answered:
+    return Answered(200, b'{"usage":{"total_tokens":3}}', 3, request_id)
+
+
+def test_a_full_queue_is_waited_for(tmp_path: Path) -> None:
+    refusals = 3
+
+    async def answer(endpoint: str, body: Any, request_id: str) -> Answered:
+        nonlocal refusals
+        if refusals:
+            refusals -= 1
+            raise QueueFull("full", retry_after_s=0.01)
+        return await answer_ok(endpoint, body, request_id)
+
+    store = BatchStore(tmp_path / "b")
+    found = asyncio.run(run_batch(store, answer))
+    assert (found.status, found.counts.completed, found.counts.tokens) == ("completed", 20, 60)
+
+
+def test_an_expired_batch_tells_what_it_did_not_answer(tmp_path: Path) -> None:
+    answered = 0
+
+    async def answer(endpoint: str, body: Any, request_id: str) -> Answered:
+        nonlocal answered
+        answered += 1
+        if answered > 5:
+            await asyncio.sleep(60)
+        return await answer_ok(endpoint, body, request_id)
+
+    store = BatchStore(tmp_path / "b")
+    found = asyncio.run(run_batch(store, answer, expires_at=int(time.time()) + 2))
+    assert (found.status, found.counts.completed, found.counts.failed) == ("expired", 5, 15)
+    errors = lines_of(store.path(found.error_file_id))
+    assert {line["error"]["code"] for line in errors} == {"batch_expired"}
+    assert len({line["custom_id"] for line in errors}) == 15
+
+
+def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append, failures = runner._append, 2
+
+    def failing(path: Path, line: bytes) -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise OSError(errno.ENOSPC, "no space left")
+        append(path, line)
+
+    monkeypatch.setattr(runner, "_append", failing)
+    monkeypatch.setattr(runner, "_RETRY_S", 0.01)
+    store = BatchStore(tmp_path / "b")
+    found = asyncio.run(run_batch(store, answer_ok))
+    assert (found.status, found.counts.completed) == ("completed", 20)
+    assert len(lines_of(store.path(found.output_file_id))) == 20
+
+
+def test_open_batches_and_stored_bytes_are_bounded(store: BatchStore) -> None:
+    async def run() -> None:
+        batches = Batches(store, answer_ok, LIMITS, Metrics())
+        file = add_file(store, requests(2))
+        for _ in range(2):
+            await batches.create(file.id, "/v1/embeddings", metadata=None, output_expires_s=None)
+        with pytest.raises(QueueFull) as caught:
+            await batches.create(file.id, "/v1/embeddings", metadata=None, output_expires_s=None)
+        assert (caught.value.code, caught.value.limit) == ("too_many_batches", 2)
+        with pytest.raises(StorageFailure) as full:
+            await batches.check_room(20_000)
+        assert (full.value.code, full.value.limit) == ("storage_full", 20_000)
+
+    asyncio.run(run())
+
+
+def test_too_many_requests_and_long_lines_fail_a_batch(tmp_path: Path) -> None:
+    store = BatchStore(tmp_path / "b")
+    found = asyncio.run(run_batch(store, answer_ok, 51))
+    assert (found.status, found.errors[0].code) == ("failed", "too_many_requests")
+
+
+def test_expired_files_are_deleted_unless_they_are_needed(store: BatchStore) -> None:
+    old = add_file(store, b"x", expires_at=10)
+    needed = add_file(store, b"x", expires_at=10)
+    store.save(
+        Batch(
+            id="batch_1",
+            endpoint="/v1/embeddings",
+            input_file_id=needed.id,
+            output_file_id="file_o",
+            error_file_id="file_e",
+            created_at=1,
+            expires_at=2,
+        )
+    )
+    store.sweep(11)
+    assert store.get_file(needed.id) == needed
+    with pytest.raises(LLNError, match="no file"):
+        store.get_file(old.id)
+    assert not store.path(old.id).exists()
+    with pytest.raises(InvalidInput, match="not finished"):
+        store.delete_file(needed.id)
+
+
+def test_one_server_uses_a_folder(store: BatchStore, tmp_path: Path) -> None:
+    with pytest.raises(NotAvailable) as caught:
+        BatchStore(tmp_path / "batches")
+    assert caught.value.code == "batches_in_use"
+
+
+def test_an_upload_that_was_cut_off_leaves_nothing(tmp_path: Path) -> None:
+    store = BatchStore(tmp_path / "b")
+    store.open_upload("file_x").close()
+    store.close()
+    store = BatchStore(tmp_path / "b")
+    assert store.stored_bytes == 0
+    store.close()
+
+
+def test_a_file_over_the_limit_is_refused_while_it_arrives(tmp_path: Path) -> None:
+    read = 0
+
+    async def pieces() -> AsyncIterator[bytes]:
+        nonlocal read
+        yield b'--b\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
+        for _ in range(1000):
+            read += 100
+            yield b"x" * 100
+
+    async def run() -> None:
+        with (tmp_path / "upload").open("wb") as file:
+            form = FormReader("multipart/form-data; boundary=b", file, 1000)
+            with pytest.raises(BodyTooLarge) as caught:
+                await form.read(pieces())
+            assert (caught.value.code, caught.value.limit) == ("file_too_large", 1000)
+
+    asyncio.run(run())
+    assert read < 2000
+
+
+def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StorageFailure):
+        BatchStore(tmp_path / "file" / "batches")
