@@ -40,7 +40,7 @@ from engine.diagnostics.instrument import Instrument
 from engine.diagnostics.quantiles import quantiles_over_rows
 from engine.diagnostics.readings import Quantity, Reading, error_floats, floats
 from engine.diagnostics.rows import sum_p_log_p
-from engine.diagnostics.sampling import Estimate, mean_of, within
+from engine.diagnostics.sampling import Estimate, mean_of, row_weights, within
 from engine.steps import Steps, computed_once
 
 NUM_SHARPEST = 64
@@ -172,7 +172,9 @@ def mean_collision(heads: HeadGroup) -> Steps[Estimate]:
     if heads.view.attention != "softmax" or heads.reads_all_rows:
         return mean_of(collisions, heads.num_tokens)
     guesses = yield from heads.guessed_collisions()
-    sharpest = guesses.topk(min(NUM_SHARPEST, heads.num_tokens), dim=1).indices  # [H, rows]
+    order = guesses.clone()
+    order[:, [0, -1]] = torch.inf  # always read, not drawn: they may represent no other row
+    sharpest = order.topk(min(NUM_SHARPEST, heads.num_tokens), dim=1).indices  # [H, rows]
     of_sharpest = yield from _collisions_of(heads, sharpest)
     rows = (yield from heads.rows()).rows
     found = [
@@ -211,7 +213,8 @@ def _stratified_mean(
     if bool(others.any()):
         known = guesses[rows[others]].unsqueeze(0), guess
         limits = 1 / population, 1.0
-        rest = mean_of(sampled[others].unsqueeze(0), int(is_rest.sum()), [known], limits)
+        per_row = sampled[others].unsqueeze(0)
+        rest = mean_of(per_row, int(is_rest.sum()), [known], limits, ends=(0, 0))
     share = 1 - len(sharpest) / population
     values = of_sharpest.sum() / population + share * rest.values
     error = torch.zeros_like(values) if rest.error is None else share * rest.error
@@ -258,8 +261,9 @@ def _from_sample(heads: HeadGroup, entropy: Estimate) -> Steps[Estimate]:
     """The information of the sampled rows is a lower bound of I: fewer rows mixed tell less."""
     assert entropy.error is not None, "a sample has a standard error"
     sample = yield from heads.rows()
-    mean_row = sample.row_sum / len(sample.rows)
-    own = sample.statistics.entropy.mean(1)
+    weights = row_weights(len(sample.rows), heads.num_tokens).to(sample.row_sum.device)
+    own = sample.statistics.entropy @ weights
+    mean_row = sample.row_sum / heads.num_tokens
     lower = (torch.special.entr(mean_row).sum(-1) - own).clamp_min(0.0)
     upper = (math.log(heads.num_tokens) - entropy.values).maximum(lower)
     return Estimate((lower + upper) / 2, (upper - lower) / 2 + entropy.error)

@@ -38,9 +38,9 @@ from engine.diagnostics.sampling import Estimate, choose_rows, mean_of
 from engine.steps import Steps
 
 NUM_EIGENVALUES = 2
-_STATE_ROWS = 32
+_STATE_ROWS = 48
 _ROUNDING = 1e-12
-_SPECTRUM_ROWS = 16
+_SPECTRUM_ROWS = 48
 _MAX_STEPS = 60
 _PRECISION, _PRECISION_OF_SAMPLES = 1e-13, 1e-5
 
@@ -59,8 +59,10 @@ def measure_weight_fisher(heads: HeadGroup) -> Steps[Reading]:
     gram_x = yield from heads.states.gram()
     gram_q = q.mT @ q
     yield
-    trace_q = _times(mean_of(spread_k, heads.num_tokens), _trace(gram_x) / view.head_size)
-    trace_k = _times(mean_of(spread_x, heads.num_tokens), _trace(gram_q) / view.head_size)
+    of_keys = yield from _mean_spread(heads, spread_k, keys)
+    of_states = yield from _mean_spread(heads, spread_x, states)
+    trace_q = _times(of_keys, _trace(gram_x) / view.head_size)
+    trace_k = _times(of_states, _trace(gram_q) / view.head_size)
     beside = {
         "trace_k": Quantity(
             values=floats(trace_k.values),
@@ -85,6 +87,17 @@ def measure_weight_fisher(heads: HeadGroup) -> Steps[Reading]:
         cost=f"{_STATE_ROWS} N W + N W^2",
         beside=beside,
     )
+
+
+def _mean_spread(heads: HeadGroup, per_row: Tensor, points: Tensor) -> Steps[Estimate]:
+    """The mean over all rows. What a row attends to spreads the less, the fewer tokens they are,
+    and by no more than its farthest point."""
+    controls = []
+    if per_row.shape[1] < heads.num_tokens:
+        control = yield from heads.spreads()
+        rows = choose_rows(heads.view, per_row.shape[1], heads.effort.seed)
+        controls = [(control[:, rows], control.mean(1))]
+    return mean_of(per_row, heads.num_tokens, controls, limits=(0.0, float(points[..., -1].max())))
 
 
 def _spread(heads: HeadGroup, points: Tensor, num_rows: int | None) -> Steps[tuple[Tensor, Tensor]]:
@@ -162,7 +175,9 @@ def measure_attention_fisher(heads: HeadGroup) -> Steps[Reading]:
     traces = 1 - (yield from heads.collisions())
     spectrum = yield from _mean_spectrum(heads)
     by_row = spectrum.transpose(1, 2)  # [H, eigenvalues, rows]
-    estimates = [mean_of(rows, heads.num_tokens, limits=(0.0, 1.0)) for rows in by_row.unbind(1)]
+    estimates = []
+    for one in by_row.unbind(1):
+        estimates.append((yield from _mean_eigenvalue(heads, one)))
     errors = [one.error for one in estimates if one.error is not None]
     num_rows = heads.effort.num_rows(heads.num_tokens)
     sampled = f"the {NUM_SHARPEST} sharpest rows and a sample of {num_rows}; standard error"
@@ -181,6 +196,18 @@ def measure_attention_fisher(heads: HeadGroup) -> Steps[Reading]:
         }
         | quantiles_over_rows(heads, traces, ATTENTION_FISHER.unit),
     )
+
+
+def _mean_eigenvalue(heads: HeadGroup, per_row: Tensor) -> Steps[Estimate]:
+    """The mean over all rows [H, rows]. No eigenvalue of a row is above 1/2, its trace, and the
+    root of the sum of its squares."""
+    controls = []
+    if per_row.shape[1] < heads.num_tokens:
+        spreads = yield from heads.spreads()
+        bound = spreads.minimum((1 - spreads).sqrt()).clamp_max(0.5)
+        rows = choose_rows(heads.view, per_row.shape[1], heads.effort.seed)
+        controls = [(bound[:, rows], bound.mean(1))]
+    return mean_of(per_row, heads.num_tokens, controls, limits=(0.0, 0.5))
 
 
 def _cost_of_collisions(heads: HeadGroup) -> str:

@@ -179,6 +179,13 @@ class HeadGroup:
         control = sharpness[:, rows], sharpness.mean(1)
         return mean_of(per_row, self.num_tokens, [control], limits)
 
+    def spreads(self) -> Steps[Tensor]:
+        """1 - sum of squares of every row, of softmax as guessed: how far it is from a single
+        token. It explains part of what else depends on that. [H, N]."""
+        softmax = self.view.attention == "softmax"
+        found = yield from self.guessed_collisions() if softmax else self.collisions()
+        return (1 - found).clamp(0.0, 1.0)
+
     @computed_once
     def guessed_collisions(self) -> Steps[Tensor]:
         """Every row's collision if the scores of all but the longest keys were Gaussian: [H, N]."""

@@ -38,6 +38,9 @@ class Effort:
     """Spectra of texts up to this length come from the dense matrix, of longer ones by iteration.
     """
 
+    max_eigenvalue_tokens: int = 512
+    """All eigenvalues of texts up to this length are computed: iteration would take as long."""
+
     max_spectrum_tokens: int = 4_096
     """In "exact", all singular values of texts up to this length are computed."""
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from engine.diagnostics.head_view import HeadView
 from engine.diagnostics.lln_diag import Blocks, Factors
+from engine.diagnostics.sampling import row_weights
 from engine.steps import Steps
 
 TENTHS = torch.arange(1, 10, dtype=torch.float64) / 10
@@ -42,7 +43,7 @@ class RowSample(NamedTuple):
 
     rows: Tensor  # [rows] ascending
     statistics: RowStatistics
-    row_sum: Tensor  # [H, N] of these rows, key by key
+    row_sum: Tensor  # [H, N] of all rows, key by key: an estimate where not all were read
 
 
 class HeadRows:
@@ -129,12 +130,13 @@ def read_rows(heads: HeadRows, rows: Tensor) -> Steps[RowSample]:
     positions = torch.arange(view.num_tokens, dtype=heads.dtype, device=rows.device)
     found: list[RowStatistics] = []
     row_sum = torch.zeros(view.num_heads, view.num_tokens, dtype=torch.float64, device=rows.device)
+    counts = row_weights(len(rows), view.num_tokens).to(rows.device, heads.dtype) * view.num_tokens
     for tile in row_tiles(view, len(rows)):
         log_p = heads.log_rows(rows[tile])
         distance = (rows[tile].unsqueeze(1).to(positions) - positions).abs_()
         read = row_statistics(log_p, distance)
         found.append(RowStatistics(*(part.double() for part in read)))
-        row_sum += log_p.exp_().sum(1)
+        row_sum += (counts[tile] @ log_p.exp_()).double()
         yield
     columns = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
     return RowSample(rows, RowStatistics(*columns), row_sum)

@@ -1,4 +1,11 @@
-"""Which rows of a text are read, and means over all rows from those that were."""
+"""Which rows of a text are read, and means over all rows from those that were.
+
+The rows of the first and the last token are always read. They are those of special tokens in most
+models, and attend as no other row does: a sample of the others would know nothing of them. They
+count as the two rows that they are; the rows that were drawn stand for all others. One is drawn
+from each of as many short stretches of the text, so that no part of it goes unread, such as a last
+block of few tokens.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +25,46 @@ _CONTRADICTS = 2.0
 """A fit this many of the plain mean's errors away from it contradicts it."""
 
 
+_FEWEST_WITH_ENDS = 8
+"""Smaller samples are drawn from all rows, the first and the last included."""
+
+
 class Estimate(NamedTuple):
     values: Tensor  # [H]
     error: Tensor | None  # [H] standard error, None where every row was read
 
 
 def choose_rows(view: HeadView, count: int, seed: int) -> Tensor:
-    """All rows, or so many drawn without replacement, the same for every head: ascending."""
-    if count >= view.num_tokens:
-        return torch.arange(view.num_tokens, device=view.q.device)
+    """All rows, or so many, the same for every head: the first and the last, and between them one
+    of each stretch. Ascending."""
+    population, device = view.num_tokens, view.q.device
+    if count >= population:
+        return torch.arange(population, device=device)
     generator = torch.Generator().manual_seed(seed)
-    chosen = torch.randperm(view.num_tokens, generator=generator)[:count]
-    return chosen.sort().values.to(view.q.device)
+    first, last = ends_of(count, population)
+    num_drawn, others = count - first - last, population - first - last
+    sizes = torch.full((num_drawn,), others // num_drawn)
+    longer = torch.randperm(num_drawn, generator=generator)[: others % num_drawn]
+    sizes[longer] += 1
+    within_stretch = (torch.rand(num_drawn, generator=generator) * sizes).long().minimum(sizes - 1)
+    drawn = first + sizes.cumsum(0) - sizes + within_stretch
+    ends = [torch.tensor([0][:first]), drawn, torch.tensor([population - 1][:last])]
+    return torch.cat(ends).long().to(device)
+
+
+def ends_of(count: int, population: int) -> tuple[int, int]:
+    """How many rows at the beginning and at the end of a sample were not drawn but chosen."""
+    return (1, 1) if _FEWEST_WITH_ENDS <= count < population else (0, 0)
+
+
+def row_weights(count: int, population: int) -> Tensor:
+    """How much each row that was read counts in a mean over all rows: [rows]."""
+    first, last = ends_of(count, population)
+    drawn = count - first - last
+    weights = torch.full((count,), (population - first - last) / (population * drawn))
+    weights = weights.double()
+    weights[:first] = weights[count - last :] = 1 / population
+    return weights
 
 
 def mean_of(
@@ -37,9 +72,11 @@ def mean_of(
     population: int,
     controls: Sequence[tuple[Tensor, Tensor]] = (),
     limits: tuple[float, float] = (-math.inf, math.inf),
+    ends: tuple[int, int] | None = None,
 ) -> Estimate:
-    """The mean over all rows of a text, given `per_row` [H, rows] of all of them or of a sample
-    drawn without replacement. It lies within the `limits`, which the caller knows to hold.
+    """The mean over all rows of a text, given `per_row` [H, rows] of all of them or of a sample of
+    `choose_rows`. It lies within the `limits`, which the caller knows to hold. `ends` is how many
+    rows at both ends of a part of such a sample were chosen.
 
     A control is another quantity that is known of every row: its values in the sample [H, rows] and
     its mean over all rows [H]. The part of `per_row` that controls explain (by linear regression)
@@ -47,8 +84,36 @@ def mean_of(
     means. Where the sample hardly varies in a control, or lies far from its mean, these weights are
     large, and so is the stated error; there the plain mean is taken.
     """
-    if per_row.shape[1] == population:
+    count = per_row.shape[1]
+    if count == population:
         return Estimate(per_row.mean(1).clamp(*limits), None)
+    first, last = ends_of(count, population) if ends is None else ends
+    if first + last == 0:
+        return within(_mean_of_drawn(per_row, population, controls, limits), limits)
+    others = population - first - last
+    drawn = slice(first, count - last)
+    of_others = [
+        (sample[:, drawn], (mean * population - _sum_of_ends(sample, first, last)) / others)
+        for sample, mean in controls
+    ]
+    found = _mean_of_drawn(per_row[:, drawn], others, of_others, limits)
+    assert found.error is not None, "it is of a sample"
+    total = _sum_of_ends(per_row, first, last) + others * found.values
+    return within(Estimate(total / population, found.error * others / population), limits)
+
+
+def _sum_of_ends(per_row: Tensor, first: int, last: int) -> Tensor:
+    count = per_row.shape[1]
+    return per_row[:, :first].sum(1) + per_row[:, count - last :].sum(1)
+
+
+def _mean_of_drawn(
+    per_row: Tensor,
+    population: int,
+    controls: Sequence[tuple[Tensor, Tensor]],
+    limits: tuple[float, float],
+) -> Estimate:
+    """From rows that were all drawn."""
     even = torch.full_like(per_row, 1 / per_row.shape[1])
     deviations = per_row - per_row.mean(1, keepdim=True)
     found = Estimate(per_row.mean(1), standard_error(deviations, population))
@@ -64,22 +129,25 @@ def mean_of(
         residual = deviations - (centred @ slope).squeeze(-1)
         leverage = (centred * inverse.mT).sum(-1)
         error = standard_error(residual, population, weights=weights, leverage=leverage)
-        found = _better(found, Estimate((weights * per_row).sum(1), error))
-    return within(found, limits)
+        found = _better(found, Estimate((weights * per_row).sum(1), error), limits)
+    return found
 
 
-def _better(plain: Estimate, fitted: Estimate) -> Estimate:
-    """The one with the smaller stated error. A fit that contradicts the plain mean states an error
-    that bridges part of the distance: one of them has missed rows."""
+def _better(plain: Estimate, fitted: Estimate, limits: tuple[float, float]) -> Estimate:
+    """The one with the smaller stated error. If the two contradict each other, the sample has
+    missed rows that the controls know of, and the error bridges part of the distance. A fit beyond
+    limits that are not known to be finite may be anywhere; it contradicts nothing."""
     assert plain.error is not None, "both are of a sample"
     assert fitted.error is not None, "both are of a sample"
     is_fitted = torch.isfinite(fitted.values) & (fitted.error <= plain.error)
-    apart = (fitted.values - plain.values).abs()
-    bridged = torch.where(apart > _CONTRADICTS * plain.error, apart / _CONTRADICTS, 0.0)
-    return Estimate(
-        torch.where(is_fitted, fitted.values, plain.values),
-        torch.where(is_fitted, fitted.error.maximum(bridged), plain.error),
-    )
+    apart = (fitted.values.clamp(*limits) - plain.values).abs().nan_to_num(nan=0.0)
+    contradicts = apart > _CONTRADICTS * plain.error
+    if not all(map(math.isfinite, limits)):
+        contradicts &= is_fitted
+    contradicts &= apart > fitted.error.nan_to_num(nan=math.inf)
+    bridged = torch.where(contradicts, apart / _CONTRADICTS, 0.0)
+    chosen = torch.where(is_fitted, fitted.error, plain.error)
+    return Estimate(torch.where(is_fitted, fitted.values, plain.values), chosen.maximum(bridged))
 
 
 def within(estimate: Estimate, limits: tuple[float, float]) -> Estimate:
@@ -118,6 +186,13 @@ def few_samples_factor(count: int) -> float:
     the degrees of freedom."""
     free = max(count - 1, 1)
     return 1 + 2.5 / free + 5.75 / free**2
+
+
+def few_rows_factor(squares: Tensor) -> Tensor:
+    """Where a few rows have most of the sum, an error is estimated from those few: [H]."""
+    effective = squares.sum(1).square() / squares.square().sum(1).clamp_min(1e-300)
+    factors = [few_samples_factor(max(int(count), 2)) for count in effective.tolist()]
+    return squares.new_tensor(factors)
 
 
 def skewness_term(deviations: Tensor) -> Tensor:

@@ -20,12 +20,19 @@ import torch
 from torch import Tensor
 
 from engine.diagnostics.attention_distance import mean_distances
+from engine.diagnostics.entropy import mean_collision
 from engine.diagnostics.head_group import HeadGroup, HeadSummary
 from engine.diagnostics.instrument import Instrument
 from engine.diagnostics.lln_diag import channel_exponents
 from engine.diagnostics.readings import Quantity, Reading, error_floats, floats
 from engine.diagnostics.rows import HeadRows, row_tiles
-from engine.diagnostics.sampling import choose_rows, standard_error
+from engine.diagnostics.sampling import (
+    choose_rows,
+    ends_of,
+    few_rows_factor,
+    row_weights,
+    standard_error,
+)
 from engine.steps import Steps
 
 TOKENS_A_TILE = 1_024
@@ -51,9 +58,11 @@ def measure_similarity(heads: HeadGroup) -> Steps[Reading]:
     error = decay_error = None
     if heads.view.attention == "softmax":
         sample = yield from _read_softmax(heads)
-        products, scales = sample.products.mean(0), sample.distances.mean(0)
+        weights = row_weights(len(sample.products), heads.num_tokens).to(sample.products)
+        products, scales = (torch.tensordot(weights, part, dims=1) for part in sample)
         if not heads.reads_all_rows:
             error, decay_error = _errors(sample, heads.num_tokens)
+            error = error.maximum((yield from _missed(heads, products)))
     else:
         products = yield from _linear_products(heads)
         scales = yield from _scales(heads)
@@ -235,18 +244,35 @@ def _read_softmax(heads: HeadGroup) -> Steps[_SampledRows]:
 
 def _errors(sample: _SampledRows, population: int) -> tuple[Tensor, Tensor]:
     """Standard errors of the cosines and of their decay, by the jackknife: how much each changes
-    without one of the rows."""
-    count = len(sample.products)
-    others = max(count - 1, 1)
-    products, distances = ((part.sum(0) - part) / others for part in sample)
+    without one of the rows that were drawn."""
+    num_rows = len(sample.products)
+    first, last = ends_of(num_rows, population)
+    drawn, others = slice(first, num_rows - last), population - first - last
+    count = num_rows - first - last
+    without = []
+    for part in sample:
+        ends = part[:first].sum(0) + part[num_rows - last :].sum(0)
+        rest = (part[drawn].sum(0) - part[drawn]) / max(count - 1, 1)
+        without.append((ends + others * rest) / population)
+    products, distances = without
     cosines = _cosines(products)
-    apart = [cosines.flatten(1), _decay(cosines, distances).unsqueeze(1)]
     found = []
-    for without in apart:
-        deviations = others * (without.mean(0) - without)  # [rows, quantities]
-        found.append(standard_error(deviations.mT, population))
-    of_cosines = found[0].view_as(products[0]).clamp_max(1.0).fill_diagonal_(0.0)
+    for one in (cosines.flatten(1), _decay(cosines, distances).unsqueeze(1)):
+        deviations = max(count - 1, 1) * (one.mean(0) - one)  # [rows, quantities]
+        found.append(standard_error(deviations.mT, others))
+    factors = few_rows_factor(sample.products.diagonal(dim1=1, dim2=2)[drawn].mT)
+    of_pairs = found[0].view_as(products[0]) * factors.unsqueeze(1).maximum(factors)
+    of_cosines = of_pairs.clamp_max(1.0).fill_diagonal_(0.0)
     return of_cosines, found[1].squeeze(0)
+
+
+def _missed(heads: HeadGroup, products: Tensor) -> Steps[Tensor]:
+    """How far cosines may be off because the sample has missed a few sharp rows, or has too many of
+    them: half of how far its mean collision is from an estimate that reads the sharpest."""
+    known = (yield from mean_collision(heads)).values
+    apart = (known / products.diagonal() - 1).abs()
+    missed: Tensor = _cosines(products) * apart.unsqueeze(1).maximum(apart) / 2
+    return missed.clamp_max(1.0).fill_diagonal_(0.0)
 
 
 SIMILARITY = Instrument(

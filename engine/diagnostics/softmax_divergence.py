@@ -31,8 +31,10 @@ from engine.diagnostics.rows import HeadRows, row_tiles
 from engine.diagnostics.sampling import (
     Estimate,
     choose_rows,
-    few_samples_factor,
+    ends_of,
+    few_rows_factor,
     mean_of,
+    row_weights,
     standard_error,
 )
 from engine.steps import Steps
@@ -113,25 +115,31 @@ def _differences_of(reader: HeadRows, rows: Tensor, v: Tensor) -> _Differences:
 
 def _output_error(found: _Differences, population: int) -> Estimate:
     """The ratio of two root mean squares. In a sample, by the jackknife: what it is without each of
-    the rows tells how much it depends on which rows were drawn."""
+    the rows that were drawn tells how much it depends on which were."""
     apart, whole = found.output, found.softmax_output
-    count = apart.shape[1]
-    ratio = _root(apart.sum(1), whole.sum(1))
-    if count == population:
+    num_rows = apart.shape[1]
+    weights = row_weights(num_rows, population).to(apart)
+    ratio = _root(apart @ weights, whole @ weights)
+    if num_rows == population:
         return Estimate(ratio, None)
-    total = ratio.unsqueeze(1)
+    first, last = ends_of(num_rows, population)
+    drawn, count = slice(first, num_rows - last), num_rows - first - last
     if count == 1:
         return Estimate(ratio, ratio.clamp_min(1.0))
-    without = _root(apart.sum(1, keepdim=True) - apart, whole.sum(1, keepdim=True) - whole)
-    error = standard_error((total - without) * (count - 1), population)
-    return Estimate(ratio, error * _few_rows_factor(apart))
+    without = _root(*(_without_each(part, weights, drawn) for part in (apart, whole)))
+    deviations = (ratio.unsqueeze(1) - without) * (count - 1)
+    error = standard_error(deviations, population - first - last)
+    return Estimate(ratio, error * few_rows_factor(apart[:, drawn]))
 
 
-def _few_rows_factor(squares: Tensor) -> Tensor:
-    """Where a few rows have most of the sum, an error is estimated from those few: [H]."""
-    effective = squares.sum(1).square() / squares.square().sum(1).clamp_min(1e-300)
-    factors = [few_samples_factor(max(int(count), 2)) for count in effective.tolist()]
-    return squares.new_tensor(factors)
+def _without_each(per_row: Tensor, weights: Tensor, drawn: slice) -> Tensor:
+    """The weighted mean without each of the rows that were drawn: [H, drawn rows]."""
+    weighted = per_row * weights
+    of_drawn = weighted[:, drawn]
+    total = of_drawn.sum(1, keepdim=True)
+    ends = weighted.sum(1, keepdim=True) - total
+    count = of_drawn.shape[1]
+    return ends + (total - of_drawn) * (count / (count - 1))
 
 
 def _root(squares: Tensor, of: Tensor) -> Tensor:
@@ -150,14 +158,25 @@ def _where(kl: Tensor, rows: Tensor, heads: HeadGroup) -> dict[str, Quantity]:
         found["worst_rows"] = Quantity(values=floats(worst), unit="token")
     spans = list(pairwise(edges))
     inside = [(rows >= start) & (rows < end) for start, end in spans]
+    first, last = ends_of(kl.shape[1], length)
+    chosen = [(first, 0), *[(0, 0)] * (NUM_PARTS - 2), (0, last)]
     if min(int(part.sum()) for part in inside) >= _FEWEST_ROWS:
         means = [
-            mean_of(kl[:, part], end - start, limits=(0.0, math.inf))
-            for part, (start, end) in zip(inside, spans, strict=True)
+            mean_of(kl[:, part], end - start, limits=(0.0, math.inf), ends=ends)
+            for part, (start, end), ends in zip(inside, spans, chosen, strict=True)
         ]
-        errors = [one.error for one in means if one.error is not None]
         values = torch.stack([one.values for one in means], dim=1)
-        error = torch.stack(errors, dim=1) if len(errors) == NUM_PARTS else None
+        errors = [one.error for one in means if one.error is not None]
+        error = None
+        if len(errors) == NUM_PARTS:
+            # The few rows of a part may all be alike where the rest of the text says otherwise.
+            spread = kl.std(1)
+            unread = [
+                (1 - int(part.sum()) / (end - start)) / int(part.sum())
+                for part, (start, end) in zip(inside, spans, strict=True)
+            ]
+            pooled = spread.unsqueeze(1) * kl.new_tensor(unread).sqrt()
+            error = torch.stack(errors, dim=1).maximum(pooled)
         found["by_part"] = _quantity(Estimate(values, error), SOFTMAX_DIVERGENCE.unit)
     return found
 

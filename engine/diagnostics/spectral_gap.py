@@ -10,8 +10,8 @@ the token before.
   the moduli of the leading eigenvalues.
 - Block-diagonal, two or more blocks without sinks: 1 is an eigenvalue of every block, so the gap is
   0. Beside: the gaps of a few single blocks, of all blocks in mode "exact".
-- Short texts, and in mode "exact" those whose matrices are kept: the dense eigenvalues. Beside: the
-  leading moduli.
+- Texts up to 512 tokens, and in mode "exact" those whose matrices are kept: the dense eigenvalues.
+  Beside: the leading moduli.
 - In other modes, those whose matrices are kept: block Arnoldi on the matrix from random vectors,
   which finds the largest eigenvalues wherever they lie.
 - Longer texts: softmax likewise without its matrix; kinds with blocks by iteration near 1, which is
@@ -28,9 +28,13 @@ between groups of blocks, constant within each group, besides random ones. A few
 for the largest eigenvalue anywhere; then the resolvent (s - P)^-1, with s just above 1, looks where
 the largest eigenvalue of a chain with blocks is expected, since it magnifies most what is nearest
 to s. Heads that have not converged continue with s just beyond the eigenvalue found, which tells
-any two eigenvalues apart. The stated error is the distance to an eigenvalue of P. Of a head that
-attends to the token before, each block has eigenvalues far from 1, and one of them may be larger:
-the method says where the search looked.
+any two eigenvalues apart. The stated error is the distance to an eigenvalue of P.
+
+A head that attends to the token before has eigenvalues far from 1, in each of its blocks, and one
+of them may be larger than all near 1. So random vectors are sent through every block by itself, many
+times. Where they fade more slowly than the eigenvalue found near 1, the search goes on anywhere, by
+block Arnoldi on P as for softmax. If that does not converge, the error is the gap itself: what was
+found is an eigenvalue, so the gap is no larger, and none is below 0.
 """
 
 from __future__ import annotations
@@ -77,6 +81,11 @@ _LEAST_ERROR = 1e-9
 _REFINED_WIDTH = 12
 _REFINED_PASSES = 4
 _REFINEMENTS = 3
+_FADING_WIDTH = 2
+_FADING_POWERS = 32
+_SUSPICIOUS = 1.5
+"""Blocks may have a larger eigenvalue if what fades in them does so in less than this many times
+the gap found near 1: powers tell moduli roughly."""
 _SETTLED, _COMING = 1e-3, 0.5
 """Residuals, relative to the eigenvalue, below which one counts as found, or as converging."""
 _LEAST_DISTANCE = 1e-9
@@ -100,13 +109,13 @@ def measure_spectral_gap(heads: HeadGroup) -> Steps[Reading]:
             "N D^2 + D^3",
         )
     is_dense = heads.has_matrix
-    if heads.num_tokens <= heads.effort.max_dense_tokens or (
-        is_dense and heads.effort.mode == "exact"
-    ):
+    is_short = heads.num_tokens <= heads.effort.max_eigenvalue_tokens
+    if is_dense and (is_short or heads.effort.mode == "exact"):
         spectrum = yield from _dense_spectrum(heads)
         return _exactly(spectrum, "exact: eigenvalues of the N x N matrix", "N^3")
     found = yield from second_eigenvalues(heads)
-    near_one = " near 1" if heads.blocks is not None and not is_dense else ""
+    looked = heads.blocks is not None and not is_dense
+    near_one = " near 1, anywhere if blocks fade slowly" if looked else ""
     return Reading(
         values=floats((1 - found.values.abs()).clamp(0.0, 1.0)),
         error=floats(found.errors),
@@ -227,7 +236,60 @@ def second_eigenvalues(heads: HeadGroup) -> Steps[SecondEigenvalues]:
         alone = HeadGroup(heads.view.only([head]), heads.effort, dtype=torch.float64)
         coarse = Found(values[one], errors[one], vectors[one])
         values[one], errors[one] = yield from _refine(alone, coarse)
+    gaps = 1 - values.abs()
+    fading = yield from _fading_in_blocks(heads)
+    for head in (1 - fading < _SUSPICIOUS * gaps).nonzero().flatten().tolist():
+        one = slice(head, head + 1)
+        near_one = SecondEigenvalues(values[one], errors[one])
+        values[one], errors[one] = yield from _search_anywhere(heads, head, near_one)
     return SecondEigenvalues(values, errors)
+
+
+def _fading_in_blocks(heads: HeadGroup) -> Steps[Tensor]:
+    """How slowly what differs within a block fades there, by how much of it is left after a power of
+    the block: a modulus, the largest over all blocks, [H] on the host."""
+    blocks = heads.blocks
+    assert blocks is not None, "there are blocks to look at"
+    generator = torch.Generator().manual_seed(heads.effort.seed)
+    random = torch.randn(blocks.width, _FADING_WIDTH, generator=generator, dtype=torch.float64)
+    random = random.to(heads.view.q.device, heads.dtype)
+    share = heads.view.lln_share().unsqueeze(-1) if heads.view.has_channels else None
+    slowest = torch.zeros(heads.num_heads, dtype=torch.float64)
+    for tile, diag in heads.diag_tiles():
+        own = diag[..., : blocks.width]
+        if share is not None:
+            own = own * (1 - blocks.rows(share, tile)).to(own)
+        vectors, sizes = random.expand(*own.shape[:2], -1, -1), []
+        for power in range(1, _FADING_POWERS + 1):
+            vectors = own @ vectors
+            vectors = vectors - vectors.mean(2, keepdim=True)
+            if power in (_FADING_POWERS // 2, _FADING_POWERS):
+                sizes.append(vectors.norm(dim=(2, 3)).double())
+        half, whole = sizes
+        left = (whole / half.clamp_min(torch.finfo(torch.float64).tiny)).clamp_max(1.0)
+        moduli = left.pow(2 / _FADING_POWERS).amax(1)
+        slowest = slowest.maximum(moduli.cpu())
+        yield
+    return slowest
+
+
+def _search_anywhere(
+    heads: HeadGroup, head: int, near_one: SecondEigenvalues
+) -> Steps[SecondEigenvalues]:
+    """The second eigenvalue of one head whose blocks may have a larger one than that near 1."""
+    alone = HeadGroup(heads.view.only([head]), heads.effort, dtype=torch.float64)
+    operator = yield from alone.operator()
+    generator = torch.Generator().manual_seed(heads.effort.seed)
+    start = torch.randn(1, heads.num_tokens, _BLOCK_WIDTH, generator=generator, dtype=torch.float64)
+    passes = _passes_of(start, heads.effort.max_basis // _BLOCK_WIDTH)
+    found = yield from _iterate(alone, _centred(operator), start.to(heads.view.q.device), passes)
+    values, errors, _ = found
+    is_close = _is_close(heads, values, errors)
+    is_larger = is_close & (values.abs() > near_one.values.abs())
+    values = torch.where(is_larger, values, near_one.values)
+    gaps = (1 - values.abs()).clamp_min(0.0)
+    known = torch.where(is_larger, errors, near_one.errors)
+    return SecondEigenvalues(values, torch.where(is_close, known, known.maximum(gaps)))
 
 
 def _of_matrices(heads: HeadGroup) -> Steps[SecondEigenvalues]:

@@ -39,6 +39,7 @@ within rows:
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -50,7 +51,7 @@ from engine.diagnostics.instrument import Instrument
 from engine.diagnostics.lln_diag import channel_exponents
 from engine.diagnostics.quantiles import quantiles_over_rows
 from engine.diagnostics.readings import Quantity, Reading, error_floats, floats
-from engine.diagnostics.sampling import Estimate, mean_of, standard_error
+from engine.diagnostics.sampling import Estimate, mean_of, row_weights
 from engine.steps import Steps
 
 HIGHEST = 1e6
@@ -195,12 +196,9 @@ def measure_lognormality(heads: HeadGroup) -> Steps[Reading]:
 
 
 def _total_variance(means: Tensor, variances: Tensor, population: int) -> Estimate:
-    centred = means - means.mean(1, keepdim=True)
-    per_row = variances + centred.square()
-    values = per_row.mean(1)
-    if means.shape[1] == population:
-        return Estimate(values, None)
-    return Estimate(values, standard_error(per_row - values.unsqueeze(1), population))
+    weights = row_weights(means.shape[1], population).to(means)
+    centre = (means @ weights).unsqueeze(1)
+    return mean_of(variances + (means - centre).square(), population, limits=(0.0, math.inf))
 
 
 def _quantity(estimate: Estimate, unit: str) -> Quantity:
