@@ -33,6 +33,7 @@ def main() -> int:
     torch.set_num_threads(1)
     ends_at = perf_counter() + options.budget
     raw = read_raw(options.out)
+    measured = commit()
     done = {(entry["text"], entry["attention"]) for entry in raw}
     readers = Readers.load()
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -40,7 +41,7 @@ def main() -> int:
         for index, text in enumerate(islice(texts(options.part), options.texts)):
             if index % options.processes != options.process:
                 continue
-            for entry in _entries(readers, text, index, done, options.only):
+            for entry in _entries(readers, text, index, done, options.only, measured):
                 out.write(json.dumps(entry, separators=(",", ":")) + "\n")
                 out.flush()
                 raw.append(entry)
@@ -57,7 +58,12 @@ def main() -> int:
 
 
 def _entries(
-    readers: Readers, text: Text, index: int, done: set[tuple[str, str]], only: list[str] | None
+    readers: Readers,
+    text: Text,
+    index: int,
+    done: set[tuple[str, str]],
+    only: list[str] | None,
+    measured: str,
 ) -> Iterator[dict[str, Any]]:
     for attention in MODELS:
         if (text.name, attention) in done:
@@ -75,7 +81,7 @@ def _entries(
             "layer": text.layer,
             "attention": attention,
             "block": view.block_size if view.has_blocks else None,
-            "commit": commit(),
+            "commit": measured,
             "cpu_s": round(process_time() - started_at, 2),
             "scores": {name: score.to_json() for name, score in scores.items()},
         }

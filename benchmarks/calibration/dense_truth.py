@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from statistics import NormalDist
 from typing import TypeAlias
 
@@ -236,7 +237,7 @@ class DenseTruth:
         apart = ((self.p - softmax) @ v).square().sum((1, 2))
         shares = torch.tensor(QUANTILES, dtype=torch.float64)
         edges = [self.view.num_tokens * part // NUM_PARTS for part in range(NUM_PARTS + 1)]
-        spans = zip(edges[:-1], edges[1:], strict=True)
+        spans = list(pairwise(edges))
         return {
             VALUE: _floats(kl.mean(1)),
             "quantiles": _floats(torch.quantile(kl, shares, dim=1).T),

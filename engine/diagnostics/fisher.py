@@ -175,9 +175,8 @@ def measure_attention_fisher(heads: HeadGroup) -> Steps[Reading]:
     traces = 1 - (yield from heads.collisions())
     spectrum = yield from _mean_spectrum(heads)
     by_row = spectrum.transpose(1, 2)  # [H, eigenvalues, rows]
-    estimates = []
-    for one in by_row.unbind(1):
-        estimates.append((yield from _mean_eigenvalue(heads, one)))
+    bound = yield from _bound_of_eigenvalues(heads)
+    estimates = [_mean_eigenvalue(heads, one, bound) for one in by_row.unbind(1)]
     errors = [one.error for one in estimates if one.error is not None]
     num_rows = heads.effort.num_rows(heads.num_tokens)
     sampled = f"the {NUM_SHARPEST} sharpest rows and a sample of {num_rows}; standard error"
@@ -198,15 +197,16 @@ def measure_attention_fisher(heads: HeadGroup) -> Steps[Reading]:
     )
 
 
-def _mean_eigenvalue(heads: HeadGroup, per_row: Tensor) -> Steps[Estimate]:
-    """The mean over all rows [H, rows]. No eigenvalue of a row is above 1/2, its trace, and the
-    root of the sum of its squares."""
-    controls = []
-    if per_row.shape[1] < heads.num_tokens:
-        spreads = yield from heads.spreads()
-        bound = spreads.minimum((1 - spreads).sqrt()).clamp_max(0.5)
-        rows = choose_rows(heads.view, per_row.shape[1], heads.effort.seed)
-        controls = [(bound[:, rows], bound.mean(1))]
+def _bound_of_eigenvalues(heads: HeadGroup) -> Steps[Tensor]:
+    """No eigenvalue of a row is above 1/2, its trace, and the root of the sum of its squares."""
+    spreads = yield from heads.spreads()
+    return spreads.minimum((1 - spreads).sqrt()).clamp_max(0.5)
+
+
+def _mean_eigenvalue(heads: HeadGroup, per_row: Tensor, bound: Tensor) -> Estimate:
+    """The mean over all rows, of [H, rows]; the bound is known of every row."""
+    rows = choose_rows(heads.view, per_row.shape[1], heads.effort.seed)
+    controls = [(bound[:, rows], bound.mean(1))]
     return mean_of(per_row, heads.num_tokens, controls, limits=(0.0, 0.5))
 
 

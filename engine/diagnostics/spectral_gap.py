@@ -31,10 +31,10 @@ to s. Heads that have not converged continue with s just beyond the eigenvalue f
 any two eigenvalues apart. The stated error is the distance to an eigenvalue of P.
 
 A head that attends to the token before has eigenvalues far from 1, in each of its blocks, and one
-of them may be larger than all near 1. So random vectors are sent through every block by itself, many
-times. Where they fade more slowly than the eigenvalue found near 1, the search goes on anywhere, by
-block Arnoldi on P as for softmax. If that does not converge, the error is the gap itself: what was
-found is an eigenvalue, so the gap is no larger, and none is below 0.
+of them may be larger than all near 1. So random vectors are sent through every block by itself,
+many times. Where they fade more slowly than the eigenvalue found near 1, the search goes on
+anywhere, by block Arnoldi on P as for softmax. If that does not converge, the error is the gap
+itself: what was found is an eigenvalue, so the gap is no larger, and none is below 0.
 """
 
 from __future__ import annotations
@@ -246,8 +246,8 @@ def second_eigenvalues(heads: HeadGroup) -> Steps[SecondEigenvalues]:
 
 
 def _fading_in_blocks(heads: HeadGroup) -> Steps[Tensor]:
-    """How slowly what differs within a block fades there, by how much of it is left after a power of
-    the block: a modulus, the largest over all blocks, [H] on the host."""
+    """How slowly what differs within a block fades there, by how much of it is left after a power
+    of the block: a modulus, the largest over all blocks, [H] on the host."""
     blocks = heads.blocks
     assert blocks is not None, "there are blocks to look at"
     generator = torch.Generator().manual_seed(heads.effort.seed)
