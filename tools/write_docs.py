@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.calibration import scores
 from benchmarks.store import stored_results
 from service.metrics import Metrics
 from service.settings import setting_rows
@@ -55,6 +56,13 @@ def results_tables() -> str:
     return stored_results(RESULTS)
 
 
+def calibration_table() -> str:
+    raw = scores.read_raw(RESULTS / "calibration.jsonl")
+    inexact = table(scores.HEAD, scores.table_rows(raw))
+    exact = table(scores.EXACT_HEAD, scores.exact_rows(raw))
+    return f"{scores.measured_on(raw)}\n\n{inexact}\n\nValues without an error:\n\n{exact}"
+
+
 def clients_table() -> str:
     head = ("client", "package and version", "use", "what the tests check", "tested by")
     return table(head, client_rows())
@@ -70,6 +78,7 @@ def vendors_table() -> str:
 
 PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
     ROOT / "docs" / "clients.md": {"clients": clients_table, "vendors": vendors_table},
+    ROOT / "docs" / "instruments.md": {"calibration": calibration_table},
     ROOT / "docs" / "operations.md": {"settings": settings_table, "metrics": metrics_table},
     ROOT / "benchmarks" / "README.md": {"results": results_tables},
 }

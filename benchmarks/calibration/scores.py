@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ LONG_EVERY = 3
 UNSTATED = 9_999.0
 """Stands for the ratio to an error of 0, and is the largest ratio recorded."""
 
+_SHOWN = {"softmax": "softmax", "lln_diag": "LLN+Diag"}
 _ROUNDING = 1e-7
 """Relative differences below this count as none: instruments take logarithms in float32."""
 
@@ -116,10 +117,11 @@ def _scores_of(reading: Reading, truth: Mapping[str, Floats]) -> Iterator[tuple[
     own = Quantity(values=reading.values, unit=reading.unit, error=reading.error)
     for quantity, one in {VALUE: own, **reading.beside}.items():
         if quantity in truth:
-            yield quantity, _score(one.values, one.error, truth[quantity])
+            yield quantity, score_values(one.values, one.error, truth[quantity])
 
 
-def _score(values: Floats, errors: Floats | None, truth: Floats) -> Score:
+def score_values(values: Floats, errors: Floats | None, truth: Floats) -> Score:
+    """Of values with their errors, None where they are said to be exact."""
     apart = np.abs(values - truth)
     size = np.maximum(np.abs(truth), np.finfo(float).tiny)
     if errors is None:
@@ -147,9 +149,9 @@ def read_raw(path: Path) -> list[dict[str, Any]]:
 
 
 def totals(raw: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Score]:
-    """By attention and by reading, instrument and quantity."""
+    """By attention and by reading, instrument and quantity, each text and attention once."""
     found: dict[tuple[str, str], Score] = {}
-    for entry in raw:
+    for entry in {(one["text"], one["attention"]): one for one in raw}.values():
         for name, stored in entry["scores"].items():
             score = found.setdefault((entry["attention"], name), Score())
             score.add(Score.from_json(stored))
@@ -158,21 +160,19 @@ def totals(raw: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Score]:
 
 def table_rows(raw: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
     """Cells of a table: of quantities that ever have an error."""
-    names = {"softmax": "softmax", "lln_diag": "LLN+Diag"}
     by_name = totals(raw)
-    for attention, shown in names.items():
+    for attention, shown in _SHOWN.items():
         for (kind, name), score in by_name.items():
             if kind != attention or score.count == 0:
                 continue
             label, instrument, quantity = name.split()
-            what = f"`{instrument}`" if quantity == VALUE else f"`{instrument}`: `{quantity}`"
             shares = (f"{100 * part / score.count:.1f}" for part in score.within)
             worst = f"{score.worst:.1f}" if score.worst < UNSTATED else "no error"
             relative = score.width / score.count
             stated = score.count / (score.count + score.exact)
             yield (
                 shown,
-                what,
+                _called(instrument, quantity),
                 label,
                 f"{score.count:,}",
                 f"{100 * stated:.0f}",
@@ -180,6 +180,37 @@ def table_rows(raw: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
                 worst,
                 f"{relative:.2g}" if math.isfinite(relative) else "",
             )
+
+
+def exact_rows(raw: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
+    """Cells of a table: of values that state no error, how far they are from the truth."""
+    for (attention, name), score in totals(raw).items():
+        if score.exact:
+            label, instrument, quantity = name.split()
+            yield (
+                _SHOWN[attention],
+                _called(instrument, quantity),
+                label,
+                f"{score.exact:,}",
+                f"{score.off:.0e}",
+            )
+
+
+def _called(instrument: str, quantity: str) -> str:
+    return f"`{instrument}`" if quantity == VALUE else f"`{instrument}`: `{quantity}`"
+
+
+def measured_on(raw: Sequence[Mapping[str, Any]]) -> str:
+    """What the table was made from, in a sentence."""
+    texts = {entry["text"] for entry in raw}
+    corpora = {text.partition("/")[0] for text in texts}
+    tokens = [entry["tokens"] for entry in raw]
+    commits = ", ".join(f"`{one}`" for one in sorted({entry["commit"] for entry in raw}))
+    lengths = f"{min(tokens)} to {max(tokens):,} tokens"
+    return (
+        f"{len(texts)} texts of {len(corpora)} corpora, of {lengths}, "
+        f"each read by the 12 heads of one layer, the layers in turn; commit {commits}."
+    )
 
 
 HEAD = (
@@ -194,3 +225,4 @@ HEAD = (
     "worst",
     "error, relative",
 )
+EXACT_HEAD = ("attention", "quantity", "read", "values", "largest relative difference")

@@ -5,7 +5,8 @@ Beside: the tokens with the most mass, and their masses.
 
 - LLN: stat(T) kappa with T = kappa pi, exact and linear.
 - Kinds with blocks: two steps of inverse iteration at a shift just above 1, from the even
-  distribution, then corrections by the resolvent until P changes the result by rounding alone.
+  distribution, then corrections by the resolvent until P changes the result by rounding alone. Of
+  a chain that hardly mixes, more corrections might follow: then there is an error.
   Blocks that never mix have a stationary distribution each, weighted by their tokens.
 - Softmax: the same with the LU factors of the whole matrix, a head at a time, of texts whose
   matrices are kept. Longer texts: power iteration. Its error is what the steps to come would move
@@ -28,8 +29,8 @@ from engine.steps import Steps
 
 NUM_TOKENS = 8
 _INVERSE_STEPS = 2
-_CORRECTIONS = 12
-_CLOSE, _GOOD, _STUCK = 1e-7, 2e-6, 0.7
+_CORRECTIONS = 60
+_CLOSE, _GOOD, _STUCK = 1e-7, 2e-6, 0.9
 _MAX_POWERS = 200
 _STEADY = 1e-9
 _RATE_STEPS = 10
@@ -44,14 +45,19 @@ def measure_stationary(heads: HeadGroup) -> Steps[Reading]:
             ends = _stationary_of(factors.chain).unsqueeze(1) @ factors.kappa
             found, method, cost = ends.squeeze(1), "exact: stat(kappa pi) kappa", "N D^2"
         case "softmax" if heads.has_matrix:
-            found = yield from _by_elimination(heads)
+            found, moved = yield from _by_elimination(heads)
             method, cost = "exact: inverse iteration of the N x N matrix", "N^3"
         case "softmax":
             found, moved = yield from _by_powers(heads)
             method, cost = "power iteration; error: from the rate of the last steps", "steps N^2"
         case _:
-            found = yield from _by_inverse(heads)
+            found, moved = yield from _by_inverse(heads)
             method, cost = "exact: inverse iteration, block by block", "N b^2"
+    if moved is not None and method.startswith("exact"):
+        if bool((moved <= _GOOD).all()):
+            moved = None
+        else:
+            method = f"{method[7:]}; error: from the rate of the last steps"
     top = found.topk(min(NUM_TOKENS, heads.num_tokens), dim=1)
     perplexity = torch.special.entr(found).sum(1).exp()
     error = of_top = None
@@ -81,13 +87,13 @@ def _stationary_of(chains: Tensor) -> Tensor:
     return _normalised((torch.linalg.pinv(equations) @ wanted).squeeze(-1))
 
 
-def _by_inverse(heads: HeadGroup) -> Steps[Tensor]:
+def _by_inverse(heads: HeadGroup) -> Steps[tuple[Tensor, Tensor]]:
     found, moved = yield from _corrected(heads)
     if heads.dtype != torch.float64 and bool((moved > _GOOD).any()):
         # A chain that hardly mixes magnifies float32's rounding.
         precise = HeadGroup(heads.view, heads.effort, dtype=torch.float64)
-        found, _ = yield from _corrected(precise)
-    return found
+        found, moved = yield from _corrected(precise)
+    return found, moved
 
 
 def _corrected(heads: HeadGroup) -> Steps[tuple[Tensor, Tensor]]:
@@ -96,9 +102,9 @@ def _corrected(heads: HeadGroup) -> Steps[tuple[Tensor, Tensor]]:
     return (yield from _iterate(_even(heads), operator.transposed, resolvent.solve_transposed))
 
 
-def _by_elimination(heads: HeadGroup) -> Steps[Tensor]:
+def _by_elimination(heads: HeadGroup) -> Steps[tuple[Tensor, Tensor]]:
     matrices = yield from heads.matrix()
-    ends = []
+    ends, moved = [], []
     for matrix in torch.split(matrices, 1):
         shifted = matrix.mT.neg()
         shifted.diagonal(dim1=1, dim2=2).add_(_SHIFT)
@@ -106,9 +112,10 @@ def _by_elimination(heads: HeadGroup) -> Steps[Tensor]:
             lu, pivots = torch.linalg.lu_factor(shifted)
         yield
         times, solve = _dense_steps(matrix, lu, pivots)
-        found, _ = yield from _iterate(_even(heads)[:1], times, solve)
+        found, still = yield from _iterate(_even(heads)[:1], times, solve)
         ends.append(found)
-    return torch.cat(ends)
+        moved.append(still)
+    return torch.cat(ends), torch.cat(moved)
 
 
 def _dense_steps(matrix: Tensor, lu: Tensor, pivots: Tensor) -> tuple[Apply, Apply]:
@@ -128,12 +135,14 @@ def _dense_steps(matrix: Tensor, lu: Tensor, pivots: Tensor) -> tuple[Apply, App
 
 
 def _iterate(start: Tensor, times: Apply, solve: Apply) -> Steps[tuple[Tensor, Tensor]]:
-    """The distributions, and how much mass the last step moved: [H, N], [H]. `times` is P^T x,
-    `solve` (s - P)^-T x."""
+    """The distributions, and how much mass may still move: [H, N], [H]. `times` is P^T x, `solve`
+    (s - P)^-T x. A chain that hardly mixes approaches its end slowly: a step leaves the share that
+    the distance from s to 1 has in the distance from s to the second eigenvalue."""
     found = start
     for _ in range(_INVERSE_STEPS):
         found = _normalised((yield from solve(found.unsqueeze(-1)))[..., 0])
     moved = torch.full_like(found[:, 0], torch.inf)
+    changes = [moved]
     for _ in range(_CORRECTIONS):
         last = moved
         change = (yield from times(found.unsqueeze(-1)))[..., 0] - found
@@ -141,10 +150,13 @@ def _iterate(start: Tensor, times: Apply, solve: Apply) -> Steps[tuple[Tensor, T
         step = (yield from solve(change.unsqueeze(-1)))[..., 0]
         following = _normalised(found + step)
         moved = (following - found).abs().sum(1)
+        changes.append(moved)
         found = following
         if bool(((moved <= _CLOSE) | (moved > _STUCK * last)).all()):
-            break  # each step leaves a small part of the error, down to rounding
-    return found, moved
+            break  # each step leaves a part of the error, down to rounding
+    is_rounding = (moved <= _GOOD) & (moved >= changes[-2])
+    still = _still_to_move(torch.stack(changes[-2:]))
+    return found, torch.where((moved <= _CLOSE) | is_rounding, moved, still)
 
 
 def _by_powers(heads: HeadGroup) -> Steps[tuple[Tensor, Tensor]]:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
+import random
+from collections.abc import Mapping, Sequence
+from pydoc_data.topics import topics
 
 import numpy as np
 import pytest
 
 from engine.config import EngineConfig
+from engine.diagnostics import INSTRUMENTS
 from engine.engine import Engine
 from engine.model.embedding_model import EmbeddingModel
 from engine.types import Diagnosis
@@ -24,9 +29,49 @@ TEXTS = {
     "code": inspect.getsource(json)[-1_200:],
     "digits": " ".join(str(number * number) for number in range(70)),
 }
-PER_TOKEN = {"effective_rank", "stationary"}
-"""Numbers of tokens: at least 1, at most all."""
-SHARES = {"spectral_gap", "attention_fisher", "similarity"}
+INF = math.inf
+RANGES = {
+    "temperature": (0, 1e6),
+    "entropy": (0, "log"),
+    "bits": (0, "bits"),
+    "lower": (0, "log"),
+    "spectral_gap": (0, 1),
+    "second_phase": (0, math.pi),
+    "eigenvalue_moduli": (0, 1),
+    "by_block": (0, 1),
+    "stationary": (1, "tokens"),
+    "top_mass": (0, 1),
+    "lognormality": (0, INF),
+    "within_rows": (0, INF),
+    "kurtosis": (-2, "tokens"),
+    "decile_gap": (0, 1),
+    "effective_rank": (1, "tokens"),
+    "entropy_rank": (1, "tokens"),
+    "stable_rank": (1, "tokens"),
+    "frobenius_norm": (1, "root"),
+    "singular_values": (0, "root"),
+    "mutual_information": (0, "log"),
+    "log_squared_norm": (0, "log"),
+    "energy": (0, INF),
+    "share_of_bound": (0, 1),
+    "head_scale": (0, "tokens"),
+    "similarity": (0, 1),
+    "cosines": (0, 1),
+    "pruning": (0, INF),
+    "attention_fisher": (0, 1),
+    "eigenvalues": (0, 0.5),
+    "weight_fisher": (0, INF),
+    "trace_k": (0, INF),
+    "softmax_divergence": (0, INF),
+    "total_variation": (0, 1),
+    "output_error": (0, INF),
+    "by_part": (0, INF),
+    "rank_collapse": (0, 1),
+    "path_lengths": (0, 1),
+    "residuals": (0, 1),
+}
+"""Of instruments and of what stands beside them; some limits depend on the number of tokens."""
+ROUNDING = 1e-6
 
 
 @pytest.mark.parametrize("text", list(TEXTS.values()), ids=list(TEXTS))
@@ -42,20 +87,73 @@ def test_every_number_is_finite_and_in_its_range(
 
 
 def check_ranges(found: Diagnosis) -> None:
-    rounding = 1e-6
+    tokens = found.tokens
+    limits = {
+        "log": math.log(tokens),
+        "bits": math.log2(tokens),
+        "root": math.sqrt(tokens),
+        "tokens": tokens,
+    }
     for one in found.instruments:
-        numbers = np.array(one.values)
-        assert np.isfinite(numbers).all(), one.instrument
-        assert one.error is None or np.isfinite(one.error).all(), one.instrument
+        check_range(one.instrument, one.values, one.error, limits)
         for part in one.beside:
-            known = [np.ravel(layer) for layer in part.values if layer is not None]
-            assert np.isfinite(np.concatenate(known)).all(), (one.instrument, part.name)
-        if one.instrument in PER_TOKEN:
-            assert numbers.min() >= 1 - rounding, one.instrument
-            assert numbers.max() <= found.tokens * (1 + rounding), one.instrument
-        if one.instrument in SHARES:
-            assert numbers.min() >= -rounding, one.instrument
-            assert numbers.max() <= 1 + rounding, one.instrument
-        if one.instrument in ("entropy", "mutual_information"):
-            assert numbers.min() >= -rounding, one.instrument
-            assert numbers.max() <= np.log(found.tokens) + rounding, one.instrument
+            values = [layer for layer in part.values if layer is not None]
+            errors = [layer for layer in part.error or () if layer is not None]
+            check_range(part.name, values, errors, limits)
+
+
+def check_range(
+    name: str,
+    values: Sequence[object],
+    errors: Sequence[object] | None,
+    limits: Mapping[str, float],
+) -> None:
+    low, high = RANGES.get(name, (-INF, INF))
+    high = limits[high] if isinstance(high, str) else high
+    for layer in values:
+        numbers = np.asarray(layer, dtype=float)
+        assert np.isfinite(numbers).all(), name
+        assert numbers.min() >= low - ROUNDING * max(1, abs(low)), (name, numbers.min())
+        assert numbers.max() <= high * (1 + ROUNDING), (name, numbers.max())
+    for layer in errors or ():
+        numbers = np.asarray(layer, dtype=float)
+        assert np.isfinite(numbers).all(), name
+        assert numbers.min() >= 0, name
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("name", ["default_model", "published_model"])
+def test_made_up_texts_of_any_length(
+    name: str, seed: int, cpu_config: EngineConfig, request: pytest.FixtureRequest
+) -> None:
+    """3 to 4,000 tokens: repeated words, other scripts, code, prose, and these in turn."""
+    model: EmbeddingModel = request.getfixturevalue(name)
+    rng = random.Random(seed)
+    text = made_up_text(
+        rng, model, tokens=round(math.exp(rng.uniform(math.log(3), math.log(4_000))))
+    )
+    layers, heads = rng.sample(range(6), 2), rng.sample(range(12), 4)
+    with Engine(model, config=cpu_config) as engine:
+        for mode in ("auto", "sampled"):
+            found = engine.diagnose(
+                text, layers=layers, heads=heads, mode=mode, instruments=list(INSTRUMENTS)
+            )
+            assert found.left_out == (), (seed, found.tokens)
+            check_ranges(found)
+
+
+def made_up_text(rng: random.Random, model: EmbeddingModel, tokens: int) -> str:
+    """Of about so many tokens."""
+    sources = [*TEXTS.values(), inspect.getsource(inspect), topics["LAMBDAS"], topics["CLASSES"]]
+    parts: list[str] = []
+    count = 0
+    while count < tokens:
+        source = rng.choice(sources)
+        start = rng.randrange(len(source))
+        part = source[start : start + rng.randrange(1, 600)] * rng.choice((1, 1, 1, 40))
+        parts.append(part[: 2 * (tokens - count)])  # at least a token in two characters, or so
+        encoded = model.tokenizer.encode_batch([parts[-1]])[0]
+        count += encoded.num_tokens - model.tokenizer.num_special
+    return " ".join(parts)

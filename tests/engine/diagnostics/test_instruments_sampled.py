@@ -32,6 +32,7 @@ from tests.engine.dense import HEAD_SIZE, KINDS, NUM_HEADS, Floats, dense, make_
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 NUM_TRIALS = 500
+_SMALL_MIX = torch.tensor([0.05, 0.1, 0.2])
 SAMPLED = {
     "softmax": (
         "entropy",
@@ -60,7 +61,7 @@ def test_standard_errors_hold(kind: Attention) -> None:
             trials[name].add(_sampled_part(reading), _sampled_part(exact[name]))
     for name, trial in trials.items():
         assert trial.share_within(3) >= 0.99, (name, trial.share_within(3))
-        assert 0.5 <= trial.share_within(1) <= 0.9, (name, trial.share_within(1))
+        assert 0.5 <= trial.share_within(1) <= 0.98, (name, trial.share_within(1))
 
 
 def test_a_sample_knows_of_the_few_sharp_rows_it_misses() -> None:
@@ -142,7 +143,7 @@ def gaps(view: HeadView) -> Floats:
 @pytest.mark.parametrize(
     "effort",
     [
-        Effort(),
+        Effort(max_eigenvalue_tokens=1),
         Effort(max_matrix_tokens=1),
         Effort(mode="exact", tolerance=1e-8, max_matrix_tokens=1),
     ],
@@ -159,7 +160,7 @@ def test_iterated_gaps_keep_their_errors(kind: Attention, effort: Effort) -> Non
 @pytest.mark.parametrize("kind", KINDS)
 def test_iteration_spans_the_whole_space_of_a_short_text(kind: Attention, length: int) -> None:
     view = make_view(kind, length, block_size=16, sinks=(1, 0))
-    reading = read(view, "spectral_gap", Effort(max_dense_tokens=1))
+    reading = read(view, "spectral_gap", Effort(max_eigenvalue_tokens=1))
     error = 0 if reading.error is None else reading.error
     assert (abs(reading.values - gaps(view)) <= 1e-5 + error).all()
 
@@ -169,7 +170,7 @@ def test_an_eigenvalue_of_any_phase_is_found(kind: Attention) -> None:
     """Tokens that attend to the one before have the second eigenvalue off the real axis."""
     view = replace(_shifting(300), attention=kind)
     second = torch.linalg.eigvals(dense(view)).abs().sort(descending=True).values[:, 1]
-    for effort in (Effort(), Effort(mode="exact")):
+    for effort in (Effort(max_eigenvalue_tokens=1), Effort(mode="exact")):
         reading = read(view, "spectral_gap", effort)
         error = 1e-9 if reading.error is None else reading.error + 1e-9
         assert (abs(reading.values - (1 - second.numpy())) <= error).all()
@@ -181,6 +182,22 @@ def test_an_eigenvalue_of_any_phase_is_found(kind: Attention) -> None:
     assert reading.error is None
     if kind == "softmax":
         assert (phases > 0.01).all()
+
+
+def test_a_larger_eigenvalue_far_from_one_is_told() -> None:
+    """Of blocks that attend to the token before, where the matrix is not kept: the search near 1
+    finds a smaller one."""
+    view = replace(
+        _shifting(400), attention="lln_diag", block_size=200, num_sinks=(0, 0), mix=_SMALL_MIX
+    )
+    values = torch.linalg.eigvals(dense(view))
+    real = values.real.where(values.imag.abs() < 1e-9, 0.0).sort(dim=1).values
+    truth = gaps(view)
+    assert (truth < 0.9 * (1 - real[:, -2].numpy())).any()  # the search near 1 misses it
+    reading = read(view, "spectral_gap", Effort(max_matrix_tokens=1))
+    assert reading.error is not None
+    assert (abs(reading.values - truth) <= reading.error + 1e-9).all()
+    assert (reading.error <= reading.values + 1e-9).all()  # never outside [0, 2 x the gap]
 
 
 def test_small_gaps_have_smaller_errors() -> None:
@@ -200,7 +217,7 @@ def test_small_gaps_have_smaller_errors() -> None:
 def test_iteration_states_a_large_error_where_it_fails() -> None:
     """A head that shifts: eigenvalues all around a circle."""
     view = _shifting(400)
-    reading = read(view, "spectral_gap", Effort(max_basis=64))
+    reading = read(view, "spectral_gap", Effort(max_basis=64, max_eigenvalue_tokens=1))
     assert reading.error is not None
     assert (abs(reading.values - gaps(view)) <= reading.error).all()
 
@@ -358,7 +375,15 @@ def test_bad_views_are_refused(changes: dict[str, object], message: str) -> None
 
 
 @pytest.mark.parametrize(
-    "limit", ["max_exact_tokens", "sampled_rows", "tolerance", "max_basis", "max_matrix_tokens"]
+    "limit",
+    [
+        "max_exact_tokens",
+        "sampled_rows",
+        "tolerance",
+        "max_basis",
+        "max_matrix_tokens",
+        "max_eigenvalue_tokens",
+    ],
 )
 def test_bad_efforts_are_refused(limit: str) -> None:
     with pytest.raises(InvalidInput, match=f"{limit} must be positive"):

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from engine.analysis.layer_capture import capture_layers, head_view
 from engine.diagnostics import Effort, HeadView, Quantity, Reading, measure
-from engine.diagnostics.sampling import mean_of, within
+from engine.diagnostics.sampling import choose_rows, mean_of, row_weights, within
 from engine.execution.documents import prepare_document
 from engine.model.embedding_model import EmbeddingModel
 from engine.steps import finish
 from engine.types import EmbedOptions
+from tests.engine.dense import make_view
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -96,3 +97,46 @@ def test_an_estimate_moved_into_its_range_states_how_far() -> None:
     assert found.values.tolist() == [1.0]
     assert found.error is not None
     assert found.error.tolist() == [1.0]
+
+
+@pytest.mark.parametrize(("count", "length"), [(96, 97), (96, 160), (48, 1_000), (8, 9)])
+def test_a_sample_has_the_first_and_the_last_row_and_one_of_each_stretch(
+    count: int, length: int
+) -> None:
+    view = make_view("softmax", length)
+    seen = torch.zeros(length)
+    for seed in range(40):
+        rows = choose_rows(view, count, seed)
+        assert len(rows) == count
+        assert (rows[0], rows[-1]) == (0, length - 1)
+        assert (rows.diff() > 0).all()
+        assert rows.diff().max() <= 2 * -(-length // (count - 2))
+        seen[rows] += 1
+    quarters = torch.stack([part.mean() for part in seen[1:-1].tensor_split(4)])
+    assert (quarters / seen[1:-1].mean() - 1).abs().max() < 0.15
+    weights = row_weights(count, length)
+    assert float(weights.sum()) == pytest.approx(1)
+
+
+def test_a_special_token_counts_as_the_one_row_that_it_is() -> None:
+    """A row unlike all others, as that of the first token: a sample of 20 rows of 400 is exact but
+    for what it says of the others."""
+    view = make_view("softmax", 400)
+    per_row = torch.randn(1, 400, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    per_row[0, 0] = 1e6
+    for seed in range(20):
+        found = mean_of(per_row[:, choose_rows(view, 20, seed)], 400)
+        assert found.error is not None
+        assert found.error < 0.5
+        assert abs(found.values - per_row.mean(1)) < 3 * found.error
+
+
+def test_rows_that_controls_know_of_widen_the_error() -> None:
+    """All rows that were drawn are alike; the control says that others are not."""
+    control = torch.full((1, 100), 0.0, dtype=torch.float64)
+    control[0, 90:] = 0.4
+    noise = 1e-6 * torch.rand(1, 20, generator=torch.Generator().manual_seed(0)).double()
+    sample = noise.clone()
+    found = mean_of(sample, 100, [(noise, control.mean(1))], limits=(0.0, 0.5), ends=(0, 0))
+    assert found.error is not None
+    assert abs(found.values - 0.04) <= 3 * found.error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -51,3 +53,11 @@ def test_powers_state_an_error_in_tokens(max_powers: int, monkeypatch: pytest.Mo
     assert top.error is not None
     leading = -np.sort(-masses, axis=1)[:, :8]
     assert (abs(top.values - leading) <= top.error + 1e-9).all()
+
+
+@pytest.mark.parametrize("mix", [1e-6, 3e-8, 1e-10])
+def test_blocks_that_hardly_mix_are_exact_or_state_an_error(mix: float) -> None:
+    view = replace(make_view("lln_diag", 160, block_size=64), mix=torch.full((3,), mix))
+    reading, masses = read(view, "stationary"), ends(view)
+    error = 1e-4 * reading.values if reading.error is None else reading.error
+    assert (abs(reading.values - perplexities(masses)) <= error).all()
