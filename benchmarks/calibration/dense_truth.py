@@ -166,7 +166,8 @@ class DenseTruth:
     @cached_property
     def distances(self) -> Tensor:
         places = torch.arange(self.view.num_tokens, dtype=torch.float64)
-        return (self.p * (places.unsqueeze(1) - places).abs()).sum(-1).mean(1)
+        found: Tensor = (self.p * (places.unsqueeze(1) - places).abs()).sum(-1).mean(1)
+        return found
 
     def head_scale(self) -> Quantities:
         return {VALUE: _floats(self.distances)}

@@ -30,7 +30,7 @@ TEXTS = {
     "digits": " ".join(str(number * number) for number in range(70)),
 }
 INF = math.inf
-RANGES = {
+RANGES: Mapping[str, tuple[float, float | str]] = {
     "temperature": (0, 1e6),
     "entropy": (0, "log"),
     "bits": (0, "bits"),
@@ -109,12 +109,12 @@ def check_range(
     limits: Mapping[str, float],
 ) -> None:
     low, high = RANGES.get(name, (-INF, INF))
-    high = limits[high] if isinstance(high, str) else high
+    most = limits[high] if isinstance(high, str) else high
     for layer in values:
         numbers = np.asarray(layer, dtype=float)
         assert np.isfinite(numbers).all(), name
         assert numbers.min() >= low - ROUNDING * max(1, abs(low)), (name, numbers.min())
-        assert numbers.max() <= high * (1 + ROUNDING), (name, numbers.max())
+        assert numbers.max() <= most * (1 + ROUNDING), (name, numbers.max())
     for layer in errors or ():
         numbers = np.asarray(layer, dtype=float)
         assert np.isfinite(numbers).all(), name

@@ -108,7 +108,7 @@ def test_a_sample_has_the_first_and_the_last_row_and_one_of_each_stretch(
     for seed in range(40):
         rows = choose_rows(view, count, seed)
         assert len(rows) == count
-        assert (rows[0], rows[-1]) == (0, length - 1)
+        assert rows[[0, -1]].tolist() == [0, length - 1]
         assert (rows.diff() > 0).all()
         assert rows.diff().max() <= 2 * -(-length // (count - 2))
         seen[rows] += 1
