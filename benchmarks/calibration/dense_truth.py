@@ -107,7 +107,8 @@ class DenseTruth:
 
     @cached_property
     def entropies(self) -> Tensor:
-        return torch.special.entr(self.p).sum(-1)
+        found: Tensor = torch.special.entr(self.p).sum(-1)
+        return found
 
     def entropy(self) -> Quantities:
         mean = _floats(self.entropies.mean(1))
