@@ -192,6 +192,8 @@ class RankOptions:
     scoring: RankScoring = "vectors"
     truncate: Truncate = "error"
     """What to do with a query or text beyond the model's limit."""
+    max_tokens: int | None = None
+    """A lower limit for the texts than the model's."""
     priority: Priority = "normal"
 
 

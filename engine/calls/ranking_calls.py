@@ -68,7 +68,8 @@ class _Asked:
 
     @property
     def for_texts(self) -> EmbedOptions:
-        return self._embed_options(_TEXT_PROMPTS)
+        limit = self.options.max_tokens
+        return replace(self._embed_options(_TEXT_PROMPTS), max_tokens=limit)
 
     def _embed_options(self, prompts: Sequence[str]) -> EmbedOptions:
         known = self.model.checkpoint.prompts

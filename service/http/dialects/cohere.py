@@ -11,10 +11,11 @@ from pydantic import BaseModel, Field
 from engine.errors import InvalidInput
 from engine.types import EmbedOptions, Truncate
 from service.http.dialects.call import Call, DialectCall
-from service.http.dialects.dialect import Dialect
+from service.http.dialects.dialect import Claim, Dialect
 from service.http.dialects.dropped import dropped_usage
 from service.http.dialects.outputs import Dtype, vector_form
 from service.http.dialects.prompts import prompt_for
+from service.http.dialects.ranking import RerankAnswer, rerank
 from service.http.dialects.refusals import TEXT_ONLY, refuse, refuse_given
 from service.http.dialects.shapes import with_message
 from service.http.json_request import JsonRoute
@@ -135,6 +136,15 @@ async def embed_v1(body: EmbedBody, call: Call) -> Response:
     return await _answer(body, call, version="1", types=body.embedding_types)
 
 
+router.add_api_route(
+    "/v2/rerank",
+    rerank,
+    methods=["POST"],
+    response_model=RerankAnswer,
+    summary="Rank documents for a query",
+)
+
+
 async def _answer(
     body: EmbedBody, call: DialectCall, *, version: str, types: list[EmbeddingType] | None
 ) -> Response:
@@ -175,4 +185,11 @@ def _dtype(kind: EmbeddingType) -> Dtype:
     return "float" if kind == "base64" else kind
 
 
-DIALECT = Dialect(name="cohere", router=router, error_shape=with_message)
+_RERANK_FIELDS = frozenset({"rank_fields", "max_chunks_per_doc", "max_tokens_per_doc"})
+
+DIALECT = Dialect(
+    name="cohere",
+    router=router,
+    claims=(Claim(path="/v1/rerank", endpoint=rerank, fields=_RERANK_FIELDS),),
+    error_shape=with_message,
+)

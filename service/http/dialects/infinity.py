@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -9,6 +10,7 @@ from pydantic import Field
 
 from service.http.dependencies import Engine, Record, TimeoutS
 from service.http.dialects.dialect import Claim, Dialect
+from service.http.dialects.ranking import rerank_with_strings
 from service.http.dialects.refusals import TEXT_ONLY, refuse
 from service.http.json_request import JsonRoute
 from service.http.routes.embeddings import embeddings as own_embeddings
@@ -47,8 +49,23 @@ router.add_api_route(
     "/models", list_models, methods=["GET"], response_model=ModelList, summary="List the models"
 )
 
+
+def _is_infinitys_ranking(document: Mapping[str, Any]) -> bool:
+    """vLLM has the same path, and neither of the two fields."""
+    return "documents" in document and not _RANK_FIELDS.isdisjoint(document)
+
+
+_RANK_FIELDS = frozenset({"return_documents", "raw_scores"})
+
 DIALECT = Dialect(
     name="infinity",
     router=router,
-    claims=(Claim(path="/v1/embeddings", endpoint=embeddings, fields=frozenset({"modality"})),),
+    claims=(
+        Claim(path="/v1/embeddings", endpoint=embeddings, fields=frozenset({"modality"})),
+        Claim(
+            path="/rerank",
+            endpoint=rerank_with_strings,
+            is_theirs=_is_infinitys_ranking,
+        ),
+    ),
 )

@@ -13,7 +13,7 @@ from service.http.dependencies import Engine
 from service.http.dialects import cohere, vllm, voyage
 from service.http.dialects.dialect import Dialect
 from service.http.json_request import Handle, JsonRoute
-from service.http.routes import embeddings, health, tei
+from service.http.routes import embeddings, health, ranking, tei
 from service.http.schemas.responses import Health
 
 
@@ -24,8 +24,11 @@ class _Kind(NamedTuple):
     path: str
     endpoint: Callable[..., Any]
 
+    all_of: frozenset[str] = frozenset()
+    """Fields that it has besides."""
+
     def covers(self, document: dict[str, Any]) -> bool:
-        return not self.fields.isdisjoint(document)
+        return not self.fields.isdisjoint(document) and self.all_of <= document.keys()
 
 
 _CONTEXTUAL = _Kind(
@@ -35,6 +38,8 @@ _CONTEXTUAL = _Kind(
 )
 _KINDS = (
     _CONTEXTUAL,
+    _Kind(frozenset({"documents"}), "/v1/rerank", ranking.rerank, frozenset({"query"})),
+    _Kind(frozenset({"texts"}), "/rerank", tei.rerank, frozenset({"query"})),
     _Kind(frozenset({"inputs"}), "/embed", tei.embed),
     _Kind(frozenset({"texts"}), "/v2/embed", cohere.embed_v2),
     _Kind(frozenset({"text_1", "data_1", "queries"}), "/score", vllm.score),

@@ -11,8 +11,8 @@ from service.http.dialects.shapes import with_detail
 DIALECTS: tuple[Dialect, ...] = (
     voyage.DIALECT,
     jina.DIALECT,
-    vllm.DIALECT,
     infinity.DIALECT,
+    vllm.DIALECT,
     cohere.DIALECT,
     ollama.DIALECT,
     sagemaker.DIALECT,

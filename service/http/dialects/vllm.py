@@ -11,12 +11,14 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
 from engine.errors import InvalidInput
+from engine.scheduling.deadline import Deadline
 from engine.types import EmbedOptions, Truncate
 from service.errors import report_names
 from service.http.dialects.binary import BINARY, EmbedDtype, Endianness, as_bytes, bytes_response
 from service.http.dialects.call import Call, DialectCall, Embedded
 from service.http.dialects.dialect import Claim, Dialect
 from service.http.dialects.dropped import dropped_usage
+from service.http.dialects.ranking import rerank
 from service.http.dialects.refusals import TEXT_ONLY, refuse, refuse_given
 from service.http.json_request import JsonRoute
 from service.http.json_response import dump_list, encode_vector, json_response
@@ -136,6 +138,13 @@ class TokenizeBody(Body):
     return_token_strs: bool | None = False
 
 
+class DetokenizeBody(Body):
+    """vLLM's request for the text of tokens."""
+
+    tokens: list[Whole]
+    model: str | None = None
+
+
 class Usage(BaseModel):
     prompt_tokens: int
     total_tokens: int
@@ -176,6 +185,10 @@ class Tokens(BaseModel):
     max_model_len: int
     tokens: list[int]
     token_strs: list[str] | None
+
+
+class Prompt(BaseModel):
+    prompt: str
 
 
 class Version(BaseModel):
@@ -280,7 +293,6 @@ def _places(name: str, texts: Sequence[str], body: ScoreBody) -> list[str]:
     return [f"{name}[{index}]" for index in range(len(texts))]
 
 
-@router.post("/tokenize", response_model=Tokens, summary="The tokens of a prompt")
 async def tokenize(body: TokenizeBody, call: Call) -> Response:
     """Token ids, with the special tokens around them unless `add_special_tokens` is false."""
     info = call.resolve(body.model)
@@ -300,6 +312,19 @@ async def tokenize(body: TokenizeBody, call: Call) -> Response:
         "token_strs": strings if body.return_token_strs else None,
     }
     return json_response(document)
+
+
+@router.post("/detokenize", response_model=Prompt, summary="The text of tokens")
+async def detokenize(body: DetokenizeBody, call: Call) -> Response:
+    """The text of token ids. Tokenising it again need not give the same ids."""
+    call.resolve(body.model)
+    call.record.tokens = len(body.tokens)
+    with report_names({"ids": "tokens"}):
+        async with Deadline(call.timeout_s).over():
+            text = await call.engine.decode(
+                body.tokens, model=body.model, skip_special_tokens=False
+            )
+    return json_response({"prompt": text})
 
 
 @router.get("/version", response_model=Version, summary="The version of LLN")
@@ -330,5 +355,12 @@ DIALECT = Dialect(
             is_theirs=_has_vllms_values,
         ),
         Claim(path="/tokenize", endpoint=tokenize, fields=frozenset({"prompt"})),
+        Claim(path="/rerank", endpoint=rerank, fields=frozenset({"documents"})),
+        Claim(
+            path="/v1/rerank",
+            endpoint=rerank,
+            fields=_FIELDS | {"instruction", "max_tokens_per_query"},
+            is_theirs=_has_vllms_values,
+        ),
     ),
 )

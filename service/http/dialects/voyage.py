@@ -17,6 +17,7 @@ from engine.types import (
     DocumentEmbedding,
     Embedding,
     EmbedOptions,
+    RankOptions,
     SentencePlan,
     Vector,
 )
@@ -24,9 +25,10 @@ from service.errors import report_names
 from service.http.dependencies import Engine, Record, TimeoutS
 from service.http.dialects.call import Call
 from service.http.dialects.dialect import Claim, Dialect
-from service.http.dialects.dropped import dropped_usage
+from service.http.dialects.dropped import dropped_headers, dropped_usage
 from service.http.dialects.outputs import Dtype, vector_form
 from service.http.dialects.prompts import prompt_for
+from service.http.dialects.ranking import rank
 from service.http.dialects.shapes import with_detail
 from service.http.json_request import JsonRoute
 from service.http.json_response import (
@@ -36,7 +38,15 @@ from service.http.json_response import (
     json_response,
     server_timing,
 )
-from service.http.schemas.fields import AtLeastOne, AtLeastZero, Body, Input, as_inputs, json_type
+from service.http.schemas.fields import (
+    AtLeastOne,
+    AtLeastZero,
+    Body,
+    Input,
+    Text,
+    as_inputs,
+    json_type,
+)
 
 CHUNKER_VERSION = "lln-1"
 """Changes whenever the same text would be cut in other places."""
@@ -201,6 +211,43 @@ async def contextualized_embeddings(
     if body.enable_auto_chunking:
         answer["chunker_version"] = CHUNKER_VERSION
     return json_response(answer, headers=server_timing(costs))
+
+
+class RerankBody(Body):
+    """Voyage's request to rank documents."""
+
+    query: Text
+    documents: list[Text]
+    model: str | None = None
+    top_k: AtLeastOne | None = None
+    return_documents: bool | None = False
+    truncation: bool | None = True
+
+
+async def rerank(body: RerankBody, call: Call) -> Response:
+    if body.top_k is not None and body.top_k < 1:
+        raise InvalidInput(
+            f"top_k must be at least 1, got {body.top_k}",
+            param="top_k",
+            limit=1,
+            actual=body.top_k,
+        )
+    options = RankOptions(truncate="error" if body.truncation is False else "end")
+    names = {"texts": "documents"}
+    found = await rank(call, body.query, body.documents, body.model, options, names)
+    items = (
+        {"relevance_score": one.relevance, "index": one.index}
+        | ({"document": body.documents[one.index]} if body.return_documents else {})
+        for one in found.texts[: body.top_k]
+    )
+    costs = found.accountings
+    document = {
+        "object": "list",
+        "data": await dump_list(items),
+        "model": body.model or call.record.model,
+        "usage": {"total_tokens": found.tokens, **dropped_usage(costs)},
+    }
+    return json_response(document, headers=server_timing(costs) | dropped_headers(costs[1:]))
 
 
 class _Document(NamedTuple):
@@ -395,6 +442,7 @@ DIALECT = Dialect(
             endpoint=embeddings,
             fields=frozenset({"input_type", "output_dimension", "truncation"}),
         ),
+        Claim(path="/v1/rerank", endpoint=rerank, fields=frozenset({"top_k", "truncation"})),
     ),
     error_shape=with_detail,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from pydantic import Field
@@ -18,6 +19,10 @@ class DocumentText(Body):
 DocumentValue: TypeAlias = Text | DocumentText
 
 
+def texts_of(documents: Sequence[DocumentValue]) -> list[str]:
+    return [one if isinstance(one, str) else one.text for one in documents]
+
+
 class RankBody(Body):
     query: Text
     documents: list[DocumentValue]
@@ -30,7 +35,7 @@ class RankBody(Body):
 
     @property
     def texts(self) -> list[str]:
-        return [one if isinstance(one, str) else one.text for one in self.documents]
+        return texts_of(self.documents)
 
     def options(self) -> RankOptions:
         return RankOptions(scoring=self.scoring, truncate=self.truncate, priority=self.priority)

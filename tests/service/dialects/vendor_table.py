@@ -43,7 +43,7 @@ VENDOR_CLIENTS = (
     VendorClient(
         dialect="voyage",
         vendor="Voyage",
-        routes="`/v1/contextualizedembeddings`, `/v1/embeddings`",
+        routes="`/v1/contextualizedembeddings`, `/v1/embeddings`, `/v1/rerank`",
         package="voyageai",
         line='`voyageai.Client(base_url="URL/v1", api_key="KEY")`',
         works="chunks that are given or cut here, queries, plain texts; vectors equal to "
@@ -100,14 +100,14 @@ VENDOR_CLIENTS = (
         routes="`/v1/embeddings`",
         package="jina-haystack",
         line='`JinaDocumentEmbedder(base_url="URL/v1/embeddings")`',
-        works="documents with `late_chunking`, queries with `task`",
+        works="documents with `late_chunking`, queries with `task`, reranking",
         refused="`return_multivector`: see `/pooling`",
         test="test_jina.py::test_haystack",
     ),
     VendorClient(
         dialect="cohere",
         vendor="Cohere",
-        routes="`/v2/embed`, `/v1/embed`",
+        routes="`/v2/embed`, `/v1/embed`, `/v2/rerank`, `/v1/rerank`",
         package="cohere",
         line='`cohere.ClientV2(base_url="URL", api_key="KEY")`',
         works="both versions, all `embedding_types`, `truncate`, `max_tokens`, "
@@ -149,7 +149,8 @@ VENDOR_CLIENTS = (
     VendorClient(
         dialect="vllm",
         vendor="vLLM",
-        routes="`/v1/embeddings`, `/pooling`, `/score`, `/v1/score`, `/tokenize`, `/version`",
+        routes="`/v1/embeddings`, `/pooling`, `/score`, `/v1/score`, `/rerank`, `/v1/rerank`, "
+        "`/v2/rerank`, `/tokenize`, `/detokenize`, `/version`",
         package="httpx",
         line="`URL` in any request over HTTP",
         works="`truncate_prompt_tokens`, `truncation_side`, `embed_dtype`, `endianness`, "
@@ -161,10 +162,10 @@ VENDOR_CLIENTS = (
     VendorClient(
         dialect="infinity",
         vendor="infinity",
-        routes="`/embeddings`, `/models`",
+        routes="`/embeddings`, `/models`, `/rerank`",
         package="httpx",
         line="`URL` in any request over HTTP",
-        works="as `/v1/embeddings` and `/v1/models`",
+        works="as `/v1/embeddings` and `/v1/models`; ranked documents as strings",
         refused="a `modality` other than text",
         test="test_platforms.py::test_infinity",
     ),
@@ -185,8 +186,9 @@ VENDOR_CLIENTS = (
         package="litellm",
         line='`litellm.embedding(api_base="URL/v1", api_key="KEY", model="voyage/voyage-3.5")`; '
         '`api_base="URL/v2/embed"` for Cohere, `"URL"` for Ollama and infinity',
-        works="the providers `voyage`, `jina_ai`, `cohere`, `ollama`, `infinity`, `hosted_vllm`",
-        refused="",
+        works="the providers `voyage`, `jina_ai`, `cohere`, `ollama`, `infinity`, `hosted_vllm`, "
+        "for vectors and for reranking",
+        refused="`litellm.rerank` of `voyage` without `top_n`: its body is then not Voyage's alone",
         test="test_litellm.py::test_providers",
     ),
 )
