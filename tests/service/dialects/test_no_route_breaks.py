@@ -56,7 +56,7 @@ def endpoints() -> Iterator[tuple[str, str, Callable[..., Any]]]:
             yield f"{dialect.name} {claim.path}", claim.path, claim.endpoint
         for route in dialect.router.routes:
             assert isinstance(route, APIRoute)
-            if "POST" in route.methods and route.path not in WITHOUT_BODY:
+            if "POST" in (route.methods or ()) and route.path not in WITHOUT_BODY:
                 yield f"{dialect.name} {route.path}", route.path, route.endpoint
 
 
