@@ -1,6 +1,6 @@
-"""Checks the papers' claims once per process, in the background, when the first caller asks.
+"""Checks the papers' claims once per process, in the background, when a caller starts it.
 
-The application owns the task and stops it; the route only reads the rows.
+The application owns the task and stops it; the routes start it and read the rows.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from service.errors import as_lln_error
 
 log = logging.getLogger(__name__)
 
-ClaimsState: TypeAlias = Literal["computing", "done"]
+ClaimsState: TypeAlias = Literal["not_started", "computing", "done", "failed"]
 
 
 class ClaimsProgress(NamedTuple):
     state: ClaimsState
     total: int
     rows: Sequence[ClaimRow]  # in the order of the claims; grows while computing
+    failure: LLNError | None
 
 
 class ClaimsJob:
@@ -36,19 +37,23 @@ class ClaimsJob:
         self._task: asyncio.Task[None] | None = None
         self._failure: LLNError | None = None
 
-    def read(self) -> ClaimsProgress:
-        """The rows so far. The first call starts the checks.
-
-        If they failed, one call raises the failure, and the next one starts them again.
-        """
-        if self._failure is not None:
-            failure, self._failure, self._task = self._failure, None, None
-            raise failure
-        if self._task is None:
-            self._rows = []
+    def start(self) -> None:
+        """Starts the checks, unless they run or are done. Those that failed start again."""
+        if self._task is None or self._failure is not None:
+            self._rows, self._failure = [], None
             self._task = asyncio.create_task(self._check())
-        state: ClaimsState = "done" if len(self._rows) == len(CLAIMS) else "computing"
-        return ClaimsProgress(state, len(CLAIMS), tuple(self._rows))
+
+    def read(self) -> ClaimsProgress:
+        """The rows so far."""
+        return ClaimsProgress(self._state, len(CLAIMS), tuple(self._rows), self._failure)
+
+    @property
+    def _state(self) -> ClaimsState:
+        if self._failure is not None:
+            return "failed"
+        if self._task is None:
+            return "not_started"
+        return "done" if len(self._rows) == len(CLAIMS) else "computing"
 
     async def stop(self) -> None:
         """Cancels the checks."""

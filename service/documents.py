@@ -7,13 +7,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from engine.async_engine import AsyncEngine
-from engine.errors import DeadlineExceeded, EngineUnavailable, InvalidInput
+from engine.errors import EngineUnavailable, InvalidInput
 from engine.execution.documents import DocumentStream
+from engine.scheduling.deadline import deadline_exceeded
 from engine.types import (
     Chunking,
     ChunksReady,
@@ -178,7 +180,7 @@ async def stream_events(
 async def _read(
     document: DocumentStream, request: DocumentRequest, pieces: Pieces, on_event: OnEvent
 ) -> None:
-    reported = 0
+    reported, began_at = 0, time.monotonic()
     try:
         async with asyncio.timeout(request.timeout_s):
             async for piece in pieces:
@@ -187,9 +189,9 @@ async def _read(
                     reported = document.tokens
                     on_event(Accepted(model=request.model, tokens=reported))
     except TimeoutError:
-        raise DeadlineExceeded(
-            f"The deadline of {request.timeout_s:g} s passed before the document was read.",
-            limit=request.timeout_s,
+        waited_s = time.monotonic() - began_at
+        raise deadline_exceeded(
+            request.timeout_s, waited_s, before="the document was read"
         ) from None
 
 

@@ -32,6 +32,7 @@ from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline
 from engine.scheduling.request import TimedResult
 from engine.steps import Steps
+from engine.text.truncation import never_truncated
 from engine.types import SAMPLED_ROWS, AttentionMap, Diagnosis, MapOptions, Structure
 
 
@@ -156,7 +157,8 @@ class AnalysisCalls(EngineCore):
     async def _prepared(self, text: str, model: EmbeddingModel) -> PreparedText:
         check_input(text, "text")
         steps = prepare_document_steps(text, model, DEFAULTS, None)
-        return await self._pool.run(steps, characters=len(text))
+        with never_truncated():
+            return await self._pool.run(steps, characters=len(text))
 
     async def _opened(
         self, text: str | None, handle: str | None, model: str | None
@@ -167,7 +169,8 @@ class AnalysisCalls(EngineCore):
         assert text is not None, "one of the two is given"
         check_text(text, "text")
         steps = open_document(text, self._model(model), self._open)
-        return await self._pool.run(steps, characters=len(text))
+        with never_truncated():
+            return await self._pool.run(steps, characters=len(text))
 
     def _find(self, handle: str, model: str | None) -> OpenDocument:
         found = find_document(self._open, handle)

@@ -30,7 +30,7 @@ from engine.text.chunking import (
 from engine.text.headings import detect_format, sections
 from engine.text.segments import SegmentKey, key_matches, key_of, segment_at
 from engine.text.tokenizer import Encoded, TextTokenizer
-from engine.text.truncation import too_long
+from engine.text.truncation import never_truncated, too_long
 from engine.types import (
     Chunking,
     EmbedOptions,
@@ -148,7 +148,8 @@ def prepare_living_steps(
     around = model.tokenizer.num_special + len(prompt)
     num_tokens = sum(part.num_content for part in parts) + around
     if num_tokens > model.info.max_tokens:
-        raise too_long(num_tokens, model.info.max_tokens, "text")
+        with never_truncated():
+            raise too_long(num_tokens, model.info.max_tokens, "text")
     block = block_size(model.encoder, num_tokens)
     if record is not None and not _reads_alike(record, num_tokens, block):
         record = None

@@ -52,9 +52,11 @@ class Deadline:
             raise self.exceeded from None
 
 
-def deadline_exceeded(timeout_s: float, waited_s: float) -> DeadlineExceeded:
+def deadline_exceeded(
+    timeout_s: float, waited_s: float, *, before: str = "the work was done"
+) -> DeadlineExceeded:
     return DeadlineExceeded(
-        f"The deadline of {timeout_s:g} s passed before the work was done."
+        f"The deadline of {timeout_s:g} s passed before {before}."
         if timeout_s > 0
         else "The deadline had already passed when the request arrived.",
         limit=timeout_s,

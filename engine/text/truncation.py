@@ -10,6 +10,8 @@ that is too long. Special tokens and the prompt are never dropped.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -168,6 +170,23 @@ class TruncatingBuffer:
         return Encoded(ids, len(before), tokenizer.num_suffix, lambda: rows, self._num_prompt)
 
 
+_OR_TRUNCATE = ", or allow it to be cut (truncate)"
+
+
+@contextmanager
+def never_truncated() -> Iterator[None]:
+    """Takes the advice to truncate from errors raised inside: not every call can."""
+    try:
+        yield
+    except TextTooLong as error:
+        raise TextTooLong(
+            error.message.removesuffix(_OR_TRUNCATE),
+            param=error.param,
+            limit=error.limit,
+            actual=error.actual,
+        ) from None
+
+
 def too_long(
     num_tokens: int, max_tokens: int, param: str | None, *, has_ended: bool = True
 ) -> TextTooLong:
@@ -176,7 +195,7 @@ def too_long(
     if not has_ended:
         found = f"more than {max_tokens} tokens, which is the limit"
     return TextTooLong(
-        f'the text has {found}; shorten it, or set truncate to "start" or "end"',
+        f"the text has {found}; shorten it{_OR_TRUNCATE}",
         param=param,
         limit=max_tokens,
         actual=num_tokens,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from contextlib import aclosing
 from pathlib import Path
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from engine.async_engine import AsyncEngine
     from service.benchmarks.job import BenchmarkJob
     from service.benchmarks.suites import Row, Suite
+
+
+_CONNECT_TIMEOUT_S = 5.0
 
 
 def add_bench(commands: Commands) -> None:
@@ -55,10 +59,11 @@ def add_bench(commands: Commands) -> None:
 
 
 def _bench(chosen: Chosen) -> None:
-    with_engine(chosen.model, lambda engine: _run_suite(engine, chosen))
+    server = None if chosen.server is None else _server_of(chosen)  # before the model loads
+    with_engine(chosen.model, lambda engine: _run_suite(engine, chosen, server))
 
 
-async def _run_suite(engine: AsyncEngine, chosen: Chosen) -> None:
+async def _run_suite(engine: AsyncEngine, chosen: Chosen, server: Target | None) -> None:
     """Prints the rows of a suite as they are measured, or the whole run as JSON at the end."""
     from service.benchmarks.job import BenchmarkJob, describe_machine
     from service.benchmarks.plan import checked_plan
@@ -76,7 +81,6 @@ async def _run_suite(engine: AsyncEngine, chosen: Chosen) -> None:
         training=chosen.training or None,
     )
     suite = SUITES[plan.suite]
-    server = _parse_url(chosen.server) if chosen.server else None
     job = BenchmarkJob(
         plan=plan,
         num_rows=suite.num_rows(plan),
@@ -93,6 +97,25 @@ async def _run_suite(engine: AsyncEngine, chosen: Chosen) -> None:
         print(json.dumps(job_document(job)))
     if chosen.out is not None:
         _write(job, chosen.out)
+
+
+def _server_of(chosen: Chosen) -> Target:
+    """Where `--server` listens."""
+    if chosen.suite != "serving":
+        raise InvalidInput(
+            f"--server is for the suite serving, not for {chosen.suite}", param="server"
+        )
+    target = _parse_url(chosen.server)
+    try:
+        socket.create_connection((target.host, target.port), timeout=_CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise InvalidInput(
+            f"no server at {chosen.server}: {error.strerror or error}",
+            code="server_unreachable",
+            param="server",
+            actual=chosen.server,
+        ) from error
+    return target
 
 
 def _parse_url(url: str) -> Target:

@@ -143,6 +143,25 @@ def test_a_server_that_no_url_names(url: str, capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err.endswith(complaint)
 
 
+@pytest.mark.parametrize("suite", ["serving", "encoder"])
+def test_the_server_to_load_is_looked_at_before_a_model_loads(
+    suite: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def load(*arguments: Any) -> None:
+        pytest.fail("it loads a model")
+
+    monkeypatch.setattr("service.cli.bench.with_engine", load)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        assert main(["bench", "--suite", suite, "--server", url]) == 1
+    complaint = capsys.readouterr().err
+    if suite == "serving":
+        assert complaint == f"lln: no server at {url}: Connection refused\n"
+    else:
+        assert complaint == "lln: --server is for the suite serving, not for encoder\n"
+
+
 def rows_of(found: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     assert found.returncode == 0, found.stderr
     return [json.loads(line) for line in found.stdout.splitlines()]

@@ -1,14 +1,18 @@
-"""GET /v1/claims and POST /v1/diagnostics over HTTP."""
+"""/v1/claims and POST /v1/diagnostics over HTTP."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 
+from engine.async_engine import AsyncEngine
 from engine.claims.check import CLAIMS
+from engine.errors import EngineUnavailable
+from service.claims import ClaimsJob
 from service.http.schemas.responses import ClaimList
 
 TEXT = "The ship left the harbour at dawn, and nobody on the pier waved. " * 4
@@ -114,11 +118,13 @@ def test_bad_input(http: httpx.Client, fields: dict[str, Any], status: int) -> N
 
 
 def _finished(http: httpx.Client) -> ClaimList:
+    assert http.post("/v1/claims").status_code in (200, 202)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         answer = http.get("/v1/claims")
         found = ClaimList.model_validate_json(answer.content, strict=True)
         assert answer.status_code == (200 if found.state == "done" else 202)
+        assert found.error is None
         assert found.checked == len(found.data) <= found.total == len(CLAIMS)
         if found.state == "done":
             return found
@@ -138,8 +144,44 @@ def test_claims(http: httpx.Client) -> None:
     assert len(failed["evidence"]["counterexample"]) == 3
 
 
-def test_unknown_claim(http: httpx.Client) -> None:
-    answer = http.get("/v1/claims", params={"only": "theorem-1"})
+def test_reading_the_claims_starts_nothing(launch_server: Any) -> None:
+    server = launch_server(LLN_MODELS="default")
+    url = f"{server.http_url}/v1/claims"
+    for _ in range(2):
+        answer = httpx.get(url)
+        found = ClaimList.model_validate_json(answer.content, strict=True)
+        assert answer.status_code == 200
+        assert (found.state, found.checked, found.data) == ("not_started", 0, [])
+    assert httpx.post(url, params={"only": "theorem-1"}).status_code == 400
+    assert httpx.get(url).json()["state"] == "not_started"
+    answer = httpx.post(url)
+    assert answer.status_code == 202
+    assert answer.json()["state"] == httpx.get(url).json()["state"] == "computing"
+
+
+@pytest.mark.parametrize("verb", ["GET", "POST"])
+def test_unknown_claim(http: httpx.Client, verb: str) -> None:
+    answer = http.request(verb, "/v1/claims", params={"only": "theorem-1"})
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "unknown_claim"
     assert answer.json()["error"]["param"] == "only"
+
+
+def test_checks_that_failed_say_why_and_can_start_again() -> None:
+    class Broken:
+        def __getattr__(self, name: str) -> Any:
+            raise EngineUnavailable("the engine has stopped")
+
+    async def run() -> None:
+        job = ClaimsJob(cast(AsyncEngine, Broken()))
+        job.start()
+        while job.read().state == "computing":
+            await asyncio.sleep(0.01)
+        failed = job.read()
+        assert (failed.state, job.read().state) == ("failed", "failed")
+        assert isinstance(failed.failure, EngineUnavailable)
+        job.start()
+        assert job.read().state == "computing"
+        await job.stop()
+
+    asyncio.run(run())

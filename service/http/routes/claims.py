@@ -1,13 +1,15 @@
-"""GET /v1/claims: what papers claim about attention, checked on this machine."""
+"""/v1/claims: what papers claim about attention, checked on this machine."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
 from engine.claims.check import find_claims
+from service.claims import ClaimsProgress
+from service.errors import error_fields
 from service.http.dependencies import Claims
 from service.http.json_request import JsonRoute
 from service.http.json_response import json_response
@@ -17,30 +19,52 @@ router = APIRouter(route_class=JsonRoute, tags=["diagnostics"])
 
 _RETRY_AFTER_S = 2
 
+Only = Annotated[list[str] | None, Query(description="Ids, or what ids of one paper begin with.")]
+
+
+_COMPUTING: dict[int | str, dict[str, Any]] = {
+    202: {"model": ClaimList, "description": "Computing; these are checked so far."}
+}
+
 
 @router.get(
     "/v1/claims",
     response_model=ClaimList,
-    responses={202: {"model": ClaimList, "description": "Computing; these are checked so far."}},
-    summary="The papers' claims, checked here",
+    responses=_COMPUTING,
+    summary="The claims that have been checked",
 )
-async def list_claims(
-    claims: Claims,
-    only: Annotated[
-        list[str] | None, Query(description="Ids, or what ids of one paper begin with.")
-    ] = None,
-) -> Response:
-    """The first call starts the checks in the background. Until they are done, the answer is 202
-    with the claims checked so far."""
+async def list_claims(claims: Claims, only: Only = None) -> Response:
+    """Reads the verdicts so far, and starts nothing. `state` is `not_started`, `computing`, `done`
+    or `failed`, with the reason in `error`."""
+    return _answer(claims.read(), only)
+
+
+@router.post(
+    "/v1/claims",
+    response_model=ClaimList,
+    responses=_COMPUTING,
+    summary="Check the papers' claims here",
+)
+async def start_claims(claims: Claims, only: Only = None) -> Response:
+    """Starts the checks in the background, unless they run or are done; checks that failed start
+    again. They take a minute or two at low priority. `only` chooses what is answered, not what is
+    checked."""
+    find_claims(only)  # a misspelt name starts nothing
+    claims.start()
+    return _answer(claims.read(), only)
+
+
+def _answer(found: ClaimsProgress, only: list[str] | None) -> Response:
+    """The status is 202 while there is more to come, for GET too: clients wait by it."""
     wanted = {claim.id for claim in find_claims(only)}
-    found = claims.read()
     answer = {
         "object": "list",
         "state": found.state,
         "checked": len(found.rows),
         "total": found.total,
         "data": [asdict(row) for row in found.rows if row.id in wanted],
+        "error": None if found.failure is None else error_fields(found.failure),
     }
-    if found.state == "done":
-        return json_response(answer)
-    return json_response(answer, 202, {"retry-after": str(_RETRY_AFTER_S)})
+    if found.state == "computing":
+        return json_response(answer, 202, {"retry-after": str(_RETRY_AFTER_S)})
+    return json_response(answer)

@@ -280,10 +280,11 @@ class ClaimItem(Answer):
 
 class ClaimList(Answer):
     object: Literal["list"]
-    state: Literal["computing", "done"]
+    state: Literal["not_started", "computing", "done", "failed"]
     checked: int
     total: int
     data: list[ClaimItem]
+    error: ErrorDetail | None
 
 
 class BenchmarkAnswer(Answer):
