@@ -4,7 +4,7 @@ Pk and WindowDiff over paragraphs: lower is better, and 0 means that every headi
 methods place their boundaries before paragraphs, and get the number of headings, except TextTiling,
 which chooses its own. "No boundaries" shows the scores of no answer at all, "uniform cuts" those of
 chance. Differences are paired by document, and have an interval of 95 % from resampled documents,
-drawn within each corpus.
+drawn within each corpus. None of the documents served to choose the method.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ from engine.model.embedding_model import EmbeddingModel
 from engine.steps import finish
 
 NUM_DOCUMENTS, NUM_QUICK = 20, 3  # of each corpus
+NUM_VALIDATION = 99
+"""The documents drawn first served to choose how /v1/structure finds boundaries."""
+
 OURS = "LLN+Diag"
 SEED = 7
 _CACHE_BYTES = 2**30
@@ -49,24 +52,32 @@ Segmenter: TypeAlias = Callable[[Sections], list[bool]]
 
 
 def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
+    cache = ByteCache(max_bytes=_CACHE_BYTES, max_idle_s=60)
     segmenters: dict[str, Segmenter] = {
-        OURS: partial(by_states, bench.lln_diag.model),
-        "softmax": partial(by_states, bench.softmax.model),
+        OURS: partial(by_vectors, bench.lln_diag.model, cache),
+        "LLN+Diag without passages read alone": partial(
+            by_vectors, bench.lln_diag.model, cache, reads_passages=False
+        ),
+        "softmax": partial(by_vectors, bench.softmax.model, cache),
         "TextTiling": by_text_tiling,
         "uniform cuts": by_even_cuts,
         "no boundaries": lambda sections: [False] * len(sections.paragraphs),
     }
     by_corpus: list[Scores] = []
     for corpus, folder in CORPORA.items():
-        drawn = draw_sections(folder, NUM_QUICK if plan.quick else NUM_DOCUMENTS, SEED)
+        count = NUM_QUICK if plan.quick else NUM_DOCUMENTS
+        drawn = draw_sections(folder, NUM_VALIDATION + count, SEED)[NUM_VALIDATION:]
         if not drawn:
             print(f"{corpus}: nothing below {folder}; install the Debian package for its figures")
             continue
         case = f"{corpus}, {len(drawn)} documents"
-        scores = {
-            name: np.array([_scores(sections, segment(sections)) for sections in drawn])
-            for name, segment in segmenters.items()
-        }
+        # One document after the other: methods share its states while the cache has them.
+        found = [
+            [_scores(sections, segment(sections)) for segment in segmenters.values()]
+            for sections in drawn
+        ]
+        by_method = np.array(found).swapaxes(0, 1)
+        scores = dict(zip(segmenters, by_method, strict=True))
         by_corpus.append(scores)
         yield from _rows(case, scores)
     if by_corpus:
@@ -120,14 +131,20 @@ def _marks(flags: Sequence[bool]) -> str:
     return "".join("1" if flag else "0" for flag in flags[1:])
 
 
-def by_states(model: EmbeddingModel, sections: Sections) -> list[bool]:
-    cache = ByteCache(max_bytes=_CACHE_BYTES, max_idle_s=60)
+def by_vectors(
+    model: EmbeddingModel, cache: ByteCache, sections: Sections, *, reads_passages: bool = True
+) -> list[bool]:
     document = finish(open_document(sections.text, model, cache))
     content = document.num_tokens - model.tokenizer.num_special
     firsts = np.searchsorted(document.offsets[1:-1, 0], sections.starts) + 1
     # A scale of as many segments as there were, and boundaries before paragraphs only.
     scale = round(content / (sections.num_boundaries + 1))
-    plan = StructurePlan(layer=segmentation_layer(model), places=firsts[1:], scales=(scale,))
+    plan = StructurePlan(
+        layer=segmentation_layer(model),
+        places=firsts[1:],
+        scales=(scale,),
+        reads_passages=reads_passages,
+    )
     found = finish(structure_steps(document, plan, cache))
     begins = {span.start for span in spans_at(0, found.segments)[1:]}
     return [int(first) in begins for first in firsts]

@@ -2,14 +2,18 @@
 
 Boundaries lie at breaks of the text itself: blank lines, else line ends, else sentence ends. At
 each, cohesion says how much the text before and after is about the same subject. On each side there
-is a window of tokens, whose states contain what attention gathered into them layer by layer;
-cohesion is the cosine of the mean states of the two windows, and is low where the subject changes.
+is a window of tokens; cohesion is the cosine of the means of the two windows, and is low where the
+subject changes. It is read twice: from states that have seen the whole document, and from the
+vectors of its passages read alone, with windows of the same size and of half of it. How far each
+falls below its surroundings, in its own standard deviations, is added up: together they find
+boundaries better than either.
 Headings of the text go before all other places, the outermost first: of a document that has them,
 they say where its parts begin better than its states do.
 A scale, the tokens of a typical segment, sets the size of the windows and the number of boundaries.
 Each scale adds boundaries to those of the coarser one, so segments nest.
 
-The cost is linear: one pass over the states, and a few dozen rows for every place and scale.
+The cost is linear: one pass over the states, a few dozen rows for every place and scale, and the
+text read once more in passages.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ from engine.analysis.open_document import (
     OpenDocument,
     states_before,
 )
+from engine.analysis.passages import cohesion_of_passages, passage_vectors
 from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel
 from engine.steps import Steps
@@ -57,8 +62,8 @@ _STRIDE = 64
 _TOKENS_A_STEP, _ROWS_A_STEP = 16_384, 4_096
 """Between two pauses: states summed, and states read again around places."""
 
-_ABOVE_ANY_DEPTH = 5.0
-"""A depth is at most 4, twice the range of a cosine."""
+_FLAT = 1e-9
+"""Depths that vary less are rounding."""
 
 _NEAREST = 4
 """Boundaries of a scale are at least scale / _NEAREST tokens apart."""
@@ -69,6 +74,7 @@ class StructurePlan:
     layer: int  # whose input is read
     places: Places  # where boundaries may lie
     scales: tuple[int, ...]  # tokens of a typical segment, coarse to fine
+    reads_passages: bool = True  # False to measure what reading passages alone gains
 
 
 def plan_structure(document: OpenDocument, scales: Sequence[int] | None) -> StructurePlan:
@@ -142,11 +148,18 @@ def structure_steps(
     sums = yield from sums_of(states)
     places = torch.from_numpy(plan.places).to(states.device)
     found = yield from cohesion(sums, places, plan.scales, content)
+    edges = [content.start, *plan.places.tolist(), content.end]
+    alone = (yield from passage_vectors(document, edges)) if plan.reads_passages else None
     strengths = document.breaks[plan.places].astype(np.float64)
-    of_headings = _ABOVE_ANY_DEPTH * (strengths - HEADING + 1).clip(min=0)
+    above_headings = (strengths - HEADING + 1).clip(min=0)
     levels: list[list[int]] = []
     for scale, values in zip(plan.scales, found.cpu().numpy(), strict=True):
-        depth = depths(values) + of_headings
+        depth = _standardised(depths(values))
+        if alone is not None:
+            for reach in (scale / 2, scale):
+                of_passages = cohesion_of_passages(alone, edges, reach)
+                depth += _standardised(depths(of_passages))
+        depth += above_headings * (depth.max(initial=0) + 1)
         given = levels[-1] if levels else []
         levels.append(
             choose_boundaries(plan.places, depth, scale=scale, content=content, given=given)
@@ -209,6 +222,11 @@ def cohesion(sums: Sums, places: Tensor, reaches: Sequence[int], content: Span) 
 def depths(cohesion: Floats) -> Floats:
     """How far cohesion rises on both sides of each place before it falls again."""
     return _rise(cohesion) + _rise(cohesion[::-1])[::-1]
+
+
+def _standardised(depth: Floats) -> Floats:
+    spread = depth.std() if len(depth) else 0.0
+    return depth / spread if spread > _FLAT else np.zeros_like(depth)
 
 
 def _rise(cohesion: Floats) -> Floats:
