@@ -34,7 +34,7 @@ from engine.evaluation.bootstrap import Answers, pooled
 from engine.model.embedding_model import EmbeddingModel
 from engine.steps import finish
 
-NUM_DOCUMENTS, NUM_QUICK = 20, 3  # of each corpus
+NUM_DOCUMENTS, NUM_QUICK = 16, 3  # of each corpus
 NUM_VALIDATION = 99
 """The documents drawn first served to choose how /v1/structure finds boundaries."""
 
@@ -58,7 +58,6 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
         "LLN+Diag without passages read alone": partial(
             by_vectors, bench.lln_diag.model, cache, reads_passages=False
         ),
-        "softmax": partial(by_vectors, bench.softmax.model, cache),
         "TextTiling": by_text_tiling,
         "uniform cuts": by_even_cuts,
         "no boundaries": lambda sections: [False] * len(sections.paragraphs),

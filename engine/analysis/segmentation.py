@@ -149,7 +149,8 @@ def structure_steps(
     places = torch.from_numpy(plan.places).to(states.device)
     found = yield from cohesion(sums, places, plan.scales, content)
     edges = [content.start, *plan.places.tolist(), content.end]
-    alone = (yield from passage_vectors(document, edges)) if plan.reads_passages else None
+    is_divided = plan.reads_passages and len(plan.places) > 0
+    alone = (yield from passage_vectors(document, edges)) if is_divided else None
     strengths = document.breaks[plan.places].astype(np.float64)
     above_headings = (strengths - HEADING + 1).clip(min=0)
     levels: list[list[int]] = []

@@ -116,9 +116,9 @@ HEAD_KIND = Instrument(
     unit="share",
     description="what a head attends to beyond even attention: sinks (special tokens), the "
     "previous or next token, the token itself, delimiters (punctuation), local words (at most "
-    f"{LOCAL_TOKENS} tokens away), content (farther words), or nothing (diffuse). `labels` names "
-    "each head after its largest share if that is a third or more, else mixed; the value is that "
-    "share. Beside: all shares, which sum to 1.",
+    f"{LOCAL_TOKENS} tokens away), content (farther words), or nothing (diffuse). A head is named "
+    "after its largest share if that is a third or more, else mixed; the value is that share. "
+    "Beside: all shares, which sum to 1.",
     measure=measure_head_kind,
     needs=("token_kinds",),
 )

@@ -2,9 +2,15 @@
 // layer if the instrument has one value per layer.
 
 import { attentionName } from "./attention.js";
-import { colour } from "./colour.js";
+import { colour, isDarkInk } from "./colour.js";
 import { make } from "./dom.js";
 import { range, shareOf, short } from "./numbers.js";
+
+// Of the instrument that names heads, short enough for a square.
+const SHORT = {
+  diffuse: "even", sinks: "sink", previous: "prev", next: "next", self: "self",
+  delimiters: "punct", local: "near", content: "far", mixed: "mix",
+};
 
 export class HeadGrid {
   constructor(parent, session, { onOpen, onLook }) {
@@ -61,7 +67,12 @@ export class HeadGrid {
     });
     if (isClosed) square.classList.add("closed");
     else if (value === undefined || value === null) square.classList.add("unread");
-    else square.style.backgroundColor = colour(shareOf(value, limits));
+    else {
+      const share = shareOf(value, limits);
+      square.style.backgroundColor = colour(share);
+      const label = this.reading.labels?.[layer]?.[head];
+      if (label) square.append(make("span", { class: isDarkInk(share) ? "head-label dark-ink" : "head-label" }, SHORT[label] ?? label));
+    }
     return square;
   }
 
@@ -75,7 +86,9 @@ export class HeadGrid {
     const error = this.reading.error?.[layer]?.[head];
     const unit = this.reading.unit === "dimensionless" ? "" : ` ${this.reading.unit}`;
     const bound = error ? ` ± ${short(error)}` : "";
-    return `${place}: ${this.name} ${short(value)}${bound}${unit}`;
+    const label = this.reading.labels?.[layer]?.[head];
+    const named = label ? `${label}, ` : "";
+    return `${place}: ${named}${this.name} ${short(value)}${bound}${unit}`;
   }
 
   move(event) {

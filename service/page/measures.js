@@ -8,13 +8,17 @@ import { state } from "./state.js";
 const CHARTS = ["entropy", "temperature"]; // read at once; the others when the user selects them
 const HINT = "Each square is one attention head. Select one to open it.";
 
+// Without what an answer has beside the value, which this page does not show.
+const meaningOf = (description) => description.split(/\s*Beside:/)[0];
+
 const spoken = (name) => name.replaceAll("_", " ");
 
 export class Measures {
-  // instruments: all instruments of the server, [{ name, scope }].
+  // instruments: all instruments of the server, [{ name, scope, description }].
   constructor(sessions, instruments, { onOpen }) {
     this.sessions = sessions;
     this.names = instruments.map(({ name }) => name);
+    this.meanings = Object.fromEntries(instruments.map(({ name, description }) => [name, meaningOf(description)]));
     this.ofLayers = instruments.filter(({ scope }) => scope === "layer").map(({ name }) => name);
     this.words = () => HINT; // of the head that was looked at last, whose value may still come
     const onLook = (words) => {
@@ -59,6 +63,8 @@ export class Measures {
     const limits = valuesOf(readings);
     const shared = { name: spoken(name), limits, whole: this.ofLayers.includes(name), open: `${state.layer}.${state.head}` };
     readings.forEach((reading, index) => this.grids[index].draw({ reading, ...shared }));
+    byId("meaning").textContent = this.meanings[name] ?? "";
+    byId("notes").textContent = [...new Set(this.sessions.flatMap(({ notes }) => [...notes]))].join(" ");
     byId("method").textContent = [...new Set(readings.flatMap(({ methods }) => [...methods]))].join(" · ");
     this.tell();
   }

@@ -1,9 +1,17 @@
-// The document's structure as a tree of segments. A segment begins where the subject changes.
+// The document's structure as a tree of segments. A segment begins at a heading of the text, or where
+// vectors say that the subject changes.
 
 import { make } from "./dom.js";
 import { count } from "./numbers.js";
 
 const OPEN_LEVELS = 1;
+const GUESS = "A guess: near here the words and the subject change.";
+
+export const BEGINNINGS = {
+  text: "",
+  heading: "Parts begin at the document's headings.",
+  vectors: `≈ marks parts that begin where vectors say that the subject changes. These are guesses, not the author's sections.`,
+};
 
 // segments: [{ level, tokens, characters, children }]; excerpt(segment) returns its label.
 export function drawOutline(parent, segments, { excerpt, onOpen }) {
@@ -21,7 +29,7 @@ function item(segment, depth, excerpt, onOpen) {
   const twist = make("span", { class: "twist", "aria-hidden": "true" });
   const element = make("li", { role: "treeitem", tabindex: -1, "aria-selected": "false",
     "aria-expanded": children.length ? String(depth < OPEN_LEVELS) : null },
-    make("span", { class: "node" }, twist, make("span", { class: "node-text" }, excerpt(segment)),
+    make("span", { class: "node" }, twist, ...mark(segment), make("span", { class: "node-text" }, excerpt(segment)),
       make("span", { class: "quiet" }, count(size))));
   if (children.length) {
     element.append(make("ul", { role: "group" }, ...children.map((child) => item(child, depth + 1, excerpt, onOpen))));
@@ -36,6 +44,20 @@ function item(segment, depth, excerpt, onOpen) {
     onOpen(segment);
   });
   return element;
+}
+
+// Nothing beside the author's own headings and the beginning of the text.
+const mark = ({ begins }) =>
+  begins === "vectors" ? [make("span", { class: "guess", title: GUESS, role: "img", "aria-label": GUESS }, "≈")] : [];
+
+// Which kinds of beginnings are in the tree.
+export function beginningsOf(segments) {
+  const found = new Set();
+  for (const { begins, children } of segments) {
+    found.add(begins);
+    for (const one of beginningsOf(children ?? [])) found.add(one);
+  }
+  return found;
 }
 
 function toggle(element, open = element.getAttribute("aria-expanded") !== "true") {

@@ -7,7 +7,7 @@ import { MapView } from "./map.js";
 import { Measures } from "./measures.js";
 import { Newest } from "./newest.js";
 import { count, short } from "./numbers.js";
-import { drawOutline } from "./outline.js";
+import { BEGINNINGS, beginningsOf, drawOutline } from "./outline.js";
 import { Reader } from "./reader.js";
 import { remember, state, windowOf } from "./state.js";
 import { drawTopics } from "./topics.js";
@@ -34,7 +34,7 @@ export class Results {
 
   clear() {
     for (const id of ["outline", "charts", "topics", "heads", "maps"]) byId(id).replaceChildren();
-    for (const id of ["topics-hint", "cell"]) byId(id).textContent = "";
+    for (const id of ["topics-hint", "cell", "outline-hint", "notes"]) byId(id).textContent = "";
     show(byId("copy"), false);
   }
 
@@ -80,9 +80,11 @@ export class Results {
     try {
       const found = await this.first.structure(signal);
       drawOutline(byId("outline"), found.segments, {
-        excerpt: ({ tokens }) => this.first.excerpt([tokens.start, tokens.end]),
+        excerpt: ({ tokens, begins }) => this.first.excerpt([tokens.start, tokens.end], 48, begins === "heading"),
         onOpen: (segment) => this.openSegment(segment),
       });
+      const kinds = beginningsOf(found.segments);
+      byId("outline-hint").textContent = Object.keys(BEGINNINGS).filter((kind) => kinds.has(kind)).map((kind) => BEGINNINGS[kind]).join(" ").trim();
     } catch (failure) {
       signal.throwIfAborted();
       byId("outline").replaceChildren(make("p", { class: "hint" }, failure.message));

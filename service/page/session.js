@@ -16,6 +16,7 @@ export class Session {
     this.written = opened.tokens;
     this.ends = endsOf(opened.offsets);
     this.readings = {};
+    this.notes = new Set(); // what to know before comparing readings with those of other texts
   }
 
   static async open(text, info, signal) {
@@ -69,13 +70,15 @@ export class Session {
       const missing = instruments.filter((name) => !this.hasRead(name, layers));
       if (!missing.length) continue;
       const found = await this.ask("v1/diagnostics", { layers, instruments: missing }, signal);
+      for (const note of found.notes) this.notes.add(note);
       for (const [name, reading] of Object.entries(found.instruments)) {
-        const whole = (this.readings[name] ??= { ...reading, values: [], error: [], methods: new Set() });
+        const whole = (this.readings[name] ??= { ...reading, values: [], error: [], labels: [], methods: new Set() });
         layers.forEach((layer, index) => {
           whole.values[layer] = reading.values[index];
           whole.error[layer] = reading.error?.[index];
         });
         whole.methods.add(reading.method);
+        layers.forEach((layer, index) => (whole.labels[layer] = reading.labels?.[index]));
       }
       yield layers.length;
     }
@@ -129,13 +132,23 @@ export class Session {
     return [this.characters.unit(start), this.characters.unit(end)];
   }
 
-  // Returns the first words of a range of tokens.
-  excerpt(tokens, length = 48) {
+  // Returns the first words of a range of tokens; of a part that begins with a heading, the heading.
+  excerpt(tokens, length = 48, isHeading = false) {
     const units = this.unitsOf(tokens);
     if (!units) return this.written[tokens[0]] ?? "";
+    const heading = isHeading && headingOf(this.text.slice(units[0], Math.min(units[1], units[0] + LONGEST_HEADING)));
+    if (heading) return heading;
     const words = this.text.slice(units[0], Math.min(units[1], units[0] + length)).replace(/\s+/g, " ").trim();
     return units[1] - units[0] > length ? `${words}…` : words;
   }
+}
+
+const LONGEST_HEADING = 200;
+
+// The heading at the start of a text, without its markup: Markdown, HTML, or underlined.
+function headingOf(text) {
+  const line = text.split("\n").find((one) => /[\p{L}\p{N}]/u.test(one)) ?? "";
+  return line.replace(/<[^>]*>/g, "").replace(/^\s*#+\s*/, "").replace(/\s#+\s*$/, "").trim();
 }
 
 async function openText(text, info, signal) {

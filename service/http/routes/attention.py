@@ -203,8 +203,9 @@ def _topic_token(token: TopicToken) -> dict[str, Any]:
 async def structure(
     body: StructureBody, engine: Engine, timeout_s: TimeoutS, record: Record
 ) -> Response:
-    """Nested segments at several scales. Boundaries lie where the subject changes: where the mean
-    states before and after a token, at the input of `layer`, have the least cosine similarity."""
+    """Nested segments at several scales. They begin at the document's headings, and else where the
+    subject changes: where the text before and after has the least cosine similarity, by the mean
+    states at the input of `layer` and by the vectors of passages read alone."""
     found = await engine.structure(
         body.text,
         document=body.document,
