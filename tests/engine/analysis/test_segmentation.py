@@ -13,6 +13,7 @@ import torch
 
 from engine.analysis.cache import ByteCache
 from engine.analysis.open_document import LINE, PARAGRAPH, SENTENCE, breaks_before, open_document
+from engine.analysis.passages import cohesion_of_passages, passage_vectors
 from engine.analysis.segmentation import (
     choose_boundaries,
     cohesion,
@@ -22,7 +23,6 @@ from engine.analysis.segmentation import (
     sums_of,
     usual_scales,
 )
-from engine.analysis.passages import cohesion_of_passages, passage_vectors
 from engine.async_engine import AsyncEngine
 from engine.engine import Engine
 from engine.errors import InvalidInput
