@@ -67,7 +67,7 @@ SUITES: Mapping[str, Callable[[Workbench, Plan], Iterator[Row]]] = {
     "quantization": quantization.measure,
     "reranking": reranking.measure,
 }
-BY_NAME_ONLY = ("peers", "soak", "ablations")
+BY_NAME_ONLY = ("peers", "soak", "ablations", "quantization", "reranking")
 """They need packages that `make bench` does not install, or about half an hour."""
 RESULTS = ROOT / "benchmarks" / "results"
 

@@ -17,8 +17,8 @@ from engine.evaluation.corpora import Corpus, available, held_out_part
 from engine.model.quantized import quantize
 from engine.types import OutputDtype, Vector
 
-PASSAGES, QUICK_PASSAGES = 250, 30
-CALIBRATION_PASSAGES = 250
+PASSAGES, QUICK_PASSAGES = 120, 30
+CALIBRATION_PASSAGES = 100
 FLOAT = "float"
 
 Numbers: TypeAlias = NDArray[Any]

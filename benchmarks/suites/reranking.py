@@ -22,7 +22,7 @@ from engine.async_engine import AsyncEngine
 from engine.calls.ranking_calls import PASSAGE_TOKENS
 from engine.types import ChunkPlan, Context, EmbedOptions, Vector
 
-PASSAGES, QUICK_PASSAGES = 160, 20
+PASSAGES, QUICK_PASSAGES = 60, 20
 WHOLE = "cosine of whole texts"
 BEST = "cosine of the best passage"
 STATES = EmbedOptions(normalize=True)  # of each token

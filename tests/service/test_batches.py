@@ -216,8 +216,8 @@ def test_refused_uploads(http: httpx.Client, form: Any, status: int, code: str) 
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), answer.text
 
 
-SLOW = "All happy families are alike, each unhappy one in its own way. " * 120
-"""Some 1,700 tokens: a batch of many such texts takes a while."""
+SLOW = "All happy families are alike, each unhappy one in its own way. " * 30
+"""Some 450 tokens: a batch of many such texts takes a while."""
 
 
 def many_lines(number: int) -> list[Any]:
@@ -248,7 +248,7 @@ def test_a_killed_servers_batch_is_resumed(start_server: StartServer, tmp_path: 
     settings = {"LLN_MODELS": "default", "LLN_BATCH_FOLDER": str(tmp_path / "batches")}
     first = start_server(**settings)
     with openai.OpenAI(base_url=f"{first.http_url}/v1", api_key="unused") as client:
-        batch = start(client, many_lines(30))
+        batch = start(client, many_lines(60))
         while num_completed(client, batch.id) < 3:
             time.sleep(0.02)
     first.process.kill()
@@ -259,17 +259,17 @@ def test_a_killed_servers_batch_is_resumed(start_server: StartServer, tmp_path: 
     before = output.read_bytes()
     before = before[: before.rfind(b"\n") + 1]
     with output.open("ab") as file:
-        file.write(b'{"custom_id":"r29","respon')  # as if it had been killed while it wrote
+        file.write(b'{"custom_id":"r59","respon')  # as if it had been killed while it wrote
 
     second = start_server(**settings)
     with openai.OpenAI(base_url=f"{second.http_url}/v1", api_key="unused") as client:
         resumed = wait_for(client, batch.id)
         assert resumed.status == "completed"
-        assert resumed.request_counts.completed == 30
-        assert resumed.usage.total_tokens > 30 * 1000
+        assert resumed.request_counts.completed == 60
+        assert resumed.usage.total_tokens > 60 * 300
         contents = client.files.content(resumed.output_file_id).content
         assert contents.startswith(before)  # what was answered before is not answered again
-        assert set(answers_in(client, resumed.output_file_id)) == {f"r{at}" for at in range(30)}
+        assert set(answers_in(client, resumed.output_file_id)) == {f"r{at}" for at in range(60)}
 
 
 def _head(path: Path) -> bytes:
