@@ -146,7 +146,7 @@ def test_made_up_texts_of_any_length(
 
 def made_up_text(rng: random.Random, model: EmbeddingModel, tokens: int) -> str:
     """Of about so many tokens."""
-    sources = [*TEXTS.values(), inspect.getsource(inspect), topics["LAMBDAS"], topics["CLASSES"]]
+    sources = [*TEXTS.values(), inspect.getsource(inspect), topics["lambda"], topics["class"]]
     parts: list[str] = []
     count = 0
     while count < tokens:
