@@ -32,6 +32,7 @@ _INVERSE_STEPS = 2
 _CORRECTIONS = 60
 _CLOSE, _GOOD, _STUCK = 1e-7, 2e-6, 0.9
 _MAX_POWERS = 200
+_NOISY_UNITS = 256
 _STEADY = 1e-9
 _RATE_STEPS = 10
 _SHIFT = 1 + 1e-7
@@ -100,7 +101,16 @@ def _by_inverse(heads: HeadGroup) -> Steps[tuple[Tensor, Tensor]]:
 def _corrected(heads: HeadGroup) -> Steps[tuple[Tensor, Tensor]]:
     resolvent = yield from heads.resolvent()
     operator = yield from heads.operator()
-    return (yield from _iterate(_even(heads), operator.transposed, resolvent.solve_transposed))
+    return (
+        yield from _iterate(
+            _even(heads), operator.transposed, resolvent.solve_transposed, _noise(heads.dtype)
+        )
+    )
+
+
+def _noise(dtype: torch.dtype) -> float:
+    """What a correction moves by rounding alone, at most."""
+    return _NOISY_UNITS * torch.finfo(dtype).eps
 
 
 def _by_elimination(heads: HeadGroup) -> Steps[tuple[Tensor, Tensor]]:
@@ -113,7 +123,7 @@ def _by_elimination(heads: HeadGroup) -> Steps[tuple[Tensor, Tensor]]:
             lu, pivots = torch.linalg.lu_factor(shifted)
         yield
         times, solve = _dense_steps(matrix, lu, pivots)
-        found, still = yield from _iterate(_even(heads)[:1], times, solve)
+        found, still = yield from _iterate(_even(heads)[:1], times, solve, _noise(torch.float64))
         ends.append(found)
         moved.append(still)
     return torch.cat(ends), torch.cat(moved)
@@ -135,15 +145,18 @@ def _dense_steps(matrix: Tensor, lu: Tensor, pivots: Tensor) -> tuple[Apply, App
     return times, solve
 
 
-def _iterate(start: Tensor, times: Apply, solve: Apply) -> Steps[tuple[Tensor, Tensor]]:
+def _iterate(
+    start: Tensor, times: Apply, solve: Apply, noise: float
+) -> Steps[tuple[Tensor, Tensor]]:
     """The distributions, and how much mass may still move: [H, N], [H]. `times` is P^T x, `solve`
-    (s - P)^-T x. A chain that hardly mixes approaches its end slowly: a step leaves the share that
-    the distance from s to 1 has in the distance from s to the second eigenvalue."""
+    (s - P)^-T x, `noise` what rounding may move. A chain that hardly mixes approaches its end
+    slowly: a step leaves the share that the distance from s to 1 has in the distance from s to the
+    second eigenvalue."""
     found = start
     for _ in range(_INVERSE_STEPS):
         found = _normalised((yield from solve(found.unsqueeze(-1)))[..., 0])
     moved = torch.full_like(found[:, 0], torch.inf)
-    changes = [moved]
+    changes: list[Tensor] = []
     for _ in range(_CORRECTIONS):
         last = moved
         change = (yield from times(found.unsqueeze(-1)))[..., 0] - found
@@ -153,11 +166,20 @@ def _iterate(start: Tensor, times: Apply, solve: Apply) -> Steps[tuple[Tensor, T
         moved = (following - found).abs().sum(1)
         changes.append(moved)
         found = following
-        if bool(((moved <= _CLOSE) | (moved > _STUCK * last)).all()):
+        if bool(((moved <= _CLOSE) | (moved > _STUCK * last)).all()) and len(changes) > 1:
             break  # each step leaves a part of the error, down to rounding
-    is_rounding = (moved <= _GOOD) & (moved >= changes[-2])
-    still = _still_to_move(torch.stack(changes[-2:]))
-    return found, torch.where((moved <= _CLOSE) | is_rounding, moved, still)
+    return found, _left_by_corrections(torch.stack(changes), noise)
+
+
+def _left_by_corrections(changes: Tensor, noise: float) -> Tensor:
+    """How much mass later corrections would move, of what each one moved [steps, H]: at the slowest
+    rate of those that moved more than noise. Where a chain hardly mixes, each moves next to nothing
+    and leaves nearly all."""
+    before, after = changes[:-1], changes[1:]
+    rates = torch.where(before > noise, after / before, 0.0)
+    rate = rates.amax(0).clamp_max(1.0)
+    rest = changes[-1] * rate / (1 - rate)
+    return torch.where(rest >= 0, rest, torch.inf).nan_to_num(nan=torch.inf).clamp_max(2.0)
 
 
 def _by_powers(heads: HeadGroup) -> Steps[tuple[Tensor, Tensor]]:
