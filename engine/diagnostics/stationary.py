@@ -177,7 +177,8 @@ def _left_by_corrections(changes: Tensor, noise: float) -> Tensor:
     and leaves nearly all."""
     before, after = changes[:-1], changes[1:]
     rates = torch.where(before > noise, after / before, 0.0)
-    rate = rates.amax(0).clamp_max(1.0)
+    rate = rates.amax(0)
+    rate = torch.where(rate > _STUCK, 1.0, rate)  # a slower part may only begin to show
     rest = changes[-1] * rate / (1 - rate)
     return torch.where(rest >= 0, rest, torch.inf).nan_to_num(nan=torch.inf).clamp_max(2.0)
 
