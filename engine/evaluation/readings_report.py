@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -177,15 +177,21 @@ class _Reader:
 def choose_readings(validation: Sequence[CorpusVectors]) -> dict[str, Reading]:
     """The default and its rivals, each with the shares that are best on the validation corpora.
 
-    "default", "opening" and "mean" find later paragraphs within TOLERANCE of half late chunks. The
-    readings "for passages" are best for passages alone, whatever they cost later paragraphs.
+    "default", "opening", "mean" and those of other models, by their names, find later paragraphs
+    within TOLERANCE of half late chunks. The readings "for passages" are best for passages alone,
+    whatever they cost later paragraphs.
     """
     mixtures = [Reading(late=late, opening=share) for late in LATE_SHARES for share in ADDED_SHARES]
     openings = [Reading(opening=share) for share in RIVAL_SHARES]
     means = [Reading(mean=share) for share in RIVAL_SHARES]
+    one_pass = {
+        name: [Reading(late=1.0, opening=share, model=name) for share in ADDED_SHARES]
+        for name in _models(validation)
+    }
     least = _score(BY_PARAGRAPH, validation, HALF) - TOLERANCE
     by_heading = {
-        one: _score(BY_HEADING, validation, one) for one in (*mixtures, *openings, *means)
+        one: _score(BY_HEADING, validation, one)
+        for one in (*mixtures, *openings, *means, *chain.from_iterable(one_pass.values()))
     }
 
     def best(readings: Sequence[Reading]) -> Reading:
@@ -204,7 +210,12 @@ def choose_readings(validation: Sequence[CorpusVectors]) -> dict[str, Reading]:
         "opening for passages": best(openings),
         "mean for passages": best(means),
         "title": max(titles, key=lambda one: _score(BY_HEADING, validation, one)),
+        **{name: best_of_both(readings) for name, readings in one_pass.items()},
     }
+
+
+def _models(corpora: Sequence[CorpusVectors]) -> list[str]:
+    return list(corpora[0].others) if corpora else []
 
 
 def _score(question: Question, corpora: Sequence[CorpusVectors], reading: Reading) -> float:
@@ -266,7 +277,7 @@ def _part(corpora: Sequence[CorpusVectors], chosen: Mapping[str, Reading]) -> Re
 def _on_question(
     question: Question, corpora: Sequence[CorpusVectors], chosen: Mapping[str, Reading]
 ) -> Report:
-    models = list(corpora[0].others) if corpora else []
+    models = _models(corpora)
     readings = _readings(chosen, models)
     if question.answer is not answers_by_heading:  # chunks have no title put before them
         readings = {name: one for name, one in readings.items() if not one.title_before}
@@ -323,9 +334,7 @@ def _readings(chosen: Mapping[str, Reading], models: Sequence[str]) -> dict[str,
         found[f"{name} without LLN"] = replace(found[name], without_lln=True)
     for name in models:
         found[f"{name}, late"] = Reading(late=1.0, model=name)
-        found[f"{name}, late and opening"] = Reading(
-            late=1.0, opening=chosen["default"].opening, model=name
-        )
+        found[f"{name}, late and opening"] = chosen[name]
     return found
 
 

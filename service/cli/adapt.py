@@ -95,7 +95,8 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         "--recipe",
         help="lln (default): train LLN's own numbers alone; texts of one block keep their vectors. "
         "encoder: train the whole encoder with them. documents: the same for a model that was "
-        "trained before, with --further. imitate: long stages, for a GPU; not for models that "
+        "trained before, with --further. passages: teach late chunks what their document is about, "
+        "with --further. imitate: long stages, for a GPU; not for models that "
         "pool by their first token. Or a JSON file with a list of stages",
     )
     group.add_argument("--seed", type=int, help="of all random choices (default: 0)")
