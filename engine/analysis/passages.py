@@ -2,8 +2,8 @@
 what attention carried over it.
 
 States of a whole document know their surroundings, so they change slowly where the subject changes
-at once. A passage read alone knows nothing but itself, so it says where the words change, but not
-how a passage follows from the one before. Each finds boundaries that the other misses.
+at once, and at the edges of attention's blocks, where it does not. A passage read alone knows
+nothing but itself: it says where the words change, and not how it follows from the one before.
 
 The cost is that of reading the text once more, in short texts.
 """
