@@ -71,6 +71,7 @@ def main() -> int:
         "ratios": ratios,
         "turns": taken,
     }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"{median(ratios):.2f} times as fast ({min(ratios):.2f} to {max(ratios):.2f})")
     return 0
@@ -121,8 +122,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tokens", type=int, default=1_200)
     parser.add_argument("--layers", type=int, nargs="+", help="default: all")
     parser.add_argument("--repeats", type=int, default=2)
-    out = ROOT / "benchmarks" / "results" / "earlier"
-    parser.add_argument("--out", type=Path, default=out / "diagnosis.json")
+    out = ROOT / "benchmarks" / "results" / "comparisons" / "diagnosis.json"
+    parser.add_argument("--out", type=Path, default=out)
     return parser
 
 
