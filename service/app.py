@@ -45,10 +45,12 @@ from service.http.routes import (
     models,
     pages,
     ranking,
+    search,
     tei,
     tei_tokens,
 )
 from service.http.schemas.responses import ErrorAnswer
+from service.index.serving import IndexSearch
 from service.metrics import Metrics
 from service.security import ApiKeys, Origins, RequestLimit
 from service.settings import Settings
@@ -71,6 +73,7 @@ _ROUTERS = tuple(
         tei,
         tei_tokens,
         health,
+        search,
         pages,
     )
 )
@@ -227,6 +230,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         state.jobs = BenchmarkJobs(engine, history, state.metrics)
         state.claims = ClaimsJob(engine)
         state.batches = await open_batches(settings, engine, state.metrics)
+        state.search = await asyncio.to_thread(IndexSearch, settings.index, engine)
         state.started_at = int(time.time())
         rpc = grpc_server(
             engine,
@@ -249,6 +253,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         ):
             yield
         await state.claims.stop()
+        await state.search.close()
         state.json_parser.close()
         await engine.stop(state.draining.deadline)
 

@@ -154,6 +154,11 @@ class Settings(BaseSettings):
         description="Vendors whose requests are served besides, separated by commas; empty for "
         "none.",
     )
+    index: str = Field(
+        "",
+        description="Folder to search, indexed by `lln index`, or where its index lies; empty for "
+        "none.",
+    )
     benchmark_history: str = Field(
         "~/.cache/lln/benchmarks.sqlite",
         description="SQLite file for benchmark runs; :memory: stores them in memory only.",

@@ -21,15 +21,13 @@ from service.cli.common import (
     with_engine,
 )
 from service.cli.progress import ProgressLine
+from service.index.place import PLACE, index_folder, nearest_index
 
 if TYPE_CHECKING:
     from engine.async_engine import AsyncEngine
     from service.index.search import Hit
     from service.index.store import IndexStore
     from service.index.update import Progress, Summary
-
-PLACE = ".lln"
-"""The folder, within the indexed one, that holds its index."""
 
 
 def add_index(commands: Commands) -> None:
@@ -133,7 +131,8 @@ def _print_summary(chosen: Chosen, summary: Summary, place: Path) -> None:
 def _search(chosen: Chosen) -> None:
     from service.index.open import open_to_read
 
-    place = _find(chosen.index)
+    given: Path | None = chosen.index
+    place = nearest_index(Path.cwd()) if given is None else index_folder(given)
     with open_to_read(place) as store:
         hits = _hits(chosen, store)
         if chosen.json:
@@ -159,23 +158,6 @@ def _hits(chosen: Chosen, store: IndexStore) -> list[Hit]:
 
     query = with_engine(store.recipe.model, vector)
     return searcher.search(chosen.query, query, limit=chosen.limit, ways=chosen.by)
-
-
-def _find(given: Path | None) -> Path:
-    """The folder of the index."""
-    from service.index.errors import IndexNotFound
-
-    if given is not None:
-        return given / PLACE if (given / PLACE).is_dir() else given
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        if (folder / PLACE).is_dir():
-            return folder / PLACE
-    raise IndexNotFound(
-        f"no index in {here} or above it: make one with `lln index FOLDER`, or name one with "
-        "--index",
-        param="index",
-    )
 
 
 def _as_json(hit: Hit) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from service.benchmarks.jobs import BenchmarkJobs
 from service.claims import ClaimsJob
 from service.deadlines import effective_timeout_s, parse_timeout_header
 from service.http.middleware.observe import RequestRecord
+from service.index.serving import IndexSearch
 from service.metrics import Metrics
 from service.settings import Settings
 
@@ -50,6 +51,11 @@ async def _batches(request: Request) -> Batches:
     return batches
 
 
+async def _search(request: Request) -> IndexSearch:
+    search: IndexSearch = request.app.state.search
+    return search
+
+
 async def _record(request: Request) -> RequestRecord:
     record: RequestRecord = request.state.record
     return record
@@ -74,5 +80,6 @@ ServerMetrics: TypeAlias = Annotated[Metrics, Depends(_metrics)]
 Jobs: TypeAlias = Annotated[BenchmarkJobs, Depends(_jobs)]
 BatchesOfServer: TypeAlias = Annotated[Batches, Depends(_batches)]
 Claims: TypeAlias = Annotated[ClaimsJob, Depends(_claims)]
+Search: TypeAlias = Annotated[IndexSearch, Depends(_search)]
 Record: TypeAlias = Annotated[RequestRecord, Depends(_record)]
 TimeoutS: TypeAlias = Annotated[float, Depends(_timeout_s)]

@@ -10,7 +10,8 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from engine.errors import unknown_name
+from engine.errors import InvalidInput, unknown_name
+from engine.text.unicode import check_unicode
 from engine.types import Vector
 from service.index.store import IndexStore, Passage
 
@@ -22,6 +23,9 @@ DEPTH = 100
 
 RRF_K = 60
 """How slowly a rank's worth falls in reciprocal rank fusion."""
+
+MAX_QUERY_CHARACTERS = 8_192
+"""Every word of a query is looked up. A whole document is no query."""
 
 _WORD = re.compile(r"\w+")
 
@@ -56,6 +60,7 @@ class Searcher:
         """The best passages. `vector` is the query's, and not needed for words alone."""
         if ways not in WAYS:
             raise unknown_name("way to search", ways, WAYS, param="ways")
+        check_query(query)
         depth = max(DEPTH, limit)
         words = self.by_words(query, depth) if ways != "vectors" else []
         vectors = [] if ways == "words" or vector is None else self.by_vectors(vector, depth)
@@ -103,6 +108,20 @@ class Searcher:
             found += 1
             if found == limit:
                 return
+
+
+def check_query(query: str) -> None:
+    if not query.strip():
+        raise InvalidInput("the query is empty", code="empty_input", param="query", limit=1)
+    if len(query) > MAX_QUERY_CHARACTERS:
+        raise InvalidInput(
+            f"the query has {len(query)} characters, the limit is {MAX_QUERY_CHARACTERS}",
+            code="query_too_long",
+            param="query",
+            limit=MAX_QUERY_CHARACTERS,
+            actual=len(query),
+        )
+    check_unicode(query, "query")
 
 
 def any_word_of(query: str) -> str:

@@ -73,6 +73,14 @@ class Passage(NamedTuple):
         return page_of(self.page_starts, self.characters.start)
 
 
+class Document(NamedTuple):
+    """A file's text as it was read."""
+
+    file: str
+    title: str | None
+    text: str
+
+
 class Totals(NamedTuple):
     files: int
     unreadable: int
@@ -213,10 +221,12 @@ class IndexStore:
             )
         return None
 
-    def text_of(self, path: str) -> str | None:
-        """A file's text; None if the index does not have it."""
-        found = self._all("SELECT text FROM files WHERE path = ?", (path,))
-        return found[0][0] if found else None
+    def document(self, path: str) -> Document | None:
+        """A file with its text; None if the index does not have it."""
+        found = self._all(
+            "SELECT path, title, text FROM files WHERE path = ? AND problem = ''", (path,)
+        )
+        return Document(*found[0]) if found else None
 
     def _one(self, statement: str) -> tuple[Any, ...]:
         return self._all(statement)[0]

@@ -12,6 +12,7 @@ import { count } from "./numbers.js";
 import { Characters } from "./offsets.js";
 import { Results } from "./results.js";
 import { SAMPLE } from "./sample.js";
+import { startSearch } from "./search.js";
 import { Session } from "./session.js";
 import { startSimilarity } from "./similarity.js";
 import { setSourceText, sourceText, startSource } from "./source.js";
@@ -60,6 +61,7 @@ async function askServer() {
   [instruments, maxBytes] = [measured.data, limits.max_body_bytes];
   offerModels(readAddress());
   startSimilarity(models);
+  startSearch();
 }
 
 // Returns whether the models are loaded. If not, shows the error with a button for `again`.
@@ -214,7 +216,7 @@ async function readFile(file) {
 // Moves the focus in code: an #anchor would replace the state in the address.
 function skipToResults(event) {
   event.preventDefault();
-  const shown = ["results", "matrix", "main"].map(byId).find((element) => element.checkVisibility());
+  const shown = ["results", "found", "matrix", "main"].map(byId).find((element) => element.checkVisibility());
   shown.focus();
 }
 

@@ -7,9 +7,13 @@ import { firstNotBelow } from "./offsets.js";
 const PIECE = 600; // UTF-16 units, roughly: pieces end at a line or a word
 const PIECES_PER_STEP = 200;
 
+const MARKS = ["topic", "users", "segment", "row", "column"];
+
 export class Reader {
-  constructor(element) {
+  // marks: the names of its marks; each reader of the page has its own.
+  constructor(element, marks = MARKS) {
     this.element = element;
+    this.marks = marks;
     this.starts = [];
     this.nodes = [];
   }
@@ -48,7 +52,7 @@ export class Reader {
 
   clear(...names) {
     if (!globalThis.Highlight) return;
-    for (const name of names.length ? names : [...CSS.highlights.keys()]) CSS.highlights.delete(name);
+    for (const name of names.length ? names : this.marks) CSS.highlights.delete(name);
   }
 
   scrollTo(start) {

@@ -1,9 +1,9 @@
-// The two views of the page and their tabs.
+// The views of the page and their tabs.
 
 import { byId, show } from "./dom.js";
 import { remember, state } from "./state.js";
 
-const VIEWS = ["document", "similarity"];
+const VIEWS = ["document", "search", "similarity"];
 
 export function showView(name) {
   state.view = VIEWS.includes(name) ? name : VIEWS[0];
@@ -20,7 +20,8 @@ export function startTabs() {
     byId(`tab-${view}`).addEventListener("click", () => goTo(view));
     byId(`tab-${view}`).addEventListener("keydown", (event) => {
       if (!["ArrowLeft", "ArrowRight"].includes(event.key)) return;
-      const other = VIEWS.find((name) => name !== view);
+      const step = event.key === "ArrowRight" ? 1 : VIEWS.length - 1;
+      const other = VIEWS[(VIEWS.indexOf(view) + step) % VIEWS.length];
       goTo(other);
       byId(`tab-${other}`).focus();
     });

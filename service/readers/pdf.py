@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import accumulate
 from threading import Lock
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from service.readers.extra import need
 from service.readers.extracted import Extracted, Unreadable
 
+_HYPHEN = re.compile("[\x02\ufffe]")
 _BETWEEN_PAGES = "\n\n"
 
 _lock = Lock()  # PDFium runs in one thread at a time
@@ -44,6 +46,7 @@ def _text(page: Any) -> str:
         textpage.close()
         page.close()
     # PDFium marks a word that is hyphenated at the end of a line, and ends lines as Windows does.
-    text = text.replace("\ufffe", "").replace("\r\n", "\n").replace("\0", "\ufffd")
+    text = _HYPHEN.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+    text = text.replace("\0", "\ufffd")
     # Characters without a counterpart in Unicode may be read as halves of surrogate pairs.
     return text.encode("utf-8", "replace").decode("utf-8")

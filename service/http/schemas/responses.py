@@ -287,6 +287,48 @@ class ClaimList(Answer):
     error: ErrorDetail | None
 
 
+class FoundPassage(Answer):
+    """A passage of an indexed file. Ranks count from 1; null if that list does not have it."""
+
+    file: str
+    title: str | None
+    headings: list[str]
+    page: int | None
+    characters: SpanValue
+    text: str
+    score: float
+    words_rank: int | None
+    vectors_rank: int | None
+    similarity: float | None
+
+
+class SearchAnswer(Answer):
+    object: Literal["list"]
+    data: list[FoundPassage]
+    usage: Usage
+
+
+class IndexFacts(Answer):
+    folder: str
+    model: str
+    files: int
+    unreadable: int
+    passages: int
+    tokens: int
+
+
+class IndexAnswer(Answer):
+    object: Literal["index"]
+    index: IndexFacts | None
+
+
+class IndexedDocument(Answer):
+    object: Literal["document"]
+    file: str
+    title: str | None
+    text: str
+
+
 class BenchmarkAnswer(Answer):
     """Rows have the columns of their suite, which GET /v1/benchmarks/suites lists."""
 

@@ -1,0 +1,141 @@
+"""Searches an index for the callers of a server: off the event loop, one search at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from engine.async_engine import AsyncEngine
+from engine.errors import DeadlineExceeded, InvalidInput, ResourceNotFound
+from service.errors import NotAvailable
+from service.index.open import check_model
+from service.index.place import index_folder
+from service.index.search import Hit, Searcher, Ways, check_query
+from service.index.store import DATABASE, Document, IndexStore, Totals
+
+Answer = TypeVar("Answer")
+
+MAX_LIMIT = 100
+"""Most passages in one answer."""
+
+
+class IndexFacts(NamedTuple):
+    folder: str
+    model: str
+    totals: Totals
+
+
+class IndexSearch:
+    """The index that a server was started with, or none."""
+
+    def __init__(self, given: str, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="lln-search")
+        self._place: Path | None = None
+        self._opened: _Opened | None = None
+        if given:
+            self._place = index_folder(Path(given).expanduser())
+            self._opened = _Opened(self._place, engine)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._pool.shutdown)
+        if self._opened is not None:
+            self._opened.store.close()
+
+    async def facts(self, timeout_s: float) -> IndexFacts | None:
+        """What is indexed; None if the server has no index."""
+        if self._place is None:
+            return None
+        return await self._run(_facts, timeout_s)
+
+    async def search(
+        self, query: str, *, limit: int, ways: Ways, timeout_s: float
+    ) -> tuple[list[Hit], int]:
+        """The best passages, and how many tokens the query has."""
+        self._check_is_there()
+        check_query(query)
+        if not 1 <= limit <= MAX_LIMIT:
+            raise InvalidInput(
+                f"limit must be 1 to {MAX_LIMIT}, got {limit}",
+                param="limit",
+                limit=MAX_LIMIT,
+                actual=limit,
+            )
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        vector, tokens = None, 0
+        if ways != "words":
+            model = await self._run(lambda opened: opened.store.recipe.model, timeout_s)
+            (found,) = await self._engine.embed([query], model=model, timeout_s=timeout_s)
+            vector, tokens = found.vector, found.accounting.tokens_embedded
+        left_s = timeout_s - (loop.time() - began_at)
+        hits = await self._run(
+            lambda opened: opened.searcher.search(query, vector, limit=limit, ways=ways), left_s
+        )
+        return hits, tokens
+
+    async def document(self, path: str, timeout_s: float) -> Document:
+        """A file of the index with its text."""
+        self._check_is_there()
+        found = await self._run(lambda opened: opened.store.document(path), timeout_s)
+        if found is None:
+            raise ResourceNotFound(f"the index has no file {path!r}", param="file", actual=path)
+        return found
+
+    def _check_is_there(self) -> None:
+        if self._place is None:
+            raise NotAvailable(
+                "this server searches no folder; start it with LLN_INDEX=FOLDER", code="no_index"
+            )
+
+    async def _run(self, ask: Callable[[_Opened], Answer], timeout_s: float) -> Answer:
+        """Asks the index in its thread. A caller who leaves is not waited for."""
+        work = asyncio.get_running_loop().run_in_executor(self._pool, self._ask, ask)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await work
+        except TimeoutError:
+            raise DeadlineExceeded(
+                "The deadline passed before the index was searched.", limit=timeout_s
+            ) from None
+
+    def _ask(self, ask: Callable[[_Opened], Answer]) -> Answer:
+        assert self._place is not None, "asked only if there is an index"
+        if self._opened is None or not self._opened.is_current:
+            # It was made anew meanwhile, perhaps with another model.
+            if self._opened is not None:
+                self._opened.store.close()
+                self._opened = None
+            self._opened = _Opened(self._place, self._engine)
+        return ask(self._opened)
+
+
+class _Opened:
+    """An open index, and whether it is still the one in its place."""
+
+    def __init__(self, place: Path, engine: AsyncEngine) -> None:
+        self._database = place / DATABASE
+        self.store = IndexStore.open(place)
+        try:
+            check_model(self.store.recipe, engine)
+            self._inode = os.stat(self._database).st_ino
+        except BaseException:
+            self.store.close()
+            raise
+        self.searcher = Searcher(self.store)
+
+    @property
+    def is_current(self) -> bool:
+        try:
+            return os.stat(self._database).st_ino == self._inode
+        except OSError:
+            return False
+
+
+def _facts(opened: _Opened) -> IndexFacts:
+    recipe = opened.store.recipe
+    return IndexFacts(Path(recipe.folder).name, recipe.model, opened.store.totals())

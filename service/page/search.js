@@ -1,0 +1,136 @@
+// Searches the folder that the server was started with, and shows each passage in its document.
+
+import { get, post } from "./api.js";
+import { byId, make, show } from "./dom.js";
+import { clearError, fail } from "./errors.js";
+import { Newest } from "./newest.js";
+import { count } from "./numbers.js";
+import { Characters } from "./offsets.js";
+import { Reader } from "./reader.js";
+
+const NONE =
+  "This server searches no folder. Index one with \u201clln index FOLDER\u201d and start the server with LLN_INDEX=FOLDER.";
+const SHORTEST_WORD = 2; // shorter ones would be marked everywhere
+
+const reader = new Reader(byId("found-text"), ["passage", "word"]);
+const searching = new Newest();
+const opening = new Newest();
+let buttons = new Map(); // of the passages on the page
+let opened = null; // the file whose text is shown, with its text
+
+let started = false;
+
+export function startSearch() {
+  describe();
+  if (started) return;
+  started = true;
+  byId("search-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    search(byId("query").value.trim(), byId("search-by").value);
+  });
+}
+
+async function describe() {
+  try {
+    const { index } = await get("v1/search");
+    for (const id of ["query", "search"]) byId(id).disabled = !index;
+    byId("search-title").textContent = index ? `Search ${index.folder}` : "Search a folder";
+    byId("search-hint").textContent = index
+      ? `${count(index.files)} files read whole, ${count(index.passages)} passages, ${count(index.tokens)} tokens.`
+      : NONE;
+  } catch (failure) {
+    fail(failure, describe, byId("search-error"));
+  }
+}
+
+async function search(query, by) {
+  const signal = searching.next();
+  clearError(byId("search-error"));
+  if (!query) {
+    byId("query").focus();
+    return;
+  }
+  byId("found").setAttribute("aria-busy", "true");
+  opened = null; // the file may have been indexed again
+  try {
+    const { data } = await post("v1/search", { query, by, limit: 20 }, signal);
+    await showHits(data, wordsOf(query));
+  } catch (failure) {
+    if (!signal.aborted) fail(failure, () => search(query, by), byId("search-error"));
+  }
+  if (!signal.aborted) byId("found").removeAttribute("aria-busy");
+}
+
+async function showHits(hits, words) {
+  byId("search-status").textContent = hits.length ? `${count(hits.length)} passages` : "Nothing was found.";
+  show(byId("search-status"), true);
+  show(byId("found"), hits.length > 0);
+  buttons = new Map(hits.map((hit) => [hit, hitButton(hit, words)]));
+  byId("hits").replaceChildren(...[...buttons.values()].map((button) => make("li", {}, button)));
+  if (!hits.length) return;
+  const top = scrollY; // the reader may ask for room, and the form is to stay in sight
+  await open(hits[0], words);
+  scrollTo({ top, behavior: "instant" });
+}
+
+function hitButton(hit, words) {
+  const page = hit.page ? `, page ${hit.page}` : "";
+  const ranks = [["words", hit.words_rank], ["vectors", hit.vectors_rank]].filter(([, rank]) => rank);
+  return make(
+    "button",
+    { type: "button", class: "hit", "aria-pressed": "false", onclick: () => open(hit, words) },
+    make("span", { class: "hit-file" }, hit.file + page),
+    make("span", { class: "hit-headings" }, hit.headings.length ? hit.headings.join(" \u203a ") : (hit.title ?? "")),
+    make("span", { class: "hit-text" }, ...marked(hit.text, words)),
+    make("span", { class: "hit-ranks" }, ranks.map(([by, rank]) => `${by}: ${rank}`).join(" \u00b7 ")),
+  );
+}
+
+// Opens the file of a passage, and marks the passage and the words of the query in it.
+async function open(hit, words) {
+  const signal = opening.next();
+  for (const [one, button] of buttons) button.setAttribute("aria-pressed", String(one === hit));
+  try {
+    if (opened?.file !== hit.file) {
+      const { file, title, text } = await get(`v1/search/document?${new URLSearchParams({ file: hit.file })}`, signal);
+      opened = { file, title, text };
+      await reader.open(text);
+    }
+    if (signal.aborted) return;
+    byId("found-title").textContent = opened.title ? `${opened.title} \u2013 ${opened.file}` : opened.file;
+    const characters = new Characters(opened.text);
+    const [start, end] = [hit.characters.start, hit.characters.end].map((one) => characters.unit(one));
+    reader.mark("passage", [[start, end]]);
+    reader.mark("word", spansOf(opened.text.slice(start, end), words).map(([from, to]) => [start + from, start + to]));
+    reader.scrollTo(start);
+  } catch (failure) {
+    if (!signal.aborted) fail(failure, () => open(hit, words), byId("search-error"));
+  }
+}
+
+// Words of a text
+
+const wordsOf = (query) =>
+  new Set((query.toLowerCase().match(/[\p{L}\p{N}_]+/gu) ?? []).filter((word) => word.length >= SHORTEST_WORD));
+
+// Returns where these words stand, also with an s at their end.
+function spansOf(text, words) {
+  const spans = [];
+  for (const match of text.matchAll(/[\p{L}\p{N}_]+/gu)) {
+    const word = match[0].toLowerCase();
+    if (words.has(word) || words.has(word.replace(/s$/, "")) || words.has(`${word}s`)) {
+      spans.push([match.index, match.index + match[0].length]);
+    }
+  }
+  return spans;
+}
+
+function marked(text, words) {
+  const parts = [];
+  let at = 0;
+  for (const [start, end] of spansOf(text, words)) {
+    parts.push(text.slice(at, start), make("mark", {}, text.slice(start, end)));
+    at = end;
+  }
+  return [...parts, text.slice(at)];
+}
