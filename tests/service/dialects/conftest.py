@@ -54,8 +54,10 @@ def small_model(
     tmp_path_factory: pytest.TempPathFactory, write_checkpoint: WriteCheckpoint
 ) -> Iterator[RunningServer]:
     """A server of a model so small that much text takes little time."""
+    folder = str(write_checkpoint())
     settings = {
-        "LLN_MODELS": str(write_checkpoint()),
+        "LLN_MODELS": folder,
+        "LLN_MODEL_ALIASES": json.dumps({"default": folder}),
         "LLN_ENGINE__MAX_SOFTMAX_TEXT_TOKENS": str(MAX_TOKENS),
     }
     running = launch(tmp_path_factory.mktemp("small"), settings)

@@ -12,6 +12,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from service.http.dialects.table import DIALECTS
+from tests.service.conftest import RunningServer
 
 _EMBED = {"input": ["a"]}
 _RANK = {"query": "a", "documents": ["a"]}
@@ -48,6 +49,12 @@ WRONG: tuple[Any, ...] = (
     *(None, True, -1, 2**63, 2**64 - 1, 1e308, 0.5, "", "x\u0000"),
     *([], {}, [[]], [None], [[[["a"]]]], [-1], {"a": {"b": [1]}}, ["a"] * 3000),
 )
+
+
+@pytest.fixture
+def api(small_model: RunningServer) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=small_model.http_url, timeout=120) as client:
+        yield client
 
 
 def endpoints() -> Iterator[tuple[str, str, Callable[..., Any]]]:
