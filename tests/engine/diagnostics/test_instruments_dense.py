@@ -367,7 +367,9 @@ def test_identical_tokens(kind: Attention, length: int) -> None:
     one = make_view(kind, 1)
     alike = {name: getattr(one, name).repeat(length, 1, 1) for name in ("q", "k", "v")}
     assert one.x is not None
-    view = HeadView(**{**vars(one), **alike, "x": one.x.repeat(length, 1), "block_size": 512})
+    assert one.token_kinds is not None
+    alike |= {"x": one.x.repeat(length, 1), "token_kinds": one.token_kinds.repeat(length)}
+    view = HeadView(**{**vars(one), **alike, "block_size": 512})
     readings = measure(view)
     for reading in readings.values():
         check_finite(reading)
