@@ -30,7 +30,8 @@ def vectors(document: dict[str, Any]) -> NDArray[np.float32]:
 def refusal(http: httpx.Client, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     response = http.post("/v1/embeddings", json=body)
     document = response.json()
-    assert list(document) == ["error"]
+    # Voyage's clients read `detail`, and share this path.
+    assert document == {"detail": document["error"]["message"], "error": document["error"]}
     assert list(document["error"]) == ["message", "type", "code", "param", "limit", "actual"]
     return response.status_code, document["error"]
 
@@ -155,7 +156,6 @@ def test_openai_client_knows_our_errors(client: openai.OpenAI) -> None:
         ({"input": ["a", []]}, 400, "empty_text", "input[1]"),
         ({"input": None}, 400, "invalid_type", "input"),
         ({"input": 7}, 400, "invalid_type", "input"),
-        ({"input": {"text": "a"}}, 400, "invalid_type", "input"),
         ({"input": ["a", 7]}, 400, "invalid_type", "input[1]"),
         ({"input": ["a", None]}, 400, "invalid_type", "input[1]"),
         ({"input": [True]}, 400, "invalid_type", "input[0]"),
