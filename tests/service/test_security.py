@@ -124,7 +124,7 @@ def test_openapi_describes_the_key(guarded: Any) -> None:
         for verb, operation in operations.items()
     ]
     assert {path for _, path, security in operations if security == []} == {
-        *("/health", "/health/live", "/health/ready")
+        *("/health", "/health/live", "/health/ready", "/ping")
     }
     for verb, path, security in operations:
         asks = httpx.request(verb, guarded.http_url + path).status_code == 401
