@@ -62,6 +62,8 @@ def test_reflection_lists_services_and_their_methods(channel: grpc.Channel) -> N
         "lln.v1.Models",
         "tei.v1.Embed",
         "tei.v1.Info",
+        "tei.v1.Rerank",
+        "tei.v1.Tokenize",
     }
     file = database.FindFileContainingSymbol("lln.v1.Embeddings")
     [service] = file.service
