@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -412,10 +411,16 @@ def test_long_document_stays_responsive(page: Page, long_document: str) -> None:
     page.wait_for_selector("canvas.map[aria-label]")
     page.click("#zoom-in")
     page.wait_for_selector("[aria-busy=true]", state="detached")
-    started = time.perf_counter()
-    page.evaluate("document.querySelector('#reader').scrollTop = 1e6")
-    assert page.evaluate("document.querySelector('#reader').scrollTop") > 30_000
-    assert time.perf_counter() - started < 3  # a second where nothing else has the cores
+    # Timed in the page: the way there and back takes as long as other work lets it.
+    place, milliseconds = page.evaluate(
+        """() => {
+          const reader = document.querySelector("#reader"), started = performance.now();
+          reader.scrollTop = 1e6;
+          return [reader.scrollTop, performance.now() - started];
+        }"""
+    )
+    assert place > 30_000
+    assert milliseconds < 1000
     assert page.evaluate("longest") < 500
 
 
