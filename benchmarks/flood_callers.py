@@ -31,7 +31,7 @@ _MAX_INPUTS = 2048
 _MARGIN_BYTES = 64  # for the fields around the text
 _PIECE_BYTES = 2**18
 _LEAVES_AFTER_S = 0.5
-_RETRY_AFTER_S = 1.0  # as a client that does not wait as long as it is told to
+_RETRY_AFTER_S = 1.0  # a client that waits less than the server asks for
 _TEXT = "ab " * (LARGEST_BYTES // 3 - _MARGIN_BYTES)
 
 _OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]

@@ -44,7 +44,7 @@ CLIENTS = (
         name="OpenAI for Python, batches",
         package="openai",
         use='`client.files.create(file=..., purpose="batch")`, then `client.batches.create(...)`',
-        works="upload, list, read, delete; start, follow, cancel; a server killed in the midst",
+        works="upload, list, read, delete; start, follow, cancel; a server killed while it works",
         test="service/test_batches.py::test_openai_client_from_upload_to_answers",
     ),
     Client(

@@ -1,4 +1,4 @@
-"""OpenAI's Batch API by its released client, against the real server: also killed in the midst."""
+"""OpenAI's Batch API by its released client, against a real server, killed while it works too."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ BUDGET = 4 * LARGE  # room for two large messages
 
 
 class Calls:
-    """Calls whose messages arrive when they are told to; each is then held until it may end."""
+    """Calls whose messages arrive when the test says so, and are held until it ends them."""
 
     def __init__(self, max_wait_s: float = 60.0) -> None:
         self.budget = BodyBudget(BUDGET, max_wait_s, EngineObserver())

@@ -15,7 +15,7 @@ from service.http.json_request import Handle, JsonRoute
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A path that is not the vendor's alone, and how its requests there are told from others'.
+    """A path that several vendors share, and how to recognise this vendor's requests.
 
     A request is the vendor's if it has one of these fields, or if `is_theirs` says so.
     """

@@ -18,7 +18,7 @@ from service.http.schemas.responses import Health
 
 
 class _Kind(NamedTuple):
-    """A request that is told by having one of these fields."""
+    """A request that is recognised by one of these fields."""
 
     fields: frozenset[str]
     path: str

@@ -1,4 +1,4 @@
-"""Ollama's client and LangChain's, as released: they index here, and are told what is not done."""
+"""Ollama's client and LangChain's, as released: they index here; generation is refused plainly."""
 
 from __future__ import annotations
 
