@@ -1,6 +1,6 @@
 """Reads real texts with every instrument that states errors, and compares with dense truth.
 
-python -m benchmarks.calibration                 200 texts, about 40 minutes of one core
+python -m benchmarks.calibration                 200 texts, about 50 minutes of one core
 python -m benchmarks.calibration --texts 20 --budget 300 --part development --out /tmp/some.jsonl
 
 Each text and attention is one line of the file of raw results. A run that ends early, at the end of
@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--budget", type=float, default=3_600, help="seconds (default: 3600)")
     parser.add_argument("--process", type=int, default=0, help="which of several, from 0")
     parser.add_argument("--processes", type=int, default=1, help="that share the texts and --out")
-    parser.add_argument("--part", choices=get_args(Part), default="final")
+    parser.add_argument("--part", choices=get_args(Part), default="fresh")
     parser.add_argument("--only", nargs="+", metavar="INSTRUMENT", help="not all that state errors")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--check", action="store_true", help="fail where a target is missed")
