@@ -49,7 +49,7 @@ from service.http.routes import (
     tei,
     tei_tokens,
 )
-from service.http.schemas.responses import ErrorAnswer
+from service.http.schemas.responses.base import ErrorAnswer
 from service.index.serving import IndexSearch
 from service.metrics import Metrics
 from service.security import ApiKeys, Origins, RequestLimit

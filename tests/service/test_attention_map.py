@@ -17,7 +17,7 @@ import orjson
 import pytest
 
 from service.http.json_response import EncodingFormat, dump_floats, encode_vector
-from service.http.schemas.responses import AttentionMapAnswer, StructureAnswer
+from service.http.schemas.responses.attention import AttentionMapAnswer, StructureAnswer
 from service.pb.lln.v1 import diagnostics_pb2 as pb
 from service.pb.lln.v1 import diagnostics_pb2_grpc
 

@@ -13,7 +13,7 @@ import numpy as np
 import openai
 import pytest
 
-from service.http.schemas.responses import BatchAnswer, BatchList, FileAnswer, FileList
+from service.http.schemas.responses.batches import BatchAnswer, BatchList, FileAnswer, FileList
 from tests.service.conftest import RunningServer, StartServer
 from tests.service.outside import vectors_of
 

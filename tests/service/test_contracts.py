@@ -14,26 +14,18 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from service.http.schemas.responses import (
-    BenchmarkAnswer,
-    BenchmarkList,
-    DiagnosticsAnswer,
+from service.http.schemas.responses.base import ErrorAnswer
+from service.http.schemas.responses.benchmarks import BenchmarkAnswer, BenchmarkList
+from service.http.schemas.responses.diagnostics import DiagnosticsAnswer
+from service.http.schemas.responses.embedding import (
     DocumentAnswer,
     EmbeddingsAnswer,
-    ErrorAnswer,
-    Health,
-    InfoAnswer,
-    ModelAnswer,
-    ModelList,
-    RankAnswer,
-    RankList,
-    ScoreList,
-    TextList,
-    TokenizeAnswer,
-    TokenLists,
     TokenStates,
     VectorList,
 )
+from service.http.schemas.responses.models import Health, InfoAnswer, ModelAnswer, ModelList
+from service.http.schemas.responses.ranking import RankAnswer, RankList, ScoreList
+from service.http.schemas.responses.tokens import TextList, TokenizeAnswer, TokenLists
 
 TEXT = "A text of some words, to be embedded and looked at."
 

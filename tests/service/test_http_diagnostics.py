@@ -13,7 +13,7 @@ from engine.async_engine import AsyncEngine
 from engine.claims.check import CLAIMS
 from engine.errors import EngineUnavailable
 from service.claims import ClaimsJob
-from service.http.schemas.responses import ClaimList
+from service.http.schemas.responses.diagnostics import ClaimList
 
 TEXT = "The ship left the harbour at dawn, and nobody on the pier waved. " * 4
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from huggingface_hub import InferenceClient
 
-from service.http.schemas.responses import RankAnswer, RankList
+from service.http.schemas.responses.ranking import RankAnswer, RankList
 from service.pb.tei.v1 import tei_pb2 as pb
 from tests.service.conftest import RunningServer
 from tests.service.outside import vectors_of

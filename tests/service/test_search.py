@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from service.http.schemas.responses import IndexAnswer, IndexedDocument, SearchAnswer
+from service.http.schemas.responses.search import IndexAnswer, IndexedDocument, SearchAnswer
 from tests.service.browser import fresh_tab, go
 from tests.service.outside import wait_for
 from tests.service.processes import lln

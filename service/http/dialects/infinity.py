@@ -17,7 +17,8 @@ from service.http.routes.embeddings import embeddings as own_embeddings
 from service.http.routes.models import list_models
 from service.http.schemas.embedding import EmbeddingsBody
 from service.http.schemas.fields import AtLeastOne
-from service.http.schemas.responses import EmbeddingsAnswer, ModelList
+from service.http.schemas.responses.embedding import EmbeddingsAnswer
+from service.http.schemas.responses.models import ModelList
 
 router = APIRouter(route_class=JsonRoute, tags=["infinity"])
 

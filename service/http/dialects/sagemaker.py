@@ -14,7 +14,7 @@ from service.http.dialects import cohere, vllm, voyage
 from service.http.dialects.dialect import Dialect
 from service.http.json_request import Handle, JsonRoute
 from service.http.routes import embeddings, health, ranking, tei
-from service.http.schemas.responses import Health
+from service.http.schemas.responses.models import Health
 
 
 class _Kind(NamedTuple):

@@ -43,12 +43,8 @@ from service.http.schemas.attention import (
     Statistic,
     StructureBody,
 )
-from service.http.schemas.responses import (
-    AttentionMapAnswer,
-    DiagnosticsAnswer,
-    InstrumentList,
-    StructureAnswer,
-)
+from service.http.schemas.responses.attention import AttentionMapAnswer, StructureAnswer
+from service.http.schemas.responses.diagnostics import DiagnosticsAnswer, InstrumentList
 
 router = APIRouter(route_class=JsonRoute, tags=["diagnostics"])
 

@@ -12,7 +12,7 @@ from service.http.json_response import dump_list, json_response
 from service.http.paging import page_of
 from service.http.routes.files import check_kept_s
 from service.http.schemas.batches import BatchBody
-from service.http.schemas.responses import BatchAnswer, BatchList
+from service.http.schemas.responses.batches import BatchAnswer, BatchList
 
 router = APIRouter(route_class=JsonRoute, tags=["batches"])
 

@@ -22,7 +22,7 @@ from service.http.json_request import JsonRoute
 from service.http.json_response import dump_list, json_response
 from service.http.media_types import HTML, JSON, NDJSON, preferred, wants_events
 from service.http.schemas.benchmarks import BenchmarkBody
-from service.http.schemas.responses import (
+from service.http.schemas.responses.benchmarks import (
     BenchmarkAnswer,
     BenchmarkList,
     ComparisonAnswer,

@@ -13,7 +13,7 @@ from service.errors import error_fields
 from service.http.dependencies import Claims
 from service.http.json_request import JsonRoute
 from service.http.json_response import json_response
-from service.http.schemas.responses import ClaimList
+from service.http.schemas.responses.diagnostics import ClaimList
 
 router = APIRouter(route_class=JsonRoute, tags=["diagnostics"])
 

@@ -67,7 +67,7 @@ from service.http.media_types import (
     wants_events,
 )
 from service.http.schemas.embedding import DocumentBody, DocumentQuery, UpdateBody
-from service.http.schemas.responses import DocumentAnswer, LivingDocumentAnswer
+from service.http.schemas.responses.embedding import DocumentAnswer, LivingDocumentAnswer
 from service.http.streaming import EventStream, SendEvent
 
 router = APIRouter(route_class=JsonRoute, tags=["embeddings"])

@@ -21,7 +21,7 @@ from service.http.json_response import (
 )
 from service.http.schemas.embedding import EmbeddingsBody
 from service.http.schemas.fields import as_inputs
-from service.http.schemas.responses import EmbeddingsAnswer
+from service.http.schemas.responses.embedding import EmbeddingsAnswer
 
 router = APIRouter(route_class=JsonRoute, tags=["embeddings"])
 

@@ -21,7 +21,7 @@ from service.http.dependencies import BatchesOfServer, ServerSettings
 from service.http.json_response import dump_list, json_response
 from service.http.media_types import MULTIPART
 from service.http.paging import page_of
-from service.http.schemas.responses import DeletedFile, FileAnswer, FileList
+from service.http.schemas.responses.batches import DeletedFile, FileAnswer, FileList
 from service.http.upload import FormReader, too_large
 
 router = APIRouter(tags=["batches"])

@@ -8,7 +8,7 @@ from starlette.responses import PlainTextResponse
 from engine.errors import EngineUnavailable
 from service.http.dependencies import Engine, ServerMetrics
 from service.http.json_response import json_response
-from service.http.schemas.responses import Health
+from service.http.schemas.responses.models import Health
 
 router = APIRouter(tags=["health"])
 

@@ -18,13 +18,8 @@ from service.http.dependencies import Engine, Record, ServerSettings, TimeoutS
 from service.http.json_request import JsonRoute
 from service.http.json_response import dump_list, json_response
 from service.http.schemas.embedding import PlanBody, TokenizeBody
-from service.http.schemas.responses import (
-    InfoAnswer,
-    ModelAnswer,
-    ModelList,
-    PlanAnswer,
-    TokenizeAnswer,
-)
+from service.http.schemas.responses.models import InfoAnswer, ModelAnswer, ModelList
+from service.http.schemas.responses.tokens import PlanAnswer, TokenizeAnswer
 from service.settings import Settings
 from service.version import version_of
 

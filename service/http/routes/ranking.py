@@ -12,7 +12,7 @@ from service.http.dependencies import Engine, Record, TimeoutS
 from service.http.json_request import JsonRoute
 from service.http.json_response import dump_list, json_response, server_timing, span
 from service.http.schemas.ranking import RankBody
-from service.http.schemas.responses import RankAnswer
+from service.http.schemas.responses.ranking import RankAnswer
 
 router = APIRouter(route_class=JsonRoute, tags=["ranking"])
 

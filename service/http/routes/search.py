@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Response
 from service.http.dependencies import Record, Search, TimeoutS
 from service.http.json_request import JsonRoute
 from service.http.json_response import json_response, span, usage
-from service.http.schemas.responses import IndexAnswer, IndexedDocument, SearchAnswer
+from service.http.schemas.responses.search import IndexAnswer, IndexedDocument, SearchAnswer
 from service.http.schemas.search import SearchBody
 from service.index.search import Hit
 

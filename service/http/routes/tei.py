@@ -28,7 +28,8 @@ from service.http.json_response import (
     span,
 )
 from service.http.schemas.fields import as_inputs
-from service.http.schemas.responses import RankList, ScoreList, TokenStates, VectorList
+from service.http.schemas.responses.embedding import TokenStates, VectorList
+from service.http.schemas.responses.ranking import RankList, ScoreList
 from service.http.schemas.tei import EmbedBody, RerankBody, SimilarityBody, TokenStatesBody
 
 router = APIRouter(route_class=JsonRoute, tags=["text-embeddings-inference"])

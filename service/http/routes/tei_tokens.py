@@ -15,7 +15,7 @@ from service.http.dependencies import Engine, Record, TimeoutS
 from service.http.json_request import JsonRoute
 from service.http.json_response import dump_list, json_response
 from service.http.schemas.fields import as_inputs
-from service.http.schemas.responses import TextList, TokenLists
+from service.http.schemas.responses.tokens import TextList, TokenLists
 from service.http.schemas.tei import DecodeBody, TokensBody
 from service.tokens import tokens_of
 
