@@ -57,6 +57,16 @@ def shares(value: str) -> list[float]:
         raise argparse.ArgumentTypeError(message) from None
 
 
+def share(value: str) -> float:
+    try:
+        found = float(value)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {value!r}")
+    return found
+
+
 def positive_numbers(value: str) -> list[int]:
     found = numbers(value)
     if min(found) < 1:

@@ -1,10 +1,13 @@
-"""`lln index` and `lln search`."""
+"""`lln index`, `lln watch` and `lln search`."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import sys
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +20,7 @@ from service.cli.common import (
     add_model,
     positive_number,
     print_json,
+    share,
     tell,
     with_engine,
 )
@@ -27,13 +31,33 @@ if TYPE_CHECKING:
     from engine.async_engine import AsyncEngine
     from service.index.search import Hit
     from service.index.store import IndexStore
-    from service.index.update import Progress, Summary
+    from service.index.update import IndexWriter, Progress, Summary
+
+
+MAX_STALENESS = 0.01
 
 
 def add_index(commands: Commands) -> None:
     command = add_command(
         commands, "index", _index, "index a folder for `lln search`, or bring its index up to date"
     )
+    _add_place(command)
+    command.add_argument(
+        "--rebuild", action="store_true", help="throw the index away and make it anew"
+    )
+    add_json(command)
+
+
+def add_watch(commands: Commands) -> None:
+    command = add_command(
+        commands, "watch", _watch, "keep the index of a folder up to date while its files change"
+    )
+    _add_place(command)
+    command.set_defaults(rebuild=False)
+    add_json(command)
+
+
+def _add_place(command: argparse.ArgumentParser) -> None:
     command.add_argument("folder", type=Path, metavar="FOLDER")
     command.add_argument(
         "--index",
@@ -42,10 +66,20 @@ def add_index(commands: Commands) -> None:
         help=f"where the index lies; {PLACE} in the folder unless given",
     )
     command.add_argument(
-        "--rebuild", action="store_true", help="throw the index away and make it anew"
+        "--records",
+        action=argparse.BooleanOptionalAction,
+        help="keep what long files are read on from, so that only what changed in them is read "
+        "again; about 100 bytes a token (as the index was made; a new one: no)",
+    )
+    command.add_argument(
+        "--max-staleness",
+        type=share,
+        default=MAX_STALENESS,
+        metavar="X",
+        help="with records: read passages again whose vector may be further than this from a new "
+        f"reading, as 1 - cosine ({MAX_STALENESS})",
     )
     add_model(command)
-    add_json(command)
 
 
 def add_search(commands: Commands) -> None:
@@ -71,6 +105,17 @@ def add_search(commands: Commands) -> None:
 
 
 def _index(chosen: Chosen) -> None:
+    _write(chosen, _update)
+
+
+def _watch(chosen: Chosen) -> None:
+    _write(chosen, _update_again_and_again)
+
+
+def _write(chosen: Chosen, work: Callable[[Chosen, IndexWriter], Awaitable[None]]) -> None:
+    """Opens the index as its only writer."""
+    from service.index.open import has_records, open_to_write
+    from service.index.update import IndexWriter, recipe_for
     from service.locks import writers_lock
 
     folder: Path = chosen.folder.resolve()
@@ -78,16 +123,18 @@ def _index(chosen: Chosen) -> None:
         raise InvalidInput(f"{chosen.folder} is not a folder", param="folder")
     place = (chosen.index or folder / PLACE).resolve()
     place.mkdir(parents=True, exist_ok=True)
+
+    async def write(engine: AsyncEngine) -> None:
+        records = has_records(place) if chosen.records is None else chosen.records
+        recipe = recipe_for(folder, engine, chosen.model, records=records)
+        with open_to_write(place, recipe, rebuild=chosen.rebuild) as store:
+            await work(chosen, IndexWriter(store, folder, engine, chosen.max_staleness))
+
     with writers_lock(place / "lock", f"the index in {place}"):
-        summary = with_engine(chosen.model, lambda engine: _update(chosen, folder, place, engine))
-    _print_summary(chosen, summary, place)
+        with_engine(chosen.model, write)
 
 
-async def _update(chosen: Chosen, folder: Path, place: Path, engine: AsyncEngine) -> Summary:
-    from service.index.open import open_to_write
-    from service.index.update import recipe_for, update
-
-    recipe = recipe_for(folder, engine, chosen.model)
+async def _update(chosen: Chosen, writer: IndexWriter) -> None:
     line = ProgressLine()
 
     def report(progress: Progress) -> None:
@@ -98,34 +145,43 @@ async def _update(chosen: Chosen, folder: Path, place: Path, engine: AsyncEngine
             tokens=progress.tokens,
         )
 
-    with open_to_write(place, recipe, rebuild=chosen.rebuild) as store:
-        summary = await update(store, folder, engine, report)
+    summary = await writer.update(report)
     line.end()
-    return summary
+    _print_summary(chosen, summary, writer.place)
+
+
+async def _update_again_and_again(chosen: Chosen, writer: IndexWriter) -> None:
+    from service.index.watch import changes_of
+
+    await _update(chosen, writer)
+    tell(f"watching {writer.folder}; stop with Ctrl-C")
+    async for _ in changes_of(writer.folder, writer.place):
+        summary = await writer.update()
+        if summary.changed_anything:
+            _print_summary(chosen, summary, writer.place)
 
 
 def _print_summary(chosen: Chosen, summary: Summary, place: Path) -> None:
     for path, reason in summary.problems.items():
         tell(f"not read: {path}: {reason}")
     if chosen.json:
-        print_json(
-            {
-                "index": str(place),
-                "read": summary.read,
-                "moved": summary.moved,
-                "removed": summary.removed,
-                "unchanged": summary.unchanged,
-                "not_text": summary.not_text,
-                "tokens": summary.tokens,
-                "problems": summary.problems,
-            }
-        )
-        return
-    print(
+        print_json({"index": str(place), **asdict(summary)})
+    else:
+        print("\n".join(_summary_lines(summary)))
+    sys.stdout.flush()
+
+
+def _summary_lines(summary: Summary) -> Iterator[str]:
+    yield (
         f"{summary.read} files read ({summary.tokens:,} tokens), {summary.unchanged} unchanged, "
         f"{summary.moved} moved, {summary.removed} removed, {summary.not_text} without text, "
         f"{len(summary.problems)} not readable"
     )
+    if summary.segments:
+        yield (
+            f"long files: {summary.segments_read} of {summary.segments} segments read; of all "
+            f"files read: {summary.vectors_written} vectors written, {summary.vectors_kept} kept"
+        )
 
 
 def _search(chosen: Chosen) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from engine.async_engine import AsyncEngine
 from engine.errors import ModelNotFound
-from service.index.errors import IndexMismatch
+from service.errors import StorageFailure
+from service.index.errors import IndexMismatch, IndexNotFound
 from service.index.schema import Recipe
 from service.index.store import DATABASE, IndexStore
 
@@ -21,10 +22,20 @@ def open_to_write(place: Path, recipe: Recipe, *, rebuild: bool = False) -> Inde
     store = IndexStore.open(place)
     try:
         _check_recipe(store.recipe, recipe, place)
+        store.prepare_to_write()
     except BaseException:
         store.close()
         raise
     return store
+
+
+def has_records(place: Path) -> bool:
+    """Whether the index in this folder keeps records. What is no index has none."""
+    try:
+        with IndexStore.open(place) as store:
+            return store.recipe.records
+    except (IndexMismatch, IndexNotFound, StorageFailure):
+        return False
 
 
 def open_to_read(place: Path) -> IndexStore:

@@ -32,17 +32,23 @@ class Changes:
     unchanged: int = 0
 
 
-def changes_in(folder: Path, known: Mapping[str, FileState]) -> Changes:
-    """Compares the folder with the index, without reading any file."""
-    found = {one.path: one for one in _files(folder)}
+def changes_in(folder: Path, known: Mapping[str, FileState], place: Path) -> Changes:
+    """Compares the folder with the index, without reading any file. What lies in `place`, the
+    index's own folder, is not of it."""
+    found = {one.path: one for one in _files(folder, place)}
     suspects = [one for one in found.values() if _is_suspect(one, known.get(one.path))]
     removed = [path for path in known if path not in found]
     return Changes(suspects=suspects, removed=removed, unchanged=len(found) - len(suspects))
 
 
-def _files(folder: Path) -> Iterator[Found]:
+def _files(folder: Path, place: Path) -> Iterator[Found]:
     for file in files_in(folder):
-        stat = file.stat()
+        if place != folder and file.is_relative_to(place):
+            continue
+        try:
+            stat = file.stat()
+        except FileNotFoundError:  # removed since the folder was listed
+            continue
         yield Found(
             file=file,
             path=file.relative_to(folder).as_posix(),

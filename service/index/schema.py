@@ -44,6 +44,16 @@ CREATE VIRTUAL TABLE words USING fts5(
 );
 """
 
+RECORDS = """
+CREATE TABLE IF NOT EXISTS records (
+    file INTEGER PRIMARY KEY,
+    -- Of the file's content, as in files.
+    sha256 TEXT NOT NULL,
+    record BLOB NOT NULL
+)
+"""
+"""What documents are read on from. Indexes that were made before there were any have no table."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -58,6 +68,8 @@ class Recipe:
     dim: int
     context: str
     chunk_tokens: int
+    records: bool = False
+    """Whether long documents are read in segments, and read on from their records."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -11,17 +11,17 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from engine.types import Chunk, Span, Vector
+from engine.types import Span, Vector
 from service.errors import StorageFailure
 from service.index.errors import IndexMismatch, IndexNotFound
-from service.index.schema import TABLES, VERSION, Recipe
+from service.index.rows import IndexedFile, Replaced, drop, insert, replace
+from service.index.schema import RECORDS, TABLES, VERSION, Recipe
 from service.readers.extracted import page_of
 
 DATABASE = "index.sqlite"
@@ -37,22 +37,7 @@ class FileState(NamedTuple):
     mtime_ns: int
     sha256: str
     problem: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class IndexedFile:
-    """A file as it goes into the index."""
-
-    path: str  # below the folder, with / between its parts
-    size: int
-    mtime_ns: int
-    sha256: str
-    title: str | None = None
-    text: str = ""
-    page_starts: tuple[int, ...] = ()
-    tokens: int = 0
-    problem: str = ""
-    chunks: Sequence[Chunk] = ()
+    title: str | None
 
 
 class Passage(NamedTuple):
@@ -119,6 +104,7 @@ class IndexStore:
             database.execute("BEGIN IMMEDIATE")
             for statement in TABLES.split(";\n"):
                 database.execute(statement)
+            database.execute(RECORDS)
             database.execute("INSERT INTO recipe VALUES (?)", (recipe.to_json(),))
             database.execute(f"PRAGMA user_version = {VERSION}")
             database.execute("COMMIT")
@@ -141,6 +127,11 @@ class IndexStore:
     def close(self) -> None:
         self._db.close()
 
+    def prepare_to_write(self) -> None:
+        """Adds what earlier versions did not have."""
+        with self._reading() as db:
+            db.execute(RECORDS)
+
     @property
     def changes(self) -> int:
         """A number that every change raises."""
@@ -155,23 +146,27 @@ class IndexStore:
 
     def file_states(self) -> dict[str, FileState]:
         """Every file, by path."""
-        found = self._all("SELECT id, path, size, mtime_ns, sha256, problem FROM files")
+        found = self._all("SELECT id, path, size, mtime_ns, sha256, problem, title FROM files")
         return {row[1]: FileState(*row) for row in found}
 
     def put(self, file: IndexedFile) -> None:
         """Adds a file, or replaces what the index has of it."""
         with self._changing() as db:
-            _drop(db, file.path)
-            cursor = db.execute(
-                "INSERT INTO files (path, size, mtime_ns, sha256, title, text, page_starts, tokens,"
-                " problem) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    *(file.path, file.size, file.mtime_ns, file.sha256, file.title, file.text),
-                    *(json.dumps(file.page_starts), file.tokens, file.problem),
-                ),
-            )
-            for chunk in file.chunks:
-                _insert_chunk(db, int(cursor.lastrowid or 0), file, chunk)
+            drop(db, file.path)
+            insert(db, file)
+
+    def replace(self, file: IndexedFile, previous: Sequence[int | None]) -> Replaced:
+        """Changes what is different of a file. `previous` has the number that each of its chunks
+        had, or None if it is new."""
+        with self._changing() as db:
+            return replace(db, file, previous)
+
+    def record(self, file: FileState) -> bytes | None:
+        """What this state of a file is read on from, if it is there."""
+        found = self._all(
+            "SELECT record FROM records WHERE file = ? AND sha256 = ?", (file.id, file.sha256)
+        )
+        return found[0][0] if found else None
 
     def move(self, old: str, new: str, *, size: int, mtime_ns: int) -> None:
         """Notes that a file has another path, or was written again, with the same content."""
@@ -184,7 +179,7 @@ class IndexStore:
     def remove(self, paths: Iterable[str]) -> None:
         for path in paths:
             with self._changing() as db:
-                _drop(db, path)
+                drop(db, path)
 
     def vectors(self) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], Vector]:
         """The numbers of all chunks, in order, and their vectors: [chunks], [chunks, dim]."""
@@ -285,36 +280,3 @@ def _check_version(database: sqlite3.Connection, path: Path) -> None:
             limit=VERSION,
             actual=version,
         )
-
-
-def _drop(db: sqlite3.Connection, path: str) -> None:
-    """Takes a file out, if it is there."""
-    found = db.execute("SELECT id, title, text FROM files WHERE path = ?", (path,)).fetchone()
-    if found is None:
-        return
-    file, title, text = found
-    chunks = db.execute("SELECT id, headings, first, last FROM chunks WHERE file = ?", (file,))
-    # FTS5 takes out the words that it is given, and keeps no text itself.
-    db.executemany(
-        "INSERT INTO words (words, rowid, title, headings, text) VALUES ('delete', ?, ?, ?, ?)",
-        [
-            (chunk, title, headings, text[first:last])
-            for chunk, headings, first, last in chunks.fetchall()
-        ],
-    )
-    db.execute("DELETE FROM chunks WHERE file = ?", (file,))
-    db.execute("DELETE FROM files WHERE id = ?", (file,))
-
-
-def _insert_chunk(db: sqlite3.Connection, file: int, of: IndexedFile, chunk: Chunk) -> None:
-    headings = json.dumps(chunk.headings, ensure_ascii=False)
-    first, last = chunk.characters
-    cursor = db.execute(
-        "INSERT INTO chunks (file, number, first, last, headings, vector)"
-        " VALUES (?, ?, ?, ?, ?, ?)",
-        (file, chunk.index, first, last, headings, chunk.vector.astype("<f4").tobytes()),
-    )
-    db.execute(
-        "INSERT INTO words (rowid, title, headings, text) VALUES (?, ?, ?, ?)",
-        (cursor.lastrowid, of.title, headings, of.text[first:last]),
-    )

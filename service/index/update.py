@@ -9,16 +9,21 @@ from typing import TypeAlias
 
 from engine.async_engine import AsyncEngine
 from engine.errors import InsufficientMemory, InvalidInput
-from engine.types import Context, DocumentEmbedding, HeadingPlan
+from engine.types import DocumentEmbedding, LivingEmbedding
 from service.in_order import in_order
+from service.index.read_file import (
+    CHUNK_TOKENS,
+    CONTEXT,
+    FileReader,
+    previous_of,
+    record_of,
+)
+from service.index.rows import IndexedFile
 from service.index.scan import Changes, Found, changes_in, digest
 from service.index.schema import Recipe
-from service.index.store import FileState, IndexedFile, IndexStore
+from service.index.store import FileState, IndexStore
 from service.readers.extracted import Extracted, NotText, Unreadable
 from service.readers.files import read_bytes, read_content
-
-CONTEXT: Context = "balanced"
-CHUNK_TOKENS = 256
 
 _MAX_CHARACTERS_AT_ONCE = 400_000
 """Of the files that are read side by side, so that short ones share batches."""
@@ -29,17 +34,27 @@ _FILE_WEIGHT = 1_000
 
 @dataclass(kw_only=True)
 class Summary:
-    """What an update did, in files."""
+    """What an update did: to files, and within those that were read."""
 
     read: int = 0
     moved: int = 0
     removed: int = 0
     unchanged: int = 0
     tokens: int = 0
+    segments: int = 0
+    """Of long files with records."""
+    segments_read: int = 0
+    vectors_written: int = 0
+    vectors_kept: int = 0
+    """Vectors of chunks that are as they were, in files that were read."""
     not_text: int = 0
     """Files that hold no text, such as pictures."""
     problems: dict[str, str] = field(default_factory=dict)
     """Other files that could not be read, with the reason."""
+
+    @property
+    def changed_anything(self) -> bool:
+        return bool(self.read or self.moved or self.removed or self.not_text or self.problems)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +75,7 @@ class _Text:
     found: Found
     sha256: str
     extracted: Extracted
+    before: FileState | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +100,16 @@ _Draft: TypeAlias = _Text | _Problem | _Same
 _Embedded: TypeAlias = DocumentEmbedding | _Problem | None
 
 
-def recipe_for(folder: Path, engine: AsyncEngine, model: str) -> Recipe:
+def recipe_for(folder: Path, engine: AsyncEngine, model: str, *, records: bool = False) -> Recipe:
     info = engine.resolve(model)
+    if records and "softmax" in info.attention:
+        raise InvalidInput(
+            f"{info.name} has softmax attention, in which each token depends on all others; "
+            "records need a model with LLN+Diag",
+            code="no_records",
+            param="model",
+            actual=info.name,
+        )
     return Recipe(
         folder=str(folder),
         model=info.name,
@@ -94,48 +118,70 @@ def recipe_for(folder: Path, engine: AsyncEngine, model: str) -> Recipe:
         dim=info.dim,
         context=CONTEXT,
         chunk_tokens=CHUNK_TOKENS,
+        records=records,
     )
 
 
-async def update(
-    store: IndexStore,
-    folder: Path,
-    engine: AsyncEngine,
-    report: Callable[[Progress], None] = lambda _: None,
-) -> Summary:
-    """Reads files that are new or changed, follows those that moved, and takes out the others.
+class IndexWriter:
+    """Brings an index up to date with its folder. The writer's lock must be held."""
 
-    The writer's lock must be held. Each file that is done stays done if the process is killed.
-    """
-    known = store.file_states()
-    changes = changes_in(folder, known)
-    summary = Summary(unchanged=changes.unchanged)
-    total_bytes = sum(found.size for found in changes.suspects)
-    gone = {known[path].sha256: path for path in changes.removed}
-    files = bytes_done = 0
+    def __init__(
+        self,
+        store: IndexStore,
+        folder: Path,
+        engine: AsyncEngine,
+        max_staleness: float | None = None,
+    ) -> None:
+        """In an index with records, `max_staleness` is how stale a passage that is not read again
+        may be."""
+        self.folder = folder
+        self.place = store.folder
+        self._store = store
+        self._reader = FileReader(store, engine, max_staleness)
 
-    async def embed(draft: _Draft) -> _Embedded:
-        return await _embed(draft, engine) if isinstance(draft, _Text) else None
+    async def update(self, report: Callable[[Progress], None] = lambda _: None) -> Summary:
+        """Reads files that are new or changed, follows those that moved, and takes out the others.
 
-    async for draft, embedded in in_order(
-        _drafts(changes, known, gone), embed, weigh=_weigh, max_weight=_MAX_CHARACTERS_AT_ONCE
-    ):
-        _keep(store, draft, embedded, summary)
-        files += 1
-        bytes_done += draft.found.size
-        report(
-            Progress(
-                files_done=files,
-                files_total=len(changes.suspects),
-                bytes_done=bytes_done,
-                bytes_total=total_bytes,
-                tokens=summary.tokens,
+        Each file that is done stays done if the process is killed.
+        """
+        if not self.folder.is_dir():  # an empty index would be the answer
+            raise InvalidInput(f"{self.folder} is no longer there", param="folder")
+        known = self._store.file_states()
+        changes = changes_in(self.folder, known, self.place)
+        summary = Summary(unchanged=changes.unchanged)
+        total_bytes = sum(found.size for found in changes.suspects)
+        gone = {known[path].sha256: path for path in changes.removed}
+        files = bytes_done = 0
+        async for draft, embedded in in_order(
+            _drafts(changes, known, gone),
+            self._embed,
+            weigh=_weigh,
+            max_weight=_MAX_CHARACTERS_AT_ONCE,
+        ):
+            _keep(self._store, draft, embedded, summary)
+            files += 1
+            bytes_done += draft.found.size
+            report(
+                Progress(
+                    files_done=files,
+                    files_total=len(changes.suspects),
+                    bytes_done=bytes_done,
+                    bytes_total=total_bytes,
+                    tokens=summary.tokens,
+                )
             )
-        )
-    removed = [path for path in changes.removed if path in gone.values()]
-    store.remove(removed)
-    summary.removed = len(removed)
-    return summary
+        removed = [path for path in changes.removed if path in gone.values()]
+        self._store.remove(removed)
+        summary.removed = len(removed)
+        return summary
+
+    async def _embed(self, draft: _Draft) -> _Embedded:
+        if not isinstance(draft, _Text):
+            return None
+        try:
+            return await self._reader.read(draft.extracted, draft.before)
+        except (InvalidInput, InsufficientMemory) as error:
+            return _Problem(found=draft.found, sha256=draft.sha256, reason=error.message)
 
 
 def _drafts(
@@ -163,10 +209,10 @@ def _drafts(
         elif before is None and sha256 in gone:
             yield _Same(found=found, was=gone.pop(sha256))
         else:
-            yield _read(found, sha256, content)
+            yield _read(found, sha256, content, before)
 
 
-def _read(found: Found, sha256: str, content: bytes) -> _Draft:
+def _read(found: Found, sha256: str, content: bytes, before: FileState | None) -> _Draft:
     try:
         extracted = read_content(found.path, content)
     except Unreadable as error:
@@ -174,18 +220,7 @@ def _read(found: Found, sha256: str, content: bytes) -> _Draft:
         return _Problem(found=found, sha256=sha256, reason=error.message, is_text=is_text)
     if not extracted.text.strip():
         return _Problem(found=found, sha256=sha256, reason="it has no text")
-    return _Text(found=found, sha256=sha256, extracted=extracted)
-
-
-async def _embed(draft: _Text, engine: AsyncEngine) -> _Embedded:
-    plan = HeadingPlan(max_tokens=CHUNK_TOKENS, context=CONTEXT)
-    extracted = draft.extracted
-    try:
-        return await engine.embed_document(
-            extracted.text, chunks=plan, title=extracted.title or None
-        )
-    except (InvalidInput, InsufficientMemory) as error:
-        return _Problem(found=draft.found, sha256=draft.sha256, reason=error.message)
+    return _Text(found=found, sha256=sha256, extracted=extracted, before=before)
 
 
 def _keep(store: IndexStore, draft: _Draft, embedded: _Embedded, summary: Summary) -> None:
@@ -208,9 +243,17 @@ def _keep(store: IndexStore, draft: _Draft, embedded: _Embedded, summary: Summar
             summary.not_text += 1
         return
     assert isinstance(embedded, DocumentEmbedding), "a text is embedded, or a problem"
-    store.put(_row(found, draft.sha256, extracted=draft.extracted, embedded=embedded))
+    row = _row(found, draft.sha256, extracted=draft.extracted, embedded=embedded)
+    replaced = store.replace(row, previous_of(row))
     summary.read += 1
-    summary.tokens += embedded.accounting.tokens_embedded
+    summary.vectors_written += replaced.written
+    summary.vectors_kept += replaced.kept
+    if isinstance(embedded, LivingEmbedding):
+        summary.tokens += embedded.tokens_read
+        summary.segments += embedded.segments
+        summary.segments_read += embedded.segments_read
+    else:
+        summary.tokens += embedded.accounting.tokens_embedded
 
 
 _NOTHING = Extracted(text="")
@@ -234,6 +277,7 @@ def _row(
         page_starts=extracted.page_starts,
         tokens=embedded.tokens if embedded else 0,
         chunks=embedded.chunks if embedded else (),
+        record=record_of(embedded) if embedded else None,
         problem=problem,
     )
 

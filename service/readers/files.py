@@ -51,7 +51,10 @@ def files_in(folder: Path) -> Iterator[Path]:
     Hidden files and folders are left out, and so are links: they could lead anywhere, in circles
     too.
     """
-    entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except FileNotFoundError:  # removed since the folder above was listed
+        return
     for entry in entries:
         if entry.name.startswith(".") or entry.is_symlink():
             continue
@@ -60,3 +63,10 @@ def files_in(folder: Path) -> Iterator[Path]:
                 yield from files_in(Path(entry.path))
         elif entry.is_file():
             yield Path(entry.path)
+
+
+def may_be_in(folder: Path, path: Path) -> bool:
+    """Whether a path below the folder could be one of its files, by its names alone."""
+    *folders, name = path.relative_to(folder).parts
+    is_skipped = any(part in _SKIPPED_FOLDERS for part in folders)
+    return not is_skipped and not any(part.startswith(".") for part in (*folders, name))
