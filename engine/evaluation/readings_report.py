@@ -19,16 +19,14 @@ from numpy.typing import NDArray
 from engine.errors import InvalidInput, find_named
 from engine.evaluation.bootstrap import COVERAGE, RESAMPLES, Answers, minus, pooled, pooled_by_name
 from engine.evaluation.corpora import NEW_SOURCES, SOURCES, available, held_out_part, load_corpus
+from engine.evaluation.corpus_vectors import CorpusVectors, read_corpus
+from engine.evaluation.reading_documents import DocumentLimits, reading_documents
 from engine.evaluation.readings import (
     CUTOFF,
-    CorpusVectors,
-    DocumentLimits,
     Reading,
     answers_by_heading,
     answers_by_paragraph,
     answers_by_paragraph_whole,
-    read_corpus,
-    reading_documents,
 )
 from engine.evaluation.vector_store import VectorStore
 from engine.model.embedding_model import EmbeddingModel

@@ -13,17 +13,14 @@ from engine.errors import InvalidInput
 from engine.evaluation import readings_report, texts
 from engine.evaluation.bootstrap import Answers, interval, minus, pooled
 from engine.evaluation.corpora import NEW_SOURCES, TRAINED_SOURCES, Corpus
+from engine.evaluation.corpus_vectors import CorpusVectors, read_corpus
 from engine.evaluation.pages import documents_of, plain_title
+from engine.evaluation.reading_documents import DocumentLimits, led_passages, reading_documents
 from engine.evaluation.readings import (
-    CorpusVectors,
-    DocumentLimits,
     Reading,
     answers_by_heading,
     answers_by_paragraph,
     answers_by_paragraph_whole,
-    led_passages,
-    read_corpus,
-    reading_documents,
 )
 from engine.evaluation.readings_report import choose_readings, evaluate_readings, split_corpora
 from engine.evaluation.vector_store import VectorStore

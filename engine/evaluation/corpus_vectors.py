@@ -1,0 +1,202 @@
+"""The vectors of a corpus that every reading of a passage is mixed from.
+
+One pass over each document gives the vectors of all its parts, and each part is read alone besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.evaluation.reading_documents import DocumentLimits, ReadingDocument
+from engine.evaluation.vector_store import VectorStore
+from engine.model.embedding_model import EmbeddingModel
+from engine.text.chunking import OPENING_TOKENS
+from engine.text.tokenizer import TextTokenizer
+from engine.training.encode import Vectors, ids_of, unit, window_spans
+from engine.types import Ids
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Vectors of the parts of all documents, one row each."""
+
+    owners: NDArray[np.int64]  # the document of each part
+    alone: Vectors
+    late: Vectors
+    late_without_lln: Vectors
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Queries of one kind, and what answers them."""
+
+    vectors: Vectors
+    documents: NDArray[np.int64]  # the document that each query is about
+    wanted: NDArray[np.int64]  # the passage, or the document
+    blocks: NDArray[np.int64]  # between the document's top and the passage; 0 for paragraphs
+    is_headed: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class OnePass:
+    """What one pass of another model gives."""
+
+    passages: Vectors
+    chunks: Vectors
+    openings: Vectors
+    wholes: Vectors
+    heading_queries: Vectors
+    paragraph_queries: Vectors
+
+
+@dataclass(frozen=True)
+class CorpusVectors:
+    """All that the readings of one corpus are mixed from."""
+
+    name: str
+    num_documents: int
+    num_tokens: int
+    passages: Parts
+    chunks: Parts
+    openings: Parts
+    titled: Vectors  # the passages with the title put before
+    titles: Vectors  # [documents, W]
+    means: Vectors  # of each document's chunks read alone
+    wholes: Vectors
+    wholes_without_lln: Vectors
+    by_heading: Asked
+    by_paragraph: Asked
+    others: Mapping[str, OnePass] = field(default_factory=dict)  # by the model's name
+
+
+BLOCK = 256
+"""Tokens of a block of a long document in the models that ship."""
+
+
+def read_corpus(
+    model: EmbeddingModel,
+    name: str,
+    documents: Sequence[ReadingDocument],
+    limits: DocumentLimits,
+    others: Mapping[str, EmbeddingModel] | None = None,
+    store: VectorStore | None = None,
+) -> CorpusVectors:
+    """Read every document with LLN and without, every part alone, and every document once by each
+    of the other models."""
+    store = store or VectorStore()
+    texts = [one.ids for one in documents]
+    placed = _PlacedParts(documents, model.tokenizer, limits)
+    with_lln = store.read_whole(model, texts, placed.spans)
+    without = store.read_whole(model.with_attention("block_diagonal"), texts, placed.spans)
+    alone = store.vectors_of(model, placed.alone(texts, model.tokenizer))
+    opening, passage, chunk = (
+        Parts(placed.owners[rows], alone[rows], with_lln.late[rows], without.late[rows])
+        for rows in (placed.kinds == kind for kind in range(3))
+    )
+    between = model.tokenizer.between_special
+    titled = [
+        between(np.concatenate([one.title, one.ids[start:end]]))
+        for one in documents
+        for start, end in one.passages
+    ]
+    sums = np.zeros((len(documents), alone.shape[1]), np.float32)
+    np.add.at(sums, chunk.owners, chunk.alone)
+    return CorpusVectors(
+        name=name,
+        num_documents=len(documents),
+        num_tokens=sum(map(len, texts)),
+        passages=passage,
+        chunks=chunk,
+        openings=opening,
+        titled=store.vectors_of(model, titled),
+        titles=store.vectors_of(model, [between(one.title) for one in documents]),
+        means=unit(sums),
+        wholes=with_lln.whole,
+        wholes_without_lln=without.whole,
+        by_heading=_asked(model, _heading_rows(documents), store),
+        by_paragraph=_asked(model, _paragraph_rows(documents), store),
+        others={
+            label: _one_pass(other, documents, placed, store)
+            for label, other in (others or {}).items()
+        },
+    )
+
+
+class _PlacedParts:
+    """Where the openings, passages and chunks of documents are, in one list."""
+
+    def __init__(
+        self,
+        documents: Sequence[ReadingDocument],
+        tokenizer: TextTokenizer,
+        limits: DocumentLimits,
+    ) -> None:
+        openings = [[(0, min(OPENING_TOKENS, len(one.ids)))] for one in documents]
+        passages = [one.passages for one in documents]
+        chunks = [window_spans(len(one.ids), tokenizer, limits.chunk) for one in documents]
+        by_document = list(zip(openings, passages, chunks, strict=True))
+        self.spans = [[*a, *b, *c] for a, b, c in by_document]
+        self.owners = np.repeat(np.arange(len(documents)), [len(one) for one in self.spans])
+        self.kinds = np.concatenate(
+            [np.repeat([0, 1, 2], [len(a), len(b), len(c)]) for a, b, c in by_document]
+        )
+
+    def alone(self, texts: Sequence[Ids], tokenizer: TextTokenizer) -> list[Ids]:
+        return [
+            tokenizer.between_special(text[max(start, tokenizer.num_prefix) : end])
+            for text, inside in zip(texts, self.spans, strict=True)
+            for start, end in inside
+        ]
+
+
+def _one_pass(
+    model: EmbeddingModel,
+    documents: Sequence[ReadingDocument],
+    placed: _PlacedParts,
+    store: VectorStore,
+) -> OnePass:
+    read = store.read_whole(model, [one.ids for one in documents], placed.spans)
+    openings, passages, chunks = (read.late[placed.kinds == kind] for kind in range(3))
+    return OnePass(
+        passages=passages,
+        chunks=chunks,
+        openings=openings,
+        wholes=read.whole,
+        heading_queries=_asked(model, _heading_rows(documents), store).vectors,
+        paragraph_queries=_asked(model, _paragraph_rows(documents), store).vectors,
+    )
+
+
+_Row: TypeAlias = tuple[int, int, int, bool, str]
+
+
+def _heading_rows(documents: Sequence[ReadingDocument]) -> list[_Row]:
+    rows: list[_Row] = []
+    first = 0
+    for at, one in enumerate(documents):
+        rows += [
+            (at, first + number, one.passages[number][0] // BLOCK, one.is_headed, query)
+            for number, query in one.queries.items()
+        ]
+        first += len(one.passages)
+    return rows
+
+
+def _paragraph_rows(documents: Sequence[ReadingDocument]) -> list[_Row]:
+    return [
+        (at, at, 0, one.is_headed, text)
+        for at, one in enumerate(documents)
+        for text in one.paragraphs
+    ]
+
+
+def _asked(model: EmbeddingModel, rows: Sequence[_Row], store: VectorStore) -> Asked:
+    numbers = np.array([row[:4] for row in rows], np.int64).reshape(len(rows), 4)
+    documents, wanted, blocks, is_headed = numbers.T
+    vectors = store.vectors_of(model, ids_of([row[4] for row in rows], model.tokenizer))
+    return Asked(vectors, documents, wanted, blocks, is_headed.astype(bool))

@@ -1,0 +1,170 @@
+"""The documents that readings are compared on, and what is asked about them.
+
+Every document is its title and its text without headings. Three kinds of question find its parts:
+
+- passages that need their document: the query is the title and a heading, the answer the text
+  below that heading, which contains neither. The title stands at the document's top only.
+- the same in texts without headings: the query is the title and a paragraph's first sentence, which
+  is taken out of it, and the answer is the rest of the paragraph.
+- a later paragraph: it is taken out of the document's later half, and the document that has the
+  best chunk of 256 tokens answers it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.evaluation.corpora import PARAGRAPH_CHARACTERS, Corpus
+from engine.text.tokenizer import TextTokenizer
+from engine.training.data import Document, Span
+from engine.training.pairs import LONGEST_PASSAGE, SHORTEST_PASSAGE, Passage, passages_of
+from engine.types import Ids
+
+PARAGRAPHS_A_DOCUMENT = 4
+_LEAST_LED = 3  # paragraphs with a first sentence to ask by
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentLimits:
+    """Which documents of a corpus are read: drawn by a hash of their text, within these limits."""
+
+    shortest: int = 1500  # tokens
+    longest: int = 20_000
+    documents: int = 45  # of each corpus
+    tokens: int = 40_000  # of each corpus, together
+    passages: int = 10  # asked for, of each document
+    chunk: int = 256  # tokens of the chunks that later paragraphs find
+
+
+@dataclass(frozen=True)
+class ReadingDocument:
+    """A document to read: ids between special tokens, and what is asked about it."""
+
+    ids: Ids
+    title: Ids
+    passages: list[Span]
+    queries: dict[int, str]  # by the number of the passage that answers
+    is_headed: bool  # queries name headings, not first sentences
+    paragraphs: list[str]  # taken out of the text
+
+
+def reading_documents(
+    corpus: Corpus, tokenizer: TextTokenizer, limits: DocumentLimits
+) -> list[ReadingDocument]:
+    """The documents that fit the limits, in an order that depends on their text alone."""
+    by_hash = sorted(corpus.documents, key=lambda one: hashlib.sha256(one.body.encode()).digest())
+    found: list[ReadingDocument] = []
+    bodies: set[str] = set()
+    room = limits.tokens
+    for document in by_hash:
+        # A token has four characters or so: most documents need not be tokenized to be left out.
+        if document.body in bodies or not (
+            2 * limits.shortest <= len(document.body) <= 8 * limits.longest
+        ):
+            continue
+        one = _reading_document(document, tokenizer, limits)
+        if limits.shortest <= len(one.ids) <= min(limits.longest, room):
+            bodies.add(document.body)
+            found.append(one)
+            room -= len(one.ids)
+        if len(found) == limits.documents:
+            break
+    return found
+
+
+def _reading_document(
+    document: Document, tokenizer: TextTokenizer, limits: DocumentLimits
+) -> ReadingDocument:
+    headed = passages_of(document)
+    passages = headed or led_passages(document)
+    texts, paragraphs = _without_paragraphs(
+        [one.text for one in passages] or [document.body], keeps_first=bool(headed)
+    )
+    title, *parts = [item.content for item in tokenizer.encode_batch([document.title, *texts])]
+    ends = tokenizer.num_prefix + np.cumsum([len(title), *map(len, parts)])
+    spans = [
+        (int(end) - len(part), int(end) - len(part) + min(len(part), LONGEST_PASSAGE))
+        for part, end in zip(parts, ends[1:], strict=True)
+    ]
+    queries: dict[int, str] = {}
+    usable = [at for at, (start, end) in enumerate(spans) if end - start >= SHORTEST_PASSAGE]
+    if passages:
+        asked = Counter(one.query for one in passages)
+        answers = [
+            number
+            for number, at in enumerate(usable)
+            if passages[at].query
+            and asked[passages[at].query] == 1
+            and _needs_document(document.title, passages[at])
+        ]
+        step = max(1, -(-len(answers) // limits.passages))
+        queries = {number: passages[usable[number]].query for number in answers[::step]}
+    return ReadingDocument(
+        ids=tokenizer.between_special(np.concatenate([title, *parts])),
+        title=title,
+        passages=[spans[at] for at in usable] if passages else [],
+        queries=queries,
+        is_headed=bool(headed),
+        paragraphs=paragraphs,
+    )
+
+
+_SENTENCE = re.compile(r"(\S.{20,200}?[.!?])\s+(?=\S)", re.DOTALL)
+_SHORTEST_REST = 200  # characters of a paragraph without its first sentence
+
+
+def led_passages(document: Document) -> list[Passage]:
+    """The paragraphs of a titled text without headings. Those that are long enough lose their first
+    sentence, which asks for the rest; the others are not asked for."""
+    if not document.title:
+        return []
+    found = []
+    for paragraph in document.body.split("\n\n"):
+        text = paragraph.strip()
+        lead = _SENTENCE.match(text)
+        if lead is None or len(text) - lead.end() < _SHORTEST_REST:
+            found.append(Passage("", text))
+        else:
+            query = f"{document.title}: {' '.join(lead[1].split())}"
+            found.append(Passage(query, text[lead.end() :]))
+    return found if sum(bool(one.query) for one in found) >= _LEAST_LED else []
+
+
+def _needs_document(title: str, passage: Passage) -> bool:
+    """Whether the passage has neither the title nor the heading that its query names."""
+    heading = passage.query.removeprefix(f"{title}: ")
+    text = passage.text.casefold()
+    return title.casefold() not in text and heading.casefold() not in text
+
+
+def _without_paragraphs(texts: Sequence[str], *, keeps_first: bool) -> tuple[list[str], list[str]]:
+    """The texts, and what was taken out of them: paragraphs of the later half, evenly spread.
+
+    The first paragraph of a section stays: without it the section may be about anything.
+    """
+    split = [text.split("\n\n") for text in texts]
+    places = [(at, nth) for at, parts in enumerate(split) for nth in range(len(parts))]
+    seen = Counter(part.strip() for parts in split for part in parts)
+    middle = sum(map(len, texts)) / 2
+    before = 0
+    fitting: list[tuple[int, int]] = []
+    least, most = PARAGRAPH_CHARACTERS
+    for at, nth in places:
+        paragraph = split[at][nth].strip()
+        may_go = before >= middle and (nth or not keeps_first)
+        if may_go and least <= len(paragraph) <= most and seen[paragraph] == 1:
+            fitting.append((at, nth))
+        before += len(split[at][nth]) + 2
+    step = max(1, -(-len(fitting) // PARAGRAPHS_A_DOCUMENT))
+    chosen = set(fitting[::step])
+    rest = [
+        "\n\n".join(part for nth, part in enumerate(parts) if (at, nth) not in chosen)
+        for at, parts in enumerate(split)
+    ]
+    return rest, [split[at][nth].strip() for at, nth in sorted(chosen)]
