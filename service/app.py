@@ -227,7 +227,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             batch_tokens=settings.engine.batch_tokens_on(device_type),
         )
         history = await asyncio.to_thread(History, settings.benchmark_history)
-        state.jobs = BenchmarkJobs(engine, history, state.metrics)
+        state.jobs = BenchmarkJobs(engine, history, state.metrics, replica=settings.replica_name)
         state.claims = ClaimsJob(engine)
         state.batches = await open_batches(settings, engine, state.metrics)
         state.search = await asyncio.to_thread(IndexSearch, settings.index, engine)

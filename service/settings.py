@@ -29,6 +29,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from engine.config import EngineConfig, check_aliases
 from engine.errors import InvalidInput
+from service.replica import REPLICA_NAME, host_name
 from service.security import TlsFiles, check_api_key, read_key_file, read_origin
 
 PREFIX = "LLN_"
@@ -163,6 +164,12 @@ class Settings(BaseSettings):
         "~/.cache/lln/benchmarks.sqlite",
         description="SQLite file for benchmark runs; :memory: stores them in memory only.",
     )
+    replica: str = Field(
+        "",
+        pattern=f"^({REPLICA_NAME})?$",
+        description="This server's name among those behind one address, part of the ids of its "
+        "benchmark runs; empty for the host's name.",
+    )
     batch_folder: str = Field(
         "~/.cache/lln/batches",
         description="Folder for the files and batches of the Batch API; empty turns it off.",
@@ -271,6 +278,10 @@ class Settings(BaseSettings):
         if self.tls is not None:
             self.tls.check()
         return self
+
+    @property
+    def replica_name(self) -> str:
+        return self.replica or host_name()
 
     @property
     def tls(self) -> TlsFiles | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import re
 import subprocess
 import time
 import uuid
@@ -19,10 +20,25 @@ import torch
 from engine.types import ModelInfo
 from service.benchmarks.suites import BenchmarkPlan, Row
 from service.errors import ErrorFields
+from service.replica import REPLICA_NAME
 from service.version import version_of
 
 JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled", "interrupted"]
 ACTIVE: tuple[JobState, ...] = ("queued", "running")
+
+_ID_WITH_REPLICA = re.compile(f"bench-[0-9a-f]{{12}}-({REPLICA_NAME})")
+
+
+def new_id(replica: str = "") -> str:
+    """Returns an id that tells which replica runs the benchmark."""
+    own = f"bench-{uuid.uuid4().hex[:12]}"
+    return f"{own}-{replica}" if replica else own
+
+
+def replica_of(job_id: str) -> str:
+    """Returns the name of the replica in an id; empty for an earlier version's id."""
+    found = _ID_WITH_REPLICA.fullmatch(job_id)
+    return found[1] if found else ""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -33,7 +49,7 @@ class BenchmarkJob:
     num_rows: int
     """The number of rows of the finished run."""
     machine: Mapping[str, str]
-    id: str = field(default_factory=lambda: f"bench-{uuid.uuid4().hex[:12]}")
+    id: str = field(default_factory=new_id)
     state: JobState = "queued"
     created_at: float = field(default_factory=time.time)
     started_at: float | None = None

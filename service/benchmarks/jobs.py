@@ -12,7 +12,7 @@ from engine.async_engine import AsyncEngine
 from engine.errors import LLNError, QueueFull, ResourceNotFound, shown
 from service.addresses import Target
 from service.benchmarks.history import History
-from service.benchmarks.job import BenchmarkJob, JobState, describe_machine
+from service.benchmarks.job import BenchmarkJob, JobState, describe_machine, new_id, replica_of
 from service.benchmarks.suites import SUITES, Bench, BenchmarkPlan, Row
 from service.errors import NotAvailable, StorageFailure, as_lln_error, error_fields
 from service.metrics import Metrics
@@ -27,10 +27,14 @@ MAX_STORED = 1000
 class BenchmarkJobs:
     """Runs benchmarks one after the other. On the device they count as long work."""
 
-    def __init__(self, engine: AsyncEngine, history: History, metrics: Metrics) -> None:
+    def __init__(
+        self, engine: AsyncEngine, history: History, metrics: Metrics, *, replica: str = ""
+    ) -> None:
+        """`replica` is this server's name among those that answer the same address."""
         self._engine = engine
         self._history = history
         self._metrics = metrics
+        self._replica = replica
         # Runs that are queued or running, and those that could not be saved.
         self._current: dict[str, BenchmarkJob] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -40,6 +44,7 @@ class BenchmarkJobs:
         """Queues a run and returns. The suite `serving` sends its load to `server`."""
         self._refuse_when_full()
         job = BenchmarkJob(
+            id=new_id(self._replica),
             plan=plan,
             num_rows=SUITES[plan.suite].num_rows(plan),
             machine=describe_machine(self._engine.resolve(plan.model)),
@@ -59,10 +64,22 @@ class BenchmarkJobs:
     async def get(self, job_id: str) -> BenchmarkJob:
         job = self._current.get(job_id) or await asyncio.to_thread(self._history.get, job_id)
         if job is None:
-            raise ResourceNotFound(
+            raise self._not_found(job_id)
+        return job
+
+    def _not_found(self, job_id: str) -> ResourceNotFound:
+        owner = replica_of(job_id)
+        if owner in ("", self._replica):
+            return ResourceNotFound(
                 f"no benchmark has the id {shown(job_id)!r}", param="id", actual=job_id
             )
-        return job
+        return ResourceNotFound(
+            f"{job_id} belongs to the replica {owner}, and this is {self._replica}, which does "
+            f"not have its runs; ask {owner}",
+            code="benchmark_elsewhere",
+            param="id",
+            actual=job_id,
+        )
 
     async def list(self) -> Sequence[BenchmarkJob]:
         """Returns the latest runs, newest first."""

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from engine.errors import InvalidInput
-from service.benchmarks.job import BenchmarkJob
+from service.benchmarks.job import BenchmarkJob, replica_of
 from service.benchmarks.suites import SUITES, Measure, Row, Suite
 from service.errors import NotAvailable
 
@@ -32,6 +32,7 @@ def job_document(job: BenchmarkJob) -> dict[str, Any]:
     return {
         "object": "benchmark",
         "id": job.id,
+        "replica": replica_of(job.id),
         "state": job.state,
         **asdict(job.plan),
         "created_at": job.created_at,

@@ -6,7 +6,7 @@ from functools import partial
 
 from engine.async_engine import AsyncEngine
 from service.addresses import Target
-from service.benchmarks.job import BenchmarkJob
+from service.benchmarks.job import BenchmarkJob, replica_of
 from service.benchmarks.jobs import BenchmarkJobs
 from service.benchmarks.plan import checked_plan
 from service.benchmarks.suites import Row
@@ -76,6 +76,7 @@ def _event(
 def benchmark_message(job: BenchmarkJob) -> pb.Benchmark:
     message = pb.Benchmark(
         id=job.id,
+        replica=replica_of(job.id),
         state=job.state,
         suite=job.plan.suite,
         model=job.plan.model,

@@ -61,7 +61,7 @@ BELOW_THE_PROTOCOLS = {
             "logs",
         ),
         *("bulk", "files", "in_order", "index", "locks", "metrics", "readers"),
-        *("security", "settings", "tokens", "tracing", "version"),
+        *("replica", "security", "settings", "tokens", "tracing", "version"),
     )
 }
 PROTOCOLS = BELOW_THE_PROTOCOLS | {"service.benchmarks", "service.http", "service.grpc"}
@@ -93,7 +93,7 @@ ALLOWED = {
     "service.fairness": {"service.errors"},
     "service.body_budget": {"service.errors"},
     "service.claims": {"service.errors"},
-    "service.settings": {"service.security"},
+    "service.settings": {"service.replica", "service.security"},
     "service.tracing": {"service.settings", "service.version"},
     "service.logs": {"service.settings", "service.tracing"},
     "service.metrics": {"service.tracing"},
@@ -127,7 +127,13 @@ ALLOWED = {
 }
 # Rooms that import nothing of their own package.
 ALONE = {"kernels", "service", "service.addresses", "service.client", "service.deadlines"}
-ALONE |= {"service.files", "service.in_order", "service.locks", "service.version"}
+ALONE |= {
+    "service.files",
+    "service.in_order",
+    "service.locks",
+    "service.replica",
+    "service.version",
+}
 PATHS = {module_name(path, ROOT): path for path in module_paths(ROOT)}
 GRAPH = import_graph(PATHS)
 ROOMS = arrow_graph(GRAPH)

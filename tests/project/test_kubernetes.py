@@ -61,9 +61,19 @@ def container(pod: dict[str, Any]) -> dict[str, Any]:
     return only
 
 
+def environment_of(container: dict[str, Any], pod: str = "lln-6d5f9c7b8-x2x4z") -> dict[str, str]:
+    """What the server of a pod with this name is given."""
+    fields = {"metadata.name": pod}
+    found = {}
+    for variable in container["env"]:
+        field = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+        found[variable["name"]] = fields[field] if field else variable["value"]
+    return found
+
+
 @pytest.fixture
 def settings(container: dict[str, Any], settings_of: SettingsOf) -> Settings:
-    return settings_of({variable["name"]: variable["value"] for variable in container["env"]})
+    return settings_of(environment_of(container))
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +98,10 @@ def test_each_grpc_client_can_reach_every_pod() -> None:
     assert service["clusterIP"] == "None"
     assert service["selector"] == of_kind("Service")["spec"]["selector"]
     assert {port["name"] for port in service["ports"]} == {"grpc"}
+
+
+def test_benchmark_runs_carry_the_name_of_their_pod(settings: Settings) -> None:
+    assert settings.replica_name == "lln-6d5f9c7b8-x2x4z"
 
 
 def test_memory_is_requested_whole(container: dict[str, Any]) -> None:

@@ -236,24 +236,40 @@ def test_grpc_refuses_what_http_refuses(
     assert http.post("/v1/benchmarks", json=fields).json()["error"]["code"] == code
 
 
-def test_a_killed_server_finds_its_runs_again(start_server: Any, tmp_path: Path) -> None:
-    kept = {"LLN_BENCHMARK_HISTORY": str(tmp_path / "kept.sqlite"), "LLN_MODELS": "default"}
+def test_a_killed_server_finds_its_runs_again_and_another_says_whose_they_are(
+    start_server: Any, http: httpx.Client, stub: rpc.BenchmarksStub, tmp_path: Path
+) -> None:
+    kept = {
+        "LLN_BENCHMARK_HISTORY": str(tmp_path / "kept.sqlite"),
+        "LLN_MODELS": "default",
+        "LLN_REPLICA": "pod-1.lln",
+    }
     first = start_server(**kept)
-    with httpx.Client(base_url=first.http_url, timeout=60) as http:
-        done = run(http, ENCODER)
-        cut = http.post("/v1/benchmarks", json=ENDLESS).json()["id"]
-        while http.get(f"/v1/benchmarks/{cut}").json()["state"] == "queued":
+    with httpx.Client(base_url=first.http_url, timeout=60) as first_http:
+        done = run(first_http, ENCODER)
+        assert done["replica"] == "pod-1.lln"
+        cut = first_http.post("/v1/benchmarks", json=ENDLESS).json()["id"]
+        while first_http.get(f"/v1/benchmarks/{cut}").json()["state"] == "queued":
             time.sleep(0.02)
+        for verb in ("GET", "DELETE"):
+            elsewhere = http.request(verb, f"/v1/benchmarks/{cut}")
+            assert elsewhere.status_code == 404
+            assert elsewhere.json()["error"]["code"] == "benchmark_elsewhere"
+            assert "belongs to the replica pod-1.lln" in elsewhere.json()["error"]["message"]
+        with pytest.raises(grpc.RpcError, match=r"belongs to the replica pod-1\.lln") as caught:
+            stub.Get(pb.GetBenchmarkRequest(id=cut))
+        trailing: Any = caught.value.trailing_metadata()
+        assert dict(trailing)["lln-error-code"] == "benchmark_elsewhere"
     first.process.send_signal(signal.SIGKILL)
     first.process.wait()
     second = start_server(**kept)
-    with httpx.Client(base_url=second.http_url, timeout=60) as http:
-        assert http.get(f"/v1/benchmarks/{done['id']}").json() == done
-        assert http.get(f"/v1/benchmarks/{cut}").json()["state"] == "interrupted"
+    with httpx.Client(base_url=second.http_url, timeout=60) as second_http:
+        assert second_http.get(f"/v1/benchmarks/{done['id']}").json() == done
+        assert second_http.get(f"/v1/benchmarks/{cut}").json()["state"] == "interrupted"
         # And a server that is asked to stop does not wait for a run, or for who follows it.
-        last = http.post("/v1/benchmarks", json=ENDLESS).json()["id"]
+        last = second_http.post("/v1/benchmarks", json=ENDLESS).json()["id"]
         accept = {"accept": "application/x-ndjson"}
-        with http.stream("GET", f"/v1/benchmarks/{last}", headers=accept) as answer:
+        with second_http.stream("GET", f"/v1/benchmarks/{last}", headers=accept) as answer:
             lines = answer.iter_lines()
             next(lines)
             second.process.send_signal(signal.SIGTERM)

@@ -14,6 +14,7 @@ class BenchmarkAnswer(Answer):
 
     object: Literal["benchmark"]
     id: str
+    replica: str
     state: Literal["queued", "running", "done", "failed", "cancelled", "interrupted"]
     suite: str
     model: str

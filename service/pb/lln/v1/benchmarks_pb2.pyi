@@ -61,7 +61,7 @@ class BenchmarkEvent(_message.Message):
     def __init__(self, benchmark: _Optional[_Union[Benchmark, _Mapping]] = ..., row: _Optional[_Union[BenchmarkRow, _Mapping]] = ..., done: _Optional[int] = ..., num_rows: _Optional[int] = ...) -> None: ...
 
 class Benchmark(_message.Message):
-    __slots__ = ("id", "state", "suite", "model", "lengths", "attentions", "dtypes", "repeats", "seconds", "created_at", "started_at", "finished_at", "num_rows", "rows", "machine", "error_code", "error_message", "training")
+    __slots__ = ("id", "state", "suite", "model", "lengths", "attentions", "dtypes", "repeats", "seconds", "created_at", "started_at", "finished_at", "num_rows", "rows", "machine", "error_code", "error_message", "training", "replica")
     class MachineEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +87,7 @@ class Benchmark(_message.Message):
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     TRAINING_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
     id: str
     state: str
     suite: str
@@ -105,7 +106,8 @@ class Benchmark(_message.Message):
     error_code: str
     error_message: str
     training: bool
-    def __init__(self, id: _Optional[str] = ..., state: _Optional[str] = ..., suite: _Optional[str] = ..., model: _Optional[str] = ..., lengths: _Optional[_Iterable[int]] = ..., attentions: _Optional[_Iterable[str]] = ..., dtypes: _Optional[_Iterable[str]] = ..., repeats: _Optional[int] = ..., seconds: _Optional[float] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., finished_at: _Optional[float] = ..., num_rows: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[BenchmarkRow, _Mapping]]] = ..., machine: _Optional[_Mapping[str, str]] = ..., error_code: _Optional[str] = ..., error_message: _Optional[str] = ..., training: _Optional[bool] = ...) -> None: ...
+    replica: str
+    def __init__(self, id: _Optional[str] = ..., state: _Optional[str] = ..., suite: _Optional[str] = ..., model: _Optional[str] = ..., lengths: _Optional[_Iterable[int]] = ..., attentions: _Optional[_Iterable[str]] = ..., dtypes: _Optional[_Iterable[str]] = ..., repeats: _Optional[int] = ..., seconds: _Optional[float] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., finished_at: _Optional[float] = ..., num_rows: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[BenchmarkRow, _Mapping]]] = ..., machine: _Optional[_Mapping[str, str]] = ..., error_code: _Optional[str] = ..., error_message: _Optional[str] = ..., training: _Optional[bool] = ..., replica: _Optional[str] = ...) -> None: ...
 
 class BenchmarkRow(_message.Message):
     __slots__ = ("labels", "figures")
