@@ -50,6 +50,7 @@ class Part(NamedTuple):
     characters: Span
     key: SegmentKey
     kept: KeptSegment | None = None
+    kept_at: int | None = None  # the number of that segment in the record
     chunks: tuple[ChunkSpan, ...] = ()  # tokens and characters from the segment's start
     ids: Ids | None = None  # [content tokens] of a segment to be read
     offsets: Offsets | None = None  # [content tokens, 2] characters from the segment's start
@@ -223,10 +224,12 @@ def _parts(
     parts: list[Part] = []
     start = 0
     while start < len(text):
-        kept = finder.find(start)
+        found = finder.find(start)
+        kept = None if record is None or found is None else record.segments[found]
         is_asked_for = len(parts) in read_again or (first_too and not parts)
         if kept is not None and not is_asked_for:
-            part = Part(Span(start, start + kept.num_characters), kept.key, kept, kept.chunks)
+            characters = Span(start, start + kept.num_characters)
+            part = Part(characters, kept.key, kept, found, kept.chunks)
         else:
             segment = segment_at(text, start, tokenizer)
             part = Part(
@@ -251,16 +254,16 @@ class _Finder:
         self._segments = () if record is None else record.segments
         self._expected = 0
 
-    def find(self, start: int) -> KeptSegment | None:
-        """The segment of the record that begins here; first looked for is the one after the last
-        that was found."""
+    def find(self, start: int) -> int | None:
+        """The number of the record's segment that begins here; first looked for is the one after
+        the last that was found."""
         count = len(self._segments)
         for ahead in range(count):
             index = (self._expected + ahead) % count
-            kept = self._segments[index]
-            if self._has_same_ends(index, start) and key_matches(self._text, start, kept.key):
+            key = self._segments[index].key
+            if self._has_same_ends(index, start) and key_matches(self._text, start, key):
                 self._expected = index + 1
-                return kept
+                return index
         return None
 
     def _has_same_ends(self, index: int, start: int) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from engine.errors import InvalidInput
 from engine.living.prepare import LivingDocument, prepare_living_steps
 from engine.living.record import DocumentRecord
-from engine.living.update import ReadVectors, answer_of, record_of, staleness_of
+from engine.living.update import ReadVectors, Work, answer_of, record_of, staleness_of
 from engine.model.embedding_model import EmbeddingModel
 from engine.steps import Steps
 from engine.types import Chunking, EmbedOptions, LivingEmbedding, RecordPrecision
@@ -41,12 +41,11 @@ class Rounds:
         self.options = options
         self._chunking = chunking
         self._title = title
-        self._record = record
+        self._before = self._record = record
         self._max_staleness = max_staleness
         self._precision = precision
         self._read_again: Container[int] = EVERY_SEGMENT if exact else ()
-        self._rounds = 0
-        self._tokens_read = 0
+        self._work = Work()
 
     def prepare(self) -> Steps[LivingDocument]:
         return prepare_living_steps(
@@ -58,30 +57,22 @@ class Rounds:
 
     def take(self, document: LivingDocument, read: ReadVectors) -> LivingEmbedding | None:
         """The answer, or None if another round is to be read."""
-        self._rounds += 1
+        self._work.add(document, read)
         record = record_of(document, read, self._model, self._precision)
-        stale = self._too_stale(document, record)
-        if stale:
-            fresh = {index for index, part in enumerate(document.parts) if part.kept is None}
-            is_last = self._rounds + 1 == MOST_ROUNDS
-            self._read_again = EVERY_SEGMENT if is_last else fresh | stale
-            self._tokens_read += document.num_read
-            return None
-        return answer_of(
-            *(document, record, read, self._model),
-            rounds=self._rounds,
-            tokens_read=self._tokens_read,
-        )
+        stale = self._too_stale(record)
+        if not stale:
+            return answer_of(document, record, self._model, self._work, self._before)
+        # What this round read is kept by the next, unless the rest moves it too far.
+        is_last = self._work.rounds + 1 == MOST_ROUNDS
+        self._record, self._read_again = record, EVERY_SEGMENT if is_last else stale
+        return None
 
-    def _too_stale(self, document: LivingDocument, record: DocumentRecord) -> set[int]:
-        if self._max_staleness is None:
+    def _too_stale(self, record: DocumentRecord) -> set[int]:
+        limit = self._max_staleness
+        if limit is None:
             return set()
         staleness = staleness_of(record, self._model)
-        return {
-            index
-            for index, (part, stale) in enumerate(zip(document.parts, staleness, strict=True))
-            if part.kept is not None and stale > self._max_staleness
-        }
+        return {index for index, stale in enumerate(staleness) if stale > limit}
 
 
 def options_of(record: DocumentRecord, options: EmbedOptions) -> EmbedOptions:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -81,38 +81,63 @@ def record_of(
     )
 
 
+@dataclass(kw_only=True)
+class Work:
+    """What all rounds of an answer did together."""
+
+    rounds: int = 0
+    tokens_read: int = 0
+    tokens_alone: int = 0
+    queue_s: float = 0.0
+    compute_s: float = 0.0
+    kept_at: dict[int, int] = field(default_factory=dict)
+    """For each segment that no round read, the number of the same in the caller's record."""
+
+    def add(self, document: LivingDocument, read: ReadVectors) -> None:
+        kept = {
+            at: part.kept_at for at, part in enumerate(document.parts) if part.kept_at is not None
+        }
+        if self.rounds:  # this round went on from the record of the one before
+            kept = {at: self.kept_at[at] for at in kept if at in self.kept_at}
+        self.kept_at = kept
+        self.rounds += 1
+        self.tokens_read += document.num_read
+        self.tokens_alone += read.alone.tokens
+        self.compute_s += read.alone.compute_s
+        if read.result is not None:
+            self.queue_s += read.result.queue_s
+            self.compute_s += read.result.compute_s
+
+
 def answer_of(
     document: LivingDocument,
     record: DocumentRecord,
-    read: ReadVectors,
     model: EmbeddingModel,
-    *,
-    rounds: int = 1,
-    tokens_read: int = 0,
+    work: Work,
+    before: DocumentRecord | None = None,
 ) -> LivingEmbedding:
-    """What the caller gets, from the new record. `tokens_read` are those of earlier rounds."""
+    """What the caller gets, from the new record. `before` is the one that was read on from."""
     staleness = staleness_of(record, model)
-    chunks = tuple(_chunks(document, record, staleness))
-    before = 0 if document.record is None else document.record.num_chunks
+    chunks = tuple(_chunks(document, record, staleness, _previous_of(work, before)))
     kept = {chunk.previous for chunk in chunks}
-    result = read.result
+    num_before = 0 if before is None else before.num_chunks
     return LivingEmbedding(
         vector=finish_vectors(_whole(record, model)[None], document.options)[0],
         chunks=chunks,
         accounting=Accounting(
             tokens=document.num_tokens,
             tokens_embedded=document.num_tokens,
-            queue_s=0.0 if result is None else result.queue_s,
-            compute_s=(0.0 if result is None else result.compute_s) + read.alone.compute_s,
-            tokens_alone=read.alone.tokens,
+            queue_s=work.queue_s,
+            compute_s=work.compute_s,
+            tokens_alone=work.tokens_alone,
         ),
         record=to_bytes(record),
-        tokens_read=tokens_read + document.num_read,
+        tokens_read=work.tokens_read,
         staleness=_staleness_of_whole(record, staleness),
         segments=len(record.segments),
-        segments_read=sum(part.kept is None for part in document.parts),
-        gone=tuple(index for index in range(before) if index not in kept),
-        rounds=rounds,
+        segments_read=len(record.segments) - len(work.kept_at),
+        gone=tuple(index for index in range(num_before) if index not in kept),
+        rounds=work.rounds,
     )
 
 
@@ -220,24 +245,26 @@ def _mean(record: DocumentRecord, flat: np.ndarray, slope: float) -> np.ndarray:
 
 
 def _chunks(
-    document: LivingDocument, record: DocumentRecord, staleness: Sequence[float]
+    document: LivingDocument,
+    record: DocumentRecord,
+    staleness: Sequence[float],
+    previous_of: Mapping[int, int],
 ) -> Iterator[LivingChunk]:
     vectors = _chunk_vectors(document, record)
     rows = accumulate((one.num_rows for one in record.segments), initial=0)
-    previous_of = _first_chunks(document.record)
     index = 0
     for number, (part, start) in enumerate(zip(document.parts, rows, strict=False)):
         before = _rows_before(document, number)
         for place, chunk in enumerate(part.chunks):
-            kept = part.kept
+            previous = previous_of.get(number)
             yield LivingChunk(
                 index=index,
                 tokens=_moved(chunk.tokens, start + before),
                 characters=_moved(chunk.characters, part.characters.start),
                 vector=vectors[index],
                 headings=chunk.headings,
-                previous=None if kept is None else previous_of[kept.key] + place,
-                staleness=0.0 if kept is None else staleness[number],
+                previous=None if previous is None else previous + place,
+                staleness=staleness[number],
             )
             index += 1
 
@@ -258,11 +285,11 @@ def _chunk_vectors(document: LivingDocument, record: DocumentRecord) -> Vector:
     return finish_vectors(late, document.options)
 
 
-def _first_chunks(record: DocumentRecord | None) -> dict[object, int]:
-    """The index of each segment's first chunk in the record, by the segment's key."""
-    segments = () if record is None else record.segments
-    starts = accumulate((len(one.chunks) for one in segments), initial=0)
-    return {one.key: start for one, start in zip(segments, starts, strict=False)}
+def _previous_of(work: Work, before: DocumentRecord | None) -> dict[int, int]:
+    """For each segment that no round read, the index that its first chunk had before."""
+    segments = () if before is None else before.segments
+    starts = list(accumulate((len(one.chunks) for one in segments), initial=0))
+    return {at: starts[number] for at, number in work.kept_at.items()}
 
 
 def _rows_before(document: LivingDocument, number: int) -> int:

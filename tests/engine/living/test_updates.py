@@ -262,3 +262,30 @@ def test_records_tell_no_text(engine: Engine) -> None:
     record = engine.embed_document(TEXT[:2000], chunks=CHUNKS, record=True)
     assert b"wizards" not in record.record
     assert from_bytes(record.record, engine.model).num_chunks == len(record.chunks)
+
+
+def test_other_chunks_leave_none_of_the_record(engine: Engine) -> None:
+    first = engine.embed_document(TEXT, chunks=CHUNKS, record=True)
+    update = engine.update_document(first.record, TEXT, chunks=ChunkPlan(tokens=100))
+    assert update.gone == tuple(range(len(first.chunks)))
+    assert all(chunk.previous is None for chunk in update.chunks)
+
+
+def test_equal_segments_are_told_apart(engine: Engine) -> None:
+    """Each of two equal passages keeps its own place in the record."""
+    twice = engine.embed_document(TEXT + "\n\n" + TEXT + "\n\n" + TEXT, chunks=CHUNKS, record=True)
+    again = engine.update_document(twice.record, TEXT + "\n\n" + TEXT + "\n\n" + TEXT)
+    assert [chunk.previous for chunk in again.chunks] == list(range(len(twice.chunks)))
+    assert again.gone == ()
+
+
+def test_what_a_round_read_is_not_read_by_the_next(engine: Engine) -> None:
+    first = engine.embed_document(TEXT, chunks=CHUNKS, record=True)
+    edited = TEXT[:9000] + INSERTED * 40 + TEXT[9000:]
+    loose = engine.update_document(first.record, edited)
+    worst = max(chunk.staleness for chunk in loose.chunks)
+    tight = engine.update_document(first.record, edited, max_staleness=worst * 0.99)
+    assert tight.rounds > 1
+    assert tight.tokens_read <= tight.tokens
+    assert all(chunk.staleness < worst for chunk in tight.chunks)
+    assert [one.vector.shape for one in tight.chunks] == [one.vector.shape for one in loose.chunks]

@@ -1,0 +1,277 @@
+"""Documents that grow from a half to the whole in steps of a twentieth, and what that costs.
+
+    python -m benchmarks.growth read --out FILE
+    python -m benchmarks.growth report FILE [FILE ...]
+
+After each step the document is read on from its record in two ways: with nothing kept ever read
+again (`grown`), and with staleness held at 0.002 (`held`). At the end it is read anew (`exact`).
+`read` appends a line a document, with the vectors of the end and of the questions beside the file;
+run again, it goes on where it ended. `report` compares cosines, cost, and how well the passages of
+all documents are found by their title and heading or first sentence, which they do not contain.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.store import commit
+from engine import Engine
+from engine.evaluation.bootstrap import Answers, Interval, interval, minus
+from engine.evaluation.corpora import available, load_corpus
+from engine.evaluation.readings import CUTOFF, led_passages
+from engine.evaluation.retrieval import ranks_of
+from engine.training.data import Document
+from engine.training.pairs import passages_of
+from engine.types import ChunkPlan, LivingEmbedding, Span
+
+SEED = 11
+LATE = ChunkPlan(tokens=256, context="late")
+BEGINS, STEP = 0.5, 0.05
+HELD = 0.002
+QUESTIONS = 12  # of a document
+
+
+class Grown(NamedTuple):
+    """A document, its questions, and the characters that answer each."""
+
+    corpus: str
+    name: str
+    text: str
+    questions: list[str]
+    answers: list[Span]
+
+
+def main() -> None:
+    options = _parser().parse_args()
+    if options.action == "read":
+        read(options)
+    else:
+        report(options.files)
+
+
+def read(options: argparse.Namespace) -> None:
+    done = {row["document"] for row in _rows([options.out])} if options.out.exists() else set()
+    with Engine.load(options.model) as engine, options.out.open("a") as out:
+        for document in _documents(options.least, options.most, options.documents):
+            if document.name in done:
+                continue
+            row, vectors = _case(engine, document)
+            about = {"corpus": document.corpus, "document": document.name, "model": options.model}
+            np.savez_compressed(_vectors_of(options.out, document.name), **vectors)
+            out.write(json.dumps({**about, **row, "commit": commit()}) + "\n")
+            out.flush()
+
+
+def _documents(least: int, most: int, count: int) -> Iterator[Grown]:
+    """Long documents of each corpus that nobody trained on, in turn over the corpora."""
+    found = {name: list(_long(name, least, most, count)) for name in available(new=True)}
+    for number in range(count):
+        for documents in found.values():
+            if number < len(documents):
+                yield documents[number]
+
+
+def _long(corpus: str, least: int, most: int, count: int) -> Iterator[Grown]:
+    documents = [one for one in load_corpus(corpus).documents if len(one.body) >= least]
+    Random(SEED).shuffle(documents)
+    for document in documents[: 2 * count]:
+        grown = _grown(corpus, document, most)
+        if len(grown.text) >= least and grown.questions:
+            yield grown
+
+
+def _grown(corpus: str, document: Document, most: int) -> Grown:
+    """The document without what its questions ask by, and not longer than `most` characters."""
+    text, asked = document.title, []
+    for passage in passages_of(document) or led_passages(document):
+        if len(text) + len(passage.text) > most:
+            break
+        start = len(text) + 2
+        text = f"{text}\n\n{passage.text}"
+        if passage.query:
+            asked.append((passage.query, Span(start, len(text))))
+    chosen = asked[:: max(1, -(-len(asked) // QUESTIONS))]
+    name = f"{corpus}/{document.name}"
+    return Grown(corpus, name, text, [one for one, _ in chosen], [span for _, span in chosen])
+
+
+def _case(engine: Engine, document: Grown) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    text = document.text
+    steps = [text[: _end(text, share)] for share in _shares()]
+    begun = engine.embed_document(steps[0], chunks=LATE, record=True)
+    grown, cost_of_grown = _followed(engine, begun, steps[1:], None)
+    held, cost_of_held = _followed(engine, begun, steps[1:], HELD)
+    started_at = perf_counter()
+    exact = engine.embed_document(text, chunks=LATE, record=True)
+    seconds = perf_counter() - started_at
+    assert [one.characters for one in grown.chunks] == [one.characters for one in exact.chunks]
+    row = {
+        "tokens": exact.tokens,
+        "segments": exact.segments,
+        "exact_seconds": seconds,
+        "grown": {**_drift(grown, exact), "steps": cost_of_grown},
+        "held": {**_drift(held, exact), "steps": cost_of_held},
+        "characters": [list(one.characters) for one in exact.chunks],
+        "answers": [list(span) for span in document.answers],
+    }
+    vectors = {
+        name: np.stack([one.vector for one in found.chunks])
+        for name, found in (("grown", grown), ("held", held), ("exact", exact))
+    }
+    return row, {**vectors, "questions": engine.embed(document.questions)}
+
+
+def _followed(
+    engine: Engine, begun: LivingEmbedding, steps: Sequence[str], limit: float | None
+) -> tuple[LivingEmbedding, list[dict[str, Any]]]:
+    found, costs = begun, []
+    for text in steps:
+        started_at = perf_counter()
+        found = engine.update_document(found.record, text, max_staleness=limit)
+        costs.append(
+            {
+                "tokens": found.tokens,
+                "tokens_read": found.tokens_read,
+                "rounds": found.rounds,
+                "seconds": perf_counter() - started_at,
+            }
+        )
+    return found, costs
+
+
+def _drift(found: LivingEmbedding, exact: LivingEmbedding) -> dict[str, Any]:
+    """1 - cosine to a fresh reading at the end, with what was stated of each chunk."""
+    pairs = list(zip(found.chunks, exact.chunks, strict=True))
+    return {
+        "drift": [round(1 - float(a.vector @ b.vector), 8) for a, b in pairs],
+        "stated": [round(a.staleness, 8) for a, _ in pairs],
+        "whole": [1 - float(found.vector @ exact.vector), found.staleness],
+    }
+
+
+def _shares() -> list[float]:
+    return [BEGINS + STEP * step for step in range(round((1 - BEGINS) / STEP) + 1)]
+
+
+def _end(text: str, share: float) -> int:
+    """The last end of a paragraph before this share of the text."""
+    wanted = round(share * len(text))
+    return wanted if wanted >= len(text) else text.rfind("\n\n", 0, wanted) + 2
+
+
+_HEAD = (
+    *("read on", "chunks not read anew", "mean 1 - cosine", "worst", "within the bound"),
+    *("whole, mean", "whole, worst"),
+    *(
+        "tokens read a step / reading anew",
+        "of the worst document",
+        "seconds a step / reading anew",
+    ),
+)
+
+
+def report(files: Sequence[Path]) -> None:
+    rows = [(row, file) for file in files for row in _rows([file])]
+    tokens = [row["tokens"] for row, _ in rows]
+    corpora = {row["corpus"] for row, _ in rows}
+    of = f"{min(tokens):,} to {max(tokens):,} tokens, {len(corpora)} corpora"
+    print(f"{len(rows)} documents of {of}\n")
+    print("| " + " | ".join(_HEAD) + " |")
+    print("|" + "---|" * len(_HEAD))
+    for way in ("grown", "held"):
+        print(_cells(way, [row for row, _ in rows]))
+    answers = {way: _answers(rows, way) for way in ("exact", "grown", "held")}
+    print("\n| read on | MRR@10 | minus exact |\n|---|---|---|")
+    for way, found in answers.items():
+        difference = interval(minus(found, answers["exact"]))
+        print(f"| {way} | {found.values.mean():.4f} | {_shown(difference)} |")
+    print(f"\n{len(answers['exact'].values)} questions")
+
+
+def _cells(way: str, rows: Sequence[dict[str, Any]]) -> str:
+    drift = np.concatenate([row[way]["drift"] for row in rows])
+    stated = np.concatenate([row[way]["stated"] for row in rows])
+    moved = stated > 0
+    wholes = np.array([row[way]["whole"][0] for row in rows])
+    # Of reading the document anew at each step.
+    costs = [
+        np.array([step["tokens_read"] / step["tokens"] for step in row[way]["steps"]])
+        for row in rows
+    ]
+    seconds = [
+        np.mean([step["seconds"] / step["tokens"] for step in row[way]["steps"]])
+        / (row["exact_seconds"] / row["tokens"])
+        for row in rows
+    ]
+    cells = (
+        way,
+        f"{moved.sum()} of {len(drift)}",
+        f"{drift[moved].mean():.5f}",
+        f"{drift.max():.5f}",
+        f"{(drift[moved] <= stated[moved] + 1e-7).mean():.2%}",
+        f"{wholes.mean():.5f}",
+        f"{wholes.max():.5f}",
+        f"{np.mean([one.mean() for one in costs]):.3f}",
+        f"{max(one.mean() for one in costs):.3f}",
+        f"{np.mean(seconds):.3f}",
+    )
+    return "| " + " | ".join(cells) + " |"
+
+
+def _answers(rows: Sequence[tuple[dict[str, Any], Path]], way: str) -> Answers:
+    """The reciprocal rank of the chunk that has most of each answer, among all chunks of all."""
+    chunks, questions, wanted, owners = [], [], [], []
+    first = 0
+    for number, (row, file) in enumerate(rows):
+        stored = np.load(_vectors_of(file, row["document"]))
+        chunks.append(stored[way])
+        questions.append(stored["questions"])
+        bounds = np.array(row["characters"])
+        for start, end in row["answers"]:
+            overlap = np.minimum(bounds[:, 1], end) - np.maximum(bounds[:, 0], start)
+            wanted.append(first + int(overlap.argmax()))
+        owners += [number] * len(row["answers"])
+        first += len(bounds)
+    scores = np.concatenate(questions) @ np.concatenate(chunks).T
+    ranks = ranks_of(scores, wanted)
+    return Answers(np.where(ranks <= CUTOFF, 1 / ranks, 0.0), np.array(owners))
+
+
+def _shown(found: Interval | None) -> str:
+    assert found is not None, "there are questions"
+    return f"{found.mean:+.4f} [{found.low:+.4f}, {found.high:+.4f}]"
+
+
+def _vectors_of(file: Path, document: str) -> Path:
+    folder = file.with_suffix("")
+    folder.mkdir(exist_ok=True)
+    return folder / f"{document.replace('/', '_')}.npz"
+
+
+def _rows(files: Sequence[Path]) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__)
+    actions = parser.add_subparsers(dest="action", required=True)
+    reader = actions.add_parser("read")
+    reader.add_argument("--model", default="default")
+    reader.add_argument("--least", type=int, default=45_000, help="characters of a document")
+    reader.add_argument("--most", type=int, default=60_000, help="characters of a document")
+    reader.add_argument("--documents", type=int, default=3, help="of each corpus")
+    reader.add_argument("--out", type=Path, required=True)
+    actions.add_parser("report").add_argument("files", type=Path, nargs="+")
+    return parser
+
+
+if __name__ == "__main__":
+    main()
