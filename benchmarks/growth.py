@@ -21,6 +21,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
+from safetensors.numpy import load_file, save_file
 
 from benchmarks.store import commit
 from engine import Engine
@@ -65,7 +66,7 @@ def read(options: argparse.Namespace) -> None:
                 continue
             row, vectors = _case(engine, document)
             about = {"corpus": document.corpus, "document": document.name, "model": options.model}
-            np.savez_compressed(_vectors_of(options.out, document.name), **vectors)
+            save_file(vectors, _vectors_of(options.out, document.name))
             out.write(json.dumps({**about, **row, "commit": commit()}) + "\n")
             out.flush()
 
@@ -231,7 +232,7 @@ def _answers(rows: Sequence[tuple[dict[str, Any], Path]], way: str) -> Answers:
     chunks, questions, wanted, owners = [], [], [], []
     first = 0
     for number, (row, file) in enumerate(rows):
-        stored = np.load(_vectors_of(file, row["document"]))
+        stored = load_file(_vectors_of(file, row["document"]))
         chunks.append(stored[way])
         questions.append(stored["questions"])
         bounds = np.array(row["characters"])
@@ -253,7 +254,7 @@ def _shown(found: Interval | None) -> str:
 def _vectors_of(file: Path, document: str) -> Path:
     folder = file.with_suffix("")
     folder.mkdir(exist_ok=True)
-    return folder / f"{document.replace('/', '_')}.npz"
+    return folder / f"{document.replace('/', '_')}.safetensors"
 
 
 def _rows(files: Sequence[Path]) -> list[dict[str, Any]]:

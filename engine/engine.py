@@ -28,8 +28,9 @@ from engine.execution.model_runner import run_batch
 from engine.execution.planner import Planner
 from engine.execution.results import StandaloneVectors, document_embedding, embedding
 from engine.living.prepare import SegmentedText
+from engine.living.price import plan_of_update
 from engine.living.record import from_bytes
-from engine.living.rounds import Rounds, options_of
+from engine.living.rounds import Rounds, rounds_from
 from engine.living.segmented_run import open_run
 from engine.living.update import ReadVectors
 from engine.model.embedding_model import EmbeddingModel, load_model
@@ -182,15 +183,13 @@ class Engine:
         With `max_staleness`, kept segments that may be further from a fresh reading are read again
         too; with `exact`, all are. Without `chunks` or `title`, those of the record hold.
         """
-        kept = from_bytes(record, self.model)
         return self._living(
-            Rounds(
-                *(text, self.model, options_of(kept, options), chunks or kept.chunking),
-                title=title or kept.title,
-                record=kept,
+            rounds_from(
+                *(from_bytes(record, self.model), text, self.model, options),
+                chunks=chunks,
+                title=title,
                 max_staleness=max_staleness,
                 exact=exact,
-                precision=kept.precision,
             )
         )
 
@@ -217,6 +216,11 @@ class Engine:
             return plan
         check_context(context, "context")
         return self._planner.with_context(self.model, plan, context)
+
+    def plan_update(self, record: bytes, text: str) -> Plan:
+        """What `update_document` would take for this text, without what its staleness asks for."""
+        rounds = rounds_from(from_bytes(record, self.model), text, self.model)
+        return plan_of_update(finish(rounds.prepare()), self.model, self._planner)
 
     def diagnose(
         self,

@@ -298,6 +298,9 @@ class Plan:
     tokens_alone: int = 0
     """Tokens of passages that the context of the chunks reads once more, alone. `seconds` includes
     them, `tokens` does not."""
+    tokens_read: int = 0
+    """Tokens that the device reads within the text: all of them, or those of the segments that
+    changed since a record."""
 
 
 DocumentEvent: TypeAlias = Progress | ChunksReady

@@ -7,11 +7,12 @@ from functools import partial
 
 from engine.calls.core import DEFAULTS
 from engine.calls.embedding_calls import EmbeddingCalls, OnDocumentEvent
-from engine.execution.inputs import check_input, lengths_alone
+from engine.execution.inputs import check_input
 from engine.execution.results import WholeProgress
 from engine.living.prepare import SegmentedText
+from engine.living.price import plan_of_segments, plan_of_update
 from engine.living.record import DocumentRecord, from_bytes
-from engine.living.rounds import Rounds, options_of
+from engine.living.rounds import Rounds, rounds_from
 from engine.living.update import ReadVectors
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline
@@ -20,6 +21,7 @@ from engine.types import (
     Chunking,
     EmbedOptions,
     LivingEmbedding,
+    Plan,
     RecordPrecision,
 )
 
@@ -70,15 +72,34 @@ class LivingCalls(EmbeddingCalls):
             chosen = self._document_model(model, options)
             check_input(text, "text")
             kept = await self._open_record(record, chosen, deadline)
-            rounds = Rounds(
-                *(text, chosen, options_of(kept, options), chunks or kept.chunking),
-                title=title or kept.title,
-                record=kept,
+            rounds = rounds_from(
+                *(kept, text, chosen, options),
+                chunks=chunks,
+                title=title,
                 max_staleness=max_staleness,
                 exact=exact,
-                precision=kept.precision,
             )
         return await self._in_rounds(rounds, chosen, deadline, on_event)
+
+    async def plan_update(
+        self,
+        record: bytes,
+        text: str,
+        *,
+        model: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Plan:
+        """What `update_document` would take for this text, without anything read again for its
+        staleness. No device is used."""
+        deadline = Deadline(timeout_s)
+        with self._counting_rejections():
+            chosen = self._model(model)
+            check_input(text, "text")
+            kept = await self._open_record(record, chosen, deadline)
+            rounds = rounds_from(kept, text, chosen)
+            async with deadline.over():
+                document = await self._pool.run(rounds.prepare(), characters=len(text))
+            return plan_of_update(document, chosen, self._planner)
 
     async def _open_record(
         self, record: bytes, model: EmbeddingModel, deadline: Deadline
@@ -121,13 +142,7 @@ class LivingCalls(EmbeddingCalls):
         if text is None:
             return ReadVectors()
         with self._counting_rejections():
-            lengths = list(lengths_alone(text, model.tokenizer))
-            plan = self._planner.with_alone(
-                model,
-                self._planner.plan(model, text.num_embedded, tiled=True),
-                count=len(lengths),
-                tokens=sum(lengths),
-            )
+            plan = plan_of_segments(text, model, self._planner)
             self._planner.admit(plan, deadline)
             request = self._request(model, text, options, deadline)
         progress = None if on_event is None else WholeProgress(plan, on_event)

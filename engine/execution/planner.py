@@ -103,6 +103,7 @@ class Planner:
             keeps_projections=keep,
             max_tokens=model.info.max_tokens,
             max_bytes=self.max_bytes,
+            tokens_read=tokens,
         )
 
     def with_alone(self, model: EmbeddingModel, plan: Plan, *, count: int, tokens: int) -> Plan:

@@ -75,9 +75,32 @@ class Rounds:
         return {index for index, stale in enumerate(staleness) if stale > limit}
 
 
-def options_of(record: DocumentRecord, options: EmbedOptions) -> EmbedOptions:
-    """The caller's options, with the record's prompt unless they name one."""
-    return replace(options, prompt_name=options.prompt_name or record.prompt_name)
+_DEFAULTS = EmbedOptions()
+
+
+def rounds_from(
+    record: DocumentRecord,
+    text: str,
+    model: EmbeddingModel,
+    options: EmbedOptions = _DEFAULTS,
+    *,
+    chunks: Chunking | None = None,
+    title: str | None = None,
+    max_staleness: float | None = None,
+    exact: bool = False,
+) -> Rounds:
+    """The rounds that read a document on. What is not given is as in the record."""
+    return Rounds(
+        text,
+        model,
+        replace(options, prompt_name=options.prompt_name or record.prompt_name),
+        chunks or record.chunking,
+        title=title or record.title,
+        record=record,
+        max_staleness=max_staleness,
+        exact=exact,
+        precision=record.precision,
+    )
 
 
 def check_staleness(max_staleness: float | None, exact: bool) -> None:

@@ -148,18 +148,30 @@ def _is_file(text: str) -> bool:
 
 def add_plan(commands: Commands) -> None:
     command = add_command(commands, "plan", _plan, "time and memory that texts would take here")
-    command.add_argument("tokens", type=numbers, metavar="TOKENS,TOKENS,...")
+    command.add_argument("tokens", type=numbers, nargs="?", metavar="TOKENS,TOKENS,...")
     command.add_argument(
         "--context",
         choices=get_args(Context),
         help="plan documents with chunks of 256 tokens and this context",
     )
+    command.add_argument(
+        "--record",
+        type=Path,
+        metavar="FILE",
+        help="plan to read the document in --file on from this record",
+    )
+    command.add_argument("--file", type=Path, metavar="FILE", help="with --record: the document")
     add_model(command)
     add_json(command)
 
 
 def _plan(chosen: Chosen) -> None:
+    _check_what_to_plan(chosen)
+
     async def plans(engine: AsyncEngine) -> list[Plan]:
+        if chosen.record is not None:
+            record = chosen.record.read_bytes()
+            return [await engine.plan_update(record, read_text(chosen.file))]
         return [await engine.plan(tokens, context=chosen.context) for tokens in chosen.tokens]
 
     found = with_engine(chosen.model, plans)
@@ -172,6 +184,15 @@ def _plan(chosen: Chosen) -> None:
         raise InvalidInput("\n".join(map(_why_refused, refused)))
 
 
+def _check_what_to_plan(chosen: Chosen) -> None:
+    if (chosen.record is None) != (chosen.file is None):
+        raise InvalidInput("an update is planned from both --record and --file")
+    if (chosen.tokens is None) == (chosen.record is None):
+        raise InvalidInput("give numbers of tokens to plan for, or --record and --file")
+    if chosen.record is not None and chosen.context is not None:
+        raise InvalidInput("--context cannot be combined with --record, which has its own")
+
+
 def _why_refused(plan: Plan) -> str:
     if plan.tokens > plan.max_tokens:
         return f"{plan.tokens} tokens do not fit: {plan.model} reads at most {plan.max_tokens}"
@@ -182,11 +203,15 @@ def _why_refused(plan: Plan) -> str:
 
 
 def _print_plans(found: list[Plan]) -> None:
-    print(f"{'tokens':>10} {'path':>7} {'megabytes':>10} {'seconds':>8} {'fits':>5}")
+    head = f"{'tokens':>10} {'read':>10} {'path':>7} {'megabytes':>10} {'seconds':>8} {'fits':>5}"
+    print(head)
     for plan in found:
         fits = "yes" if plan.fits else "no"
         megabytes = plan.bytes / 1e6
-        print(f"{plan.tokens:>10} {plan.path:>7} {megabytes:>10.1f} {plan.seconds:>8.2f} {fits:>5}")
+        print(
+            f"{plan.tokens:>10} {plan.tokens_read:>10} {plan.path:>7} {megabytes:>10.1f} "
+            f"{plan.seconds:>8.2f} {fits:>5}"
+        )
 
 
 def add_models(commands: Commands) -> None:

@@ -12,6 +12,7 @@ from service.grpc.context import Context, timeout_s
 from service.grpc.handlers import current_record
 from service.grpc.messages import model_name
 from service.pb.lln.v1 import models_pb2 as pb
+from service.plans import planned
 from service.settings import Settings
 
 
@@ -39,10 +40,12 @@ class ModelsServicer:
 
     async def Plan(self, request: pb.PlanRequest, context: Context) -> pb.PlanResponse:
         size = request.WhichOneof("size")
-        plan = await self._engine.plan(
-            request.tokens if size == "tokens" else None,
+        plan = await planned(
+            self._engine,
+            tokens=request.tokens if size == "tokens" else None,
             text=request.text if size == "text" else None,
             context=cast(ChunkContext, request.context) if request.HasField("context") else None,
+            record=request.record if request.HasField("record") else None,
             model=model_name(request),
             timeout_s=timeout_s(context, self._settings),
         )

@@ -90,6 +90,7 @@ ALLOWED = {
     "service.errors": set[str](),
     "service.security": {"service.errors"},
     "service.edits": set[str](),
+    "service.plans": set[str](),
     "service.fairness": {"service.errors"},
     "service.body_budget": {"service.errors"},
     "service.claims": {"service.errors"},

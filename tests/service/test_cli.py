@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engine import Engine
 from service.cli.__main__ import main
 from service.errors import PortInUse
 from service.server import bind_port
@@ -321,6 +322,20 @@ def test_a_plan_that_does_not_fit_says_why(
     assert length == "lln: 2000000 tokens do not fit: default reads at most 1048576"
     assert told.out
     assert main(["plan", "100", *option]) == 0
+
+
+def test_a_plan_of_an_update(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Engine.load() as engine:
+        found = engine.embed_document("One paragraph.\n\nAnother.", record=True)
+    record, file = tmp_path / "record", tmp_path / "text"
+    record.write_bytes(found.record)
+    file.write_text("One paragraph.\n\nAnother one.")
+    update = ["--record", str(record), "--file", str(file)]
+    assert main(["plan", *update, "--json"]) == 0
+    (plan,) = json.loads(capsys.readouterr().out)
+    assert plan["tokens_read"] == plan["tokens"] == 8
+    for wrong in (["5", *update], [], update[:2], [*update, "--context", "late"]):
+        assert main(["plan", *wrong]) == 1
 
 
 def test_numbers_that_are_none(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,11 +6,14 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any
 
+import grpc
 import httpx
 import numpy as np
 import pytest
 
 from service.client import LLNClient, LLNClientError
+from service.pb.lln.v1 import models_pb2
+from tests.service.stubs import models_stub
 
 if TYPE_CHECKING:
     from tests.service.conftest import RunningServer
@@ -149,3 +152,38 @@ def test_a_precision_without_a_record_is_refused(http: httpx.Client) -> None:
     body = {"text": TEXT, "record_precision": "float16"}
     expected = (400, "unknown_field", "record_precision")
     assert error_of(http.post("/v1/documents", json=body)) == expected
+
+
+def test_a_plan_prices_an_update(
+    http: httpx.Client, channel: grpc.Channel, first: dict[str, Any]
+) -> None:
+    added = "\n\nThe ships came home."
+    edits = [{"start": len(TEXT), "end": len(TEXT), "text": added}]
+    body = {"record": first["record"], "text": TEXT, "edits": edits}
+    plan = http.post("/v1/plan", json=body).json()
+    update = patch(http, **body)
+    assert plan["tokens_read"] == update["tokens_read"] < plan["tokens"]
+    assert plan["tokens"] == update["accounting"]["tokens"]
+    whole = http.post("/v1/plan", json={"tokens": plan["tokens"]}).json()
+    assert 0 < plan["seconds"] < whole["seconds"]
+    record = base64.b64decode(first["record"])
+    message = models_stub(channel).Plan(models_pb2.PlanRequest(text=TEXT + added, record=record))
+    assert message.tokens_read == plan["tokens_read"]
+    same = http.post("/v1/plan", json={"record": first["record"], "text": TEXT}).json()
+    assert (same["tokens_read"], same["seconds"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"text": None}, "text"),
+        ({"context": "late"}, "context"),
+        ({"record": None, "edits": []}, "edits"),
+        ({"record": "no base64!"}, "record"),
+    ],
+)
+def test_updates_that_cannot_be_planned(
+    http: httpx.Client, first: dict[str, Any], changes: dict[str, Any], param: str
+) -> None:
+    answer = http.post("/v1/plan", json={"record": first["record"], "text": TEXT, **changes})
+    assert (answer.status_code, error_of(answer)[2]) == (400, param)

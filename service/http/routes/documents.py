@@ -6,7 +6,6 @@ answer is JSON, or a stream of events while the work goes on.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import (
     AsyncIterable,
     AsyncIterator,
@@ -66,6 +65,7 @@ from service.http.media_types import (
     require_utf8,
     wants_events,
 )
+from service.http.records import decoded, encoded
 from service.http.schemas.embedding import DocumentBody, DocumentQuery, UpdateBody
 from service.http.schemas.responses.embedding import DocumentAnswer, LivingDocumentAnswer
 from service.http.streaming import EventStream, SendEvent
@@ -263,7 +263,7 @@ async def update_document(body: UpdateBody, call: Call) -> Response:
         body,
         {
             "text": text,
-            "record": _decoded(body.record),
+            "record": decoded(body.record),
             "max_staleness": body.max_staleness,
             "exact": body.exact,
         },
@@ -278,13 +278,6 @@ class KnownRecord(TypedDict, total=False):
     precision: RecordPrecision
     max_staleness: float | None
     exact: bool
-
-
-def _decoded(record: str) -> bytes:
-    try:
-        return base64.b64decode(record, validate=True)
-    except ValueError:
-        raise InvalidInput("record is not base64", code="invalid_record", param="record") from None
 
 
 async def _only(text: str) -> AsyncIterator[str]:
@@ -323,7 +316,7 @@ def _living(found: DocumentEmbedding) -> dict[str, Any]:
     if not isinstance(found, LivingEmbedding):
         return {}
     return {
-        "record": base64.b64encode(found.record).decode(),
+        "record": encoded(found.record),
         "tokens_read": found.tokens_read,
         "segments": found.segments,
         "segments_read": found.segments_read,

@@ -12,14 +12,18 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from engine.errors import InvalidInput
 from engine.scheduling.deadline import Deadline
 from engine.types import ModelInfo
+from service.edits import apply_edits
 from service.http.dependencies import Engine, Record, ServerSettings, TimeoutS
 from service.http.json_request import JsonRoute
 from service.http.json_response import dump_list, json_response
+from service.http.records import decoded
 from service.http.schemas.embedding import PlanBody, TokenizeBody
 from service.http.schemas.responses.models import InfoAnswer, ModelAnswer, ModelList
 from service.http.schemas.responses.tokens import PlanAnswer, TokenizeAnswer
+from service.plans import planned
 from service.settings import Settings
 from service.version import version_of
 
@@ -30,12 +34,24 @@ _LIBRARIES = ("torch", "tokenizers", "fastapi", "uvicorn", "grpcio")
 
 @router.post("/v1/plan", response_model=PlanAnswer, summary="Price a text")
 async def plan(body: PlanBody, engine: Engine, timeout_s: TimeoutS, record: Record) -> Response:
-    """Whether a text would be accepted, how it would run, and the memory and time it would take."""
+    """Whether a text would be accepted, how it would run, and the memory and time it would take.
+
+    With `record`, what reading the text on from it would take (PATCH /v1/documents).
+    """
     record.model = engine.resolve(body.model).name
-    found = await engine.plan(
-        body.tokens,
-        text=body.text,
+    text = body.text
+    if body.edits is not None:
+        if body.record is None or text is None:
+            raise InvalidInput(
+                "edits change the text of a document with a record; give both", param="edits"
+            )
+        text = apply_edits(text, body.edits)
+    found = await planned(
+        engine,
+        tokens=body.tokens,
+        text=text,
         context=body.context,
+        record=None if body.record is None else decoded(body.record),
         model=body.model,
         timeout_s=timeout_s,
     )

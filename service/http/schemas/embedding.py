@@ -92,12 +92,18 @@ class DocumentQuery(VectorFields, ChunkingFields):
 
 
 class PlanBody(Body):
-    """A text, or how many tokens it would have."""
+    """A text, or how many tokens it would have. With a record, the text's update."""
 
     tokens: Whole | None = Field(None, description="Special tokens included.")
     text: str | None = None
     context: Context | None = Field(
         None, description="Plan a document with chunks of 256 tokens and this context."
+    )
+    record: str | None = Field(
+        None, description="Base64: plan to read the text on from it, in its chunks and context."
+    )
+    edits: list[EditBody] | None = Field(
+        None, description="With a record: changes of `text`, which is then the document before."
     )
     model: str | None = None
 

@@ -24,6 +24,7 @@ class PlanAnswer(Answer):
     max_tokens: int
     max_bytes: int
     tokens_alone: int
+    tokens_read: int
 
 
 class TokenizeAnswer(Answer):

@@ -88,19 +88,21 @@ class TokenizeResponse(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[str]] = ..., starts: _Optional[_Iterable[int]] = ..., ends: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PlanRequest(_message.Message):
-    __slots__ = ("model", "tokens", "text", "context")
+    __slots__ = ("model", "tokens", "text", "context", "record")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
     model: str
     tokens: int
     text: str
     context: str
-    def __init__(self, model: _Optional[str] = ..., tokens: _Optional[int] = ..., text: _Optional[str] = ..., context: _Optional[str] = ...) -> None: ...
+    record: bytes
+    def __init__(self, model: _Optional[str] = ..., tokens: _Optional[int] = ..., text: _Optional[str] = ..., context: _Optional[str] = ..., record: _Optional[bytes] = ...) -> None: ...
 
 class PlanResponse(_message.Message):
-    __slots__ = ("model", "tokens", "fits", "path", "bytes", "seconds", "tiles", "tile_tokens", "keeps_projections", "max_tokens", "max_bytes", "tokens_alone")
+    __slots__ = ("model", "tokens", "fits", "path", "bytes", "seconds", "tiles", "tile_tokens", "keeps_projections", "max_tokens", "max_bytes", "tokens_alone", "tokens_read")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FITS_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +115,7 @@ class PlanResponse(_message.Message):
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     TOKENS_ALONE_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_READ_FIELD_NUMBER: _ClassVar[int]
     model: str
     tokens: int
     fits: bool
@@ -125,4 +128,5 @@ class PlanResponse(_message.Message):
     max_tokens: int
     max_bytes: int
     tokens_alone: int
-    def __init__(self, model: _Optional[str] = ..., tokens: _Optional[int] = ..., fits: _Optional[bool] = ..., path: _Optional[str] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., tiles: _Optional[int] = ..., tile_tokens: _Optional[int] = ..., keeps_projections: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., max_bytes: _Optional[int] = ..., tokens_alone: _Optional[int] = ...) -> None: ...
+    tokens_read: int
+    def __init__(self, model: _Optional[str] = ..., tokens: _Optional[int] = ..., fits: _Optional[bool] = ..., path: _Optional[str] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., tiles: _Optional[int] = ..., tile_tokens: _Optional[int] = ..., keeps_projections: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., max_bytes: _Optional[int] = ..., tokens_alone: _Optional[int] = ..., tokens_read: _Optional[int] = ...) -> None: ...
