@@ -27,7 +27,8 @@ from benchmarks.store import commit
 from engine import Engine
 from engine.evaluation.bootstrap import Answers, Interval, interval, minus
 from engine.evaluation.corpora import available, load_corpus
-from engine.evaluation.readings import CUTOFF, led_passages
+from engine.evaluation.reading_documents import led_passages
+from engine.evaluation.readings import CUTOFF
 from engine.evaluation.retrieval import ranks_of
 from engine.training.data import Document
 from engine.training.pairs import passages_of
