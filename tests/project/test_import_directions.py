@@ -61,7 +61,7 @@ BELOW_THE_PROTOCOLS = {
             "logs",
         ),
         *("bulk", "files", "in_order", "index", "locks", "metrics", "readers"),
-        *("replica", "security", "settings", "tokens", "tracing", "version"),
+        *("plans", "replica", "security", "settings", "tokens", "tracing", "version"),
     )
 }
 PROTOCOLS = BELOW_THE_PROTOCOLS | {"service.benchmarks", "service.http", "service.grpc"}
