@@ -4,7 +4,9 @@
     python -m benchmarks.growth report FILE [FILE ...]
 
 After each step the document is read on from its record in two ways: with nothing kept ever read
-again (`grown`), and with staleness held at 0.002 (`held`). At the end it is read anew (`exact`).
+again (`grown`), and with staleness held at 0.002 (`held`). At the end it is read anew (`exact`). It
+is also read without a record, with blocks and positions that run on from its beginning to its end
+(`without`), which shows what segments do by themselves.
 `read` appends a line a document, with the vectors of the end and of the questions beside the file;
 run again, it goes on where it ended. `report` compares cosines, cost, and how well the passages of
 all documents are found by their title and heading or first sentence, which they do not contain.
@@ -115,6 +117,7 @@ def _case(engine: Engine, document: Grown) -> tuple[dict[str, Any], dict[str, np
     exact = engine.embed_document(text, chunks=LATE, record=True)
     seconds = perf_counter() - started_at
     assert [one.characters for one in grown.chunks] == [one.characters for one in exact.chunks]
+    without = engine.embed_document(text, chunks=LATE)
     row = {
         "tokens": exact.tokens,
         "segments": exact.segments,
@@ -122,11 +125,16 @@ def _case(engine: Engine, document: Grown) -> tuple[dict[str, Any], dict[str, np
         "grown": {**_drift(grown, exact), "steps": cost_of_grown},
         "held": {**_drift(held, exact), "steps": cost_of_held},
         "characters": [list(one.characters) for one in exact.chunks],
+        "characters_without": [list(one.characters) for one in without.chunks],
+        "whole_without": 1 - float(without.vector @ exact.vector),
         "answers": [list(span) for span in document.answers],
     }
     vectors = {
         name: np.stack([one.vector for one in found.chunks])
-        for name, found in (("grown", grown), ("held", held), ("exact", exact))
+        for name, found in (
+            *(("grown", grown), ("held", held), ("exact", exact)),
+            ("without", without),
+        )
     }
     return row, {**vectors, "questions": engine.embed(document.questions)}
 
@@ -190,7 +198,7 @@ def report(files: Sequence[Path]) -> None:
     print("|" + "---|" * len(_HEAD))
     for way in ("grown", "held"):
         print(_cells(way, [row for row, _ in rows]))
-    answers = {way: _answers(rows, way) for way in ("exact", "grown", "held")}
+    answers = {way: _answers(rows, way) for way in ("exact", "grown", "held", "without")}
     print("\n| read on | MRR@10 | minus exact |\n|---|---|---|")
     for way, found in answers.items():
         difference = interval(minus(found, answers["exact"]))
@@ -236,7 +244,7 @@ def _answers(rows: Sequence[tuple[dict[str, Any], Path]], way: str) -> Answers:
         stored = load_file(_vectors_of(file, row["document"]))
         chunks.append(stored[way])
         questions.append(stored["questions"])
-        bounds = np.array(row["characters"])
+        bounds = np.array(row["characters_without" if way == "without" else "characters"])
         for start, end in row["answers"]:
             overlap = np.minimum(bounds[:, 1], end) - np.maximum(bounds[:, 0], start)
             wanted.append(first + int(overlap.argmax()))

@@ -138,6 +138,7 @@ class Engine:
         title: str | None = None,
         options: EmbedOptions = _DEFAULTS,
         record: Literal[True] | RecordPrecision,
+        fold: bool = False,
     ) -> LivingEmbedding: ...
 
     def embed_document(
@@ -148,17 +149,23 @@ class Engine:
         title: str | None = None,
         options: EmbedOptions = _DEFAULTS,
         record: bool | RecordPrecision = False,
+        fold: bool = False,
     ) -> DocumentEmbedding:
         """One vector for the whole document, and one for each of its late chunks. A title takes
         the place of the document's opening in the vectors of its chunks.
 
         With a record, the document is read segment by segment, and `update_document` reads it on
-        after a change.
+        after a change. A folded record is small at any length, for documents that only grow.
         """
         if record:
             precision: RecordPrecision = "float32" if record is True else record
             return self._living(
-                Rounds(text, self.model, options, chunks, title=title, precision=precision)
+                Rounds(
+                    *(text, self.model, options, chunks),
+                    title=title,
+                    precision=precision,
+                    folded=fold,
+                )
             )
         check_options(options, self.model)
         check_pools(self.model)

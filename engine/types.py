@@ -254,6 +254,13 @@ class LivingEmbedding(DocumentEmbedding):
     rounds: int = 1
     """How often segments were read until none was more stale than allowed."""
 
+    sealed: int = 0
+    """Chunks of a folded record, which are no part of this answer and stay as they were. Those of
+    the answer are numbered on from them."""
+
+    sealed_staleness: float = 0.0
+    """What the staleness of each of them stays within."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:

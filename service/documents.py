@@ -48,6 +48,7 @@ class LivingRequest(DocumentRequest):
     text: str
     record: bytes | None = None
     precision: RecordPrecision = "float32"
+    fold: bool = False
     max_staleness: float | None = None
     exact: bool = False
 
@@ -210,7 +211,7 @@ async def embed_living(
     if request.record is None:
         _check_reads_whole(request)
         found = await engine.embed_living_document(
-            request.text, precision=request.precision, **shared
+            request.text, precision=request.precision, fold=request.fold, **shared
         )
     else:
         found = await engine.update_document(

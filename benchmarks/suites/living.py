@@ -25,6 +25,7 @@ PLACES = (0.1, 0.3, 0.5, 0.7, 0.9)
 APPENDED = {65_536: Target("<=", 0.10)}
 CHANGED = {65_536: Target("<=", 0.06), 262_144: Target("<=", 0.02)}
 HUNDRED = {65_536: Target("<=", 5)}
+FOLDED = Target("<=", 1e6)
 NEW = "\n\nThe committee met on Tuesday to read the report, and asked for one figure more.\n\n"
 
 
@@ -42,10 +43,17 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
         changed = [_update(engine, whole, _changed(text, place)) for place in PLACES]
         before, _ = _timed(engine, text[: text.rfind("\n\n", 0, int(0.95 * len(text)))])
         appended = [_update(engine, before, text)]
-        _, last_s = _timed(engine, text)
+        folded, last_s = _timed(engine, text, fold=True)
         taken = (first_s, last_s)
         yield from _rows(whole, taken, "a paragraph changed", changed, CHANGED)
         yield from _rows(whole, taken, "5 % appended", appended, APPENDED)
+        yield Row(
+            case=f"{whole.tokens:,} tokens, {whole.segments} segments",
+            measure="bytes of a folded record",
+            value=len(folded.record),
+            target=FOLDED,
+            seconds={},
+        )
         if tokens in HUNDRED_AT:
             count = QUICK_UPDATES if plan.quick else UPDATES
             followed = _followed(engine, text, whole, count)
@@ -53,9 +61,9 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
             yield from _sizes(engine, text, whole)
 
 
-def _timed(engine: Engine, text: str) -> tuple[LivingEmbedding, float]:
+def _timed(engine: Engine, text: str, *, fold: bool = False) -> tuple[LivingEmbedding, float]:
     started_at = perf_counter()
-    found = engine.embed_document(text, chunks=LATE, record=True)
+    found = engine.embed_document(text, chunks=LATE, record=True, fold=fold)
     return found, perf_counter() - started_at
 
 

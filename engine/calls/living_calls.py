@@ -38,14 +38,18 @@ class LivingCalls(EmbeddingCalls):
         title: str | None = None,
         options: EmbedOptions = DEFAULTS,
         precision: RecordPrecision = "float32",
+        fold: bool = False,
         timeout_s: float | None = None,
         on_event: OnDocumentEvent | None = None,
     ) -> LivingEmbedding:
-        """A document read segment by segment, with the record to read it on after a change."""
+        """A document read segment by segment, with the record to read it on after a change; with a
+        small one if it is folded, for a document that only grows."""
         with self._counting_rejections():
             chosen = self._document_model(model, options)
             check_input(text, "text")
-            rounds = Rounds(text, chosen, options, chunks, title=title, precision=precision)
+            rounds = Rounds(
+                *(text, chosen, options, chunks), title=title, precision=precision, folded=fold
+            )
         return await self._in_rounds(rounds, chosen, Deadline(timeout_s), on_event)
 
     async def update_document(

@@ -238,7 +238,7 @@ def _parts(
                 ids=segment.ids,
                 offsets=segment.offsets,
                 # What a passage is alone does not depend on its document.
-                alone=None if kept is None else kept.vectors.alone,
+                alone=None if kept is None or kept.num_sealed else kept.vectors.alone,
             )
             yield
         parts.append(part)

@@ -71,6 +71,11 @@ class KeptSegment:
     vectors: SegmentVectors
     states: LayerStates
     view: int  # which of the record's views it was read with
+    num_sealed: int = 0  # chunks of a folded segment, which keeps none of their vectors
+
+    @property
+    def num_chunks(self) -> int:
+        return len(self.chunks) + self.num_sealed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,10 +96,12 @@ class DocumentRecord:
     """What segments saw of the rest when they were read; the last is what they would see now."""
     segments: tuple[KeptSegment, ...]
     precision: RecordPrecision = "float32"
+    folded: bool = False
+    """Whether all segments but the last are one, without chunks: see `fold.py`."""
 
     @property
     def num_chunks(self) -> int:
-        return sum(len(segment.chunks) for segment in self.segments)
+        return sum(segment.num_chunks for segment in self.segments)
 
 
 def identity_of(model: EmbeddingModel) -> dict[str, str]:
@@ -255,6 +262,7 @@ def _header(record: DocumentRecord) -> dict[str, Any]:
         "num_tokens": record.num_tokens,
         "block_size": record.block_size,
         "precision": record.precision,
+        "folded": record.folded,
         "num_layers": len(record.segments[0].states),
         "segments": [
             {
@@ -265,6 +273,7 @@ def _header(record: DocumentRecord) -> dict[str, Any]:
                 "num_chunks": len(segment.chunks),
                 "headings": [list(chunk.headings) for chunk in segment.chunks],
                 "num_alone": len(segment.vectors.alone),
+                "num_sealed": segment.num_sealed,
                 "view": segment.view,
             }
             for segment in record.segments
@@ -297,6 +306,7 @@ def _record(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Documen
         views=tuple(_views(tensors)),
         segments=tuple(_segments(header, tensors)),
         precision=header["precision"],
+        folded=header["folded"],
     )
 
 
@@ -334,6 +344,7 @@ def _segments(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[
                 ),
                 states=_states(index, header["num_layers"], tensors),
                 view=described["view"],
+                num_sealed=described["num_sealed"],
             )
         )
         at, at_alone = end, end_alone

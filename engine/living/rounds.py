@@ -34,6 +34,7 @@ class Rounds:
         max_staleness: float | None = None,
         exact: bool = False,
         precision: RecordPrecision = "float32",
+        folded: bool = False,
     ) -> None:
         check_staleness(max_staleness, exact)
         self.text = text
@@ -44,6 +45,7 @@ class Rounds:
         self._before = self._record = record
         self._max_staleness = max_staleness
         self._precision = precision
+        self._folded = folded
         self._read_again: Container[int] = EVERY_SEGMENT if exact else ()
         self._work = Work()
 
@@ -58,13 +60,15 @@ class Rounds:
     def take(self, document: LivingDocument, read: ReadVectors) -> LivingEmbedding | None:
         """The answer, or None if another round is to be read."""
         self._work.add(document, read)
-        record = record_of(document, read, self._model, self._precision)
+        record = record_of(document, read, self._model, self._precision, folded=self._folded)
         stale = self._too_stale(record)
         if not stale:
             return answer_of(document, record, self._model, self._work, self._before)
         # What this round read is kept by the next, unless the rest moves it too far.
         is_last = self._work.rounds + 1 == MOST_ROUNDS
-        self._record, self._read_again = record, EVERY_SEGMENT if is_last else stale
+        # A folded segment falls apart when it is read, and then others have other numbers.
+        reads_all = is_last or any(record.segments[index].num_sealed for index in stale)
+        self._record, self._read_again = record, EVERY_SEGMENT if reads_all else stale
         return None
 
     def _too_stale(self, record: DocumentRecord) -> set[int]:
@@ -100,6 +104,7 @@ def rounds_from(
         max_staleness=max_staleness,
         exact=exact,
         precision=record.precision,
+        folded=record.folded,
     )
 
 

@@ -16,6 +16,8 @@ from engine.execution.results import (
     blend_standalone,
     finish_vectors,
 )
+from engine.living.fold import fold
+from engine.living.pooling import pooled_whole
 from engine.living.prepare import LivingDocument
 from engine.living.record import (
     DocumentRecord,
@@ -43,6 +45,8 @@ def record_of(
     read: ReadVectors,
     model: EmbeddingModel,
     precision: RecordPrecision = "float32",
+    *,
+    folded: bool = False,
 ) -> DocumentRecord:
     """The record of the document as it stands now."""
     given = _Given.of(document, read)
@@ -78,6 +82,7 @@ def record_of(
             for part, segment in zip(document.parts, segments, strict=True)
         ),
         precision=precision,
+        folded=folded,
     )
 
 
@@ -119,10 +124,11 @@ def answer_of(
     """What the caller gets, from the new record. `before` is the one that was read on from."""
     staleness = staleness_of(record, model)
     chunks = tuple(_chunks(document, record, staleness, _previous_of(work, before)))
-    kept = {chunk.previous for chunk in chunks}
+    first = record.segments[0]
+    kept = {chunk.previous for chunk in chunks} | set(range(first.num_sealed))
     num_before = 0 if before is None else before.num_chunks
     return LivingEmbedding(
-        vector=finish_vectors(_whole(record, model)[None], document.options)[0],
+        vector=finish_vectors(pooled_whole(record, model)[None], document.options)[0],
         chunks=chunks,
         accounting=Accounting(
             tokens=document.num_tokens,
@@ -131,14 +137,24 @@ def answer_of(
             compute_s=work.compute_s,
             tokens_alone=work.tokens_alone,
         ),
-        record=to_bytes(record),
+        record=to_bytes(_as_kept(record, document.text, staleness, model)),
         tokens_read=work.tokens_read,
         staleness=_staleness_of_whole(record, staleness),
         segments=len(record.segments),
         segments_read=len(record.segments) - len(work.kept_at),
         gone=tuple(index for index in range(num_before) if index not in kept),
         rounds=work.rounds,
+        sealed=first.num_sealed,
+        sealed_staleness=staleness[0] if first.num_sealed else 0.0,
     )
+
+
+def _as_kept(
+    record: DocumentRecord, text: str, staleness: Sequence[float], model: EmbeddingModel
+) -> DocumentRecord:
+    if not record.folded:
+        return record
+    return fold(record, text, staleness, model.checkpoint.pooling)
 
 
 def staleness_of(record: DocumentRecord, model: EmbeddingModel) -> list[float]:
@@ -217,51 +233,25 @@ def _kept(document: LivingDocument) -> Vector:
     return document.record.opening
 
 
-def _whole(record: DocumentRecord, model: EmbeddingModel) -> Vector:
-    """The document's vector [W], pooled from those of its segments."""
-    flat = np.stack([one.vectors.flat for one in record.segments]).astype(np.float64)
-    match model.checkpoint.pooling:
-        case "cls":
-            whole = flat[0]
-        case "max":
-            whole = flat.max(0)
-        case _:
-            whole = _mean(record, flat, model.pooling_slope_of(record.num_tokens))
-    vector: Vector = whole.astype(np.float32)
-    return vector
-
-
-def _mean(record: DocumentRecord, flat: np.ndarray, slope: float) -> np.ndarray:
-    """The mean over all tokens, whose weights rise by a slope: see `PooledSpan`."""
-    rising = np.stack([one.vectors.rising for one in record.segments]).astype(np.float64)
-    counts = np.array([one.num_rows for one in record.segments], dtype=np.float64)[:, None]
-    starts = np.cumsum(counts, 0) - counts
-    total = counts.sum()
-    sums = counts * flat
-    # Each token's sum, times its place in the document.
-    placed = (starts * sums + counts**2 / 2 * rising) / total
-    mean: np.ndarray = (((1 - slope) * sums + 2 * slope * placed) / total).sum(0)
-    return mean
-
-
 def _chunks(
     document: LivingDocument,
     record: DocumentRecord,
     staleness: Sequence[float],
     previous_of: Mapping[int, int],
 ) -> Iterator[LivingChunk]:
-    vectors = _chunk_vectors(document, record)
+    vectors = iter(_chunk_vectors(document, record))
     rows = accumulate((one.num_rows for one in record.segments), initial=0)
     index = 0
     for number, (part, start) in enumerate(zip(document.parts, rows, strict=False)):
         before = _rows_before(document, number)
+        index += record.segments[number].num_sealed
         for place, chunk in enumerate(part.chunks):
             previous = previous_of.get(number)
             yield LivingChunk(
                 index=index,
                 tokens=_moved(chunk.tokens, start + before),
                 characters=_moved(chunk.characters, part.characters.start),
-                vector=vectors[index],
+                vector=next(vectors),
                 headings=chunk.headings,
                 previous=None if previous is None else previous + place,
                 staleness=staleness[number],
@@ -288,7 +278,7 @@ def _chunk_vectors(document: LivingDocument, record: DocumentRecord) -> Vector:
 def _previous_of(work: Work, before: DocumentRecord | None) -> dict[int, int]:
     """For each segment that no round read, the index that its first chunk had before."""
     segments = () if before is None else before.segments
-    starts = list(accumulate((len(one.chunks) for one in segments), initial=0))
+    starts = list(accumulate((one.num_chunks for one in segments), initial=0))
     return {at: starts[number] for at, number in work.kept_at.items()}
 
 

@@ -87,6 +87,7 @@ async def answer_living(
         text=document.text,
         record=document.record,
         precision=_precision(options),
+        fold=options.fold,
         max_staleness=options.max_staleness if options.HasField("max_staleness") else None,
         exact=options.exact,
     )

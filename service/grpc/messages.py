@@ -294,7 +294,10 @@ def _of_record(found: DocumentEmbedding) -> dict[str, Any]:
     """What a result has besides if the document has a record."""
     if not isinstance(found, LivingEmbedding):
         return {}
-    names = ("tokens_read", "segments", "segments_read", "staleness", "gone", "rounds")
+    names = (
+        *("tokens_read", "segments", "segments_read", "staleness", "gone", "rounds"),
+        *("sealed", "sealed_staleness"),
+    )
     return {name: getattr(found, name) for name in names}
 
 

@@ -173,6 +173,18 @@ def test_a_plan_prices_an_update(
     assert (same["tokens_read"], same["seconds"]) == (0, 0)
 
 
+def test_a_folded_record_lists_what_was_read(http: httpx.Client, first: dict[str, Any]) -> None:
+    folded = post(http, text=TEXT, fold=True)
+    assert (folded["vector"], folded["sealed"]) == (first["vector"], 0)
+    grown = patch(http, record=folded["record"], text=f"{TEXT}\n\nThe ships came home.")
+    assert grown["sealed"] + len(grown["chunks"]) == grown["chunks"][-1]["index"] + 1
+    assert 0 < grown["sealed"] < len(first["chunks"])
+    assert grown["sealed_staleness"] > 0
+    assert len(grown["record"]) <= 1.1 * len(folded["record"])
+    without = {"text": TEXT, "fold": True}
+    assert error_of(http.post("/v1/documents", json=without)) == (400, "unknown_field", "fold")
+
+
 @pytest.mark.parametrize(
     ("changes", "param"),
     [

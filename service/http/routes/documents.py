@@ -233,15 +233,21 @@ async def documents(request: Request, body: DocumentBody, call: Call) -> Respons
         )
     if body.record:
         return await call.answer_living(
-            body, {"text": body.text, "precision": body.record_precision or "float32"}
+            body,
+            {
+                "text": body.text,
+                "precision": body.record_precision or "float32",
+                "fold": body.fold,
+            },
         )
-    if body.record_precision is not None:
-        raise InvalidInput(
-            "record_precision is that of a record, and none is asked for; set record to true",
-            code="unknown_field",
-            param="record_precision",
-            actual=body.record_precision,
-        )
+    for name, given in (("record_precision", body.record_precision), ("fold", body.fold)):
+        if given:
+            raise InvalidInput(
+                f"{name} is that of a record, and none is asked for; set record to true",
+                code="unknown_field",
+                param=name,
+                actual=given,
+            )
     return await call.answer(_only(body.text), body)
 
 
@@ -276,6 +282,7 @@ class KnownRecord(TypedDict, total=False):
     text: Required[str]
     record: bytes
     precision: RecordPrecision
+    fold: bool
     max_staleness: float | None
     exact: bool
 
@@ -323,6 +330,8 @@ def _living(found: DocumentEmbedding) -> dict[str, Any]:
         "staleness": found.staleness,
         "gone": found.gone,
         "rounds": found.rounds,
+        "sealed": found.sealed,
+        "sealed_staleness": found.sealed_staleness,
     }
 
 

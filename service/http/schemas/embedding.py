@@ -41,6 +41,11 @@ class DocumentBody(VectorBody):
     record_precision: RecordPrecision | None = Field(
         None, description='Of the record\'s states: "float32" (default), or half of its bytes.'
     )
+    fold: bool = Field(
+        False,
+        description="Keep the record small at any length, for a document that only grows: an edit "
+        "before its end reads all of it.",
+    )
 
     def chunk_plan(self) -> EngineChunking | None:
         return self.chunking.plan()

@@ -67,7 +67,9 @@ class LivingChunkItem(ChunkItem):
 
 
 class LivingDocumentAnswer(DocumentAnswer):
-    """A document with its record, in base64. `gone` are the record's chunks that are no more."""
+    """A document with its record, in base64. `gone` are the record's chunks that are no more. Of a
+    folded record, the first `sealed` chunks are not listed and stay as they were, no staler than
+    `sealed_staleness`."""
 
     chunks: list[LivingChunkItem]  # type: ignore[assignment]
     record: str
@@ -77,6 +79,8 @@ class LivingDocumentAnswer(DocumentAnswer):
     staleness: float
     gone: list[int]
     rounds: int
+    sealed: int
+    sealed_staleness: float
 
 
 class VectorList(RootModel[list[list[float]]]):

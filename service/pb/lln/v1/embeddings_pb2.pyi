@@ -95,7 +95,7 @@ class EmbedDocumentRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[DocumentOptions, _Mapping]] = ..., text: _Optional[bytes] = ..., record: _Optional[bytes] = ...) -> None: ...
 
 class DocumentOptions(_message.Message):
-    __slots__ = ("model", "options", "chunking", "title", "with_record", "record_precision", "max_staleness", "exact")
+    __slots__ = ("model", "options", "chunking", "title", "with_record", "record_precision", "max_staleness", "exact", "fold")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     CHUNKING_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +104,7 @@ class DocumentOptions(_message.Message):
     RECORD_PRECISION_FIELD_NUMBER: _ClassVar[int]
     MAX_STALENESS_FIELD_NUMBER: _ClassVar[int]
     EXACT_FIELD_NUMBER: _ClassVar[int]
+    FOLD_FIELD_NUMBER: _ClassVar[int]
     model: str
     options: EmbedOptions
     chunking: Chunking
@@ -112,7 +113,8 @@ class DocumentOptions(_message.Message):
     record_precision: str
     max_staleness: float
     exact: bool
-    def __init__(self, model: _Optional[str] = ..., options: _Optional[_Union[EmbedOptions, _Mapping]] = ..., chunking: _Optional[_Union[Chunking, _Mapping]] = ..., title: _Optional[str] = ..., with_record: _Optional[bool] = ..., record_precision: _Optional[str] = ..., max_staleness: _Optional[float] = ..., exact: _Optional[bool] = ...) -> None: ...
+    fold: bool
+    def __init__(self, model: _Optional[str] = ..., options: _Optional[_Union[EmbedOptions, _Mapping]] = ..., chunking: _Optional[_Union[Chunking, _Mapping]] = ..., title: _Optional[str] = ..., with_record: _Optional[bool] = ..., record_precision: _Optional[str] = ..., max_staleness: _Optional[float] = ..., exact: _Optional[bool] = ..., fold: _Optional[bool] = ...) -> None: ...
 
 class Chunking(_message.Message):
     __slots__ = ("fixed", "sentences", "headings", "spans", "opening", "alone", "context")
@@ -225,7 +227,7 @@ class Chunk(_message.Message):
     def __init__(self, index: _Optional[int] = ..., tokens: _Optional[_Union[TokenSpan, _Mapping]] = ..., characters: _Optional[_Union[CharacterSpan, _Mapping]] = ..., headings: _Optional[_Iterable[str]] = ..., vector: _Optional[_Union[Vector, _Mapping]] = ..., previous: _Optional[int] = ..., staleness: _Optional[float] = ...) -> None: ...
 
 class DocumentResult(_message.Message):
-    __slots__ = ("model", "vector", "num_chunks", "accounting", "tokens_read", "segments", "segments_read", "staleness", "gone", "rounds")
+    __slots__ = ("model", "vector", "num_chunks", "accounting", "tokens_read", "segments", "segments_read", "staleness", "gone", "rounds", "sealed", "sealed_staleness")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VECTOR_FIELD_NUMBER: _ClassVar[int]
     NUM_CHUNKS_FIELD_NUMBER: _ClassVar[int]
@@ -236,6 +238,8 @@ class DocumentResult(_message.Message):
     STALENESS_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    SEALED_FIELD_NUMBER: _ClassVar[int]
+    SEALED_STALENESS_FIELD_NUMBER: _ClassVar[int]
     model: str
     vector: Vector
     num_chunks: int
@@ -246,7 +250,9 @@ class DocumentResult(_message.Message):
     staleness: float
     gone: _containers.RepeatedScalarFieldContainer[int]
     rounds: int
-    def __init__(self, model: _Optional[str] = ..., vector: _Optional[_Union[Vector, _Mapping]] = ..., num_chunks: _Optional[int] = ..., accounting: _Optional[_Union[Accounting, _Mapping]] = ..., tokens_read: _Optional[int] = ..., segments: _Optional[int] = ..., segments_read: _Optional[int] = ..., staleness: _Optional[float] = ..., gone: _Optional[_Iterable[int]] = ..., rounds: _Optional[int] = ...) -> None: ...
+    sealed: int
+    sealed_staleness: float
+    def __init__(self, model: _Optional[str] = ..., vector: _Optional[_Union[Vector, _Mapping]] = ..., num_chunks: _Optional[int] = ..., accounting: _Optional[_Union[Accounting, _Mapping]] = ..., tokens_read: _Optional[int] = ..., segments: _Optional[int] = ..., segments_read: _Optional[int] = ..., staleness: _Optional[float] = ..., gone: _Optional[_Iterable[int]] = ..., rounds: _Optional[int] = ..., sealed: _Optional[int] = ..., sealed_staleness: _Optional[float] = ...) -> None: ...
 
 class TokenSpan(_message.Message):
     __slots__ = ("start", "end")

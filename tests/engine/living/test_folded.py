@@ -1,0 +1,94 @@
+"""Folded records: small at any length, for documents that only grow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from engine.engine import Engine
+from engine.living.record import from_bytes
+from engine.types import ChunkPlan, HeadingPlan, LivingEmbedding
+from tests.engine.small_models import calibrated
+
+if TYPE_CHECKING:
+    from tests.conftest import WriteCheckpoint
+
+LINE = "the quick brown fox jumps over number {} and {} while seven wizards box {}."
+PARAGRAPHS = [
+    " ".join(LINE.format(part, line, part * line) for line in range(4)) for part in range(140)
+]
+SIZES = (70, 90, 110, 140)
+
+
+def text(count: int) -> str:
+    return "\n\n".join(PARAGRAPHS[:count])
+
+
+@pytest.fixture(params=["mean", "cls", "max"])
+def engine(request: pytest.FixtureRequest, write_checkpoint: WriteCheckpoint) -> Engine:
+    checkpoint = write_checkpoint("bert", pooling=request.param)
+    return Engine(calibrated(checkpoint, block_size=64, num_sinks=(1, 1)))
+
+
+def assert_the_same_but_for_rounding(one: LivingEmbedding, other: LivingEmbedding) -> None:
+    np.testing.assert_allclose(one.vector, other.vector, atol=2e-6)
+
+
+def test_a_folded_record_reads_on_as_the_whole_one(engine: Engine) -> None:
+    """The same vectors of what is read, the same vector of the document, the same numbers."""
+    chunks = ChunkPlan(tokens=200, context="balanced")
+    whole = engine.embed_document(text(SIZES[0]), chunks=chunks, record=True)
+    folded = engine.embed_document(text(SIZES[0]), chunks=chunks, record=True, fold=True)
+    assert_the_same_but_for_rounding(folded, whole)
+    assert (folded.sealed, len(folded.chunks)) == (0, len(whole.chunks))
+    for size in SIZES[1:]:
+        whole = engine.update_document(whole.record, text(size))
+        folded = engine.update_document(folded.record, text(size))
+        assert folded.tokens_read == whole.tokens_read < whole.tokens
+        assert_the_same_but_for_rounding(folded, whole)
+        tail = whole.chunks[folded.sealed :]
+        assert [one.index for one in folded.chunks] == [one.index for one in tail]
+        assert folded.gone == whole.gone
+        for a, b in zip(folded.chunks, tail, strict=True):
+            assert (a.tokens, a.characters, a.previous) == (b.tokens, b.characters, b.previous)
+            np.testing.assert_allclose(a.vector, b.vector, atol=2e-6)
+        kept = [one.staleness for one in whole.chunks[: folded.sealed]]
+        assert folded.sealed_staleness >= max(kept) * 0.99
+
+
+def test_its_size_does_not_grow(engine: Engine) -> None:
+    found = engine.embed_document(text(SIZES[0]), record=True, fold=True)
+    sizes = [len(found.record)]
+    for size in SIZES[1:]:
+        found = engine.update_document(found.record, text(size))
+        assert len(from_bytes(found.record, engine.model).segments) == 2
+        sizes.append(len(found.record))
+    assert max(sizes) < 1.2 * min(sizes)
+
+
+def test_an_edit_before_the_end_reads_all_that_was_folded(engine: Engine) -> None:
+    chunks = HeadingPlan(max_tokens=200)
+    first = engine.embed_document(text(90), chunks=chunks, record=True, fold=True)
+    folded, last = from_bytes(first.record, engine.model).segments
+    update = engine.update_document(first.record, f"A new beginning. {text(90)}")
+    assert update.sealed == 0
+    assert update.tokens_read >= folded.num_rows
+    assert update.gone[: folded.num_sealed] == tuple(range(folded.num_sealed))
+    kept = [one.previous for one in update.chunks if one.previous is not None]
+    assert len(kept) + len(update.gone) == len(first.chunks)
+    assert len(update.chunks[-1].vector) == len(first.chunks[-1].vector)
+    assert last.num_sealed == 0
+
+
+def test_too_stale_or_exact_reads_everything(engine: Engine) -> None:
+    first = engine.embed_document(text(70), chunks=ChunkPlan(tokens=200), record=True, fold=True)
+    fresh = engine.embed_document(text(140), chunks=ChunkPlan(tokens=200), record=True, fold=True)
+    for update in (
+        engine.update_document(first.record, text(140), exact=True),
+        engine.update_document(first.record, text(140), max_staleness=0.0),
+    ):
+        assert update.record == fresh.record
+        assert update.sealed == 0
+        assert update.staleness == 0
