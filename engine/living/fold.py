@@ -75,6 +75,6 @@ def _vectors_of(sealed: Sequence[KeptSegment], pooling: str) -> SegmentVectors:
         case "max":
             whole = flat.max(0)
         case _:
-            whole = sums.flat / sums.count
-    rising = 2 * sums.placed / sums.count**2
+            whole = sums.flat / sums.rows
+    rising = 2 * sums.placed / sums.rows**2
     return SegmentVectors(none, none, whole.astype(np.float32), rising.astype(np.float32))

@@ -18,7 +18,7 @@ Numbers = NDArray[np.float64]
 class Sums(NamedTuple):
     """Sums over the tokens of segments that follow one another."""
 
-    count: float
+    rows: float
     flat: Numbers  # [W] of the tokens' vectors
     placed: Numbers  # [W] of each token's vector times its place
 
@@ -38,13 +38,15 @@ def pooled_whole(record: DocumentRecord, model: EmbeddingModel) -> Vector:
         case "cls":
             return record.segments[0].vectors.flat
         case "max":
-            return np.stack([one.vectors.flat for one in record.segments]).max(0)
+            largest: Vector = np.stack([one.vectors.flat for one in record.segments]).max(0)
+            return largest
         case _:
             slope = model.pooling_slope_of(record.num_tokens)
-            return _mean(sums_of(record.segments), slope).astype(np.float32)
+            mean: Vector = _mean(sums_of(record.segments), slope).astype(np.float32)
+            return mean
 
 
 def _mean(sums: Sums, slope: float) -> Numbers:
     """The mean over all tokens, whose weights rise by a slope: see `PooledSpan`."""
-    mean: Numbers = ((1 - slope) * sums.flat + 2 * slope * sums.placed / sums.count) / sums.count
+    mean: Numbers = ((1 - slope) * sums.flat + 2 * slope * sums.placed / sums.rows) / sums.rows
     return mean
