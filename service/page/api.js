@@ -44,13 +44,16 @@ async function ask(path, { headers, ...options }) {
 
 export const get = (path, signal) => ask(path, { signal });
 
-export const post = (path, body, signal) =>
+const send = (method) => (path, body, signal) =>
   ask(path, {
-    method: "POST",
+    method,
     headers: { "content-type": "application/json" },
     body: JSON.stringify(body),
     signal,
   });
+
+export const post = send("POST");
+export const patch = send("PATCH");
 
 export function floats(base64) {
   const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));

@@ -3,6 +3,7 @@
 import { get, post } from "./api.js";
 import { copy } from "./copy.js";
 import { byId, setOptions, show } from "./dom.js";
+import { startEditing } from "./editing.js";
 import { clearError, fail, repeatRefused } from "./errors.js";
 import { startFiles, textOfFile } from "./files.js";
 import { startKey } from "./key.js";
@@ -62,6 +63,7 @@ async function askServer() {
   offerModels(readAddress());
   startSimilarity(models);
   startSearch();
+  startEditing(models);
 }
 
 // Returns whether the models are loaded. If not, shows the error with a button for `again`.
@@ -216,7 +218,7 @@ async function readFile(file) {
 // Moves the focus in code: an #anchor would replace the state in the address.
 function skipToResults(event) {
   event.preventDefault();
-  const shown = ["results", "found", "matrix", "main"].map(byId).find((element) => element.checkVisibility());
+  const shown = ["results", "edited", "found", "matrix", "main"].map(byId).find((element) => element.checkVisibility());
   shown.focus();
 }
 

@@ -3,7 +3,7 @@
 import { byId, show } from "./dom.js";
 import { remember, state } from "./state.js";
 
-const VIEWS = ["document", "search", "similarity"];
+const VIEWS = ["document", "edit", "search", "similarity"];
 
 export function showView(name) {
   state.view = VIEWS.includes(name) ? name : VIEWS[0];

@@ -206,6 +206,30 @@ def test_two_models_side_by_side(page: Page) -> None:
     assert "softmax" in captions[1]
 
 
+def test_a_document_that_is_edited(page: Page) -> None:
+    """What was read again is shown apart from what was kept, with how stale that is."""
+    line = "The keeper of lighthouse number {} wrote down the hours, the weather and {} ships. "
+    text = "\n\n".join(line.format(number, number * 7) * 4 for number in range(42))
+    page.click("#tab-edit")
+    page.fill("#edit-text", text)
+    page.click("#edit-read")
+    page.wait_for_selector("#passages > .now")
+    assert page.locator("#passages > .kept").count() == 0
+    assert "nothing is stale" in page.inner_text("#edit-facts")
+    page.fill("#edit-text", f"{text}\n\nIn the last year nothing was written at all.")
+    page.click("#edit-read")
+    page.wait_for_selector("#passages > .kept")
+    states = page.locator("#passages > .kept .passage-state").all_inner_texts()
+    assert all(re.fullmatch(r"kept, within [\d.e-]+ of a new reading", state) for state in states)
+    assert page.locator("#passages > .now:last-child").count() == 1
+    assert "of a new reading" in page.inner_text("#edit-facts")
+    page.click("#edit-anew")
+    page.wait_for_selector("#passages > .kept", state="detached")
+    page.fill("#edit-text", " ")
+    page.click("#edit-read")
+    assert "no text" in page.inner_text("#edit-error")
+
+
 def test_similarity(page: Page) -> None:
     page.click("#tab-similarity")
     page.click("#similarity-form .primary")
