@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from random import Random
 from time import perf_counter
@@ -64,7 +65,7 @@ def main() -> None:
 def read(options: argparse.Namespace) -> None:
     done = {row["document"] for row in _rows([options.out])} if options.out.exists() else set()
     with Engine.load(options.model) as engine, options.out.open("a") as out:
-        for document in _documents(options.least, options.most, options.documents):
+        for document in _documents(options):
             if document.name in done:
                 continue
             row, vectors = _case(engine, document)
@@ -74,11 +75,12 @@ def read(options: argparse.Namespace) -> None:
             out.flush()
 
 
-def _documents(least: int, most: int, count: int) -> Iterator[Grown]:
-    """Long documents of each corpus that nobody trained on, in turn over the corpora."""
-    found = {name: list(_long(name, least, most, count)) for name in available(new=True)}
-    for number in range(count):
-        for documents in found.values():
+def _documents(options: argparse.Namespace) -> Iterator[Grown]:
+    """Long documents of corpora that nobody trained on, in turn over the corpora."""
+    names = options.corpora or available(new=True)
+    found = [list(_long(name, options.least, options.most, options.documents)) for name in names]
+    for number in range(options.documents):
+        for documents in found:
             if number < len(documents):
                 yield documents[number]
 
@@ -86,10 +88,8 @@ def _documents(least: int, most: int, count: int) -> Iterator[Grown]:
 def _long(corpus: str, least: int, most: int, count: int) -> Iterator[Grown]:
     documents = [one for one in load_corpus(corpus).documents if len(one.body) >= least]
     Random(SEED).shuffle(documents)
-    for document in documents[: 2 * count]:
-        grown = _grown(corpus, document, most)
-        if len(grown.text) >= least and grown.questions:
-            yield grown
+    grown = (_grown(corpus, document, most) for document in documents)
+    yield from islice((one for one in grown if len(one.text) >= least and one.questions), count)
 
 
 def _grown(corpus: str, document: Document, most: int) -> Grown:
@@ -277,6 +277,7 @@ def _parser() -> argparse.ArgumentParser:
     reader.add_argument("--model", default="default")
     reader.add_argument("--least", type=int, default=45_000, help="characters of a document")
     reader.add_argument("--most", type=int, default=60_000, help="characters of a document")
+    reader.add_argument("--corpora", nargs="*", help="all that nobody trained on unless given")
     reader.add_argument("--documents", type=int, default=3, help="of each corpus")
     reader.add_argument("--out", type=Path, required=True)
     actions.add_parser("report").add_argument("files", type=Path, nargs="+")
