@@ -27,7 +27,7 @@ from engine import Engine
 from engine.evaluation.corpora import available, load_corpus
 from engine.living.record import from_bytes
 from engine.living.staleness import movement
-from engine.types import ChunkPlan
+from engine.types import ChunkPlan, LivingEmbedding
 
 SEED = 11
 CHARACTERS = 24_000
@@ -50,22 +50,27 @@ def main() -> None:
 def read(options: argparse.Namespace) -> None:
     done = {_key(row) for row in _rows([options.out])} if options.out.exists() else set()
     with Engine.load(options.model) as engine, options.out.open("a") as out:
-        for corpus, number, text, other in _documents(options.part, options.documents):
+        for corpus, number, text, other in _documents(options):
+            read_before: dict[str, LivingEmbedding] = {}
             for kind in EDITS:
                 row = {"corpus": corpus, "document": number, "kind": kind}
                 if _key(row) in done:
                     continue
                 row |= {"model": options.model, "calibration": engine.info.calibration}
-                row |= _case(engine, kind, text, other, Random(f"{SEED}{corpus}{number}"))
+                before, after = EDITS[kind](text, other, Random(f"{SEED}{corpus}{number}"))
+                if before not in read_before:
+                    read_before[before] = engine.embed_document(before, chunks=LATE, record=True)
+                row |= _case(engine, read_before[before], after)
                 row["commit"] = commit()
                 out.write(json.dumps(row) + "\n")
                 out.flush()
 
 
-def _documents(part: str, count: int) -> Iterator[tuple[str, int, str, str]]:
+def _documents(options: argparse.Namespace) -> Iterator[tuple[str, int, str, str]]:
     """Long documents of each corpus, each with another of its corpus, in turn over the corpora."""
-    texts = {name: _long(name, count) for name in available(new=part == "judge")}
-    for number in range(count):
+    names = options.corpora or available(new=options.part == "judge")
+    texts = {name: _long(name, max(2, options.documents)) for name in names}
+    for number in range(options.documents):
         for corpus, found in texts.items():
             if number < len(found):
                 yield corpus, number, found[number], found[number - 1]
@@ -77,9 +82,7 @@ def _long(corpus: str, count: int) -> list[str]:
     return [text[:CHARACTERS] for text in Random(SEED).sample(texts, min(count, len(texts)))]
 
 
-def _case(engine: Engine, kind: str, text: str, other: str, random: Random) -> dict[str, Any]:
-    before, after = EDITS[kind](text, other, random)
-    first = engine.embed_document(before, chunks=LATE, record=True)
+def _case(engine: Engine, first: LivingEmbedding, after: str) -> dict[str, Any]:
     update = engine.update_document(first.record, after)
     anew = engine.update_document(first.record, after, exact=True)
     record = from_bytes(update.record, engine.model)
@@ -187,6 +190,7 @@ def _parser() -> argparse.ArgumentParser:
     reader = actions.add_parser("read")
     reader.add_argument("--part", choices=("fit", "judge"), required=True)
     reader.add_argument("--model", default="default")
+    reader.add_argument("--corpora", nargs="*", help="all of the part unless given")
     reader.add_argument("--documents", type=int, default=2, help="of each corpus")
     reader.add_argument("--out", type=Path, required=True)
     for name in ("fit", "judge"):

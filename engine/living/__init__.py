@@ -7,6 +7,9 @@ read the other segments later as if this one were there.
 - `prepare.py` divides a text into segments, and finds those that a record holds already.
 - `segmented_run.py` reads the others on the device.
 - `update.py` puts the answer and the new record together.
-- `record.py` is what a caller keeps, as bytes.
+- `record.py` is what a caller keeps, as bytes; `fold.py` makes it small for a document that only
+  grows.
+- `rounds.py` reads until no kept segment is staler than the caller allows; `price.py` says before
+  what that takes.
 - `staleness.py` bounds what it costs that kept segments were read in an earlier document.
 """
