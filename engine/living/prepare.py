@@ -1,67 +1,37 @@
-"""Divides a document into segments, finds those that its record holds, and reads in the others."""
+"""What the device reads of a document: the segments that its record does not hold."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from engine.errors import InvalidInput
 from engine.execution.documents import check_title, title_ids
 from engine.execution.inputs import PreparedText, check_input, check_pools, prompt_of
-from engine.living.record import DocumentRecord, KeptSegment
+from engine.living.part_chunks import with_chunks
+from engine.living.parts import Part, parts_of
+from engine.living.record import DocumentRecord
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.segmented_pass import LayerStates, Reading, SinkRows
 from engine.model.tiled_pass import block_size, can_tile
 from engine.steps import Steps
 from engine.text.chunking import (
-    MAX_CHUNKS,
     OPENING_TOKENS,
-    ChunkSpan,
     Shares,
-    Source,
     check_chunking,
-    chunk_spans,
     shares_of,
 )
-from engine.text.headings import detect_format, sections
-from engine.text.segments import SegmentKey, key_matches, key_of, segment_at
-from engine.text.tokenizer import Encoded, TextTokenizer
+from engine.text.tokenizer import TextTokenizer
 from engine.text.truncation import never_truncated, too_long
 from engine.types import (
     Chunking,
     EmbedOptions,
-    HeadingFormat,
-    HeadingPlan,
     Ids,
-    Offsets,
     Span,
     SpanPlan,
-    Vector,
 )
-
-
-class Part(NamedTuple):
-    """A segment of the document as it is now: kept from the record, or to be read."""
-
-    characters: Span
-    key: SegmentKey
-    kept: KeptSegment | None = None
-    kept_at: int | None = None  # the number of that segment in the record
-    chunks: tuple[ChunkSpan, ...] = ()  # tokens and characters from the segment's start
-    ids: Ids | None = None  # [content tokens] of a segment to be read
-    offsets: Offsets | None = None  # [content tokens, 2] characters from the segment's start
-    alone: Vector | None = None  # [chunks, W] of a known segment that is read again
-
-    @property
-    def num_content(self) -> int:
-        if self.kept is not None:
-            return self.kept.num_content
-        assert self.ids is not None, "a part is kept or has tokens"
-        return len(self.ids)
 
 
 @dataclass
@@ -144,7 +114,7 @@ def prepare_living_steps(
     check_living(text, model, options, chunking, title)
     if record is not None and not _is_of(record, options, chunking):
         record = None
-    parts = yield from _parts(text, title, model.tokenizer, record, read_again)
+    parts = yield from parts_of(text, title, model.tokenizer, record, read_again)
     prompt = _prompt_ids(model, options)
     around = model.tokenizer.num_special + len(prompt)
     num_tokens = sum(part.num_content for part in parts) + around
@@ -154,8 +124,8 @@ def prepare_living_steps(
     block = block_size(model.encoder, num_tokens)
     if record is not None and not _reads_alike(record, num_tokens, block):
         record = None
-        parts = yield from _parts(text, title, model.tokenizer, None, ())
-    parts = yield from _with_chunks(parts, text, chunking)
+        parts = yield from parts_of(text, title, model.tokenizer, None, ())
+    parts = yield from with_chunks(parts, text, chunking)
     return _document(text, model, options, chunking, title, parts, record, prompt, num_tokens)
 
 
@@ -211,142 +181,12 @@ def _reads_alike(record: DocumentRecord, num_tokens: int, block: int) -> bool:
     return record.block_size == block and same_lln
 
 
-def _parts(
-    text: str,
-    title: str | None,
-    tokenizer: TextTokenizer,
-    record: DocumentRecord | None,
-    read_again: Container[int],
-) -> Steps[list[Part]]:
-    # A title is read with the first segment, as the opening is.
-    first_too = record is not None and record.title != title
-    finder = _Finder(text, record)
-    parts: list[Part] = []
-    start = 0
-    while start < len(text):
-        found = finder.find(start)
-        kept = None if record is None or found is None else record.segments[found]
-        is_asked_for = len(parts) in read_again or (first_too and not parts)
-        if kept is not None and not is_asked_for:
-            characters = Span(start, start + kept.num_characters)
-            part = Part(characters, kept.key, kept, found, kept.chunks)
-        else:
-            segment = segment_at(text, start, tokenizer)
-            part = Part(
-                segment.characters,
-                key_of(text, segment),
-                ids=segment.ids,
-                offsets=segment.offsets,
-                # What a passage is alone does not depend on its document.
-                alone=None if kept is None or kept.num_sealed else kept.vectors.alone,
-            )
-            yield
-        parts.append(part)
-        start = part.characters.end
-    return parts
-
-
-class _Finder:
-    """Finds the segments of a record in a text."""
-
-    def __init__(self, text: str, record: DocumentRecord | None) -> None:
-        self._text = text
-        self._segments = () if record is None else record.segments
-        self._expected = 0
-
-    def find(self, start: int) -> int | None:
-        """The number of the record's segment that begins here; first looked for is the one after
-        the last that was found."""
-        count = len(self._segments)
-        for ahead in range(count):
-            index = (self._expected + ahead) % count
-            key = self._segments[index].key
-            if self._has_same_ends(index, start) and key_matches(self._text, start, key):
-                self._expected = index + 1
-                return index
-        return None
-
-    def _has_same_ends(self, index: int, start: int) -> bool:
-        """Special tokens stand at a document's ends, in its first and its last segment."""
-        is_first, is_last = index == 0, index == len(self._segments) - 1
-        ends = start + self._segments[index].num_characters == len(self._text)
-        return is_first == (start == 0) and is_last == ends
-
-
 def _prompt_ids(model: EmbeddingModel, options: EmbedOptions) -> Ids:
     prompt = prompt_of(options, model)
     if not prompt:
         return np.zeros(0, np.int32)
     (encoded,) = model.tokenizer.encode_batch([prompt])
     return encoded.content
-
-
-def _with_chunks(parts: Sequence[Part], text: str, chunking: Chunking | None) -> Steps[list[Part]]:
-    """The parts with the chunks of those to be read. No chunk goes beyond its segment."""
-    if chunking is None:
-        return list(parts)
-    headings = None
-    if isinstance(chunking, HeadingPlan):
-        headings = _Headings.of(text, chunking.format)
-    found: list[Part] = []
-    count = 0
-    for part in parts:
-        if part.ids is not None:
-            part = part._replace(chunks=tuple(_chunks_of(part, text, chunking, headings)))
-            yield
-        if headings is not None:
-            part = part._replace(chunks=tuple(_headed(part, headings)))
-        found.append(part)
-        count += len(part.chunks)
-    if count > MAX_CHUNKS:
-        raise InvalidInput(
-            f"the document would have {count} chunks, the limit is {MAX_CHUNKS}; "
-            "ask for larger ones",
-            code="too_many_chunks",
-            param="chunking",
-            limit=MAX_CHUNKS,
-            actual=count,
-        )
-    return found
-
-
-def _chunks_of(
-    part: Part, text: str, chunking: Chunking, headings: _Headings | None
-) -> list[ChunkSpan]:
-    assert part.ids is not None
-    assert part.offsets is not None
-    own = text[part.characters.start : part.characters.end]
-    offsets = part.offsets
-    encoded = Encoded(part.ids, 0, 0, read_offsets=lambda: offsets)
-    if isinstance(chunking, HeadingPlan) and headings is not None:
-        chunking = replace(chunking, format=headings.format)
-    return chunk_spans(encoded, chunking, Source(own, len(own)))
-
-
-class _Headings(NamedTuple):
-    """Where the document's sections begin, and the headings above each."""
-
-    format: HeadingFormat
-    starts: list[int]
-    paths: list[tuple[str, ...]]
-
-    @classmethod
-    def of(cls, text: str, form: HeadingFormat) -> _Headings:
-        found = detect_format(text) if form == "auto" else form
-        parts = sections(text, found)
-        return cls(
-            found, [part.characters.start for part in parts], [part.headings for part in parts]
-        )
-
-    def above(self, character: int) -> tuple[str, ...]:
-        return self.paths[bisect_right(self.starts, character) - 1]
-
-
-def _headed(part: Part, headings: _Headings) -> Iterator[ChunkSpan]:
-    """The part's chunks with the headings above them, which may stand in earlier segments."""
-    for chunk in part.chunks:
-        start = part.characters.start + chunk.characters.start
-        yield chunk._replace(headings=headings.above(start))
 
 
 def _document(
