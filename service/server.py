@@ -8,29 +8,25 @@ import os
 import socket
 import threading
 import time
+from functools import partial
 from types import FrameType
-from typing import Any
+from typing import cast
 
-import h11
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.flow_control import CLOSE_HEADER
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from engine.platform.process import freeze_loaded_objects
 from service.addresses import Target, own_address
 from service.app import create_app, load_engine
 from service.deadlines import Draining
 from service.errors import PortInUse
-from service.http.middleware.observe import ABORT
+from service.http.connection import MAX_HEAD_BYTES, Connection
 from service.metrics import Metrics
 from service.settings import Settings
 from service.tracing import tracing_of
 
 log = logging.getLogger(__name__)
-
-MAX_HEAD_BYTES = 65_536
-"""Bytes that a request line and its headers may have."""
 
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
@@ -58,7 +54,8 @@ def serve(settings: Settings) -> None:
     app = create_app(settings, engine, metrics)
     config = uvicorn.Config(
         app,
-        http=Connection,
+        http=_connection(settings),
+        ws="none",
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         lifespan="off",  # run in _run, where its errors keep their types
         log_config=None,
@@ -100,6 +97,12 @@ async def _run(app: FastAPI, server: _Server, listener: socket.socket, settings:
         await server.serve([listener])
         log.info("stopping")
     log.info("stopped")
+
+
+def _connection(settings: Settings) -> type[asyncio.Protocol]:
+    """What uvicorn makes for each connection; its type asks for a class."""
+    made = partial(Connection, timeout_s=settings.body_timeout_s)
+    return cast("type[asyncio.Protocol]", made)
 
 
 def _warn_if_open(app: FastAPI, settings: Settings) -> None:
@@ -150,49 +153,6 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
         if self.server_state.tasks:  # cancelled, and sending their errors
             await asyncio.wait(self.server_state.tasks, timeout=_LAST_ANSWERS_S)
-
-
-class Connection(H11Protocol):
-    """uvicorn's connection on the h11 parser.
-
-    The parser that uvicorn would choose, httptools, drops the body of a request that offers another
-    protocol (`Upgrade: h2c`), and does not limit headers and pipelined requests.
-    """
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.conn = _Parser()
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        # uvicorn copies this into the state of each request of the connection.
-        self.app_state = {**self.app_state, ABORT: transport.abort}
-
-
-class _Parser(h11.Connection):
-    """h11's parser, stricter about heads. A violation is answered with 400 and ends the connection.
-
-    h11 limits a head only while its end has not arrived, so a longer one passes if it arrives in
-    one read. It also accepts both ways to state a body's length, and a proxy that follows the other
-    one would take part of the body for the next request (request smuggling).
-    """
-
-    def __init__(self) -> None:
-        super().__init__(h11.SERVER, MAX_HEAD_BYTES)
-
-    def next_event(self) -> Any:
-        before = self._num_unread() if self.their_state is h11.IDLE else 0
-        event = super().next_event()
-        if isinstance(event, h11.Request):
-            if before - self._num_unread() > MAX_HEAD_BYTES:
-                raise h11.RemoteProtocolError("the head is too long")
-            if {b"content-length", b"transfer-encoding"} <= {name for name, _ in event.headers}:
-                raise h11.RemoteProtocolError("two lengths of the body")
-        return event
-
-    def _num_unread(self) -> int:
-        data, _ = self.trailing_data
-        return len(data)
 
 
 def _exit_if_still_computing(draining: Draining) -> None:

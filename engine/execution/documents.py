@@ -276,9 +276,11 @@ class DocumentStream:
             if isinstance(piece, str):
                 check_unicode(piece, "the piece", param="text")
                 piece = piece.encode()
-            self._gathered += piece
-            if len(self._gathered) >= READ_BYTES:
-                await self._read(reader)
+            # A large piece is not copied as a whole: that would hold up others.
+            for start in range(0, len(piece), READ_BYTES):
+                self._gathered += piece[start : start + READ_BYTES]
+                if len(self._gathered) >= READ_BYTES:
+                    await self._read(reader)
 
     async def end(self) -> None:
         """Read what is left, without embedding it. `tokens` is then final, and the document is

@@ -335,12 +335,17 @@ def _encode(
     texts = [prompt + item for item in inputs if isinstance(item, str)]
     of_texts = iter((yield from model.tokenizer.encode_steps(texts, check=check)))
     return [
-        next(of_texts) if isinstance(item, str) else _encode_ids(item, model, param)
+        next(of_texts) if isinstance(item, str) else _encode_ids(item, model, options, param)
         for item, param in zip(inputs, params, strict=True)
     ]
 
 
-def _encode_ids(ids: Sequence[int], model: EmbeddingModel, param: str) -> Encoded:
+def _encode_ids(
+    ids: Sequence[int], model: EmbeddingModel, options: EmbedOptions, param: str
+) -> Encoded:
+    max_tokens = max_tokens_of(options, model)
+    if options.truncate == "error" and len(ids) > max_tokens:
+        raise too_long(len(ids), max_tokens, param)  # millions of them are not read first
     return model.tokenizer.encode_ids(model.tokenizer.validate_ids(ids, param=param))
 
 

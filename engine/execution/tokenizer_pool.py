@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import Thread
 from time import perf_counter
 from typing import TypeVar
 
@@ -26,19 +27,20 @@ T = TypeVar("T")
 class TokenizerPool:
     """Runs work in steps for many callers.
 
-    Short work has threads of its own, so that it never waits behind long work. Long work runs at a
-    lower priority, and goes to the back of its queue after every step: several long texts are read
-    side by side. When a caller leaves or its deadline passes, no further step of its work runs.
+    Short work has threads of its own, so that it never waits behind long work. Long work goes to
+    the back of its queue after every step: several long texts are read side by side. When a caller
+    leaves or its deadline passes, no further step of its work runs.
+
+    The tokenizer library's threads, which do most of it, have a lower priority. Our own do not:
+    they hold the interpreter's lock now and then, and one that the system puts aside while it does
+    would hold up every request.
     """
 
     def __init__(self, *, max_characters: int) -> None:
         self.max_characters = max_characters
         self._short = ThreadPoolExecutor(_THREADS_PER_LANE, "lln-tokenizer")
-        self._long = ThreadPoolExecutor(
-            _THREADS_PER_LANE, "lln-tokenizer-long", initializer=lower_priority
-        )
-        # The library's own threads take their priority from the first thread that needs them.
-        self._long.submit(start_parallel_threads)
+        self._long = ThreadPoolExecutor(_THREADS_PER_LANE, "lln-tokenizer-long")
+        self._long.submit(_start_library_threads)
         self._characters = 0  # of all work that has not ended
         self._rate = Throughput()
         self._closed = False
@@ -89,3 +91,15 @@ class TokenizerPool:
             actual=needed,
             retry_after_s=max(self._rate.seconds_for(excess), 0.1),
         )
+
+
+def _start_library_threads() -> None:
+    """They take their priority from the first thread that needs them."""
+
+    def start() -> None:
+        lower_priority()
+        start_parallel_threads()
+
+    starter = Thread(target=start, name="lln-tokenizer-start")
+    starter.start()
+    starter.join()

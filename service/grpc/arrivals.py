@@ -16,6 +16,8 @@ from contextlib import (
     AsyncExitStack,
     asynccontextmanager,
 )
+from time import perf_counter
+from typing import TypeVar
 
 from google.protobuf.message import Message
 
@@ -26,6 +28,8 @@ from service.grpc.messages import Undecodable
 
 MAX_ARRIVING = 16
 """Messages that are received at a time. Each may grow to the largest that the server accepts."""
+
+T = TypeVar("T")
 
 _MAY_STAY_S = 0.1
 """How long a message keeps its place while other calls wait for one."""
@@ -39,6 +43,7 @@ class Arrivals:
         self._max_wait_s = max_wait_s
         self._places = asyncio.Semaphore(MAX_ARRIVING)
         self._num_waiting = 0
+        self._turn = asyncio.Lock()
         self._overdue: dict[_Arrival, None] = {}  # a set in order of arrival
 
     async def receive(self, messages: AsyncIterable[bytes], held: AsyncExitStack) -> bytes:
@@ -54,6 +59,17 @@ class Arrivals:
                 await held.enter_async_context(self._budget.hold(len(data)))
             arrival.ends()
         return data
+
+    async def decode_in_turn(self, decode: Callable[[bytes], T], data: bytes) -> T:
+        """Decodes large messages one after the other. Each holds the event loop for some time, and
+        then leaves it to others for as long."""
+        if len(data) <= SHORT_BODY_BYTES:
+            return decode(data)
+        async with self._turn:
+            started_at = perf_counter()
+            message = decode(data)
+            await asyncio.sleep(perf_counter() - started_at)
+            return message
 
     @asynccontextmanager
     async def _place(self) -> AsyncIterator[_Arrival]:

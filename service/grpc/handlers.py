@@ -122,16 +122,15 @@ class MethodHandlers:
         decode = decoder(GetMessageClass(method.input_type), self._max_message_bytes)
         encode = GetMessageClass(method.output_type).SerializeToString
         name = _name_of(method)
-        if method.client_streaming and method.server_streaming:
-            if guarded:
-                behaviour = self._checking_keys(behaviour)
-            stream = self._streaming(name, self._limited(behaviour), guard)
-            return grpc.stream_stream_rpc_method_handler(stream, decode, encode)
         if method.client_streaming:
             if guarded:
                 behaviour = self._checking_keys(behaviour)
-            once = self._unary(name, self._limited(behaviour), guard)
-            return grpc.stream_unary_rpc_method_handler(once, decode, encode)
+            behaviour = self._limited(self._decoding(decode, behaviour))
+            if method.server_streaming:
+                stream = self._streaming(name, behaviour, guard)
+                return grpc.stream_stream_rpc_method_handler(stream, None, encode)
+            once = self._unary(name, behaviour, guard)
+            return grpc.stream_unary_rpc_method_handler(once, None, encode)
         # A call with one message is registered as a stream of one: grpc would otherwise receive
         # the message before it calls us.
         behaviour = self._receiving(decode, behaviour)
@@ -148,10 +147,26 @@ class MethodHandlers:
 
         async def receive(messages: AsyncIterable[bytes], context: Context) -> Any:
             async with AsyncExitStack() as held:
-                request = decoded(decode(await self._arrivals.receive(messages, held)))
+                data = await self._arrivals.receive(messages, held)
+                request = decoded(await self._arrivals.decode_in_turn(decode, data))
                 return await behaviour(request, context)
 
         return receive
+
+    def _decoding(
+        self, decode: Callable[[bytes], Message | Undecodable], behaviour: Behaviour
+    ) -> Behaviour:
+        """Decodes each message of a stream."""
+
+        async def each(messages: AsyncIterable[bytes]) -> AsyncIterator[Message | Undecodable]:
+            async for data in messages:
+                yield await self._arrivals.decode_in_turn(decode, data)
+
+        def behave(messages: AsyncIterable[bytes], context: Context) -> Awaitable[Any]:
+            answer: Awaitable[Any] = behaviour(each(messages), context)
+            return answer
+
+        return behave
 
     def _limited(self, behaviour: Behaviour) -> Behaviour:
         """Limits the streams of requests: each may hold a message that is still arriving."""

@@ -39,7 +39,7 @@ from engine.types import (
 from service.body_budget import SHORT_BODY_BYTES
 from service.documents import EVENT_NAMES, Accepted, Event, Finished
 from service.errors import BodyTooLarge, InvalidField, UnreadableBody
-from service.grpc.wire import MAX_FIELDS, has_too_many_fields
+from service.grpc.wire import excess_of
 from service.pb.lln.v1 import embeddings_pb2
 
 _TRUNCATE: dict[int, Truncate] = {
@@ -89,14 +89,9 @@ def decoder(message: type[MessageT], max_bytes: int) -> Callable[[bytes], Messag
                     actual=len(data),
                 )
             )
-        if len(data) > SHORT_BODY_BYTES and has_too_many_fields(data, message):
-            return Undecodable(
-                UnreadableBody(
-                    f"the message has more than {MAX_FIELDS} fields",
-                    code="too_many_fields",
-                    limit=MAX_FIELDS,
-                )
-            )
+        excess = excess_of(data, message) if len(data) > SHORT_BODY_BYTES else None
+        if excess is not None:
+            return Undecodable(UnreadableBody(excess.message, code=excess.code, limit=excess.limit))
         try:
             return message.FromString(data)
         except DecodeError as error:

@@ -19,7 +19,7 @@ from service.errors import BodyTimeout, InvalidField, UnreadableBody
 from service.grpc.arrivals import MAX_ARRIVING, Arrivals
 from service.grpc.messages import Undecodable, decoder
 from service.grpc.streams import StreamTasks, answer_in_order
-from service.grpc.wire import MAX_FIELDS
+from service.grpc.wire import MAX_FIELDS, MAX_NUMBERS
 from service.pb.lln.v1 import embeddings_pb2 as pb
 from tests.service.conftest import RunningServer, StartServer
 
@@ -196,6 +196,36 @@ def test_messages_that_would_swell_are_refused(data: bytes) -> None:
     assert isinstance(found, Undecodable)
     assert isinstance(found.error, UnreadableBody)
     assert (found.error.code, found.error.limit) == ("too_many_fields", MAX_FIELDS)
+
+
+def test_more_token_ids_than_any_text_has_are_refused() -> None:
+    ids = pb.TokenIds(ids=bytes(MAX_NUMBERS // 2 + 1))
+    data = pb.EmbedRequest(input=[pb.Input(token_ids=ids)] * 2).SerializeToString()
+    found = decoder(pb.EmbedRequest, 2**26)(data)
+    assert isinstance(found, Undecodable)
+    assert (found.error.code, found.error.limit) == ("too_many_values", MAX_NUMBERS)
+
+
+def test_between_large_messages_others_have_their_turn() -> None:
+    """Each leaves the event loop to others for as long as it held it."""
+    order: list[str] = []
+
+    def decode(data: bytes) -> int:
+        order.append("large" if len(data) > SHORT_BODY_BYTES else "short")
+        time.sleep(0.02)
+        return len(data)
+
+    async def run() -> None:
+        arrivals = Arrivals(BodyBudget(2**30, 60, EngineObserver()), 60)
+        large = [arrivals.decode_in_turn(decode, bytes(SHORT_BODY_BYTES + 1)) for _ in range(3)]
+        decoding = asyncio.gather(*large)
+        await asyncio.sleep(0)  # they have begun
+        for _ in range(2):
+            await arrivals.decode_in_turn(decode, b"short")
+        await decoding
+
+    asyncio.run(run())
+    assert order == ["large", "short", "short", "large", "large"]
 
 
 @pytest.mark.parametrize(
