@@ -31,6 +31,7 @@ from benchmarks.suites import (
     quantization,
     reranking,
     roofline,
+    search,
     short,
     soak,
     structure,
@@ -68,8 +69,9 @@ SUITES: Mapping[str, Callable[[Workbench, Plan], Iterator[Row]]] = {
     "diagnostics": diagnostics.measure_suite,
     "quantization": quantization.measure,
     "reranking": reranking.measure,
+    "search": search.measure,
 }
-BY_NAME_ONLY = ("peers", "soak", "ablations", "quantization", "reranking")
+BY_NAME_ONLY = ("peers", "soak", "ablations", "quantization", "reranking", "search")
 """They need packages that `make bench` does not install, or about half an hour."""
 RESULTS = ROOT / "benchmarks" / "results"
 

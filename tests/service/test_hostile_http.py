@@ -392,7 +392,7 @@ def test_requests_ahead_of_their_answers_wait_outside(
 ) -> None:
     """Nobody reads the answers: what the server would read ahead of them, it would have to keep."""
     before = memory_mb(locked)
-    connection.settimeout(10)
+    connection.settimeout(4)
     with pytest.raises(TimeoutError):
         connection.sendall(GET * 2_000_000)
     assert memory_mb(locked) - before < 50
