@@ -71,6 +71,11 @@ def test_token_ids_alone_and_in_lists(http: httpx.Client) -> None:
     np.testing.assert_allclose(vectors(ask(http, ids[0][1:-1])), expected[:1], atol=2e-6)
 
 
+@pytest.mark.parametrize("given", [{"text": TEXTS[0]}, [{"text": TEXTS[0]}]])
+def test_a_text_in_an_object_as_jina_writes_it(http: httpx.Client, given: Any) -> None:
+    np.testing.assert_allclose(vectors(ask(http, given)), vectors(ask(http, TEXTS[0])), atol=2e-6)
+
+
 @pytest.mark.parametrize("text", [" ", "\n\t \u00a0", "\x00", "\x00\x00"])
 def test_a_text_without_tokens_has_the_vector_of_the_special_tokens(
     http: httpx.Client, text: str

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from engine.async_engine import AsyncEngine
 from engine.config import EngineConfig
 from engine.errors import DeadlineExceeded, EngineUnavailable, QueueFull, TextTooLong
 from engine.execution.documents import prepare_document_steps
-from engine.execution.inputs import prepare_steps
+from engine.execution.inputs import prepare, prepare_steps
 from engine.execution.tokenizer_pool import SHORT_CHARACTERS, TokenizerPool
 from engine.model.embedding_model import EmbeddingModel
 from engine.steps import Steps, one_step
@@ -211,3 +213,33 @@ def test_tokens_of_a_text_beyond_the_limit_are_refused(default_model: EmbeddingM
             assert (await engine.plan(text="ab " * 200_000)).tokens == 200_002
 
     asyncio.run(run())
+
+
+@pytest.mark.skipif(not hasattr(os, "getpriority"), reason="the system has no such priorities")
+@pytest.mark.parametrize("characters", [SHORT_CHARACTERS, SHORT_CHARACTERS + 1])
+def test_no_thread_that_needs_the_interpreter_has_a_lower_priority(characters: int) -> None:
+    """The system may put such a thread aside for long, and all others wait for its lock."""
+
+    def priority() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    async def run() -> int:
+        with open_pool(2 * characters) as pool:
+            return await pool.run(one_step(priority), characters=characters)
+
+    assert asyncio.run(run()) == os.getpriority(os.PRIO_PROCESS, 0)
+
+
+class UnreadIds(Sequence[int]):
+    """So many that reading them would take long."""
+
+    def __len__(self) -> int:
+        return 16_000_000
+
+    def __getitem__(self, place: Any) -> Any:
+        raise AssertionError("nobody should read them")
+
+
+def test_too_many_token_ids_are_refused_unread(published_model: EmbeddingModel) -> None:
+    with pytest.raises(TextTooLong, match="16000000 tokens"):
+        prepare([UnreadIds()], published_model, EmbedOptions())
