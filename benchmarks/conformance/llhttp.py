@@ -13,9 +13,10 @@ from pathlib import Path
 
 from benchmarks.conformance.verdicts import Address, Answer, Verdict, send
 
+_SAME_CASE = r"(?:(?!^#)[\s\S])*?"
 _CASE = re.compile(
-    r"^#+ (?P<name>.*?)\n(?:(?!^#)[\s\S])*?<!-- meta=(?P<meta>\{.*?\}) -->\n"
-    r"```http\n(?P<request>[\s\S]*?)```\s*```log\n(?P<log>[\s\S]*?)```",
+    rf"^#+ (?P<name>.*?)\n{_SAME_CASE}<!-- meta=(?P<meta>\{{.*?\}}) -->\n"
+    rf"```http\n(?P<request>{_SAME_CASE})^```${_SAME_CASE}^```log\n(?P<log>{_SAME_CASE})^```$",
     re.MULTILINE,
 )
 _ESCAPES = {"r": "\r", "n": "\n", "t": "\t", "f": "\f"}
