@@ -29,7 +29,21 @@ from tokenizers import (
 from engine.platform.process import prepare_process
 from tests.prices import prices_folder, share_prices
 
-# Read when torch is loaded: servers started by tests share these cores.
+
+def take_own_cores() -> None:
+    """Gives each of pytest's workers, and the servers that it starts, cores of its own.
+
+    Threads of one worker would otherwise wait for cores that the other's threads hold.
+    """
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if count > 1 and hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        number = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
+        os.sched_setaffinity(0, cores[number::count] or cores)
+
+
+take_own_cores()
+# Read when torch is loaded.
 prepare_process()
 
 import torch  # noqa: E402

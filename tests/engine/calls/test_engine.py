@@ -237,7 +237,7 @@ def test_stopping_answers_what_was_accepted(
 ) -> None:
     async def work(engine: AsyncEngine) -> tuple[list[object], Exception | None]:
         calls = [asyncio.create_task(engine.embed([text])) for text in real_texts[:20]]
-        await asyncio.sleep(0.05)
+        await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
         stopping = asyncio.create_task(engine.stop(Deadline(60)))
         await asyncio.sleep(0)
         assert not engine.ready
