@@ -17,9 +17,10 @@ from engine.execution.given_chunks import (
 from engine.execution.inputs import PreparedText, check_input
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline
-from engine.steps import Steps
+from engine.steps import Steps, one_step
 from engine.text.chunking import check_context
-from engine.types import Chunking, Context, DocumentEmbedding, EmbedOptions
+from engine.text.pieces import pieces
+from engine.types import Chunking, Context, DocumentEmbedding, EmbedOptions, Span
 
 
 class DocumentListCalls(EmbeddingCalls):
@@ -66,6 +67,16 @@ class DocumentListCalls(EmbeddingCalls):
         steps = _prepare_each(texts, chosen, options, chunks)
         prepared = await self._read(steps, deadline, characters=sum(map(len, texts)))
         return await self._run_documents(chosen, prepared, options, deadline)
+
+    async def cut_text(
+        self, text: str, *, max_characters: int, timeout_s: float | None = None
+    ) -> list[Span]:
+        """The text in pieces of whole sentences, each of at most so many characters."""
+        with self._counting_rejections():
+            check_input(text, "text")
+            steps = one_step(lambda: pieces(text, max_characters))
+            async with Deadline(timeout_s).over():
+                return await self._pool.run(steps, characters=len(text))
 
     async def _run_documents(
         self,

@@ -1,7 +1,8 @@
 """Every example of docs/ that is marked to be run, run against a live server.
 
-A block is marked by the word `run` after its language. The addresses in it are the defaults, and
-are replaced by those of the test's server.
+A block is marked by the word `run` after its language; `with=GROUP` beside it runs it with clients
+that tools/install_clients.py puts apart. The addresses in it are the defaults, and are replaced by
+those of the test's server.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+
+from tests.service.clients_apart import environment_with
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -31,6 +34,8 @@ class Example(NamedTuple):
     line: int
     language: str
     code: str
+    group: str | None = None
+    """Of clients that are installed apart."""
 
 
 def examples() -> Iterator[Example]:
@@ -40,14 +45,22 @@ def examples() -> Iterator[Example]:
             language, marks, code = found.groups()
             if "run" in marks.split():
                 line = text.count("\n", 0, found.start()) + 1
-                yield Example(page.name, line, language, code)
+                group = re.search(r"with=(\S+)", marks)
+                yield Example(page.name, line, language, code, group and group[1])
 
 
 def run(example: Example, server: Any) -> subprocess.CompletedProcess[str]:
     code = example.code.replace("http://localhost:8000", server.http_url)
     code = code.replace("localhost:50051", server.grpc_address)
     command = [*COMMANDS[example.language], code]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    environment = None
+    if example.group is not None:
+        command.remove("error")  # these clients warn
+        command.remove("-W")
+        environment = environment_with(example.group)
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=120, env=environment
+    )
 
 
 @pytest.mark.parametrize("example", list(examples()), ids=lambda one: f"{one.page}:{one.line}")

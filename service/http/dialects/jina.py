@@ -1,16 +1,17 @@
-"""Jina: its fields on /v1/embeddings, with late chunking."""
+"""Jina: its fields on /v1/embeddings, with late chunking, and /v1/segment."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 from pydantic import Field, WithJsonSchema
 
 from engine.errors import InvalidInput
 from engine.types import DocumentEmbedding, EmbedOptions, TextInput
 from service.errors import report_names
+from service.http.dialects import jina_segment
 from service.http.dialects.call import Call, DialectCall, Embedded
 from service.http.dialects.dialect import Claim, Dialect
 from service.http.dialects.dropped import dropped_usage
@@ -18,7 +19,6 @@ from service.http.dialects.outputs import Dtype, vector_form
 from service.http.dialects.prompts import prompt_for
 from service.http.dialects.refusals import TEXT_ONLY, refuse, refuse_given
 from service.http.dialects.shapes import with_detail
-from service.http.json_request import JsonRoute
 from service.http.json_response import (
     EncodingFormat,
     VectorForm,
@@ -159,7 +159,7 @@ _FIELDS = frozenset(
 
 DIALECT = Dialect(
     name="jina",
-    router=APIRouter(route_class=JsonRoute, tags=["Jina"]),
+    router=jina_segment.router,
     claims=(
         Claim(
             path="/v1/embeddings",

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import numpy as np
 import pytest
 
+from tests.service.clients_apart import environment_with
 from tests.service.conftest import RunningServer, launch
 
 if TYPE_CHECKING:
@@ -116,19 +115,9 @@ def run_apart() -> RunApart:
     tools/install_clients.py puts them. The program prints JSON."""
 
     def run(group: str, program: str) -> Any:
-        folder = Path(sys.prefix) / "clients" / group
-        if not folder.exists():
-            pytest.skip(f"{group} is not installed: python tools/install_clients.py")
-        environment = {
-            **{name: value for name, value in os.environ.items() if "proxy" not in name.lower()},
-            "PYTHONPATH": str(folder),
-            "PYTHONWARNINGS": "ignore",
-            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-            "HF_HUB_OFFLINE": "1",
-        }
         finished = subprocess.run(
             [sys.executable, "-c", program],
-            env=environment,
+            env=environment_with(group),
             capture_output=True,
             text=True,
             timeout=150,

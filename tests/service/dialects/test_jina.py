@@ -53,6 +53,62 @@ def test_embedding_types(api: httpx.Client, kind: str) -> None:
     assert vectors(post(api, input=TEXTS, embedding_type=[kind])) == own
 
 
+def segment(api: httpx.Client, **body: Any) -> httpx.Response:
+    return api.post("/v1/segment", json=body)
+
+
+def test_segments(api: httpx.Client) -> None:
+    text = "".join(CHUNKS) * 3
+    options = {"return_chunks": True, "return_tokens": True, "max_chunk_length": 70}
+    found = segment(api, content=text, tokenizer="jina-embeddings-v3", **options).json()
+    own = api.post("/v1/tokenize", json={"text": text}).json()
+    assert "".join(found["chunks"]) == text
+    assert all(len(chunk) <= 70 for chunk in found["chunks"])
+    assert found["num_chunks"] == len(found["chunks"]) > 3
+    assert [text[start:end] for start, end in found["chunk_positions"]] == found["chunks"]
+    assert found["num_tokens"] == own["count"] - 2
+    assert [number for chunk in found["tokens"] for _, [number] in chunk] == own["ids"][1:-1]
+    for chunk, tokens in zip(found["chunks"], found["tokens"], strict=True):
+        assert [token for token, _ in tokens] == api.post(
+            "/v1/tokenize", json={"text": chunk}
+        ).json()["tokens"][1:-1]
+    assert found["tokenizer"] == "jina-embeddings-v3"
+
+
+def test_segments_of_the_first_or_last_tokens(api: httpx.Client) -> None:
+    text = "one two three four five"
+    options = {"return_chunks": True, "return_tokens": True}
+    tail = segment(api, content=text, tail=2, **options).json()
+    assert (tail["chunks"], tail["num_tokens"]) == (["four five"], 2)
+    assert tail["chunk_positions"] == [[14, 23]]
+    assert [token for token, _ in tail["tokens"][0]] == ["four", "five"]
+    assert segment(api, content=text, head=3, **options).json()["chunks"] == ["one two three"]
+    assert segment(api, content=text, head=99, **options).json()["chunks"] == [text]
+    assert segment(api, content=text).json() == {
+        "num_tokens": 5,
+        "tokenizer": "default",
+        "usage": {"tokens": 0},
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "content"),
+        ({"content": ""}, "content"),
+        ({"content": "a", "tokenizer": "cl100k_base"}, "tokenizer"),
+        ({"content": "a", "max_chunk_length": 0, "return_chunks": True}, "max_chunk_length"),
+        ({"content": "a", "head": 0}, "head"),
+        ({"content": "a", "head": 1, "tail": 1}, "tail"),
+    ],
+)
+def test_segments_that_are_refused(api: httpx.Client, body: dict[str, Any], param: str) -> None:
+    answer = segment(api, **body)
+    assert 400 <= answer.status_code < 500
+    assert answer.json()["error"]["param"] == param
+    assert answer.json()["detail"] == answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [

@@ -22,6 +22,7 @@ VALID: dict[str, dict[str, Any]] = {
     "voyage /v1/embeddings": _EMBED | {"input_type": "query"},
     "voyage /v1/rerank": _RANK | {"truncation": True},
     "jina /v1/embeddings": _EMBED | {"task": "retrieval.query"},
+    "jina /v1/segment": {"content": "a", "return_chunks": True, "return_tokens": True},
     "infinity /embeddings": _EMBED,
     "infinity /v1/embeddings": _EMBED | {"modality": "text"},
     "infinity /rerank": _RANK | {"raw_scores": True},

@@ -112,6 +112,11 @@ def test_tokens_of_a_prompt(api: httpx.Client) -> None:
     bare = post(api, "/tokenize", prompt=TEXTS[1], add_special_tokens=False).json()
     assert bare["tokens"] == own["ids"][1:-1]
     assert bare["token_strs"] is None
+    for ids in (answer["tokens"], bare["tokens"]):
+        text = post(api, "/detokenize", tokens=ids).raise_for_status().json()
+        own_text = api.post("/decode", json={"ids": ids, "skip_special_tokens": False}).json()
+        assert [text["prompt"]] == own_text
+    assert text == {"prompt": TEXTS[1]}
     assert api.get("/version").json() == {"version": version_of("lln")}
 
 
@@ -137,6 +142,10 @@ def test_tokens_of_a_prompt(api: httpx.Client) -> None:
         ("/score", {"text_1": "", "text_2": "b"}, "text_1"),
         ("/score", {"text_1": "a", "text_2": []}, "text_2"),
         ("/tokenize", {"prompt": ""}, "prompt"),
+        ("/detokenize", {}, "tokens"),
+        ("/detokenize", {"tokens": [101, 999_999]}, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, "tokens"),
+        ("/detokenize", {"tokens": "101"}, "tokens"),
     ],
 )
 def test_what_is_refused(api: httpx.Client, path: str, body: dict[str, Any], param: str) -> None:

@@ -1,0 +1,120 @@
+"""Jina's POST /v1/segment: a text's tokens, and the text cut into whole sentences."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, Field
+
+from engine.errors import InvalidInput
+from engine.scheduling.deadline import Deadline
+from engine.types import Span, Tokenization
+from service.errors import report_names
+from service.http.dialects.call import Call
+from service.http.json_request import JsonRoute
+from service.http.json_response import dump_list, json_response
+from service.http.schemas.fields import AtLeastOne, Body, Text
+
+router = APIRouter(route_class=JsonRoute, tags=["Jina"])
+
+_NAMES = {"text": "content", "model": "tokenizer", "max_characters": "max_chunk_length"}
+
+
+class SegmentBody(Body):
+    """Jina's request to cut a text."""
+
+    content: Text
+    tokenizer: str | None = Field(
+        None, description="A model of this server: the text is cut into its tokens."
+    )
+    return_tokens: bool | None = False
+    return_chunks: bool | None = False
+    max_chunk_length: AtLeastOne | None = Field(None, description="In characters (1,000).")
+    head: AtLeastOne | None = Field(None, description="Only the first tokens, so many of them.")
+    tail: AtLeastOne | None = Field(None, description="Only the last tokens, so many of them.")
+
+    def check(self) -> None:
+        for name in ("head", "tail"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidInput(
+                    f"{name} must be at least 1, got {value}", param=name, limit=1, actual=value
+                )
+        if self.head is not None and self.tail is not None:
+            raise InvalidInput("give head or tail, and not both", param="tail")
+
+    @property
+    def kept(self) -> slice:
+        return slice(self.head) if self.tail is None else slice(-self.tail, None)
+
+
+class SegmentUsage(BaseModel):
+    tokens: int
+
+
+class Segmented(BaseModel):
+    num_tokens: int
+    tokenizer: str
+    usage: SegmentUsage
+    num_chunks: int | None = None
+    chunk_positions: list[list[int]] | None = None
+    chunks: list[str] | None = None
+    tokens: list[list[list[str | list[int]]]] | None = None
+
+
+@router.post("/v1/segment", response_model=Segmented, summary="Cut a text into sentences")
+async def segment(body: SegmentBody, call: Call) -> Response:
+    """The number of tokens, and if asked for the tokens and chunks: whole sentences up to
+    `max_chunk_length` characters. Chunks put together are the text. Tokens are in a list for each
+    chunk, or in one list without chunks."""
+    body.check()
+    with report_names(_NAMES):
+        model = call.resolve(body.tokenizer).name
+        async with Deadline(call.timeout_s).over():
+            found = await call.engine.tokenize(body.content, model=model)
+            every = _content(found)
+            tokens = every[body.kept]
+            text, first = body.content, 0
+            if 0 < len(tokens) < len(every):
+                first = tokens[0][1].start
+                text = text[first : tokens[-1][1].end]
+            spans = [Span(0, len(text))]
+            if body.return_chunks:
+                most = 1000 if body.max_chunk_length is None else body.max_chunk_length
+                spans = await call.engine.cut_text(text, max_characters=most)
+    call.record.tokens = len(tokens)
+    answer: dict[str, Any] = {
+        "num_tokens": len(tokens),
+        "tokenizer": body.tokenizer or model,
+        "usage": {"tokens": 0},
+    }
+    if body.return_chunks:
+        places = ([first + span.start, first + span.end] for span in spans)
+        answer["num_chunks"] = len(spans)
+        answer["chunk_positions"] = await dump_list(places)
+        answer["chunks"] = await dump_list(text[slice(*span)] for span in spans)
+    if body.return_tokens:
+        starts = [first + span.start for span in spans]
+        answer["tokens"] = await dump_list(_by_chunk(tokens, starts))
+    return json_response(answer)
+
+
+_Token = tuple[str, Span, int]
+
+
+def _content(found: Tokenization) -> list[_Token]:
+    """Tokens, their characters and ids, without the special ones."""
+    every = zip(found.tokens, found.offsets, found.ids, strict=True)
+    return [token for token in every if token[1].start < token[1].end]
+
+
+def _by_chunk(tokens: Sequence[_Token], starts: Sequence[int]) -> list[list[list[Any]]]:
+    """The tokens that begin in each chunk."""
+    lists: list[list[list[Any]]] = [[] for _ in starts]
+    for token, characters, number in tokens:
+        chunk = bisect_right(starts, characters.start) - 1
+        lists[max(chunk, 0)].append([token, [number]])
+    return lists
