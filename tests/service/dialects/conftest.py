@@ -37,10 +37,17 @@ RunApart = Callable[[str, str], Any]
 
 
 @pytest.fixture(scope="session")
-def vendors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+def vendors(
+    tmp_path_factory: pytest.TempPathFactory, write_checkpoint: WriteCheckpoint
+) -> Iterator[RunningServer]:
+    """`short` is a model that reads at most 64 tokens."""
+    folder = str(write_checkpoint())
     settings = {
-        "LLN_MODELS": "default",
-        "LLN_MODEL_ALIASES": json.dumps(dict.fromkeys(ALIASES, "default")),
+        "LLN_MODELS": f"default,{folder}",
+        "LLN_MODEL_ALIASES": ",".join(
+            [*(f"{name}=default" for name in ALIASES), f"short={folder}"]
+        ),
+        "LLN_ENGINE__MAX_SOFTMAX_TEXT_TOKENS": "64",
         "LLN_API_KEYS": KEY,
     }
     running = launch(tmp_path_factory.mktemp("vendors"), settings)

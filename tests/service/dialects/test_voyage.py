@@ -166,6 +166,7 @@ def test_a_document_of_1000001_tokens_is_refused_in_bounded_memory(
     answer = post_small(small, inputs=[["a", "b"], chunks])
     assert answer.status_code == 400
     error = answer.json()["error"]
+    assert answer.json()["detail"] == error["message"]
     assert error["code"] == "text_too_long"
     assert (error["param"], error["limit"]) == ("inputs[1]", MAX_TOKENS)
     assert error["actual"] == MAX_TOKENS + 1

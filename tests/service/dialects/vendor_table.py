@@ -87,7 +87,7 @@ VENDOR_CLIENTS = (
     VendorClient(
         dialect="jina",
         vendor="Jina, in LlamaIndex",
-        routes="`/v1/embeddings`",
+        routes="`/v1/embeddings`, `/v1/segment`",
         package="llama-index-embeddings-jinaai",
         line='`embedder._api.api_url = "URL/v1/embeddings"`: it has no address of its own',
         works="texts, `late_chunking`, `task`; errors with our sentence",
