@@ -25,7 +25,7 @@ REQUESTS: dict[str, tuple[tuple[str, str, tuple[Any, ...], tuple[str, ...]], dic
     ),
     "ollama": (("/api/embed", "input", ("embeddings", 1), ()), {}),
 }
-REFUSED = {
+REFUSED: dict[str, dict[str, Any]] = {
     "voyage": {"truncation": False},
     "jina": {"truncate": False},
     "cohere": {"truncate": "NONE"},
@@ -49,14 +49,14 @@ def test_what_was_dropped_is_told(api: httpx.Client, vendor: str) -> None:
     kept = api.post(path, json=body | {field: ["a b", KEPT]}).raise_for_status()
     assert "x-lln-dropped-tokens" not in kept.headers
     assert "dropped_tokens" not in kept.text
-    vectors = [as_array(at(one.json(), vector)) for one in (answer, kept)]
-    assert np.array_equal(*vectors)
+    cut, short = (as_array(at(one.json(), vector)) for one in (answer, kept))
+    assert np.array_equal(cut, short)
 
 
 @pytest.mark.parametrize("vendor", REFUSED)
 def test_it_is_refused_where_that_is_asked_for(api: httpx.Client, vendor: str) -> None:
     (path, field, _, _), _ = REQUESTS[vendor]
-    body = {"model": "short", field: TEXTS, **REFUSED[vendor]}
+    body: dict[str, Any] = {"model": "short", field: TEXTS, **REFUSED[vendor]}
     answer = api.post(path, json=body)
     assert answer.status_code == 400
     error = answer.json() if vendor == "ollama" else answer.json()["error"]
@@ -65,10 +65,12 @@ def test_it_is_refused_where_that_is_asked_for(api: httpx.Client, vendor: str) -
 
 
 def test_a_document_is_never_cut(api: httpx.Client) -> None:
-    for path, fields in (
-        ("/v1/contextualizedembeddings", {"inputs": [["a b ", KEPT]]}),
-        ("/v1/embeddings", {"input": ["a b ", KEPT], "late_chunking": True}),
-    ):
+    chunks = ["a b ", KEPT]
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/contextualizedembeddings": {"inputs": [chunks]},
+        "/v1/embeddings": {"input": chunks, "late_chunking": True},
+    }
+    for path, fields in bodies.items():
         answer = api.post(path, json={"model": "short", **fields})
         assert answer.status_code == 400
         assert answer.json()["error"]["code"] == "text_too_long"
