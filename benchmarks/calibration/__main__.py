@@ -20,7 +20,7 @@ from typing import Any, get_args
 
 import torch
 
-from benchmarks.calibration.cases import MODELS, Part, Readers, Text, texts
+from benchmarks.calibration.cases import LENGTHS, MODELS, Part, Readers, Text, texts
 from benchmarks.calibration.scores import HEAD, read_raw, score_heads, table_rows
 from benchmarks.store import ROOT, commit
 
@@ -39,7 +39,7 @@ def main() -> int:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with options.out.open("a", encoding="utf-8") as out:
         for index, text in enumerate(islice(texts(options.part), options.texts)):
-            if index % options.processes != options.process:
+            if index % options.processes != options.process or text.tokens > options.longest:
                 continue
             for entry in _entries(readers, text, index, done, options.only, measured):
                 out.write(json.dumps(entry, separators=(",", ":")) + "\n")
@@ -93,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--budget", type=float, default=3_600, help="seconds (default: 3600)")
     parser.add_argument("--process", type=int, default=0, help="which of several, from 0")
     parser.add_argument("--processes", type=int, default=1, help="that share the texts and --out")
+    parser.add_argument("--longest", type=int, default=LENGTHS[-1], help="leave out longer texts")
     parser.add_argument("--part", choices=get_args(Part), default="fresh")
     parser.add_argument("--only", nargs="+", metavar="INSTRUMENT", help="not all that state errors")
     parser.add_argument("--out", type=Path, default=RESULTS)

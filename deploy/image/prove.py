@@ -19,7 +19,7 @@ HTTP_PORT, GRPC_PORT = 18_931, 18_932
 BASE = f"http://127.0.0.1:{HTTP_PORT}"
 NAME = "lln-proof"
 CLIENTS, ANSWERS_BEFORE_STOP = 6, 12
-START_S, NOTICE_S = 120, 2
+START_S, NOTICE_S = 600, 2
 CONTAINER_USER = 10_001
 ENVIRONMENT = {
     "PATH": "/opt/lln/bin:/usr/local/bin:/usr/bin:/bin",

@@ -88,7 +88,7 @@ export class HeadGrid {
     const bound = error ? ` ± ${short(error)}` : "";
     const label = this.reading.labels?.[layer]?.[head];
     const named = label ? `${label}, ` : "";
-    return `${place}: ${named}${this.name} ${short(value)}${bound}${unit}`;
+    return `${place}: ${named}${this.name} ${short(value)}${bound}${unit}${spread(this.reading.rows?.[layer]?.[head])}`;
   }
 
   move(event) {
@@ -108,6 +108,13 @@ export class HeadGrid {
     square.focus();
   }
 }
+
+// How a value spreads over the head's rows, of an instrument with a value for each.
+const spread = (quantiles) => {
+  if (!quantiles) return "";
+  const [low, middle, high] = quantiles.map(short);
+  return `; rows: a tenth below ${low}, half below ${middle}, nine tenths below ${high}`;
+};
 
 function legend([low, high], unit) {
   const bar = make("span", { class: "ramp", "aria-hidden": "true" });

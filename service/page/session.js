@@ -4,6 +4,7 @@ import { post } from "./api.js";
 import { attentionName, isReadable } from "./attention.js";
 import { Characters, firstNotBelow } from "./offsets.js";
 
+const QUANTILES = [0.1, 0.5, 0.9]; // of the rows of each head
 const CLOSED = "document_not_found"; // the error code if the server has closed the text
 
 export class Session {
@@ -69,13 +70,14 @@ export class Session {
     for (const layers of steps) {
       const missing = instruments.filter((name) => !this.hasRead(name, layers));
       if (!missing.length) continue;
-      const found = await this.ask("v1/diagnostics", { layers, instruments: missing }, signal);
+      const found = await this.ask("v1/diagnostics", { layers, instruments: missing, quantiles: QUANTILES }, signal);
       for (const note of found.notes) this.notes.add(note);
       for (const [name, reading] of Object.entries(found.instruments)) {
-        const whole = (this.readings[name] ??= { ...reading, values: [], error: [], labels: [], methods: new Set() });
+        const whole = (this.readings[name] ??= { ...reading, values: [], error: [], labels: [], rows: [], methods: new Set() });
         layers.forEach((layer, index) => {
           whole.values[layer] = reading.values[index];
           whole.error[layer] = reading.error?.[index];
+          whole.rows[layer] = reading.beside.quantiles?.values[index];
         });
         whole.methods.add(reading.method);
         layers.forEach((layer, index) => (whole.labels[layer] = reading.labels?.[index]));

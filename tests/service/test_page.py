@@ -109,7 +109,21 @@ def test_a_head_that_is_looked_at_shows_its_value_when_it_comes(page: Page) -> N
     assert page.inner_text("#reading") == "default, layer 0, head 3: not read"
     held[0].continue_()
     settle(page)
-    assert re.match(r"default, layer 0, head 3: entropy \d", page.inner_text("#reading"))
+    shown = page.inner_text("#reading")
+    assert re.match(r"default, layer 0, head 3: entropy \d", shown)
+    mean, low, middle, high = map(float, re.findall(r"(?:entropy|below) ([\d.]+)", shown))
+    assert low < mean < high
+    assert low < middle < high
+
+
+def test_kinds_of_heads_are_named(page: Page) -> None:
+    page.click("#sample")
+    settle(page)
+    page.select_option("#instrument", "head_kind")
+    settle(page)
+    assert page.inner_text("[data-place='0.2'] .head-label") == "prev"
+    page.hover("[data-place='0.2']")
+    assert "layer 0, head 2: previous, head kind" in page.inner_text("#reading")
 
 
 def test_instruments_of_layers_have_a_bar_a_layer(page: Page) -> None:
