@@ -37,6 +37,7 @@ services="lln prometheus alertmanager grafana"
 if [ "${PACKAGES:-}" = debian ]; then
     services="lln prometheus alertmanager"
     for name in prometheus prometheus-alertmanager; do
+        if buildah inspect --type image "localhost/$name:debian" >/dev/null 2>&1; then continue; fi
         container=$(buildah from localhost/lln-base:bookworm)
         buildah run "$container" sh -c "apt-get -q update && \
             DEBIAN_FRONTEND=noninteractive apt-get -q install --yes --no-install-recommends $name" \
