@@ -9,7 +9,7 @@ WORKERS ?= 2
 GPU_PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test coverage check format proto bench bench-gpu fuzz audit image clean
+.PHONY: help serve test coverage check format proto bench bench-gpu fuzz audit image stack clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s  %s\n", $$1, $$2}' Makefile
@@ -57,6 +57,9 @@ audit: $(VENV)/installed-test ## look what is installed up in the advisory datab
 	$(PYTHON_BIN) -m venv $(VENV)-audit
 	$(VENV)-audit/bin/python -m pip install --quiet pip-audit
 	$(VENV)-audit/bin/pip-audit --path "$$($(PYTHON_BIN) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+
+stack: ## bring compose up without a daemon and prove it (root, podman; deploy/image/prove_stack.sh)
+	deploy/image/prove_stack.sh $(ARGS)
 
 image: ## build the image without a daemon and prove it (root, buildah, runc; deploy/image/prove.sh)
 	deploy/image/prove.sh $(ARGS)
