@@ -60,7 +60,7 @@ def main() -> None:
     if options.action == "read":
         read(options)
     else:
-        report(options.files)
+        report(options.files, options.out)
 
 
 def read(options: argparse.Namespace) -> None:
@@ -191,7 +191,7 @@ _HEAD = (
 )
 
 
-def report(files: Sequence[Path]) -> None:
+def report(files: Sequence[Path], out: Path | None) -> None:
     rows = [(row, file) for file in files for row in _rows([file])]
     tokens = [row["tokens"] for row, _ in rows]
     corpora = {row["corpus"] for row, _ in rows}
@@ -208,6 +208,10 @@ def report(files: Sequence[Path]) -> None:
         difference = interval(minus(found, answers["exact"]))
         print(f"| {way} | {found.values.mean():.4f} | {_shown(difference)} |")
     print(f"\n{len(answers['exact'].values)} questions")
+    if out is not None:
+        of = [rows[number][0]["document"] for number in answers["exact"].documents]
+        ranks = {way: [round(value, 6) for value in one.values] for way, one in answers.items()}
+        out.write_text(json.dumps({"documents": of, "reciprocal_ranks": ranks}) + "\n")
 
 
 def _cells(way: str, rows: Sequence[dict[str, Any]]) -> str:
@@ -285,7 +289,9 @@ def _parser() -> argparse.ArgumentParser:
     reader.add_argument("--documents", type=int, default=3, help="of each corpus")
     reader.add_argument("--ways", nargs="*", choices=WAYS, default=list(WAYS), metavar="WAY")
     reader.add_argument("--out", type=Path, required=True)
-    actions.add_parser("report").add_argument("files", type=Path, nargs="+")
+    reporter = actions.add_parser("report")
+    reporter.add_argument("files", type=Path, nargs="+")
+    reporter.add_argument("--out", type=Path, help="for the reciprocal rank of every question")
     return parser
 
 
