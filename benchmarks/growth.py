@@ -209,9 +209,9 @@ def report(files: Sequence[Path], out: Path | None) -> None:
         print(f"| {way} | {found.values.mean():.4f} | {_shown(difference)} |")
     print(f"\n{len(answers['exact'].values)} questions")
     if out is not None:
-        of = [rows[number][0]["document"] for number in answers["exact"].documents]
+        owners = [rows[number][0]["document"] for number in answers["exact"].documents]
         ranks = {way: [round(value, 6) for value in one.values] for way, one in answers.items()}
-        out.write_text(json.dumps({"documents": of, "reciprocal_ranks": ranks}) + "\n")
+        out.write_text(json.dumps({"documents": owners, "reciprocal_ranks": ranks}) + "\n")
 
 
 def _cells(way: str, rows: Sequence[dict[str, Any]]) -> str:
