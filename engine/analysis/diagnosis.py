@@ -42,6 +42,7 @@ from engine.diagnostics.head_readings import (
 from engine.diagnostics.instrument import LayerReader
 from engine.diagnostics.lln_diag import MAX_BUFFER_BYTES, DiagWeightBuffer
 from engine.diagnostics.readings import Effort, Floats, Reading
+from engine.diagnostics.spectral_gap import SPECTRAL_GAP
 from engine.errors import InvalidInput, find_named
 from engine.execution.inputs import PreparedText
 from engine.execution.results import accounting
@@ -56,6 +57,9 @@ from engine.types import (
     HeadValues,
     SkippedInstrument,
 )
+
+_EIGENVALUE_COPIES = 3
+"""Matrices in memory while LAPACK computes the eigenvalues of one: it, its copy, and rows read."""
 
 EFFORTS: Mapping[str, Effort] = {
     "auto": Effort(mode="auto"),
@@ -297,13 +301,14 @@ def instrument_bytes(model: EmbeddingModel, num_tokens: int, effort: Effort) -> 
 
 def matrix_bytes(plan: DiagnosisPlan, num_tokens: int) -> int:
     """Upper bound of what dense matrices of heads take: those that instruments share, and those
-    whose singular values are computed."""
+    whose singular values or eigenvalues are computed, one instrument after the other."""
     shared = kept_matrix_bytes(len(plan.heads), num_tokens, plan.effort) if plan.of_heads else 0
-    if EFFECTIVE_RANK not in plan.instruments:
-        return shared
-    if not plan.effort.has_all_singular_values(num_tokens):
-        return shared
-    return shared + MAX_PARALLEL_GROUPS * num_tokens**2 * torch.float64.itemsize
+    copies = 0
+    if EFFECTIVE_RANK in plan.instruments and plan.effort.has_all_singular_values(num_tokens):
+        copies = 1
+    if SPECTRAL_GAP in plan.instruments and plan.effort.has_all_eigenvalues(num_tokens):
+        copies = _EIGENVALUE_COPIES
+    return shared + copies * MAX_PARALLEL_GROUPS * num_tokens**2 * torch.float64.itemsize
 
 
 def read_in_slices(

@@ -78,6 +78,11 @@ class Effort:
             return torch.float64
         return torch.float32
 
+    def has_all_eigenvalues(self, num_tokens: int) -> bool:
+        is_exact = self.mode == "exact" and num_tokens <= self.max_spectrum_tokens
+        is_short = num_tokens <= min(self.max_eigenvalue_tokens, self.max_matrix_tokens)
+        return is_exact or is_short
+
     def has_all_singular_values(self, num_tokens: int) -> bool:
         is_exact = self.mode == "exact" and num_tokens <= self.max_spectrum_tokens
         return is_exact or num_tokens <= self.max_dense_tokens

@@ -10,8 +10,8 @@ the token before.
   the moduli of the leading eigenvalues.
 - Block-diagonal, two or more blocks without sinks: 1 is an eigenvalue of every block, so the gap is
   0. Beside: the gaps of a few single blocks, of all blocks in mode "exact".
-- Texts up to 512 tokens, and in mode "exact" those whose matrices are kept: the dense eigenvalues.
-  Beside: the leading moduli.
+- Texts up to 512 tokens, in mode "exact" up to 4,096: the dense eigenvalues. Beside: the leading
+  moduli.
 - In other modes, those whose matrices are kept: block Arnoldi on the matrix from random vectors,
   which finds the largest eigenvalues wherever they lie.
 - Longer texts: softmax likewise without its matrix; kinds with blocks by iteration near 1, which is
@@ -109,8 +109,7 @@ def measure_spectral_gap(heads: HeadGroup) -> Steps[Reading]:
             "N D^2 + D^3",
         )
     is_dense = heads.has_matrix
-    is_short = heads.num_tokens <= heads.effort.max_eigenvalue_tokens
-    if is_dense and (is_short or heads.effort.mode == "exact"):
+    if heads.effort.has_all_eigenvalues(heads.num_tokens):
         spectrum = yield from _dense_spectrum(heads)
         return _exactly(spectrum, "exact: eigenvalues of the N x N matrix", "N^3")
     found = yield from second_eigenvalues(heads)
@@ -157,15 +156,23 @@ def _of_blocks(heads: HeadGroup) -> Steps[Reading]:
 
 def _dense_spectrum(heads: HeadGroup) -> Steps[Tensor]:
     """All eigenvalues, a head at a time: [H, N] complex."""
-    matrices = (yield from heads.matrix()).cpu().numpy()
     if heads.num_tokens <= heads.effort.max_dense_tokens:
-        return eigenvalues(torch.from_numpy(matrices))
+        return eigenvalues((yield from heads.matrix()).cpu())
     found = []
-    for matrix in matrices:
+    for head in range(heads.num_heads):
+        matrix = yield from _matrix_of(heads, head)
         # NumPy's LAPACK takes seconds, lets go of the interpreter and has its own threads.
-        values = yield from run_aside(partial(np.linalg.eigvals, matrix))
+        values = yield from run_aside(partial(np.linalg.eigvals, matrix.cpu().numpy()))
         found.append(torch.from_numpy(values).to(torch.complex128))
     return torch.stack(found)
+
+
+def _matrix_of(heads: HeadGroup, head: int) -> Steps[Tensor]:
+    """Of one head: [N, N]. That of a long text is not kept."""
+    if heads.has_matrix:
+        return (yield from heads.matrix())[head]
+    alone = HeadGroup(heads.view.only([head]), heads.effort, dtype=torch.float64)
+    return (yield from alone.matrix())[0]
 
 
 def _moduli(matrices: Tensor) -> Tensor:

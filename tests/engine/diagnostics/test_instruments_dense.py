@@ -305,6 +305,22 @@ def test_long_texts(kind: Attention) -> None:
             check(view, name, read(view, name))
 
 
+def test_mode_exact_finds_the_gap_of_heads_that_look_back_in_long_texts() -> None:
+    """Their eigenvalues lie around the circle, in every block, where iteration hardly finds them;
+    matrices of long texts are not kept."""
+    view = make_view("lln_diag", 230, sinks=(1, 1))
+    keys = torch.nn.functional.normalize(view.k, dim=-1) * 9
+    view = HeadView(**{**vars(view), "q": keys.roll(1, dims=0), "k": keys})
+    found = read(view, "spectral_gap", Effort(mode="exact", max_matrix_tokens=1))
+    assert found.error is None
+    for head, matrix in enumerate(dense(view).numpy()):
+        values = np.linalg.eigvals(matrix)
+        second = values[np.abs(values).argsort()[-2]]
+        assert found.values[head] == pytest.approx(1 - abs(second))
+        phase = found.beside["second_phase"].values[head]
+        assert phase == pytest.approx(abs(np.angle(second)))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_in_float32_are_exact_enough(kind: Attention) -> None:
     """Where rows are sampled, weights are held in float32; what is called exact stays so."""
