@@ -66,10 +66,16 @@ SPLITTERS: dict[str, Callable[[str], list[int]]] = {
 }
 
 
+def chunk_starts(text: str, splitter: str) -> list[int]:
+    """Where chunks begin. One of only white space would have no vector: the chunk before has it."""
+    starts = [0, *SPLITTERS[splitter](text)[1:]]
+    bounds = pairwise([*starts, len(text)])
+    return [start for start, end in bounds if text[start:end].strip()]
+
+
 def cut(text: str, starts: Sequence[int]) -> Chunks:
     """Each chunk reaches to the next, white space included: together they are the document."""
-    bounds = [0, *starts[1:], len(text)]
-    return [text[start:end] for start, end in pairwise(bounds)]
+    return [text[start:end] for start, end in pairwise([*starts, len(text)])]
 
 
 class Client:
@@ -140,8 +146,8 @@ def compare(documents: Sequence[Document], client: Client, most: int) -> Iterato
         ),
         "sentence": client.texts([one.sentence for one in questions], "query"),
     }
-    for splitter, starts_of in SPLITTERS.items():
-        starts = [starts_of(text) for text in texts]
+    for splitter in SPLITTERS:
+        starts = [chunk_starts(text, splitter) for text in texts]
         chunks = [cut(text, at) for text, at in zip(texts, starts, strict=True)]
         before = np.cumsum([0, *map(len, chunks)])
         wanted = [

@@ -21,7 +21,7 @@ from benchmarks.servers import Served, our_server
 from benchmarks.workbench import Workbench
 from service.benchmarks.load import ANSWERED, PROFILES, HttpClient, Request
 
-_TURNS, _QUICK_TURNS = 8, 2
+_TURNS, _QUICK_TURNS = 12, 2
 _CLIENTS = 16
 """Enough to keep the server busy."""
 _MOST = Target("<=", 1.05)
@@ -41,7 +41,7 @@ class _Pair:
 def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
     turns = plan.turns(_QUICK_TURNS if plan.quick else _TURNS)
     with our_server(bench.threads) as served:
-        for pair in _pairs(100 if plan.quick else 400):
+        for pair in _pairs(50 if plan.quick else 150):
             yield asyncio.run(_compare(served, pair, turns))
 
 

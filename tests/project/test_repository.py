@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("kernels", "engine", "service")
 RESULTS = "benchmarks/results/"
-FOLDERS = (*PACKAGES, "proto", "deploy", "docs", "benchmarks", "tests", "tools")
+FOLDERS = (*PACKAGES, "proto", "deploy", "docs", "examples", "benchmarks", "tests", "tools")
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".yaml", ".yml", ".proto", ".sh", ".json", ".txt"}
 LEFTOVERS = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b")
 PATHS_OF_ONE_MACHINE = re.compile(r"(?<![\w.])/(?:home/(?!lln\b)\w+|Users/\w+|work|root)/")
