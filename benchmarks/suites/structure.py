@@ -34,9 +34,10 @@ from engine.evaluation.bootstrap import Answers, pooled
 from engine.model.embedding_model import EmbeddingModel
 from engine.steps import finish
 
-NUM_DOCUMENTS, NUM_QUICK = 16, 3  # of each corpus
-NUM_VALIDATION = 99
-"""The documents drawn first served to choose how /v1/structure finds boundaries."""
+NUM_DOCUMENTS, NUM_QUICK = 48, 3  # of each corpus
+NUM_SEEN = 115
+"""Of the documents drawn first, 99 served to choose how /v1/structure finds boundaries, and 16 to
+judge it before; those left decide whether passages are read alone."""
 
 OURS = "LLN+Diag"
 SEED = 7
@@ -65,7 +66,7 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
     by_corpus: list[Scores] = []
     for corpus, folder in CORPORA.items():
         count = NUM_QUICK if plan.quick else NUM_DOCUMENTS
-        drawn = draw_sections(folder, NUM_VALIDATION + count, SEED)[NUM_VALIDATION:]
+        drawn = draw_sections(folder, NUM_SEEN + count, SEED)[NUM_SEEN:]
         if not drawn:
             print(f"{corpus}: nothing below {folder}; install the Debian package for its figures")
             continue
