@@ -103,7 +103,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], port: int, path: str) ->
     while time.monotonic() < deadline and process.poll() is None:
         try:
             served.get(path)
-        except (urllib.error.URLError, ConnectionError):
+        except (urllib.error.URLError, ConnectionError, TimeoutError):  # it listens before it loads
             time.sleep(0.2)
         else:
             return served
