@@ -25,7 +25,10 @@ from service.pb.lln.v1 import embeddings_pb2 as pb
 from service.pb.lln.v1 import models_pb2
 
 LARGEST_BYTES = 32 * 1024 * 1024
-"""The server's default limit on a body, and on a gRPC message."""
+"""The server's default limit on a body over HTTP."""
+
+LARGEST_MESSAGE_BYTES = 8 * 1024 * 1024
+"""Over gRPC."""
 
 _MAX_INPUTS = 2048
 _MARGIN_BYTES = 64  # for the fields around the text
@@ -63,18 +66,19 @@ def _json(**fields: Any) -> bytes:
 
 def grpc_bodies() -> list[Body]:
     embeddings = "/lln.v1.Embeddings"
-    part = _TEXT[: LARGEST_BYTES // _MAX_INPUTS - 16]
-    ids = pb.TokenIds(ids=[2023] * (LARGEST_BYTES // 2 - _MARGIN_BYTES))
-    opened = pb.EmbedDocumentRequest(open=pb.DocumentOptions(), text=_TEXT.encode())
+    text = _TEXT[: LARGEST_MESSAGE_BYTES - _MARGIN_BYTES]
+    part = text[: LARGEST_MESSAGE_BYTES // _MAX_INPUTS - 16]
+    ids = pb.TokenIds(ids=[2023] * (LARGEST_MESSAGE_BYTES // 2 - _MARGIN_BYTES))
+    opened = pb.EmbedDocumentRequest(open=pb.DocumentOptions(), text=text.encode())
     messages = {
-        ("one text", f"{embeddings}/Embed"): pb.EmbedRequest(input=[pb.Input(text=_TEXT)]),
+        ("one text", f"{embeddings}/Embed"): pb.EmbedRequest(input=[pb.Input(text=text)]),
         ("many texts", f"{embeddings}/Embed"): pb.EmbedRequest(
             input=[pb.Input(text=part)] * _MAX_INPUTS
         ),
         ("token ids", f"{embeddings}/Embed"): pb.EmbedRequest(input=[pb.Input(token_ids=ids)]),
-        ("text to count", "/lln.v1.Models/Plan"): models_pb2.PlanRequest(text=_TEXT),
+        ("text to count", "/lln.v1.Models/Plan"): models_pb2.PlanRequest(text=text),
         ("text of a stream", f"{embeddings}/EmbedStream"): pb.EmbedStreamRequest(
-            input=pb.Input(text=_TEXT)
+            input=pb.Input(text=text)
         ),
         ("piece of a document", f"{embeddings}/EmbedDocument"): opened,
     }
@@ -83,7 +87,10 @@ def grpc_bodies() -> list[Body]:
         for (name, target), message in messages.items()
     ]
     empty = bytes((pb.EmbedRequest.INPUT_FIELD_NUMBER << 3 | 2, 0))
-    return [*bodies, Body("empty inputs", f"{embeddings}/Embed", empty * (LARGEST_BYTES // 2))]
+    return [
+        *bodies,
+        Body("empty inputs", f"{embeddings}/Embed", empty * (LARGEST_MESSAGE_BYTES // 2)),
+    ]
 
 
 async def flood(plan: Mapping[str, Any]) -> Counter[str]:

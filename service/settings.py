@@ -88,7 +88,13 @@ class Settings(BaseSettings):
         50051, ge=0, le=65535, description="Port of gRPC; 0 chooses a free port."
     )
     max_body_bytes: int = Field(
-        32 * 1024 * 1024, ge=1, description="Largest request body or gRPC message, in bytes."
+        32 * 1024 * 1024, ge=1, description="Largest request body over HTTP, in bytes."
+    )
+    max_message_bytes: int = Field(
+        8 * 1024 * 1024,
+        ge=1,
+        description="Largest gRPC message, in bytes, if it is below LLN_MAX_BODY_BYTES. A million "
+        "tokens of text fit; each message holds up others while it is copied.",
     )
     max_open_body_bytes: int = Field(
         256 * 1024 * 1024,
@@ -278,6 +284,11 @@ class Settings(BaseSettings):
         if self.tls is not None:
             self.tls.check()
         return self
+
+    @property
+    def grpc_message_bytes(self) -> int:
+        """Largest message that is read."""
+        return min(self.max_message_bytes, self.max_body_bytes)
 
     @property
     def replica_name(self) -> str:

@@ -92,7 +92,7 @@ async def grpc_server(
     streams = RequestLimit(
         settings.max_open_streams, metrics, kind="streams", code="too_many_streams"
     )
-    methods = MethodHandlers(metrics, arrivals, keys, limit, streams, settings.max_body_bytes)
+    methods = MethodHandlers(metrics, arrivals, keys, limit, streams, settings.grpc_message_bytes)
     handlers = [
         methods.for_service(service, servicer, guarded=service is not _HEALTH)
         for service, servicer in servicers.items()
@@ -110,7 +110,7 @@ async def grpc_server(
 
 
 def _options(settings: Settings) -> list[tuple[str, int]]:
-    max_receive_bytes = min(settings.max_body_bytes + _REJECT_MARGIN_BYTES, MAX_INT32)
+    max_receive_bytes = min(settings.grpc_message_bytes + _REJECT_MARGIN_BYTES, MAX_INT32)
     return [
         ("grpc.max_receive_message_length", max_receive_bytes),
         ("grpc.max_send_message_length", -1),

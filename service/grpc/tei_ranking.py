@@ -75,7 +75,7 @@ class TeiRerankServicer:
             return await self.Rerank(whole or pb.RerankRequest(query="?"), context)
 
     def _check_room(self, num_texts: int, num_characters: int) -> None:
-        """A stream is held to the limits of one message."""
+        """A stream is held to the limits of one body."""
         for limit, actual, what in (
             (self._settings.engine.max_inputs, num_texts + 1, "texts"),
             (self._settings.max_body_bytes, num_characters, "characters"),

@@ -20,7 +20,7 @@ from tests.service.stubs import embeddings_stub, models_stub
 
 SOFTMAX = "sentence-transformers/all-MiniLM-L6-v2"
 EMBED = "/lln.v1.Embeddings/Embed"
-LIMIT = 32 * 1024 * 1024
+LIMIT = 8 * 1024 * 1024
 
 
 def text(value: str = "a") -> pb.Input:
