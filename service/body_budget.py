@@ -24,6 +24,11 @@ LARGE_BODY_BYTES = 1_000_000
 
 FULL = "too_many_body_bytes"
 
+LARGE_BYTES_PER_S = 100_000_000
+"""Large bodies over HTTP are read at most so fast together, after their first megabyte. The event
+loop copies every byte a few times: without a bound, a fast network could keep it busy with these
+alone. No device embeds as fast."""
+
 _RETRY_AFTER_S = 5.0
 
 
@@ -38,6 +43,7 @@ class BodyBudget:
         self._large = MemoryBudget(max_bytes // 2)
         self._medium = MemoryBudget(max_bytes // 4)
         self._streamed = MemoryBudget(max_bytes // 4)
+        self._next_piece_at = 0.0
 
     @property
     def held_bytes(self) -> int:
@@ -55,6 +61,12 @@ class BodyBudget:
             except TimeoutError:
                 raise self._full(lane, num_bytes) from None
             yield reservation
+
+    async def pace(self, num_bytes: int) -> None:
+        """Waits until another piece of a large body may be read after one of so many bytes."""
+        now = asyncio.get_running_loop().time()
+        self._next_piece_at = max(self._next_piece_at, now) + num_bytes / LARGE_BYTES_PER_S
+        await asyncio.sleep(self._next_piece_at - now)
 
     @contextmanager
     def hold_pieces(self) -> Iterator[Callable[[int], None]]:

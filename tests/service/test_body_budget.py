@@ -9,7 +9,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from engine.errors import QueueFull
 from engine.scheduling.observer import EngineObserver
-from service.body_budget import FULL, SHORT_BODY_BYTES, BodyBudget
+from service.body_budget import FULL, LARGE_BYTES_PER_S, SHORT_BODY_BYTES, BodyBudget
 from service.http.middleware.body import BodyMiddleware
 
 LARGE = 1_500_000
@@ -53,7 +53,7 @@ class _Requests:
 
 async def _settle() -> None:
     for _ in range(100):
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)  # large bodies are read at a bounded speed
 
 
 def test_large_bodies_wait_unread_and_short_ones_pass() -> None:
@@ -116,3 +116,16 @@ def test_texts_that_are_read_while_they_arrive_share_a_bound() -> None:
             second(1)
         assert budget.held_bytes == 100
     assert budget.held_bytes == 0
+
+
+def test_large_bodies_share_a_speed() -> None:
+    """Together they leave the event loop to others for some of the time."""
+
+    async def run() -> None:
+        budget = BodyBudget(2 * LARGE, 60, EngineObserver())
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        await asyncio.gather(*(budget.pace(LARGE_BYTES_PER_S // 50) for _ in range(4)))
+        assert loop.time() - began_at >= 4 / 50 - 0.01
+
+    asyncio.run(run())

@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.errors import RequestCancelled, shown
-from service.body_budget import SHORT_BODY_BYTES, BodyBudget
+from service.body_budget import LARGE_BODY_BYTES, SHORT_BODY_BYTES, BodyBudget
 from service.errors import BodyTimeout, BodyTooLarge, UnsupportedMediaType
 from service.http.media_types import MULTIPART, PLAIN_TEXT, media_type
 
@@ -79,6 +79,8 @@ class BodyMiddleware:
                         raise self._too_large(len(body))
                     if not message.get("more_body", False):
                         return True
+                    if len(body) > LARGE_BODY_BYTES:
+                        await self._budget.pace(len(message.get("body", b"")))
                 return False
         except TimeoutError:
             raise BodyTimeout(
