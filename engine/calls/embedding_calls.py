@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from typing import TypeAlias, TypeVar
 
 from engine.calls.core import DEFAULTS, EngineCore
@@ -331,7 +332,7 @@ class EmbeddingCalls(EngineCore):
                     if len(queued) == 2:
                         await receive()
                     with self._counting_rejections():
-                        requests = [self._request(model, text, options, deadline) for text in piece]
+                        requests = self._requests(model, piece, options, deadline)
                     later = document.num_embedded
                     queued.append(
                         (piece, session.submit(requests, deadline.left_s, later_tokens=later))
@@ -369,12 +370,14 @@ class EmbeddingCalls(EngineCore):
         leaves, the others are cancelled too: nobody would see their results."""
         texts: list[PreparedText] = []
         futures: list[asyncio.Future[TimedResult[Vector]]] = []
+        after_s = 0.0
         try:
             async with asyncio.timeout(deadline.left_s):
                 async for piece in pieces:
                     texts += piece
                     with self._counting_rejections():
-                        requests = [self._request(model, text, options, deadline) for text in piece]
+                        requests = self._requests(model, piece, options, deadline, after_s)
+                    after_s += sum(request.seconds for request in requests)
                     num_tokens = sum(request.tokens for request in requests)
                     if wait_for_room and not futures:
                         await self._worker.wait_for_room(num_tokens)
@@ -402,6 +405,22 @@ class EmbeddingCalls(EngineCore):
             if self._worker.has_room(num_tokens):
                 return
             await asyncio.wait([future])
+
+    def _requests(
+        self,
+        model: EmbeddingModel,
+        texts: Sequence[PreparedText],
+        options: EmbedOptions,
+        deadline: Deadline,
+        after_s: float = 0.0,
+    ) -> list[Request[PreparedText]]:
+        """Plan texts of one call, whose earlier texts take `after_s`."""
+        requests = [self._request(model, text, options, deadline) for text in texts]
+        before_s = accumulate((request.seconds for request in requests), initial=after_s)
+        return [
+            replace(request, after_s=seconds)
+            for request, seconds in zip(requests, before_s, strict=False)
+        ]
 
     def _request(
         self,

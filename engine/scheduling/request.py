@@ -46,7 +46,10 @@ class Request(Generic[PayloadT]):
     """Memory that a tiled text needs from its first tile to its last."""
 
     seconds: float = 0.0
-    """How long a tiled text takes when it runs alone, as far as is known."""
+    """How long a text takes when it runs alone, as far as is known."""
+
+    after_s: float = 0.0
+    """How long the earlier texts of the same call take when they run alone."""
 
     priority: Priority = "normal"
     on_event: Callable[[Any], None] | None = None

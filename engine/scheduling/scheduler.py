@@ -28,6 +28,11 @@ TILED_DELAY = 1.0
 """A tiled text lets others pass that arrive at most this times its own seconds later. So a shorter
 text overtakes a long one, and the long one is passed for a bounded time only."""
 
+CALL_DELAY = 16.0
+"""A text lets others pass that arrive at most this times as much later as the earlier texts of its
+call take. So a call of thousands of texts does not hold up the next one, also beside others like
+it, and nothing is slower for that unless others are there."""
+
 FIRST_UNIT_S = 0.1
 """How long a unit is taken to last before its kind has run at all."""
 
@@ -39,6 +44,7 @@ def due_at(entry: Entry) -> float:
     """
     request = entry.request
     due = entry.enqueued_at + PRIORITY_DELAY_S[request.priority]
+    due += CALL_DELAY * request.after_s
     if request.is_tiled:
         due += TILED_DELAY * request.seconds
     return due if entry.deadline is None else min(due, entry.deadline - request.seconds)

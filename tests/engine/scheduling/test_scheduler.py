@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from engine.scheduling.request import Entry, Request, Unit, UnitKind
-from engine.scheduling.scheduler import FIRST_UNIT_S, Scheduler
+from engine.scheduling.scheduler import CALL_DELAY, FIRST_UNIT_S, Scheduler
 from engine.types import Priority
 
 MAX_BATCH_TOKENS = 100
@@ -50,6 +50,7 @@ class Line:
         priority: Priority = "normal",
         num_bytes: int = 0,
         seconds: float = 0.0,
+        after_s: float = 0.0,
     ) -> Entry:
         request = Request(
             model=model,
@@ -59,6 +60,7 @@ class Line:
             priority=priority,
             num_bytes=num_bytes,
             seconds=seconds,
+            after_s=after_s,
         )
         entry = Entry(
             request=request,
@@ -101,6 +103,20 @@ def line() -> Iterator[Line]:
 def test_nothing_waits(line: Line) -> None:
     assert line.scheduler.next_unit(0.0) is None
     assert line.scheduler.is_empty
+
+
+def test_a_call_of_many_texts_is_passed_by_later_ones(line: Line) -> None:
+    many = [line.add(50, after_s=0.5 * number) for number in range(8)]
+    assert line.serve() == many[:2]  # the first batch, which takes a second
+    short = line.add(10)
+    other = [line.add(50, after_s=0.5 * number) for number in range(8)]
+    assert line.serve() == [short, other[0]]
+    line.now += CALL_DELAY * 0.5 * 8
+    later = line.add(10)
+    # All of them have waited for so long that nothing passes them any more.
+    served = [entry for batch in line.serve_all() for entry in batch]
+    assert served[-1] is later
+    assert set(served) == {*many[2:], *other[1:], later}
 
 
 # Batches
