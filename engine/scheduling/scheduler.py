@@ -33,6 +33,18 @@ CALL_DELAY = 16.0
 call take. So a call of thousands of texts does not hold up the next one, also beside others like
 it, and nothing is slower for that unless others are there."""
 
+BATCH_S = 0.5
+"""About how long a batch may last, by the speed of those before it: the next text waits for it."""
+
+LEAST_BATCH_TOKENS = 1_024
+"""Smaller batches than this would waste a slow device's time."""
+
+_TOKENS_TO_TIME = 256
+"""A batch of fewer tokens says little of the speed."""
+
+_WEIGHT = 0.25
+"""Of the last batch in the mean speed."""
+
 FIRST_UNIT_S = 0.1
 """How long a unit is taken to last before its kind has run at all."""
 
@@ -90,7 +102,7 @@ class BatchQueue:
 
     def __init__(self, *, max_tokens: int, max_sequences: int) -> None:
         self.tokens = 0
-        self._max_tokens = max_tokens
+        self.max_tokens = max_tokens
         self._max_sequences = max_sequences
         self._by_model: dict[str, DueQueue] = {}
 
@@ -131,7 +143,7 @@ class BatchQueue:
 
     def _fitting(self, entries: Iterator[Entry]) -> Iterator[Entry]:
         """The first entry, whatever its size, and the next ones until one does not fit."""
-        room = self._max_tokens
+        room = self.max_tokens
         for position, entry in enumerate(entries):
             tokens = entry.request.tokens
             if position and (position == self._max_sequences or tokens > room):
@@ -254,6 +266,7 @@ class Scheduler:
         self._calls = BatchQueue(max_tokens=0, max_sequences=1)
         self._queues: tuple[Queue, ...] = (self._short, self._tiled, self._long, self._calls)
         self._long_work = [_LongWork(queue) for queue in (self._tiled, self._long, self._calls)]
+        self._token_s = 0.0  # of a batch's time; 0 while it is not known
         self._num_added = 0
         # The time that the kind of long work that ran last had had by then. A kind that was away
         # starts from there.
@@ -321,10 +334,21 @@ class Scheduler:
                 return Unit(entries, delays_short=short_waits)
         return None
 
+    def _time_batch(self, tokens: int, seconds: float) -> None:
+        """Make batches so large that they last as long as they may."""
+        if tokens < _TOKENS_TO_TIME:
+            return
+        found = seconds / tokens
+        known = self._token_s or found
+        self._token_s = known + _WEIGHT * (found - known)
+        lasting = int(BATCH_S / self._token_s) if self._token_s else self.max_batch_tokens
+        self._short.max_tokens = min(self.max_batch_tokens, max(LEAST_BATCH_TOKENS, lasting))
+
     def record(self, unit: Unit, seconds: float) -> None:
         """Count the time that a unit took on the device."""
         queue = self._queue_of(unit.entries[0])
         if queue is self._short:
+            self._time_batch(sum(entry.request.tokens for entry in unit.entries), seconds)
             self._owe(seconds * self.long_share / (1 - self.long_share))
             return
         kind = self._long_work_in(queue)

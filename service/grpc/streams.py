@@ -82,9 +82,11 @@ async def answer_in_order(
                     async for request in requests:
                         idle.request_read()
                         holding, is_held = hold(request), asyncio.Event()
-                        answering = answer(request)
-                        if holding is not None:
-                            answering = _held(answering, holding, is_held)
+                        answering = (
+                            answer(request)
+                            if holding is None
+                            else _held(answer, request, holding, is_held)
+                        )
                         try:
                             answers.put_nowait(tasks.create_task(answering))
                         except RuntimeError:  # the stream failed, and the group is closing
@@ -108,15 +110,17 @@ async def answer_in_order(
 
 
 async def _held(
-    answering: Coroutine[Any, Any, Response], holding: Holding, is_held: asyncio.Event
+    answer: Callable[[Request], Coroutine[Any, Any, Response]],
+    request: Request,
+    holding: Holding,
+    is_held: asyncio.Event,
 ) -> Response:
     try:
         async with holding:
             is_held.set()
-            return await answering
+            return await answer(request)
     finally:
         is_held.set()
-        answering.close()  # has an effect only if it has not begun
 
 
 class _IdleTimeout:

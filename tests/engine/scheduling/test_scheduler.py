@@ -10,7 +10,13 @@ from typing import Any, cast
 import pytest
 
 from engine.scheduling.request import Entry, Request, Unit, UnitKind
-from engine.scheduling.scheduler import CALL_DELAY, FIRST_UNIT_S, Scheduler
+from engine.scheduling.scheduler import (
+    BATCH_S,
+    CALL_DELAY,
+    FIRST_UNIT_S,
+    LEAST_BATCH_TOKENS,
+    Scheduler,
+)
 from engine.types import Priority
 
 MAX_BATCH_TOKENS = 100
@@ -103,6 +109,27 @@ def line() -> Iterator[Line]:
 def test_nothing_waits(line: Line) -> None:
     assert line.scheduler.next_unit(0.0) is None
     assert line.scheduler.is_empty
+
+
+def test_batches_last_about_as_long_as_they_may(line: Line) -> None:
+    line.scheduler = Scheduler(
+        max_batch_tokens=8_192, max_batch_sequences=512, max_queue_tokens=1_000_000
+    )
+
+    def tokens_of_batches(seconds_a_token: float) -> list[int]:
+        for _ in range(200):
+            line.add(512)
+        found = []
+        while unit := line.scheduler.next_unit(line.now):
+            found.append(sum(entry.request.tokens for entry in unit.entries))
+            line.scheduler.record(unit, found[-1] * seconds_a_token)
+        return found
+
+    first, *others, _ = tokens_of_batches(BATCH_S / 4_096)
+    assert first == 8_192  # nothing is known
+    assert set(others) == {4_096}
+    assert tokens_of_batches(1.0)[20] == LEAST_BATCH_TOKENS
+    assert max(tokens_of_batches(1e-6)) == 8_192
 
 
 def test_a_call_of_many_texts_is_passed_by_later_ones(line: Line) -> None:
