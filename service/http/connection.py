@@ -8,8 +8,12 @@ another way is refused with 400, and the connection closes.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import socket
+import sys
 from collections.abc import Iterable
+from functools import partial
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -19,10 +23,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from engine.errors import LLNError
 from service.errors import BodyTimeout, UnreadableBody, error_fields, row_for
-from service.http.middleware.observe import ABORT
+from service.http.middleware.observe import ABORT, HAS_LEFT
 
 MAX_HEAD_BYTES = 65_536
 """Bytes that a request line and its headers may have."""
+
+_ESTABLISHED = 1
+"""Of Linux's states of a connection."""
 
 _VERSIONS = (b"1.0", b"1.1")
 _LONE_LINE_FEED = re.compile(rb"(?<!\r)\n")
@@ -45,7 +52,11 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         # uvicorn copies this into the state of each request of the connection.
-        self.app_state = {**self.app_state, ABORT: transport.abort}
+        self.app_state = {
+            **self.app_state,
+            ABORT: transport.abort,
+            HAS_LEFT: partial(_has_left, transport),
+        }
         self._await_caller()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -111,6 +122,16 @@ class Connection(H11Protocol):
         # Not by h11, which would send no body in answer to a HEAD that was refused on reading.
         self.transport.write(_answer_of(error, self.server_state.default_headers))
         self.transport.close()
+
+
+def _has_left(transport: asyncio.Transport) -> bool:
+    """Whether the other end has closed. Only Linux tells without reading what it sent before."""
+    connection = transport.get_extra_info("socket")
+    if transport.is_closing() or connection is None or sys.platform != "linux":
+        return transport.is_closing()
+    # The event loop's own object may not have this option.
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        return same.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != _ESTABLISHED
 
 
 def _answer_of(error: LLNError, headers: Iterable[tuple[bytes, bytes]]) -> bytes:

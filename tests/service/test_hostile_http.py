@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -358,6 +359,28 @@ def test_callers_that_never_finish_are_not_waited_for(locked: Any) -> None:
         for connection, (said, statuses) in zip(connections, slow.items(), strict=True):
             assert answered(connection).statuses == statuses, said
     assert "Traceback" not in locked.log()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells without reading on")
+def test_callers_that_leave_while_their_bodies_wait_free_their_places(launch_server: Any) -> None:
+    """Nothing is read from them, and yet it is noticed."""
+    server = launch_server(LLN_MODELS="default", LLN_MAX_OPEN_BODY_BYTES="2000000")
+    size = 1_000_000
+    head = b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size
+
+    def in_progress() -> float:
+        return metric(server.http_url, "lln_requests_in_progress")
+
+    with connect(server) as holder:  # the whole lane of large bodies
+        holder.sendall(head + b" " * (size // 2))
+        wait_for(lambda: in_progress() == 1, "the first body")
+        waiting = [connect(server) for _ in range(3)]
+        for connection in waiting:
+            connection.sendall(head + b" " * (size // 2))
+        wait_for(lambda: in_progress() == 4, "the others")
+        for connection in waiting:
+            connection.close()
+        wait_for(lambda: in_progress() == 1, "their end", 10)
 
 
 @pytest.mark.parametrize("pause_s", [0, 0.2])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, TypeVar
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -13,6 +14,11 @@ from engine.errors import RequestCancelled, shown
 from service.body_budget import LARGE_BODY_BYTES, SHORT_BODY_BYTES, BodyBudget
 from service.errors import BodyTimeout, BodyTooLarge, UnsupportedMediaType
 from service.http.media_types import MULTIPART, PLAIN_TEXT, media_type
+from service.http.middleware.observe import HAS_LEFT
+
+T = TypeVar("T")
+
+_LOOK_EVERY_S = 0.5
 
 
 class BodyMiddleware:
@@ -45,7 +51,8 @@ class BodyMiddleware:
                 body = caller.receive  # a file, which its handler writes to the disk and bounds
             else:
                 size = self._largest_size(headers)
-                body = _replay(await self._read(caller.receive, size, held), caller)
+                has_left = scope.get("state", {}).get(HAS_LEFT, lambda: False)
+                body = _replay(await self._read(caller.receive, size, held, has_left), caller)
             async with caller.cancels_on_disconnect():
                 await self._app(scope, body, caller.send)
 
@@ -57,10 +64,17 @@ class BodyMiddleware:
             raise self._too_large(size)
         return size
 
-    async def _read(self, receive: Receive, largest_size: int, held: AsyncExitStack) -> bytes:
+    async def _read(
+        self,
+        receive: Receive,
+        largest_size: int,
+        held: AsyncExitStack,
+        has_left: Callable[[], bool],
+    ) -> bytes:
         body = bytearray()
         if not await self._read_in_time(receive, body, SHORT_BODY_BYTES):
-            memory = await held.enter_async_context(self._budget.hold(largest_size))
+            holding = held.enter_async_context(self._budget.hold(largest_size))
+            memory = await _unless(has_left, holding)
             await self._read_in_time(receive, body, self._max_body_bytes)
             memory.resize(len(body))
         return bytes(body)
@@ -94,6 +108,19 @@ class BodyMiddleware:
             limit=self._max_body_bytes,
             actual=size,
         )
+
+
+async def _unless(has_left: Callable[[], bool], waiting: Coroutine[Any, Any, T]) -> T:
+    """What is waited for. Nothing is read meanwhile, so nobody would notice that the caller has
+    left: raises RequestCancelled then."""
+    task = asyncio.create_task(waiting)
+    try:
+        while not (await asyncio.wait([task], timeout=_LOOK_EVERY_S))[0]:
+            if has_left():
+                raise RequestCancelled("the caller disconnected while its body waited for room")
+        return await task
+    finally:
+        task.cancel()
 
 
 def _refuse_encoded(headers: Headers) -> None:

@@ -33,6 +33,10 @@ METRICS_PATH = "/metrics"
 ABORT = "abort_connection"
 """Key in a connection's state under which the server puts the transport's `abort`."""
 
+HAS_LEFT = "caller_has_left"
+"""Key under which the server puts a function: whether the caller has closed the connection, also
+while nothing is read from it."""
+
 _QUIET = ("GET /health", "GET /health/live", "GET /health/ready", f"GET {METRICS_PATH}")
 """Logged at DEBUG when they succeed."""
 
