@@ -266,6 +266,7 @@ class Scheduler:
         self._calls = BatchQueue(max_tokens=0, max_sequences=1)
         self._queues: tuple[Queue, ...] = (self._short, self._tiled, self._long, self._calls)
         self._long_work = [_LongWork(queue) for queue in (self._tiled, self._long, self._calls)]
+        self._short.max_tokens = min(max_batch_tokens, LEAST_BATCH_TOKENS)  # until it is timed
         self._token_s = 0.0  # of a batch's time; 0 while it is not known
         self._num_added = 0
         # The time that the kind of long work that ran last had had by then. A kind that was away
