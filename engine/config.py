@@ -48,8 +48,9 @@ class EngineConfig:
     too."""
 
     max_batch_tokens: int = 0
-    """A packed batch takes texts up to this many tokens; a longer text is a batch of its own. 0
-    chooses by device: enough to keep it busy and no more, since a batch delays those behind it."""
+    """A packed batch takes texts up to this many tokens, or as many as take half a second; a longer
+    text is a batch of its own. 0 chooses by device: enough to keep it busy and no more, since a
+    batch delays those behind it."""
 
     min_sweep_tokens: int = 0
     """Texts of at least this many tokens are read tile by tile, with other work in between, if the
