@@ -19,7 +19,7 @@ from engine.engine import Engine
 from engine.evaluation.bootstrap import Answers, Interval, interval, minus
 from engine.types import Vector
 from service.index.read_file import PLAN
-from service.index.search import DEPTH, RRF_K, Ranked, Searcher, fuse
+from service.index.search import DEPTH, Ranked, Searcher, fuse
 from service.index.store import IndexStore
 
 DOCUMENTS, QUICK_DOCUMENTS = 2_000, 100
@@ -30,6 +30,7 @@ CHECKED = 20
 """Files whose vectors are compared with those of a fresh reading."""
 TIMED = 200
 CUTOFF = 10
+USUAL_K = 60
 KS = (1, 2, 5, 10, 20, 40, 60, 100, 200)
 WORDS, VECTORS, BOTH = "words (BM25)", "vectors", "both"
 
@@ -215,7 +216,7 @@ def _quality(case: str, found: _Found) -> Iterator[Row]:
     ways = {
         WORDS: lambda at: found.words[at],
         VECTORS: lambda at: found.vectors[at],
-        f"{BOTH}, k = {RRF_K}": found.fused(RRF_K),
+        f"{BOTH}, k = {USUAL_K}": found.fused(USUAL_K),
     }
     best = found.reciprocal_ranks(found.fused(k), validates=False)
     name = f"{BOTH}, k = {k}"
