@@ -2,7 +2,7 @@
 
     lln serve
     python examples/contextual_chunks.py --folder my-texts     # *.txt and *.md, the title first
-    python examples/contextual_chunks.py --corpus letters      # a corpus of docs/evaluation.md
+    python examples/contextual_chunks.py --corpus letters      # as in docs/clients.md
 
 Documents are cut by chonkie and by LangChain's splitter, and indexed three times: chunks alone,
 chunks with the title put before each, and contextual chunks. The same questions are then asked of

@@ -1,4 +1,4 @@
-"""The example that people copy: it runs, and it measures what it says."""
+"""The example that people copy: it runs, it measures what it says, and the page has its table."""
 
 from __future__ import annotations
 
@@ -87,3 +87,9 @@ def test_ranks_and_intervals(example: Any) -> None:
     assert same == [0.25, 0.25, 0.25]
     mean, low, high = example.interval(np.array([0.0, 0.0, 1.0, 1.0]), np.array([0, 0, 1, 1]))
     assert (mean, low, high) == (0.5, 0.0, 1.0)
+
+
+def test_the_page_has_the_table_of_the_stored_result(example: Any) -> None:
+    stored = ROOT / "benchmarks" / "results" / "examples" / "contextual_chunks.json"
+    page = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
+    assert example.table(json.loads(stored.read_text())) in page
