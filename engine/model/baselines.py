@@ -20,7 +20,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from engine.errors import find_named
-from kernels.attention import PackedSequences, lln_attention, lln_diag_attention, softmax_attention
+from kernels.attention import (
+    PackedSequences,
+    block_diagonal_attention,
+    lln_attention,
+    lln_diag_attention,
+    softmax_attention,
+)
 from kernels.attention.arguments import Sinks
 from kernels.attention.reference import lln_matrix, softmax_matrix, visible_keys
 
@@ -341,6 +347,24 @@ class LLNDiag:
 LLN_DIAG = LLNDiag()
 
 
+@dataclass(frozen=True)
+class BlockDiagonal:
+    """Softmax within blocks alone, without sinks: what LLN+Diag is without its LLN branch."""
+
+    block_size: int = 64
+    name: str = "block_diagonal"
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, packed: PackedSequences) -> Tensor:
+        return block_diagonal_attention(q, k, v, cu_seqlens=packed, block_size=self.block_size)
+
+    def matrix(self, q: Tensor, k: Tensor) -> Tensor:
+        seen = visible_keys(len(q), self.block_size, Sinks(0, 0), q.device)
+        return softmax_matrix(q.double(), k.double(), seen)
+
+
+BLOCK_DIAGONAL = BlockDiagonal()
+
+
 BASELINES: Mapping[str, Baseline] = MappingProxyType(
     {
         one.name: one
@@ -355,6 +379,7 @@ BASELINES: Mapping[str, Baseline] = MappingProxyType(
             COSFORMER,
             LLN_ATTENTION,
             LLN_DIAG,
+            BLOCK_DIAGONAL,
         )
     }
 )

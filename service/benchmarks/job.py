@@ -107,14 +107,21 @@ def describe_machine(model: ModelInfo) -> Mapping[str, str]:
         "device": torch.cuda.get_device_name(model.device) if on_gpu else cpu_name(),
         "device_type": model.device,
         "dtype": model.dtype,
+        **describe_build(),
+        "model": model.name,
+        "revision": model.revision,
+    }
+
+
+def describe_build() -> Mapping[str, str]:
+    """Returns what a figure depends on besides the device and the model."""
+    return {
         "cores": str(os.cpu_count()),
         "threads": str(torch.get_num_threads()),
         "system": platform.platform(terse=True),
         "python": platform.python_version(),
         **{package: version_of(package) for package in _PACKAGES},
         "commit": _commit(),
-        "model": model.name,
-        "revision": model.revision,
     }
 
 

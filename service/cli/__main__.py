@@ -14,6 +14,7 @@ from service.cli.attention import add_claims, add_diagnose, add_figures
 from service.cli.bench import add_bench
 from service.cli.embed import add_embed, add_models, add_plan
 from service.cli.evaluate import add_evaluate
+from service.cli.experiment import add_experiment
 from service.cli.export import add_export
 from service.cli.index import add_index, add_search, add_watch
 from service.cli.serve import add_serve, add_settings
@@ -24,7 +25,8 @@ from service.version import version_of
 COMMANDS = (
     *(add_serve, add_embed, add_plan, add_models, add_adapt, add_export),
     *(add_index, add_watch, add_search),
-    *(add_evaluate, add_bench, add_diagnose, add_claims, add_figures, add_settings),
+    *(add_evaluate, add_experiment, add_bench),
+    *(add_diagnose, add_claims, add_figures, add_settings),
 )
 
 _FAILED = 1

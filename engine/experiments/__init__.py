@@ -1,0 +1,1 @@
+"""Training experiments: fair contests of attention kinds and of optimisers, outside serving."""

@@ -1,0 +1,219 @@
+"""A fair contest: every method gets the same rates to choose from and is judged on other seeds.
+
+Tuning: each method runs at every rate from the tuning seeds, and keeps the rate with the best mean
+score. Test: it runs at that rate from seeds of its own. All of them count, none is picked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Protocol, TypeAlias
+
+from engine.errors import InvalidInput, unknown_name
+from engine.experiments.intervals import MAX_SEEDS, SeedInterval, over_seeds, paired
+from engine.experiments.trials import (
+    RESULT_FILE,
+    Measured,
+    Trial,
+    TrialStore,
+    open_store,
+)
+
+SCORE = "score"
+"""The figure by which a rate is chosen: higher is better."""
+
+
+class Contest(Protocol):
+    """What a contest is about. `methods` are compared with the first of them, the reference."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def methods(self) -> tuple[str, ...]: ...
+
+    @property
+    def rates(self) -> tuple[float, ...]: ...
+
+    @property
+    def tuning_seeds(self) -> int: ...
+
+    def settings(self) -> Mapping[str, Any]: ...
+
+    def check(self) -> None:
+        """Raises a typed error if a trial cannot run here, before any does."""
+        ...
+
+    def measure(self, trial: Trial) -> Mapping[str, float]:
+        """The figures of one trial, the same whenever it runs. `SCORE` is among them."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContestPlan:
+    contest: Contest
+    methods: tuple[str, ...]
+    seeds: int
+    threads: int
+
+    def __post_init__(self) -> None:
+        for name in self.methods:
+            if name not in self.contest.methods:
+                raise unknown_name("method", name, self.contest.methods, param="attention")
+        if len(set(self.methods)) < len(self.methods):
+            raise InvalidInput(
+                f"a method is named twice: {', '.join(self.methods)}",
+                code="named_twice",
+                param="attention",
+            )
+        if not 2 <= self.seeds <= MAX_SEEDS:
+            raise InvalidInput(
+                f"seeds must be from 2 to {MAX_SEEDS}, got {self.seeds}",
+                code="seeds_out_of_range",
+                param="seeds",
+                limit=MAX_SEEDS,
+                actual=self.seeds,
+            )
+
+    def settings(self) -> dict[str, Any]:
+        return {
+            "experiment": self.contest.name,
+            "methods": list(self.methods),
+            "rates": list(self.contest.rates),
+            "tuning_seeds": list(range(self.contest.tuning_seeds)),
+            "seeds": list(self.test_seeds),
+            "threads": self.threads,
+            **self.contest.settings(),
+        }
+
+    @property
+    def test_seeds(self) -> range:
+        first = self.contest.tuning_seeds
+        return range(first, first + self.seeds)
+
+    def tuning_trials(self) -> Iterator[Trial]:
+        for seed in range(self.contest.tuning_seeds):
+            for rate in self.contest.rates:
+                for method in self.methods:
+                    yield Trial(method=method, rate=rate, seed=seed, part="tuning")
+
+    def test_trials(self, chosen: Mapping[str, float]) -> Iterator[Trial]:
+        for seed in self.test_seeds:
+            for method in self.methods:
+                yield Trial(method=method, rate=chosen[method], seed=seed, part="test")
+
+    @property
+    def num_trials(self) -> int:
+        contest = self.contest
+        return len(self.methods) * (len(contest.rates) * contest.tuning_seeds + self.seeds)
+
+
+Progress: TypeAlias = Callable[[int, int, Trial, Measured], None]
+"""Called with how many trials are done, of how many, and the last one."""
+
+
+@dataclass
+class ContestRun:
+    """Runs the trials that a store does not have yet."""
+
+    plan: ContestPlan
+    store: TrialStore
+    progress: Progress
+    done: int = field(default=0, init=False)
+
+    def tune(self) -> dict[str, float]:
+        """The rate that each method keeps; of equally good ones the first."""
+        scores = {trial: self._measure(trial).figures[SCORE] for trial in self.plan.tuning_trials()}
+        return {
+            method: max(
+                self.plan.contest.rates,
+                key=lambda rate: fmean(
+                    score
+                    for trial, score in scores.items()
+                    if (trial.method, trial.rate) == (method, rate)
+                ),
+            )
+            for method in self.plan.methods
+        }
+
+    def test(self, chosen: Mapping[str, float]) -> dict[str, list[Measured]]:
+        found: dict[str, list[Measured]] = {method: [] for method in self.plan.methods}
+        for trial in self.plan.test_trials(chosen):
+            found[trial.method].append(self._measure(trial))
+        return found
+
+    def _measure(self, trial: Trial) -> Measured:
+        measured = self.store.measured.get(trial)
+        is_new = measured is None
+        if measured is None:
+            began = time.thread_time()
+            figures = dict(self.plan.contest.measure(trial))
+            measured = Measured(figures=figures, seconds=time.thread_time() - began)
+            self.store.add(trial, measured)
+        self.done += 1
+        if is_new:
+            self.progress(self.done, self.plan.num_trials, trial, measured)
+        return measured
+
+
+def run_contest(
+    plan: ContestPlan, folder: Path, machine: Mapping[str, Any], progress: Progress
+) -> dict[str, Any]:
+    """Runs or finishes a contest in this folder and returns its result.
+
+    The result depends on the settings alone; seconds and machines are beside it.
+    """
+    plan.contest.check()
+    with open_store(folder, plan.settings(), machine) as store:
+        run = ContestRun(plan, store, progress)
+        chosen = run.tune()
+        found = run.test(chosen)
+        result = {
+            "settings": plan.settings(),
+            "reference": plan.methods[0],
+            "methods": {
+                method: _judged(plan, store, method, chosen[method], found)
+                for method in plan.methods
+            },
+        }
+        store.write(RESULT_FILE, result)
+    return result
+
+
+def _judged(
+    plan: ContestPlan,
+    store: TrialStore,
+    method: str,
+    rate: float,
+    found: Mapping[str, Sequence[Measured]],
+) -> dict[str, Any]:
+    reference = found[plan.methods[0]]
+    own = found[method]
+    return {
+        "rate": rate,
+        "is_edge_of_sweep": rate in (plan.contest.rates[0], plan.contest.rates[-1]),
+        "sweep": {
+            str(trial.rate): store.measured[trial].figures[SCORE]
+            for trial in plan.tuning_trials()
+            if trial.method == method and trial.seed == 0
+        },
+        "figures": {name: _interval(over_seeds(_values(own, name))) for name in own[0].figures},
+        "minus_reference": {
+            name: _interval(paired(_values(own, name), _values(reference, name)))
+            for name in own[0].figures
+            if name in reference[0].figures
+        },
+        "by_seed": [dict(one.figures) for one in own],
+    }
+
+
+def _values(measured: Sequence[Measured], name: str) -> list[float]:
+    return [one.figures[name] for one in measured]
+
+
+def _interval(found: SeedInterval) -> dict[str, float]:
+    return asdict(found)

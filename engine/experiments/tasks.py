@@ -1,0 +1,133 @@
+"""Tasks whose answer needs tokens far outside a block, generated, with exact answers.
+
+All are asked of single tokens: `targets` is UNASKED elsewhere. Nothing that a question needs stands
+in its own block, or, in `majority`, more than a block's share of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+UNASKED = -100
+BINS = 4
+"""Into how many ranges of distance the accuracy is divided."""
+
+
+class Examples(NamedTuple):
+    tokens: Tensor  # [B, N]
+    targets: Tensor  # [B, N] the class, or UNASKED
+    distances: Tensor  # [B, N] tokens between a question and its answer; 0 where there is no such
+
+
+class TokenTask(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def vocabulary(self) -> int: ...
+
+    @property
+    def classes(self) -> int: ...
+
+    @property
+    def reads_neighbour(self) -> bool: ...
+
+    def draw(self, count: int, generator: Generator) -> Examples: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recall:
+    """Keys get values in the first half; the second half asks for the value of one key a token.
+
+    Each of `keys` symbols stands once in the first half, at a random even place, with its value
+    after it; the rest of the half is filler. Blocks that divide the half hold no question together
+    with its answer.
+    """
+
+    length: int
+    keys: int
+    values: int
+    name: str = "recall"
+    reads_neighbour: bool = True  # a key and its value become one pair
+
+    @property
+    def vocabulary(self) -> int:
+        return self.keys + self.values + 1
+
+    @property
+    def classes(self) -> int:
+        return self.values
+
+    def draw(self, count: int, generator: Generator) -> Examples:
+        half = self.length // 2
+        filler = self.keys + self.values
+        tokens = torch.full((count, self.length), filler)
+        places = 2 * _permutations(count, half // 2, generator)[:, : self.keys]
+        values = torch.randint(self.values, (count, self.keys), generator=generator)
+        tokens.scatter_(1, places, torch.arange(self.keys).expand(count, -1))
+        tokens.scatter_(1, places + 1, self.keys + values)
+        asked = torch.randint(self.keys, (count, half), generator=generator)
+        tokens[:, half:] = asked
+        targets = torch.full_like(tokens, UNASKED)
+        targets[:, half:] = values.gather(1, asked)
+        distances = torch.zeros_like(tokens)
+        distances[:, half:] = torch.arange(half, self.length) - places.gather(1, asked)
+        return Examples(tokens, targets, distances)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Majority:
+    """Which symbol is the most frequent of the whole text? Asked of the first token.
+
+    A share of the tokens is the symbol that was drawn to win, the others are uniform. The answer is
+    the symbol that is in truth the most frequent, the first of those if several are.
+    """
+
+    length: int
+    symbols: int
+    favoured: float
+    name: str = "majority"
+    reads_neighbour: bool = False
+
+    @property
+    def vocabulary(self) -> int:
+        return self.symbols + 1
+
+    @property
+    def classes(self) -> int:
+        return self.symbols
+
+    def draw(self, count: int, generator: Generator) -> Examples:
+        shape = (count, self.length)
+        winner = torch.randint(self.symbols, (count, 1), generator=generator)
+        uniform = torch.randint(self.symbols, shape, generator=generator)
+        is_favoured = torch.rand(shape, generator=generator) < self.favoured
+        tokens = torch.where(is_favoured, winner, uniform)
+        counts = F.one_hot(tokens[:, 1:], self.symbols).sum(1)
+        tokens[:, 0] = self.symbols
+        targets = torch.full_like(tokens, UNASKED)
+        targets[:, 0] = counts.argmax(1)
+        return Examples(tokens, targets, torch.zeros_like(tokens))
+
+
+def _permutations(count: int, size: int, generator: Generator) -> Tensor:
+    return torch.rand((count, size), generator=generator).argsort(1)
+
+
+def accuracy_by_distance(correct: Tensor, distances: Tensor, length: int) -> dict[str, float]:
+    """The share of right answers in each quarter of the possible distances that has any."""
+    found = {}
+    for quarter in range(BINS):
+        low, high = quarter * length // BINS, (quarter + 1) * length // BINS
+        is_inside = (distances > low) & (distances <= high)
+        if is_inside.any():
+            found[f"accuracy_at_{low}_to_{high}"] = float(correct[is_inside].double().mean())
+    return found

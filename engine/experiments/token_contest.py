@@ -1,0 +1,155 @@
+"""Attention kinds in one small encoder, trained on a task from scratch with the same budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+from engine.errors import InsufficientMemory
+from engine.experiments.attention import ATTENTIONS, find_attention
+from engine.experiments.contest import SCORE
+from engine.experiments.encoder import EncoderShape, SmallEncoder, count_parameters
+from engine.experiments.tasks import (
+    UNASKED,
+    Examples,
+    TokenTask,
+    accuracy_by_distance,
+)
+from engine.experiments.trials import Trial
+from engine.platform.memory import free_bytes
+
+_FLOATS_OF_A_TOKEN = 100
+"""Floats a layer keeps for the backward, for each token and unit of width; a test measures it."""
+_SEED_OF_EXAMPLES = {"validation": 1_000_003, "test": 2_000_003}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingBudget:
+    """The same for every attention kind."""
+
+    steps: int
+    batch: int
+    warm_up: int
+    weight_decay: float
+    clip: float
+    examples: int  # of the validation and of the test set
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenContest:
+    task: TokenTask
+    layers: int
+    width: int
+    heads: int
+    block_size: int
+    budget: TrainingBudget
+    rates: tuple[float, ...]
+    tuning_seeds: int
+    methods: tuple[str, ...] = tuple(ATTENTIONS)
+
+    @property
+    def name(self) -> str:
+        return self.task.name
+
+    def settings(self) -> Mapping[str, Any]:
+        return {
+            "task": asdict(self.task),  # type: ignore[call-overload]  # each task is a dataclass
+            "layers": self.layers,
+            "width": self.width,
+            "heads": self.heads,
+            "block_size": self.block_size,
+            "training": asdict(self.budget),
+            "optimiser": "AdamW, linear warm-up, cosine decay to 0",
+            "parameters": count_parameters(self.model("softmax")),
+        }
+
+    def check(self) -> None:
+        needed = self.training_bytes
+        free = free_bytes(torch.device("cpu"))
+        if needed > free:
+            raise InsufficientMemory(
+                f"a training step of {self.name} needs about {needed >> 20} MiB; "
+                f"{free >> 20} MiB are free",
+                limit=free,
+                actual=needed,
+            )
+
+    @property
+    def training_bytes(self) -> int:
+        tokens = self.budget.batch * self.task.length
+        return 4 * tokens * self.layers * self.width * _FLOATS_OF_A_TOKEN
+
+    def model(self, attention: str) -> SmallEncoder:
+        shape = EncoderShape(
+            layers=self.layers,
+            width=self.width,
+            heads=self.heads,
+            length=self.task.length,
+            vocabulary=self.task.vocabulary,
+            classes=self.task.classes,
+            reads_neighbour=self.task.reads_neighbour,
+        )
+        return SmallEncoder(shape, find_attention(attention, block_size=self.block_size))
+
+    def measure(self, trial: Trial) -> Mapping[str, float]:
+        model, loss = self.train(trial)
+        part = "validation" if trial.part == "tuning" else "test"
+        figures = self.judge(model, part)
+        return {SCORE: figures["accuracy"], **figures, "last_training_loss": loss}
+
+    def train(self, trial: Trial) -> tuple[SmallEncoder, float]:
+        """The model of a trial, and the mean loss of its last tenth of steps.
+
+        The seed gives the first weights and the examples, the same for every attention kind.
+        """
+        torch.manual_seed(trial.seed)
+        model = self.model(trial.method)
+        generator = Generator().manual_seed(trial.seed)
+        optimiser = torch.optim.AdamW(
+            model.parameters(), lr=trial.rate, weight_decay=self.budget.weight_decay
+        )
+        losses = []
+        for step in range(self.budget.steps):
+            for group in optimiser.param_groups:
+                group["lr"] = trial.rate * self.rate_share(step)
+            loss = _loss(model, self.task.draw(self.budget.batch, generator))
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(model.parameters(), self.budget.clip)
+            optimiser.step()
+            losses.append(float(loss.detach()))
+        last = losses[-max(1, len(losses) // 10) :]
+        return model, sum(last) / len(last)
+
+    def rate_share(self, step: int) -> float:
+        warm = min(1.0, (step + 1) / self.budget.warm_up)
+        return warm * 0.5 * (1 + math.cos(math.pi * step / self.budget.steps))
+
+    @torch.no_grad()
+    def judge(self, model: SmallEncoder, part: str) -> dict[str, float]:
+        """Accuracy on examples that all trials share and none was trained on."""
+        generator = Generator().manual_seed(_SEED_OF_EXAMPLES[part])
+        correct, distances = [], []
+        for start in range(0, self.budget.examples, self.budget.batch):
+            count = min(self.budget.batch, self.budget.examples - start)
+            examples = self.task.draw(count, generator)
+            asked = examples.targets != UNASKED
+            found = model(examples.tokens).argmax(-1) == examples.targets
+            correct.append(found[asked])
+            distances.append(examples.distances[asked])
+        every = torch.cat(correct)
+        return {
+            "accuracy": float(every.double().mean()),
+            **accuracy_by_distance(every, torch.cat(distances), self.task.length),
+        }
+
+
+def _loss(model: SmallEncoder, examples: Examples) -> Tensor:
+    logits = model(examples.tokens).flatten(0, 1)
+    return F.cross_entropy(logits, examples.targets.flatten(), ignore_index=UNASKED)
