@@ -1,1 +1,1 @@
-"""Training experiments: fair contests of attention kinds and of optimisers, outside serving."""
+"""Training experiments: fair contests of attention kinds, outside serving."""

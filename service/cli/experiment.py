@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def add_experiment(commands: Commands) -> None:
-    about = "train attention kinds or optimisers against each other, with equal tuning and seeds"
+    about = "train attention kinds against each other, with equal tuning and seeds"
     command = add_command(commands, "experiment", _experiment, about)
     command.add_argument("name", nargs="?", help="an experiment of --list")
     command.add_argument("--list", action="store_true", help="list the experiments")
@@ -39,7 +39,7 @@ def add_experiment(commands: Commands) -> None:
         "--attention",
         type=names,
         metavar="NAME,NAME,...",
-        help="the attention kinds or optimisers that take part (default: all); the first that "
+        help="the attention kinds that take part (default: all); the first that "
         "--list names, the reference, always does",
     )
     command.add_argument(

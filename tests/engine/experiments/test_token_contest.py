@@ -21,11 +21,11 @@ from engine.platform.memory import watch_peak
 from kernels.attention import PackedSequences
 
 TOY = TokenContest(
-    task=Recall(length=32, keys=3, values=3),
+    task=Recall(length=64, keys=3, values=3),
     layers=1,
-    width=16,
+    width=32,
     heads=2,
-    block_size=8,
+    block_size=16,
     budget=TrainingBudget(steps=3, batch=2, warm_up=1, weight_decay=0.01, clip=1.0, examples=3),
     rates=(1e-3, 1e-2),
     tuning_seeds=1,
@@ -83,11 +83,11 @@ def test_every_attention_trains_with_equally_many_parameters(name: str) -> None:
 def test_only_block_diagonal_is_blind_outside_its_block(name: str) -> None:
     """Else the control would not be one."""
     generator = Generator().manual_seed(0)
-    q, k, v = torch.randn(3, 32, 2, 8, generator=generator).unbind()
-    attend, packed = find_attention(name, block_size=8), PackedSequences.of([0, 32], q.device)
+    q, k, v = torch.randn(3, 64, 2, 16, generator=generator).unbind()
+    attend, packed = find_attention(name, block_size=16), PackedSequences.of([0, 64], q.device)
     other = v.clone()
-    other[:8] += 1
-    moved = (attend(q, k, v, packed) - attend(q, k, other, packed))[8:].abs().max()
+    other[:16] += 1
+    moved = (attend(q, k, v, packed) - attend(q, k, other, packed))[16:].abs().max()
     assert (moved > 1e-4) == (name != "block_diagonal")
 
 
@@ -95,7 +95,7 @@ def test_training_memory_is_linear_in_length_and_within_the_estimate() -> None:
     """No N x N anywhere: four times the length takes four times the memory."""
     peaks = []
     for length in (128, 512):
-        contest = replace(TOY, task=replace(TOY.task, length=length), width=32)
+        contest = replace(TOY, task=replace(TOY.task, length=length))
         model = contest.model("lln_diag")
         examples = contest.task.draw(contest.budget.batch, Generator().manual_seed(0))
         with watch_peak(torch.device("cpu")) as found:
