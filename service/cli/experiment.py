@@ -1,4 +1,4 @@
-"""`lln experiment`: trains attention kinds and optimisers against each other."""
+"""`lln experiment`: trains attention kinds against each other."""
 
 from __future__ import annotations
 

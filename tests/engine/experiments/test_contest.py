@@ -138,5 +138,6 @@ def test_the_reference_always_takes_part(name: str) -> None:
 
 def test_intervals() -> None:
     found = over_seeds([1.0, 2.0, 3.0])
-    assert (found.mean, found.low) == (2.0, pytest.approx(2 - 4.303 / 3**0.5))
+    assert found.mean == 2.0
+    assert found.low == pytest.approx(2 - 4.303 / 3**0.5)
     assert paired([3.0, 5.0], [1.0, 3.0]).low == 2.0
