@@ -6,7 +6,9 @@ Beside: the tokens with the most mass, and their masses.
 - LLN: stat(T) kappa with T = kappa pi, exact and linear.
 - Kinds with blocks: two steps of inverse iteration at a shift just above 1, from the even
   distribution, then corrections by the resolvent until P changes the result by rounding alone. Of
-  a chain that hardly mixes, more corrections might follow: then there is an error.
+  a chain that hardly mixes, more corrections might follow: then there is an error. If parts of the
+  chain mix by less than rounding, the end depends on the start: a second start, at random, ends
+  elsewhere, and the error is the whole range.
   Blocks that never mix have a stationary distribution each, weighted by their tokens.
 - Softmax: the same with the LU factors of the whole matrix, a head at a time, of texts whose
   matrices are kept. Longer texts: power iteration. Its error is what the steps to come would move
@@ -31,6 +33,8 @@ NUM_TOKENS = 8
 _INVERSE_STEPS = 2
 _CORRECTIONS = 60
 _CLOSE, _GOOD, _STUCK = 1e-7, 2e-6, 0.9
+_APART = {torch.float32: 1e-4, torch.float64: _GOOD}
+"""Ends of two starts that are further apart are two ends; float32's rounding is magnified."""
 _MAX_POWERS = 200
 _NOISY_UNITS = 256
 _STEADY = 1e-9
@@ -103,7 +107,7 @@ def _corrected(heads: HeadGroup) -> Steps[tuple[Tensor, Tensor]]:
     operator = yield from heads.operator()
     return (
         yield from _iterate(
-            _even(heads), operator.transposed, resolvent.solve_transposed, _noise(heads.dtype)
+            _starts(heads), operator.transposed, resolvent.solve_transposed, heads.dtype
         )
     )
 
@@ -123,7 +127,7 @@ def _by_elimination(heads: HeadGroup) -> Steps[tuple[Tensor, Tensor]]:
             lu, pivots = torch.linalg.lu_factor(shifted)
         yield
         times, solve = _dense_steps(matrix, lu, pivots)
-        found, still = yield from _iterate(_even(heads)[:1], times, solve, _noise(torch.float64))
+        found, still = yield from _iterate(_starts(heads)[:1], times, solve, torch.float64)
         ends.append(found)
         moved.append(still)
     return torch.cat(ends), torch.cat(moved)
@@ -146,29 +150,31 @@ def _dense_steps(matrix: Tensor, lu: Tensor, pivots: Tensor) -> tuple[Apply, App
 
 
 def _iterate(
-    start: Tensor, times: Apply, solve: Apply, noise: float
+    starts: Tensor, times: Apply, solve: Apply, dtype: torch.dtype
 ) -> Steps[tuple[Tensor, Tensor]]:
-    """The distributions, and how much mass may still move: [H, N], [H]. `times` is P^T x, `solve`
-    (s - P)^-T x, `noise` what rounding may move. A chain that hardly mixes approaches its end
-    slowly: a step leaves the share that the distance from s to 1 has in the distance from s to the
-    second eigenvalue."""
-    found = start
+    """The distributions where the first of the starts [H, N, 2] ends, and how much mass may still
+    move: [H, N], [H]. `times` is P^T x, `solve` (s - P)^-T x, in `dtype`. A chain that hardly mixes
+    approaches its end slowly: a step leaves the share that the distance from s to 1 has in the
+    distance from s to the second eigenvalue."""
+    found = starts
     for _ in range(_INVERSE_STEPS):
-        found = _normalised((yield from solve(found.unsqueeze(-1)))[..., 0])
-    moved = torch.full_like(found[:, 0], torch.inf)
+        found = _normalised((yield from solve(found)))
+    moved = torch.full_like(found[:, 0, 0], torch.inf)
     changes: list[Tensor] = []
     for _ in range(_CORRECTIONS):
         last = moved
-        change = (yield from times(found.unsqueeze(-1)))[..., 0] - found
+        change = (yield from times(found)) - found
         change -= found * change.sum(1, keepdim=True)  # rounding, which would be magnified the most
-        step = (yield from solve(change.unsqueeze(-1)))[..., 0]
-        following = _normalised(found + step)
-        moved = (following - found).abs().sum(1)
+        following = _normalised(found + (yield from solve(change)))
+        moved = (following - found).abs().sum(1).amax(1)
         changes.append(moved)
         found = following
         if bool(((moved <= _CLOSE) | (moved > _STUCK * last)).all()) and len(changes) > 1:
             break  # each step leaves a part of the error, down to rounding
-    return found, _left_by_corrections(torch.stack(changes), noise)
+    left = _left_by_corrections(torch.stack(changes), _noise(dtype))
+    apart = (found[..., 0] - found[..., 1]).abs().sum(1)
+    has_two_ends = apart > (4 * left).clamp_min(_APART[dtype])
+    return found[..., 0], left.masked_fill(has_two_ends, 2.0)
 
 
 def _left_by_corrections(changes: Tensor, noise: float) -> Tensor:
@@ -212,6 +218,17 @@ def _perplexity_error(perplexity: Tensor, moved: Tensor, num_tokens: int) -> Ten
     both = torch.special.entr(part) + torch.special.entr(1 - part)
     entropy = both + part * math.log(max(num_tokens - 1, 1))
     return (perplexity * torch.expm1(entropy)).clamp_max(float(num_tokens - 1))
+
+
+def _starts(heads: HeadGroup) -> Tensor:
+    """The even distribution, and one at random if the chain has one end: [H, N, 2]."""
+    even = _even(heads)
+    if heads.is_isolated:  # blocks that never mix: the ends are those of the even distribution
+        return torch.stack([even, even], dim=-1)
+    at_random = torch.rand(
+        heads.num_tokens, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
+    return torch.stack([even, _normalised(at_random.to(even.device).expand_as(even))], dim=-1)
 
 
 def _even(heads: HeadGroup) -> Tensor:
