@@ -158,6 +158,24 @@ def totals(raw: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Score]:
     return found
 
 
+def without(
+    raw: Iterable[Mapping[str, Any]], again: Iterable[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """The first results less those of the instruments that were read again."""
+    mended = {name.split()[1] for entry in again for name in entry["scores"]}
+    return [
+        {
+            **entry,
+            "scores": {
+                name: score
+                for name, score in entry["scores"].items()
+                if name.split()[1] not in mended
+            },
+        }
+        for entry in raw
+    ]
+
+
 def table_rows(raw: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
     """Cells of a table: of quantities that ever have an error."""
     by_name = totals(raw)
