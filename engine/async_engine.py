@@ -23,11 +23,12 @@ from engine.model.quantized import range_for
 from engine.scheduling.deadline import Deadline
 from engine.scheduling.observer import EngineObserver
 from engine.scheduling.request import CallKind
-from engine.types import ModelInfo
+from engine.types import EmbedOptions, ModelInfo
 
 Item = TypeVar("Item")
 
 _CANARY = "A short text, to see that the model answers."
+_WITHIN_ANY_LIMIT = EmbedOptions(truncate="end")
 
 
 class AsyncEngine(DocumentListCalls, RankingCalls, LivingCalls, AnalysisCalls):
@@ -64,7 +65,7 @@ class AsyncEngine(DocumentListCalls, RankingCalls, LivingCalls, AnalysisCalls):
         try:
             for name, model in self._models.items():
                 await self._worker.call(price_of, model.encoder, kind="calibration", model=name)
-                [canary] = await self.embed([_CANARY], model=name)
+                [canary] = await self.embed([_CANARY], model=name, options=_WITHIN_ANY_LIMIT)
                 self._infos[name] = replace(self._infos[name], int8_range=range_for(canary.vector))
         except BaseException:
             await self.stop(Deadline(0))

@@ -6,10 +6,12 @@ python tools/write_docs.py --check  fails where they are not what it writes
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.calibration import scores
 from benchmarks.store import stored_results
@@ -71,6 +73,48 @@ def _calibrated(raw: list[dict[str, Any]]) -> str:
     return f"{scores.measured_on(raw)}\n\n{inexact}\n\nValues without an error:\n\n{exact}"
 
 
+def experiments_tables() -> str:
+    """A table for each stored experiment, attention kinds in the order of their accuracy."""
+    tables = []
+    for path in sorted((RESULTS / "experiments").glob("*/result.json")):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        seeds, named = len(result["settings"]["seeds"]), path.parent.name
+        head = (
+            *("attention", "learning rate", "accuracy"),
+            *(f"minus {result['reference']}", *_ranges(result)),
+        )
+        rows = sorted(
+            result["methods"].items(), key=lambda one: -one[1]["figures"]["accuracy"]["mean"]
+        )
+        cells = (_experiment_row(name, method, _ranges(result)) for name, method in rows)
+        link = f"../benchmarks/results/experiments/{named}"
+        tables.append(f"**{named}**, {seeds} seeds ([stored]({link})):\n\n{table(head, cells)}")
+    return "\n\n".join(tables)
+
+
+def _ranges(result: Mapping[str, Any]) -> list[str]:
+    """The names of the accuracies by distance."""
+    figures = next(iter(result["methods"].values()))["figures"]
+    return [name for name in figures if name.startswith("accuracy_")]
+
+
+def _experiment_row(name: str, method: Mapping[str, Any], ranges: Iterable[str]) -> tuple[str, ...]:
+    figures = method["figures"]
+    edge = " (edge of the sweep)" if method["is_edge_of_sweep"] else ""
+    return (
+        f"`{name}`",
+        f"{method['rate']:g}{edge}",
+        _spread(figures["accuracy"]),
+        _spread(method["minus_reference"]["accuracy"], sign="+"),
+        *(_spread(figures[one]) for one in ranges),
+    )
+
+
+def _spread(interval: Mapping[str, float], sign: str = "") -> str:
+    mean, low, high = (f"{interval[name]:{sign}.3f}" for name in ("mean", "low", "high"))
+    return f"{mean} [{low}, {high}]"
+
+
 def clients_table() -> str:
     head = ("client", "package and version", "use", "what the tests check", "tested by")
     return table(head, client_rows())
@@ -86,6 +130,7 @@ def vendors_table() -> str:
 
 PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
     ROOT / "docs" / "clients.md": {"clients": clients_table, "vendors": vendors_table},
+    ROOT / "docs" / "experiments.md": {"experiments": experiments_tables},
     ROOT / "docs" / "instruments.md": {
         "calibration": calibration_table,
         "calibration-again": calibration_again_table,

@@ -3,7 +3,7 @@ r"""Reads real texts with every instrument that states errors, and compares with
 python -m benchmarks.calibration                 200 texts, about 50 minutes of one core
 python -m benchmarks.calibration --texts 20 --budget 300 --part development --out /tmp/some.jsonl
 
-After `stationary` was mended, for faults in texts of the first run, it was read on texts after these:
+After `stationary` was mended, for faults in texts of the first run, it was read on further texts:
 
 python -m benchmarks.calibration --skip 200 --only stationary \
     --out benchmarks/results/calibration-again.jsonl

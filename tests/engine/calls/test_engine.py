@@ -23,7 +23,7 @@ from engine.errors import (
     ModelNotFound,
     QueueFull,
 )
-from engine.model.embedding_model import EmbeddingModel
+from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.scheduling.admission import MemoryBudget
 from engine.scheduling.deadline import Deadline
 from engine.scheduling.observer import EngineObserver
@@ -89,6 +89,13 @@ def test_documents_equal_those_of_the_plain_engine(
     np.testing.assert_allclose(served.vector, plain.vector, atol=2e-6)
     assert [chunk.characters for chunk in served.chunks] == [c.characters for c in plain.chunks]
     assert served.accounting.compute_s > 0
+
+
+def test_a_limit_below_the_length_of_a_sentence() -> None:
+    config = EngineConfig(device="cpu", max_text_tokens=8)
+    limited = load_model("default", config=config)
+    found = serve({"default": limited}, lambda engine: engine.embed(["a text"]), config=config)
+    assert found[0].accounting.tokens == 4
 
 
 def test_models_by_name(shipped_models: dict[str, EmbeddingModel]) -> None:

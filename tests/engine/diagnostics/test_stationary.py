@@ -61,3 +61,22 @@ def test_blocks_that_hardly_mix_are_exact_or_state_an_error(mix: float) -> None:
     reading, masses = read(view, "stationary"), ends(view)
     error = 1e-4 * reading.values if reading.error is None else reading.error
     assert (abs(reading.values - perplexities(masses)) <= error).all()
+
+
+def test_blocks_that_mix_less_than_rounding_say_nothing_of_their_end() -> None:
+    view = replace(make_view("lln_diag", 160, block_size=64), mix=torch.full((3,), 1e-17))
+    reading = read(view, "stationary")
+    assert reading.error is not None
+    np.testing.assert_array_equal(reading.error, 159.0)
+    masses = reading.beside["top_mass"].error
+    assert masses is not None
+    np.testing.assert_array_equal(masses, 1.0)
+
+
+def test_two_groups_that_never_meet_say_nothing_of_their_end() -> None:
+    view = make_view("softmax", 96)
+    apart = torch.where(torch.arange(96) % 3 == 0, 40.0, -40.0).view(-1, 1, 1)
+    view = replace(view, q=view.q + apart, k=view.k + apart)
+    reading = read(view, "stationary")
+    assert reading.error is not None
+    np.testing.assert_array_equal(reading.error, 95.0)
