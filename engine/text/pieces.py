@@ -24,10 +24,10 @@ def pieces(text: str, max_characters: int) -> list[Span]:
             actual=max_characters,
         )
     found = list(_packed(text, max_characters))
-    starts = [span.start for span in found[1:]]
+    ends = [*(span.start for span in found[1:]), len(text)]
     return [
-        Span(span.start, min(following, span.start + max_characters))
-        for span, following in zip(found, [*starts, len(text)], strict=True)
+        Span(span.start, min(end, span.start + max_characters))
+        for span, end in zip(found, ends, strict=False)  # without any piece, one end is left
     ]
 
 

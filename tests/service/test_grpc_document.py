@@ -25,7 +25,10 @@ from tests.service.stubs import embeddings_stub
 METHOD = "/lln.v1.Embeddings/EmbedDocument"
 MEGABYTE = 1_048_576
 TEXT = "# Größe\n\nNaïve 😀 e\u0301 שלום. 日本語。 More words.\n\n## Sub\n\nThe end.\n\n" * 20
-OF_RECORDS = {"tokens_read", "segments", "segments_read", "staleness", "gone", "rounds"}
+OF_RECORDS = {
+    *("tokens_read", "segments", "segments_read", "staleness", "gone", "rounds"),
+    *("sealed", "sealed_staleness"),
+}
 """Fields of a result that only a document with a record has."""
 HEADINGS = pb.Chunking(headings=pb.HeadingChunks(max_tokens=64))
 

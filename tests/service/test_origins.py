@@ -88,11 +88,15 @@ def test_behind_a_proxy_the_page_is_known_by_its_host(server: Any, origin: str, 
         ("http://lln.example", "lln.example:443"),
         ("https://lln.example.evil.example", "lln.example"),
         ("https://evil.example", "lln.example"),
-        ("http://:80", ""),
     ],
 )
 def test_another_host_or_port_is_another_origin(server: Any, origin: str, host: str) -> None:
     refusal(embed(server, origin=origin, host=host))
+
+
+def test_an_empty_host_is_no_origin(server: Any) -> None:
+    answer = embed(server, origin="http://:80", host="")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_http")
 
 
 def test_sec_fetch_site_goes_before_the_host(server: Any) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests.service.browser import (
     PAGE,
     fresh_tab,
+    go,
     marked,
     paste,
     read,
@@ -437,8 +438,9 @@ def test_first_paint(page: Page) -> None:
     assert any(first_paint(page) < 1000 for _ in range(5))
 
 
-def test_long_document_stays_responsive(page: Page, long_document: str) -> None:
-    """The longest time for which a click would have had to wait."""
+def longest_waits(page: Page, long_document: str) -> tuple[float, float]:
+    """For how many milliseconds a click would have had to wait at most while a document was read
+    and shown, and then while it was scrolled to its end."""
     page.evaluate(
         """() => {
           window.longest = 0;
@@ -454,7 +456,6 @@ def test_long_document_stays_responsive(page: Page, long_document: str) -> None:
     page.wait_for_selector("canvas.map[aria-label]")
     page.click("#zoom-in")
     page.wait_for_selector("[aria-busy=true]", state="detached")
-    # A fifth of these limits where nothing else has the cores; tests run beside other tests.
     place, milliseconds = page.evaluate(
         """() => {
           const reader = document.querySelector("#reader"), started = performance.now();
@@ -463,8 +464,18 @@ def test_long_document_stays_responsive(page: Page, long_document: str) -> None:
         }"""
     )
     assert place > 30_000
-    assert milliseconds < 5000
-    assert page.evaluate("longest") < 2500
+    return page.evaluate("longest"), milliseconds
+
+
+def test_long_document_stays_responsive(page: Page, long_document: str) -> None:
+    # A fifth of these limits where nothing else has the cores. Other tests may take them for a
+    # while: then the page has another try.
+    for _ in range(3):
+        working, scrolling = longest_waits(page, long_document)
+        if working < 2500 and scrolling < 5000:
+            return
+        go(page)
+    pytest.fail(f"a click waits {working} ms while a document is read, {scrolling} ms in a scroll")
 
 
 @pytest.fixture

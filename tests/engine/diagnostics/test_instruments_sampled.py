@@ -145,7 +145,7 @@ def gaps(view: HeadView) -> Floats:
     [
         Effort(max_eigenvalue_tokens=1),
         Effort(max_matrix_tokens=1),
-        Effort(mode="exact", tolerance=1e-8, max_matrix_tokens=1),
+        Effort(mode="exact", tolerance=1e-8, max_spectrum_tokens=1, max_matrix_tokens=1),
     ],
 )
 def test_iterated_gaps_keep_their_errors(kind: Attention, effort: Effort) -> None:
@@ -235,7 +235,8 @@ def test_blocks_that_barely_leak_are_told_apart() -> None:
         make_view("lln_diag", 640, block_size=16, sinks=(1, 1), scale=1.5),
         mix=torch.tensor([0.02, 0.03, 0.05]),
     )
-    reading = read(view, "spectral_gap", Effort(mode="exact", tolerance=1e-7, max_matrix_tokens=1))
+    effort = Effort(mode="exact", tolerance=1e-7, max_spectrum_tokens=1, max_matrix_tokens=1)
+    reading = read(view, "spectral_gap", effort)
     assert reading.error is not None
     assert (reading.error <= 1e-7).all()
     np.testing.assert_allclose(reading.values, gaps(view), atol=1e-7)
