@@ -4,7 +4,7 @@
 
 Files of corpora that nobody trained on, of all lengths, are indexed anew; a paragraph is changed in
 some of them, and the index brought up to date. Then the same with other files, once undisturbed and
-once killed in the midst and run again: both must end with the same rows, to the last bit.
+once killed while it runs and run again: both must end with the same rows, to the last bit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A folder of real documents, and `lln index` on it, killed in the midst and run again."""
+"""A folder of real documents, and `lln index` on it, killed while it runs and run again."""
 
 from __future__ import annotations
 

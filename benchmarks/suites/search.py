@@ -1,4 +1,4 @@
-"""Search over a folder: seconds to index and to search, what a kill in the midst loses, and how
+"""Search over a folder: seconds to index and to search, what a kill during indexing loses, and how
 well documents are found by their words, by the vectors of their passages, and by both."""
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from engine.errors import find_named, unknown_name
 from engine.experiments.contest import Contest, ContestPlan
-from engine.experiments.tasks import Majority, Recall
+from engine.experiments.tasks import Majority, Recall, TokenTask
 from engine.experiments.token_contest import TokenContest, TrainingBudget
 
 Budget: TypeAlias = Literal["small", "full"]
@@ -52,56 +52,47 @@ def _training(*, steps: int, batch: int, examples: int) -> TrainingBudget:
     )
 
 
-def _small_recall() -> Contest:
+def _small(task: TokenTask, training: TrainingBudget) -> Contest:
+    return _contest(task, training, rates=(1e-3, 3e-3, 1e-2, 3e-2), tuning_seeds=1)
+
+
+def _full(task: TokenTask, training: TrainingBudget) -> Contest:
+    return _contest(task, training, rates=(3e-4, 1e-3, 3e-3, 1e-2, 3e-2), tuning_seeds=2)
+
+
+def _contest(
+    task: TokenTask, training: TrainingBudget, *, rates: tuple[float, ...], tuning_seeds: int
+) -> Contest:
     return TokenContest(
-        task=Recall(length=256, keys=8, values=8),
+        task=task,
         layers=2,
         width=64,
         heads=2,
         block_size=32,
-        budget=_training(steps=250, batch=8, examples=128),
-        rates=(1e-3, 3e-3, 1e-2, 3e-2),
-        tuning_seeds=1,
+        budget=training,
+        rates=rates,
+        tuning_seeds=tuning_seeds,
     )
+
+
+def _small_recall() -> Contest:
+    task = Recall(length=256, keys=8, values=8)
+    return _small(task, _training(steps=250, batch=8, examples=128))
 
 
 def _full_recall() -> Contest:
-    return TokenContest(
-        task=Recall(length=512, keys=16, values=16),
-        layers=2,
-        width=64,
-        heads=2,
-        block_size=32,
-        budget=_training(steps=3000, batch=32, examples=1024),
-        rates=(3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
-        tuning_seeds=2,
-    )
+    task = Recall(length=512, keys=16, values=16)
+    return _full(task, _training(steps=3000, batch=32, examples=1024))
 
 
 def _small_majority() -> Contest:
-    return TokenContest(
-        task=Majority(length=256, symbols=8, favoured=0.1),
-        layers=2,
-        width=64,
-        heads=2,
-        block_size=32,
-        budget=_training(steps=100, batch=16, examples=512),
-        rates=(1e-3, 3e-3, 1e-2, 3e-2),
-        tuning_seeds=1,
-    )
+    task = Majority(length=256, symbols=8, favoured=0.1)
+    return _small(task, _training(steps=100, batch=16, examples=512))
 
 
 def _full_majority() -> Contest:
-    return TokenContest(
-        task=Majority(length=1024, symbols=8, favoured=0.05),
-        layers=2,
-        width=64,
-        heads=2,
-        block_size=32,
-        budget=_training(steps=1000, batch=32, examples=2048),
-        rates=(3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
-        tuning_seeds=2,
-    )
+    task = Majority(length=1024, symbols=8, favoured=0.05)
+    return _full(task, _training(steps=1000, batch=32, examples=2048))
 
 
 EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from engine.errors import InvalidInput
 from engine.living.parts import Part
 from engine.steps import Steps
-from engine.text.chunking import MAX_CHUNKS, ChunkSpan, Source, chunk_spans
+from engine.text.chunking import ChunkSpan, Source, check_count, chunk_spans
 from engine.text.headings import detect_format, sections
 from engine.text.tokenizer import Encoded
 from engine.types import Chunking, HeadingFormat, HeadingPlan
@@ -33,15 +32,7 @@ def with_chunks(parts: Sequence[Part], text: str, chunking: Chunking | None) -> 
             part = part._replace(chunks=tuple(_headed(part, headings)))
         found.append(part)
         count += len(part.chunks)
-    if count > MAX_CHUNKS:
-        raise InvalidInput(
-            f"the document would have {count} chunks, the limit is {MAX_CHUNKS}; "
-            "ask for larger ones",
-            code="too_many_chunks",
-            param="chunking",
-            limit=MAX_CHUNKS,
-            actual=count,
-        )
+    check_count(count)
     return found
 
 

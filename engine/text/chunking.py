@@ -92,7 +92,7 @@ def check_chunking(plan: Chunking) -> None:
         _check_size("max_tokens", plan.max_tokens, least=1)
         _check_format(plan.format)
     else:
-        _check_count(len(plan.spans))
+        check_count(len(plan.spans))
         for index, span in enumerate(plan.spans):
             _check_span(index, span)
 
@@ -131,7 +131,7 @@ def plan_chunks(num_content_tokens: int, plan: ChunkPlan) -> list[Span]:
     step = plan.tokens - plan.overlap
     # The last chunk is the first one to reach the end.
     num_starts = 1 + max(0, -(-(num_content_tokens - plan.tokens) // step))
-    _check_count(num_starts)
+    check_count(num_starts)
     starts = range(0, num_starts * step, step) if num_content_tokens else ()
     return [Span(start, min(start + plan.tokens, num_content_tokens)) for start in starts]
 
@@ -156,7 +156,7 @@ def chunk_spans(encoded: Encoded, plan: Chunking, source: Source = _NO_TEXT) -> 
         chunks = _of_sentences(ContentTokens(offsets), plan, source)
     else:
         chunks = _of_sections(ContentTokens(offsets), plan, source)
-    _check_count(len(chunks))
+    check_count(len(chunks))
     return [_shifted(chunk, first) for chunk in chunks]
 
 
@@ -357,7 +357,8 @@ def _check_format(form: str) -> None:
         )
 
 
-def _check_count(count: int) -> None:
+def check_count(count: int) -> None:
+    """Raises InvalidInput if a document would have too many chunks."""
     if count > MAX_CHUNKS:
         raise InvalidInput(
             f"the document would have {count} chunks, the limit is {MAX_CHUNKS}; "

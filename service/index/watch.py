@@ -15,7 +15,7 @@ POLL_S = 2.0
 async def changes_of(folder: Path, place: Path) -> AsyncIterator[None]:
     """Yields after files of the folder changed, without end. What lies in `place` is not of it.
 
-    A change during the caller's work between two yields is told by the next. Without watchfiles
+    The next yield covers what changed while the caller was working. Without watchfiles
     (the extra `index`), it yields every two seconds.
     """
     try:
