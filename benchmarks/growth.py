@@ -19,7 +19,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from random import Random
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -27,14 +26,16 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from benchmarks.store import commit
+from benchmarks.volumes import volumes
 from engine import Engine
 from engine.evaluation.bootstrap import Answers, Interval, interval, minus
 from engine.evaluation.corpora import available, load_corpus
 from engine.evaluation.reading_documents import led_passages
 from engine.evaluation.readings import CUTOFF
 from engine.evaluation.retrieval import ranks_of
+from engine.living.record import from_bytes
 from engine.training.data import Document
-from engine.training.pairs import passages_of
+from engine.training.pairs import Passage, passages_of
 from engine.types import ChunkPlan, LivingEmbedding, Span
 
 SEED = 11
@@ -43,6 +44,10 @@ BEGINS, STEP = 0.5, 0.05
 WAYS: Mapping[str, float | None] = {"grown": None, "held at 0.002": 0.002, "held at 0.01": 0.01}
 """How stale a chunk may be that is kept, in each way."""
 QUESTIONS = 12  # of a document
+ORACLE = 0.002
+"""What the oracle keeps is never further off than this."""
+
+_LEAST_LEFT = 0.8  # of a document's characters, once its headings are left out
 
 
 class Grown(NamedTuple):
@@ -69,7 +74,7 @@ def read(options: argparse.Namespace) -> None:
         for document in _documents(options):
             if document.name in done:
                 continue
-            row, vectors = _case(engine, document, options.ways)
+            row, vectors = _case(engine, document, options.ways, oracle=options.oracle)
             about = {"corpus": document.corpus, "document": document.name, "model": options.model}
             save_file(vectors, _vectors_of(options.out, document.name))
             out.write(json.dumps({**about, **row, "commit": commit()}) + "\n")
@@ -87,36 +92,38 @@ def _documents(options: argparse.Namespace) -> Iterator[Grown]:
 
 
 def _long(corpus: str, least: int, most: int, count: int) -> Iterator[Grown]:
-    documents = [one for one in load_corpus(corpus).documents if len(one.body) >= least]
-    Random(SEED).shuffle(documents)
-    grown = (_grown(corpus, document, most) for document in documents)
-    yield from islice((one for one in grown if len(one.text) >= least and one.questions), count)
+    found = volumes(load_corpus(corpus).documents, least, 2 * count, SEED)
+    grown = (_grown(corpus, chapters, most) for chapters in found)
+    fair = (one for one in grown if len(one.text) >= _LEAST_LEFT * least and one.questions)
+    yield from islice(fair, count)
 
 
-def _grown(corpus: str, document: Document, most: int) -> Grown:
-    """The document without what its questions ask by, and not longer than `most` characters."""
-    text, asked = document.title, []
-    for passage in passages_of(document) or led_passages(document):
-        if len(text) + len(passage.text) > most:
-            break
-        start = len(text) + 2
-        text = f"{text}\n\n{passage.text}"
-        if passage.query:
-            asked.append((passage.query, Span(start, len(text))))
+def _grown(corpus: str, chapters: Sequence[Document], most: int) -> Grown:
+    """The chapters without what their questions ask by, and not longer than `most` characters."""
+    text, asked = "", []
+    for chapter in chapters:
+        text = f"{text}\n\n{chapter.title}".lstrip()
+        for passage in passages_of(chapter) or led_passages(chapter) or [Passage("", chapter.body)]:
+            if len(text) + len(passage.text) > most:
+                break
+            start = len(text) + 2
+            text = f"{text}\n\n{passage.text}"
+            if passage.query:
+                asked.append((passage.query, Span(start, len(text))))
     chosen = asked[:: max(1, -(-len(asked) // QUESTIONS))]
-    name = f"{corpus}/{document.name}"
+    name = f"{corpus}/{chapters[0].name}"
     return Grown(corpus, name, text, [one for one, _ in chosen], [span for _, span in chosen])
 
 
 def _case(
-    engine: Engine, document: Grown, ways: Sequence[str]
+    engine: Engine, document: Grown, ways: Sequence[str], *, oracle: bool
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     text = document.text
     steps = [text[: _end(text, share)] for share in _shares()]
-    begun = engine.embed_document(steps[0], chunks=LATE, record=True)
+    begun = _read_anew(engine, steps[0])
     followed = {way: _followed(engine, begun, steps[1:], WAYS[way]) for way in ways}
     started_at = perf_counter()
-    exact = engine.embed_document(text, chunks=LATE, record=True)
+    exact = _read_anew(engine, text)
     seconds = perf_counter() - started_at
     without = engine.embed_document(text, chunks=LATE)
     row = {
@@ -132,6 +139,9 @@ def _case(
         "whole_without": 1 - float(without.vector @ exact.vector),
         "answers": [list(span) for span in document.answers],
     }
+    if oracle:
+        between = [_read_anew(engine, step) for step in steps[1:-1]]
+        row["oracle"] = _oracle([begun, *between, exact], engine)
     vectors = {
         name: np.stack([one.vector for one in found.chunks])
         for name, found in (
@@ -140,6 +150,40 @@ def _case(
         )
     }
     return row, {**vectors, "questions": engine.embed(document.questions)}
+
+
+def _read_anew(engine: Engine, text: str) -> LivingEmbedding:
+    return engine.embed_document(text, chunks=LATE, record=True)
+
+
+def _oracle(readings: Sequence[LivingEmbedding], engine: Engine) -> list[dict[str, int]]:
+    """What each step would read if it were known how far every kept chunk is from a new reading:
+    new segments, and those of which a chunk is further off than `ORACLE`. No bound can do better.
+    """
+    kept: dict[Span, np.ndarray] = {}
+    steps = []
+    for reading in readings:
+        read, held = 0, {}
+        for characters, tokens, vectors in _segments_of(reading, engine):
+            before = kept.get(characters)
+            if before is None or (1 - (before * vectors).sum(1)).max() > ORACLE:
+                before, read = vectors, read + tokens
+            held[characters] = before
+        kept = held
+        steps.append({"tokens": reading.tokens, "tokens_read": read})
+    return steps[1:]
+
+
+def _segments_of(
+    reading: LivingEmbedding, engine: Engine
+) -> Iterator[tuple[Span, int, np.ndarray]]:
+    """Of each segment its characters, its tokens, and the vectors of its chunks."""
+    start = first = 0
+    for segment in from_bytes(reading.record, engine.model).segments:
+        end, last = start + segment.num_characters, first + len(segment.chunks)
+        vectors = [chunk.vector for chunk in reading.chunks[first:last]]
+        yield Span(start, end), segment.num_rows, np.stack(vectors)
+        start, first = end, last
 
 
 def _followed(
@@ -202,6 +246,9 @@ def report(files: Sequence[Path], out: Path | None) -> None:
     ways = [way for way in WAYS if all(way in row for row, _ in rows)]
     for way in ways:
         print(_cells(way, [row for row, _ in rows]))
+    if all("oracle" in row for row, _ in rows):
+        cost = _oracle_cost([row for row, _ in rows])
+        print(f"\nAn oracle that holds {ORACLE:g} reads {cost} of reading anew a step.")
     answers = {way: _answers(rows, way) for way in ("exact", *ways, "without")}
     print("\n| read on | MRR@10 | minus exact |\n|---|---|---|")
     for way, found in answers.items():
@@ -242,6 +289,13 @@ def _cells(way: str, rows: Sequence[dict[str, Any]]) -> str:
         f"{np.mean(seconds):.3f}",
     )
     return "| " + " | ".join(cells) + " |"
+
+
+def _oracle_cost(rows: Sequence[dict[str, Any]]) -> str:
+    shares = [
+        np.mean([step["tokens_read"] / step["tokens"] for step in row["oracle"]]) for row in rows
+    ]
+    return f"{np.mean(shares):.3f} ({min(shares):.3f} to {max(shares):.3f} by document)"
 
 
 def _answers(rows: Sequence[tuple[dict[str, Any], Path]], way: str) -> Answers:
@@ -288,6 +342,7 @@ def _parser() -> argparse.ArgumentParser:
     reader.add_argument("--corpora", nargs="*", help="all that nobody trained on unless given")
     reader.add_argument("--documents", type=int, default=3, help="of each corpus")
     reader.add_argument("--ways", nargs="*", choices=WAYS, default=list(WAYS), metavar="WAY")
+    reader.add_argument("--oracle", action="store_true", help="read anew at every step too")
     reader.add_argument("--out", type=Path, required=True)
     reporter = actions.add_parser("report")
     reporter.add_argument("files", type=Path, nargs="+")

@@ -23,10 +23,12 @@ import numpy as np
 
 from benchmarks.edits import EDITS
 from benchmarks.store import commit
+from benchmarks.volumes import volumes
 from engine import Engine
 from engine.evaluation.corpora import available, load_corpus
 from engine.living.record import from_bytes
 from engine.living.staleness import movement
+from engine.training.data import Document
 from engine.types import ChunkPlan, LivingEmbedding
 
 SEED = 11
@@ -69,17 +71,24 @@ def read(options: argparse.Namespace) -> None:
 def _documents(options: argparse.Namespace) -> Iterator[tuple[str, int, str, str]]:
     """Long documents of each corpus, each with another of its corpus, in turn over the corpora."""
     names = options.corpora or available(new=options.part == "judge")
-    texts = {name: _long(name, max(2, options.documents)) for name in names}
+    texts = {name: _long(name, max(2, options.documents), options.characters) for name in names}
     for number in range(options.documents):
         for corpus, found in texts.items():
             if number < len(found):
                 yield corpus, number, found[number], found[number - 1]
 
 
-def _long(corpus: str, count: int) -> list[str]:
+def _long(corpus: str, count: int, characters: int) -> list[str]:
     documents = load_corpus(corpus).documents
-    texts = [f"{one.title}\n\n{one.body}" for one in documents if len(one.body) >= CHARACTERS // 2]
-    return [text[:CHARACTERS] for text in Random(SEED).sample(texts, min(count, len(texts)))]
+    if characters > CHARACTERS:
+        found = volumes(documents, characters, count, SEED)
+        return ["\n\n".join(map(_text, chapters))[:characters] for chapters in found]
+    texts = [_text(one) for one in documents if len(one.body) >= characters // 2]
+    return [text[:characters] for text in Random(SEED).sample(texts, min(count, len(texts)))]
+
+
+def _text(document: Document) -> str:
+    return f"{document.title}\n\n{document.body}"
 
 
 def _case(engine: Engine, first: LivingEmbedding, after: str) -> dict[str, Any]:
@@ -192,6 +201,12 @@ def _parser() -> argparse.ArgumentParser:
     reader.add_argument("--model", default="default")
     reader.add_argument("--corpora", nargs="*", help="all of the part unless given")
     reader.add_argument("--documents", type=int, default=2, help="of each corpus")
+    reader.add_argument(
+        "--characters",
+        type=int,
+        default=CHARACTERS,
+        help="of a document; beyond the default, short documents are put together",
+    )
     reader.add_argument("--out", type=Path, required=True)
     for name in ("fit", "judge"):
         actions.add_parser(name).add_argument("files", type=Path, nargs="+")
