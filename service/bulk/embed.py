@@ -1,26 +1,54 @@
-"""From a row of a corpus to its vectors."""
+"""From rows of a corpus to their vectors, with one engine."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterable, Iterator
 
 from engine.async_engine import AsyncEngine
 from engine.errors import InsufficientMemory, InvalidInput
-from engine.types import Chunking, EmbedOptions, Span, Vector
-from service.bulk.rows import BadRow, EmbeddedRow, InputRow, VectorRow
+from engine.types import ModelInfo, Span, Vector
+from service.bulk.parts import EmbeddedPart, Part, embedded_part
+from service.bulk.rows import BadRow, EmbeddedRow, InputRow, RowOptions, TextRow, VectorRow
+from service.in_order import in_order
+
+_MAX_CHARACTERS_AT_ONCE = 400_000
+_ROW_WEIGHT = 1_000  # what a row weighs besides its characters
 
 
-@dataclass(frozen=True, kw_only=True)
-class RowOptions:
-    """How the texts of a job become vectors."""
+class OneEngine:
+    """Embeds parts in this process."""
 
-    model: str
-    options: EmbedOptions = field(default_factory=EmbedOptions)
-    chunking: Chunking | None = None
-    """With one, a row of the output is a chunk."""
+    def __init__(self, engine: AsyncEngine, model: str) -> None:
+        self._engine = engine
+        self._model = model
 
-    text_field: str = "text"
-    """Kept with a chunk, this is the chunk's own text."""
+    @property
+    def model(self) -> ModelInfo:
+        return self._engine.resolve(self._model)
+
+    async def embed(self, parts: Iterable[Part], how: RowOptions) -> AsyncIterator[EmbeddedPart]:
+        """The parts in their order. The rows of the next begin while those of one end."""
+        dim = how.options.dimensions or self.model.dim
+        results: list[EmbeddedRow] = []
+
+        def rows() -> Iterator[tuple[Part, InputRow]]:
+            for part in parts:
+                yield from ((part, row) for row in part.rows)
+
+        async def embed(item: tuple[Part, InputRow]) -> EmbeddedRow:
+            return await embed_row(item[1], self._engine, how)
+
+        async for (part, _), result in in_order(
+            rows(), embed, weigh=lambda item: _weight(item[1]), max_weight=_MAX_CHARACTERS_AT_ONCE
+        ):
+            results.append(result)
+            if len(results) == len(part.rows):
+                yield embedded_part(part, results, dim)
+                results = []
+
+
+def _weight(row: InputRow) -> int:
+    return _ROW_WEIGHT + (len(row.text) if isinstance(row, TextRow) else 0)
 
 
 async def embed_row(row: InputRow, engine: AsyncEngine, how: RowOptions) -> EmbeddedRow:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from engine.async_engine import AsyncEngine
 from engine.errors import InvalidInput
-from service.bulk.embed import RowOptions, embed_row
+from engine.types import ModelInfo
 from service.bulk.output import (
     check_kept,
     check_output,
@@ -23,20 +22,21 @@ from service.bulk.output import (
     write_bad_rows,
     write_output,
 )
-from service.bulk.parts import PartHeader, Parts
-from service.bulk.rows import EmbeddedRow, InputRow, TextRow, digest_of
+from service.bulk.parts import (
+    PART_ROWS,
+    PART_TOKENS,
+    EmbeddedPart,
+    Part,
+    PartHeader,
+    Parts,
+    split,
+)
+from service.bulk.rows import RowOptions
 from service.bulk.sources import Fields, Source, rows_of, total_bytes
 from service.files import whole_file
-from service.in_order import in_order
 from service.locks import writers_lock
 
-PART_CHARACTERS = 200_000
-PART_ROWS = 512
-"""A part ends with the row that reaches either: this much is read again after a kill, at most."""
-
-_MAX_CHARACTERS_AT_ONCE = 400_000
-_ROW_WEIGHT = 1_000  # what a row weighs besides its characters
-_VERSION = 1
+_VERSION = 2
 
 
 class OutputExists(InvalidInput):
@@ -74,25 +74,28 @@ class BulkProgress:
     bytes_total: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Part:
-    number: int
-    digest: str
-    rows: Sequence[InputRow]
+class PartEmbedder(Protocol):
+    """What turns parts into vectors: one engine, or workers on a cluster."""
+
+    @property
+    def model(self) -> ModelInfo: ...
+
+    def embed(self, parts: Iterable[Part], how: RowOptions) -> AsyncIterator[EmbeddedPart]:
+        """The parts as they are done, in any order."""
 
 
 async def run_job(
-    job: BulkJob, engine: AsyncEngine, report: Callable[[BulkProgress], None] = lambda _: None
+    job: BulkJob, embedder: PartEmbedder, report: Callable[[BulkProgress], None] = lambda _: None
 ) -> BulkProgress:
     """Embeds all rows and writes the output. Run again, it goes on where it was killed."""
     work = prepare(job)
     with writers_lock(work / "lock", str(job.out)):
-        info = engine.resolve(job.how.model)
+        info = embedder.model
         _claim(work, job, {"revision": info.revision, "calibration": info.calibration})
         dim = job.how.options.dimensions or info.dim
         parts = Parts(work, dim)
         progress = BulkProgress(bytes_total=total_bytes(job.sources))
-        numbers = await _embed_parts(job, engine, parts, progress, report)
+        numbers = await _embed_parts(job, embedder, parts, progress, report)
         write_bad_rows(job.bad, parts, numbers, beside=work)
         write_output(job.out, parts, numbers, dtype=job.dtype, beside=work)
         shutil.rmtree(work)
@@ -145,74 +148,42 @@ def _fingerprint(job: BulkJob, weights: dict[str, Any]) -> dict[str, Any]:
         "options": asdict(job.how.options),
         "chunking": chunking and [type(chunking).__name__, asdict(chunking)],
         "fields": asdict(job.fields),
-        "part": [PART_CHARACTERS, PART_ROWS],
+        "part": [PART_TOKENS, PART_ROWS],
     }
 
 
 async def _embed_parts(
     job: BulkJob,
-    engine: AsyncEngine,
+    embedder: PartEmbedder,
     parts: Parts,
     progress: BulkProgress,
     report: Callable[[BulkProgress], None],
 ) -> list[int]:
     """Embeds the parts that are not there yet. Returns the numbers of all, in order."""
     numbers: list[int] = []
-    drawn: dict[int, _Part] = {}  # those under way
-    results: list[EmbeddedRow] = []
+    num_bytes: dict[int, int] = {}  # of those under way
 
-    def rows() -> Iterator[tuple[int, InputRow]]:
+    def missing() -> Iterator[Part]:
         for part in split(rows_of(job.sources, job.fields)):
             numbers.append(part.number)
             header = parts.header(part.number)
             if header is not None and header.digest == part.digest:
-                _count(progress, header, part.rows)
+                _count(progress, header, part.num_bytes)
                 progress.resumed += header.texts + header.bad
-                continue
-            drawn[part.number] = part
-            yield from ((part.number, row) for row in part.rows)
+            else:
+                num_bytes[part.number] = part.num_bytes
+                yield part
 
-    async def embed(item: tuple[int, InputRow]) -> EmbeddedRow:
-        return await embed_row(item[1], engine, job.how)
-
-    def weigh(item: tuple[int, InputRow]) -> int:
-        return _ROW_WEIGHT + _characters(item[1])
-
-    async for (number, _), result in in_order(
-        rows(), embed, weigh=weigh, max_weight=_MAX_CHARACTERS_AT_ONCE
-    ):
-        results.append(result)
-        part = drawn[number]
-        if len(results) == len(part.rows):
-            header = parts.write(number, part.digest, results)
-            _count(progress, header, part.rows)
-            progress.tokens += header.tokens
-            del drawn[number]
-            results = []
-            report(progress)
+    async for done in embedder.embed(missing(), job.how):
+        parts.write(done)
+        _count(progress, done.header, num_bytes.pop(done.number))
+        progress.tokens += done.header.tokens
+        report(progress)
     return numbers
 
 
-def split(rows: Iterable[InputRow]) -> Iterator[_Part]:
-    """Rows in parts. Where a part ends depends on the rows alone."""
-    number = characters = 0
-    part: list[InputRow] = []
-    for row in rows:
-        part.append(row)
-        characters += _characters(row)
-        if characters >= PART_CHARACTERS or len(part) == PART_ROWS:
-            yield _Part(number=number, digest=digest_of(part), rows=part)
-            number, characters, part = number + 1, 0, []
-    if part:
-        yield _Part(number=number, digest=digest_of(part), rows=part)
-
-
-def _characters(row: InputRow) -> int:
-    return len(row.text) if isinstance(row, TextRow) else 0
-
-
-def _count(progress: BulkProgress, header: PartHeader, rows: Sequence[InputRow]) -> None:
+def _count(progress: BulkProgress, header: PartHeader, num_bytes: int) -> None:
     progress.texts += header.texts
     progress.vectors += header.vectors
     progress.bad += header.bad
-    progress.bytes_done += sum(row.num_bytes for row in rows)
+    progress.bytes_done += num_bytes

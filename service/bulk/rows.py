@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from engine.types import Span, Vector
+from engine.types import Chunking, EmbedOptions, Span, Vector
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +61,19 @@ class VectorRow:
 
 
 EmbeddedRow: TypeAlias = Sequence[VectorRow] | BadRow
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowOptions:
+    """How the texts of a job become vectors."""
+
+    model: str
+    options: EmbedOptions = field(default_factory=EmbedOptions)
+    chunking: Chunking | None = None
+    """With one, a row of the output is a chunk."""
+
+    text_field: str = "text"
+    """Kept with a chunk, this is the chunk's own text."""
 
 
 def digest_of(rows: Iterable[InputRow]) -> str:

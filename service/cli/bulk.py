@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -10,10 +12,11 @@ from engine.errors import InvalidInput
 from engine.types import Chunking, ChunkPlan, Context, EmbedOptions, HeadingPlan, SentencePlan
 from service.cli.common import Chosen, names, positive_number, print_json, tell, with_engine
 from service.cli.progress import ProgressLine
+from service.settings import load_settings
 
 if TYPE_CHECKING:
-    from engine.async_engine import AsyncEngine
-    from service.bulk.job import BulkJob, BulkProgress
+    from service.bulk.cluster import ClusterOptions
+    from service.bulk.job import BulkJob, BulkProgress, PartEmbedder
 
 _FORMATS = ("auto", "jsonl", "csv", "tsv", "parquet", "lines", "text")
 _CHUNKS = ("headings", "sentences", "fixed")
@@ -59,29 +62,55 @@ def add_bulk_options(command: argparse.ArgumentParser) -> None:
     bulk.add_argument(
         "--replace", action="store_true", help="overwrite the output, or unfinished work on it"
     )
+    fleet = command.add_argument_group("a corpus into a file, by workers on Ray")
+    fleet.add_argument("--ray", action="store_true", help="start a Ray on this machine for the job")
+    fleet.add_argument("--address", metavar="HOST:PORT", help="use a Ray cluster instead")
+    fleet.add_argument(
+        "--workers", type=positive_number, metavar="N", help="default: as many as there is room for"
+    )
+    fleet.add_argument(
+        "--worker-cpus", type=positive_number, metavar="N", help="cores of a worker (1)"
+    )
+    fleet.add_argument(
+        "--worker-gpus", type=positive_gpus, metavar="N", help="GPUs of a worker, or a part of one"
+    )
+
+
+def positive_gpus(value: str) -> float:
+    try:
+        found = float(value)
+    except ValueError:
+        found = 0.0
+    if not (0 < found <= 1 or (found > 1 and found.is_integer())):
+        raise argparse.ArgumentTypeError(
+            f"expected a part of a GPU or a whole number, got {value!r}"
+        )
+    return found
 
 
 def embed_corpus(chosen: Chosen) -> None:
     from service.bulk.job import prepare, run_job
 
     job = _job(chosen)
+    cluster = _cluster(chosen)
     prepare(job)  # what can be refused is refused before the model is loaded
-    line = ProgressLine()
 
-    def report(progress: BulkProgress) -> None:
-        done, total = progress.bytes_done, progress.bytes_total
-        line.show(
-            f"{progress.texts} texts, {progress.vectors} vectors, {progress.bad} bad",
-            done=done,
-            total=total,
-            tokens=progress.tokens,
-        )
+    async def run(embedder: PartEmbedder) -> BulkProgress:
+        line = ProgressLine()
 
-    async def run(engine: AsyncEngine) -> BulkProgress:
-        return await run_job(job, engine, report)
+        def report(progress: BulkProgress) -> None:
+            line.show(
+                f"{progress.texts} texts, {progress.vectors} vectors, {progress.bad} bad",
+                done=progress.bytes_done,
+                total=progress.bytes_total,
+                tokens=progress.tokens,
+            )
 
-    done = with_engine(chosen.model, run)
-    line.end()
+        done = await run_job(job, embedder, report)
+        line.end()
+        return done
+
+    done = _with_embedder(job.how.model, cluster, run)
     if done.bad:
         tell(f"{done.bad} rows could not be embedded: {job.bad}")
     if chosen.json:
@@ -100,9 +129,43 @@ def embed_corpus(chosen: Chosen) -> None:
         print(f"{job.out}: {done.vectors} vectors of {done.texts} texts{resumed}")
 
 
+def _with_embedder(
+    model: str,
+    cluster: ClusterOptions | None,
+    work: Callable[[PartEmbedder], Awaitable[BulkProgress]],
+) -> BulkProgress:
+    if cluster is None:
+        from service.bulk.embed import OneEngine
+
+        return with_engine(model, lambda engine: work(OneEngine(engine, model)))
+    from service.bulk.ray_workers import ray_workers
+
+    async def run() -> BulkProgress:
+        async with ray_workers(model, load_settings().engine, cluster) as workers:
+            return await work(workers)
+
+    return asyncio.run(run())
+
+
+def _cluster(chosen: Chosen) -> ClusterOptions | None:
+    from service.bulk.cluster import ClusterOptions
+
+    if chosen.ray or chosen.address:
+        return ClusterOptions(
+            address=chosen.address,
+            workers=chosen.workers,
+            worker_cpus=chosen.worker_cpus or 1,
+            worker_gpus=chosen.worker_gpus or 0,
+        )
+    for name in ("workers", "worker_cpus", "worker_gpus"):
+        if getattr(chosen, name) is not None:
+            raise InvalidInput(f"--{name.replace('_', '-')} needs --ray or --address")
+    return None
+
+
 def _job(chosen: Chosen) -> BulkJob:
-    from service.bulk.embed import RowOptions
     from service.bulk.job import BulkJob
+    from service.bulk.rows import RowOptions
     from service.bulk.sources import Fields, find_sources
 
     if not chosen.sources or chosen.out is None:
@@ -116,7 +179,7 @@ def _job(chosen: Chosen) -> BulkJob:
         keep=tuple(chosen.keep),
     )
     how = RowOptions(
-        model=chosen.model,
+        model=str(Path(chosen.model).resolve()) if Path(chosen.model).is_dir() else chosen.model,
         options=EmbedOptions(dimensions=chosen.dimensions, truncate=chosen.truncate),
         chunking=_chunking(chosen),
         text_field=chosen.text_field,

@@ -1,4 +1,4 @@
-"""Packages of the extra `index`, which only some formats need."""
+"""Packages of extras, which only some formats and commands need."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from types import ModuleType
 
 from service.errors import NotAvailable
 
-HOW_TO_INSTALL = "pip install 'lln[index]'"
 
-
-def need(module: str, what: str) -> ModuleType:
+def need(module: str, what: str, *, extra: str = "index") -> ModuleType:
     """The module, or an error that says how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError:
         raise NotAvailable(
-            f"{what} needs {module.partition('.')[0]}, which is not installed: {HOW_TO_INSTALL}",
+            f"{what} needs {module.partition('.')[0]}, which is not installed: "
+            f"pip install 'lln[{extra}]'",
             code="missing_package",
         ) from None

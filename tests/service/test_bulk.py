@@ -20,6 +20,7 @@ from pyarrow import parquet
 from engine import Engine
 from engine.types import ChunkPlan
 from service.bulk import job as bulk_job
+from service.bulk import parts as bulk_parts
 from service.bulk.rows import BadRow, InputRow, TextRow
 from service.bulk.sources import Fields, find_sources, rows_of
 from service.cli.__main__ import main
@@ -222,7 +223,7 @@ def test_killed_and_run_again(model: str, run: Run, tmp_path: Path) -> None:
     assert process.wait() == -signal.SIGKILL, "it was killed before its end"
     done = len(list(work.glob("0*.jsonl")))
     again = run(*arguments, out)
-    assert again["resumed"] == min(1_100, bulk_job.PART_ROWS * done)
+    assert again["resumed"] == min(1_100, bulk_parts.PART_ROWS * done)
     assert (again["texts"], again["bad"]) == (1_096, 4)
     assert run(*arguments, fresh)["resumed"] == 0
     assert out.read_bytes() == fresh.read_bytes()
@@ -246,11 +247,11 @@ def test_changed_rows_are_computed_again(corpus: Path, model: str, run: Run) -> 
 
 def test_parts_depend_on_the_rows_alone() -> None:
     rows: list[InputRow] = [TextRow(id=number, text="x" * 900) for number in range(1_000)]
-    rows.insert(3, TextRow(id="long", text="y" * bulk_job.PART_CHARACTERS))
+    rows.insert(3, TextRow(id="long", text="y" * 4 * bulk_parts.PART_TOKENS))
     rows.append(BadRow(id=9, code="null_text", reason="null"))
-    parts = list(bulk_job.split(rows))
-    assert [len(part.rows) for part in parts] == [4, 223, 223, 223, 223, 106]
-    again = bulk_job.split(iter(rows))
+    parts = list(bulk_parts.split(rows))
+    assert [len(part.rows) for part in parts] == [3, 1, 207, 207, 207, 207, 170]
+    again = bulk_parts.split(iter(rows))
     assert [part.digest for part in again] == [part.digest for part in parts]
 
 
@@ -275,7 +276,7 @@ def test_what_is_refused(corpus: Path, model: str, run: Run, tmp_path: Path) -> 
 
 
 def _job(out: Path) -> Any:
-    from service.bulk.embed import RowOptions
+    from service.bulk.rows import RowOptions
 
     return bulk_job.BulkJob(
         sources=[], fields=Fields(), how=RowOptions(model="default"), out=out, bad=out

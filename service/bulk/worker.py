@@ -1,0 +1,63 @@
+"""A worker of a job on Ray: an engine in a process of its own, which may be on another machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from engine.config import EngineConfig
+from engine.errors import LLNError
+from engine.types import ModelInfo
+from service.bulk.parts import EmbeddedPart, Part
+from service.bulk.rows import RowOptions
+from service.version import version_of
+
+if TYPE_CHECKING:
+    from engine.async_engine import AsyncEngine
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerInfo:
+    """What a worker has loaded, and where."""
+
+    model: ModelInfo
+    version: str
+    host: str
+    process: int
+
+
+class Worker:
+    """Ray makes it an actor. Nothing is loaded before `start`, whose errors Ray passes on."""
+
+    def __init__(self, model: str, config: EngineConfig) -> None:
+        self._model = model
+        self._config = config
+        self._engine: AsyncEngine | None = None
+
+    async def start(self) -> WorkerInfo:
+        from engine.platform.process import prepare_process
+
+        prepare_process()  # before torch is imported
+        from engine.async_engine import AsyncEngine
+
+        host = socket.gethostname()
+        try:
+            engine = AsyncEngine.load([self._model], config=self._config)
+            self._engine = await engine.__aenter__()  # the process ends with the worker
+        except LLNError as error:
+            raise error.about(error.param, message=f"on {host}: {error.message}") from None
+        return WorkerInfo(
+            model=engine.resolve(self._model),
+            version=version_of("lln"),
+            host=host,
+            process=os.getpid(),
+        )
+
+    async def embed(self, part: Part, how: RowOptions) -> EmbeddedPart:
+        from service.bulk.embed import OneEngine
+
+        assert self._engine is not None, "it has been started"
+        [done] = [done async for done in OneEngine(self._engine, self._model).embed([part], how)]
+        return done
