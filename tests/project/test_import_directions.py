@@ -104,7 +104,7 @@ ALLOWED = {
     "service.readers": {"service.errors"},
     "service.bulk": {
         *("service.errors", "service.files", "service.in_order", "service.locks"),
-        "service.readers",
+        *("service.readers", "service.version"),
     },
     "service.index": {"service.errors", "service.in_order", "service.locks", "service.readers"},
     "service.batches": {
