@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,10 +21,11 @@ from engine.execution.cost_model import price_of
 from engine.execution.inputs import PreparedText
 from engine.model.embedding_model import EmbeddingModel, load_models
 from engine.model.quantized import range_for
+from engine.ranks.place import RankPlace
 from engine.scheduling.deadline import Deadline
 from engine.scheduling.observer import EngineObserver
 from engine.scheduling.request import CallKind
-from engine.types import EmbedOptions, ModelInfo
+from engine.types import EmbedOptions, ModelInfo, Ranks
 
 Item = TypeVar("Item")
 
@@ -41,8 +43,9 @@ class AsyncEngine(DocumentListCalls, RankingCalls, LivingCalls, AnalysisCalls):
         config: EngineConfig = DEFAULT_CONFIG,
         observer: EngineObserver | None = None,
         aliases: Mapping[str, str] | None = None,
+        place: RankPlace | None = None,
     ) -> None:
-        super().__init__(models, config=config, observer=observer, aliases=aliases)
+        super().__init__(models, config=config, observer=observer, aliases=aliases, place=place)
         self._drift = DriftReader(config, self._worker, self._observer)
         self._canary_ran = False
         self._stopped = False
@@ -55,14 +58,17 @@ class AsyncEngine(DocumentListCalls, RankingCalls, LivingCalls, AnalysisCalls):
         config: EngineConfig = DEFAULT_CONFIG,
         observer: EngineObserver | None = None,
         aliases: Mapping[str, str] | None = None,
+        place: RankPlace | None = None,
     ) -> Self:
         """Load the weights of these models. Nothing runs before the engine is entered."""
         models = load_models(names, config=config)
-        return cls(models, config=config, observer=observer, aliases=aliases)
+        return cls(models, config=config, observer=observer, aliases=aliases, place=place)
 
     async def __aenter__(self) -> Self:
         await self._worker.start()
         try:
+            if self._fleet is not None:
+                await asyncio.to_thread(self._fleet.start)
             for name, model in self._models.items():
                 await self._worker.call(price_of, model.encoder, kind="calibration", model=name)
                 [canary] = await self.embed([_CANARY], model=name, options=_WITHIN_ANY_LIMIT)
@@ -88,6 +94,8 @@ class AsyncEngine(DocumentListCalls, RankingCalls, LivingCalls, AnalysisCalls):
             self._stopped = True
             self._drift.stop()
             await self._worker.stop(drain)
+            if self._fleet is not None:
+                await asyncio.to_thread(self._fleet.stop)
             # Accepted calls read their later texts while the worker drains.
             self._pool.close()
 
@@ -102,6 +110,13 @@ class AsyncEngine(DocumentListCalls, RankingCalls, LivingCalls, AnalysisCalls):
     def stuck(self) -> bool:
         """Whether the device has been running one unit for longer than any should take."""
         return self._worker.busy_s > self.config.stuck_after_s
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that read one long document together."""
+        if self._fleet is None:
+            return Ranks(asked=1, present=1)
+        return Ranks(asked=self._fleet.num_ranks, present=self._fleet.num_present)
 
     @property
     def models(self) -> Mapping[str, ModelInfo]:

@@ -19,6 +19,7 @@ _SHARES = ("drift_rate", "drift_max_share")
 _MOST = {
     "long_percent": 90,
     "num_threads": 1_024,  # with very many, OpenMP ends the process
+    "ranks": 1_024,
     # Contracts and kernels count these in 32 bits.
     "max_batch_tokens": 2**31 - 1,
     "max_batch_sequences": 2**31 - 1,
@@ -106,6 +107,19 @@ class EngineConfig:
     max_token_states: int = 16_384
     """Most tokens in one call that asks for the states of tokens."""
 
+    ranks: int = 1
+    """Processes that read one long document together, this one included, each with a device of its
+    own (on a CPU, with its part of the cores)."""
+
+    min_rank_tokens: int = 65_536
+    """Documents of at least this many tokens are read by all ranks together."""
+
+    rank_timeout_s: float = 30.0
+    """A rank that says nothing for this long is taken for lost."""
+
+    rank_start_s: float = 120.0
+    """How long the first rank waits at start for the others."""
+
     stuck_after_s: float = 600.0
     """A device that runs one unit of work for longer than this counts as stuck and not ready."""
 
@@ -120,7 +134,7 @@ class EngineConfig:
 
     @property
     def compute_threads(self) -> int:
-        return self.num_threads or usable_cores()
+        return self.num_threads or max(1, usable_cores() // self.ranks)
 
     def batch_tokens_on(self, device_type: str) -> int:
         """The token budget of one packed batch on a device of this type."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from time import perf_counter
 from types import TracebackType
 from typing import Literal, Self, overload
@@ -34,6 +35,8 @@ from engine.living.rounds import Rounds, rounds_from
 from engine.living.segmented_run import open_run
 from engine.living.update import ReadVectors
 from engine.model.embedding_model import EmbeddingModel, load_model
+from engine.ranks.fleet import Fleet
+from engine.ranks.opening import open_over_ranks
 from engine.scheduling.request import TimedResult
 from engine.steps import finish
 from engine.text.chunking import check_context
@@ -63,9 +66,16 @@ class Engine:
     def __init__(self, model: EmbeddingModel, *, config: EngineConfig = _CONFIG) -> None:
         self.model = model
         self.config = config
-        self._planner = Planner(config, model.encoder.device)
+        self._fleet = Fleet([model], config) if config.ranks > 1 else None
+        self._planner = Planner(
+            config,
+            model.encoder.device,
+            num_ranks_for=self._fleet.num_ranks_for if self._fleet else lambda model, tokens: 1,
+        )
         self._max_batch_tokens = config.batch_tokens_on(model.encoder.device.type)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="lln-tokenizer")
+        if self._fleet is not None:
+            self._fleet.start()
 
     @classmethod
     def load(
@@ -95,6 +105,8 @@ class Engine:
 
     def close(self) -> None:
         self._reader.shutdown()
+        if self._fleet is not None:
+            self._fleet.stop()
 
     @property
     def info(self) -> ModelInfo:
@@ -313,7 +325,9 @@ class Engine:
 
     def _run_tiled(self, text: PreparedText) -> list[Vector]:
         keep = self._planner.keeps_projections(self.model, text.num_embedded)
-        run = open_run(self.model, text, keep_projections=keep)
-        while run.result is None:
-            run.step()
+        over_ranks = open_over_ranks(self._fleet, self._planner, self.model, text)
+        run = over_ranks or open_run(self.model, text, keep_projections=keep)
+        with closing(run):
+            while run.result is None:
+                run.step()
         return [run.result]

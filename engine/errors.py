@@ -129,6 +129,12 @@ class EngineUnavailable(LLNError):
     code = "unavailable"
 
 
+class RankLost(EngineUnavailable):
+    """A rank was lost while it read a part of this document; try again."""
+
+    code = "rank_lost"
+
+
 class DeviceFailure(LLNError):
     """The device failed while it ran this work."""
 

@@ -308,6 +308,16 @@ class Plan:
     tokens_read: int = 0
     """Tokens that the device reads within the text: all of them, or those of the segments that
     changed since a record."""
+    ranks: int = 1
+    """Ranks that read it together. `bytes`, `seconds` and `tiles` are those of one of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """The processes that read one long document together, the first one included."""
+
+    asked: int
+    present: int
 
 
 DocumentEvent: TypeAlias = Progress | ChunksReady

@@ -16,6 +16,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from engine.async_engine import AsyncEngine
 from engine.errors import LLNError
+from engine.ranks.place import RankPlace
 from service.batches.runner import Batches, BatchLimits
 from service.batches.store import BatchStore
 from service.benchmarks.history import History
@@ -129,12 +130,16 @@ def create_app(
     return app
 
 
-def load_engine(settings: Settings, metrics: Metrics) -> AsyncEngine:
+def load_engine(
+    settings: Settings, metrics: Metrics, place: RankPlace | None = None
+) -> AsyncEngine:
+    """`place` is that of the first rank, where a launcher starts the others."""
     return AsyncEngine.load(
         settings.models,
         config=settings.engine,
         observer=metrics,
         aliases=settings.model_aliases,
+        place=place,
     )
 
 

@@ -106,6 +106,7 @@ class Metrics(EngineObserver):
         self._add_layers()
         self._add_benchmarks()
         self._add_batch_api()
+        self._add_ranks()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
@@ -252,6 +253,21 @@ class Metrics(EngineObserver):
             "Tokens per second in the last benchmark run, by attention and length class.",
             ("suite", "attention", "length"),
         )
+
+    def _add_ranks(self) -> None:
+        self._ranks = self._gauge(
+            "ranks", "Processes that read one long document together, this one included."
+        )
+        self._ranks.set(1)
+        self._ranks_lost = self._counter(
+            "ranks_lost", "Ranks that ended, or said nothing for too long."
+        )
+
+    def ranks_changed(self, num_present: int) -> None:
+        self._ranks.set(num_present)
+
+    def rank_lost(self) -> None:
+        self._ranks_lost.inc()
 
     def _add_batch_api(self) -> None:
         self._batch_api_requests = self._counter(

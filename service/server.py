@@ -17,6 +17,8 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 
 from engine.platform.process import freeze_loaded_objects
+from engine.ranks.place import RankPlace, check_devices
+from engine.ranks.worker import serve_rank
 from service.addresses import Target, own_address
 from service.app import create_app, load_engine
 from service.deadlines import Draining
@@ -43,14 +45,24 @@ _LAST_ANSWERS_S = 1.0
 def serve(settings: Settings) -> None:
     """Serves until SIGTERM or SIGINT, then answers the requests in flight and returns.
 
-    From the end of the notice on, HTTP, gRPC, the engine and tracing share one deadline.
+    From the end of the notice on, HTTP, gRPC, the engine and tracing share one deadline. Under a
+    launcher like torchrun the first rank serves, and the others read their parts of documents.
     """
+    place = RankPlace.from_environment(os.environ)
+    if place is not None and place.num_ranks > 1:
+        if place.rank:
+            serve_rank(place, join_s=settings.engine.rank_start_s)
+            return
+        settings = settings.model_copy(update={"engine": place.fit(settings.engine)})
+    else:
+        place = None
+    check_devices(settings.engine)
     listener = bind_port(settings.http_host, settings.http_port)
     # gRPC binds its port itself, later. A conflict shows now.
     bind_port(settings.grpc_host, settings.grpc_port).close()
     tracing = tracing_of(settings)
     metrics = Metrics(tracing)
-    engine = load_engine(settings, metrics)
+    engine = load_engine(settings, metrics, place)
     app = create_app(settings, engine, metrics)
     config = uvicorn.Config(
         app,

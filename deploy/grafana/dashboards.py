@@ -268,6 +268,16 @@ BATCHES = Dashboard(
                     "ops",
                     (Query(rate_of("lln_oom_recoveries_total"), "retries"),),
                 ),
+                Panel(
+                    "Ranks",
+                    "Processes of each replica that read one long document together, and those "
+                    "that were lost per second.",
+                    "short",
+                    (
+                        Query("lln_ranks", "{{instance}}"),
+                        Query(rate_of("lln_ranks_lost_total"), "lost"),
+                    ),
+                ),
             ),
         ),
         Section(

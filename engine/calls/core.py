@@ -12,13 +12,17 @@ from engine.analysis.cache import ByteCache
 from engine.config import EngineConfig, check_aliases
 from engine.errors import LLNError, ModelNotFound, unknown_name
 from engine.execution.inputs import PreparedText
-from engine.execution.model_runner import TiledRun, run_batch
+from engine.execution.model_runner import run_batch
 from engine.execution.planner import Planner
 from engine.execution.tokenizer_pool import TokenizerPool
 from engine.living.segmented_run import open_run
 from engine.model.embedding_model import EmbeddingModel
+from engine.ranks.fleet import Fleet
+from engine.ranks.opening import open_over_ranks
+from engine.ranks.place import RankPlace
 from engine.scheduling.admission import MemoryBudget
 from engine.scheduling.deadline import Deadline
+from engine.scheduling.executor import TiledWork
 from engine.scheduling.observer import EngineObserver
 from engine.scheduling.request import TimedResult
 from engine.scheduling.scheduler import Scheduler
@@ -42,8 +46,10 @@ class EngineCore:
         config: EngineConfig = DEFAULT_CONFIG,
         observer: EngineObserver | None = None,
         aliases: Mapping[str, str] | None = None,
+        place: RankPlace | None = None,
     ) -> None:
-        """`aliases` are other names of the models, each with the model's own."""
+        """`aliases` are other names of the models, each with the model's own. `place` is that of
+        the first rank, where a launcher starts the others."""
         assert models, "an engine serves at least one model"
         self.config = config
         self._observer = observer or EngineObserver()
@@ -56,7 +62,12 @@ class EngineCore:
             for name, model in self._models.items()
         }
         self._open = ByteCache(max_bytes=config.max_open_bytes, max_idle_s=config.max_open_idle_s)
-        self._planner = Planner(config, models[0].encoder.device)
+        self._fleet = self._new_fleet(models, place)
+        self._planner = Planner(
+            config,
+            models[0].encoder.device,
+            num_ranks_for=self._fleet.num_ranks_for if self._fleet else lambda model, tokens: 1,
+        )
         self._analysis_memory = MemoryBudget(self._planner.max_bytes)
         self._pool = TokenizerPool(max_characters=config.max_queue_characters)
         self._worker = DeviceWorker[PreparedText, Vector](
@@ -128,13 +139,25 @@ class EngineCore:
         self._planner.record_batch(model, lengths, perf_counter() - started_at)
         return vectors
 
-    def _open_tiled_run(self, name: str, text: PreparedText) -> TiledRun:
-        model = self._models[name]
+    def _open_tiled_run(self, name: str, text: PreparedText) -> TiledWork[Vector]:
+        model, on_out_of_memory = self._models[name], self._observer.recovered_from_oom
+        run = open_over_ranks(self._fleet, self._planner, model, text, on_out_of_memory)
+        if run is not None:
+            return run
         return open_run(
             model,
             text,
             keep_projections=self._planner.keeps_projections(model, text.num_embedded),
-            on_out_of_memory=self._observer.recovered_from_oom,
+            on_out_of_memory=on_out_of_memory,
+        )
+
+    def _new_fleet(self, models: Sequence[EmbeddingModel], place: RankPlace | None) -> Fleet | None:
+        if self.config.ranks == 1 and place is None:
+            return None
+        return Fleet(
+            *(models, self.config, place),
+            on_change=self._observer.ranks_changed,
+            on_lost=self._observer.rank_lost,
         )
 
     @contextmanager

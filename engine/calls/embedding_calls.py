@@ -440,6 +440,7 @@ class EmbeddingCalls(EngineCore):
             num_bytes=plan.bytes,
             seconds=plan.seconds,
             priority=options.priority,
+            needs_ranks=plan.ranks > 1,
         )
 
     def _record(

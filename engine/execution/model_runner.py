@@ -110,6 +110,15 @@ class TiledRun:
     @torch.inference_mode()
     def step(self) -> Sequence[TiledEvent]:
         """Run one tile through one layer; return the progress and the spans that are now final."""
+        events = self._read_tile()
+        if self._pass.is_done:
+            self.result = self._finished()
+        return events
+
+    def close(self) -> None:
+        """Called when nobody waits for the rest."""
+
+    def _read_tile(self) -> list[TiledEvent]:
         if self._began_at is None:
             self._began_at = perf_counter()
         visit = self._visit()
@@ -117,8 +126,6 @@ class TiledRun:
         events: list[TiledEvent] = [self._progress()]
         if visit.layer == self._num_layers - 1:
             events += self._pooled(visit)
-        if self._pass.is_done:
-            self.result = self._finished()
         return events
 
     def _begin(self, keep_projections: bool) -> TiledPass:

@@ -59,19 +59,32 @@ class Pace:
 class Planner:
     """Plans texts of several models within one memory budget."""
 
-    def __init__(self, config: EngineConfig, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        device: torch.device,
+        *,
+        num_ranks_for: Callable[[EmbeddingModel, int], int] = lambda model, tokens: 1,
+    ) -> None:
+        """`num_ranks_for` says how many ranks would read a tiled text of this many tokens."""
         self._tiled_from = config.sweep_tokens_on(device.type)
         self._batch_tokens = config.batch_tokens_on(device.type)
         self.max_bytes = config.max_sweep_bytes or free_bytes(device) // 2
         # Prices are measured once. The pace follows what else the machine does.
         self._pace = Pace()
+        self._num_ranks_for = num_ranks_for
 
     def is_tiled(self, model: EmbeddingModel, tokens: int) -> bool:
         """Whether a text of this length is read tile by tile."""
         return tokens >= self._tiled_from and can_tile(model.encoder)
 
+    def num_ranks(self, model: EmbeddingModel, tokens: int) -> int:
+        """How many ranks would read a text of this length together."""
+        return self._num_ranks_for(model, tokens) if self.is_tiled(model, tokens) else 1
+
     def keeps_projections(self, model: EmbeddingModel, tokens: int) -> bool:
-        """Whether there is room to compute each layer's projections only once."""
+        """Whether there is room to compute each layer's projections only once. With ranks, ask for
+        the tokens that one of them reads."""
         needed = kept_bytes(model.encoder, tokens, keep_projections=True)
         return needed * _KEEP_SHARE <= self.max_bytes
 
@@ -87,23 +100,26 @@ class Planner:
                 limit=1 if tokens < 1 else MOST_TOKENS,
                 actual=tokens,
             )
+        ranks = self.num_ranks(model, tokens) if tiled is None else 1
+        own = -(-tokens // ranks)
         tiled = self.is_tiled(model, tokens) if tiled is None else tiled
-        keep = tiled and self.keeps_projections(model, tokens)
+        keep = tiled and self.keeps_projections(model, own)
         rows = tile_rows(model.encoder, tokens) if tiled else tokens
-        needed = self._bytes(model, tokens, tiled=tiled, keep=keep)
+        needed = self._bytes(model, own, tiled=tiled, keep=keep)
         return Plan(
             model=model.name,
             tokens=tokens,
             fits=tokens <= model.info.max_tokens and needed <= self.max_bytes,
             path="swept" if tiled else "packed",
             bytes=needed,
-            seconds=self._pace.factor * self._seconds(model, tokens, tiled=tiled, keep=keep),
-            tiles=-(-tokens // rows),
+            seconds=self._pace.factor * self._seconds(model, own, tiled=tiled, keep=keep),
+            tiles=-(-own // rows),
             tile_tokens=rows,
             keeps_projections=keep,
             max_tokens=model.info.max_tokens,
             max_bytes=self.max_bytes,
             tokens_read=tokens,
+            ranks=ranks,
         )
 
     def with_alone(self, model: EmbeddingModel, plan: Plan, *, count: int, tokens: int) -> Plan:
@@ -174,6 +190,7 @@ class Planner:
 
     def record_tiled(self, model: EmbeddingModel, tokens: int, seconds: float) -> None:
         """Record how long the device spent on a tiled text."""
+        tokens = -(-tokens // self.num_ranks(model, tokens))
         keep = self.keeps_projections(model, tokens)
         self._pace.add(self._seconds(model, tokens, tiled=True, keep=keep), seconds)
 

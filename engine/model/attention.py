@@ -163,6 +163,10 @@ class TiledAttention(Protocol):
         """Rows before and after a tile whose keys and values it needs."""
         ...
 
+    def has_state(self, length: int) -> bool:
+        """Whether a sequence of this length has an LLN state."""
+        ...
+
     def state_of(self, k: Tensor, v: Tensor, length: int) -> LLNState | None:
         """What these rows add to LLN's state, in a sequence of this length."""
         ...
@@ -201,6 +205,9 @@ class SlidingWindowAttention:
     def reach(self) -> int:
         return self.half_window
 
+    def has_state(self, length: int) -> bool:
+        return False
+
     def state_of(self, k: Tensor, v: Tensor, length: int) -> LLNState | None:
         return None
 
@@ -238,6 +245,9 @@ class LLNAttention:
     def num_sinks(self) -> tuple[int, int]:
         return (0, 0)
 
+    def has_state(self, length: int) -> bool:
+        return True
+
     def state_of(self, k: Tensor, v: Tensor, length: int) -> LLNState | None:
         lln = self.parameters
         return lln_state(k, v, beta=lln.beta, k_map=lln.k_map)
@@ -274,6 +284,9 @@ class BlockDiagonalAttention:
     @property
     def num_sinks(self) -> tuple[int, int]:
         return self.parameters.num_sinks
+
+    def has_state(self, length: int) -> bool:
+        return False
 
     def state_of(self, k: Tensor, v: Tensor, length: int) -> LLNState | None:
         return None
@@ -329,8 +342,11 @@ class LLNDiagAttention:
     def num_sinks(self) -> tuple[int, int]:
         return self.parameters.num_sinks
 
+    def has_state(self, length: int) -> bool:
+        return length > self.block_of(length)
+
     def state_of(self, k: Tensor, v: Tensor, length: int) -> LLNState | None:
-        if length <= self.block_of(length):
+        if not self.has_state(length):
             return None
         return LLNAttention(self.parameters).state_of(k, v, length)
 

@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.checkpoint.folder import Pooling
+from engine.types import Span
 
 
 class PooledSpan(NamedTuple):
@@ -90,7 +92,7 @@ class SpanPools:
     def add(self, start: int, states: Tensor) -> None:
         """Adds the states [n, W] of the tokens from `start` on."""
         end = start + len(states)
-        touched = np.flatnonzero((self._starts < end) & (self._ends > start))
+        touched = self.touched_by(Span(start, end))
         if not len(touched):
             return
         first = np.maximum(self._starts[touched], start) - start
@@ -116,6 +118,27 @@ class SpanPools:
             return pools
         lengths = torch.from_numpy(self._ends[spans] - self._starts[spans]).to(pools.device)
         return (pools / lengths.unsqueeze(1)).float()
+
+    def touched_by(self, rows: Span) -> NDArray[np.int64]:
+        """The spans that hold some of these rows."""
+        return np.flatnonzero((self._starts < rows.end) & (self._ends > rows.start))
+
+    def partial(self) -> Tensor:
+        """What was added so far, [spans, W]: sums, peaks or first rows."""
+        return self._pools
+
+    def merge(self, rows: Span, partial: Tensor) -> None:
+        """Adds what another reader of the same spans added of these rows: `partial` of the spans
+        that they touch."""
+        touched = self.touched_by(rows)
+        match self._pooling:
+            case "mean":
+                self._pools[touched] += partial
+            case "max":
+                self._pools[touched] = torch.maximum(self._pools[touched], partial)
+            case _:
+                begin_there = self._starts[touched] >= rows.start
+                self._pools[touched[begin_there]] = partial[begin_there]
 
     def num_final(self, num_tokens: int, begin: int) -> int:
         """How many spans in a row, from `begin` on, are complete after so many tokens."""

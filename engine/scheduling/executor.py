@@ -40,6 +40,10 @@ class TiledWork(Protocol[ResultT_co]):
         """Read one tile and return the events of it."""
         ...
 
+    def close(self) -> None:
+        """Free what the work holds besides memory. Called once, however it ends."""
+        ...
+
 
 @dataclass(eq=False)
 class _Begun(Generic[ResultT]):
@@ -74,7 +78,7 @@ class UnitExecutor(Generic[PayloadT, ResultT]):
 
     def drop(self, entry: Entry) -> None:
         """Free the memory of a tiled text, which takes time."""
-        del self._begun[entry]
+        self._begun.pop(entry).work.close()
 
     def run(self, unit: Unit) -> list[Update]:
         return self._run_tile(unit) if unit.is_tile else self._run_whole(unit)
@@ -93,7 +97,8 @@ class UnitExecutor(Generic[PayloadT, ResultT]):
             traceback.clear_frames(error.__traceback__)
             logger.warning("A tiled text of %d tokens failed", request.tokens, exc_info=error)
             self._on_finished(unit, time.monotonic() - started_at, True)
-            self._begun.pop(entry, None)
+            if entry in self._begun:
+                self.drop(entry)
             return [Update(entry, error=error_for_caller(error))]
         tile_s = time.monotonic() - started_at
         text.busy.add_tile(started_at, tile_s)

@@ -56,5 +56,11 @@ class EngineObserver:
     def served(self, results: Sequence[TimedResult[Any]]) -> None:
         """The texts of one call came back from the device. Called in the caller's context."""
 
+    def ranks_changed(self, num_present: int) -> None:
+        """So many ranks can read a document together now, the first one included."""
+
+    def rank_lost(self) -> None:
+        """A rank ended, or said nothing for too long."""
+
     def attention_sampled(self, *, model: str, layer: int, instrument: str, value: float) -> None:
         """The mean over a layer's heads of what an instrument read from one live text."""

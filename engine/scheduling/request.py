@@ -52,6 +52,9 @@ class Request(Generic[PayloadT]):
     """How long the earlier texts of the same call take when they run alone."""
 
     priority: Priority = "normal"
+    needs_ranks: bool = False
+    """Whether all ranks read this tiled text together: they read one at a time."""
+
     on_event: Callable[[Any], None] | None = None
     """Called on the event loop with each event of a tiled text."""
 

@@ -156,7 +156,8 @@ class TiledQueue:
     """Texts that take many units, one tile after the other, and need memory from first to last.
 
     The text that is due first has the next tile. A text begins only when its memory fits beside
-    those that have begun, and no text begins before one that is due earlier.
+    those that have begun, and no text begins before one that is due earlier. Of the texts that need
+    all ranks one is read at a time; the others let those pass that do not.
     """
 
     def __init__(self, *, max_bytes: int) -> None:
@@ -214,7 +215,14 @@ class TiledQueue:
         return (entry,)
 
     def _next(self, now: float) -> Entry | None:
-        begun, waiting = self._begun.first_live(now), self._waiting.first_live(now)
+        begun = self._begun.first_live(now)
+        ranks_are_taken = any(entry.request.needs_ranks for entry in self._begun)
+        waits = (
+            entry
+            for entry in self._waiting.live(now)
+            if not (ranks_are_taken and entry.request.needs_ranks)
+        )
+        waiting = next(waits, None)
         if waiting is not None and not self._fits(waiting):
             waiting = None
         candidates = (entry for entry in (begun, waiting) if entry is not None)

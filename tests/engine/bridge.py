@@ -126,6 +126,9 @@ class Tiles:
         self.num_done += 1
         return [self.num_done]
 
+    def close(self) -> None:
+        """There is nothing to free."""
+
 
 def tiles(model: str, payload: int) -> Tiles:
     return Tiles(payload)

@@ -44,6 +44,7 @@ GROUND = {"engine.errors", "engine.types", "engine.steps"}
 MODEL = {"engine.checkpoint", "engine.config", "engine.model", "engine.platform", "engine.text"}
 RUNNING = MODEL | {"engine.execution", "engine.scheduling"}
 LIVING = RUNNING | {"engine.living"}
+RANKED = RUNNING | {"engine.ranks"}
 LOOKING = RUNNING | {"engine.analysis", "engine.diagnostics"}
 BELOW_THE_PROTOCOLS = {
     f"service.{name}"
@@ -79,9 +80,10 @@ ALLOWED = {
     "engine.diagnostics": {"engine.platform"},
     "engine.analysis": RUNNING | {"engine.diagnostics"},
     "engine.living": RUNNING,
-    "engine.calls": LIVING | {"engine.analysis"},
-    "engine.engine": LOOKING | {"engine.living"},
-    "engine.async_engine": LOOKING | {"engine.calls"},
+    "engine.ranks": RUNNING,
+    "engine.calls": LIVING | RANKED | {"engine.analysis"},
+    "engine.engine": LOOKING | RANKED | {"engine.living"},
+    "engine.async_engine": LOOKING | RANKED | {"engine.calls"},
     "engine": {"engine.config", "engine.engine", "engine.async_engine"},
     "engine.benchmarks": MODEL | {"engine.execution", "engine"},
     "engine.training": LOOKING,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from fastapi import APIRouter, Request, Response
 from starlette.responses import PlainTextResponse
 
@@ -21,7 +23,8 @@ async def live() -> Response:
 @router.get("/health", response_model=Health, summary="Do the models answer?")
 @router.get("/health/ready", response_model=Health, summary="Do the models answer?")
 async def ready(request: Request, engine: Engine) -> Response:
-    """200 once each model has answered a first text; 503 with the reason otherwise."""
+    """200 once each model has answered a first text; 503 with the reason otherwise. A server that
+    lost ranks stays ready: `ranks` says how many can read a long document together."""
     if request.app.state.draining.announced:
         raise EngineUnavailable("the server is stopping", code="draining")
     if engine.stuck:
@@ -30,7 +33,8 @@ async def ready(request: Request, engine: Engine) -> Response:
         raise EngineUnavailable(message, code="stuck", limit=limit)
     if not engine.ready:
         raise EngineUnavailable("the engine does not take work", code="not_ready")
-    return json_response({"status": "ready", "models": list(engine.models)})
+    ranks = asdict(engine.ranks)
+    return json_response({"status": "ready", "models": list(engine.models), "ranks": ranks})
 
 
 _REFUSAL = {

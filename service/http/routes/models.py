@@ -122,6 +122,7 @@ async def info(engine: Engine, settings: ServerSettings) -> Response:
             "request_timeout_s": settings.request_timeout_s,
             **asdict(settings.engine),
         },
+        "ranks": asdict(engine.ranks),
         **_tei_info(engine.resolve(None), settings),
     }
     return json_response(document)

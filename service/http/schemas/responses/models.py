@@ -48,6 +48,13 @@ class TeiModelType(Answer):
     embedding: TeiPooling
 
 
+class RanksAnswer(Answer):
+    """The processes that were to read long documents together, and those that can now."""
+
+    asked: int
+    present: int
+
+
 class InfoAnswer(BaseModel):
     """What runs here. The fields from `model_id` on are those of text-embeddings-inference, for the
     default model."""
@@ -58,6 +65,7 @@ class InfoAnswer(BaseModel):
     libraries: dict[str, str]
     models: list[dict[str, Any]]
     limits: dict[str, Any]
+    ranks: RanksAnswer
     model_id: str
     model_sha: str
     model_dtype: str
@@ -77,3 +85,4 @@ class InfoAnswer(BaseModel):
 class Health(Answer):
     status: Literal["alive", "ready"]
     models: list[str] | None = None
+    ranks: RanksAnswer | None = None

@@ -25,6 +25,7 @@ class PlanAnswer(Answer):
     max_bytes: int
     tokens_alone: int
     tokens_read: int
+    ranks: int
 
 
 class TokenizeAnswer(Answer):

@@ -102,7 +102,7 @@ class PlanRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., tokens: _Optional[int] = ..., text: _Optional[str] = ..., context: _Optional[str] = ..., record: _Optional[bytes] = ...) -> None: ...
 
 class PlanResponse(_message.Message):
-    __slots__ = ("model", "tokens", "fits", "path", "bytes", "seconds", "tiles", "tile_tokens", "keeps_projections", "max_tokens", "max_bytes", "tokens_alone", "tokens_read")
+    __slots__ = ("model", "tokens", "fits", "path", "bytes", "seconds", "tiles", "tile_tokens", "keeps_projections", "max_tokens", "max_bytes", "tokens_alone", "tokens_read", "ranks")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FITS_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +116,7 @@ class PlanResponse(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     TOKENS_ALONE_FIELD_NUMBER: _ClassVar[int]
     TOKENS_READ_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
     model: str
     tokens: int
     fits: bool
@@ -129,4 +130,5 @@ class PlanResponse(_message.Message):
     max_bytes: int
     tokens_alone: int
     tokens_read: int
-    def __init__(self, model: _Optional[str] = ..., tokens: _Optional[int] = ..., fits: _Optional[bool] = ..., path: _Optional[str] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., tiles: _Optional[int] = ..., tile_tokens: _Optional[int] = ..., keeps_projections: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., max_bytes: _Optional[int] = ..., tokens_alone: _Optional[int] = ..., tokens_read: _Optional[int] = ...) -> None: ...
+    ranks: int
+    def __init__(self, model: _Optional[str] = ..., tokens: _Optional[int] = ..., fits: _Optional[bool] = ..., path: _Optional[str] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., tiles: _Optional[int] = ..., tile_tokens: _Optional[int] = ..., keeps_projections: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., max_bytes: _Optional[int] = ..., tokens_alone: _Optional[int] = ..., tokens_read: _Optional[int] = ..., ranks: _Optional[int] = ...) -> None: ...

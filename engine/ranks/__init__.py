@@ -1,0 +1,1 @@
+"""One document over several processes or machines: ranks that read a stretch each."""

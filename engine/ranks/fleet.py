@@ -1,0 +1,496 @@
+"""The first rank's view of the others: who is there, what they read, and what happens to the lost.
+
+One thread keeps the ranks: it welcomes those that connect, hands out parts, and notices who ends or
+says nothing for too long. A reading that loses a rank fails. The ranks that are left form another
+group, and ranks that this process started are started again.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Listener, wait
+from typing import Any
+
+from torch import Tensor
+from torch.distributed import DistError
+
+from engine.config import EngineConfig
+from engine.errors import (
+    CheckpointError,
+    EngineUnavailable,
+    InvalidInput,
+    LLNError,
+    RankLost,
+)
+from engine.execution.inputs import PreparedText
+from engine.model.embedding_model import EmbeddingModel
+from engine.model.tiled_pass import can_tile
+from engine.ranks.channel import (
+    PROTOCOL,
+    Beat,
+    Channel,
+    Failed,
+    Form,
+    Formed,
+    Hello,
+    Message,
+    Read,
+    Ready,
+    Stop,
+    Welcome,
+)
+from engine.ranks.exchange import Pending
+from engine.ranks.group import FORM_S, Group
+from engine.ranks.local import LocalRanks
+from engine.ranks.place import RankPlace, check_devices
+from engine.ranks.stretch_run import RankRun, divide_text, open_rank
+from engine.ranks.worker import CONTACT
+from engine.types import ModelInfo
+
+_TICK_S = 0.25
+"""How often the thread looks for ranks that say nothing and for processes that ended."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Member:
+    """Another rank, connected."""
+
+    channel: Channel
+    rank: int = -1  # until it says so
+    is_ready: bool = False
+    heard_at: float = field(default_factory=time.monotonic)
+
+
+class Reading:
+    """One text that the ranks read. It is the exchange that the first rank's part uses."""
+
+    def __init__(self, number: int, group: Group) -> None:
+        self.number = number
+        self.failure: LLNError | None = None
+        self._group = group
+
+    def all_gather(self, part: Tensor) -> Pending:
+        return _Watched(self, self._group.all_gather(part))
+
+    def gather(self, part: Tensor) -> Pending:
+        return _Watched(self, self._group.gather(part))
+
+
+class _Watched:
+    """An exchange that fails as soon as a rank of its reading is known to be lost."""
+
+    def __init__(self, reading: Reading, pending: Pending) -> None:
+        self._reading, self._pending = reading, pending
+
+    def poll(self) -> Tensor | None:
+        if self._reading.failure is not None:
+            raise self._reading.failure.for_caller()
+        return self._pending.poll()
+
+
+class Fleet:
+    """All ranks of an engine whose process is the first of them."""
+
+    def __init__(
+        self,
+        models: Sequence[EmbeddingModel],
+        config: EngineConfig,
+        place: RankPlace | None = None,
+        *,
+        on_change: Callable[[int], None] = lambda num_present: None,
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Without a place that a launcher gave, this process starts the other ranks itself.
+
+        `on_change` and `on_lost` are called from the fleet's thread.
+        """
+        self._models = {model.name: model for model in models}
+        self._config = config
+        self._on_change, self._on_lost = on_change, on_lost
+        self._local = LocalRanks(config.ranks) if place is None else None
+        if place is None:
+            check_devices(config)
+        self._place = place or self._local_place()
+        assert self._place.rank == 0, "the other ranks run serve_rank"
+        self.num_ranks = self._place.num_ranks
+        self._lock = threading.Lock()  # guards what the device's thread reads too
+        self._members: list[Member] = []
+        self._group: Group | None = None
+        self._reading: Reading | None = None
+        self._parts: list[tuple[Member, Read]] = []  # to be sent
+        self._must_form = False
+        self._generation = self._num_readings = 0
+        self._problem: LLNError | None = None  # of the start
+        self._formed = threading.Event()
+        self._ended = threading.Event()
+        self._arrived: list[Channel] = []
+        self._awake, self._wake = Pipe(duplex=False)
+        self._key = secrets.token_bytes(32)
+
+    @property
+    def num_present(self) -> int:
+        """The ranks that can read a document now, the first one included."""
+        with self._lock:
+            return 1 if self._group is None else self._group.num_ranks
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the ranks read a text."""
+        with self._lock:
+            return self._reading is not None
+
+    def num_ranks_for(self, model: EmbeddingModel, tokens: int) -> int:
+        """How many ranks would read a text of this many tokens now."""
+        if tokens < self._config.min_rank_tokens or not can_tile(model.encoder):
+            return 1
+        return self.num_present
+
+    def start(self) -> None:
+        """Return when all ranks have joined. Raises what keeps one from it."""
+        config = self._config
+        try:
+            self._store = self._place.open_store(config.rank_start_s)
+            self._listener = Listener(("", 0), family="AF_INET", authkey=self._key)
+            port = self._listener.address[1]
+            self._store.set(CONTACT, f"{port} {self._key.hex()}")
+            for name, work in (("door", self._accept), ("keeper", self._keep)):
+                threading.Thread(target=work, name=f"lln-ranks-{name}", daemon=True).start()
+            if self._local is not None:
+                self._local.start(self._place)
+            self._await_start(time.monotonic() + config.rank_start_s)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Let the other ranks end."""
+        self._ended.set()
+        self._awaken()
+        with suppress(AttributeError, OSError):
+            self._listener.close()
+        with self._lock:
+            members, group = list(self._members), self._group
+            self._group = None
+        for member in members:
+            with suppress(OSError):
+                member.channel.send(Stop())
+        if group is not None:
+            group.abort()
+        if self._local is not None:
+            self._local.stop()
+
+    def try_open(
+        self,
+        model: EmbeddingModel,
+        text: PreparedText,
+        *,
+        keep_projections: bool,
+        on_out_of_memory: Callable[[], None] = lambda: None,
+    ) -> RankRun | None:
+        """The first rank's part of this text, while the others begin theirs; None if the ranks
+        are not together or busy."""
+        with self._lock:
+            if self._group is None or self._reading is not None:
+                return None
+            group = self._group
+            readers = [member for member in self._members if member.is_ready]
+            self._num_readings += 1
+            reading = self._reading = Reading(self._num_readings, group)
+        try:
+            own, *others = divide_text(model, text, group.num_ranks)
+            run = open_rank(
+                *(model, own, reading),
+                keep_projections=keep_projections,
+                on_out_of_memory=on_out_of_memory,
+                on_close=lambda is_done: self._close(reading, is_done),
+            )
+        except BaseException:
+            with self._lock:
+                self._reading = None
+            raise
+        with self._lock:
+            self._parts = [
+                (member, Read(reading.number, model.name, part, keep_projections))
+                for member, part in zip(readers, others, strict=True)
+            ]
+        self._awaken()
+        return run
+
+    def _close(self, reading: Reading, is_done: bool) -> None:
+        """The first rank's part is over. If the others' are not, they are told by a new group."""
+        with self._lock:
+            if self._reading is reading:
+                self._reading = None
+                self._must_form |= not is_done
+        self._awaken()
+
+    def _await_start(self, ends_at: float) -> None:
+        while not self._formed.wait(_TICK_S):
+            with self._lock:
+                problem = self._problem
+                present = sorted(member.rank for member in self._members if member.is_ready)
+            if problem is not None:
+                raise problem
+            if time.monotonic() > ends_at:
+                missing = sorted(set(range(1, self.num_ranks)) - set(present))
+                raise EngineUnavailable(
+                    f"{len(present) + 1} of {self.num_ranks} ranks joined within "
+                    f"{self._config.rank_start_s:g} s; missing: {', '.join(map(str, missing))}",
+                    code="ranks_missing",
+                    param="ranks",
+                    limit=self.num_ranks,
+                    actual=len(present) + 1,
+                )
+
+    def _local_place(self) -> RankPlace:
+        assert self._local is not None, "no launcher gave a place"
+        return self._local.first_place()
+
+    def _awaken(self) -> None:
+        with suppress(OSError):
+            self._wake.send_bytes(b"")
+
+    # On the door's thread
+
+    def _accept(self) -> None:
+        while not self._ended.is_set():
+            try:
+                channel = Channel(self._listener.accept())
+            except OSError:
+                time.sleep(0.05)
+                continue
+            except Exception as error:  # who does not know the key, or speaks another protocol
+                logger.warning("A connection to the ranks was refused", exc_info=error)
+                continue
+            with self._lock:
+                self._arrived.append(channel)
+            self._awaken()
+
+    # On the keeper's thread
+
+    def _keep(self) -> None:
+        while not self._ended.is_set():
+            try:
+                self._turn()
+            except Exception as error:
+                logger.exception("Keeping the ranks failed", exc_info=error)
+                time.sleep(_TICK_S)
+
+    def _turn(self) -> None:
+        with self._lock:
+            self._members += [Member(channel) for channel in self._arrived]
+            self._arrived.clear()
+            waiting: dict[Any, Member] = {
+                member.channel.connection: member for member in self._members
+            }
+        for connection in wait([*waiting, self._awake], _TICK_S):
+            if connection is self._awake:
+                self._awake.recv_bytes()
+            else:
+                self._hear(waiting[connection])
+        self._send_parts()
+        self._drop_the_silent()
+        if self._local is not None:
+            self._restart_ended(self._local)
+        self._form_if_needed()
+
+    def _hear(self, member: Member) -> None:
+        try:
+            message = member.channel.receive(0)
+        except (EOFError, OSError):
+            self._lose(member, "its process ended or its connection broke")
+            return
+        if message is None:
+            return
+        member.heard_at = time.monotonic()
+        try:
+            self._answer(member, message)
+        except OSError:
+            self._lose(member, "it takes no messages")
+
+    def _answer(self, member: Member, message: Message) -> None:
+        match message:
+            case Hello():
+                self._welcome(member, message)
+            case Ready(infos):
+                if (problem := self._difference(member.rank, infos)) is not None:
+                    self._refuse(member, problem)
+                    return
+                with self._lock:
+                    member.is_ready = self._must_form = True
+            case Failed(error, 0):
+                self._fail_start(error)
+                self._forget(member)
+            case Failed(error, number):
+                self._fail_reading(error, number)
+            case Beat() | Formed():
+                pass
+
+    def _welcome(self, member: Member, hello: Hello) -> None:
+        taken = {other.rank for other in self._members}
+        problem = None
+        if (hello.num_ranks, hello.protocol) != (self.num_ranks, PROTOCOL):
+            problem = InvalidInput(
+                f"rank {hello.rank} was started for {hello.num_ranks} ranks, the first rank for "
+                f"{self.num_ranks} (WORLD_SIZE), or with another version of LLN",
+                code="wrong_num_ranks",
+                param="WORLD_SIZE",
+                limit=self.num_ranks,
+                actual=hello.num_ranks,
+            )
+        elif hello.rank in taken or not 0 < hello.rank < self.num_ranks:
+            problem = InvalidInput(
+                f"rank {hello.rank} is there already, or is none of 1 to {self.num_ranks - 1}",
+                code="invalid_rank",
+                param="RANK",
+                limit=self.num_ranks - 1,
+                actual=hello.rank,
+            )
+        if problem is not None:
+            self._refuse(member, problem)
+            return
+        member.rank = hello.rank
+        member.channel.send(Welcome(tuple(self._models), self._config))
+
+    def _difference(self, rank: int, infos: Iterable[ModelInfo]) -> LLNError | None:
+        """What tells a rank's models from the first rank's."""
+        for info in infos:
+            own = self._models[info.name].info
+            for what in ("revision", "calibration", "attention", "dtype"):
+                theirs, ours = getattr(info, what), getattr(own, what)
+                if theirs != ours:
+                    return CheckpointError(
+                        f"rank {rank} has another {info.name}: its {what} is {theirs}, the first "
+                        f"rank's {ours}",
+                        code="rank_differs",
+                        param="models",
+                        limit=str(ours),
+                        actual=str(theirs),
+                    )
+        return None
+
+    def _refuse(self, member: Member, problem: LLNError) -> None:
+        with suppress(OSError):
+            member.channel.send(Failed(problem))
+        self._fail_start(problem)
+        self._forget(member)
+
+    def _fail_start(self, problem: LLNError) -> None:
+        with self._lock:
+            if not self._formed.is_set():
+                self._problem = problem
+        logger.warning("A rank cannot join: %s", problem.message)
+
+    def _fail_reading(self, error: LLNError, number: int) -> None:
+        with self._lock:
+            if self._reading is not None and self._reading.number == number:
+                self._reading.failure = error
+                self._must_form = True
+
+    def _forget(self, member: Member) -> None:
+        with self._lock:
+            self._members.remove(member)
+        member.channel.close()
+
+    def _lose(self, member: Member, why: str) -> None:
+        self._forget(member)
+        logger.warning("Rank %d is lost: %s", member.rank, why)
+        if not member.is_ready:
+            return
+        with self._lock:
+            reading = self._reading
+            if reading is not None and reading.failure is None:
+                reading.failure = RankLost(
+                    f"Rank {member.rank} of {self.num_ranks} was lost while it read a part of "
+                    f"this document: {why}. {len(self._members) + 1} are left.",
+                    limit=self.num_ranks,
+                    actual=len(self._members) + 1,
+                    retry_after_s=1.0,
+                )
+            self._must_form = True
+        self._on_lost()
+
+    def _send_parts(self) -> None:
+        with self._lock:
+            parts, self._parts = self._parts, []
+        for member, part in parts:
+            try:
+                member.channel.send(part)
+            except OSError:
+                self._lose(member, "it takes no messages")
+
+    def _drop_the_silent(self) -> None:
+        limit_s = self._config.rank_timeout_s
+        oldest = time.monotonic() - limit_s
+        for member in list(self._members):
+            if member.is_ready and member.heard_at < oldest:
+                self._lose(member, f"it said nothing for {limit_s:g} s")
+                if self._local is not None:
+                    self._local.kill(member.rank)
+
+    def _restart_ended(self, local: LocalRanks) -> None:
+        for rank, status in local.ended():
+            problem = EngineUnavailable(
+                f"the process of rank {rank} ended with status {status} before it joined",
+                code="rank_lost",
+                param="ranks",
+                actual=rank,
+            )
+            if self._formed.is_set():
+                local.restart(rank, self._place)
+            elif self._problem is None:
+                self._fail_start(problem)
+
+    def _form_if_needed(self) -> None:
+        """Form a group of the ranks that are there, once nothing is read that can still end
+        well."""
+        with self._lock:
+            ready = [member for member in self._members if member.is_ready]
+            is_reading = self._reading is not None and self._reading.failure is None
+            if not self._must_form or is_reading:
+                return
+            if not self._formed.is_set() and len(ready) + 1 < self.num_ranks:
+                return  # the first group is of all
+            self._must_form, self._reading = False, None
+            old, self._group = self._group, None
+            self._generation += 1
+            ready.sort(key=lambda member: member.rank)
+            self._members.sort(key=lambda member: member.rank)
+        if old is not None:
+            old.abort()
+        group = self._form(ready) if ready else None
+        with self._lock:
+            if self._ended.is_set():
+                return
+            self._group = group
+            self._must_form |= group is None and bool(ready)
+        if group is not None or not ready:
+            self._formed.set()
+        self._on_change(self.num_present)
+
+    def _form(self, ready: Sequence[Member]) -> Group | None:
+        num_ranks = len(ready) + 1
+        for rank, member in enumerate(ready, 1):
+            try:
+                member.channel.send(Form(self._generation, rank, num_ranks))
+            except OSError:
+                self._lose(member, "it takes no messages")
+                return None
+        try:
+            group = Group(self._store, self._generation, 0, num_ranks)
+        except (DistError, RuntimeError) as error:
+            logger.warning("The ranks did not form a group in %g s", FORM_S, exc_info=error)
+            group = None
+        now = time.monotonic()
+        for member in ready:
+            member.heard_at = now
+        return group

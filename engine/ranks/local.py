@@ -1,0 +1,81 @@
+"""Ranks on this machine, as processes that the first rank starts."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from engine.ranks.place import RankPlace
+
+_HOST = "127.0.0.1"
+_STOP_S = 5.0
+_RESTART_S = 2.0
+"""The least time between two starts of one rank."""
+
+
+class LocalRanks:
+    """The processes of ranks 1 and up."""
+
+    def __init__(self, num_ranks: int) -> None:
+        self._num_ranks = num_ranks
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._started_at: dict[int, float] = {}
+
+    def first_place(self) -> RankPlace:
+        """The place of this process, on a port that is free."""
+        with socket.socket() as free:
+            free.bind((_HOST, 0))
+            port = free.getsockname()[1]
+        return RankPlace(
+            rank=0,
+            num_ranks=self._num_ranks,
+            local_rank=0,
+            num_local=self._num_ranks,
+            address=_HOST,
+            port=port,
+        )
+
+    def start(self, first: RankPlace) -> None:
+        for rank in range(1, self._num_ranks):
+            self._start(rank, first)
+
+    def _start(self, rank: int, first: RankPlace) -> None:
+        place = replace(first, rank=rank, local_rank=rank)
+        self._processes[rank] = subprocess.Popen(
+            [sys.executable, "-m", "engine.ranks.worker"],
+            env={**os.environ, **place.as_environment()},
+            stdin=subprocess.DEVNULL,
+        )
+        self._started_at[rank] = time.monotonic()
+
+    def ended(self) -> Iterator[tuple[int, int]]:
+        """The ranks whose processes have ended, with their status."""
+        for rank, process in list(self._processes.items()):
+            if process.poll() is not None:
+                yield rank, process.returncode
+
+    def restart(self, rank: int, first: RankPlace) -> None:
+        """Start a rank again, unless it has just been started."""
+        if time.monotonic() - self._started_at[rank] >= _RESTART_S:
+            self._start(rank, first)
+
+    def process_ids(self) -> dict[int, int]:
+        return {rank: process.pid for rank, process in self._processes.items()}
+
+    def kill(self, rank: int) -> None:
+        self._processes[rank].kill()
+
+    def stop(self) -> None:
+        ends_at = time.monotonic() + _STOP_S
+        for process in self._processes.values():
+            try:
+                process.wait(max(ends_at - time.monotonic(), 0.0))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes.clear()
