@@ -30,6 +30,7 @@ from benchmarks.suites import (
     precision_quality,
     products,
     quantization,
+    ranks,
     reranking,
     roofline,
     search,
@@ -70,10 +71,11 @@ SUITES: Mapping[str, Callable[[Workbench, Plan], Iterator[Row]]] = {
     "soak": soak.measure,
     "diagnostics": diagnostics.measure_suite,
     "quantization": quantization.measure,
+    "ranks": ranks.measure,
     "reranking": reranking.measure,
     "search": search.measure,
 }
-BY_NAME_ONLY = ("peers", "soak", "ablations", "quantization", "reranking", "search")
+BY_NAME_ONLY = ("peers", "soak", "ablations", "quantization", "ranks", "reranking", "search")
 """They need packages that `make bench` does not install, or about half an hour."""
 RESULTS = ROOT / "benchmarks" / "results"
 

@@ -143,6 +143,12 @@ class Fleet:
             return 1 if self._group is None else self._group.num_ranks
 
     @property
+    def bytes_sent(self) -> int:
+        """Bytes that the first rank has sent in the exchanges of the present group."""
+        with self._lock:
+            return 0 if self._group is None else self._group.bytes_sent
+
+    @property
     def is_busy(self) -> bool:
         """Whether the ranks read a text."""
         with self._lock:

@@ -1,0 +1,173 @@
+"""One document over several ranks of a core each: its answer, its time, what is exchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from time import perf_counter, sleep
+
+import numpy as np
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+
+from benchmarks.rows import Plan, Row, Target
+from benchmarks.workbench import Workbench
+from engine.config import EngineConfig
+from engine.execution.inputs import PreparedText
+from engine.execution.model_runner import TiledRun
+from engine.model.embedding_model import EmbeddingModel, load_model
+from engine.ranks.fleet import Fleet
+from engine.ranks.group import Group
+from engine.ranks.stretch_run import RankRun, divide_text, open_rank
+from engine.types import Ids, Span, Vector
+
+RANKS = (1, 2, 3, 4, 8)
+LENGTHS, QUICK_LENGTHS = (1, 511, 513, 8_192, 65_536, 262_144), (1, 511, 513, 8_192)
+LONGEST, QUICK_LONGEST = 262_144, 16_384
+CHUNK_TOKENS = 256
+EVERY_TOKEN_UPTO, FURTHER_STEP = 8_192, 16
+TURNS = 2
+EQUAL = Target("<=", 20)
+FASTER = Target("<=", 0.62)
+FLAT = Target("<=", 1.0)
+_FORMS_WITHIN_S = 60.0
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One text, read once."""
+
+    vectors: Vector  # the whole text, its chunks, then states of tokens; each of length 1
+    seconds: float
+    bytes_sent: int  # by the first rank, in all exchanges before the layers
+
+
+def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
+    model = load_model(config=_config(1))
+    lengths = QUICK_LENGTHS if plan.quick else LENGTHS
+    texts = {length: _text(bench, length) for length in lengths}
+    yield from _times(model, _text(bench, QUICK_LONGEST if plan.quick else LONGEST), plan)
+    alone = {length: _read(TiledRun(model, text)) for length, text in texts.items()}
+    for num_ranks in RANKS:
+        with _fleet(model, num_ranks) as fleet:
+            apart = {length: _over(fleet, model, text) for length, text in texts.items()}
+        for length in lengths:
+            yield _difference(apart[length], alone[length], length, num_ranks)
+        if num_ranks > 1:
+            yield _flatness(apart, num_ranks, len(model.encoder.weights.layers))
+
+
+def _times(model: EmbeddingModel, text: PreparedText, plan: Plan) -> Iterator[Row]:
+    """One rank of one core, and two ranks of a core each, in turns."""
+    taken: dict[str, list[float]] = {"1 rank": [], "2 ranks": []}
+    with _fleet(model, 2) as fleet:
+        for _ in range(plan.turns(TURNS)):
+            taken["1 rank"].append(_read(TiledRun(model, text)).seconds)
+            taken["2 ranks"].append(_over(fleet, model, text).seconds)
+    ratios = [two / one for one, two in zip(*taken.values(), strict=True)]
+    yield Row(
+        case=f"{len(text.ids):,} tokens",
+        measure="2 ranks of a core each / 1 rank of one core",
+        value=float(np.median(ratios)),
+        target=None if plan.quick else FASTER,
+        seconds={name: tuple(seconds) for name, seconds in taken.items()},
+        spread=(min(ratios), max(ratios)),
+    )
+
+
+def _difference(apart: Reading, alone: Reading, length: int, num_ranks: int) -> Row:
+    distances = np.abs(apart.vectors - alone.vectors).max(axis=1)
+    num_chunks = len(_chunks(length))
+    parts = np.split(distances, [1, 1 + num_chunks])
+    whole, chunks, tokens = (float(part.max()) for part in parts)
+    is_same = "the same bits" if float(distances.max()) == 0 else "not the same bits"
+    return Row(
+        case=f"{length:,} tokens, {num_ranks} ranks",
+        measure="largest difference of a component, in 1e-7",
+        value=float(distances.max()) * 1e7,
+        target=EQUAL,
+        seconds={"over ranks": (apart.seconds,), "alone": (alone.seconds,)},
+        note=f"whole {whole:.1e}, chunks {chunks:.1e}, token states {tokens:.1e}; {is_same}",
+    )
+
+
+def _flatness(apart: dict[int, Reading], num_ranks: int, num_layers: int) -> Row:
+    """Texts of one block have no LLN state, so the shortest that counts is longer."""
+    each = {
+        length: reading.bytes_sent / num_layers for length, reading in apart.items() if length > 512
+    }
+    shortest, longest = each[min(each)], each[max(each)]
+    return Row(
+        case=f"{min(each):,} to {max(each):,} tokens, {num_ranks} ranks",
+        measure="bytes a rank sends before a layer, longest / shortest text",
+        value=longest / shortest,
+        target=FLAT,
+        seconds={},
+        note=", ".join(f"{length:,} tokens: {sent:,.0f}" for length, sent in each.items()),
+    )
+
+
+def _text(bench: Workbench, length: int) -> PreparedText:
+    """The beginning of real text, as ids, with chunks, and with single tokens as further spans."""
+    tokenizer = bench.lln_diag.model.tokenizer
+    ids: Ids = tokenizer.encode_batch([bench.text.library(max(length + 64, 600))])[0].ids[:length]
+    step = 1 if length <= EVERY_TOKEN_UPTO else FURTHER_STEP
+    tokens = [Span(at, at + 1) for at in range(0, length, step)]
+    return PreparedText(
+        ids=np.ascontiguousarray(ids),
+        spans=(Span(0, length), *_chunks(length), *tokens),
+        chunks=(),
+        num_tokens=length,
+        dropped=None,
+    )
+
+
+def _chunks(length: int) -> list[Span]:
+    return [Span(at, min(at + CHUNK_TOKENS, length)) for at in range(0, length, CHUNK_TOKENS)]
+
+
+def _config(num_ranks: int) -> EngineConfig:
+    return EngineConfig(device="cpu", ranks=num_ranks, num_threads=1, min_rank_tokens=1)
+
+
+@contextmanager
+def _fleet(model: EmbeddingModel, num_ranks: int) -> Iterator[Fleet | None]:
+    if num_ranks == 1:
+        yield None
+        return
+    fleet = Fleet([model], _config(num_ranks))
+    fleet.start()
+    try:
+        yield fleet
+    finally:
+        fleet.stop()
+
+
+def _over(fleet: Fleet | None, model: EmbeddingModel, text: PreparedText) -> Reading:
+    if fleet is None:
+        lone = Group(HashStore(), 0, 0, 1)
+        (part,) = divide_text(model, text, 1)
+        return _read(open_rank(model, part, lone, keep_projections=True))
+    ends_at = perf_counter() + _FORMS_WITHIN_S
+    while perf_counter() < ends_at:
+        sent_before = fleet.bytes_sent
+        run = fleet.try_open(model, text, keep_projections=True)
+        if run is not None:
+            found = _read(run)
+            return Reading(found.vectors, found.seconds, fleet.bytes_sent - sent_before)
+        sleep(0.05)
+    raise RuntimeError("the ranks are not together")
+
+
+def _read(run: RankRun) -> Reading:
+    started_at = perf_counter()
+    with closing(run):
+        while run.result is None:
+            run.step()
+    seconds = perf_counter() - started_at
+    return Reading(_directions(run.result), seconds, 0)
+
+
+def _directions(vectors: Vector) -> Vector:
+    found: Vector = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return found
