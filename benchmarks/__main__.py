@@ -72,10 +72,20 @@ SUITES: Mapping[str, Callable[[Workbench, Plan], Iterator[Row]]] = {
     "diagnostics": diagnostics.measure_suite,
     "quantization": quantization.measure,
     "ranks": ranks.measure,
+    "ranks-time": ranks.measure_time,
     "reranking": reranking.measure,
     "search": search.measure,
 }
-BY_NAME_ONLY = ("peers", "soak", "ablations", "quantization", "ranks", "reranking", "search")
+BY_NAME_ONLY = (
+    "peers",
+    "soak",
+    "ablations",
+    "quantization",
+    "ranks",
+    "ranks-time",
+    "reranking",
+    "search",
+)
 """They need packages that `make bench` does not install, or about half an hour."""
 RESULTS = ROOT / "benchmarks" / "results"
 

@@ -109,6 +109,11 @@ class Engine:
             self._fleet.stop()
 
     @property
+    def fleet(self) -> Fleet | None:
+        """The ranks that read long documents together, if there are several."""
+        return self._fleet
+
+    @property
     def info(self) -> ModelInfo:
         return self.model.info
 

@@ -1,4 +1,4 @@
-"""One document over several ranks of a core each: its answer, its time, what is exchanged."""
+"""One document over several ranks: the same answer, and what is exchanged."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
     model = load_model(config=_config(1))
     lengths = QUICK_LENGTHS if plan.quick else LENGTHS
     texts = {length: _text(bench, length) for length in lengths}
-    yield from _times(model, _text(bench, QUICK_LONGEST if plan.quick else LONGEST), plan)
     alone = {length: _read(TiledRun(model, text)) for length, text in texts.items()}
     for num_ranks in RANKS:
         with _fleet(model, num_ranks) as fleet:
@@ -57,8 +56,10 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
             yield _flatness(apart, num_ranks, len(model.encoder.weights.layers))
 
 
-def _times(model: EmbeddingModel, text: PreparedText, plan: Plan) -> Iterator[Row]:
+def measure_time(bench: Workbench, plan: Plan) -> Iterator[Row]:
     """One rank of one core, and two ranks of a core each, in turns."""
+    model = load_model(config=_config(1))
+    text = _text(bench, QUICK_LONGEST if plan.quick else LONGEST)
     taken: dict[str, list[float]] = {"1 rank": [], "2 ranks": []}
     with _fleet(model, 2) as fleet:
         for _ in range(plan.turns(TURNS)):

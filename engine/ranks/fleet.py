@@ -142,6 +142,10 @@ class Fleet:
         with self._lock:
             return 1 if self._group is None else self._group.num_ranks
 
+    def process_ids(self) -> dict[int, int]:
+        """The processes of the ranks that this one started."""
+        return {} if self._local is None else self._local.process_ids()
+
     @property
     def bytes_sent(self) -> int:
         """Bytes that the first rank has sent in the exchanges of the present group."""

@@ -20,8 +20,8 @@ from engine.model.tiled_pass import TiledPass, Visit
 from engine.ranks.exchange import Exchange, Pending
 from engine.types import Progress, Span, Vector
 
-WAIT_S = 0.002
-"""How long a step waits for the other ranks: other work of the first rank waits as long."""
+_PAUSES_S = (0.0002, 0.0004, 0.0008, 0.0016)
+"""How a step waits for the other ranks. Other work of the first rank waits as long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,10 +161,7 @@ class StretchRun(TiledRun):
         return replace(own, tokens_done=int(share * text.length), tokens_total=text.length)
 
     def _receive(self, pending: Pending) -> Sequence[TiledEvent]:
-        gathered = pending.poll()
-        if gathered is None:
-            sleep(WAIT_S)
-            gathered = pending.poll()
+        gathered = _polled(pending)
         if gathered is None:
             return []
         self._pending = None
@@ -212,8 +209,7 @@ class EmptyRun:
         num_layers = len(self._model.encoder.weights.layers)
         if self._pending is None:
             self._pending = self._begin(num_layers)
-        if self._pending.poll() is None:
-            sleep(WAIT_S)
+        if _polled(self._pending) is None:
             return []
         self._pending = None
         self._layer += 1
@@ -235,6 +231,15 @@ class EmptyRun:
             dtype = like.dtype
         shape = (text.gathered_rows, encoder.weights.width)
         return self._exchange.gather(like.new_zeros(shape, dtype=dtype))
+
+
+def _polled(pending: Pending) -> Tensor | None:
+    """What was exchanged, if it comes within a moment."""
+    for pause_s in _PAUSES_S:
+        if (gathered := pending.poll()) is not None:
+            return gathered
+        sleep(pause_s)
+    return pending.poll()
 
 
 def open_rank(

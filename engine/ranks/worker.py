@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import time
 from dataclasses import replace
@@ -159,6 +160,7 @@ def _on_own_device(config: EngineConfig, place: RankPlace) -> EngineConfig:
 def main() -> int:
     """The process that the first rank starts. Its place is in the environment."""
     logging.basicConfig(format="%(name)s: %(message)s")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first rank, which drains
     place = RankPlace.from_environment(os.environ)
     assert place is not None, "the first rank states it"
     started_at = time.monotonic()

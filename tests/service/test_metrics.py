@@ -17,6 +17,8 @@ PROMISED = {
     "request_seconds": "histogram",
     "requests_in_progress": "gauge",
     "ready": "gauge",
+    "ranks": "gauge",
+    "ranks_lost": "counter",
     "tokenise_seconds": "histogram",
     "text_seconds": "histogram",
     "queue_tokens_limit": "gauge",

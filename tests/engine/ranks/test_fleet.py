@@ -1,0 +1,249 @@
+"""Ranks that find each other, read together, are lost, and are refused.
+
+Most ranks are threads of this process: they do all that processes do but end. One test kills a
+process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+import numpy as np
+import pytest
+
+from engine.config import EngineConfig
+from engine.engine import Engine
+from engine.errors import EngineUnavailable, InvalidInput, LLNError, RankLost
+from engine.execution.inputs import PreparedText
+from engine.execution.model_runner import TiledRun
+from engine.model.embedding_model import EmbeddingModel
+from engine.ranks.fleet import Fleet
+from engine.ranks.place import RankPlace, check_devices
+from engine.ranks.stretch_run import RankRun
+from engine.ranks.worker import serve_rank
+from engine.types import ChunkPlan, Span, Vector
+
+NUM_RANKS = 3
+TOLERANCE = 2e-6
+CONFIG = EngineConfig(
+    device="cpu", ranks=NUM_RANKS, num_threads=1, min_rank_tokens=1, rank_start_s=60
+)
+
+
+def places(num_ranks: int, port: int | None = None) -> list[RankPlace]:
+    if port is None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+    return [
+        RankPlace(
+            rank=rank,
+            num_ranks=num_ranks,
+            local_rank=rank,
+            num_local=num_ranks,
+            address="127.0.0.1",
+            port=port,
+        )
+        for rank in range(num_ranks)
+    ]
+
+
+class RankThread(threading.Thread):
+    """A rank in a thread of this process."""
+
+    def __init__(self, place: RankPlace, join_s: float = 30) -> None:
+        super().__init__(daemon=True)
+        self.place, self.join_s = place, join_s
+        self.error: LLNError | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            serve_rank(self.place, join_s=self.join_s)
+        except LLNError as error:
+            self.error = error
+
+
+@contextmanager
+def together(model: EmbeddingModel, num_ranks: int = NUM_RANKS) -> Iterator[Fleet]:
+    first, *others = places(num_ranks)
+    threads = [RankThread(place) for place in others]
+    fleet = Fleet([model], CONFIG, first)
+    fleet.start()
+    try:
+        yield fleet
+    finally:
+        fleet.stop()
+        for thread in threads:
+            thread.join(30)
+
+
+@pytest.fixture(scope="module")
+def fleet(default_model: EmbeddingModel) -> Iterator[Fleet]:
+    with together(default_model) as fleet:
+        yield fleet
+
+
+def some_text(length: int) -> PreparedText:
+    ids = np.random.default_rng(length).integers(1_000, 30_000, length).astype(np.int32)
+    chunks = [Span(at, min(at + 300, length)) for at in range(0, length, 256)]
+    return PreparedText(
+        ids=ids, spans=(Span(0, length), *chunks), chunks=(), num_tokens=length, dropped=None
+    )
+
+
+def eventually(what: Callable[[], object], within_s: float = 60) -> None:
+    ends_at = time.monotonic() + within_s
+    while not what():
+        assert time.monotonic() < ends_at, "it never happened"
+        time.sleep(0.01)
+
+
+def opened(fleet: Fleet, model: EmbeddingModel, text: PreparedText) -> RankRun:
+    runs: list[RankRun] = []
+
+    def try_open() -> bool:
+        run = fleet.try_open(model, text, keep_projections=True)
+        runs.extend([run] if run is not None else [])
+        return run is not None
+
+    eventually(try_open)
+    return runs[0]
+
+
+def result_of(run: RankRun | TiledRun) -> Vector:
+    with closing(run):
+        while run.result is None:
+            run.step()
+    return run.result / np.linalg.norm(run.result, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("length", [1, 513, 1_700])
+def test_ranks_give_the_answer_of_one(
+    length: int, fleet: Fleet, default_model: EmbeddingModel
+) -> None:
+    text = some_text(length)
+    apart = result_of(opened(fleet, default_model, text))
+    assert np.abs(apart - result_of(TiledRun(default_model, text))).max() < TOLERANCE
+    again = result_of(opened(fleet, default_model, text))
+    assert np.array_equal(apart, again), "the order of the ranks decides, not who is first"
+
+
+def test_bytes_do_not_grow_with_the_length(fleet: Fleet, default_model: EmbeddingModel) -> None:
+    sent = []
+    for length in (600, 2_000):
+        before = fleet.bytes_sent
+        result_of(opened(fleet, default_model, some_text(length)))
+        sent.append(fleet.bytes_sent - before)
+    assert sent[0] == sent[1] > 0
+
+
+def test_one_text_at_a_time_and_one_given_up_leaves_room(
+    fleet: Fleet, default_model: EmbeddingModel
+) -> None:
+    run = opened(fleet, default_model, some_text(1_700))
+    run.step()
+    assert fleet.try_open(default_model, some_text(600), keep_projections=True) is None
+    run.close()
+    text = some_text(1_100)
+    apart = result_of(opened(fleet, default_model, text))
+    assert np.abs(apart - result_of(TiledRun(default_model, text))).max() < TOLERANCE
+
+
+def test_a_rank_that_is_killed_fails_its_text_only(
+    default_model: EmbeddingModel, long_text: str
+) -> None:
+    text, chunks = long_text[:4_000], ChunkPlan(tokens=128)
+    config = EngineConfig(
+        device="cpu", ranks=2, num_threads=1, min_rank_tokens=600, min_sweep_tokens=600
+    )
+    alone = Engine(default_model).embed_document(text, chunks=chunks)
+    with Engine(default_model, config=config) as engine:
+        fleet = engine.fleet
+        assert fleet is not None
+        assert engine.plan(1_000_000).ranks == 2
+        apart = engine.embed_document(text, chunks=chunks)
+        assert np.abs(apart.vector - alone.vector).max() < TOLERANCE
+        run = opened(fleet, default_model, some_text(60_000))
+        run.step()
+        os.kill(fleet.process_ids()[1], signal.SIGKILL)
+        with pytest.raises(RankLost, match="Rank 1 of 2") as lost:
+            result_of(run)
+        assert (lost.value.limit, lost.value.actual) == (2, 1)
+        eventually(lambda: fleet.num_present == 1)
+        left = engine.embed_document(text, chunks=chunks)
+        assert np.abs(left.vector - alone.vector).max() < TOLERANCE
+        eventually(lambda: fleet.num_present == 2)  # it was started again
+        os.kill(fleet.process_ids()[1], signal.SIGKILL)  # between two texts
+        eventually(lambda: fleet.num_present == 1)
+
+
+def test_ranks_of_another_number_are_refused(default_model: EmbeddingModel) -> None:
+    first, _ = places(2)
+    other = RankThread(places(5, first.port)[3])
+    with pytest.raises(InvalidInput, match="started for 5 ranks, the first rank for 2") as refused:
+        Fleet([default_model], CONFIG, first).start()
+    other.join(30)
+    assert refused.value.code == "wrong_num_ranks"
+    assert other.error is not None
+    assert other.error.code == "wrong_num_ranks"
+
+
+def test_ranks_that_do_not_come(default_model: EmbeddingModel) -> None:
+    first = places(3)[0]
+    config = EngineConfig(device="cpu", rank_start_s=1)
+    with pytest.raises(EngineUnavailable, match="1 of 3 ranks joined within 1 s; missing: 1, 2"):
+        Fleet([default_model], config, first).start()
+
+
+def test_a_first_rank_that_cannot_be_reached() -> None:
+    place = places(2)[1]
+    with pytest.raises(EngineUnavailable, match=f"127.0.0.1:{place.port}") as failed:
+        serve_rank(place, join_s=1)
+    assert failed.value.code == "rank_unreachable"
+
+
+def test_fewer_gpus_than_ranks() -> None:
+    config = EngineConfig(device="cuda", ranks=4)
+    with pytest.raises(InvalidInput, match="ranks is 4, and this machine has 2 GPUs") as refused:
+        check_devices(config, num_gpus=2)
+    assert (refused.value.limit, refused.value.actual) == (2, 4)
+    check_devices(config, num_gpus=4)
+
+
+STATED = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
+
+
+def test_a_place_is_read_from_the_environment() -> None:
+    place = RankPlace.from_environment({**STATED, "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"})
+    assert place is not None
+    assert (place.rank, place.num_ranks, place.address, place.port) == (1, 2, "10.0.0.7", 29500)
+    assert place.as_environment().items() >= STATED.items()
+    assert RankPlace.from_environment({**STATED, "RANK": ""}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("RANK", "2", "RANK must be 0 to 1 where WORLD_SIZE is 2, got 2"),
+        ("RANK", "one", "RANK must be a whole number, got 'one'"),
+        ("MASTER_PORT", "http", "MASTER_PORT must be a whole number"),
+    ],
+)
+def test_a_place_that_cannot_be(name: str, value: str, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words) as refused:
+        RankPlace.from_environment({**STATED, name: value})
+    assert refused.value.param == name
+
+
+def test_an_engine_of_another_number_of_ranks() -> None:
+    place = places(2)[0]
+    assert place.fit(EngineConfig()).ranks == 2
+    with pytest.raises(InvalidInput, match="ranks is 3, and the launcher started 2"):
+        place.fit(EngineConfig(ranks=3))
