@@ -126,7 +126,8 @@ class Layout:
     def unpack(self, row: Tensor, dtype: torch.dtype) -> Contribution:
         sizes = [math.prod(shape) for shape in self._shapes]
         parts = [
-            part.view(shape) for part, shape in zip(row.split(sizes), self._shapes, strict=True)
+            part.view(shape)
+            for part, shape in zip(torch.split(row, sizes), self._shapes, strict=True)
         ]
         state = LLNState(*parts[:2]) if self.has_state else None
         first, last, begin, end = (Edge(*part.to(dtype)) for part in parts[-4:])

@@ -121,7 +121,8 @@ def result_of(run: RankRun | TiledRun) -> Vector:
     with closing(run):
         while run.result is None:
             run.step()
-    return run.result / np.linalg.norm(run.result, axis=1, keepdims=True)
+    directions: Vector = run.result / np.linalg.norm(run.result, axis=1, keepdims=True)
+    return directions
 
 
 @pytest.mark.parametrize("length", [1, 513, 1_700])

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.execution.inputs import PreparedText
@@ -86,7 +85,7 @@ def read_alone(model: EmbeddingModel, text: PreparedText) -> Vector:
 
 
 def some_text(length: int, spans: Sequence[Span] = (), vocabulary: int = 150) -> PreparedText:
-    ids: NDArray[np.int32] = np.random.default_rng(length).integers(5, vocabulary, length)
+    ids = np.random.default_rng(length).integers(5, vocabulary, length)
     return PreparedText(
         ids=ids.astype(np.int32),
         spans=(Span(0, length), *spans),
