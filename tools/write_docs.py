@@ -10,11 +10,14 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks.calibration import scores
 from benchmarks.store import stored_results
+from engine.experiments.intervals import over_seeds
+from engine.experiments.trials import read_trials
 from service.metrics import Metrics
 from service.settings import setting_rows
 from tests.service.client_table import client_rows
@@ -74,22 +77,58 @@ def _calibrated(raw: list[dict[str, Any]]) -> str:
 
 
 def experiments_tables() -> str:
-    """A table for each stored experiment, attention kinds in the order of their accuracy."""
+    """A table for each stored experiment, best methods first."""
     tables = []
     for path in sorted((RESULTS / "experiments").glob("*/result.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
         seeds, named = len(result["settings"]["seeds"]), path.parent.name
-        head = (
-            *("attention", "learning rate", "accuracy"),
-            *(f"minus {result['reference']}", *_ranges(result)),
-        )
-        rows = sorted(
-            result["methods"].items(), key=lambda one: -one[1]["figures"]["accuracy"]["mean"]
-        )
-        cells = (_experiment_row(name, method, _ranges(result)) for name, method in rows)
         link = f"../benchmarks/results/experiments/{named}"
-        tables.append(f"**{named}**, {seeds} seeds ([stored]({link})):\n\n{table(head, cells)}")
+        rows = sorted(
+            result["methods"].items(), key=lambda one: -one[1]["figures"]["score"]["mean"]
+        )
+        if "accuracy" in rows[0][1]["figures"]:
+            shown = _accuracies(result, rows)
+        else:
+            shown = _steps_to_target(result, rows, path.parent)
+        tables.append(f"**{named}**, {seeds} seeds ([stored]({link})):\n\n{shown}")
     return "\n\n".join(tables)
+
+
+def _accuracies(result: Mapping[str, Any], rows: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
+    head = (
+        *("attention", "learning rate", "accuracy"),
+        *(f"minus {result['reference']}", *_ranges(result)),
+    )
+    return table(head, (_experiment_row(name, method, _ranges(result)) for name, method in rows))
+
+
+def _steps_to_target(
+    result: Mapping[str, Any], rows: Iterable[tuple[str, Mapping[str, Any]]], folder: Path
+) -> str:
+    """Of optimisers. Steps and seconds are of trials that reached the target, if all did."""
+    seconds: dict[str, list[float]] = {}
+    for trial, measured in read_trials(folder):
+        if trial.part == "test":
+            seconds.setdefault(trial.method, []).append(measured.seconds)
+    head = (
+        *("optimiser", "rate", "reached", "steps"),
+        *(f"minus {result['reference']}", "CPU seconds", "lowest loss, of the first"),
+    )
+    return table(head, (_optimiser_row(name, method, seconds[name]) for name, method in rows))
+
+
+def _optimiser_row(
+    name: str, method: Mapping[str, Any], seconds: Sequence[float]
+) -> tuple[str, ...]:
+    reached = [bool(one["reached"]) for one in method["by_seed"]]
+    figures, edge = method["figures"], " (edge of the sweep)" if method["is_edge_of_sweep"] else ""
+    start = (f"`{name}`", f"{method['rate']:g}{edge}", f"{sum(reached)} of {len(reached)}")
+    lowest = f"{figures['lowest_loss']['mean']:.2g}"
+    if not all(reached):
+        return (*start, "", "", "", lowest)
+    steps = _spread(figures["steps"], digits=0)
+    minus = _spread(method["minus_reference"]["steps"], sign="+", digits=0)
+    return (*start, steps, minus, _spread(asdict(over_seeds(seconds))), lowest)
 
 
 def _ranges(result: Mapping[str, Any]) -> list[str]:
@@ -110,8 +149,8 @@ def _experiment_row(name: str, method: Mapping[str, Any], ranges: Iterable[str])
     )
 
 
-def _spread(interval: Mapping[str, float], sign: str = "") -> str:
-    mean, low, high = (f"{interval[name]:{sign}.3f}" for name in ("mean", "low", "high"))
+def _spread(interval: Mapping[str, float], sign: str = "", digits: int = 3) -> str:
+    mean, low, high = (f"{interval[name]:{sign}.{digits}f}" for name in ("mean", "low", "high"))
     return f"{mean} [{low}, {high}]"
 
 

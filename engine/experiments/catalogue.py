@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from engine.errors import find_named, unknown_name
+from engine.experiments.attention_problems import ProblemShape
 from engine.experiments.contest import Contest, ContestPlan
+from engine.experiments.optimiser_contest import OptimiserContest
 from engine.experiments.tasks import Majority, Recall, TokenTask
 from engine.experiments.token_contest import TokenContest, TrainingBudget
 
@@ -36,7 +39,7 @@ def plan_experiment(
     named = contest.methods if methods is None else (contest.methods[0], *methods)
     for method in named:
         if method not in contest.methods:
-            raise unknown_name("method", method, contest.methods, param="attention")
+            raise unknown_name("method", method, contest.methods, param="methods")
     chosen = tuple(method for method in contest.methods if method in named)
     return ContestPlan(contest=contest, methods=chosen, seeds=seeds, threads=threads)
 
@@ -95,6 +98,34 @@ def _full_majority() -> Contest:
     return _full(task, _training(steps=1000, batch=32, examples=2048))
 
 
+def _small_optimisers(problem: str) -> Contest:
+    shape = ProblemShape(heads=2, width=16, head_dim=8, condition=10, sharpness=0.5)
+    return _optimisers(problem, shape, max_steps=1000)
+
+
+def _full_optimisers(problem: str) -> Contest:
+    shape = ProblemShape(heads=4, width=64, head_dim=16, condition=30, sharpness=0.5)
+    return _optimisers(problem, shape, max_steps=3000)
+
+
+def _optimisers(problem: str, shape: ProblemShape, *, max_steps: int) -> Contest:
+    return OptimiserContest(
+        problem=problem,
+        shape=shape,
+        max_steps=max_steps,
+        target=0.01,
+        # Wide, since the forms scale their steps differently.
+        rates=(1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0),
+        tuning_seeds=2,
+    )
+
+
+def _budgets(
+    small: Callable[[str], Contest], full: Callable[[str], Contest], problem: str
+) -> Mapping[str, Callable[[], Contest]]:
+    return {"small": partial(small, problem), "full": partial(full, problem)}
+
+
 EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
     {
         one.name: one
@@ -108,6 +139,18 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
                 "majority",
                 "attention kinds: the most frequent symbol of the whole text",
                 {"small": _small_majority, "full": _full_majority},
+            ),
+            Experiment(
+                "quadratic",
+                "optimisers: steps to a hundredth of the loss on a quadratic, whose Hessian is the "
+                "Fisher matrix of attention patterns",
+                _budgets(_small_optimisers, _full_optimisers, "quadratic"),
+            ),
+            Experiment(
+                "logistic",
+                "optimisers: the same on the divergence of patterns from given ones, a logistic "
+                "regression",
+                _budgets(_small_optimisers, _full_optimisers, "logistic"),
             ),
         )
     }

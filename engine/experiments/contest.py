@@ -63,12 +63,12 @@ class ContestPlan:
     def __post_init__(self) -> None:
         for name in self.methods:
             if name not in self.contest.methods:
-                raise unknown_name("method", name, self.contest.methods, param="attention")
+                raise unknown_name("method", name, self.contest.methods, param="methods")
         if len(set(self.methods)) < len(self.methods):
             raise InvalidInput(
                 f"a method is named twice: {', '.join(self.methods)}",
                 code="named_twice",
-                param="attention",
+                param="methods",
             )
         if not 2 <= self.seeds <= MAX_SEEDS:
             raise InvalidInput(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from engine.experiments.attention_problems import ProblemShape
 from engine.experiments.contest import SCORE
@@ -54,7 +54,7 @@ class OptimiserContest:
         for step in range(1, self.max_steps + 1):
             try:
                 stepper.step(gradient)
-            except torch.linalg.LinAlgError:  # a printed form solved a singular system
+            except LinAlgError:  # a printed form solved a singular system
                 break
             loss, gradient = problem(weights)
             share = loss / first

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -55,9 +56,12 @@ def muon(layer: AttentionLayer, weights: Tensor, rate: float) -> Stepper:
     parameters = [nn.Parameter(head) for head in weights]
     optimiser = torch.optim.Muon(parameters, lr=rate, weight_decay=0)
     return TorchStepper(
-        optimiser,
-        [(one, lambda gradient, head=head: gradient[head]) for head, one in enumerate(parameters)],
+        optimiser, [(one, partial(_of_head, head)) for head, one in enumerate(parameters)]
     )
+
+
+def _of_head(head: int, gradient: Tensor) -> Tensor:
+    return gradient[head]
 
 
 @dataclass
@@ -97,7 +101,8 @@ def damped_inverse(matrix: Tensor) -> Tensor:
     size = matrix.shape[-1]
     mean = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
     identity = torch.eye(size, dtype=matrix.dtype, device=matrix.device)
-    return torch.linalg.inv(matrix + _DAMPING * mean * identity)
+    inverse: Tensor = torch.linalg.inv(matrix + _DAMPING * mean * identity)
+    return inverse
 
 
 @dataclass
@@ -141,7 +146,8 @@ class FisherAdam:
 
 
 def _norms(by_head: Tensor) -> Tensor:
-    return by_head.flatten(1).norm(dim=1)[:, None, None]
+    norms: Tensor = by_head.flatten(1).norm(dim=1)
+    return norms[:, None, None]
 
 
 @dataclass
@@ -175,9 +181,9 @@ STEPPERS: Mapping[str, MakeStepper] = MappingProxyType(
         "adamw": adamw,
         "muon": muon,
         "fa_adam": FisherAdam,
-        "fa_adam_printed": lambda *made: PrintedFisherAdam(*made, by_level=False),
-        "multi_scale_printed": lambda *made: PrintedFisherAdam(*made, by_level=True),
-        "natural": lambda *made: NaturalGradient(*made, has_schedule=False),
-        "natural_temperature": lambda *made: NaturalGradient(*made, has_schedule=True),
+        "fa_adam_printed": partial(PrintedFisherAdam, by_level=False),
+        "multi_scale_printed": partial(PrintedFisherAdam, by_level=True),
+        "natural": partial(NaturalGradient, has_schedule=False),
+        "natural_temperature": partial(NaturalGradient, has_schedule=True),
     }
 )

@@ -1,4 +1,4 @@
-"""`lln experiment`: trains attention kinds against each other."""
+"""`lln experiment`: attention kinds and optimisers against each other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def add_experiment(commands: Commands) -> None:
-    about = "train attention kinds against each other, with equal tuning and seeds"
+    about = "train attention kinds or optimisers against each other, with equal tuning and seeds"
     command = add_command(commands, "experiment", _experiment, about)
     command.add_argument("name", nargs="?", help="an experiment of --list")
     command.add_argument("--list", action="store_true", help="list the experiments")
@@ -36,10 +36,10 @@ def add_experiment(commands: Commands) -> None:
     )
     command.add_argument("--budget", default="small", help="small or full (default: small)")
     command.add_argument(
-        "--attention",
+        "--methods",
         type=names,
         metavar="NAME,NAME,...",
-        help="the attention kinds that take part (default: all); the first that "
+        help="the attention kinds or optimisers that take part (default: all); the first that "
         "--list names, the reference, always does",
     )
     command.add_argument(
@@ -91,7 +91,7 @@ def _run(chosen: Chosen) -> None:
     plan = plan_experiment(
         chosen.name,
         budget=chosen.budget,
-        methods=chosen.attention,
+        methods=chosen.methods,
         seeds=chosen.seeds,
         threads=chosen.threads,
     )
