@@ -44,6 +44,9 @@ class Problem(Protocol):
     @property
     def start(self) -> Tensor: ...
 
+    @property
+    def optimum(self) -> Tensor: ...
+
     def __call__(self, weights: Tensor) -> LossAndGradient: ...
 
 

@@ -26,7 +26,7 @@ def kl_from_the_optimum(problem: Problem, weights: Tensor) -> Tensor:
     tokens, keys = problem.layer.tokens, problem.layer.keys
     logits = [
         torch.einsum("nd,hde,hme->hnm", tokens, one, keys) / math.sqrt(keys.shape[-1])
-        for one in (problem.optimum, weights)  # type: ignore[attr-defined]
+        for one in (problem.optimum, weights)
     ]
     wanted, found = (one.log_softmax(-1) for one in logits)
     return (wanted.exp() * (wanted - found)).sum() / len(tokens)
@@ -41,7 +41,7 @@ def test_gradient(kind: str) -> None:
     ahead, behind = problem(weights + step * slope).loss, problem(weights - step * slope).loss
     assert (ahead - behind) / (2 * step) == pytest.approx(float((gradient * slope).sum()), rel=1e-6)
     assert loss > 0
-    assert problem(problem.optimum).loss == pytest.approx(0, abs=1e-12)  # type: ignore[union-attr]
+    assert problem(problem.optimum).loss == pytest.approx(0, abs=1e-12)
 
 
 def test_the_logistic_loss_is_the_divergence_and_the_quadratic_is_its_hessian() -> None:
@@ -49,7 +49,7 @@ def test_the_logistic_loss_is_the_divergence_and_the_quadratic_is_its_hessian() 
     quadratic, _ = drawn("quadratic")
     assert logistic(weights).loss == pytest.approx(float(kl_from_the_optimum(logistic, weights)))
     small = 1e-3 * weights
-    optimum = logistic.optimum  # type: ignore[union-attr]
+    optimum = logistic.optimum
     assert logistic(optimum + small).loss == pytest.approx(
         quadratic(optimum + small).loss, rel=1e-2
     )
