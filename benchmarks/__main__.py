@@ -11,6 +11,7 @@ from benchmarks.rows import Plan, Row
 from benchmarks.store import ROOT, commit, store, table
 from benchmarks.suites import (
     ablations,
+    batches,
     cancel,
     diagnostics,
     dialects,
@@ -65,6 +66,7 @@ SUITES: Mapping[str, Callable[[Workbench, Plan], Iterator[Row]]] = {
     "structure": structure.measure,
     "flood": flood.measure,
     "overhead": overhead.measure,
+    "batches": batches.measure,
     "dialects": dialects.measure,
     "load": load.measure,
     "peers": peers.measure,

@@ -11,6 +11,7 @@ from engine.platform.process import usable_cores
 _ZERO_ALLOWED = (
     "num_threads",
     "max_batch_tokens",
+    "max_batch_s",
     "min_sweep_tokens",
     "max_sweep_bytes",
     "drain_timeout_s",
@@ -23,6 +24,7 @@ _MOST = {
     # Contracts and kernels count these in 32 bits.
     "max_batch_tokens": 2**31 - 1,
     "max_batch_sequences": 2**31 - 1,
+    "max_batch_s": 3_600,
     "max_inputs": 2**31 - 1,
     "max_text_tokens": 2**31 - 1,
     "max_softmax_text_tokens": 2**31 - 1,
@@ -49,9 +51,13 @@ class EngineConfig:
     too."""
 
     max_batch_tokens: int = 0
-    """A packed batch takes texts up to this many tokens, or as many as take half a second; a longer
+    """A packed batch takes texts up to this many tokens, or as many as take max_batch_s; a longer
     text is a batch of its own. 0 chooses by device: enough to keep it busy and no more, since a
     batch delays those behind it."""
+
+    max_batch_s: float = 0.1
+    """About how long a packed batch may last, by the speed of those before it: the next text waits
+    for it. A batch holds up to 512 tokens whatever they take."""
 
     min_sweep_tokens: int = 0
     """Texts of at least this many tokens are read tile by tile, with other work in between, if the
@@ -142,14 +148,14 @@ class EngineConfig:
 
     def sweep_tokens_on(self, device_type: str) -> int:
         """The length from which a text is read tile by tile on a device of this type."""
-        return self.min_sweep_tokens or (65_536 if device_type == "cuda" else 2_048)
+        return self.min_sweep_tokens or (65_536 if device_type == "cuda" else 1_024)
 
 
 def _check(name: str, value: float) -> None:
     if name in _SHARES and not 0 <= value <= 1:
         raise _invalid(name, value, "between 0 and 1", 1)
     smallest = 0 if name in (*_ZERO_ALLOWED, *_SHARES) else 1
-    if value < smallest:
+    if not value >= smallest:  # NaN is not either
         raise _invalid(name, value, f"at least {smallest}", smallest)
     if name in _MOST and value > _MOST[name]:
         raise _invalid(name, value, f"at most {_MOST[name]}", _MOST[name])

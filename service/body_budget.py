@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from engine.errors import QueueFull
 from engine.scheduling.admission import MemoryBudget, Reservation
 from engine.scheduling.observer import EngineObserver
+from service.fairness import Pace
 
 SHORT_BODY_BYTES = 65_536
 """Bodies up to this size are not counted. It is also what the HTTP server reads ahead."""
@@ -25,9 +26,9 @@ LARGE_BODY_BYTES = 1_000_000
 FULL = "too_many_body_bytes"
 
 LARGE_BYTES_PER_S = 100_000_000
-"""Large bodies over HTTP are read at most so fast together, after their first megabyte. The event
-loop copies every byte a few times: without a bound, a fast network could keep it busy with these
-alone. No device embeds as fast."""
+"""Large bodies over HTTP are read at most so fast together, after their first megabyte, and so are
+messages over gRPC. The event loop copies every byte a few times: without a bound, a fast network
+could keep it busy with these alone. No device embeds as fast."""
 
 _RETRY_AFTER_S = 5.0
 
@@ -43,7 +44,7 @@ class BodyBudget:
         self._large = MemoryBudget(max_bytes // 2)
         self._medium = MemoryBudget(max_bytes // 4)
         self._streamed = MemoryBudget(max_bytes // 4)
-        self._next_piece_at = 0.0
+        self._pace = Pace(LARGE_BYTES_PER_S)
 
     @property
     def held_bytes(self) -> int:
@@ -64,9 +65,7 @@ class BodyBudget:
 
     async def pace(self, num_bytes: int) -> None:
         """Waits until another piece of a large body may be read after one of so many bytes."""
-        now = asyncio.get_running_loop().time()
-        self._next_piece_at = max(self._next_piece_at, now) + num_bytes / LARGE_BYTES_PER_S
-        await asyncio.sleep(self._next_piece_at - now)
+        await self._pace.take(num_bytes)
 
     @contextmanager
     def hold_pieces(self) -> Iterator[Callable[[int], None]]:

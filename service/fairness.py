@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
 from service.errors import AnswerNotTaken, BodyTimeout
@@ -71,3 +71,30 @@ async def cooperatively(items: Iterable[Item]) -> AsyncIterator[Item]:
         if time.perf_counter() > yield_at:
             await asyncio.sleep(0)
             yield_at = time.perf_counter() + _YIELD_EVERY_S
+
+
+class Pace:
+    """Lets bytes pass at a rate, in the order in which they ask. Use it on the event loop."""
+
+    def __init__(self, bytes_per_s: float, *, at_once: int = 0) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._ahead_s = at_once / bytes_per_s
+        self._passed_at = 0.0  # when all that was let pass will have passed at the rate
+        self._turn = asyncio.Lock()
+        self._changed = asyncio.Event()
+
+    async def take(self, num_bytes: int) -> None:
+        """Waits until those before them have passed, but for the last `at_once`."""
+        loop = asyncio.get_running_loop()
+        async with self._turn:
+            while (left_s := self._passed_at - self._ahead_s - loop.time()) > 0:
+                self._changed.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), left_s)
+            self.add(num_bytes)
+
+    def add(self, num_bytes: int) -> None:
+        """Counts bytes that pass without asking, or gives back some that did not."""
+        now = asyncio.get_running_loop().time()
+        self._passed_at = max(self._passed_at, now) + num_bytes / self._bytes_per_s
+        self._changed.set()

@@ -176,6 +176,7 @@ def _scheduler(
     return Scheduler(
         max_batch_tokens=config.batch_tokens_on(models[0].encoder.device.type),
         max_batch_sequences=config.max_batch_sequences,
+        max_batch_s=config.max_batch_s,
         max_queue_tokens=config.max_queue_tokens,
         max_sweep_bytes=max_sweep_bytes,
         long_share=config.long_percent / 100,

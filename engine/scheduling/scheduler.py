@@ -33,10 +33,7 @@ CALL_DELAY = 16.0
 call take. So a call of thousands of texts does not hold up the next one, also beside others like
 it, and nothing is slower for that unless others are there."""
 
-BATCH_S = 0.5
-"""About how long a batch may last, by the speed of those before it: the next text waits for it."""
-
-LEAST_BATCH_TOKENS = 1_024
+LEAST_BATCH_TOKENS = 512
 """Smaller batches than this would waste a slow device's time."""
 
 _TOKENS_TO_TIME = 256
@@ -259,12 +256,14 @@ class Scheduler:
         *,
         max_batch_tokens: int,
         max_batch_sequences: int,
+        max_batch_s: float = 0.1,
         max_queue_tokens: int,
         max_queue_calls: int = 64,
         max_sweep_bytes: int = 1 << 62,
         long_share: float = 0.25,
     ) -> None:
         self.max_batch_tokens = max_batch_tokens
+        self._max_batch_s = max_batch_s
         self.max_queue_tokens = max_queue_tokens
         self.max_queue_calls = max_queue_calls
         self.long_share = long_share
@@ -350,7 +349,7 @@ class Scheduler:
         found = seconds / tokens
         known = self._token_s or found
         self._token_s = known + _WEIGHT * (found - known)
-        lasting = int(BATCH_S / self._token_s) if self._token_s else self.max_batch_tokens
+        lasting = int(self._max_batch_s / self._token_s) if self._token_s else self.max_batch_tokens
         self._short.max_tokens = min(self.max_batch_tokens, max(LEAST_BATCH_TOKENS, lasting))
 
     def record(self, unit: Unit, seconds: float) -> None:

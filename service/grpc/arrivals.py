@@ -1,58 +1,70 @@
-"""Receives the messages of gRPC calls, and bounds the memory that they need together.
+"""Receives the messages of gRPC calls, and bounds the memory and the time that they need together.
 
 gRPC tells the size of a message only when it has arrived, and it arrives only when it is asked for.
-So calls with one message take turns: few are received at a time, and one that takes long gives up
-its place if another call needs it. A short message is there at once. What has arrived shares the
-budget of all bodies.
+A short message is there at once; a large one holds up everybody while it is copied. So connections
+that have only sent short messages ask when they like, and the others ask at a bounded rate. Calls
+with one message also take turns: few are received at a time. What has arrived shares the budget of
+all bodies.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncIterable, AsyncIterator, Callable
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-)
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
+from functools import partial
 from time import perf_counter
 from typing import TypeVar
 
 from google.protobuf.message import Message
 
+from engine.errors import QueueFull
 from engine.scheduling.admission import Reservation
-from service.body_budget import SHORT_BODY_BYTES, BodyBudget
-from service.errors import BodyTimeout, InvalidField
+from engine.steps import Steps, advance, finish
+from service.body_budget import LARGE_BYTES_PER_S, SHORT_BODY_BYTES, BodyBudget
+from service.errors import InvalidField
+from service.fairness import Pace
 from service.grpc.messages import Undecodable
+from service.grpc.places import Places
 
-MAX_ARRIVING = 16
-"""Messages that are received at a time. Each may grow to the largest that the server accepts."""
+MAX_ARRIVING = 8
+"""Messages that are received at a time from connections that have only sent short ones, and as many
+from all others. Each may grow to the largest that the server accepts."""
 
 T = TypeVar("T")
 
-_MAY_STAY_S = 0.1
-"""How long a message keeps its place while other calls wait for one."""
+_AT_ONCE = 2
+"""Largest messages that may be asked for at once, before the rate holds."""
+
+_MAX_SENDERS = 4_096
 
 
 class Arrivals:
-    """Use it on the event loop."""
+    """Use it on the event loop. A `sender` is a connection's name."""
 
-    def __init__(self, budget: BodyBudget, max_wait_s: float) -> None:
+    def __init__(self, budget: BodyBudget, max_wait_s: float, max_message_bytes: int) -> None:
         self._budget = budget
         self._max_wait_s = max_wait_s
-        self._places = asyncio.Semaphore(MAX_ARRIVING)
-        self._num_waiting = 0
-        self._turn = asyncio.Lock()
-        self._overdue: dict[_Arrival, None] = {}  # a set in order of arrival
+        self._max_message_bytes = max_message_bytes
+        self._senders = _Senders()
+        self._pace = Pace(LARGE_BYTES_PER_S, at_once=_AT_ONCE * max_message_bytes)
+        self._brief_places = Places(MAX_ARRIVING, max_wait_s, self._refusal)
+        self._other_places = Places(MAX_ARRIVING, max_wait_s, self._refusal)
+        self._decoding = asyncio.Lock()
 
-    async def receive(self, messages: AsyncIterable[bytes], held: AsyncExitStack) -> bytes:
+    async def receive(
+        self, messages: AsyncIterable[bytes], held: AsyncExitStack, sender: str
+    ) -> bytes:
         """The only message of a call. Its memory is counted until `held` closes.
 
         Raises QueueFull if it takes long, by its size or by its sender, while others wait.
         """
-        async with self._place() as arrival:
+        places = self._brief_places if self._senders.is_brief(sender) else self._other_places
+        has_arrived = await self._ask(sender)
+        async with places.place() as arrival:
             data = await anext(aiter(messages), None)
+            has_arrived(data)
             if data is None:
                 raise InvalidField("the call has no message", code="missing_message")
             if len(data) > SHORT_BODY_BYTES:
@@ -60,57 +72,54 @@ class Arrivals:
             arrival.ends()
         return data
 
-    async def decode_in_turn(self, decode: Callable[[bytes], T], data: bytes) -> T:
-        """Decodes large messages one after the other. Each holds the event loop for some time, and
-        then leaves it to others for as long."""
+    async def receive_each(
+        self, messages: AsyncIterable[bytes], sender: str
+    ) -> AsyncIterator[bytes]:
+        """The messages of a stream."""
+        iterator = None
+        while True:
+            has_arrived = await self._ask(sender)
+            iterator = iterator or aiter(messages)  # grpc warns of iterators that nobody uses
+            data = await anext(iterator, None)
+            has_arrived(data)
+            if data is None:
+                return
+            yield data
+
+    async def decode_in_turn(self, decode: Callable[[bytes], Steps[T]], data: bytes) -> T:
+        """Decodes large messages one after the other. Each step holds the event loop for some time,
+        and then leaves it to others for as long."""
         if len(data) <= SHORT_BODY_BYTES:
-            return decode(data)
-        async with self._turn:
-            started_at = perf_counter()
-            message = decode(data)
-            await asyncio.sleep(perf_counter() - started_at)
-            return message
+            return finish(decode(data))
+        async with self._decoding:
+            steps = decode(data)
+            while True:
+                started_at = perf_counter()
+                answer = advance(steps)
+                await asyncio.sleep(perf_counter() - started_at)
+                if answer is not None:
+                    return answer.value
 
-    @asynccontextmanager
-    async def _place(self) -> AsyncIterator[_Arrival]:
-        await self._wait_for_place()
-        loop = asyncio.get_running_loop()
-        arrival = _Arrival()
-        timer = loop.call_later(_MAY_STAY_S, self._is_overdue, arrival)
+    async def _ask(self, sender: str) -> Callable[[bytes | None], None]:
+        """Waits until a message may be asked for, and returns what to call when it has arrived."""
+        if self._senders.is_brief(sender):
+            return partial(self._has_arrived, sender, 0)
         try:
-            async with asyncio.timeout(self._max_wait_s) as arrival.timeout:
-                yield arrival
+            async with asyncio.timeout(self._max_wait_s):
+                await self._pace.take(self._max_message_bytes)
         except TimeoutError:
-            if arrival.must_go:
-                raise self._budget.refuse_arrival(MAX_ARRIVING) from None
-            raise BodyTimeout(
-                f"the message did not arrive within {self._max_wait_s:g} s", limit=self._max_wait_s
-            ) from None
-        finally:
-            timer.cancel()
-            self._overdue.pop(arrival, None)
-            self._places.release()
+            raise self._refusal() from None
+        return partial(self._has_arrived, sender, self._max_message_bytes)
 
-    async def _wait_for_place(self) -> None:
-        self._num_waiting += 1
-        try:
-            if self._places.locked():
-                self._send_away()
-            await self._places.acquire()
-        finally:
-            self._num_waiting -= 1
+    def _has_arrived(self, sender: str, taken_bytes: int, data: bytes | None) -> None:
+        """None is the end of a stream."""
+        size = 0 if data is None else len(data)
+        self._pace.add(size - taken_bytes)
+        if data is not None:
+            self._senders.note(sender, is_short=size <= SHORT_BODY_BYTES)
 
-    def _is_overdue(self, arrival: _Arrival) -> None:
-        self._overdue[arrival] = None
-        if self._num_waiting:
-            self._send_away()
-
-    def _send_away(self) -> None:
-        """Makes room for a call that waits, if a message has had its time."""
-        arrival = next(iter(self._overdue), None)
-        if arrival is not None:
-            del self._overdue[arrival]
-            arrival.go()
+    def _refusal(self) -> QueueFull:
+        return self._budget.refuse_arrival(MAX_ARRIVING)
 
     def hold(
         self, request: Message | Undecodable
@@ -125,18 +134,17 @@ class Arrivals:
         return self._budget.hold_pieces()
 
 
-class _Arrival:
-    """One message that is being received."""
+class _Senders:
+    """Which of the last connections have sent short messages, and no other."""
 
     def __init__(self) -> None:
-        self.timeout: asyncio.Timeout | None = None
-        self.must_go = False
-        self._has_arrived = False
+        self._is_brief: OrderedDict[str, bool] = OrderedDict()
 
-    def go(self) -> None:
-        if self.timeout is not None and not self._has_arrived and not self.timeout.expired():
-            self.must_go = True
-            self.timeout.reschedule(asyncio.get_running_loop().time())
+    def is_brief(self, sender: str) -> bool:
+        return self._is_brief.get(sender, False)
 
-    def ends(self) -> None:
-        self._has_arrived = True
+    def note(self, sender: str, *, is_short: bool) -> None:
+        self._is_brief[sender] = is_short and self._is_brief.get(sender, True)
+        self._is_brief.move_to_end(sender)
+        if len(self._is_brief) > _MAX_SENDERS:
+            self._is_brief.popitem(last=False)

@@ -26,6 +26,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from engine.errors import DeadlineExceeded, LLNError, RequestCancelled, shown
+from engine.steps import Steps
 from service.errors import MethodNotAllowed
 from service.grpc.arrivals import Arrivals
 from service.grpc.context import Context, send_metadata, text_metadata
@@ -141,29 +142,31 @@ class MethodHandlers:
         return grpc.stream_unary_rpc_method_handler(unary, None, encode)
 
     def _receiving(
-        self, decode: Callable[[bytes], Message | Undecodable], behaviour: Behaviour
+        self, decode: Callable[[bytes], Steps[Message | Undecodable]], behaviour: Behaviour
     ) -> Behaviour:
         """Receives the only message of a call, and counts its memory while the call is open."""
 
         async def receive(messages: AsyncIterable[bytes], context: Context) -> Any:
             async with AsyncExitStack() as held:
-                data = await self._arrivals.receive(messages, held)
+                data = await self._arrivals.receive(messages, held, context.peer())
                 request = decoded(await self._arrivals.decode_in_turn(decode, data))
                 return await behaviour(request, context)
 
         return receive
 
     def _decoding(
-        self, decode: Callable[[bytes], Message | Undecodable], behaviour: Behaviour
+        self, decode: Callable[[bytes], Steps[Message | Undecodable]], behaviour: Behaviour
     ) -> Behaviour:
         """Decodes each message of a stream."""
 
-        async def each(messages: AsyncIterable[bytes]) -> AsyncIterator[Message | Undecodable]:
-            async for data in messages:
+        async def each(
+            messages: AsyncIterable[bytes], context: Context
+        ) -> AsyncIterator[Message | Undecodable]:
+            async for data in self._arrivals.receive_each(messages, context.peer()):
                 yield await self._arrivals.decode_in_turn(decode, data)
 
         def behave(messages: AsyncIterable[bytes], context: Context) -> Awaitable[Any]:
-            answer: Awaitable[Any] = behaviour(each(messages), context)
+            answer: Awaitable[Any] = behaviour(each(messages, context), context)
             return answer
 
         return behave

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError, Message
 
 from engine.errors import InvalidInput
 from engine.model.quantized import check_output_dtype, quantize, range_of
+from engine.steps import Steps, in_slices
 from engine.types import (
     OF_ALL_CHUNKS,
     Accounting,
@@ -39,7 +40,7 @@ from engine.types import (
 from service.body_budget import SHORT_BODY_BYTES
 from service.documents import EVENT_NAMES, Accepted, Event, Finished
 from service.errors import BodyTooLarge, InvalidField, UnreadableBody
-from service.grpc.wire import excess_of
+from service.grpc.wire import excess_steps
 from service.pb.lln.v1 import embeddings_pb2
 
 _TRUNCATE: dict[int, Truncate] = {
@@ -68,6 +69,9 @@ RECORD_PIECE_BYTES = 1_048_576
 
 _SCALED = (embeddings_pb2.VECTOR_FORMAT_INT8, embeddings_pb2.VECTOR_FORMAT_UINT8)
 
+_STEP_S = 0.004
+"""How long large messages are looked at without a pause."""
+
 MessageT = TypeVar("MessageT", bound=Message)
 
 
@@ -77,10 +81,12 @@ class Undecodable(NamedTuple):
     error: InvalidInput
 
 
-def decoder(message: type[MessageT], max_bytes: int) -> Callable[[bytes], MessageT | Undecodable]:
-    """Returns a decoder for grpc."""
+def decoder(
+    message: type[MessageT], max_bytes: int
+) -> Callable[[bytes], Steps[MessageT | Undecodable]]:
+    """Returns what decodes a message, in steps."""
 
-    def decode(data: bytes) -> MessageT | Undecodable:
+    def decode(data: bytes) -> Steps[MessageT | Undecodable]:
         if len(data) > max_bytes:
             return Undecodable(
                 BodyTooLarge(
@@ -89,9 +95,13 @@ def decoder(message: type[MessageT], max_bytes: int) -> Callable[[bytes], Messag
                     actual=len(data),
                 )
             )
-        excess = excess_of(data, message) if len(data) > SHORT_BODY_BYTES else None
-        if excess is not None:
-            return Undecodable(UnreadableBody(excess.message, code=excess.code, limit=excess.limit))
+        if len(data) > SHORT_BODY_BYTES:
+            excess = yield from in_slices(excess_steps(data, message), _STEP_S)
+            if excess is not None:
+                return Undecodable(
+                    UnreadableBody(excess.message, code=excess.code, limit=excess.limit)
+                )
+            yield
         try:
             return message.FromString(data)
         except DecodeError as error:

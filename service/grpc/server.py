@@ -76,7 +76,7 @@ async def grpc_server(
     flight may use the time that draining has left.
     """
     stream_tasks = StreamTasks()
-    arrivals = Arrivals(budget, settings.body_timeout_s)
+    arrivals = Arrivals(budget, settings.body_timeout_s, settings.grpc_message_bytes)
     servicers = {
         _EMBEDDINGS: EmbeddingsServicer(engine, settings, arrivals, stream_tasks),
         _MODELS: ModelsServicer(engine, settings),

@@ -13,11 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from google.protobuf.message import Message
 
+from engine.steps import Steps
+
 MAX_FIELDS = 65_536
 """Fields of a message and of all messages in it. The numbers of a packed list count as one."""
 
 MAX_NUMBERS = 8_388_608
 """Numbers of all packed lists of a message together."""
+
+_FIELDS_BETWEEN_PAUSES = 512
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -38,10 +42,13 @@ class _Broken(Exception):
     """Protobuf will say what is wrong."""
 
 
-def excess_of(data: bytes, message: type[Message]) -> Excess | None:
+def excess_steps(data: bytes, message: type[Message]) -> Steps[Excess | None]:
+    """What the message has too much of, if anything."""
     num_numbers = 0
     try:
         for num_fields, numbers in enumerate(_fields(data, message.DESCRIPTOR), 1):
+            if num_fields % _FIELDS_BETWEEN_PAUSES == 0:
+                yield
             num_numbers += numbers
             if num_fields > MAX_FIELDS:
                 return Excess("too_many_fields", MAX_FIELDS)

@@ -95,7 +95,7 @@ ALLOWED = {
     "service.edits": set[str](),
     "service.plans": set[str](),
     "service.fairness": {"service.errors"},
-    "service.body_budget": {"service.errors"},
+    "service.body_budget": {"service.errors", "service.fairness"},
     "service.claims": {"service.errors"},
     "service.settings": {"service.replica", "service.security"},
     "service.tracing": {"service.settings", "service.version"},

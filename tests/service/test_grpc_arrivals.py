@@ -14,12 +14,13 @@ import pytest
 
 from engine.errors import QueueFull
 from engine.scheduling.observer import EngineObserver
-from service.body_budget import FULL, SHORT_BODY_BYTES, BodyBudget
+from engine.steps import Steps, finish
+from service.body_budget import FULL, LARGE_BYTES_PER_S, SHORT_BODY_BYTES, BodyBudget
 from service.errors import BodyTimeout, InvalidField, UnreadableBody
 from service.grpc.arrivals import MAX_ARRIVING, Arrivals
 from service.grpc.messages import Undecodable, decoder
 from service.grpc.streams import StreamTasks, answer_in_order
-from service.grpc.wire import MAX_FIELDS, MAX_NUMBERS
+from service.grpc.wire import MAX_FIELDS, MAX_NUMBERS, excess_steps
 from service.pb.lln.v1 import embeddings_pb2 as pb
 from tests.service.conftest import RunningServer, StartServer
 
@@ -32,19 +33,22 @@ class Calls:
 
     def __init__(self, max_wait_s: float = 60.0) -> None:
         self.budget = BodyBudget(BUDGET, max_wait_s, EngineObserver())
-        self.arrivals = Arrivals(self.budget, max_wait_s)
+        self.arrivals = Arrivals(self.budget, max_wait_s, LARGE)
         self.end = asyncio.Event()
-        self.num_received = 0
+        self.num_asked = self.num_received = 0
 
-    def send(self, data: bytes, arrives: asyncio.Event | None = None) -> asyncio.Task[None]:
+    def send(
+        self, data: bytes, arrives: asyncio.Event | None = None, sender: str = "somebody"
+    ) -> asyncio.Task[None]:
         async def messages() -> AsyncIterator[bytes]:
+            self.num_asked += 1
             if arrives is not None:
                 await arrives.wait()
             yield data
 
         async def call() -> None:
             async with AsyncExitStack() as held:
-                await self.arrivals.receive(messages(), held)
+                await self.arrivals.receive(messages(), held, sender)
                 self.num_received += 1
                 await self.end.wait()
 
@@ -56,9 +60,9 @@ def test_large_messages_share_the_budget_and_short_ones_pass() -> None:
         calls = Calls()
         large = [calls.send(bytes(LARGE)) for _ in range(3)]
         short = calls.send(bytes(SHORT_BODY_BYTES))
-        for _ in range(200):
-            await asyncio.sleep(0)
-        assert calls.num_received == 3
+        async with asyncio.timeout(5):
+            while calls.num_received < 3:
+                await asyncio.sleep(0.01)
         assert calls.budget.held_bytes == 2 * LARGE
         calls.end.set()
         await asyncio.gather(*large, short)
@@ -107,6 +111,36 @@ def test_more_large_messages_than_places_are_refused_not_kept() -> None:
     asyncio.run(run())
 
 
+def test_connections_that_sent_short_messages_do_not_wait_behind_others() -> None:
+    """Messages of unknown size are asked for at a rate: here one in a quarter of an hour."""
+
+    async def run() -> None:
+        calls, never = Calls(), asyncio.Event()
+        calls.arrivals = Arrivals(calls.budget, 60.0, 1_000 * LARGE_BYTES_PER_S)
+        calls.end.set()
+        await calls.send(b"short", sender="known")
+        unknown = [calls.send(b"", never, sender=f"unknown {number}") for number in range(6)]
+        await asyncio.sleep(0)
+        await calls.send(b"short", sender="known")
+        assert calls.num_received == 2
+        num_unknown = calls.num_asked - 2
+        assert 0 < num_unknown < len(unknown)
+        # One that is short lets the next one ask; one that is large makes its connection wait.
+        never.set()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert calls.num_received == 2 + len(unknown)
+        await calls.send(bytes(LARGE), sender="known")
+        again = [calls.send(b"", asyncio.Event(), sender="known") for _ in range(6)]
+        await asyncio.sleep(0)
+        assert calls.num_asked < 3 + len(unknown) + len(again)
+        for task in again:
+            task.cancel()
+        await asyncio.gather(*again, return_exceptions=True)
+
+    asyncio.run(run())
+
+
 def test_a_message_that_never_comes_times_out() -> None:
     async def run() -> None:
         calls = Calls(max_wait_s=0.05)
@@ -124,7 +158,7 @@ def test_a_call_without_a_message_is_an_error() -> None:
 
         async with AsyncExitStack() as held:
             with pytest.raises(InvalidField) as error:
-                await Calls().arrivals.receive(nothing(), held)
+                await Calls().arrivals.receive(nothing(), held, "somebody")
         assert error.value.code == "missing_message"
 
     asyncio.run(run())
@@ -192,7 +226,7 @@ def _many_inputs(count: int) -> bytes:
 )
 def test_messages_that_would_swell_are_refused(data: bytes) -> None:
     kind: Any = pb.EmbedRequest if data[:1] == _many_inputs(1)[:1] else pb.EmbedDocumentRequest
-    found = decoder(kind, 2**25)(data)
+    found = finish(decoder(kind, 2**25)(data))
     assert isinstance(found, Undecodable)
     assert isinstance(found.error, UnreadableBody)
     assert (found.error.code, found.error.limit) == ("too_many_fields", MAX_FIELDS)
@@ -201,7 +235,7 @@ def test_messages_that_would_swell_are_refused(data: bytes) -> None:
 def test_more_token_ids_than_any_text_has_are_refused() -> None:
     ids = pb.TokenIds(ids=bytes(MAX_NUMBERS // 2 + 1))
     data = pb.EmbedRequest(input=[pb.Input(token_ids=ids)] * 2).SerializeToString()
-    found = decoder(pb.EmbedRequest, 2**26)(data)
+    found = finish(decoder(pb.EmbedRequest, 2**26)(data))
     assert isinstance(found, Undecodable)
     assert (found.error.code, found.error.limit) == ("too_many_values", MAX_NUMBERS)
 
@@ -210,13 +244,14 @@ def test_between_large_messages_others_have_their_turn() -> None:
     """Each leaves the event loop to others for as long as it held it."""
     order: list[str] = []
 
-    def decode(data: bytes) -> int:
+    def decode(data: bytes) -> Steps[int]:
         order.append("large" if len(data) > SHORT_BODY_BYTES else "short")
         time.sleep(0.02)
+        yield from ()
         return len(data)
 
     async def run() -> None:
-        arrivals = Arrivals(BodyBudget(2**30, 60, EngineObserver()), 60)
+        arrivals = Arrivals(BodyBudget(2**30, 60, EngineObserver()), 60, 2**20)
         large = [arrivals.decode_in_turn(decode, bytes(SHORT_BODY_BYTES + 1)) for _ in range(3)]
         decoding = asyncio.gather(*large)
         await asyncio.sleep(0)  # they have begun
@@ -237,13 +272,20 @@ def test_between_large_messages_others_have_their_turn() -> None:
     ids=["texts", "ids"],
 )
 def test_large_messages_are_decoded(message: pb.EmbedRequest) -> None:
-    assert decoder(pb.EmbedRequest, 2**25)(message.SerializeToString()) == message
+    assert finish(decoder(pb.EmbedRequest, 2**25)(message.SerializeToString())) == message
+
+
+def test_messages_of_many_parts_are_looked_at_with_pauses() -> None:
+    """Others have their turn long before all parts have been counted."""
+    data = _many_inputs(MAX_FIELDS // 2)
+    num_pauses = sum(1 for _ in excess_steps(data, pb.EmbedRequest))
+    assert num_pauses >= 50
 
 
 @pytest.mark.parametrize("tail", [b"\xff" * 11, b"\x0a\xff\xff\xff\xff\x0f", b"\x0b", b"\x08"])
 def test_broken_messages_are_left_to_protobuf(tail: bytes) -> None:
     data = pb.EmbedRequest(input=[pb.Input(text="x" * 100_000)]).SerializeToString() + tail
-    found = decoder(pb.EmbedRequest, 2**25)(data)
+    found = finish(decoder(pb.EmbedRequest, 2**25)(data))
     assert isinstance(found, Undecodable)
     assert found.error.code == "invalid_message"
 

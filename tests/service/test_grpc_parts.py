@@ -295,7 +295,7 @@ def test_a_client_that_leaves_before_the_first_byte_is_counted(
 ) -> None:
     metrics = Metrics()
     limit = RequestLimit(1, metrics)
-    arrivals = Arrivals(BodyBudget(1000, 1.0, metrics), 1.0)
+    arrivals = Arrivals(BodyBudget(1000, 1.0, metrics), 1.0, 100)
     calls = MethodHandlers(metrics, arrivals, ApiKeys(), limit, limit, max_message_bytes=100)
     context: Any = Gone(failure, seconds_left)
 

@@ -11,7 +11,6 @@ import pytest
 
 from engine.scheduling.request import Entry, Request, Unit, UnitKind
 from engine.scheduling.scheduler import (
-    BATCH_S,
     CALL_DELAY,
     FIRST_UNIT_S,
     LEAST_BATCH_TOKENS,
@@ -113,7 +112,10 @@ def test_nothing_waits(line: Line) -> None:
 
 def test_batches_last_about_as_long_as_they_may(line: Line) -> None:
     line.scheduler = Scheduler(
-        max_batch_tokens=8_192, max_batch_sequences=512, max_queue_tokens=1_000_000
+        max_batch_tokens=8_192,
+        max_batch_sequences=512,
+        max_batch_s=0.5,
+        max_queue_tokens=1_000_000,
     )
 
     def tokens_of_batches(seconds_a_token: float) -> list[int]:
@@ -125,7 +127,7 @@ def test_batches_last_about_as_long_as_they_may(line: Line) -> None:
             line.scheduler.record(unit, found[-1] * seconds_a_token)
         return found
 
-    first, *others, _ = tokens_of_batches(BATCH_S / 4_096)
+    first, *others, _ = tokens_of_batches(0.5 / 4_096)
     assert first == LEAST_BATCH_TOKENS  # nothing is known
     assert set(others) == {4_096}
     assert tokens_of_batches(1.0)[20] == LEAST_BATCH_TOKENS
