@@ -12,6 +12,7 @@ from typing import Literal, Self, overload
 import numpy as np
 
 from engine.analysis.diagnosis import diagnosis_of, fit_plan, plan_diagnosis, read_in_slices
+from engine.attention_types import SAMPLED_ROWS, Diagnosis
 from engine.checkpoint.registry import DEFAULT_MODEL
 from engine.config import EngineConfig
 from engine.execution.documents import prepare_document
@@ -41,10 +42,8 @@ from engine.scheduling.request import TimedResult
 from engine.steps import finish
 from engine.text.chunking import check_context
 from engine.types import (
-    SAMPLED_ROWS,
     Chunking,
     Context,
-    Diagnosis,
     DocumentEmbedding,
     Embedding,
     EmbedOptions,

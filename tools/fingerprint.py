@@ -22,14 +22,8 @@ sys.path.insert(0, str(Path.cwd()))  # the checkout that is asked, whatever is i
 import numpy as np
 
 from engine import Engine
-from engine.types import (
-    Chunking,
-    ChunkPlan,
-    Diagnosis,
-    DocumentEmbedding,
-    HeadingPlan,
-    SentencePlan,
-)
+from engine.attention_types import Diagnosis
+from engine.types import Chunking, ChunkPlan, DocumentEmbedding, HeadingPlan, SentencePlan
 
 MODELS = ("default", "documents", "sentence-transformers/all-MiniLM-L6-v2")
 PASSAGES = list(topics.topics.values())

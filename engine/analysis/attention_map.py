@@ -18,21 +18,13 @@ from engine.analysis.cache import ByteCache
 from engine.analysis.head_attention import SCORES_A_STEP, HeadAttention
 from engine.analysis.layer_capture import head_view
 from engine.analysis.open_document import OpenDocument, capture_layer
+from engine.attention_types import AttentionMap, Link, MapOptions, Topic, TopicToken
 from engine.config import EngineConfig
 from engine.diagnostics.head_view import HeadView
 from engine.diagnostics.rows import entropy_of_probabilities
 from engine.errors import InvalidInput
 from engine.steps import Steps
-from engine.types import (
-    Attention,
-    AttentionMap,
-    Link,
-    MapOptions,
-    ModelInfo,
-    Span,
-    Topic,
-    TopicToken,
-)
+from engine.types import Attention, ModelInfo, Span
 
 MAX_PIXELS = 2_048
 """The most cells on a side: more than a screen shows."""

@@ -22,6 +22,13 @@ from engine.analysis.layer_capture import (
 )
 from engine.analysis.notes import notes_on
 from engine.analysis.token_kinds import token_kinds
+from engine.attention_types import (
+    SAMPLED_ROWS,
+    Diagnosis,
+    ExtraReading,
+    HeadValues,
+    SkippedInstrument,
+)
 from engine.checkpoint.block_size import block_of
 from engine.config import EngineConfig
 from engine.diagnostics import (
@@ -50,13 +57,6 @@ from engine.model.attention import CALIBRATED
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.request import TimedResult
 from engine.steps import Steps, in_slices
-from engine.types import (
-    SAMPLED_ROWS,
-    Diagnosis,
-    ExtraReading,
-    HeadValues,
-    SkippedInstrument,
-)
 
 _EIGENVALUE_COPIES = 3
 """Matrices in memory while LAPACK computes the eigenvalues of one: it, its copy, and rows read."""

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from engine.attention_types import SkippedInstrument
 from engine.diagnostics.head_readings import TimedReading
 from engine.diagnostics.readings import Quantity, Reading
-from engine.types import SkippedInstrument
 
 
 def keep_finite(

@@ -38,11 +38,12 @@ from engine.analysis.open_document import (
     states_before,
 )
 from engine.analysis.passages import cohesion_of_passages, passage_vectors
+from engine.attention_types import Segment, SegmentStart, Structure
 from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel
 from engine.steps import Steps
 from engine.text.chunking import character_span
-from engine.types import Segment, SegmentStart, Span, Structure
+from engine.types import Span
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]

@@ -25,6 +25,7 @@ from engine.analysis.open_document import (
     open_document,
 )
 from engine.analysis.segmentation import plan_structure, structure_steps
+from engine.attention_types import SAMPLED_ROWS, AttentionMap, Diagnosis, MapOptions, Structure
 from engine.calls.core import DEFAULTS, EngineCore, T
 from engine.execution.documents import prepare_document_steps
 from engine.execution.inputs import PreparedText, check_input, check_text
@@ -33,7 +34,6 @@ from engine.scheduling.deadline import Deadline
 from engine.scheduling.request import TimedResult
 from engine.steps import Steps
 from engine.text.truncation import never_truncated
-from engine.types import SAMPLED_ROWS, AttentionMap, Diagnosis, MapOptions, Structure
 
 
 class AnalysisCalls(EngineCore):

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeAlias
 
+from engine.attention_types import InstrumentInfo
 from engine.diagnostics.attention_distance import HEAD_SCALE
 from engine.diagnostics.effective_rank import EFFECTIVE_RANK
 from engine.diagnostics.energy import ENERGY
@@ -28,7 +29,6 @@ from engine.diagnostics.stationary import STATIONARY
 from engine.diagnostics.temperature import LOGNORMALITY, TEMPERATURE
 from engine.errors import InvalidInput, find_named
 from engine.steps import finish
-from engine.types import InstrumentInfo
 
 __all__ = [
     "HEAD_INSTRUMENTS",

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.attention_types import SAMPLED_ROWS, Mode
 from engine.errors import InvalidInput
-from engine.types import SAMPLED_ROWS, Mode
 
 Floats: TypeAlias = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from engine.types import SAMPLED_ROWS, Diagnosis, ExtraReading, HeadValues
+from engine.attention_types import SAMPLED_ROWS, Diagnosis, ExtraReading, HeadValues
 from service.cli.common import (
     Chosen,
     Commands,

@@ -7,8 +7,7 @@ from dataclasses import asdict
 import numpy as np
 
 from engine.async_engine import AsyncEngine
-from engine.diagnostics import instrument_infos
-from engine.types import (
+from engine.attention_types import (
     SAMPLED_ROWS,
     AttentionMap,
     Diagnosis,
@@ -16,10 +15,11 @@ from engine.types import (
     HeadValues,
     MapOptions,
     Nested,
-    Span,
     Topic,
     TopicToken,
 )
+from engine.diagnostics import instrument_infos
+from engine.types import Span
 from service.fairness import cooperatively
 from service.grpc.context import Context, timeout_s
 from service.grpc.handlers import current_record

@@ -12,7 +12,7 @@ import zlib
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.types import AttentionMap
+from engine.attention_types import AttentionMap
 
 _STOPS = ((0.0, 0xFBFAF7), (0.25, 0xD9E2E4), (0.5, 0x8DB3BE), (0.75, 0x2F7384), (1.0, 0x06283D))
 """Positions and colours, from paper to ink: darker means more attention."""

@@ -16,15 +16,8 @@ import orjson
 from fastapi import APIRouter, Response
 from numpy.typing import NDArray
 
+from engine.attention_types import AttentionMap, Diagnosis, HeadValues, Segment, Topic, TopicToken
 from engine.diagnostics import instrument_infos
-from engine.types import (
-    AttentionMap,
-    Diagnosis,
-    HeadValues,
-    Segment,
-    Topic,
-    TopicToken,
-)
 from service.fairness import cooperatively
 from service.http.dependencies import Engine, Record, TimeoutS
 from service.http.json_request import JsonRoute

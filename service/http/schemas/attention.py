@@ -7,7 +7,8 @@ from typing import Literal, TypeAlias
 from pydantic import Field
 
 from engine.analysis.diagnosis import FEWEST_ROWS, MAX_QUANTILES, MOST_ROWS
-from engine.types import SAMPLED_ROWS, MapOptions, Span
+from engine.attention_types import SAMPLED_ROWS, MapOptions
+from engine.types import Span
 from service.http.json_response import EncodingFormat
 from service.http.schemas.fields import AtLeastZero, Body, Whole
 

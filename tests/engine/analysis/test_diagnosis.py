@@ -19,6 +19,7 @@ from engine.analysis.drift import INSTRUMENTS as DRIFT
 from engine.analysis.drift import DriftSampler
 from engine.analysis.layer_capture import capture_layers, head_view, layer_view
 from engine.async_engine import AsyncEngine
+from engine.attention_types import Diagnosis
 from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.errors import InvalidInput
@@ -27,7 +28,7 @@ from engine.execution.inputs import PreparedText
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.observer import EngineObserver
 from engine.steps import advance, finish
-from engine.types import Diagnosis, EmbedOptions
+from engine.types import EmbedOptions
 from kernels.attention import PackedSequences
 
 TEXT = topics["formatstrings"][:1_500]

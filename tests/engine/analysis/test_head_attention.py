@@ -19,6 +19,7 @@ from engine.analysis.head_attention import HeadAttention, head_attention_bytes
 from engine.analysis.layer_capture import capture_layers, head_view
 from engine.analysis.open_document import capture_layers_of, open_document
 from engine.async_engine import AsyncEngine
+from engine.attention_types import AttentionMap, MapOptions
 from engine.config import EngineConfig
 from engine.diagnostics.head_view import HeadView
 from engine.diagnostics.lln_diag import Blocks, lln_factors
@@ -26,7 +27,7 @@ from engine.diagnostics.rows import HeadRows
 from engine.errors import DeadlineExceeded, InvalidInput, LLNError, ResourceNotFound
 from engine.model.embedding_model import EmbeddingModel
 from engine.steps import finish
-from engine.types import Attention, AttentionMap, MapOptions, Span
+from engine.types import Attention, Span
 
 KINDS: tuple[Attention, ...] = get_args(Attention)
 

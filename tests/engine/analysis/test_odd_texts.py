@@ -12,11 +12,11 @@ from pydoc_data.topics import topics
 import numpy as np
 import pytest
 
+from engine.attention_types import Diagnosis
 from engine.config import EngineConfig
 from engine.diagnostics import INSTRUMENTS
 from engine.engine import Engine
 from engine.model.embedding_model import EmbeddingModel
-from engine.types import Diagnosis
 
 TEXTS = {
     "one letter": "a",

@@ -24,11 +24,12 @@ from engine.analysis.segmentation import (
     usual_scales,
 )
 from engine.async_engine import AsyncEngine
+from engine.attention_types import Segment, Structure
 from engine.engine import Engine
 from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel
 from engine.steps import finish
-from engine.types import Segment, Span, Structure
+from engine.types import Span
 
 SHIPS = (
     "The ship left the harbour at dawn under full sail, and the crew hauled the anchor aboard. "

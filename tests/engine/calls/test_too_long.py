@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from engine.async_engine import AsyncEngine
+from engine.attention_types import MapOptions
 from engine.config import EngineConfig
 from engine.errors import TextTooLong
 from engine.model.embedding_model import load_models
-from engine.types import MapOptions
 
 
 def test_only_calls_that_can_truncate_advise_it(minilm_folder: Path) -> None:
