@@ -15,6 +15,7 @@ from engine.calls.core import DEFAULT_CONFIG
 from engine.calls.document_lists import DocumentListCalls
 from engine.calls.living_calls import LivingCalls
 from engine.calls.ranking_calls import RankingCalls
+from engine.calls.token_calls import TokenCalls
 from engine.checkpoint.registry import DEFAULT_MODEL
 from engine.config import EngineConfig
 from engine.execution.cost_model import price_of
@@ -33,7 +34,7 @@ _CANARY = "A short text, to see that the model answers."
 _WITHIN_ANY_LIMIT = EmbedOptions(truncate="end")
 
 
-class AsyncEngine(DocumentListCalls, RankingCalls, LivingCalls, AnalysisCalls):
+class AsyncEngine(DocumentListCalls, RankingCalls, LivingCalls, AnalysisCalls, TokenCalls):
     """Several models behind one device worker. Use it as an asynchronous context manager."""
 
     def __init__(

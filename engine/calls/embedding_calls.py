@@ -7,18 +7,16 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
 from typing import TypeAlias, TypeVar
 
-from engine.calls.core import DEFAULTS, EngineCore
-from engine.errors import DeadlineExceeded, InvalidInput
+from engine.calls.core import DEFAULTS
+from engine.calls.text_runs import TextRuns
 from engine.execution.documents import DocumentReader, DocumentStream, prepare_document_steps
 from engine.execution.inputs import (
     PIECE_TEXTS,
     PreparedText,
     batches,
     check_ids_are_ours,
-    check_ids_to_decode,
     check_input,
     check_inputs,
     check_options,
@@ -27,7 +25,6 @@ from engine.execution.inputs import (
     lengths_alone,
     num_characters,
     prepare_steps,
-    prompt_of,
     texts_alone,
     token_by_token,
 )
@@ -35,30 +32,24 @@ from engine.execution.results import (
     ChunkBuilder,
     StandaloneVectors,
     WholeProgress,
-    decoded,
     document_embedding,
     embedding,
     token_states,
-    tokenization,
 )
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline
-from engine.scheduling.request import Request, TimedResult
+from engine.scheduling.request import TimedResult
 from engine.scheduling.session import Session
 from engine.steps import Steps
-from engine.text.chunking import check_context
 from engine.types import (
     Chunking,
     ChunksReady,
-    Context,
     DocumentEmbedding,
     DocumentEvent,
     Embedding,
     EmbedOptions,
-    Plan,
     Progress,
     TextInput,
-    Tokenization,
     Vector,
 )
 
@@ -67,8 +58,8 @@ T = TypeVar("T")
 OnDocumentEvent: TypeAlias = Callable[[DocumentEvent], None]
 
 
-class EmbeddingCalls(EngineCore):
-    """Embeds texts and documents, and plans and tokenises them."""
+class EmbeddingCalls(TextRuns):
+    """Embeds texts and documents."""
 
     async def embed(
         self,
@@ -160,66 +151,6 @@ class EmbeddingCalls(EngineCore):
 
         deadline = Deadline(timeout_s)
         return DocumentStream(reader, run, deadline, self._counting_rejections, self._pool)
-
-    async def plan(
-        self,
-        tokens: int | None = None,
-        *,
-        text: str | None = None,
-        context: Context | None = None,
-        model: str | None = None,
-        timeout_s: float | None = None,
-    ) -> Plan:
-        """What a text, or a text of this many tokens, would take, and how it would run. With a
-        context, the text is a document with chunks of 256 tokens."""
-        with self._counting_rejections():
-            chosen = self._model(model)
-            if (tokens is None) == (text is None):
-                raise InvalidInput(
-                    "give tokens or text to plan for, and not both",
-                    param="tokens",
-                )
-            if context is not None:
-                check_context(context, "context")
-            if text is not None:
-                check_input(text, "text")
-                whole = prompt_of(DEFAULTS, chosen) + text
-                steps = chosen.tokenizer.encode_steps([whole])
-                async with Deadline(timeout_s).over():
-                    (encoded,) = await self._pool.run(steps, characters=len(whole))
-                tokens = encoded.num_tokens
-            assert tokens is not None, "one of the two was given"
-            plan = self._planner.plan(chosen, tokens)
-            if context is None:
-                return plan
-            return self._planner.with_context(chosen, plan, context)
-
-    async def tokenize(
-        self, text: str, *, model: str | None = None, timeout_s: float | None = None
-    ) -> Tokenization:
-        """The text's tokens, and the characters that each stands for."""
-        with self._counting_rejections():
-            chosen = self._model(model)
-            check_input(text, "text")
-            steps = tokenization(text, chosen, max_tokens=self.config.max_text_tokens)
-            async with Deadline(timeout_s).over():
-                return await self._pool.run(steps, characters=len(text))
-
-    async def decode(
-        self,
-        ids: Sequence[int],
-        *,
-        model: str | None = None,
-        skip_special_tokens: bool = True,
-        timeout_s: float | None = None,
-    ) -> str:
-        """The text of token ids. Tokenising it again need not give the same ids."""
-        with self._counting_rejections():
-            chosen = self._model(model)
-            check_ids_to_decode(ids, self.config)
-            steps = decoded(ids, chosen, skip_special_tokens=skip_special_tokens)
-            async with Deadline(timeout_s).over():
-                return await self._pool.run(steps, characters=len(ids))
 
     def _checked(
         self, inputs: Sequence[TextInput], model: str | None, options: EmbedOptions
@@ -355,115 +286,6 @@ class EmbeddingCalls(EngineCore):
             with self._counting_rejections():
                 check_token_states(num_tokens, self.config)
             yield [token_by_token(text) for text in piece]
-
-    async def _run_texts(
-        self,
-        session: Session[PreparedText, Vector],
-        model: EmbeddingModel,
-        pieces: AsyncIterator[list[PreparedText]],
-        options: EmbedOptions,
-        deadline: Deadline,
-        *,
-        wait_for_room: bool = False,
-    ) -> tuple[list[PreparedText], list[TimedResult[Vector]]]:
-        """Queue texts as they are read, and wait for their results. If one fails or the caller
-        leaves, the others are cancelled too: nobody would see their results."""
-        texts: list[PreparedText] = []
-        futures: list[asyncio.Future[TimedResult[Vector]]] = []
-        after_s = 0.0
-        try:
-            async with asyncio.timeout(deadline.left_s):
-                async for piece in pieces:
-                    texts += piece
-                    with self._counting_rejections():
-                        requests = self._requests(model, piece, options, deadline, after_s)
-                    after_s += sum(request.seconds for request in requests)
-                    num_tokens = sum(request.tokens for request in requests)
-                    if wait_for_room and not futures:
-                        await self._worker.wait_for_room(num_tokens)
-                    await self._wait_for_own(futures, num_tokens)
-                    with deadline.as_a_whole():
-                        futures += session.submit(requests, deadline.left_s)
-                    self._count_truncated(model, piece)
-            with deadline.as_a_whole():
-                results = await asyncio.gather(*futures)
-            self._record(model, texts, results)
-            return texts, results
-        except TimeoutError:  # before all of it was queued
-            self._observer.rejected(reason=DeadlineExceeded.code)
-            raise deadline.exceeded from None
-        finally:
-            for future in futures:
-                future.cancel()
-
-    async def _wait_for_own(
-        self, futures: Sequence[asyncio.Future[TimedResult[Vector]]], num_tokens: int
-    ) -> None:
-        """Wait until there is room, or until the call's earlier texts are done: a call that was
-        admitted fills the queue no further than its own texts have left it."""
-        for future in futures:
-            if self._worker.has_room(num_tokens):
-                return
-            await asyncio.wait([future])
-
-    def _requests(
-        self,
-        model: EmbeddingModel,
-        texts: Sequence[PreparedText],
-        options: EmbedOptions,
-        deadline: Deadline,
-        after_s: float = 0.0,
-    ) -> list[Request[PreparedText]]:
-        """Plan texts of one call, whose earlier texts take `after_s`."""
-        requests = [self._request(model, text, options, deadline) for text in texts]
-        before_s = accumulate((request.seconds for request in requests), initial=after_s)
-        return [
-            replace(request, after_s=seconds)
-            for request, seconds in zip(requests, before_s, strict=False)
-        ]
-
-    def _request(
-        self,
-        model: EmbeddingModel,
-        text: PreparedText,
-        options: EmbedOptions,
-        deadline: Deadline,
-    ) -> Request[PreparedText]:
-        """Plan the text. Raises if it does not fit in memory or would miss its deadline."""
-        plan = self._planner.plan(model, text.num_embedded, tiled=text.is_tiled)
-        self._planner.admit(plan, deadline)
-        return Request(
-            model=model.name,
-            payload=text,
-            tokens=plan.tokens,
-            kind="sweep_tile" if plan.path == "swept" else "batch",
-            num_bytes=plan.bytes,
-            seconds=plan.seconds,
-            priority=options.priority,
-            needs_ranks=plan.ranks > 1,
-        )
-
-    def _record(
-        self,
-        model: EmbeddingModel,
-        texts: Sequence[PreparedText],
-        results: Sequence[TimedResult[Vector]],
-    ) -> None:
-        """Measure texts that came back from the device."""
-        for text, result in zip(texts, results, strict=True):
-            # Batches are measured when they run.
-            if self._planner.is_tiled(model, text.num_embedded):
-                self._planner.record_tiled(model, text.num_embedded, result.compute_s)
-        self._observer.served(results)
-        self._on_embedded(model, texts)
-
-    def _on_embedded(self, model: EmbeddingModel, texts: Sequence[PreparedText]) -> None:
-        """Called with the texts of a call that came back from the device."""
-
-    def _count_truncated(self, model: EmbeddingModel, texts: Sequence[PreparedText]) -> None:
-        for text in texts:
-            if text.was_truncated:
-                self._observer.truncated(model=model.name)
 
 
 def _as_list(steps: Steps[T]) -> Steps[list[T]]:
