@@ -1,32 +1,22 @@
-"""Turns text into token ids, with the characters that each token stands for.
-
-A tokenizer is read from tokenizer.json or, for BERT, built from vocab.txt.
-"""
+"""Turns text into token ids, with the characters that each token stands for."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tokenizers import (
     Encoding,
     Tokenizer,
-    decoders,
     models,
     normalizers,
-    pre_tokenizers,
-    processors,
 )
 
-from engine.checkpoint.json_files import missing_file, read_object
-from engine.errors import CheckpointError, InvalidInput
+from engine.errors import InvalidInput
 from engine.steps import Steps, finish
 from engine.text.split_points import choose_splitter
 from engine.text.streaming import (
@@ -37,6 +27,8 @@ from engine.text.streaming import (
     offsets_array,
     read_pieces,
 )
+from engine.text.token_ids import as_integers, special_ids
+from engine.text.tokenizer_files import read_tokenizer
 from engine.text.unicode import check_unicode
 from engine.types import Ids, Offsets
 
@@ -49,8 +41,6 @@ SEND_TEXT = "send the text itself (LangChain's OpenAIEmbeddings: check_embedding
 
 _UNUSED = re.compile(r"\[unused\d+\]")
 """BERT's vocabularies have places that their tokenizers never write."""
-
-_IDS_AT_ONCE = 65_536
 
 _LONG_TEXT = 2 * PART_CHARACTERS
 """A text of more characters is encoded in parts."""
@@ -112,7 +102,7 @@ class TextTokenizer:
         self.vocab_size = 1 + max(vocabulary.values(), default=-1)
         self._unused = np.zeros(self.vocab_size, np.bool_)  # [vocab_size]
         self._unused[[index for token, index in vocabulary.items() if _UNUSED.fullmatch(token)]] = 1
-        self.prefix_ids, self.suffix_ids = _special_ids(tokenizer, vocabulary)
+        self.prefix_ids, self.suffix_ids = special_ids(tokenizer, vocabulary)
         self._splitter = choose_splitter(tokenizer)
 
     @classmethod
@@ -122,7 +112,7 @@ class TextTokenizer:
         `lowercase` is sentence-transformers' `do_lower_case`. It is applied before the tokenizer's
         own normaliser.
         """
-        tokenizer = _read_tokenizer(folder)
+        tokenizer = read_tokenizer(folder)
         if lowercase:
             own = tokenizer.normalizer
             steps = [normalizers.Lowercase(), *([own] if own else [])]
@@ -194,7 +184,7 @@ class TextTokenizer:
     def validate_ids(self, ids: Sequence[int] | Ids, *, param: str | None = None) -> Ids:
         """The ids as an array. Raises if one is not in the vocabulary, or can only be another
         tokenizer's."""
-        array = _integers(ids, param=param)
+        array = as_integers(ids, param=param)
         outside = (array < 0) | (array >= self.vocab_size)
         if outside.any():
             position = int(outside.argmax())
@@ -298,99 +288,6 @@ def start_parallel_threads() -> None:
     Tokenizer(models.WordLevel({"": 0}, unk_token="")).encode_batch(["", ""])
 
 
-def _read_tokenizer(folder: Path) -> Tokenizer:
-    path = folder / "tokenizer.json"
-    if path.exists():
-        try:
-            return Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises bare Exception
-            message = f"cannot read the tokenizer in {path}: {error}"
-            raise CheckpointError(message, code="invalid_tokenizer", actual=path.name) from error
-    if (folder / "vocab.txt").exists():
-        return _wordpiece_from_vocabulary(folder)
-    raise missing_file(path)
-
-
-_SPECIAL_TOKENS = {
-    "unk_token": "[UNK]",
-    "sep_token": "[SEP]",
-    "pad_token": "[PAD]",
-    "cls_token": "[CLS]",
-    "mask_token": "[MASK]",
-}
-
-
-def _wordpiece_from_vocabulary(folder: Path) -> Tokenizer:
-    """BERT's tokenizer, for folders without tokenizer.json.
-
-    Reads vocab.txt and tokenizer_config.json. Settings that the latter omits have BERT's defaults.
-    """
-    config = read_object(folder / "tokenizer_config.json")
-    names = {
-        key: _special_token(config.get(key), default) for key, default in _SPECIAL_TOKENS.items()
-    }
-    tokenizer = Tokenizer(_word_piece_model(folder / "vocab.txt", unk_token=names["unk_token"]))
-    tokenizer.normalizer = normalizers.BertNormalizer(
-        lowercase=bool(config.get("do_lower_case", True)),
-        strip_accents=config.get("strip_accents"),
-        handle_chinese_chars=bool(config.get("tokenize_chinese_chars", True)),
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    ids = {key: _id_of(tokenizer, name, folder / "vocab.txt") for key, name in names.items()}
-    tokenizer.add_special_tokens(list(names.values()))
-    tokenizer.post_processor = processors.BertProcessing(
-        (names["sep_token"], ids["sep_token"]), (names["cls_token"], ids["cls_token"])
-    )
-    return tokenizer
-
-
-def _word_piece_model(path: Path, *, unk_token: str) -> models.WordPiece:
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"cannot read {path}: {error}"
-        raise CheckpointError(message, code="invalid_tokenizer", actual=path.name) from error
-    if lines[-1] == "":
-        lines.pop()
-    vocabulary = {line.rstrip("\r"): index for index, line in enumerate(lines)}
-    return models.WordPiece(vocabulary, unk_token=unk_token, max_input_chars_per_word=100)
-
-
-def _special_token(token: str | Mapping[str, Any] | None, default: str) -> str:
-    """A special token is a string, or an object with its settings."""
-    if isinstance(token, Mapping):
-        return str(token.get("content", default))
-    return token or default
-
-
-def _id_of(tokenizer: Tokenizer, token: str, path: Path) -> int:
-    token_id = tokenizer.token_to_id(token)
-    if token_id is None:
-        message = f"{path} has no special token {token}"
-        raise CheckpointError(message, code="invalid_tokenizer", actual=path.name)
-    return token_id
-
-
-def _special_ids(tokenizer: Tokenizer, vocabulary: Iterable[str]) -> tuple[Ids, Ids]:
-    """The special tokens before and after any content, found by encoding a sample."""
-    sample = next(_samples(tokenizer, vocabulary), None)
-    if sample is None:
-        raise CheckpointError("the tokenizer has an empty vocabulary", code="invalid_tokenizer")
-    mask = np.array(sample.special_tokens_mask, dtype=np.bool_)
-    content = np.flatnonzero(~mask)
-    first, last = int(content[0]), int(content[-1])
-    ids = np.array(sample.ids, dtype=np.int32)
-    return ids[:first], ids[last + 1 :]
-
-
-def _samples(tokenizer: Tokenizer, vocabulary: Iterable[str]) -> Iterator[Encoding]:
-    """Encodings with content. A tokenizer whose vocabulary lacks "a" may drop it."""
-    num_special = tokenizer.num_special_tokens_to_add(is_pair=False)
-    encodings = (tokenizer.encode(text) for text in chain(["a"], vocabulary))
-    return (encoding for encoding in encodings if len(encoding) > num_special)
-
-
 def _is_long(text: object) -> bool:
     return _num_characters(text) > _LONG_TEXT
 
@@ -421,27 +318,6 @@ def _constant(offsets: Offsets) -> Callable[[], Offsets]:
 
 def _no_offsets(num_tokens: int) -> Offsets:
     return np.zeros((num_tokens, 2), dtype=np.int32)
-
-
-def _integers(ids: Sequence[int] | Ids, *, param: str | None) -> NDArray[np.integer[Any]]:
-    array = _as_array(ids)
-    if array.size == 0:
-        return np.zeros(0, dtype=np.int32)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise InvalidInput(
-            "token ids must be a flat list of integers of at most 64 bits",
-            code="invalid_token_id",
-            param=param,
-        )
-    return array
-
-
-def _as_array(ids: Sequence[int] | Ids) -> NDArray[Any]:
-    """A part at a time: other threads cannot run while a list is turned into an array."""
-    if isinstance(ids, np.ndarray) or len(ids) <= _IDS_AT_ONCE:
-        return np.asarray(ids)
-    starts = range(0, len(ids), _IDS_AT_ONCE)
-    return np.concatenate([np.asarray(ids[start : start + _IDS_AT_ONCE]) for start in starts])
 
 
 def _check_strings(texts: Sequence[str]) -> None:
