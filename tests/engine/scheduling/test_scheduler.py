@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
+from engine.scheduling.queues import CALL_DELAY
 from engine.scheduling.request import Entry, Request, Unit, UnitKind
 from engine.scheduling.scheduler import (
-    CALL_DELAY,
     FIRST_UNIT_S,
     LEAST_BATCH_TOKENS,
     Scheduler,

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from engine.scheduling.queues import service_order
 from engine.scheduling.request import Entry, Request, Unit
-from engine.scheduling.scheduler import FIRST_UNIT_S, Scheduler, service_order
+from engine.scheduling.scheduler import FIRST_UNIT_S, Scheduler
 
 MAX_BATCH_TOKENS = 8_192
 MAX_BATCH_SEQUENCES = 64
