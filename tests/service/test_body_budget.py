@@ -126,6 +126,6 @@ def test_large_bodies_share_a_speed() -> None:
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         await asyncio.gather(*(budget.pace(LARGE_BYTES_PER_S // 50) for _ in range(4)))
-        assert loop.time() - began_at >= 4 / 50 - 0.01
+        assert loop.time() - began_at >= 3 / 50 - 0.01  # the last may pass, but no other yet
 
     asyncio.run(run())
