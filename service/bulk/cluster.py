@@ -86,14 +86,21 @@ def _environment(options: ClusterOptions) -> dict[str, str]:
 def _init(ray: Any, options: ClusterOptions, folder: str | None) -> None:
     quiet = {"configure_logging": False, "log_to_driver": False}
     if folder is not None:
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            object_store_memory=_OBJECT_STORE_BYTES,
-            num_cpus=EngineConfig().compute_threads,
-            _temp_dir=folder,
-            **quiet,
-        )
+        try:
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                num_cpus=EngineConfig().compute_threads,
+                _temp_dir=folder,
+                **quiet,
+            )
+        except Exception as error:  # Ray raises the base class when a process of its own is late
+            raise ClusterUnreachable(
+                f"Ray did not start on this machine: {error} Run again when it is less busy, or "
+                "embed without --ray",
+                code="ray_not_started",
+            ) from error
         return
     assert options.address is not None, "there is a folder otherwise"
     _probe(options.address)

@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,9 +17,11 @@ from typing import Any
 import pytest
 
 from service.cli.__main__ import main
-from tests.service.processes import ForkedProcess, clean_environment, lln
+from tests.service.processes import clean_environment, lln
 
 TEXTS = ("the quick brown fox", "seven wizards box", "attention over long documents")
+# A process of its own, not forked from one with torch: Ray does not start in those.
+LLN = (sys.executable, "-m", "service.cli")
 ROWS = 1_200  # three parts
 
 
@@ -50,20 +54,22 @@ def test_a_worker_is_killed_and_the_bytes_are_those_of_one_process(
 ) -> None:
     out, alone = tmp_path / "out.parquet", tmp_path / "alone.parquet"
     arguments = ["embed", "--from", str(corpus), "--model", model, "--keep", "year", "--json"]
-    printed, complained = tmp_path / "printed", tmp_path / "complained"
-    process = ForkedProcess(
-        [*arguments, "--out", str(out), "--ray", "--workers", "1"],
-        clean_environment(TMPDIR=temporary),
-        stdout=printed,
-        stderr=complained,
+    process = subprocess.Popen(
+        [*LLN, *arguments, "--out", str(out), "--ray", "--workers", "1"],
+        env=clean_environment(TMPDIR=temporary),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     claimed = tmp_path / "out.parquet.partial" / "job.json"
     while process.poll() is None and not claimed.exists():
         time.sleep(0.01)
+    assert claimed.exists(), process.communicate()
     [worker] = workers_of(temporary)
     os.kill(worker, signal.SIGKILL)
-    assert process.wait(300) == 0, complained.read_text()
-    assert json.loads(printed.read_text())["vectors"] == ROWS - 4
+    printed, complained = process.communicate(timeout=300)
+    assert process.returncode == 0, complained
+    assert json.loads(printed)["vectors"] == ROWS - 4
     for name in [name for name in os.environ if name.startswith("LLN_")]:
         monkeypatch.delenv(name)
     assert main([*arguments, "--out", str(alone)]) == 0
@@ -89,10 +95,11 @@ def test_what_the_workers_lack_is_told_before_work_starts(
     temporary: str, corpus: Path, tmp_path: Path, options: list[str], complaint: str
 ) -> None:
     out = tmp_path / "out.npy"
-    done = lln(
-        *("embed", "--from", str(corpus), "--out", str(out), "--ray", *options),
-        HF_HUB_OFFLINE="1",
-        TMPDIR=temporary,
+    done = subprocess.run(
+        [*LLN, "embed", "--from", str(corpus), "--out", str(out), "--ray", *options],
+        env=clean_environment(TMPDIR=temporary, HF_HUB_OFFLINE="1"),
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 1
     assert complaint in done.stderr
