@@ -10,11 +10,13 @@ import json
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from engine.errors import InvalidInput
-from engine.types import ModelInfo
+from engine.model.quantized import check_output_dtype, quantize
+from engine.types import ModelInfo, OutputDtype
 from service.bulk.output import (
     check_kept,
     check_output,
@@ -33,6 +35,7 @@ from service.bulk.parts import (
 )
 from service.bulk.rows import RowOptions
 from service.bulk.sources import Fields, Source, rows_of, total_bytes
+from service.bulk.space import check_space, told_if_full
 from service.files import whole_file
 from service.locks import writers_lock
 
@@ -54,7 +57,7 @@ class BulkJob:
     how: RowOptions
     out: Path
     bad: Path
-    dtype: str = "float32"
+    dtype: OutputDtype = "float"
     replace: bool = False
     """Whether an output, or another job's unfinished work, may be overwritten."""
 
@@ -89,15 +92,17 @@ async def run_job(
 ) -> BulkProgress:
     """Embeds all rows and writes the output. Run again, it goes on where it was killed."""
     work = prepare(job)
-    with writers_lock(work / "lock", str(job.out)):
+    with writers_lock(work / "lock", str(job.out)), told_if_full(job.out):
         info = embedder.model
+        check_output_dtype(job.dtype, job.how.options, info)
         _claim(work, job, {"revision": info.revision, "calibration": info.calibration})
         dim = job.how.options.dimensions or info.dim
         parts = Parts(work, dim)
         progress = BulkProgress(bytes_total=total_bytes(job.sources))
         numbers = await _embed_parts(job, embedder, parts, progress, report)
         write_bad_rows(job.bad, parts, numbers, beside=work)
-        write_output(job.out, parts, numbers, dtype=job.dtype, beside=work)
+        form = partial(quantize, dtype=job.dtype, model=info)
+        write_output(job.out, parts, numbers, form=form, beside=work)
         shutil.rmtree(work)
     return progress
 
@@ -112,30 +117,39 @@ def prepare(job: BulkJob) -> Path:
         raise OutputExists(
             f"{there[0]} exists; give another name, or --replace to write it anew", param="out"
         )
+    if not job.replace and (others := _differences(work, _fingerprint(job, {}))):
+        raise _another_jobs(work, others)
     work.mkdir(parents=True, exist_ok=True)
     return work
 
 
 def _claim(work: Path, job: BulkJob, weights: dict[str, Any]) -> None:
     """Marks the unfinished work as this job's, or refuses another job's."""
-    wanted = json.loads(json.dumps(_fingerprint(job, weights)))
-    path = work / "job.json"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        found = None
-    if found not in (None, wanted):
-        names = [name for name in wanted if found.get(name) != wanted[name]]
+    wanted = _fingerprint(job, weights)
+    if others := _differences(work, wanted):
         if not job.replace:
-            raise OutputExists(
-                f"{work} has the unfinished work of another job ({', '.join(names)} differ); "
-                "run that one to its end, or start anew with --replace",
-                param="out",
-            )
+            raise _another_jobs(work, others)
         for old in work.glob("[0-9]*"):
             old.unlink()
-    with whole_file(path) as file:
+    with whole_file(work / "job.json") as file:
         file.write(json.dumps(wanted, indent=1).encode())
+
+
+def _differences(work: Path, wanted: dict[str, Any]) -> list[str]:
+    """What the unfinished work there has otherwise, if there is any."""
+    try:
+        found = json.loads((work / "job.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    return [name for name in wanted if found.get(name) != json.loads(json.dumps(wanted[name]))]
+
+
+def _another_jobs(work: Path, names: Sequence[str]) -> OutputExists:
+    return OutputExists(
+        f"{work} has the unfinished work of another job ({', '.join(names)} differ); "
+        "run that one to its end, or start anew with --replace",
+        param="out",
+    )
 
 
 def _fingerprint(job: BulkJob, weights: dict[str, Any]) -> dict[str, Any]:
@@ -160,6 +174,7 @@ async def _embed_parts(
     report: Callable[[BulkProgress], None],
 ) -> list[int]:
     """Embeds the parts that are not there yet. Returns the numbers of all, in order."""
+    dim = job.how.options.dimensions or embedder.model.dim
     numbers: list[int] = []
     num_bytes: dict[int, int] = {}  # of those under way
 
@@ -171,6 +186,13 @@ async def _embed_parts(
                 _count(progress, header, part.num_bytes)
                 progress.resumed += header.texts + header.bad
             else:
+                if not num_bytes and progress.bytes_total is not None:
+                    check_space(
+                        job.out,
+                        rows=len(part.rows),
+                        share=part.num_bytes / max(1, progress.bytes_total - progress.bytes_done),
+                        dim=dim,
+                    )
                 num_bytes[part.number] = part.num_bytes
                 yield part
 

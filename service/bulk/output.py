@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.lib import format as npy
+from numpy.typing import NDArray
 
 from engine.errors import InvalidInput, unknown_name
+from engine.types import Vector
 from service.bulk.parts import Parts
 from service.files import whole_file
 from service.readers.extra import need
@@ -19,6 +21,9 @@ SUFFIXES = (".npy", ".jsonl", ".parquet")
 
 OWN_FIELDS = ("chunk", "start", "end", "tokens", "tokens_embedded", "truncated")
 """What the output says of each vector. Fields that are kept have other names."""
+
+Form: TypeAlias = Callable[[Vector], NDArray[Any]]
+"""What becomes of float32 vectors [rows, dim] in the output."""
 
 _COLUMNS = ("id", *OWN_FIELDS)
 _COLUMNS_OF_TRUNCATED = ("dropped_start", "dropped_end")
@@ -55,10 +60,10 @@ def rows_path(path: Path) -> Path:
 
 
 def write_output(
-    path: Path, parts: Parts, numbers: Sequence[int], *, dtype: str, beside: Path
+    path: Path, parts: Parts, numbers: Sequence[int], *, form: Form, beside: Path
 ) -> None:
-    """Puts the parts together. Each file appears whole."""
-    _WRITERS[path.suffix](path, parts, numbers, np.dtype(dtype), beside)
+    """Puts the parts together, the vectors in the form asked for. Each file appears whole."""
+    _WRITERS[path.suffix](path, parts, numbers, form, beside)
 
 
 def write_bad_rows(path: Path, parts: Parts, numbers: Sequence[int], *, beside: Path) -> None:
@@ -72,30 +77,28 @@ def write_bad_rows(path: Path, parts: Parts, numbers: Sequence[int], *, beside: 
             file.write(_line(row))
 
 
-def _write_npy(
-    path: Path, parts: Parts, numbers: Sequence[int], dtype: np.dtype[Any], beside: Path
-) -> None:
+def _write_npy(path: Path, parts: Parts, numbers: Sequence[int], form: Form, beside: Path) -> None:
     with whole_file(rows_path(path), beside) as file:
         for number in numbers:
             for row in parts.rows(number):
                 file.write(_line(_flat(row)))
-    shapes = [parts.vectors(number).shape for number in numbers]
+    empty = _empty(parts, numbers, form)
     with whole_file(path, beside) as file:
-        shape = (sum(rows for rows, _ in shapes), shapes[0][1] if shapes else 0)
-        header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+        shape = (sum(len(parts.vectors(number)) for number in numbers), empty.shape[1])
+        header = {"descr": empty.dtype.str, "fortran_order": False, "shape": shape}
         npy.write_array_header_1_0(file, header)  # type: ignore[no-untyped-call]
         for number in numbers:
-            file.write(parts.vectors(number).astype(dtype).tobytes())
+            file.write(form(parts.vectors(number)).tobytes())
 
 
 def _write_jsonl(
-    path: Path, parts: Parts, numbers: Sequence[int], dtype: np.dtype[Any], beside: Path
+    path: Path, parts: Parts, numbers: Sequence[int], form: Form, beside: Path
 ) -> None:
     import orjson
 
     with whole_file(path, beside) as file:
         for number in numbers:
-            vectors = parts.vectors(number).astype(dtype)
+            vectors = form(parts.vectors(number))
             for row, vector in zip(parts.rows(number), vectors, strict=True):
                 # orjson writes the shortest digits that give the same number again.
                 options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
@@ -103,14 +106,14 @@ def _write_jsonl(
 
 
 def _write_parquet(
-    path: Path, parts: Parts, numbers: Sequence[int], dtype: np.dtype[Any], beside: Path
+    path: Path, parts: Parts, numbers: Sequence[int], form: Form, beside: Path
 ) -> None:
     arrow, parquet = need("pyarrow", "writing Parquet"), need("pyarrow.parquet", "writing Parquet")
     every = (row for number in numbers for row in parts.rows(number))
     kinds = {"id": str} | _kinds({**row["kept"], "id": row["id"]} for row in every)
-    dim = parts.vectors(numbers[0]).shape[1] if numbers else 0
+    empty = _empty(parts, numbers, form)
     of_kind = {str: arrow.string(), int: arrow.int64(), float: arrow.float64(), bool: arrow.bool_()}
-    item = arrow.from_numpy_dtype(dtype)
+    item = arrow.from_numpy_dtype(empty.dtype)
     schema = arrow.schema(
         [
             ("id", of_kind[kinds["id"]]),
@@ -119,7 +122,7 @@ def _write_parquet(
             ("truncated", arrow.bool_()),
             *((name, arrow.int64()) for name in _COLUMNS_OF_TRUNCATED),
             *((name, of_kind[kind]) for name, kind in kinds.items() if name != "id"),
-            ("embedding", arrow.list_(arrow.field("item", item, nullable=False), dim)),
+            ("embedding", arrow.list_(arrow.field("item", item, nullable=False), empty.shape[1])),
         ]
     )
     with (
@@ -132,17 +135,22 @@ def _write_parquet(
                 arrow.array(_column(rows, name, kinds.get(name)), schema.field(name).type)
                 for name in schema.names[:-1]
             ]
-            flat = arrow.array(parts.vectors(number).astype(dtype).ravel(), item)
+            flat = arrow.array(form(parts.vectors(number)).ravel(), item)
             columns.append(arrow.FixedSizeListArray.from_arrays(flat, type=schema.field(-1).type))
             writer.write_table(arrow.table(columns, schema=schema))
 
 
-_Writer = Callable[[Path, Parts, Sequence[int], np.dtype[Any], Path], None]
+_Writer = Callable[[Path, Parts, Sequence[int], Form, Path], None]
 _WRITERS: Mapping[str, _Writer] = {
     ".npy": _write_npy,
     ".jsonl": _write_jsonl,
     ".parquet": _write_parquet,
 }
+
+
+def _empty(parts: Parts, numbers: Sequence[int], form: Form) -> NDArray[Any]:
+    """No vectors, of the output's type and width."""
+    return form(parts.vectors(numbers[0])[:0] if numbers else np.empty((0, 0), np.float32))
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from engine.errors import InvalidInput
-from engine.types import Chunking, ChunkPlan, Context, EmbedOptions, HeadingPlan, SentencePlan
+from engine.types import (
+    Chunking,
+    ChunkPlan,
+    Context,
+    EmbedOptions,
+    HeadingPlan,
+    OutputDtype,
+    SentencePlan,
+)
 from service.cli.common import Chosen, names, positive_number, print_json, tell, with_engine
 from service.cli.progress import ProgressLine
 from service.settings import load_settings
@@ -55,7 +63,12 @@ def add_bulk_options(command: argparse.ArgumentParser) -> None:
         choices=get_args(Context),
         help="what a chunk takes from its document (balanced)",
     )
-    bulk.add_argument("--float16", action="store_true", help="half the bytes; not for .jsonl")
+    bulk.add_argument(
+        "--output-dtype",
+        choices=get_args(OutputDtype),
+        default="float",
+        help="numbers of the vectors, as the server has them; float16 is not for .jsonl",
+    )
     bulk.add_argument(
         "--bad", type=Path, metavar="FILE", help="rows that cannot be embedded (FILE.bad.jsonl)"
     )
@@ -170,8 +183,10 @@ def _job(chosen: Chosen) -> BulkJob:
 
     if not chosen.sources or chosen.out is None:
         raise InvalidInput("--from and --out go together: where to read, and where to write")
-    if chosen.float16 and chosen.out.suffix == ".jsonl":
-        raise InvalidInput("--float16 is for .npy and .parquet; JSON has no such numbers")
+    if chosen.output_dtype == "float16" and chosen.out.suffix == ".jsonl":
+        raise InvalidInput(
+            "--output-dtype float16 is for .npy and .parquet; JSON has no such numbers"
+        )
     fields = Fields(
         text=chosen.text_field,
         id=chosen.id_field,
@@ -190,7 +205,7 @@ def _job(chosen: Chosen) -> BulkJob:
         how=how,
         out=chosen.out,
         bad=chosen.bad or chosen.out.with_name(f"{chosen.out.name}.bad.jsonl"),
-        dtype="float16" if chosen.float16 else "float32",
+        dtype=chosen.output_dtype,
         replace=chosen.replace,
     )
 

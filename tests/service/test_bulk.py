@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -18,11 +19,13 @@ import pytest
 from pyarrow import parquet
 
 from engine import Engine
+from engine.model.quantized import quantize
 from engine.types import ChunkPlan
 from service.bulk import job as bulk_job
 from service.bulk import parts as bulk_parts
 from service.bulk.rows import BadRow, InputRow, TextRow
 from service.bulk.sources import Fields, find_sources, rows_of
+from service.bulk.space import DiskFull, check_space
 from service.cli.__main__ import main
 from service.locks import writers_lock
 from tests.service.processes import clean_environment
@@ -96,6 +99,41 @@ def test_each_format_holds_the_same_vectors(
         assert [row["end"] for row in found] == list(map(len, TEXTS))
         assert all(row["tokens"] == row["tokens_embedded"] > 2 for row in found)
         assert not any(row["truncated"] for row in found)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8", "ubinary"])
+def test_vectors_in_fewer_bytes_are_those_of_the_server(
+    dtype: Any, corpus: Path, model: str, run: Run, tmp_path: Path
+) -> None:
+    with Engine.load(model) as engine:
+        vectors, info = engine.embed(TEXTS), engine.info
+    for suffix in ("npy", "parquet"):
+        out = tmp_path / f"out.{suffix}"
+        run("--from", corpus, "--out", out, "--model", model, "--output-dtype", dtype)
+    found = np.load(tmp_path / "out.npy")
+    wanted = quantize(vectors, dtype, info)
+    assert found.dtype == wanted.dtype
+    assert np.array_equal(found, wanted)
+    column = parquet.read_table(tmp_path / "out.parquet")["embedding"]
+    assert column.type.list_size == wanted.shape[1]
+    assert np.array_equal(np.stack(column.to_numpy(zero_copy_only=False)), wanted)
+
+
+def test_a_full_disk_is_told_and_what_is_done_is_kept(
+    corpus: Path, model: str, run: Run, tmp_path: Path
+) -> None:
+    arguments = ("--from", corpus, "--model", model, "--out")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (700, limit[1]))
+    try:
+        refused = run(*arguments, tmp_path / "out.npy")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert "out.npy cannot be written" in refused
+    assert "make room, and run the same command again" in refused
+    assert run(*arguments, tmp_path / "out.npy")["vectors"] == 4
+    with pytest.raises(DiskFull, match="judged by the first rows"):
+        check_space(tmp_path / "out.npy", rows=500, share=1e-12, dim=384)
 
 
 def test_chunks_are_rows_with_their_characters(model: str, run: Run, tmp_path: Path) -> None:
