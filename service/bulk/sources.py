@@ -1,4 +1,4 @@
-"""Rows of a corpus: folders, globs, documents, JSONL, CSV, Parquet, standard input.
+"""Rows of a corpus: folders, globs, documents, JSONL, CSV, Parquet, URLs, standard input.
 
 The same sources give the same rows in the same order, which is what resuming rests on.
 """
@@ -13,10 +13,11 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Literal, TypeAlias, get_args
 
 from engine.errors import InvalidInput
+from service.bulk.remote import RemoteFile, find_remote, is_url
 from service.bulk.rows import BadRow, InputRow, TextRow
 from service.readers.extra import need
 from service.readers.extracted import Unreadable
@@ -56,13 +57,15 @@ class Fields:
 class Source:
     """A file, and what its rows are called by."""
 
-    path: Path | None  # None for standard input
+    path: Path | RemoteFile | None  # None for standard input
     name: str
     format: Format
 
     @property
     def num_bytes(self) -> int:
-        return 0 if self.path is None else self.path.stat().st_size
+        if self.path is None:
+            return 0
+        return self.path.stat().st_size if isinstance(self.path, Path) else self.path.num_bytes
 
 
 def find_sources(given: Sequence[str], form: Format = "auto") -> list[Source]:
@@ -78,7 +81,10 @@ def _sources(given: str, form: Format) -> Iterator[Source]:
         yield Source(None, "stdin", "jsonl" if form == "auto" else form)
         return
     path = Path(given)
-    if path.is_dir():
+    files: Sequence[tuple[Path | RemoteFile, str]]
+    if is_url(given):
+        files = find_remote(given)
+    elif path.is_dir():
         files = [(file, file.relative_to(path).as_posix()) for file in files_in(path)]
     elif path.exists():
         files = [(path, given)]
@@ -88,11 +94,11 @@ def _sources(given: str, form: Format) -> Iterator[Source]:
     if not files:
         raise InvalidInput(f"{given} names no file", code="no_files", param="from", actual=given)
     for file, name in files:
-        yield Source(file, name, _format_of(file) if form == "auto" else form)
+        yield Source(file, name, _format_of(name) if form == "auto" else form)
 
 
-def _format_of(file: Path) -> Format:
-    return _FORMAT_OF_SUFFIX.get(file.suffix.lower(), "text")
+def _format_of(name: str) -> Format:
+    return _FORMAT_OF_SUFFIX.get(PurePosixPath(name).suffix.lower(), "text")
 
 
 def total_bytes(sources: Sequence[Source]) -> int | None:
@@ -110,7 +116,7 @@ def rows_of(sources: Sequence[Source], fields: Fields) -> Iterator[InputRow]:
 def _document(source: Source, fields: Fields) -> Iterator[InputRow]:
     """The whole file as one text."""
     try:
-        content = sys.stdin.buffer.read() if source.path is None else read_bytes(source.path)
+        content = _content(source)
         extracted = read_content(source.name, content)
     except Unreadable as error:
         yield BadRow(id=source.name, code=error.code, reason=error.message)
@@ -155,7 +161,15 @@ def _lines(source: Source) -> Iterator[tuple[str, str | BadRow, int]]:
 
 
 def _opened(source: Source) -> BinaryIO:
-    return sys.stdin.buffer if source.path is None else source.path.open("rb")
+    if source.path is None:
+        return sys.stdin.buffer
+    return source.path.open("rb") if isinstance(source.path, Path) else source.path.open()
+
+
+def _content(source: Source) -> bytes:
+    if source.path is None:
+        return sys.stdin.buffer.read()
+    return read_bytes(source.path) if isinstance(source.path, Path) else source.path.read()
 
 
 def _texts(source: Source, fields: Fields) -> Iterator[InputRow]:
@@ -216,7 +230,9 @@ def _separated(delimiter: str) -> Callable[[Source, Fields], Iterator[InputRow]]
 def _parquet(source: Source, fields: Fields) -> Iterator[InputRow]:
     parquet = need("pyarrow.parquet", "reading Parquet")
     try:
-        file = parquet.ParquetFile(sys.stdin.buffer if source.path is None else source.path)
+        file = parquet.ParquetFile(
+            source.path if isinstance(source.path, Path) else _opened(source)
+        )
     except ValueError as error:  # pyarrow's errors are ValueErrors
         raise InvalidInput(f"{source.name} is not Parquet: {error}", param="from") from None
     with file:

@@ -29,7 +29,11 @@ _SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules"})
 
 
 def read_bytes(path: Path) -> bytes:
-    size = path.stat().st_size
+    check_size(path.stat().st_size)
+    return path.read_bytes()
+
+
+def check_size(size: int) -> None:
     if size > MAX_FILE_BYTES:
         raise Unreadable(
             f"it has {size} bytes, the limit is {MAX_FILE_BYTES}",
@@ -37,7 +41,6 @@ def read_bytes(path: Path) -> bytes:
             limit=MAX_FILE_BYTES,
             actual=size,
         )
-    return path.read_bytes()
 
 
 def read_content(name: str, content: bytes) -> Extracted:

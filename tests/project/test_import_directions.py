@@ -123,6 +123,7 @@ ALLOWED = {
     "lln.attention": set[str](),
     "lln.model": set[str](),
     "lln.mteb": set[str](),
+    "lln.ray_data": set[str](),
     "lln.registration": {"lln.attention", "lln.model"},
     "lln": {"lln.attention", "lln.model", "lln.registration"},
     "kernels.attention": set[str](),

@@ -10,15 +10,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
+import fsspec
 import numpy as np
 import pyarrow
 import pytest
 from pyarrow import parquet
 
 from engine import Engine
+from engine.errors import InvalidInput
 from engine.model.quantized import quantize
 from engine.types import ChunkPlan
 from service.bulk import job as bulk_job
@@ -230,6 +235,35 @@ def test_sources(tmp_path: Path) -> None:
     [row, _] = rows_of(find_sources([str(tmp_path / "rows.parquet")]), Fields(keep=("number",)))
     assert isinstance(row, TextRow)
     assert row.kept == {"number": 1}
+
+
+def test_urls(tmp_path: Path) -> None:
+    """Files, folders and globs behind a URL, and one that a server on this machine sends."""
+    memory = fsspec.filesystem("memory")
+    memory.pipe({"/docs/a.md": b"# Title", "/docs/deep/b.txt": b"Bee", "/rows.csv": b"text\nfox\n"})
+    table = pyarrow.table({"text": ["p"]})
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    memory.pipe("/rows.parquet", (tmp_path / "rows.parquet").read_bytes())
+
+    def read(url: str) -> list[Any]:
+        found = rows_of(find_sources([url]), Fields())
+        return [(row.id, row.text) for row in found if isinstance(row, TextRow)]
+
+    folder = [("memory:///docs/a.md", "# Title"), ("memory:///docs/deep/b.txt", "Bee")]
+    assert read("memory://docs") == folder
+    assert read("memory://docs/*.md") == folder[:1]
+    assert read("memory://rows.csv") == [("memory:///rows.csv:2", "fox")]
+    assert read("memory://rows.parquet") == [("memory:///rows.parquet:1", "p")]
+    (tmp_path / "rows.jsonl").write_text('{"text": "over HTTP"}')
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/rows.jsonl"
+        assert read(url) == [(f"{url}:1", "over HTTP")]
+        server.shutdown()
+    for url in ("memory://none.csv", "nothing://here"):
+        with pytest.raises(InvalidInput, match=f"{url} cannot be read"):
+            find_sources([url])
 
 
 def test_standard_input(model: str, run: Run, tmp_path: Path, monkeypatch: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from lln.ray_data import EmbedTexts
 from service.cli.__main__ import main
 from tests.service.processes import clean_environment, lln
 
@@ -105,6 +107,33 @@ def test_what_the_workers_lack_is_told_before_work_starts(
     assert complaint in done.stderr
     assert not list(tmp_path.glob("out.npy.partial/*.jsonl"))
     assert not list(Path(temporary).iterdir()), "Ray leaves nothing"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_pipeline_of_ray_data_has_the_vectors_of_the_engine(temporary: str, model: str) -> None:
+    program = f"""
+import ray
+from lln.ray_data import EmbedTexts
+
+ray.init(num_cpus=2, object_store_memory=100 * 2**20, _temp_dir={temporary!r})
+rows = ray.data.from_items([{{"text": text}} for text in {TEXTS!r}])
+rows = rows.map_batches(
+    EmbedTexts,
+    fn_constructor_args=[{model!r}],
+    compute=ray.data.ActorPoolStrategy(size=1),
+    num_cpus=1,
+)
+print({{row["text"]: row["embedding"].tolist() for row in rows.take_all()}})
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=clean_environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    found = ast.literal_eval(done.stdout.splitlines()[-1])
+    assert [found[text] for text in TEXTS] == EmbedTexts(model)({"text": TEXTS})[
+        "embedding"
+    ].tolist()
 
 
 def test_what_is_no_cluster(corpus: Path, tmp_path: Path) -> None:
