@@ -37,6 +37,7 @@ _PARTS_AT_ONCE = {"cpu": 1, "cuda": 4}
 """Of a worker. A kill repeats so many parts. A GPU has nothing to do while a part is on its way."""
 
 _END: Final = object()
+_START: Final = -1  # in place of a part's number
 _log = logging.getLogger(__name__)
 
 
@@ -67,6 +68,8 @@ class _Worker:
             .remote
         )
         self._arguments = (model, config)
+        errors = ray.exceptions
+        self._gone = (errors.RayActorError, errors.NodeDiedError, errors.ObjectLostError)
         self._starting = asyncio.Lock()
         self._is_up = False
         self._actor: Any = None
@@ -91,7 +94,7 @@ class _Worker:
         actor = self._actor
         try:
             return await reference
-        except self._ray.exceptions.RayActorError as error:
+        except self._gone as error:
             if actor is self._actor:
                 self._is_up = False
             raise _WorkerDied(str(error)) from None
@@ -138,7 +141,9 @@ class RayWorkers:
                         tasks[asyncio.ensure_future(worker.restart())] = (worker, None)
                         continue
                     idle.append(worker)
-                    if done is not None:
+                    if done is None:
+                        draw.forget_failed_starts()
+                    else:
                         yield done
         finally:
             for task in tasks:
@@ -171,8 +176,11 @@ class _Draw:
         assert isinstance(part, Part)
         return part
 
+    def forget_failed_starts(self) -> None:
+        self._deaths.pop(_START, None)
+
     def put_back(self, part: Part | None, error: Exception) -> None:
-        number = -1 if part is None else part.number
+        number = _START if part is None else part.number
         self._deaths[number] = self._deaths.get(number, 0) + 1
         if self._deaths[number] == _MAX_DEATHS:
             what = (
