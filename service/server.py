@@ -56,7 +56,7 @@ def serve(settings: Settings) -> None:
         settings = settings.model_copy(update={"engine": place.fit(settings.engine)})
     else:
         place = None
-    check_devices(settings.engine)
+    check_devices(settings.engine, place.num_local if place else settings.engine.ranks)
     listener = bind_port(settings.http_host, settings.http_port)
     # gRPC binds its port itself, later. A conflict shows now.
     bind_port(settings.grpc_host, settings.grpc_port).close()

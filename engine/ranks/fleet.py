@@ -118,7 +118,7 @@ class Fleet:
         self._on_change, self._on_lost = on_change, on_lost
         self._local = LocalRanks(config.ranks) if place is None else None
         if place is None:
-            check_devices(config)
+            check_devices(config, config.ranks)
         self._place = place or self._local_place()
         assert self._place.rank == 0, "the other ranks run serve_rank"
         self.num_ranks = self._place.num_ranks

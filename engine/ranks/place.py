@@ -113,24 +113,26 @@ class RankPlace:
         return PrefixStore(f"lln/{self.attempt}", store)
 
 
-def check_devices(config: EngineConfig, *, num_gpus: int | None = None) -> None:
-    """Raises InvalidInput if this process would start more ranks than there are GPUs."""
+def check_devices(
+    config: EngineConfig, num_ranks: int, *, num_gpus: int | None = None
+) -> None:
+    """Raises InvalidInput if so many ranks on this machine have more than its GPUs."""
     if num_gpus is None:
         num_gpus = torch.cuda.device_count()
     wants_gpus = config.device.startswith("cuda") or (config.device == "auto" and num_gpus > 0)
-    if wants_gpus and config.ranks > num_gpus:
+    if wants_gpus and num_ranks > num_gpus:
         raise InvalidInput(
-            f"ranks is {config.ranks}, and this machine has {num_gpus} GPUs: start ranks on other "
-            "machines with torchrun, or ask for fewer",
+            f"{num_ranks} ranks are to run on this machine, which has {num_gpus} GPUs: start some "
+            "on other machines with torchrun, or ask for fewer",
             code="too_few_devices",
             param="ranks",
             limit=num_gpus,
-            actual=config.ranks,
+            actual=num_ranks,
         )
-    if not wants_gpus and config.ranks > usable_cores():
+    if not wants_gpus and num_ranks > usable_cores():
         logger.warning(
             "%d ranks share %d cores: they read no faster than as many ranks as cores",
-            *(config.ranks, usable_cores()),
+            *(num_ranks, usable_cores()),
         )
 
 

@@ -211,11 +211,11 @@ def test_a_first_rank_that_cannot_be_reached() -> None:
 
 
 def test_fewer_gpus_than_ranks() -> None:
-    config = EngineConfig(device="cuda", ranks=4)
-    with pytest.raises(InvalidInput, match="ranks is 4, and this machine has 2 GPUs") as refused:
-        check_devices(config, num_gpus=2)
+    config = EngineConfig(device="cuda", ranks=8)
+    with pytest.raises(InvalidInput, match="4 ranks are to run on this machine") as refused:
+        check_devices(config, 4, num_gpus=2)
     assert (refused.value.limit, refused.value.actual) == (2, 4)
-    check_devices(config, num_gpus=4)
+    check_devices(config, 4, num_gpus=4)
 
 
 STATED = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
