@@ -2,19 +2,35 @@
 away, and the least time that any schedule could take.
 
 A worker that is free takes the next part. One that is taken away loses the part that it reads,
-which the next free worker begins anew; the worker itself comes back later.
+which the next free worker begins anew; the worker itself comes back later. Parts are cut and
+ordered as `lln embed` does it.
+
+    python -m benchmarks.simulated_fleet
+
+writes what docs/scaling.md tells of it to benchmarks/results/ranks/schedule.json.
 """
 
 from __future__ import annotations
 
 import heapq
+import json
+import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from benchmarks.store import ROOT
+from service.bulk.balance import cut, largest_first
+from service.bulk.parts import PART_ROWS, PART_TOKENS
+
+AHEAD_OF_EACH = 4
+"""Parts read ahead for each worker, among which the largest goes first."""
+
+RESULTS = ROOT / "benchmarks" / "results" / "ranks" / "schedule.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,11 +132,67 @@ def _capacity_bound(total: float, speeds: NDArray[np.float64], away: _Away) -> f
     return high
 
 
-def skewed_costs(
-    number: int, *, seed: int = 0, long_share: float = 0.01, usual: float = 500.0
-) -> Iterator[float]:
-    """Tokens of documents: one in a hundred is long, and these have half of all tokens."""
+def skewed_tokens(
+    number: int, *, usual: float, longest: int, long_share: float = 0.01, seed: int = 0
+) -> list[int]:
+    """Tokens of documents: one in a hundred is long, and these have half of all tokens, as far as
+    the longest text allows."""
     rng = np.random.default_rng(seed)
     is_long = rng.random(number) < long_share
     means = np.where(is_long, usual * (1 - long_share) / long_share, usual)
-    yield from (rng.gamma(2.0, 0.5, number) * means).tolist()
+    drawn = (rng.gamma(2.0, 0.5, number) * means).astype(int)
+    tokens: list[int] = np.clip(drawn, 1, longest).tolist()
+    return tokens
+
+
+def scheduled_parts(
+    tokens: Iterable[int], num_workers: int, *, part_tokens: int = PART_TOKENS
+) -> list[int]:
+    """Costs of the parts of a bulk job, in the order in which its workers take them."""
+    parts = cut(tokens, int, max_cost=part_tokens, max_items=PART_ROWS)
+    ahead = AHEAD_OF_EACH * num_workers
+    costs = (sum(part) for part in parts)
+    return list(largest_first(costs, int, max_items=ahead, max_cost=ahead * part_tokens))
+
+
+def main() -> int:
+    rows = [
+        _measured(num_workers, longest_parts, documents, slow_speed)
+        for num_workers in (512, 4_096)
+        for longest_parts, documents in ((5, 100), (5, 400), (21, 400))
+        for slow_speed in (1.0, 0.5, 0.25)
+    ]
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")
+    print(RESULTS)
+    return 0
+
+
+def _measured(
+    num_workers: int, longest_parts: int, documents: int, slow_speed: float
+) -> dict[str, float]:
+    """One fleet. A worker stays for the time of 50 parts, and is away for that of 2."""
+    tokens = skewed_tokens(
+        documents * num_workers, usual=PART_TOKENS / 2, longest=longest_parts * PART_TOKENS
+    )
+    parts = scheduled_parts(tokens, num_workers)
+    fleet = Fleet(
+        num_workers=num_workers,
+        slow_share=0.05,
+        slow_speed=slow_speed,
+        seconds_between_losses=50 * PART_TOKENS,
+        seconds_away=2 * PART_TOKENS,
+    )
+    found = simulate(parts, fleet)
+    return {
+        "workers": num_workers,
+        "parts_each": sum(parts) / num_workers / PART_TOKENS,
+        "largest_part": longest_parts,
+        "slow_speed": slow_speed,
+        "over_bound": found.over_bound,
+        "repeated_share": found.repeated_share,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks import scaling
 from benchmarks.calibration import scores
 from benchmarks.store import stored_results
 from engine.experiments.intervals import over_seeds
@@ -167,6 +168,29 @@ def vendors_table() -> str:
     return table(head, vendor_rows())
 
 
+def scaling_exchanges() -> str:
+    content = scaling.read_exchanges(RESULTS)
+    measured = table(scaling.EXCHANGE_HEAD, scaling.exchange_rows(content))
+    return f"{measured}\n\n{scaling.fit_sentence(content)}"
+
+
+def scaling_plan() -> str:
+    content = scaling.read_exchanges(RESULTS)
+    return "\n\n".join(
+        (
+            table(scaling.ASSUMED_HEAD, scaling.assumed_rows(content)),
+            "One document:",
+            table(scaling.DOCUMENT_HEAD, scaling.document_rows(content)),
+            "A corpus of 10^9 documents:",
+            table(scaling.CORPUS_HEAD, scaling.corpus_rows(content)),
+        )
+    )
+
+
+def scaling_schedule() -> str:
+    return table(scaling.SCHEDULE_HEAD, scaling.schedule_rows(RESULTS))
+
+
 PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
     ROOT / "docs" / "clients.md": {"clients": clients_table, "vendors": vendors_table},
     ROOT / "docs" / "experiments.md": {"experiments": experiments_tables},
@@ -175,6 +199,11 @@ PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
         "calibration-again": calibration_again_table,
     },
     ROOT / "docs" / "operations.md": {"settings": settings_table, "metrics": metrics_table},
+    ROOT / "docs" / "scaling.md": {
+        "exchanges": scaling_exchanges,
+        "plan": scaling_plan,
+        "schedule": scaling_schedule,
+    },
     ROOT / "benchmarks" / "README.md": {"results": results_tables},
 }
 

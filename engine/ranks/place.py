@@ -113,9 +113,7 @@ class RankPlace:
         return PrefixStore(f"lln/{self.attempt}", store)
 
 
-def check_devices(
-    config: EngineConfig, num_ranks: int, *, num_gpus: int | None = None
-) -> None:
+def check_devices(config: EngineConfig, num_ranks: int, *, num_gpus: int | None = None) -> None:
     """Raises InvalidInput if so many ranks on this machine have more than its GPUs."""
     if num_gpus is None:
         num_gpus = torch.cuda.device_count()

@@ -95,8 +95,9 @@ def test_a_rank_killed_under_a_grpc_call_comes_back(ranked: Any) -> None:
         kill_while_reading(ranked)
         with pytest.raises(grpc.RpcError) as failed:
             asked.result()
-    assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
-    assert dict(failed.value.trailing_metadata())["lln-error-code"] == "rank_lost"
+    error: Any = failed.value
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    assert dict(error.trailing_metadata())["lln-error-code"] == "rank_lost"
     wait_for(lambda: is_whole(ranked), "the rank to be started again")
 
 
