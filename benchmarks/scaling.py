@@ -48,8 +48,9 @@ ASSUMED: Mapping[str, Assumption] = {
     ),
     "link": Assumption("speed between machines", 10e9, "10 GB/s", "100 Gb/s at four fifths"),
     "cores": Assumption(
-        "cores beside each H200 that tokenise", 16, "16", "usual machines have more"
+        "cores beside each H200, all of which tokenise", 16, "16", "usual machines have as many"
     ),
+    "gpus": Assumption("H200 of a machine", 8, "8", "usual; rank 0's machine tokenises"),
     "tokens": Assumption("tokens of a document of the corpus", 1_000, "1,000", "two pages"),
     "price": Assumption("price of an H200 hour", 4.0, "$4", "a guess; put in your own"),
 }
@@ -138,7 +139,7 @@ DOCUMENT_HEAD = (
     *(
         "exchanges (step measured here)",
         "ids out, chunks back",
-        "tokenising on one core (measured)",
+        "tokenising (a core's speed measured)",
     ),
     "memory of a rank",
 )
@@ -153,6 +154,7 @@ def document_rows(content: Mapping[str, Any]) -> Cells:
                 tokens * FLOP_PER_TOKEN / (ranks * assumed("peak") * assumed(share))
                 for share in ("low", "high")
             )
+            cores = assumed("cores") * min(ranks, assumed("gpus"))
             steps = LAYERS * (ranks - 1)
             apart = steps * (assumed("step") + STATE_BYTES / assumed("link"))
             here = LAYERS * model.seconds(ranks, STATE_BYTES)
@@ -163,7 +165,7 @@ def document_rows(content: Mapping[str, Any]) -> Cells:
                 _time(apart) if ranks > 1 else "none",
                 _time(here) if ranks > 1 else "none",
                 _time(tokens * WIRE_BYTES / assumed("link")) if ranks > 1 else "none",
-                _time(tokens / content["tokens_per_second"]),
+                _time(tokens / (content["tokens_per_second"] * cores)),
                 f"{rank_bytes(tokens, ranks) / 1e9:,.1f} GB",
             )
 
