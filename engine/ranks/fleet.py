@@ -54,6 +54,7 @@ from engine.ranks.stretch_run import RankRun, divide_text, open_rank
 from engine.ranks.worker import CONTACT
 from engine.types import ModelInfo
 
+_REASON_S = 2.0
 _TICK_S = 0.25
 """How often the thread looks for ranks that say nothing and for processes that ended."""
 
@@ -79,22 +80,41 @@ class Reading:
         self._group = group
 
     def all_gather(self, part: Tensor) -> Pending:
+        self.check()
         return _Watched(self, self._group.all_gather(part))
 
     def gather(self, part: Tensor) -> Pending:
+        self.check()
         return _Watched(self, self._group.gather(part))
+
+    def check(self) -> None:
+        """Raises why the reading cannot go on, if it cannot."""
+        if self.failure is not None:
+            raise self.failure.for_caller()
 
 
 class _Watched:
-    """An exchange that fails as soon as a rank of its reading is known to be lost."""
+    """An exchange that fails as soon as a rank of its reading is known to be lost.
+
+    A connection that breaks is often noticed before its reason: the reason has a moment to come.
+    """
 
     def __init__(self, reading: Reading, pending: Pending) -> None:
         self._reading, self._pending = reading, pending
+        self._broken: tuple[LLNError, float] | None = None
 
     def poll(self) -> Tensor | None:
-        if self._reading.failure is not None:
-            raise self._reading.failure.for_caller()
-        return self._pending.poll()
+        self._reading.check()
+        if self._broken is not None:
+            error, at = self._broken
+            if time.monotonic() - at > _REASON_S:
+                raise error
+            return None
+        try:
+            return self._pending.poll()
+        except RankLost as error:
+            self._broken = error, time.monotonic()
+            return None
 
 
 class Fleet:
@@ -207,9 +227,9 @@ class Fleet:
         on_out_of_memory: Callable[[], None] = lambda: None,
     ) -> RankRun | None:
         """The first rank's part of this text, while the others begin theirs; None if the ranks
-        are not together or busy."""
+        are busy, or are to form a group first."""
         with self._lock:
-            if self._group is None or self._reading is not None:
+            if self._group is None or self._reading is not None or self._must_form:
                 return None
             group = self._group
             readers = [member for member in self._members if member.is_ready]

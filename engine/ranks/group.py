@@ -7,6 +7,7 @@ as it is.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -43,24 +44,40 @@ class Group:
         self._torch_group.set_timeout(_FOREVER)
 
     def all_gather(self, part: Tensor) -> GroupPending:
+        torch_group = self._live()
         on_host = part.contiguous().cpu()
         whole = on_host.new_empty(self.num_ranks, *part.shape)
         self._count(on_host, self.num_ranks - 1)
-        work = self._torch_group.allgather([list(whole.unbind())], [on_host])
+        work = torch_group.allgather([list(whole.unbind())], [on_host])
         return GroupPending(work, lambda: whole.to(part.device))
 
     def gather(self, part: Tensor) -> GroupPending:
+        torch_group = self._live()
         on_host = part.contiguous().cpu()
         is_first = self.rank == 0
         whole = on_host.new_empty(self.num_ranks if is_first else 0, *part.shape)
         self._count(on_host, 0 if is_first else 1)
         outputs = list(whole.unbind()) if is_first else []
-        work = self._torch_group.gather(outputs, on_host, 0)
+        work = torch_group.gather(outputs, on_host, 0)
         return GroupPending(work, lambda: whole.to(part.device))
 
     def abort(self) -> None:
-        """Give up what is under way. The ranks that wait for this one notice."""
-        self._torch_group.abort()
+        """Give up what is under way. The ranks that wait for this one notice.
+
+        Freeing torch's group waits until its last exchange has ended, which may take until the
+        other ranks give up too. So a thread does it.
+        """
+        torch_group, self._torch_group = self._torch_group, None
+        if torch_group is not None:
+            torch_group.abort()
+            held = [torch_group]
+            del torch_group
+            threading.Thread(target=held.clear, name="lln-ranks-free", daemon=True).start()
+
+    def _live(self) -> Any:
+        if self._torch_group is None:
+            raise RankLost("The ranks of this document are no longer together.", retry_after_s=1.0)
+        return self._torch_group
 
     def _count(self, part: Tensor, num_peers: int) -> None:
         self.bytes_sent += part.numel() * part.element_size() * num_peers

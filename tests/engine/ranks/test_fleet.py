@@ -13,13 +13,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from engine.config import EngineConfig
 from engine.engine import Engine
-from engine.errors import EngineUnavailable, InvalidInput, LLNError, RankLost
+from engine.errors import (
+    CheckpointError,
+    DeviceFailure,
+    EngineUnavailable,
+    InvalidInput,
+    LLNError,
+    RankLost,
+)
 from engine.execution.inputs import PreparedText
 from engine.execution.model_runner import TiledRun
 from engine.model.embedding_model import EmbeddingModel
@@ -183,6 +191,39 @@ def test_a_rank_that_is_killed_fails_its_text_only(
         eventually(lambda: fleet.num_present == 2)  # it was started again
         os.kill(fleet.process_ids()[1], signal.SIGKILL)  # between two texts
         eventually(lambda: fleet.num_present == 1)
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_is_lost_after_its_time(default_model: EmbeddingModel) -> None:
+    config = EngineConfig(device="cpu", ranks=2, num_threads=1, min_rank_tokens=1, rank_timeout_s=4)
+    with Engine(default_model, config=config) as engine:
+        fleet = engine.fleet
+        assert fleet is not None
+        run = opened(fleet, default_model, some_text(60_000))
+        os.kill(fleet.process_ids()[1], signal.SIGSTOP)
+        with pytest.raises(RankLost, match="it said nothing for 4 s"):
+            result_of(run)
+        eventually(lambda: fleet.num_present == 2)
+
+
+def test_a_rank_that_fails_says_why(fleet: Fleet, default_model: EmbeddingModel) -> None:
+    text = some_text(1_700)
+    text.ids[-1] = 1_000_000  # no row of the table of words
+    with pytest.raises(DeviceFailure, match="IndexError"):
+        result_of(opened(fleet, default_model, text))
+    assert result_of(opened(fleet, default_model, some_text(600))).shape == (4, 384)
+
+
+def test_a_rank_with_other_weights_is_refused(default_model: EmbeddingModel) -> None:
+    first, other = places(2)
+    thread = RankThread(other)
+    assert default_model.calibration is not None
+    changed = replace(default_model.calibration, block_size=256)
+    with pytest.raises(CheckpointError, match="rank 1 has another default: its calibration"):
+        Fleet([default_model.with_calibration(changed)], CONFIG, first).start()
+    thread.join(30)
+    assert thread.error is not None
+    assert thread.error.code == "rank_differs"
 
 
 def test_ranks_of_another_number_are_refused(default_model: EmbeddingModel) -> None:

@@ -137,6 +137,16 @@ def test_every_family(family: str, length: int, write_checkpoint: WriteCheckpoin
     assert difference(model, some_text(length, [Span(3, 60)]), 3) < TOLERANCE
 
 
+@pytest.mark.parametrize("pooling", ["cls", "max", "none"])
+def test_every_pooling(pooling: str, write_checkpoint: WriteCheckpoint) -> None:
+    """Without pooling, the answer is the states of all tokens."""
+    folder = write_checkpoint("bert", pooling=pooling)
+    model = calibrated(folder, block_size=BLOCK, num_sinks=(2, 3))
+    assert model.checkpoint.pooling == pooling
+    text = some_text(700, [Span(0, 90), Span(64, 600), Span(640, 700)])
+    assert difference(model, text, 3) < TOLERANCE
+
+
 def test_one_rank_gives_the_same_bits(small_model: EmbeddingModel) -> None:
     text = some_text(700, [Span(100, 600)])
     alone = read_alone(small_model, text)

@@ -79,7 +79,9 @@ class Line:
     def call(self) -> Entry:
         return self.add(0, model="", kind="diagnosis")
 
-    def sweep(self, *, num_bytes: int = 100, seconds: float = 10.0) -> Entry:
+    def sweep(
+        self, *, num_bytes: int = 100, seconds: float = 10.0, needs_ranks: bool = False
+    ) -> Entry:
         return self.add(5_000, kind="sweep_tile", num_bytes=num_bytes, seconds=seconds)
 
     def unit(self, seconds: float = 1.0) -> Unit | None:
@@ -322,6 +324,23 @@ def test_sweeps_begin_only_within_the_memory_budget_and_in_order(line: Line) -> 
     assert line.serve() == [second_big]
     line.scheduler.remove(second_big)
     assert line.serve() == [small]
+
+
+def test_ranks_read_one_text_at_a_time_and_others_pass(line: Line) -> None:
+    first = line.sweep(needs_ranks=True, seconds=100)
+    assert line.serve() == [first]
+    waits, alone = line.sweep(needs_ranks=True, seconds=1), line.sweep(seconds=200)
+    assert line.serve() == [first], "the second is due earlier, and waits for the ranks"
+    line.scheduler.remove(first)
+    assert line.serve() == [waits]
+    line.scheduler.remove(waits)
+    assert line.serve() == [alone]
+    shared = line.sweep(needs_ranks=True, seconds=300)
+    line.scheduler.remove(alone)
+    assert line.serve() == [shared]
+    line.sweep(needs_ranks=True, seconds=1)
+    passes = line.sweep(seconds=2)
+    assert line.serve() == [passes]
 
 
 def test_a_sweep_beyond_the_budget_begins_alone(line: Line) -> None:
