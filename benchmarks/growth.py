@@ -76,6 +76,7 @@ def read(options: argparse.Namespace) -> None:
                 continue
             row, vectors = _case(engine, document, options.ways, oracle=options.oracle)
             about = {"corpus": document.corpus, "document": document.name, "model": options.model}
+            about["calibration"] = engine.info.calibration
             save_file(vectors, _vectors_of(options.out, document.name))
             out.write(json.dumps({**about, **row, "commit": commit()}) + "\n")
             out.flush()

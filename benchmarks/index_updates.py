@@ -43,7 +43,7 @@ def main() -> None:
     options = _parser().parse_args()
     with TemporaryDirectory(prefix="lln-index-") as temporary:
         place = Path(temporary)
-        found = measure(place, options.files, options.changed)
+        found = measure(place, options.files, options.changed, options.short)
     found["commit"] = commit()
     for name, value in found.items():
         print(f"{name}: {value}")
@@ -51,9 +51,9 @@ def main() -> None:
         options.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def measure(place: Path, files: int, changed: int) -> dict[str, Any]:
+def measure(place: Path, files: int, changed: int, short: int) -> dict[str, Any]:
     folder, index = place / "docs", place / "index"
-    paths = list(_written(folder, files))
+    paths = list(_written(folder, files, short))
     Random(SEED).shuffle(paths)
     anew = _indexed(folder, index)
     again = _indexed(folder, index)
@@ -67,6 +67,7 @@ def measure(place: Path, files: int, changed: int) -> dict[str, Any]:
     resumed = _indexed(folder, copy)
     return {
         "files": files,
+        "longest_of_most": short,
         "changed": changed,
         "characters": sum(path.stat().st_size for path in paths),
         "index_bytes": (index / "index.sqlite").stat().st_size,
@@ -83,8 +84,8 @@ def measure(place: Path, files: int, changed: int) -> dict[str, Any]:
     }
 
 
-def _written(folder: Path, count: int) -> Iterator[Path]:
-    """Documents in the order of their text's hash, each a file."""
+def _written(folder: Path, count: int, short: int) -> Iterator[Path]:
+    """Documents in the order of their text's hash, each a file. Nine of ten are cut at `short`."""
     documents = {
         sha256(one.body.encode()).hexdigest(): one
         for name in available(new=True)
@@ -94,10 +95,11 @@ def _written(folder: Path, count: int) -> Iterator[Path]:
     folder.mkdir()
     if len(documents) < count:
         raise SystemExit(f"the corpora have {len(documents)} documents, and not {count}")
-    for digest in sorted(documents)[:count]:
+    for number, digest in enumerate(sorted(documents)[:count]):
         one = documents[digest]
         path = folder / f"{digest[:16]}.md"
-        path.write_text(f"# {one.title or one.name}\n\n{one.body[:LONGEST]}\n")
+        body = one.body[: short if number % 10 else LONGEST]
+        path.write_text(f"# {one.title or one.name}\n\n{body}\n")
         yield path
 
 
@@ -154,6 +156,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.index_updates", description=__doc__)
     parser.add_argument("--files", type=int, default=2_000)
     parser.add_argument("--changed", type=int, default=100)
+    parser.add_argument(
+        "--short",
+        type=int,
+        default=LONGEST,
+        help="characters of nine files in ten, as in a folder of notes (default: as long as any)",
+    )
     parser.add_argument("--out", type=Path)
     return parser
 

@@ -18,6 +18,7 @@ from engine import Engine
 from engine.types import ChunkPlan, LivingEmbedding
 
 LATE = ChunkPlan(tokens=256, context="late")
+APPENDS = 5
 LENGTHS, QUICK_LENGTHS = (8_192, 65_536, 262_144), (8_192,)
 SHORTER = LENGTHS[:2]
 UPDATES, QUICK_UPDATES = 100, 5
@@ -66,7 +67,7 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
         )
         if tokens in SHORTER:
             before, _ = _timed(engine, text[: text.rfind("\n\n", 0, int(0.95 * len(text)))])
-            appended = [_update(engine, before, text)]
+            appended = [_update(engine, before, text) for _ in range(APPENDS)]
             yield from _rows(whole, taken, "5 % appended", appended, APPENDED)
             count = QUICK_UPDATES if plan.quick else UPDATES
             followed = _followed(engine, text, whole, count)

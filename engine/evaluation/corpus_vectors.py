@@ -90,7 +90,7 @@ def read_corpus(
     of the other models."""
     store = store or VectorStore()
     texts = [one.ids for one in documents]
-    placed = _PlacedParts(documents, model.tokenizer, limits)
+    placed = PlacedParts(documents, model.tokenizer, limits)
     with_lln = store.read_whole(model, texts, placed.spans)
     without = store.read_whole(model.with_attention("block_diagonal"), texts, placed.spans)
     alone = store.vectors_of(model, placed.alone(texts, model.tokenizer))
@@ -127,7 +127,7 @@ def read_corpus(
     )
 
 
-class _PlacedParts:
+class PlacedParts:
     """Where the openings, passages and chunks of documents are, in one list."""
 
     def __init__(
@@ -157,7 +157,7 @@ class _PlacedParts:
 def _one_pass(
     model: EmbeddingModel,
     documents: Sequence[ReadingDocument],
-    placed: _PlacedParts,
+    placed: PlacedParts,
     store: VectorStore,
 ) -> OnePass:
     read = store.read_whole(model, [one.ids for one in documents], placed.spans)

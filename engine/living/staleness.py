@@ -30,6 +30,10 @@ from kernels.attention import LLNState, merge_states
 
 VALUE_DIRECTIONS = 2
 SINK_DIRECTIONS = 8
+BESIDE = 0.1
+"""Of the mean staleness of a document, what counts for each kept segment: its neighbours in the
+merged state are stale themselves, so the view of now is not quite that of a new reading."""
+
 _SEED = 20_260_101
 
 Numbers = NDArray[np.float32]

@@ -26,7 +26,7 @@ from engine.living.record import (
     identity_of,
     to_bytes,
 )
-from engine.living.staleness import bound, movement, view_of
+from engine.living.staleness import BESIDE, bound, movement, view_of
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.segmented_pass import SinkRows
 from engine.scheduling.request import TimedResult
@@ -161,7 +161,10 @@ def staleness_of(record: DocumentRecord, model: EmbeddingModel) -> list[float]:
     """The bound for each segment of a record, whose last view is the one of now."""
     *earlier, now = record.views
     bounds = [*(bound(movement(then, now, model), model) for then in earlier), 0.0]
-    return [bounds[segment.view] for segment in record.segments]
+    own = [bounds[segment.view] for segment in record.segments]
+    rows = [segment.num_rows for segment in record.segments]
+    beside = BESIDE * float(np.average(own, weights=rows))
+    return [min(1.0, one + beside) if one else 0.0 for one in own]
 
 
 class _Given(NamedTuple):
