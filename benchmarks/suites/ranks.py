@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from time import perf_counter, sleep
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter, process_time, sleep
 
 import numpy as np
 from torch.distributed import HashStore  # type: ignore[attr-defined]
@@ -39,7 +41,8 @@ class Reading:
 
     vectors: Vector  # the whole text, its chunks, then states of tokens; each of length 1
     seconds: float
-    bytes_sent: int  # by the first rank, in all exchanges before the layers
+    cpu_s: float  # of the busiest rank
+    bytes_sent: int = 0  # by the first rank, in all exchanges before the layers
 
 
 def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
@@ -54,6 +57,7 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
             yield _difference(apart[length], alone[length], length, num_ranks)
         if num_ranks > 1:
             yield _flatness(apart, num_ranks, len(model.encoder.weights.layers))
+            yield _busiest(apart[lengths[-1]], alone[lengths[-1]], lengths[-1], num_ranks)
 
 
 def measure_time(bench: Workbench, plan: Plan) -> Iterator[Row]:
@@ -89,6 +93,16 @@ def _difference(apart: Reading, alone: Reading, length: int, num_ranks: int) -> 
         target=EQUAL,
         seconds={"over ranks": (apart.seconds,), "alone": (alone.seconds,)},
         note=f"whole {whole:.1e}, chunks {chunks:.1e}, token states {tokens:.1e}; {is_same}",
+    )
+
+
+def _busiest(apart: Reading, alone: Reading, length: int, num_ranks: int) -> Row:
+    """What other work on the machine changes less than the time by the clock."""
+    return Row(
+        case=f"{length:,} tokens, {num_ranks} ranks",
+        measure="CPU seconds of the busiest rank / of one rank alone",
+        value=apart.cpu_s / alone.cpu_s,
+        seconds={"busiest rank": (apart.cpu_s,), "alone": (alone.cpu_s,)},
     )
 
 
@@ -152,21 +166,33 @@ def _over(fleet: Fleet | None, model: EmbeddingModel, text: PreparedText) -> Rea
     ends_at = perf_counter() + _FORMS_WITHIN_S
     while perf_counter() < ends_at:
         sent_before = fleet.bytes_sent
+        before = {rank: _cpu_seconds(pid) for rank, pid in fleet.process_ids().items()}
         run = fleet.try_open(model, text, keep_projections=True)
         if run is not None:
             found = _read(run)
-            return Reading(found.vectors, found.seconds, fleet.bytes_sent - sent_before)
+            others = [_cpu_seconds(pid) - before[rank] for rank, pid in fleet.process_ids().items()]
+            return replace(
+                found,
+                cpu_s=max(found.cpu_s, *others),
+                bytes_sent=fleet.bytes_sent - sent_before,
+            )
         sleep(0.05)
     raise RuntimeError("the ranks are not together")
 
 
 def _read(run: RankRun) -> Reading:
-    started_at = perf_counter()
+    started_at, cpu_before = perf_counter(), process_time()
     with closing(run):
         while run.result is None:
             run.step()
-    seconds = perf_counter() - started_at
-    return Reading(_directions(run.result), seconds, 0)
+    seconds, cpu_s = perf_counter() - started_at, process_time() - cpu_before
+    return Reading(_directions(run.result), seconds, cpu_s)
+
+
+def _cpu_seconds(pid: int) -> float:
+    """What a process has used so far, in user and kernel mode."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _directions(vectors: Vector) -> Vector:
