@@ -154,7 +154,6 @@ class Fleet:
         self._ended = threading.Event()
         self._arrived: list[Channel] = []
         self._awake, self._wake = Pipe(duplex=False)
-        self._key = secrets.token_bytes(32)
 
     @property
     def num_present(self) -> int:
@@ -189,9 +188,11 @@ class Fleet:
         config = self._config
         try:
             self._store = self._place.open_store(config.rank_start_s)
-            self._listener = Listener(("", 0), family="AF_INET", authkey=self._key)
-            port = self._listener.address[1]
-            self._store.set(CONTACT, f"{port} {self._key.hex()}")
+            key = self._place.key or secrets.token_hex(32)
+            host = self._place.address if self._local is not None else ""
+            self._listener = Listener((host, 0), family="AF_INET", authkey=key.encode())
+            told = "" if self._place.key else key
+            self._store.set(CONTACT, f"{self._listener.address[1]} {told}")
             for name, work in (("door", self._accept), ("keeper", self._keep)):
                 threading.Thread(target=work, name=f"lln-ranks-{name}", daemon=True).start()
             if self._local is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -38,6 +39,7 @@ class LocalRanks:
             num_local=self._num_ranks,
             address=_HOST,
             port=port,
+            key=secrets.token_hex(32),
         )
 
     def start(self, first: RankPlace) -> None:

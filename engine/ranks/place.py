@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Self
 
@@ -38,6 +38,9 @@ class RankPlace:
     has_agent: bool = False
     """Whether torchrun itself listens there, and not the first rank."""
     attempt: str = "0"
+    key: str = field(default="", repr=False)
+    """What the ranks prove to each other that they know. Empty: rank 0 draws one and leaves it
+    where whoever reaches the store can read it."""
 
     @classmethod
     def from_environment(cls, variables: Mapping[str, str]) -> Self | None:
@@ -62,6 +65,7 @@ class RankPlace:
             port=_number("MASTER_PORT", variables["MASTER_PORT"]),
             has_agent=variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             attempt=variables.get("TORCHELASTIC_RESTART_COUNT", "0"),
+            key=variables.get("RANK_KEY", ""),
         )
 
     def fit(self, config: EngineConfig) -> EngineConfig:
@@ -86,6 +90,7 @@ class RankPlace:
             "LOCAL_WORLD_SIZE": str(self.num_local),
             "MASTER_ADDR": self.address,
             "MASTER_PORT": str(self.port),
+            "RANK_KEY": self.key,
         }
 
     def open_store(self, timeout_s: float) -> Store:

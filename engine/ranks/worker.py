@@ -8,12 +8,13 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from multiprocessing import AuthenticationError
 
 import torch
 from torch.distributed import DistError, Store  # type: ignore[attr-defined]
 
 from engine.config import EngineConfig
-from engine.errors import EngineUnavailable, LLNError, RankLost
+from engine.errors import EngineUnavailable, InvalidInput, LLNError, RankLost
 from engine.model.embedding_model import EmbeddingModel, load_models
 from engine.ranks.channel import (
     Channel,
@@ -58,7 +59,13 @@ def serve_rank(place: RankPlace, *, join_s: float = 60.0) -> None:
 def _connect(place: RankPlace, store: Store, timeout_s: float) -> Channel:
     try:
         port, _, key = store.get(CONTACT).decode().partition(" ")
-        return Channel.connect((place.address, int(port)), bytes.fromhex(key))
+        return Channel.connect((place.address, int(port)), (key or place.key).encode())
+    except AuthenticationError as error:
+        raise InvalidInput(
+            f"rank {place.rank} has another RANK_KEY than the first rank",
+            code="wrong_rank_key",
+            param="RANK_KEY",
+        ) from error
     except (DistError, RuntimeError, OSError, EOFError) as error:
         raise EngineUnavailable(
             f"rank {place.rank} found no first rank at {place.address}:{place.port} "

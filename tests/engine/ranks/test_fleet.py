@@ -237,6 +237,17 @@ def test_ranks_of_another_number_are_refused(default_model: EmbeddingModel) -> N
     assert other.error.code == "wrong_num_ranks"
 
 
+def test_a_rank_with_another_key_is_refused(default_model: EmbeddingModel) -> None:
+    first, other = places(2)
+    stranger = RankThread(replace(other, key="another"))
+    config = EngineConfig(device="cpu", rank_start_s=2)
+    with pytest.raises(EngineUnavailable, match="1 of 2 ranks joined"):
+        Fleet([default_model], config, replace(first, key="secret")).start()
+    stranger.join(30)
+    assert stranger.error is not None
+    assert stranger.error.code == "wrong_rank_key"
+
+
 def test_ranks_that_do_not_come(default_model: EmbeddingModel) -> None:
     first = places(3)[0]
     config = EngineConfig(device="cpu", rank_start_s=1)
