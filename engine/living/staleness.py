@@ -34,6 +34,10 @@ BESIDE = 0.1
 """Of the mean staleness of a document, what counts for each kept segment: its neighbours in the
 merged state are stale themselves, so the view of now is not quite that of a new reading."""
 
+LEAST = 0.0015
+"""The least that is stated of a kept segment: what moves less than this is not told apart. In long
+documents a new title or opening moves a few chunks by as much, and the sketches hardly."""
+
 _SEED = 20_260_101
 
 Numbers = NDArray[np.float32]

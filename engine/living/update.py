@@ -26,7 +26,7 @@ from engine.living.record import (
     identity_of,
     to_bytes,
 )
-from engine.living.staleness import BESIDE, bound, movement, view_of
+from engine.living.staleness import BESIDE, LEAST, bound, movement, view_of
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.segmented_pass import SinkRows
 from engine.scheduling.request import TimedResult
@@ -164,7 +164,7 @@ def staleness_of(record: DocumentRecord, model: EmbeddingModel) -> list[float]:
     own = [bounds[segment.view] for segment in record.segments]
     rows = [segment.num_rows for segment in record.segments]
     beside = BESIDE * float(np.average(own, weights=rows))
-    return [min(1.0, one + beside) if one else 0.0 for one in own]
+    return [min(1.0, max(LEAST, one + beside)) if one else 0.0 for one in own]
 
 
 class _Given(NamedTuple):
