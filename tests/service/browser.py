@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page, Route
+    from playwright.sync_api import Browser, BrowserContext, Page, Route
 
 PAGE = Path(__file__).resolve().parents[2] / "service" / "page"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -64,8 +64,33 @@ def chromium() -> Iterator[Browser]:
         playwright.stop()
 
 
+class Answers:
+    """The server's own answers to what many tests ask it: it computes each only once."""
+
+    _SLOW = re.compile(r"/v1/(diagnostics|attention/map|structure)$")
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, bytes | None], dict[str, Any]] = {}
+
+    def serve(self, context: BrowserContext) -> None:
+        context.route(self._SLOW, self._answer)
+
+    def _answer(self, route: Route) -> None:
+        request = route.request
+        asked = (request.url, request.post_data_buffer)
+        found = self._known.get(asked)
+        if found is None:
+            got = route.fetch(timeout=TIMEOUT_MS)
+            found = {"status": got.status, "headers": got.headers, "body": got.body()}
+            if got.ok:
+                self._known[asked] = found
+        route.fulfill(**found)
+
+
 @contextmanager
-def fresh_tab(browser: Browser, url: str, *, script: str | None = None) -> Iterator[Page]:
+def fresh_tab(
+    browser: Browser, url: str, *, script: str | None = None, answers: Answers | None = None
+) -> Iterator[Page]:
     """A tab of its own, in which nothing may go wrong unnoticed; `script` runs first."""
     problems: list[str] = []
     requested: list[str] = []
@@ -73,6 +98,8 @@ def fresh_tab(browser: Browser, url: str, *, script: str | None = None) -> Itera
         context.set_default_timeout(TIMEOUT_MS)
         if script is not None:
             context.add_init_script(script)
+        if answers is not None:
+            answers.serve(context)
         tab = context.new_page()
         tab.on("pageerror", lambda error: problems.append(str(error)))
         tab.on("request", lambda request: requested.append(request.url))

@@ -20,7 +20,7 @@ import grpc
 import httpx
 import pytest
 
-from tests.service.browser import chromium, fresh_tab, go
+from tests.service.browser import Answers, chromium, fresh_tab, go
 from tests.service.outside import free_port
 from tests.service.processes import ForkedProcess, clean_environment
 from tests.service.stubs import embeddings_stub
@@ -171,9 +171,14 @@ def browser() -> Iterator[Browser]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def answers() -> Answers:
+    return Answers()
+
+
 @pytest.fixture
-def page(browser: Browser, http: httpx.Client) -> Iterator[Page]:
+def page(browser: Browser, http: httpx.Client, answers: Answers) -> Iterator[Page]:
     """A fresh tab on the front page, in which nothing may go wrong unnoticed."""
-    with fresh_tab(browser, str(http.base_url)) as tab:
+    with fresh_tab(browser, str(http.base_url), answers=answers) as tab:
         go(tab)
         yield tab

@@ -10,21 +10,16 @@ import pytest
 
 from tests.service.browser import (
     PAGE,
-    fresh_tab,
-    go,
     marked,
-    paste,
     read,
     sample,
     settle,
     shown_text,
-    submit,
-    width_of,
     window_of,
 )
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page, Route
+    from playwright.sync_api import Page
 
 # Served
 
@@ -221,74 +216,6 @@ def test_two_models_side_by_side(page: Page) -> None:
     assert "softmax" in captions[1]
 
 
-def test_a_document_that_is_edited(page: Page) -> None:
-    """What was read again is shown apart from what was kept, with how stale that is."""
-    line = "The keeper of lighthouse number {} wrote down the hours, the weather and {} ships. "
-    text = "\n\n".join(line.format(number, number * 7) * 4 for number in range(42))
-    page.click("#tab-edit")
-    page.fill("#edit-text", text)
-    page.click("#edit-read")
-    page.wait_for_selector("#passages > .now")
-    assert page.locator("#passages > .kept").count() == 0
-    assert "nothing is stale" in page.inner_text("#edit-facts")
-    page.fill("#edit-text", f"{text}\n\nIn the last year nothing was written at all.")
-    page.click("#edit-read")
-    page.wait_for_selector("#passages > .kept")
-    states = page.locator("#passages > .kept .passage-state").all_inner_texts()
-    assert all(re.fullmatch(r"kept, within [\d.e-]+ of a new reading", state) for state in states)
-    assert page.locator("#passages > .now:last-child").count() == 1
-    assert "of a new reading" in page.inner_text("#edit-facts")
-    page.click("#edit-anew")
-    page.wait_for_selector("#passages > .kept", state="detached")
-    page.fill("#edit-text", " ")
-    page.click("#edit-read")
-    assert "no text" in page.inner_text("#edit-error")
-
-
-def test_similarity(page: Page) -> None:
-    page.click("#tab-similarity")
-    page.click("#similarity-form .primary")
-    page.wait_for_selector(".matrix")
-    cells = [float(text) for text in page.locator(".cosine").all_inner_texts()]
-    assert cells[::4] == [1.0, 1.0, 1.0]
-    assert cells[1] > cells[2], "a harbour is nearer to a lighthouse than a pancake is"
-
-
-def test_the_newest_comparison_is_shown(page: Page) -> None:
-    page.click("#tab-similarity")
-    held: list[Any] = []
-    page.route("**/v1/embeddings", lambda route: held.append(route))
-    with page.expect_request("**/v1/embeddings"):
-        page.click("#similarity-form .primary")
-    page.locator("#texts textarea").first.fill("Another text.")
-    with page.expect_request("**/v1/embeddings"):
-        page.click("#similarity-form .primary")
-    held[1].continue_()
-    page.wait_for_selector(".matrix th:has-text('Another text.')")
-    held[0].abort()
-    assert page.locator("#similarity-error").is_hidden()
-    page.locator(".text-row button").first.click()
-    assert page.evaluate("document.activeElement.ariaLabel") == "Remove text 1"
-    page.click("#add-text")
-    labels = page.locator("#texts textarea").evaluate_all("all => all.map(one => one.ariaLabel)")
-    assert labels == ["Text 1", "Text 2", "Text 3"]
-
-
-def test_numbers_are_read_on_every_shade(page: Page) -> None:
-    """WCAG's 4.5 to 1, over the whole scale and in both themes."""
-    contrasts = """async () => {
-      const { isDarkInk, shades } = await import("/page/colour.js");
-      const part = (value) => value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
-      const light = (at) => [0.2126, 0.7152, 0.0722].reduce(
-        (sum, weight, channel) => sum + weight * part(shades()[3 * at + channel] / 255), 0);
-      return Array.from({ length: 256 }, (_, at) =>
-        isDarkInk(at / 255) ? (light(at) + 0.05) / 0.05 : 1.05 / (light(at) + 0.05));
-    }"""
-    assert min(page.evaluate(contrasts)) >= 4.5
-    page.click("#theme")
-    assert min(page.evaluate(contrasts)) >= 4.5
-
-
 def test_short_text_says_why_it_has_no_topics(page: Page) -> None:
     read(page, "Hi \U0001f30d there")
     page.wait_for_selector("#topics-hint:has-text('block-diagonal')")
@@ -305,180 +232,3 @@ def test_marks_are_right_beyond_the_basic_plane(page: Page) -> None:
     words = page.evaluate("[...CSS.highlights.get('topic')].map(range => range.toString())")
     assert words
     assert all(word == word.strip() for word in words)
-
-
-KEY = "a-key-for-the-page-0123"
-
-
-@pytest.fixture(scope="module")
-def guarded(launch_server: Any) -> str:
-    url: str = launch_server(LLN_MODELS="default", LLN_API_KEYS=KEY).http_url
-    return url
-
-
-def test_a_server_with_keys_is_given_one(browser: Browser, guarded: str) -> None:
-    context = browser.new_context(base_url=guarded)
-    tab = context.new_page()
-    tab.goto("/")
-    tab.wait_for_selector("#key-message:has-text('requires an API key')")
-    assert tab.locator("#error").is_hidden()
-    give_key(tab, "another-key-0123456789")
-    tab.wait_for_selector("#key-message:has-text('does not accept')")
-    give_key(tab, KEY)
-    tab.wait_for_selector("#model option", state="attached")
-    read(tab, "A short text.")
-    assert tab.locator("#key").is_hidden()
-    tab.wait_for_url(re.compile("text="))  # which the page then reads again by itself
-    assert KEY not in tab.url
-    tab.reload()
-    settle(tab)  # the tab has kept the key
-    assert tab.locator("#key").is_hidden()
-    stranger = context.new_page()
-    stranger.goto(tab.url)
-    stranger.wait_for_selector("#key-message:has-text('requires an API key')")
-    context.close()
-
-
-def test_what_is_sent_before_the_key_is_read_with_it(browser: Browser, guarded: str) -> None:
-    with fresh_tab(browser, guarded) as tab:
-        tab.goto("/")
-        tab.wait_for_selector("#key-message:has-text('requires an API key')")
-        submit(tab, "A short text.")
-        tab.fill("#text", "half of another te")
-        give_key(tab, KEY)
-        settle(tab)
-        assert shown_text(tab) == "A short text."
-
-
-@pytest.mark.parametrize("first_to_answer", ["v1/models", "v1/diagnostics/instruments"])
-def test_a_late_refusal_takes_no_key_away(
-    browser: Browser, guarded: str, first_to_answer: str
-) -> None:
-    """Of two requests that went without a key one is answered after the key was given."""
-    with fresh_tab(browser, guarded) as tab:
-        late = held_back_without_key(tab, except_for=first_to_answer)
-        tab.goto("/")
-        tab.wait_for_selector("#key-message:has-text('requires an API key')")
-        tab.fill("#key-value", KEY)
-        [unanswered] = late
-        with tab.expect_response("**/v1/**"):
-            unanswered.continue_()
-        assert tab.input_value("#key-value") == KEY, "what is being written stays"
-        tab.click("#key .primary")
-        read(tab, "A short text.")
-        assert tab.locator("#key").is_hidden()
-
-
-def test_a_key_given_while_others_are_under_way_holds_for_them(
-    browser: Browser, guarded: str
-) -> None:
-    with fresh_tab(browser, guarded) as tab:
-        tab.goto("/")
-        tab.wait_for_selector("#key-message:has-text('requires an API key')")
-        under_way = held_back_without_key(tab)
-        submit(tab, "A short text.")
-        give_key(tab, KEY)
-        assert len(under_way) == 2, "of the server's models and instruments, without a key"
-        for route in under_way:
-            route.continue_()
-        settle(tab)
-        assert shown_text(tab) == "A short text."
-        assert tab.locator("#key").is_hidden()
-
-
-def held_back_without_key(page: Page, except_for: str = "nothing") -> list[Route]:
-    """Such requests of the API, of which the server hears only when they are continued."""
-    held: list[Route] = []
-
-    def hold(route: Route) -> None:
-        if "authorization" in route.request.headers or except_for in route.request.url:
-            route.continue_()
-        else:
-            held.append(route)
-
-    page.route("**/v1/**", hold)
-    return held
-
-
-def give_key(page: Page, key: str) -> None:
-    page.fill("#key-value", key)
-    page.click("#key .primary")
-
-
-def test_dark_and_light(page: Page) -> None:
-    background = "getComputedStyle(document.body).backgroundColor"
-    light = page.evaluate(background)
-    page.click("#theme")
-    dark = page.evaluate(background)
-    assert dark != light
-    page.reload()
-    assert page.evaluate(background) == dark
-
-
-@pytest.mark.parametrize("width", [320, 820])
-def test_nothing_is_wider_than_a_phone(page: Page, width: int) -> None:
-    page.set_viewport_size({"width": width, "height": 740})
-    assert width_of(page) <= width
-    page.click("#sample")
-    settle(page)
-    assert width_of(page) <= width
-
-
-def first_paint(page: Page) -> float:
-    page.reload()
-    page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length")
-    paint: float = page.evaluate(
-        "performance.getEntriesByName('first-contentful-paint')[0].startTime"
-    )
-    return paint
-
-
-def test_first_paint(page: Page) -> None:
-    # On a busy machine one of several may be late.
-    assert any(first_paint(page) < 1000 for _ in range(5))
-
-
-def longest_waits(page: Page, long_document: str) -> tuple[float, float]:
-    """For how many milliseconds a click would have had to wait at most while a document was read
-    and shown, and then while it was scrolled to its end."""
-    page.evaluate(
-        """() => {
-          window.longest = 0;
-          new PerformanceObserver((list) => {
-            for (const entry of list.getEntries()) longest = Math.max(longest, entry.duration);
-          }).observe({ type: "longtask" });
-        }"""
-    )
-    paste(page, long_document)
-    assert "characters" in page.inner_text("#long-text")
-    page.click("#read")
-    page.wait_for_selector(".piece")
-    page.wait_for_selector("canvas.map[aria-label]")
-    page.click("#zoom-in")
-    page.wait_for_selector("[aria-busy=true]", state="detached")
-    place, milliseconds = page.evaluate(
-        """() => {
-          const reader = document.querySelector("#reader"), started = performance.now();
-          reader.scrollTop = 1e6;
-          return [reader.scrollTop, performance.now() - started];
-        }"""
-    )
-    assert place > 30_000
-    return page.evaluate("longest"), milliseconds
-
-
-def test_long_document_stays_responsive(page: Page, long_document: str) -> None:
-    # A fifth of these limits where nothing else has the cores. Other tests may take them for a
-    # while: then the page has another try.
-    for _ in range(3):
-        working, scrolling = longest_waits(page, long_document)
-        if working < 2500 and scrolling < 5000:
-            return
-        go(page)
-    pytest.fail(f"a click waits {working} ms while a document is read, {scrolling} ms in a scroll")
-
-
-@pytest.fixture
-def long_document() -> str:
-    """Some 20,000 tokens; the figures for 100,000 are measured by the benchmarks."""
-    return "\n\n".join([sample()] * 25)

@@ -15,13 +15,14 @@ def test_a_part_taken_away_shows_beyond_a_block_and_in_no_shorter_text(
     models = ablations_of(default_model)
     assert {"without maps", "without gate", "without sinks"} <= set(models)
     assert {"blocks of 256", "blocks of 512"} <= set(models), "each of them is served to some"
-    long, longer, short = (
-        {name: _states(one, n) for name, one in models.items()} for n in (800, 4_200, 60)
-    )
+    long, short = ({name: _states(one, n) for name, one in models.items()} for n in (800, 60))
+    changes = {name: (long[name] - long[AS_SERVED]).abs().max() for name in models}
+    for name in [name for name, change in changes.items() if change <= 1e-2]:
+        longer, served = (_states(models[one], 4_200) for one in (name, AS_SERVED))
+        changes[name] = (longer - served).abs().max()
+    assert bool(torch.isfinite(torch.stack(list(changes.values()))).all()), changes
     for name in models:
-        changes = [(states[name] - states[AS_SERVED]).abs().max() for states in (long, longer)]
-        assert bool(torch.isfinite(torch.stack(changes)).all()), name
-        assert (max(changes) > 1e-2) == (name != AS_SERVED), name
+        assert (changes[name] > 1e-2) == (name != AS_SERVED), name
         if name != "LLN alone":  # which is softmax for no text
             torch.testing.assert_close(short[name], short[AS_SERVED], rtol=1e-4, atol=1e-4)
 

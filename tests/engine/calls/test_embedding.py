@@ -64,7 +64,7 @@ def test_same_text_same_vector(
     alone = np.stack([engine.embed([real_texts[index]])[0] for index in some])
     shuffled = random.Random(4)
     for row, index in enumerate(some):
-        batch = [index, *shuffled.sample(range(len(real_texts)), 63)]
+        batch = [index, *shuffled.sample(range(len(real_texts)), 31)]
         shuffled.shuffle(batch)
         found = engine.embed([real_texts[at] for at in batch])[batch.index(index)]
         np.testing.assert_array_equal(found, alone[row])
@@ -83,13 +83,11 @@ def test_a_batch_moves_no_text_in_its_last_bit(model: str, dtype: str, long_text
     """Whatever lengths meet: one token, a row beyond a tile, several blocks, a sweep."""
     engine = Engine.load(model, config=EngineConfig(device="cpu", dtype=dtype))
     ids = engine.model.tokenizer.encode_batch([long_text])[0].ids
-    lengths = [1, 2, 1025, 17, 511, 700, 64, 63, 2500 if model == "default" else 512, 300, 1]
+    lengths = [1, 2, 1025, 17, 511, 700, 64, 63, 2100 if model == "default" else 512, 300, 1]
     texts = [ids[100 * at : 100 * at + length].tolist() for at, length in enumerate(lengths)]
     together = engine.embed(texts)
-    for order in (range(len(texts)), range(0, len(texts), 2)):
-        np.testing.assert_array_equal(
-            engine.embed([texts[at] for at in order]), together[list(order)]
-        )
+    order = [*range(0, len(texts), 3)][::-1]
+    np.testing.assert_array_equal(engine.embed([texts[at] for at in order]), together[order])
     for at, text in enumerate(texts):
         np.testing.assert_array_equal(engine.embed([text])[0], together[at])
 
@@ -117,13 +115,13 @@ def test_int8_keeps_the_mean_cosine_above_three_nines(
     wide = Engine.load(model, config=cpu_config)
     narrow = Engine.load(model, config=EngineConfig(device="cpu", dtype="int8"))
     assert narrow.info.dtype == "int8"
-    passages = [*sorted(real_texts, key=len)[-25::2], long_text[:12_000]]
+    passages = [*sorted(real_texts, key=len)[-25::4], long_text[:6_000]]
     cosines = (wide.embed(passages) * narrow.embed(passages)).sum(1)
     assert cosines.mean() > 0.999
     words = real_texts[:20]
     cosines = np.append(cosines, (wide.embed(words) * narrow.embed(words)).sum(1))
     assert 0.99 < cosines.min() < 1 - 1e-6
-    chunks = narrow.embed_document(long_text[:6_000], chunks=ChunkPlan(tokens=256)).chunks
+    chunks = narrow.embed_document(long_text[:3_000], chunks=ChunkPlan(tokens=256)).chunks
     assert len(chunks) > 1
     assert narrow.diagnose(long_text[:1_000], layers=[0]).instruments
 
@@ -168,7 +166,7 @@ def test_documents_stays_close_to_the_published_model(
 def test_longer_texts_stay_close_to_the_published_model(
     engine: Engine, published: Engine, real_texts: list[str]
 ) -> None:
-    longest = sorted(real_texts, key=len)[-20:]
+    longest = sorted(real_texts, key=len)[-10:]
     cosines = (engine.embed(longest) * published.embed(longest)).sum(1)
     assert cosines.mean() > 0.96
     assert cosines.min() < 0.9999, "none was longer than a block"
@@ -204,12 +202,12 @@ def test_token_ids_give_the_texts_vector(engine: Engine) -> None:
     np.testing.assert_allclose(by_all_ids, by_text, atol=1e-6)
 
 
-def test_a_document_of_20_000_tokens(engine: Engine, long_text: str) -> None:
-    document = long_text[:82_000]
+def test_a_document_of_several_tiles(engine: Engine, long_text: str) -> None:
+    document = long_text[:30_000]
     found = engine.embed_document(
         document, chunks=ChunkPlan(tokens=512, overlap=64, context="late")
     )
-    assert found.tokens > 20_000
+    assert found.tokens > 7_000
     assert found.accounting.tokens_embedded == found.tokens
     assert np.linalg.norm(found.vector) == pytest.approx(1, abs=1e-5)
     np.testing.assert_allclose(found.vector, engine.embed([document])[0], atol=2e-6)

@@ -1,0 +1,108 @@
+"""The page in a real browser: colours, widths, and how soon it shows and answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.service.browser import (
+    go,
+    paste,
+    sample,
+    settle,
+    width_of,
+)
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+
+def test_numbers_are_read_on_every_shade(page: Page) -> None:
+    """WCAG's 4.5 to 1, over the whole scale and in both themes."""
+    contrasts = """async () => {
+      const { isDarkInk, shades } = await import("/page/colour.js");
+      const part = (value) => value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+      const light = (at) => [0.2126, 0.7152, 0.0722].reduce(
+        (sum, weight, channel) => sum + weight * part(shades()[3 * at + channel] / 255), 0);
+      return Array.from({ length: 256 }, (_, at) =>
+        isDarkInk(at / 255) ? (light(at) + 0.05) / 0.05 : 1.05 / (light(at) + 0.05));
+    }"""
+    assert min(page.evaluate(contrasts)) >= 4.5
+    page.click("#theme")
+    assert min(page.evaluate(contrasts)) >= 4.5
+
+
+def test_dark_and_light(page: Page) -> None:
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(background)
+    page.click("#theme")
+    dark = page.evaluate(background)
+    assert dark != light
+    page.reload()
+    assert page.evaluate(background) == dark
+
+
+@pytest.mark.parametrize("width", [320, 820])
+def test_nothing_is_wider_than_a_phone(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 740})
+    assert width_of(page) <= width
+    page.click("#sample")
+    settle(page)
+    assert width_of(page) <= width
+
+
+def first_paint(page: Page) -> float:
+    page.reload()
+    page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length")
+    paint: float = page.evaluate(
+        "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+    )
+    return paint
+
+
+def test_first_paint(page: Page) -> None:
+    # On a busy machine one of several may be late.
+    assert any(first_paint(page) < 1000 for _ in range(5))
+
+
+def longest_waits(page: Page, long_document: str) -> tuple[float, float]:
+    """For how many milliseconds a click would have had to wait at most while a document was read
+    and shown, and then while it was scrolled to its end."""
+    page.evaluate(
+        """() => {
+          window.longest = 0;
+          new PerformanceObserver((list) => {
+            for (const entry of list.getEntries()) longest = Math.max(longest, entry.duration);
+          }).observe({ type: "longtask" });
+        }"""
+    )
+    paste(page, long_document)
+    assert "characters" in page.inner_text("#long-text")
+    page.click("#read")
+    page.wait_for_selector(".piece")
+    page.wait_for_selector("canvas.map[aria-label]")
+    page.click("#zoom-in")
+    page.wait_for_selector("[aria-busy=true]", state="detached")
+    place, milliseconds = page.evaluate(
+        """() => {
+          const reader = document.querySelector("#reader"), started = performance.now();
+          reader.scrollTop = 1e6;
+          return [reader.scrollTop, performance.now() - started];
+        }"""
+    )
+    assert place > len(long_document) / 4
+    return page.evaluate("longest"), milliseconds
+
+
+@pytest.mark.parametrize("copies", [8, pytest.param(25, marks=pytest.mark.slow)])
+def test_long_document_stays_responsive(page: Page, copies: int) -> None:
+    # A fifth of these limits where nothing else has the cores. Other tests may take them for a
+    # while: then the page has another try.
+    long_document = "\n\n".join([sample()] * copies)  # 800 tokens each
+    for _ in range(3):
+        working, scrolling = longest_waits(page, long_document)
+        if working < 2500 and scrolling < 5000:
+            return
+        go(page)
+    pytest.fail(f"a click waits {working} ms while a document is read, {scrolling} ms in a scroll")

@@ -1,0 +1,62 @@
+"""The page in a real browser: its tabs for documents that change and for similarity."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+
+def test_a_document_that_is_edited(page: Page) -> None:
+    """What was read again is shown apart from what was kept, with how stale that is."""
+    line = "The keeper of lighthouse number {} wrote down the hours, the weather and {} ships. "
+    text = "\n\n".join(line.format(number, number * 7) * 4 for number in range(42))
+    page.click("#tab-edit")
+    page.fill("#edit-text", text)
+    page.click("#edit-read")
+    page.wait_for_selector("#passages > .now")
+    assert page.locator("#passages > .kept").count() == 0
+    assert "nothing is stale" in page.inner_text("#edit-facts")
+    page.fill("#edit-text", f"{text}\n\nIn the last year nothing was written at all.")
+    page.click("#edit-read")
+    page.wait_for_selector("#passages > .kept")
+    states = page.locator("#passages > .kept .passage-state").all_inner_texts()
+    assert all(re.fullmatch(r"kept, within [\d.e-]+ of a new reading", state) for state in states)
+    assert page.locator("#passages > .now:last-child").count() == 1
+    assert "of a new reading" in page.inner_text("#edit-facts")
+    page.click("#edit-anew")
+    page.wait_for_selector("#passages > .kept", state="detached")
+    page.fill("#edit-text", " ")
+    page.click("#edit-read")
+    assert "no text" in page.inner_text("#edit-error")
+
+
+def test_similarity(page: Page) -> None:
+    page.click("#tab-similarity")
+    page.click("#similarity-form .primary")
+    page.wait_for_selector(".matrix")
+    cells = [float(text) for text in page.locator(".cosine").all_inner_texts()]
+    assert cells[::4] == [1.0, 1.0, 1.0]
+    assert cells[1] > cells[2], "a harbour is nearer to a lighthouse than a pancake is"
+
+
+def test_the_newest_comparison_is_shown(page: Page) -> None:
+    page.click("#tab-similarity")
+    held: list[Any] = []
+    page.route("**/v1/embeddings", lambda route: held.append(route))
+    with page.expect_request("**/v1/embeddings"):
+        page.click("#similarity-form .primary")
+    page.locator("#texts textarea").first.fill("Another text.")
+    with page.expect_request("**/v1/embeddings"):
+        page.click("#similarity-form .primary")
+    held[1].continue_()
+    page.wait_for_selector(".matrix th:has-text('Another text.')")
+    held[0].abort()
+    assert page.locator("#similarity-error").is_hidden()
+    page.locator(".text-row button").first.click()
+    assert page.evaluate("document.activeElement.ariaLabel") == "Remove text 1"
+    page.click("#add-text")
+    labels = page.locator("#texts textarea").evaluate_all("all => all.map(one => one.ariaLabel)")
+    assert labels == ["Text 1", "Text 2", "Text 3"]
