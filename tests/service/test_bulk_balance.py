@@ -7,6 +7,7 @@ from itertools import pairwise
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.bulk_balance import simulate
 from service.bulk.balance import cut, estimated_cost, largest_first
 
 COSTS = st.lists(st.integers(0, 40), max_size=60)
@@ -56,3 +57,12 @@ def test_cost_is_about_the_tokens() -> None:
     chinese = "注意力机制读取整个文档" * 20  # a token a character
     assert 0.6 < (estimated_cost(english) - 16) / (17 * 20) < 1.6
     assert 0.6 < (estimated_cost(chinese) - 16) / len(chinese) < 1.6
+
+
+def test_balance_by_tokens_where_books_stand_together() -> None:
+    """In the simulation of benchmarks/bulk.py, with four workers and a price linear in tokens."""
+    cases = simulate(float)["cases"]
+    for order, ways in cases.items():
+        assert ways["tokens"] < 1.05, order
+    assert cases["books last"]["gain over rows, 512 at a time"] > 1.5
+    assert cases["books first"]["gain over rows, a stretch for each worker"] > 1.5
