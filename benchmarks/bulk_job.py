@@ -80,6 +80,7 @@ def _job(corpus: Path, out: Path) -> BulkJob:
         how=RowOptions(model=MODEL),
         out=out,
         bad=out.with_suffix(".bad"),
+        replace=True,  # what is left of the job before; work of the same job goes on
     )
 
 
