@@ -39,7 +39,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "bulk.jsonl"
 SEED = 25
 KILLS = ("worker", "command", "both")
 _SMALL_PARTS = ("--part-tokens", "4000")
-_WAIT_S = (0.5, 6.0)
+_WAIT_S = (0.1, 2.5)
 Result = dict[str, Any]
 
 
@@ -147,8 +147,9 @@ def _killed(
         done = False
         while not done:
             job = _start(corpus, out, "--ray", "2", *_SMALL_PARTS, "--sent", str(log))
+            before = _sent(log)
             while job.poll() is None and len(kills) < options.times:
-                if not _under_way(job, log):
+                if not _under_way(job, len(_sent(log)) - len(before)):
                     continue
                 time.sleep(rng.uniform(*_WAIT_S))
                 if job.poll() is None and (killed := _kill(job, what, rng)):
@@ -159,8 +160,10 @@ def _killed(
                         break
                     time.sleep(rng.uniform(*_WAIT_S))
             done = job.wait() == 0
-        sent = [int(line.split()[1]) for line in log.read_text().splitlines() if "is sent" in line]
+        sent = _sent(log)
         equal.append(_same(out, plain))
+        if not kills:
+            continue
         kills[-1] |= {"parts": len(set(sent)), "parts_sent_again": len(sent) - len(set(sent))}
         out.unlink()
     return {
@@ -173,9 +176,16 @@ def _killed(
     }
 
 
-def _under_way(job: subprocess.Popen[str], log: Path) -> bool:
+def _sent(log: Path) -> list[int]:
+    """The numbers of the parts that were sent to workers, one that was sent again again."""
+    if not log.exists():
+        return []
+    return [int(line.split()[1]) for line in log.read_text().splitlines() if "is sent" in line]
+
+
+def _under_way(job: subprocess.Popen[str], parts: int) -> bool:
     time.sleep(0.05)
-    return log.exists() and len(_workers(job)) == 2
+    return parts > 0 and len(_workers(job)) == 2
 
 
 def _workers(job: subprocess.Popen[str]) -> list[int]:

@@ -213,7 +213,7 @@ async def ray_workers(
 
 
 async def _start(workers: Sequence[_Worker]) -> list[WorkerInfo]:
-    starts = [asyncio.ensure_future(worker.start()) for worker in workers]
+    starts = [asyncio.ensure_future(_started(worker)) for worker in workers]
     try:
         async with asyncio.timeout(START_TIMEOUT_S):
             return await asyncio.gather(*starts)
@@ -227,11 +227,22 @@ async def _start(workers: Sequence[_Worker]) -> list[WorkerInfo]:
             limit=up,
             actual=len(workers),
         ) from None
-    except _WorkerDied as error:
-        raise WorkerLost(f"a worker ended while it started. Ray says: {error}") from None
     finally:
         for start in starts:
             start.cancel()
+
+
+async def _started(worker: _Worker) -> WorkerInfo:
+    for _ in range(_MAX_DEATHS):
+        try:
+            return await worker.start()
+        except _WorkerDied as error:
+            died = error
+    raise WorkerLost(
+        f"{_MAX_DEATHS} processes ended while they loaded the model, perhaps for want of memory. "
+        f"Ray says: {died}",
+        limit=_MAX_DEATHS,
+    )
 
 
 def _check_alike(infos: Sequence[WorkerInfo]) -> None:
