@@ -39,7 +39,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "bulk.jsonl"
 SEED = 25
 KILLS = ("worker", "command", "both")
 _SMALL_PARTS = ("--part-tokens", "4000")
-_WAIT_S = (0.1, 2.5)
+_WAIT_S = (0.1, 8.0)
 Result = dict[str, Any]
 
 
