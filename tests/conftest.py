@@ -127,8 +127,9 @@ def write_checkpoint(
     """Writes a random checkpoint that transformers and sentence-transformers load as it stands.
 
     2 layers, 64 wide, 4 heads; further keywords replace values of config.json (use the names of
-    the family's own config). `key_prefix` is put before each tensor name, as in checkpoints saved
-    from a model with a head ("bert."). `modules=False` leaves the sentence-transformers files out.
+    the family's own config). With pooling "none" there is no pooling module. `key_prefix` is put
+    before each tensor name, as in checkpoints saved from a model with a head ("bert.").
+    `modules=False` leaves the sentence-transformers files out.
     """
 
     def write(
@@ -166,12 +167,18 @@ def _write_json(path: Path, value: object) -> None:
 
 
 def _write_modules(folder: Path, *, pooling: str, normalize: bool) -> None:
-    kinds = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")]
+    kinds = [("Transformer", "")]
+    if pooling != "none":
+        kinds.append(("Pooling", "1_Pooling"))
+    if normalize:
+        kinds.append(("Normalize", "2_Normalize"))
     modules = [
         {"idx": idx, "name": str(idx), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for idx, (kind, path) in enumerate(kinds if normalize else kinds[:2])
+        for idx, (kind, path) in enumerate(kinds)
     ]
     _write_json(folder / "modules.json", modules)
+    if pooling == "none":
+        return
     modes = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens"}
     switches = {f"pooling_mode_{key}": pooling == mode for mode, key in modes.items()}
     _write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": 64, **switches})

@@ -56,6 +56,7 @@ class Line:
         num_bytes: int = 0,
         seconds: float = 0.0,
         after_s: float = 0.0,
+        needs_ranks: bool = False,
     ) -> Entry:
         request = Request(
             model=model,
@@ -66,6 +67,7 @@ class Line:
             num_bytes=num_bytes,
             seconds=seconds,
             after_s=after_s,
+            needs_ranks=needs_ranks,
         )
         entry = Entry(
             request=request,
@@ -82,7 +84,13 @@ class Line:
     def sweep(
         self, *, num_bytes: int = 100, seconds: float = 10.0, needs_ranks: bool = False
     ) -> Entry:
-        return self.add(5_000, kind="sweep_tile", num_bytes=num_bytes, seconds=seconds)
+        return self.add(
+            5_000,
+            kind="sweep_tile",
+            num_bytes=num_bytes,
+            seconds=seconds,
+            needs_ranks=needs_ranks,
+        )
 
     def unit(self, seconds: float = 1.0) -> Unit | None:
         """The next unit, which takes so long."""
