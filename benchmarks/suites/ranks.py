@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter, process_time, sleep
 
@@ -61,23 +64,52 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
 
 
 def measure_time(bench: Workbench, plan: Plan) -> Iterator[Row]:
-    """One rank of one core, and two ranks of a core each, in turns."""
+    """One rank of one core, two ranks of a core each, and what this machine's cores allow: two
+    unrelated processes side by side, each of which reads half of the text."""
     model = load_model(config=_config(1))
     text = _text(bench, QUICK_LONGEST if plan.quick else LONGEST)
-    taken: dict[str, list[float]] = {"1 rank": [], "2 ranks": []}
-    with _fleet(model, 2) as fleet:
+    half = _text(bench, len(text.ids) // 2)
+    taken: dict[str, list[float]] = {"1 rank": [], "2 ranks": [], "2 unrelated halves": []}
+    with _fleet(model, 2) as fleet, ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        list(pool.map(_seconds_alone, [half] * 2))
         for _ in range(plan.turns(TURNS)):
             taken["1 rank"].append(_read(TiledRun(model, text)).seconds)
             taken["2 ranks"].append(_over(fleet, model, text).seconds)
-    ratios = [two / one for one, two in zip(*taken.values(), strict=True)]
-    yield Row(
-        case=f"{len(text.ids):,} tokens",
-        measure="2 ranks of a core each / 1 rank of one core",
+            taken["2 unrelated halves"].append(max(pool.map(_seconds_alone, [half] * 2)))
+    case, target = f"{len(text.ids):,} tokens", None if plan.quick else FASTER
+    one, ranks, halves = taken
+    yield _ratio(case, "2 ranks of a core each / 1 rank of one core", taken, ranks, one, target)
+    yield _ratio(case, "2 unrelated halves, a core each / the whole, one core", taken, halves, one)
+    yield _ratio(case, "2 ranks of a core each / 2 unrelated halves", taken, ranks, halves)
+
+
+def _ratio(
+    case: str,
+    measure: str,
+    taken: dict[str, list[float]],
+    over: str,
+    under: str,
+    target: Target | None = None,
+) -> Row:
+    ratios = [above / below for above, below in zip(taken[over], taken[under], strict=True)]
+    return Row(
+        case=case,
+        measure=measure,
         value=float(np.median(ratios)),
-        target=None if plan.quick else FASTER,
-        seconds={name: tuple(seconds) for name, seconds in taken.items()},
+        target=target,
+        seconds={name: tuple(taken[name]) for name in (over, under)},
         spread=(min(ratios), max(ratios)),
     )
+
+
+@cache
+def _model_alone() -> EmbeddingModel:
+    """Of a process that reads alone."""
+    return load_model(config=_config(1))
+
+
+def _seconds_alone(text: PreparedText) -> float:
+    return _read(TiledRun(_model_alone(), text)).seconds
 
 
 def _difference(apart: Reading, alone: Reading, length: int, num_ranks: int) -> Row:
