@@ -11,29 +11,26 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Listener, wait
 from typing import Any
 
-from torch import Tensor
 from torch.distributed import DistError
 
 from engine.config import EngineConfig
 from engine.errors import (
-    CheckpointError,
     EngineUnavailable,
-    InvalidInput,
     LLNError,
     RankLost,
 )
 from engine.execution.inputs import PreparedText
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.tiled_pass import can_tile
+from engine.ranks.admission import problem_of_models, problem_of_rank
 from engine.ranks.channel import (
-    PROTOCOL,
     Beat,
     Channel,
     Failed,
@@ -46,15 +43,13 @@ from engine.ranks.channel import (
     Stop,
     Welcome,
 )
-from engine.ranks.exchange import Pending
 from engine.ranks.group import FORM_S, Group
 from engine.ranks.local import LocalRanks
 from engine.ranks.place import RankPlace, check_devices
+from engine.ranks.reading import Reading
 from engine.ranks.stretch_run import RankRun, divide_text, open_rank
 from engine.ranks.worker import CONTACT
-from engine.types import ModelInfo
 
-_REASON_S = 2.0
 _TICK_S = 0.25
 """How often the thread looks for ranks that say nothing and for processes that ended."""
 
@@ -69,52 +64,6 @@ class Member:
     rank: int = -1  # until it says so
     is_ready: bool = False
     heard_at: float = field(default_factory=time.monotonic)
-
-
-class Reading:
-    """One text that the ranks read. It is the exchange that the first rank's part uses."""
-
-    def __init__(self, number: int, group: Group) -> None:
-        self.number = number
-        self.failure: LLNError | None = None
-        self._group = group
-
-    def all_gather(self, part: Tensor) -> Pending:
-        self.check()
-        return _Watched(self, self._group.all_gather(part))
-
-    def gather(self, part: Tensor) -> Pending:
-        self.check()
-        return _Watched(self, self._group.gather(part))
-
-    def check(self) -> None:
-        """Raises why the reading cannot go on, if it cannot."""
-        if self.failure is not None:
-            raise self.failure.for_caller()
-
-
-class _Watched:
-    """An exchange that fails as soon as a rank of its reading is known to be lost.
-
-    A connection that breaks is often noticed before its reason: the reason has a moment to come.
-    """
-
-    def __init__(self, reading: Reading, pending: Pending) -> None:
-        self._reading, self._pending = reading, pending
-        self._broken: tuple[LLNError, float] | None = None
-
-    def poll(self) -> Tensor | None:
-        self._reading.check()
-        if self._broken is not None:
-            error, at = self._broken
-            if time.monotonic() - at > _REASON_S:
-                raise error
-            return None
-        try:
-            return self._pending.poll()
-        except RankLost as error:
-            self._broken = error, time.monotonic()
-            return None
 
 
 class Fleet:
@@ -353,7 +302,7 @@ class Fleet:
             case Hello():
                 self._welcome(member, message)
             case Ready(infos):
-                if (problem := self._difference(member.rank, infos)) is not None:
+                if (problem := problem_of_models(member.rank, infos, self._models)) is not None:
                     self._refuse(member, problem)
                     return
                 with self._lock:
@@ -368,46 +317,12 @@ class Fleet:
 
     def _welcome(self, member: Member, hello: Hello) -> None:
         taken = {other.rank for other in self._members}
-        problem = None
-        if (hello.num_ranks, hello.protocol) != (self.num_ranks, PROTOCOL):
-            problem = InvalidInput(
-                f"rank {hello.rank} was started for {hello.num_ranks} ranks, the first rank for "
-                f"{self.num_ranks} (WORLD_SIZE), or with another version of LLN",
-                code="wrong_num_ranks",
-                param="WORLD_SIZE",
-                limit=self.num_ranks,
-                actual=hello.num_ranks,
-            )
-        elif hello.rank in taken or not 0 < hello.rank < self.num_ranks:
-            problem = InvalidInput(
-                f"rank {hello.rank} is there already, or is none of 1 to {self.num_ranks - 1}",
-                code="invalid_rank",
-                param="RANK",
-                limit=self.num_ranks - 1,
-                actual=hello.rank,
-            )
+        problem = problem_of_rank(hello, self.num_ranks, taken)
         if problem is not None:
             self._refuse(member, problem)
             return
         member.rank = hello.rank
         member.channel.send(Welcome(tuple(self._models), self._config))
-
-    def _difference(self, rank: int, infos: Iterable[ModelInfo]) -> LLNError | None:
-        """What tells a rank's models from the first rank's."""
-        for info in infos:
-            own = self._models[info.name].info
-            for what in ("revision", "calibration", "attention", "dtype"):
-                theirs, ours = getattr(info, what), getattr(own, what)
-                if theirs != ours:
-                    return CheckpointError(
-                        f"rank {rank} has another {info.name}: its {what} is {theirs}, the first "
-                        f"rank's {ours}",
-                        code="rank_differs",
-                        param="models",
-                        limit=str(ours),
-                        actual=str(theirs),
-                    )
-        return None
 
     def _refuse(self, member: Member, problem: LLNError) -> None:
         with suppress(OSError):
