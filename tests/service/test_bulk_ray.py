@@ -1,9 +1,13 @@
-"""`lln embed` by workers on Ray: the bytes of one process, whatever is killed; what is refused."""
+"""`lln embed` by workers on Ray: the bytes of one process, whatever is killed; what is refused.
+
+Starting a Ray takes seconds and several processes, so the tests share one cluster of two cores and
+join it from this process. What only a Ray of the command's own shows is marked slow.
+"""
 
 from __future__ import annotations
 
-import ast
 import json
+import logging
 import os
 import signal
 import socket
@@ -11,9 +15,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -25,17 +30,62 @@ TEXTS = ("the quick brown fox", "seven wizards box", "attention over long docume
 # A process of its own, not forked from one with torch: Ray does not start in those.
 LLN = (sys.executable, "-m", "service.cli")
 ROWS = 1_200  # three parts
+_START_LIMIT_S = 120
+_CLUSTER = """
+import sys, ray
+ray.init(address="local", num_cpus=2, include_dashboard=False, object_store_memory=80 * 2**20,
+         _temp_dir=sys.argv[1], log_to_driver=False)
+print("at", ray.get_runtime_context().gcs_address, flush=True)
+sys.stdin.read()
+"""
+
+Run = Callable[..., Any]
+
+
+class Cluster(NamedTuple):
+    address: str
+    folder: str
+    """Short, because Ray keeps sockets in it."""
+
+    def workers(self) -> list[int]:
+        return workers_of(self.folder)
 
 
 @pytest.fixture
 def temporary() -> Iterator[str]:
-    """A folder with a short path: Ray keeps sockets in it."""
     pytest.importorskip("ray")
     with tempfile.TemporaryDirectory(prefix="lln-") as folder:
         yield folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Ends when the standard input of its process is closed, so no cluster outlives the tests."""
+    pytest.importorskip("ray")
+    # The developer may have a token for another cluster. Ray looks when it is first used.
+    settings = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    with (
+        tempfile.TemporaryDirectory(prefix="lln-") as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        process = subprocess.Popen(
+            [sys.executable, "-c", _CLUSTER, folder],
+            env=clean_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        told = next((line for line in process.stdout if line.startswith("at ")), None)
+        assert told is not None, process.communicate()
+        yield Cluster(told.split()[1], folder)
+        process.communicate(timeout=_START_LIMIT_S)
+
+
+@pytest.fixture(scope="module")
 def model(write_checkpoint: Any) -> str:
     return str(write_checkpoint())
 
@@ -50,90 +100,75 @@ def corpus(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.timeout(600)
-def test_a_worker_is_killed_and_the_bytes_are_those_of_one_process(
-    temporary: str, corpus: Path, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, alone = tmp_path / "out.parquet", tmp_path / "alone.parquet"
-    arguments = ["embed", "--from", str(corpus), "--model", model, "--keep", "year", "--json"]
-    process = subprocess.Popen(
-        [*LLN, *arguments, "--out", str(out), "--ray", "--workers", "1"],
-        env=clean_environment(TMPDIR=temporary),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    claimed = tmp_path / "out.parquet.partial" / "job.json"
-    while process.poll() is None and not claimed.exists():
-        time.sleep(0.01)
-    assert claimed.exists(), process.communicate()
-    [worker] = workers_of(temporary)
-    os.kill(worker, signal.SIGKILL)
-    printed, complained = process.communicate(timeout=300)
-    assert process.returncode == 0, complained
-    assert json.loads(printed)["vectors"] == ROWS - 4
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A command's JSON, or its one line of complaint if it fails."""
     for name in [name for name in os.environ if name.startswith("LLN_")]:
         monkeypatch.delenv(name)
-    assert main([*arguments, "--out", str(alone)]) == 0
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    def call(*arguments: str | Path) -> Any:
+        code = main(["embed", *map(str, arguments), "--json"])
+        told = capsys.readouterr()
+        return told.err.splitlines()[-1] if code else json.loads(told.out)
+
+    return call
+
+
+@pytest.mark.timeout(300)
+def test_a_worker_is_killed_and_the_bytes_are_those_of_one_process(
+    cluster: Cluster,
+    corpus: Path,
+    model: str,
+    run: Run,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    out, alone = tmp_path / "out.parquet", tmp_path / "alone.parquet"
+    job = ("--from", corpus, "--model", model, "--keep", "year")
+    killed: list[int] = []
+
+    def kill_the_worker_within_a_part() -> None:
+        end = time.monotonic() + _START_LIMIT_S
+        while not has_pieces(tmp_path):
+            if time.monotonic() > end:
+                return
+            time.sleep(0.002)
+        for worker in cluster.workers():
+            os.kill(worker, signal.SIGKILL)
+            killed.append(worker)
+
+    killer = Thread(target=kill_the_worker_within_a_part)
+    killer.start()
+    with caplog.at_level(logging.INFO, "service.bulk"):
+        done = run(*job, "--out", out, "--address", cluster.address, "--workers", "1")
+    killer.join()
+    assert len(killed) == 1
+    assert done["vectors"] == ROWS - 4
+    sent, kept = told_rows(caplog, "sent"), told_rows(caplog, "kept")
+    assert sum(end - first for _, first, end in kept) == ROWS, "no row was embedded twice"
+    assert kept[0][1:] < (0, 512), "it was killed within a part"
+    assert not any(row[0] == kept[0][0] and row[1] < kept[0][2] for row in sent[1:])
+    run(*job, "--out", alone)
     assert out.read_bytes() == alone.read_bytes()
     bad = (tmp_path / "alone.parquet.bad.jsonl").read_bytes()
     assert (tmp_path / "out.parquet.bad.jsonl").read_bytes() == bad
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        (
-            ["--worker-gpus", "1", "--workers", "64"],
-            "64 workers of 1 GPU need 64, and this machine",
-        ),
-        (["--worker-cpus", "999"], "1 worker of 999 CPU needs 999, and this machine has"),
-        (["--model", "no/such-model"], "model 'no/such-model' was not found"),
-    ],
-)
+@pytest.mark.timeout(300)
 def test_what_the_workers_lack_is_told_before_work_starts(
-    temporary: str, corpus: Path, tmp_path: Path, options: list[str], complaint: str
+    cluster: Cluster, corpus: Path, run: Run, tmp_path: Path
 ) -> None:
     out = tmp_path / "out.npy"
-    done = subprocess.run(
-        [*LLN, "embed", "--from", str(corpus), "--out", str(out), "--ray", *options],
-        env=clean_environment(TMPDIR=temporary, HF_HUB_OFFLINE="1"),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1
-    assert complaint in done.stderr
-    assert not list(tmp_path.glob("out.npy.partial/*.jsonl"))
-    assert not list(Path(temporary).iterdir()), "Ray leaves nothing"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_pipeline_of_ray_data_has_the_vectors_of_the_engine(temporary: str, model: str) -> None:
-    program = f"""
-import ray
-from lln.ray_data import EmbedTexts
-
-ray.init(num_cpus=2, object_store_memory=100 * 2**20, _temp_dir={temporary!r})
-rows = ray.data.from_items([{{"text": text}} for text in {TEXTS!r}])
-rows = rows.map_batches(
-    EmbedTexts,
-    fn_constructor_args=[{model!r}],
-    compute=ray.data.ActorPoolStrategy(size=1),
-    num_cpus=1,
-)
-print({{row["text"]: row["embedding"].tolist() for row in rows.take_all()}})
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=clean_environment(), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    found = ast.literal_eval(done.stdout.splitlines()[-1])
-    assert [found[text] for text in TEXTS] == EmbedTexts(model)({"text": TEXTS})[
-        "embedding"
-    ].tolist()
+    job = ("--from", corpus, "--out", out, "--address", cluster.address)
+    complaints = {
+        "64 workers of 1 GPU need 64, and the cluster": ("--worker-gpus", "1", "--workers", "64"),
+        "1 worker of 999 CPU needs 999, and the cluster has 2": ("--worker-cpus", "999"),
+        "model 'no/such-model' was not found": ("--model", "no/such-model", "--workers", "1"),
+    }
+    for complaint, options in complaints.items():
+        assert complaint in run(*job, *options)
+    assert not list(tmp_path.glob("out.npy.partial/0*"))
 
 
 def test_what_is_no_cluster(corpus: Path, tmp_path: Path) -> None:
@@ -145,6 +180,86 @@ def test_what_is_no_cluster(corpus: Path, tmp_path: Path) -> None:
     assert f"no Ray cluster answers at 127.0.0.1:{port}" in nobody.stderr
     assert "must be HOST:PORT" in lln(*job, "--address", "here").stderr
     assert "--workers needs --ray or --address" in lln(*job, "--workers", "2").stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_command_is_killed_with_its_own_ray_and_one_process_ends_its_work(
+    temporary: str, corpus: Path, model: str, run: Run, tmp_path: Path
+) -> None:
+    out, alone = tmp_path / "out.npy", tmp_path / "alone.npy"
+    job = ["--from", str(corpus), "--model", model]
+    with subprocess.Popen(
+        [*LLN, "embed", *job, "--out", str(out), "--ray", "--workers", "2"],
+        env=clean_environment(TMPDIR=temporary),
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        while process.poll() is None and not has_pieces(tmp_path):
+            time.sleep(0.002)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL, "it was killed before its end"
+    ended = time.monotonic() + 60
+    while workers_of(temporary) and time.monotonic() < ended:
+        time.sleep(0.1)
+    assert not workers_of(temporary), "workers end with the command"
+    assert run(*job, "--out", out)["resumed"] > 0
+    run(*job, "--out", alone)
+    assert out.read_bytes() == alone.read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_ray_of_the_commands_own_leaves_nothing(
+    temporary: str, corpus: Path, model: str, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [*LLN, "embed", "--from", corpus, "--out", tmp_path / "out.npy", "--model", model, "--ray"],
+        env=clean_environment(TMPDIR=temporary),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not list(Path(temporary).iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_pipeline_of_ray_data_has_the_vectors_of_the_engine(
+    cluster: Cluster, model: str, tmp_path: Path
+) -> None:
+    program = f"""
+import json, ray
+from lln.ray_data import EmbedTexts
+
+ray.init(address={cluster.address!r})
+rows = ray.data.from_items([{{"text": text}} for text in {TEXTS!r}])
+rows = rows.map_batches(
+    EmbedTexts,
+    fn_constructor_args=[{model!r}],
+    compute=ray.data.ActorPoolStrategy(size=1),
+    num_cpus=1,
+)
+found = {{row["text"]: row["embedding"].tolist() for row in rows.take_all()}}
+open({str(tmp_path / "found.json")!r}, "w").write(json.dumps(found))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=clean_environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [found[text] for text in TEXTS] == EmbedTexts(model)({"text": TEXTS})[
+        "embedding"
+    ].tolist()
+
+
+def told_rows(caplog: pytest.LogCaptureFixture, what: str) -> list[tuple[int, int, int]]:
+    """The part, its first row and the end, in order."""
+    found: Any = [record.args for record in caplog.records if record.msg.endswith(f"are {what}")]
+    return list(found)
+
+
+def has_pieces(folder: Path) -> bool:
+    return any(path.stat().st_size for path in folder.glob("out.*.partial/*.begun"))
 
 
 def workers_of(folder: str) -> list[int]:
