@@ -31,15 +31,16 @@ from statistics import median
 from typing import Any
 
 from benchmarks.bulk_balance import simulate
+from benchmarks.bulk_kills import lost_s, part_s, read_log
 from benchmarks.processes import processes_below
 from benchmarks.store import ROOT, commit, machine
 from engine import Engine, EngineConfig
+from service.bulk.parts import PART_TOKENS
 
 RESULTS = ROOT / "benchmarks" / "results" / "bulk.jsonl"
 SEED = 25
 KILLS = ("worker", "command", "both")
-_SMALL_PARTS = ("--part-tokens", "4000")
-_WAIT_S = (0.1, 8.0)
+_WAIT_S = (0.1, 6.0)
 Result = dict[str, Any]
 
 
@@ -126,10 +127,11 @@ def growth(options: argparse.Namespace) -> Result:
 def kills(options: argparse.Namespace) -> Result:
     corpus = _corpus(options.folder / "corpus.jsonl", _texts(options.texts))
     plain = options.folder / "plain.npy"
-    _finish(_start(corpus, plain, *_SMALL_PARTS))
+    _finish(_start(corpus, plain, "--part-tokens", str(options.part_tokens)))
     rng = random.Random(SEED)
     return {
         "texts": options.texts,
+        "part_tokens": options.part_tokens,
         **{what: _killed(options, corpus, plain, what, rng) for what in options.kinds},
     }
 
@@ -139,53 +141,51 @@ def _killed(
 ) -> Result:
     """Jobs that are killed until there were so many kills, each kill while parts are under way."""
     out, log = options.folder / f"{what}.npy", options.folder / f"{what}.log"
-    work = out.with_name(f"{out.name}.partial")
-    kills: list[Result] = []
+    kills: list[float] = []
+    lost_parts: list[float] = []
     equal: list[bool] = []
+    part_tokens = ("--part-tokens", str(options.part_tokens))
     while len(kills) < options.times:
         log.unlink(missing_ok=True)
+        first = len(kills)
         done = False
         while not done:
-            job = _start(corpus, out, "--ray", "2", *_SMALL_PARTS, "--sent", str(log))
-            before = _sent(log)
+            job = _start(corpus, out, "--ray", "2", *part_tokens, "--sent", str(log))
+            started = time.time()
             while job.poll() is None and len(kills) < options.times:
-                if not _under_way(job, len(_sent(log)) - len(before)):
+                if not _is_under_way(job, log, started):
                     continue
                 time.sleep(rng.uniform(*_WAIT_S))
-                if job.poll() is None and (killed := _kill(job, what, rng)):
-                    time.sleep(0.2)
-                    kills.append({"killed": killed, "parts_written": len(_written(work))})
-                    print(what, json.dumps(kills[-1]), file=sys.stderr, flush=True)
-                    if what != "worker":
-                        break
-                    time.sleep(rng.uniform(*_WAIT_S))
+                if job.poll() is not None or not _kill(job, what, rng):
+                    continue
+                kills.append(time.time())
+                print(what, len(kills), file=sys.stderr, flush=True)
+                if what != "worker":
+                    break
+                started = kills[-1]
             done = job.wait() == 0
-        sent = _sent(log)
         equal.append(_same(out, plain))
-        if not kills:
-            continue
-        kills[-1] |= {"parts": len(set(sent)), "parts_sent_again": len(sent) - len(set(sent))}
         out.unlink()
+        if kills[first:]:
+            sent = read_log(log)
+            a_part = part_s(sent, options.texts)
+            lost_parts += [lost / a_part for lost in lost_s(sent, kills[first:])]
     return {
         "kills": len(kills),
         "jobs": len(equal),
         "equal_to_plain": all(equal),
-        "parts_repeated_a_kill": sum(kill.get("parts_sent_again", 0) for kill in kills)
-        / len(kills),
-        "each": kills,
+        "part_s": a_part,
+        "parts_repeated": {
+            "mean": sum(lost_parts) / len(lost_parts),
+            "most": max(lost_parts),
+            "each": [round(lost, 3) for lost in lost_parts],
+        },
     }
 
 
-def _sent(log: Path) -> list[int]:
-    """The numbers of the parts that were sent to workers, one that was sent again again."""
-    if not log.exists():
-        return []
-    return [int(line.split()[1]) for line in log.read_text().splitlines() if "is sent" in line]
-
-
-def _under_way(job: subprocess.Popen[str], parts: int) -> bool:
+def _is_under_way(job: subprocess.Popen[str], log: Path, since: float) -> bool:
     time.sleep(0.05)
-    return parts > 0 and len(_workers(job)) == 2
+    return len(_workers(job)) == 2 and any(one.at_s[0] > since for one in read_log(log))
 
 
 def _workers(job: subprocess.Popen[str]) -> list[int]:
@@ -193,19 +193,16 @@ def _workers(job: subprocess.Popen[str]) -> list[int]:
     return [process.pid for process in below if process.name.startswith("ray::Worker")]
 
 
-def _kill(job: subprocess.Popen[str], what: str, rng: random.Random) -> list[str]:
+def _kill(job: subprocess.Popen[str], what: str, rng: random.Random) -> bool:
+    """Whether there was a worker to kill."""
     workers = _workers(job)
     if not workers:
-        return []
+        return False
     doomed = {"worker": [rng.choice(workers)], "command": [job.pid]}
     doomed["both"] = doomed["worker"] + doomed["command"]
     for pid in doomed[what]:
         os.kill(pid, signal.SIGKILL)
-    return [what] if what != "both" else ["worker", "command"]
-
-
-def _written(work: Path) -> Sequence[Path]:
-    return list(work.glob("[0-9]*.jsonl"))
+    return True
 
 
 def _same(out: Path, plain: Path) -> bool:
@@ -278,7 +275,8 @@ def _parser() -> argparse.ArgumentParser:
     one.set_defaults(run=growth)
     one = measures.add_parser("kills")
     one.add_argument("--times", type=int, default=10, help="kills of each kind")
-    one.add_argument("--texts", type=int, default=600)
+    one.add_argument("--texts", type=int, default=4_000)
+    one.add_argument("--part-tokens", type=int, default=PART_TOKENS)
     one.add_argument("--kinds", nargs="+", choices=KILLS, default=KILLS)
     one.set_defaults(run=kills)
     measures.add_parser("balance").set_defaults(run=balance)

@@ -35,7 +35,9 @@ def main() -> None:
     if options.part_tokens:
         parts.PART_TOKENS = options.part_tokens
     if options.sent:
-        logging.basicConfig(filename=options.sent, level=logging.WARNING, format="%(message)s")
+        logging.basicConfig(
+            filename=options.sent, level=logging.WARNING, format="%(created).3f %(message)s"
+        )
         logging.getLogger("service.bulk").setLevel(logging.INFO)
     print(json.dumps(asyncio.run(_run(options))))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
@@ -46,6 +46,37 @@ def cut(
         yield part
 
 
+class LargestFirst(Generic[Item]):
+    """Items that were read ahead. The one that costs most is taken first; among equals, the one
+    that was added first."""
+
+    def __init__(self, cost: Callable[[Item], int], *, max_items: int, max_cost: int) -> None:
+        self.cost = 0
+        self._cost_of = cost
+        self._max_items = max_items
+        self._max_cost = max_cost
+        self._num_added = 0
+        self._waiting: list[tuple[int, int, Item]] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._waiting) >= self._max_items or self.cost >= self._max_cost
+
+    def add(self, item: Item) -> None:
+        price = self._cost_of(item)
+        heapq.heappush(self._waiting, (-price, self._num_added, item))
+        self._num_added += 1
+        self.cost += price
+
+    def take(self) -> Item:
+        negative, _, item = heapq.heappop(self._waiting)
+        self.cost += negative
+        return item
+
+
 def largest_first(
     items: Iterable[Item], cost: Callable[[Item], int], *, max_items: int, max_cost: int
 ) -> Iterator[Item]:
@@ -54,15 +85,10 @@ def largest_first(
     A book that starts last keeps one worker busy while the others have nothing left. Reads ahead
     until `max_items` items, or items that cost `max_cost` together, are waiting.
     """
-    waiting: list[tuple[int, int, Item]] = []
-    total = 0
-    for number, item in enumerate(items):
-        price = cost(item)
-        heapq.heappush(waiting, (-price, number, item))
-        total += price
-        while len(waiting) >= max_items or total >= max_cost:
-            negative, _, largest = heapq.heappop(waiting)
-            total += negative
-            yield largest
+    waiting = LargestFirst(cost, max_items=max_items, max_cost=max_cost)
+    for item in items:
+        waiting.add(item)
+        while waiting and waiting.is_full:
+            yield waiting.take()
     while waiting:
-        yield heapq.heappop(waiting)[2]
+        yield waiting.take()

@@ -3,48 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator
+from time import monotonic
 
 from engine.async_engine import AsyncEngine
 from engine.errors import InsufficientMemory, InvalidInput
 from engine.types import ModelInfo, Span, Vector
-from service.bulk.parts import EmbeddedPart, Part, embedded_part
-from service.bulk.rows import BadRow, EmbeddedRow, InputRow, RowOptions, TextRow, VectorRow
+from service.bulk import parts
+from service.bulk.pieces import Piece, Stretch, embedded_piece
+from service.bulk.rows import (
+    BadRow,
+    EmbeddedRow,
+    InputRow,
+    RowOptions,
+    TextRow,
+    VectorRow,
+    cost_of,
+)
 from service.in_order import in_order
 
 _MAX_CHARACTERS_AT_ONCE = 400_000
+_LEAST_PIECE_TOKENS = 1_000
+_LEAST_PIECE_S = 0.1
+"""On a GPU, pieces of so few tokens would be more work to send than to embed."""
 _ROW_WEIGHT = 1_000  # what a row weighs besides its characters
 
 
 class OneEngine:
-    """Embeds parts in this process."""
+    """Embeds rows in this process."""
 
-    def __init__(self, engine: AsyncEngine, model: str) -> None:
+    def __init__(self, engine: AsyncEngine, model: str, piece_cost: int | None = None) -> None:
         self._engine = engine
         self._model = model
+        self._piece_cost = piece_cost or piece_cost_of(1)
 
     @property
     def model(self) -> ModelInfo:
         return self._engine.resolve(self._model)
 
-    async def embed(self, parts: Iterable[Part], how: RowOptions) -> AsyncIterator[EmbeddedPart]:
-        """The parts in their order. The rows of the next begin while those of one end."""
+    async def embed(self, stretches: Iterable[Stretch], how: RowOptions) -> AsyncIterator[Piece]:
+        """Pieces in the order of the rows. The rows of the next stretch begin while those of one
+        end."""
         dim = how.options.dimensions or self.model.dim
+        first, cost, sent_at = 0, 0, monotonic()
         results: list[EmbeddedRow] = []
 
-        def rows() -> Iterator[tuple[Part, InputRow]]:
-            for part in parts:
-                yield from ((part, row) for row in part.rows)
+        def rows() -> Iterator[tuple[Stretch, InputRow]]:
+            for stretch in stretches:
+                yield from ((stretch, row) for row in stretch.rows)
 
-        async def embed(item: tuple[Part, InputRow]) -> EmbeddedRow:
+        async def embed(item: tuple[Stretch, InputRow]) -> EmbeddedRow:
             return await embed_row(item[1], self._engine, how)
 
-        async for (part, _), result in in_order(
+        async for (stretch, row), result in in_order(
             rows(), embed, weigh=lambda item: _weight(item[1]), max_weight=_MAX_CHARACTERS_AT_ONCE
         ):
             results.append(result)
-            if len(results) == len(part.rows):
-                yield embedded_part(part, results, dim)
-                results = []
+            cost += cost_of(row)
+            is_last = first + len(results) == len(stretch.rows)
+            is_due = cost >= self._piece_cost and monotonic() - sent_at >= _LEAST_PIECE_S
+            if is_last or is_due:
+                yield embedded_piece(stretch, first, results, dim)
+                first = 0 if is_last else first + len(results)
+                cost, results, sent_at = 0, [], monotonic()
+
+
+def piece_cost_of(num_at_once: int) -> int:
+    """What a piece may cost where so many stretches are embedded at once: a kill of all of them
+    repeats an eighth of a part."""
+    return max(_LEAST_PIECE_TOKENS, parts.PART_TOKENS // (8 * num_at_once))
 
 
 def _weight(row: InputRow) -> int:

@@ -1,17 +1,20 @@
 """One job: rows in, parts on the disk as they are done, and the output at the end.
 
 Parts end after the same rows in every run, because only the rows decide it. A run that finds parts
-of the same job goes on after them, and puts together the same bytes as a run that was left alone.
+of the same job, or pieces of them, goes on after them, and puts together the same bytes as a run
+that was left alone.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, Protocol
 
 from engine.errors import InvalidInput
@@ -27,12 +30,10 @@ from service.bulk.output import (
 from service.bulk.parts import (
     PART_ROWS,
     PART_TOKENS,
-    EmbeddedPart,
-    Part,
-    PartHeader,
     Parts,
     split,
 )
+from service.bulk.pieces import Part, Piece, Stretch
 from service.bulk.rows import RowOptions
 from service.bulk.sources import Fields, Source, rows_of, total_bytes
 from service.bulk.space import check_space, told_if_full
@@ -40,6 +41,7 @@ from service.files import whole_file
 from service.locks import writers_lock
 
 _VERSION = 2
+_log = logging.getLogger(__name__)
 
 
 class OutputExists(InvalidInput):
@@ -78,13 +80,13 @@ class BulkProgress:
 
 
 class PartEmbedder(Protocol):
-    """What turns parts into vectors: one engine, or workers on a cluster."""
+    """What turns rows into vectors: one engine, or workers on a cluster."""
 
     @property
     def model(self) -> ModelInfo: ...
 
-    def embed(self, parts: Iterable[Part], how: RowOptions) -> AsyncIterator[EmbeddedPart]:
-        """The parts as they are done, in any order."""
+    def embed(self, stretches: Iterable[Stretch], how: RowOptions) -> AsyncIterator[Piece]:
+        """Pieces of all stretches as they are done, in any order."""
 
 
 async def run_job(
@@ -98,13 +100,15 @@ async def run_job(
         _claim(work, job, {"revision": info.revision, "calibration": info.calibration})
         dim = job.how.options.dimensions or info.dim
         parts = Parts(work, dim)
-        progress = BulkProgress(bytes_total=total_bytes(job.sources))
-        numbers = await _embed_parts(job, embedder, parts, progress, report)
-        write_bad_rows(job.bad, parts, numbers, beside=work)
+        run = _Run(job, parts, dim)
+        async for piece in embedder.embed(run.missing(), job.how):
+            run.keep(piece)
+            report(run.progress)
+        write_bad_rows(job.bad, parts, run.numbers, beside=work)
         form = partial(quantize, dtype=job.dtype, model=info)
-        write_output(job.out, parts, numbers, form=form, beside=work)
+        write_output(job.out, parts, run.numbers, form=form, beside=work)
         shutil.rmtree(work)
-    return progress
+    return run.progress
 
 
 def prepare(job: BulkJob) -> Path:
@@ -166,46 +170,75 @@ def _fingerprint(job: BulkJob, weights: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-async def _embed_parts(
-    job: BulkJob,
-    embedder: PartEmbedder,
-    parts: Parts,
-    progress: BulkProgress,
-    report: Callable[[BulkProgress], None],
-) -> list[int]:
-    """Embeds the parts that are not there yet. Returns the numbers of all, in order."""
-    dim = job.how.options.dimensions or embedder.model.dim
-    numbers: list[int] = []
-    num_bytes: dict[int, int] = {}  # of those under way
+@dataclass
+class _UnderWay:
+    part: Part
+    rows_left: int
 
-    def missing() -> Iterator[Part]:
-        for part in split(rows_of(job.sources, job.fields)):
-            numbers.append(part.number)
-            header = parts.header(part.number)
+
+class _Run:
+    """What a run finds done, what it gives out, and what becomes of that."""
+
+    def __init__(self, job: BulkJob, parts: Parts, dim: int) -> None:
+        self._job = job
+        self._parts = parts
+        self._dim = dim
+        self._under_way: dict[int, _UnderWay] = {}
+        self._counting = Lock()  # rows are read in a thread
+        self.numbers: list[int] = []
+        """Of all parts, in order."""
+
+        self.progress = BulkProgress(bytes_total=total_bytes(job.sources))
+
+    def missing(self) -> Iterator[Stretch]:
+        """The rows that no earlier run has embedded, by part."""
+        for part in split(rows_of(self._job.sources, self._job.fields)):
+            self.numbers.append(part.number)
+            header = self._parts.header(part.number)
             if header is not None and header.digest == part.digest:
-                _count(progress, header, part.num_bytes)
-                progress.resumed += header.texts + header.bad
+                self._count(header.texts, header.vectors, header.bad, part.num_bytes, earlier=True)
             else:
-                if not num_bytes and progress.bytes_total is not None:
-                    check_space(
-                        job.out,
-                        rows=len(part.rows),
-                        share=part.num_bytes / max(1, progress.bytes_total - progress.bytes_done),
-                        dim=dim,
-                    )
-                num_bytes[part.number] = part.num_bytes
-                yield part
+                yield from self._begin(part)
 
-    async for done in embedder.embed(missing(), job.how):
-        parts.write(done)
-        _count(progress, done.header, num_bytes.pop(done.number))
-        progress.tokens += done.header.tokens
-        report(progress)
-    return numbers
+    def keep(self, piece: Piece) -> None:
+        self._parts.keep(piece)
+        self._count_piece(piece)
+        under_way = self._under_way[piece.number]
+        under_way.rows_left -= piece.num_rows
+        _log.info("part %d: rows %d to %d are kept", piece.number, piece.first, piece.end)
+        if not under_way.rows_left:
+            self._parts.finish(under_way.part)
+            del self._under_way[piece.number]
 
+    def _begin(self, part: Part) -> Iterator[Stretch]:
+        kept = self._parts.begun(part)
+        for piece in kept:
+            self._count_piece(piece, earlier=True)
+        rows_left = len(part.rows) - sum(piece.num_rows for piece in kept)
+        if not rows_left:
+            self._parts.finish(part)
+            return
+        self._check_space(part)
+        self._under_way[part.number] = _UnderWay(part, rows_left)
+        yield from part.without(kept)
 
-def _count(progress: BulkProgress, header: PartHeader, num_bytes: int) -> None:
-    progress.texts += header.texts
-    progress.vectors += header.vectors
-    progress.bad += header.bad
-    progress.bytes_done += num_bytes
+    def _check_space(self, part: Part) -> None:
+        progress = self.progress
+        if self._under_way or progress.bytes_total is None:
+            return
+        left = max(1, progress.bytes_total - progress.bytes_done)
+        check_space(self._job.out, rows=len(part.rows), share=part.num_bytes / left, dim=self._dim)
+
+    def _count_piece(self, piece: Piece, *, earlier: bool = False) -> None:
+        self._count(piece.texts, len(piece.vectors), piece.bad, piece.num_bytes, earlier=earlier)
+        if not earlier:
+            self.progress.tokens += piece.tokens
+
+    def _count(self, texts: int, vectors: int, bad: int, num_bytes: int, *, earlier: bool) -> None:
+        with self._counting:
+            self.progress.texts += texts
+            self.progress.vectors += vectors
+            self.progress.bad += bad
+            self.progress.bytes_done += num_bytes
+            if earlier:
+                self.progress.resumed += texts + bad

@@ -1,4 +1,5 @@
-"""Workers on a Ray cluster, an engine each. They take parts, and are replaced when they die.
+"""Workers on a Ray cluster, an engine each. They take stretches of rows, send pieces back as they
+are done, and are replaced when they die.
 
 Plain actors do this with less than Ray Data would need: the parts, and the files that make a job
 go on after a kill, are those of a job in one process, and so are the bytes of the output.
@@ -8,36 +9,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from operator import attrgetter
-from typing import Any, Final
+from typing import Any
 
 from engine.config import EngineConfig
 from engine.errors import LLNError
 from engine.types import ModelInfo
-from service.bulk.balance import largest_first
 from service.bulk.cluster import (
     ClusterOptions,
     NotEnoughResources,
     connected,
     workers_that_fit,
 )
-from service.bulk.parts import PART_TOKENS, EmbeddedPart, Part
+from service.bulk.embed import piece_cost_of
+from service.bulk.pieces import Piece, Stretch
 from service.bulk.rows import RowOptions
+from service.bulk.waiting import WaitingStretches
 from service.bulk.worker import Worker, WorkerInfo
 
 START_TIMEOUT_S = 300.0
 _MAX_DEATHS = 5
-_AHEAD_OF_EACH = 4
-_MAX_AHEAD = 64
-_PARTS_AT_ONCE = {"cpu": 1, "cuda": 4}
-"""Of a worker. A kill repeats so many parts. A GPU has nothing to do while a part is on its way."""
+_STRETCHES_AT_ONCE = {"cpu": 1, "cuda": 4}
+"""Of a worker. A GPU has nothing to do while a stretch is on its way."""
 
-_END: Final = object()
-_START: Final = -1  # in place of a part's number
 _log = logging.getLogger(__name__)
 
 
@@ -85,10 +82,19 @@ class _Worker:
             if not self._is_up:
                 await self.start()
 
-    async def embed(self, part: Part, how: RowOptions) -> EmbeddedPart:
-        _log.info("part %d is sent", part.number)
-        done: EmbeddedPart = await self._answer(self._actor.embed.remote(part, how))
-        return done
+    async def embed(
+        self, stretch: Stretch, how: RowOptions, piece_cost: int
+    ) -> AsyncIterator[Piece]:
+        _log.info("part %d: rows %d to %d are sent", stretch.part, stretch.first, stretch.end)
+        send = self._actor.embed.options(num_returns="streaming").remote
+        pieces = aiter(send(stretch, how, piece_cost))
+        while True:
+            try:
+                reference = await self._answer(anext(pieces))
+            except StopAsyncIteration:
+                return
+            piece: Piece = await self._answer(reference)
+            yield piece
 
     async def _answer(self, reference: Any) -> Any:
         actor = self._actor
@@ -105,7 +111,7 @@ class _Worker:
 
 
 class RayWorkers:
-    """Embeds parts on all workers at once."""
+    """Embeds on all workers at once."""
 
     def __init__(self, workers: Sequence[_Worker], infos: Sequence[WorkerInfo]) -> None:
         self._workers = workers
@@ -115,86 +121,85 @@ class RayWorkers:
     def model(self) -> ModelInfo:
         return self._infos[0].model
 
-    async def embed(self, parts: Iterable[Part], how: RowOptions) -> AsyncIterator[EmbeddedPart]:
+    async def embed(self, stretches: Iterable[Stretch], how: RowOptions) -> AsyncIterator[Piece]:
         device = self.model.device.partition(":")[0]
-        idle = deque(list(self._workers) * _PARTS_AT_ONCE.get(device, 1))
-        max_ahead = min(_AHEAD_OF_EACH * len(idle), _MAX_AHEAD)
-        ordered = largest_first(
-            parts, attrgetter("cost"), max_items=max_ahead, max_cost=max_ahead * PART_TOKENS
-        )
-        draw = _Draw(ordered)
-        tasks: dict[asyncio.Task[EmbeddedPart | None], tuple[_Worker, Part | None]] = {}
-        try:
-            while True:
-                while idle and (part := await draw.next()) is not None:
-                    worker = idle.popleft()
-                    tasks[asyncio.ensure_future(worker.embed(part, how))] = (worker, part)
-                if not any(part for _, part in tasks.values()) and draw.is_empty:
-                    return
-                finished, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                for task in finished:
-                    worker, part = tasks.pop(task)
+        places = list(self._workers) * _STRETCHES_AT_ONCE.get(device, 1)
+        waiting = WaitingStretches(stretches, num_takers=len(places))
+        deaths = _Deaths()
+        # A disk that is slower than the workers holds them up.
+        done: asyncio.Queue[Piece | Exception | None] = asyncio.Queue(len(places))
+
+        async def work(worker: _Worker) -> None:
+            try:
+                while (stretch := await waiting.take()) is not None:
+                    left: Stretch | None = stretch
                     try:
-                        done = task.result()
+                        async for piece in worker.embed(stretch, how, piece_cost_of(len(places))):
+                            await done.put(piece)
+                            left = stretch.after(piece.end - stretch.first)
                     except _WorkerDied as error:
-                        draw.put_back(part, error)
-                        tasks[asyncio.ensure_future(worker.restart())] = (worker, None)
-                        continue
-                    idle.append(worker)
-                    if done is None:
-                        draw.forget_failed_starts()
+                        assert left is not None, "it is what has not come"
+                        deaths.count(left, error)
+                        await waiting.finish(left if left.rows else None)
+                        await self._restart(worker, deaths)
                     else:
-                        yield done
+                        await waiting.finish()
+                await done.put(None)
+            except Exception as error:
+                await done.put(error)
+
+        tasks = [asyncio.ensure_future(work(worker)) for worker in places]
+        try:
+            num_working = len(tasks)
+            while num_working:
+                found = await done.get()
+                if isinstance(found, Exception):
+                    raise found
+                if found is None:
+                    num_working -= 1
+                else:
+                    yield found
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def _restart(self, worker: _Worker, deaths: _Deaths) -> None:
+        while True:
+            try:
+                await worker.restart()
+            except _WorkerDied as error:
+                deaths.count(None, error)
+            else:
+                deaths.forget_starts()
+                return
 
-class _Draw:
-    """The parts that no worker has: those that a worker died of first."""
 
-    def __init__(self, parts: Iterable[Part]) -> None:
-        self._parts = iter(parts)
-        self._again: deque[Part] = deque()
-        self._deaths: dict[int, int] = {}
-        self._has_more = True
+class _Deaths:
+    """Of workers, by the rows that they died of."""
 
-    @property
-    def is_empty(self) -> bool:
-        return not self._again and not self._has_more
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[int, int] | None] = Counter()
 
-    async def next(self) -> Part | None:
-        if self._again:
-            return self._again.popleft()
-        if not self._has_more:
-            return None
-        part: Any = await asyncio.to_thread(next, self._parts, _END)
-        if part is _END:
-            self._has_more = False
-            return None
-        assert isinstance(part, Part)
-        return part
+    def count(self, stretch: Stretch | None, error: Exception) -> None:
+        """A death with this stretch before the worker, or while it started."""
+        place = None if stretch is None else (stretch.part, stretch.first)
+        self._counts[place] += 1
+        if self._counts[place] < _MAX_DEATHS:
+            return
+        what = (
+            f"rows {stretch.rows[0].id!r} to {stretch.rows[-1].id!r}"
+            if stretch is not None and stretch.rows
+            else "starting again"
+        )
+        raise WorkerLost(
+            f"{what} ended {_MAX_DEATHS} workers, perhaps for want of memory; what is written "
+            f"is kept. Ray says: {error}",
+            limit=_MAX_DEATHS,
+        )
 
-    def forget_failed_starts(self) -> None:
-        self._deaths.pop(_START, None)
-
-    def put_back(self, part: Part | None, error: Exception) -> None:
-        number = _START if part is None else part.number
-        self._deaths[number] = self._deaths.get(number, 0) + 1
-        if self._deaths[number] == _MAX_DEATHS:
-            what = (
-                "starting again"
-                if part is None
-                else f"rows {part.rows[0].id!r} to {part.rows[-1].id!r}"
-            )
-            raise WorkerLost(
-                f"{what} ended {_MAX_DEATHS} workers, perhaps for want of memory; what is written "
-                f"is kept. Ray says: {error}",
-                limit=_MAX_DEATHS,
-            )
-        if part is not None:
-            self._again.append(part)
+    def forget_starts(self) -> None:
+        self._counts.pop(None, None)
 
 
 @asynccontextmanager

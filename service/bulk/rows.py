@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from engine.types import Chunking, EmbedOptions, Span, Vector
+from service.bulk.balance import estimated_cost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +75,10 @@ class RowOptions:
 
     text_field: str = "text"
     """Kept with a chunk, this is the chunk's own text."""
+
+
+def cost_of(row: InputRow) -> int:
+    return estimated_cost(row.text) if isinstance(row, TextRow) else 0
 
 
 def digest_of(rows: Iterable[InputRow]) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.config import EngineConfig
 from engine.errors import LLNError
 from engine.types import ModelInfo
-from service.bulk.parts import EmbeddedPart, Part
+from service.bulk.pieces import Piece, Stretch
 from service.bulk.rows import RowOptions
 from service.version import version_of
 
@@ -55,9 +56,11 @@ class Worker:
             process=os.getpid(),
         )
 
-    async def embed(self, part: Part, how: RowOptions) -> EmbeddedPart:
+    async def embed(
+        self, stretch: Stretch, how: RowOptions, piece_cost: int
+    ) -> AsyncIterator[Piece]:
         from service.bulk.embed import OneEngine
 
         assert self._engine is not None, "it has been started"
-        [done] = [done async for done in OneEngine(self._engine, self._model).embed([part], how)]
-        return done
+        async for piece in OneEngine(self._engine, self._model, piece_cost).embed([stretch], how):
+            yield piece

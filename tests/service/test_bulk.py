@@ -275,12 +275,12 @@ def test_standard_input(model: str, run: Run, tmp_path: Path, monkeypatch: Any) 
     assert [row["id"] for row in lines(tmp_path / "out.jsonl")] == ["stdin:1", "stdin:2"]
 
 
-def test_killed_and_run_again(model: str, run: Run, tmp_path: Path) -> None:
+def test_killed_within_a_part_and_run_again(model: str, run: Run, tmp_path: Path) -> None:
     """The output has the bytes of an undisturbed run, and what was done is not computed again."""
     corpus = tmp_path / "corpus.jsonl"
     with corpus.open("w") as file:
         for number in range(1_100):
-            text = None if number % 300 == 7 else f"{TEXTS[number % 4]} {number}"
+            text = None if number % 300 == 7 else f"{TEXTS[number % 4]} {number} " * 4
             file.write(json.dumps({"id": number, "text": text}) + "\n")
     out, fresh = tmp_path / "out.parquet", tmp_path / "fresh.parquet"
     arguments = ["--from", str(corpus), "--model", model, "--out"]
@@ -289,13 +289,16 @@ def test_killed_and_run_again(model: str, run: Run, tmp_path: Path) -> None:
         command, env=clean_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     work = tmp_path / "out.parquet.partial"
-    while process.poll() is None and not (work / "000000.jsonl").exists():
+    while process.poll() is None and not any(path.stat().st_size for path in work.glob("*.begun")):
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL, "it was killed before its end"
-    done = len(list(work.glob("0*.jsonl")))
+    [begun] = work.glob("*.begun")
+    with begun.open("ab") as file:
+        file.write(begun.read_bytes()[:100])  # as if it had been killed while it wrote
     again = run(*arguments, out)
-    assert again["resumed"] == min(1_100, bulk_parts.PART_ROWS * done)
+    assert again["resumed"] > 0
+    assert again["resumed"] % bulk_parts.PART_ROWS, "a part that was begun went on"
     assert (again["texts"], again["bad"]) == (1_096, 4)
     assert run(*arguments, fresh)["resumed"] == 0
     assert out.read_bytes() == fresh.read_bytes()
