@@ -26,7 +26,7 @@ from engine.ranks.place import RankPlace
 from engine.scheduling.deadline import Deadline
 from engine.scheduling.observer import EngineObserver
 from engine.scheduling.request import CallKind
-from engine.types import EmbedOptions, ModelInfo, Ranks
+from engine.types import EmbedOptions, ModelInfo, Outstanding, Ranks
 
 Item = TypeVar("Item")
 
@@ -111,6 +111,11 @@ class AsyncEngine(DocumentListCalls, RankingCalls, LivingCalls, AnalysisCalls, T
     def stuck(self) -> bool:
         """Whether the device has been running one unit for longer than any should take."""
         return self._worker.busy_s > self.config.stuck_after_s
+
+    @property
+    def outstanding(self) -> Outstanding:
+        """The tokens of accepted work that the device has still to read."""
+        return self._worker.outstanding
 
     @property
     def ranks(self) -> Ranks:

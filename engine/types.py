@@ -312,6 +312,20 @@ class Ranks:
     present: int
 
 
+class Outstanding(NamedTuple):
+    """Tokens that a device has accepted and has still to read."""
+
+    short: int
+    """Of texts that run in batches."""
+
+    long: int
+    """Of texts read tile by tile or too long for a batch, and of calls."""
+
+    @property
+    def tokens(self) -> int:
+        return self.short + self.long
+
+
 DocumentEvent: TypeAlias = Progress | ChunksReady
 
 

@@ -121,6 +121,7 @@ def create_app(
     app.state.json_parser = JsonParser()
     app.state.draining = Draining(settings.engine.drain_timeout_s)
     app.state.server = None  # the address HTTP listens on, set by service.server
+    app.state.grpc_address = ""  # what gRPC listens on, while it does
     routers = (*_ROUTERS, *(dialect.router for dialect in app.state.dialects.dialects))
     for router in routers:
         app.include_router(router)
@@ -251,7 +252,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         # Benchmarks end when draining begins: callers that follow one would delay the end.
         async with (
             _until_draining(state.draining, state.jobs),
-            _until_draining(state.draining, rpc),
+            _until_draining(state.draining, rpc) as state.grpc_address,
             _until_draining(state.draining, state.batches)
             if isinstance(state.batches, Batches)
             else nullcontext(),
@@ -266,14 +267,14 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 @asynccontextmanager
 async def _until_draining(
     draining: Draining, context: AbstractAsyncContextManager[Any]
-) -> AsyncIterator[None]:
+) -> AsyncIterator[Any]:
     """Runs a context in a task of its own. It begins to close when draining begins, without
     waiting for the other protocol to finish."""
     entered = asyncio.get_running_loop().create_future()
 
     async def run() -> None:
-        async with context:
-            entered.set_result(None)
+        async with context as value:
+            entered.set_result(value)
             await draining.wait()
 
     task = asyncio.create_task(run())
@@ -281,7 +282,7 @@ async def _until_draining(
     if not entered.done():
         await task  # raises the reason it did not start
     try:
-        yield
+        yield entered.result()
     finally:
         draining.begin()
         await task

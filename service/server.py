@@ -22,9 +22,9 @@ from engine.ranks.worker import serve_rank
 from service.addresses import Target, own_address
 from service.app import create_app, load_engine
 from service.deadlines import Draining
-from service.errors import PortInUse
 from service.http.connection import MAX_HEAD_BYTES, Connection
 from service.metrics import Metrics
+from service.ports import bind_port
 from service.settings import Settings
 from service.tracing import tracing_of
 
@@ -176,20 +176,3 @@ def _exit_if_still_computing(draining: Draining) -> None:
     if not draining.left_s or any(thread.daemon for thread in threading.enumerate()):
         logging.shutdown()
         os._exit(0)
-
-
-def bind_port(host: str, port: int) -> socket.socket:
-    """Takes a port before the weights load: a conflict should not cost that wait.
-
-    Listens as well: two sockets can be bound to one port, and the event loop would not report the
-    second one's failure to listen.
-    """
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen()
-    except OSError as error:
-        listener.close()
-        raise PortInUse(f"cannot listen on {host}:{port}: {error.strerror}") from error
-    return listener

@@ -102,6 +102,7 @@ class UnitExecutor(Generic[PayloadT, ResultT]):
             return [Update(entry, error=error_for_caller(error))]
         tile_s = time.monotonic() - started_at
         text.busy.add_tile(started_at, tile_s)
+        entry.busy_s += tile_s
         self._on_finished(unit, tile_s, False)
         if text.work.result is None:
             return [Update(entry, events=events)] if request.on_event is not None else []

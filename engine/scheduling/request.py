@@ -26,6 +26,9 @@ UnitKind: TypeAlias = Literal["batch", "sweep_tile", CallKind]
 MAX_INTERVALS = 64
 """Busy intervals of one text. Traces of a long text stay as small as those of a short one."""
 
+_LEAST_LEFT = 0.02
+"""The share of a text that is left at least until it ends, whatever was expected of its time."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -137,6 +140,17 @@ class Entry:
     timer: asyncio.TimerHandle | None = field(default=None, init=False)
     started_at: float | None = field(default=None, init=False)
     listener_failed: bool = field(default=False, init=False)
+    # The executor counts this: the device's time for the tiles of a tiled text so far.
+    busy_s: float = field(default=0.0, init=False)
+
+    @property
+    def tokens_left(self) -> int:
+        """Tokens that the device has still to read, as far as a tiled text's time tells."""
+        request = self.request
+        if not self.busy_s or not request.seconds:
+            return request.tokens
+        left = 1 - self.busy_s / request.seconds
+        return round(request.tokens * max(left, _LEAST_LEFT))
 
     def has_departed(self, now: float) -> bool:
         """Whether nobody waits for the result any more."""

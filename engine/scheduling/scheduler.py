@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from engine.scheduling.queues import BatchQueue, Queue, TiledQueue
 from engine.scheduling.request import Entry, Unit
+from engine.types import Outstanding
 
 LEAST_BATCH_TOKENS = 512
 """Smaller batches than this would waste a slow device's time."""
@@ -94,6 +95,19 @@ class Scheduler:
     @property
     def is_empty(self) -> bool:
         return not any(len(queue) for queue in self._queues)
+
+    def outstanding(self, running: Unit | None) -> Outstanding:
+        """The tokens of all that is here or runs, and has still to be read."""
+        short = self._short.tokens
+        long = self._long.tokens + sum(entry.tokens_left for entry in self._tiled)
+        # A tiled text stays here while one of its tiles runs.
+        if running is not None and not running.is_tile:
+            if self._queue_of(running.entries[0]) is self._short:
+                short += running.tokens
+            else:
+                long += max(running.tokens, 1)
+        # A call may have no tokens of its own, and takes the device all the same.
+        return Outstanding(short, long + sum(max(entry.request.tokens, 1) for entry in self._calls))
 
     def can_add(self, tokens: int) -> bool:
         """Whether there is room for texts of this many tokens. An empty queue takes work of any

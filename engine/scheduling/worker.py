@@ -33,6 +33,7 @@ from engine.scheduling.request import (
 )
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.session import Args, ResultT, Session, Submitter
+from engine.types import Outstanding
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +86,12 @@ class DeviceWorker(Submitter[PayloadT, ResultT]):
         """How long the current unit has been running; 0 between units."""
         with self._changed:
             return 0.0 if self._running is None else time.monotonic() - self._running_since
+
+    @property
+    def outstanding(self) -> Outstanding:
+        """The tokens of accepted work that the device has still to read."""
+        with self._changed:
+            return self._scheduler.outstanding(self._running)
 
     async def start(self) -> None:
         """Start the thread. It belongs to this event loop and cannot start again after a stop."""

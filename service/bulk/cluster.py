@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from engine.config import EngineConfig
 from engine.errors import InvalidInput, LLNError
@@ -50,13 +50,24 @@ class ClusterOptions:
     worker_cpus: int = 1
     worker_gpus: float = 0
 
+    what: Literal["worker", "replica"] = "worker"
+    """What they are called, in errors and options."""
+
+    @property
+    def purpose(self) -> str:
+        return "embedding on a cluster" if self.what == "worker" else "serving with replicas"
+
+    @property
+    def otherwise(self) -> str:
+        return "embed without --ray" if self.what == "worker" else "serve without --replicas"
+
 
 @contextmanager
 def connected(options: ClusterOptions) -> Iterator[Any]:
     """The module `ray`, connected. Leaving ends an embedded Ray, and the job's actors elsewhere."""
     for name, value in _environment(options).items():
         os.environ.setdefault(name, value)
-    ray = need("ray", "embedding on a cluster", extra="ray")
+    ray = need("ray", options.purpose, extra="ray")
     logging.getLogger("ray").setLevel(logging.ERROR)
     folder = None if options.address else tempfile.mkdtemp(prefix="lln-ray-")
     with redirect_stdout(sys.stderr):  # where Ray would write what it has to tell
@@ -98,7 +109,7 @@ def _init(ray: Any, options: ClusterOptions, folder: str | None) -> None:
         except Exception as error:  # Ray raises the base class when a process of its own is late
             raise ClusterUnreachable(
                 f"Ray did not start on this machine: {error} Run again when it is less busy, or "
-                "embed without --ray",
+                f"{options.otherwise}",
                 code="ray_not_started",
             ) from error
         return
@@ -133,7 +144,7 @@ def _probe(address: str) -> None:
     except (OSError, OverflowError) as error:
         raise ClusterUnreachable(
             f"no Ray cluster answers at {address} ({error}); start one with `ray start --head "
-            f"--port {port}`, or embed on this machine alone with --ray",
+            f"--port {port}`, or use this machine alone: leave out --address",
             param="address",
             actual=address,
         ) from None
@@ -147,12 +158,13 @@ def workers_that_fit(ray: Any, options: ClusterOptions) -> int:
     wanted = options.workers or max(1, room)
     if room < wanted:
         kind = min((kind for kind in needs if needs[kind]), key=lambda k: has.get(k, 0) / needs[k])
+        what = options.what
         raise NotEnoughResources(
-            f"{wanted} {'worker' if wanted == 1 else 'workers'} of {needs[kind]:g} {kind} "
+            f"{wanted} {what if wanted == 1 else f'{what}s'} of {needs[kind]:g} {kind} "
             f"{'needs' if wanted == 1 else 'need'} {wanted * needs[kind]:g}, and "
             f"{'the cluster' if options.address else 'this machine'} has {has.get(kind, 0):g}: "
-            f"lower --workers or --worker-{kind.lower()}s, or add nodes",
-            param="workers",
+            f"lower --{what}s or --{what}-{kind.lower()}s, or add nodes",
+            param=f"{what}s",
             limit=room,
             actual=wanted,
         )

@@ -18,7 +18,15 @@ from engine.types import (
     OutputDtype,
     SentencePlan,
 )
-from service.cli.common import Chosen, names, positive_number, print_json, tell, with_engine
+from service.cli.common import (
+    Chosen,
+    names,
+    positive_gpus,
+    positive_number,
+    print_json,
+    tell,
+    with_engine,
+)
 from service.cli.progress import ProgressLine
 from service.settings import load_settings
 
@@ -87,18 +95,6 @@ def add_bulk_options(command: argparse.ArgumentParser) -> None:
     fleet.add_argument(
         "--worker-gpus", type=positive_gpus, metavar="N", help="GPUs of a worker, or a part of one"
     )
-
-
-def positive_gpus(value: str) -> float:
-    try:
-        found = float(value)
-    except ValueError:
-        found = 0.0
-    if not (0 < found <= 1 or (found > 1 and found.is_integer())):
-        raise argparse.ArgumentTypeError(
-            f"expected a part of a GPU or a whole number, got {value!r}"
-        )
-    return found
 
 
 def embed_corpus(chosen: Chosen) -> None:

@@ -80,6 +80,18 @@ def positive_number(value: str) -> int:
     return int(value)
 
 
+def positive_gpus(value: str) -> float:
+    try:
+        found = float(value)
+    except ValueError:
+        found = 0.0
+    if not (0 < found <= 1 or (found > 1 and found.is_integer())):
+        raise argparse.ArgumentTypeError(
+            f"expected a part of a GPU or a whole number, got {value!r}"
+        )
+    return found
+
+
 def names(value: str) -> list[str]:
     return [name.strip() for name in value.split(",")]
 

@@ -5,10 +5,24 @@ from __future__ import annotations
 import os
 import signal
 from types import FrameType
+from typing import TYPE_CHECKING
 
-from service.cli.common import Chosen, Commands, add_command, add_json, print_json, print_table
+from engine.errors import InvalidInput
+from service.cli.common import (
+    Chosen,
+    Commands,
+    add_command,
+    add_json,
+    positive_gpus,
+    positive_number,
+    print_json,
+    print_table,
+)
 from service.logs import set_up_logs
 from service.settings import Settings, load_settings, setting_rows
+
+if TYPE_CHECKING:
+    from service.replicas.options import ReplicaOptions
 
 _OPTIONS = {
     "http_host": "ADDRESS",
@@ -30,17 +44,56 @@ def add_serve(commands: Commands) -> None:
             metavar=metavar,
             help=f"{field.description} Default: {default}.",
         )
+    fleet = command.add_argument_group("several replicas behind one address, on Ray Serve")
+    fleet.add_argument("--replicas", type=positive_number, metavar="N", help="how many, at least")
+    fleet.add_argument(
+        "--max-replicas",
+        type=positive_number,
+        metavar="N",
+        help="add replicas while many tokens wait, up to N (default: none)",
+    )
+    fleet.add_argument(
+        "--replica-cpus", type=positive_number, metavar="N", help="cores of a replica (1)"
+    )
+    fleet.add_argument(
+        "--replica-gpus", type=positive_gpus, metavar="N", help="GPUs of a replica, or a part"
+    )
+    fleet.add_argument(
+        "--address", metavar="HOST:PORT", help="use a Ray cluster, not a Ray on this machine alone"
+    )
     command.epilog = "Set everything else in the environment; `lln settings` prints the variables."
 
 
 def _serve(chosen: Chosen) -> None:
     signal.signal(signal.SIGTERM, _exit)
     given = {name: getattr(chosen, name) for name in _OPTIONS if getattr(chosen, name) is not None}
+    options = _replicas(chosen)
     settings = load_settings(**given)
     set_up_logs(settings)
+    if options is not None:
+        from service.replicas.run import serve_replicas
+
+        serve_replicas(settings, options, address=chosen.address)
+        return
     from service.server import serve
 
     serve(settings)
+
+
+def _replicas(chosen: Chosen) -> ReplicaOptions | None:
+    if chosen.replicas is None:
+        for name in ("max_replicas", "replica_cpus", "replica_gpus", "address"):
+            if getattr(chosen, name) is not None:
+                raise InvalidInput(f"--{name.replace('_', '-')} needs --replicas")
+        return None
+    from service.replicas.options import ReplicaOptions
+
+    return ReplicaOptions(
+        replicas=chosen.replicas,
+        max_replicas=chosen.max_replicas or 0,
+        cpus=chosen.replica_cpus or 1,
+        gpus=chosen.replica_gpus or 0,
+    )
 
 
 def _exit(number: int, _: FrameType | None) -> None:

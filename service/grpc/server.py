@@ -11,16 +11,16 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from engine.async_engine import AsyncEngine
-from service.addresses import Target, in_url
+from service.addresses import Target
 from service.benchmarks.jobs import BenchmarkJobs
 from service.body_budget import BodyBudget
 from service.deadlines import Draining
-from service.errors import PortInUse
 from service.grpc.arrivals import Arrivals
 from service.grpc.benchmarks import BenchmarksServicer
 from service.grpc.diagnostics import DiagnosticsServicer
 from service.grpc.embeddings import EmbeddingsServicer
 from service.grpc.handlers import MethodHandlers
+from service.grpc.listening import listen, server_options
 from service.grpc.models import ModelsServicer
 from service.grpc.standard import HealthServicer, ReflectionServicer
 from service.grpc.streams import StreamTasks
@@ -30,7 +30,7 @@ from service.metrics import Metrics
 from service.pb.lln.v1 import benchmarks_pb2, diagnostics_pb2, embeddings_pb2, models_pb2
 from service.pb.tei.v1 import tei_pb2
 from service.security import ApiKeys, RequestLimit
-from service.settings import MAX_INT32, Settings
+from service.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -44,12 +44,6 @@ _TEI_TOKENIZE = tei_pb2.DESCRIPTOR.services_by_name["Tokenize"]
 _TEI_INFO = tei_pb2.DESCRIPTOR.services_by_name["Info"]
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 _REFLECTION = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
-
-# gRPC itself reads this much more than the limit, so that we reject a larger message: our error has
-# a code and the size, grpc's has neither.
-_REJECT_MARGIN_BYTES = 2**20
-
-_READ_AHEAD_BYTES = 2**18
 
 _TEI = (_TEI_EMBED, _TEI_RERANK, _TEI_TOKENIZE, _TEI_INFO)
 _OURS = (_EMBEDDINGS, _MODELS, _DIAGNOSTICS, _BENCHMARKS, *_TEI)
@@ -98,8 +92,8 @@ async def grpc_server(
         for service, servicer in servicers.items()
     ]
     handlers.append(methods.for_unknown_methods())
-    server = aio.server(handlers=handlers, options=_options(settings))
-    address = _listen(server, settings)
+    server = aio.server(handlers=handlers, options=server_options(settings))
+    address = listen(server, settings)
     await server.start()
     log.info("gRPC is listening", extra={"fields": {"address": address}})
     try:
@@ -107,35 +101,3 @@ async def grpc_server(
     finally:
         stream_tasks.interrupt()
         await server.stop(draining.left_s)
-
-
-def _options(settings: Settings) -> list[tuple[str, int]]:
-    max_receive_bytes = min(settings.grpc_message_bytes + _REJECT_MARGIN_BYTES, MAX_INT32)
-    return [
-        ("grpc.max_receive_message_length", max_receive_bytes),
-        ("grpc.max_send_message_length", -1),
-        ("grpc.max_concurrent_streams", settings.max_streams_per_connection),
-        # How much of a message arrives before it is asked for. gRPC would raise it with the
-        # connection's speed, to megabytes for each call.
-        ("grpc.http2.lookahead_bytes", _READ_AHEAD_BYTES),
-        ("grpc.http2.bdp_probe", 0),
-        # Clients keep to this limit and queue the rest. gRPC's own protection counts a call until
-        # it has forgotten it, a moment after the client has: it would refuse the client's next
-        # calls, without a code of ours.
-        ("grpc.http.overload_protection", 0),
-        # Otherwise a second server could listen on the same port and take half of the calls.
-        ("grpc.so_reuseport", 0),
-    ]
-
-
-def _listen(server: aio.Server, settings: Settings) -> str:
-    host = in_url(settings.grpc_host)
-    address = f"{host}:{settings.grpc_port}"
-    try:
-        if settings.tls is None:
-            port = server.add_insecure_port(address)
-        else:
-            port = server.add_secure_port(address, settings.tls.grpc_credentials())
-    except RuntimeError as error:  # another process took it while the models were loading
-        raise PortInUse(f"cannot listen on {address}: {error}") from error
-    return f"{host}:{port}"

@@ -62,7 +62,7 @@ BELOW_THE_PROTOCOLS = {
             "logs",
         ),
         *("bulk", "files", "in_order", "index", "locks", "metrics", "readers"),
-        *("plans", "replica", "security", "settings", "tokens", "tracing", "version"),
+        *("plans", "ports", "replica", "security", "settings", "tokens", "tracing", "version"),
     )
 }
 PROTOCOLS = BELOW_THE_PROTOCOLS | {"service.benchmarks", "service.http", "service.grpc"}
@@ -95,6 +95,7 @@ ALLOWED = {
     "service.security": {"service.errors"},
     "service.edits": set[str](),
     "service.plans": set[str](),
+    "service.ports": {"service.errors"},
     "service.fairness": {"service.errors"},
     "service.body_budget": {"service.errors", "service.fairness"},
     "service.claims": {"service.errors"},
@@ -119,7 +120,8 @@ ALLOWED = {
     "service.grpc": BELOW_THE_PROTOCOLS | {"service.benchmarks"},
     "service.app": PROTOCOLS,
     "service.server": PROTOCOLS | {"service.app"},
-    "service.cli": PROTOCOLS | {"service.server"},
+    "service.replicas": PROTOCOLS | {"service.app"},
+    "service.cli": PROTOCOLS | {"service.replicas", "service.server"},
     "lln.attention": set[str](),
     "lln.model": set[str](),
     "lln.mteb": set[str](),

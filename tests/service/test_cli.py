@@ -16,7 +16,7 @@ import pytest
 from engine import Engine
 from service.cli.__main__ import main
 from service.errors import PortInUse
-from service.server import bind_port
+from service.ports import bind_port
 from tests.service.processes import lln
 
 

@@ -158,6 +158,22 @@ def test_a_call_of_many_texts_is_passed_by_later_ones(line: Line) -> None:
     assert set(served) == {*many[2:], *other[1:], later}
 
 
+def test_what_is_still_to_be_read(line: Line) -> None:
+    line.add(60)
+    line.add(1_000)  # longer than a batch
+    line.call()
+    sweep = line.sweep(seconds=10.0)
+    assert line.scheduler.outstanding(None) == (60, 1_000 + 1 + 5_000)
+    batch = line.scheduler.next_unit(0.0)
+    assert batch is not None
+    assert line.scheduler.outstanding(batch) == (60, 6_001), "it has left the queue, and runs"
+    assert line.scheduler.outstanding(None) == (0, 6_001)
+    sweep.busy_s = 4.0
+    assert sweep.tokens_left == 3_000
+    sweep.busy_s = 40.0  # slower than was thought: not at its end before it ends
+    assert sweep.tokens_left == 100
+
+
 # Batches
 
 

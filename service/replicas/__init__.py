@@ -1,0 +1,1 @@
+"""Several servers behind one address, on Ray Serve: requests go where the fewest tokens wait."""

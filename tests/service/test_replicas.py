@@ -1,0 +1,376 @@
+"""`lln serve --replicas`: the same answers over both protocols, whatever dies; what is refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+import yaml
+
+from engine.engine import Engine
+from engine.errors import InvalidInput
+from service.pb.lln.v1 import benchmarks_pb2
+from service.pb.lln.v1 import embeddings_pb2 as pb
+from service.pb.tei.v1 import tei_pb2
+from service.replicas.proxy import CALLBACK, CALLBACK_PATH
+from tests.service.outside import free_port
+from tests.service.processes import clean_environment
+from tests.service.stubs import benchmarks_stub, embeddings_stub, health_stub, tei_stub
+
+# A process of its own, not forked from one with torch: Ray does not start in those.
+LLN = (sys.executable, "-m", "service.cli")
+START_S, STOP_S = 120, 90
+TEXT = "two servers, one address"
+RETURN_CODE_OF_FAILURE = 1
+CONFIG = Path(__file__).resolve().parents[2] / "deploy" / "ray" / "serve.yaml"
+
+
+@dataclass(frozen=True)
+class Served:
+    url: str
+    grpc_address: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def replicas(self) -> list[int]:
+        """The processes of the replicas."""
+        return [pid for pid in _descendants() if "replicas" in _title(pid)]
+
+
+@pytest.fixture(scope="module")
+def temporary() -> Iterator[Path]:
+    """A folder with a short path: Ray keeps sockets in it."""
+    pytest.importorskip("ray")
+    with tempfile.TemporaryDirectory(prefix="lln-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def cluster(temporary: Path) -> Iterator[str]:
+    """The address of a Ray cluster of two cores and no GPU."""
+    port = free_port()
+    options = f"--head --block --port={port} --num-cpus=2 --num-gpus=0 --include-dashboard=false"
+    ray = Path(sys.executable).with_name("ray")
+    with (temporary / "ray.log").open("wb") as log:
+        process = subprocess.Popen(
+            [ray, "start", *options.split(), f"--temp-dir={temporary}/ray"],
+            env=clean_environment(**{CALLBACK: CALLBACK_PATH, "RAY_USAGE_STATS_ENABLED": "0"}),
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        _until(lambda: _accepts(port), process, temporary / "ray.log")
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(STOP_S)
+
+
+@contextmanager
+def serving(folder: Path, *arguments: str, **settings: str) -> Iterator[Served]:
+    http_port, grpc_port = free_port(), free_port()
+    log = folder / "server.log"
+    environment = clean_environment(
+        LLN_MODELS="default",
+        LLN_HTTP_PORT=str(http_port),
+        LLN_GRPC_PORT=str(grpc_port),
+        LLN_BATCH_FOLDER=str(folder / "batches"),
+        LLN_BENCHMARK_HISTORY=":memory:",
+        **settings,
+    )
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*LLN, "serve", *arguments], env=environment, stdout=output, stderr=output
+        )
+    try:
+        _until(lambda: b'"serving"' in log.read_bytes(), process, log)
+        yield Served(f"http://127.0.0.1:{http_port}", f"127.0.0.1:{grpc_port}", process, log)
+        process.terminate()
+        assert process.wait(STOP_S) == 0, log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def served(temporary: Path, cluster: str) -> Iterator[Served]:
+    with serving(temporary, "--replicas", "2", "--address", cluster) as running:
+        yield running
+
+
+@pytest.fixture
+def http(served: Served) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=served.url, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture
+def channel(served: Served) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(served.grpc_address) as opened:
+        yield opened
+
+
+def test_both_protocols_give_the_vectors_of_one_engine(
+    http: httpx.Client, channel: grpc.Channel
+) -> None:
+    with Engine.load() as engine:
+        alone = engine.embed([TEXT])[0].tolist()
+    body = {"input": TEXT, "encoding_format": "float"}
+    found = [http.post("/v1/embeddings", json=body).json() for _ in range(3)]
+    assert all(answer["data"][0]["embedding"] == pytest.approx(alone) for answer in found)
+    message = pb.EmbedRequest(input=[pb.Input(text=TEXT)])
+    answer = embeddings_stub(channel).Embed(message, timeout=30)
+    vector = np.frombuffer(answer.embeddings[0].vector.data, "<f4")
+    assert vector.tolist() == pytest.approx(alone)
+
+
+def test_streams_pass_in_both_directions(channel: grpc.Channel) -> None:
+    texts = [f"{TEXT} {number}" for number in range(5)]
+    requests = (tei_pb2.EmbedRequest(inputs=text) for text in texts)
+    answers = list(tei_stub(channel).EmbedStream(requests, timeout=30))
+    assert [len(answer.embeddings) for answer in answers] == [384] * len(texts)
+    assert health_stub(channel).Check(_health(), timeout=30).status == 1
+
+
+def test_errors_keep_their_fields(http: httpx.Client, channel: grpc.Channel) -> None:
+    answer = http.post("/v1/embeddings", json={"input": TEXT, "model": "none"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
+    with pytest.raises(grpc.RpcError) as failed:
+        embeddings_stub(channel).Embed(pb.EmbedRequest(model="none"), timeout=30)
+    assert failed.value.code() is grpc.StatusCode.NOT_FOUND
+    assert ("lln-error-code", "model_not_found") in failed.value.trailing_metadata()
+    with pytest.raises(grpc.RpcError) as failed:
+        embeddings_stub(channel).Embed(
+            pb.EmbedRequest(input=[pb.Input(text="word " * 100_000)]), timeout=0.3
+        )
+    assert failed.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def test_every_replica_answers_for_a_run_of_one(http: httpx.Client, channel: grpc.Channel) -> None:
+    plan = {"suite": "attention", "lengths": [512], "repeats": 1}
+    started = [http.post("/v1/benchmarks", json=plan).json() for _ in range(2)]
+    for run in started * 3:  # in turns, each would ask one of them for the other's
+        assert http.get(f"/v1/benchmarks/{run['id']}").json()["replica"] == run["replica"]
+        request = benchmarks_pb2.GetBenchmarkRequest(id=run["id"])
+        assert benchmarks_stub(channel).Get(request, timeout=30).id == run["id"]
+    gone = started[0]["id"].replace(started[0]["replica"], "vm-gone")
+    answer = http.get(f"/v1/benchmarks/{gone}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "benchmark_elsewhere")
+
+
+def test_files_are_found_whichever_replica_keeps_them(http: httpx.Client) -> None:
+    line = b'{"custom_id": "1", "method": "POST", "url": "/v1/embeddings", "body": {"input": "x"}}'
+    upload = {"file": ("a.jsonl", line)}
+    made = http.post("/v1/files", files=upload, data={"purpose": "batch"}).json()
+    assert [http.get(f"/v1/files/{made['id']}").status_code for _ in range(4)] == [200] * 4
+
+
+def test_what_a_cluster_cannot_hold_is_refused_at_once(cluster: str) -> None:
+    refused = _lln("serve", "--replicas", "2", "--replica-gpus", "1", "--address", cluster)
+    assert refused.returncode == RETURN_CODE_OF_FAILURE
+    assert "2 replicas of 1 GPU need 2, and the cluster has 0: lower --replicas" in refused.stderr
+    refused = _lln("serve", "--replicas", "1", "--models", "./absent", "--address", cluster)
+    assert refused.returncode == RETURN_CODE_OF_FAILURE
+    assert "absent" in refused.stderr
+    assert "looked for on" in refused.stderr
+
+
+def test_a_cluster_that_does_not_answer() -> None:
+    pytest.importorskip("ray")
+    refused = _lln("serve", "--replicas", "1", "--address", f"127.0.0.1:{free_port()}")
+    assert refused.returncode == RETURN_CODE_OF_FAILURE
+    assert "no Ray cluster answers" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--address", "x:1"), "--address needs --replicas"),
+        (("--replicas", "3", "--max-replicas", "2"), "max_replicas must be at least replicas (3)"),
+    ],
+)
+def test_options_that_do_not_fit(arguments: tuple[str, ...], message: str) -> None:
+    refused = _lln("serve", *arguments)
+    assert refused.returncode == RETURN_CODE_OF_FAILURE
+    assert message in refused.stderr
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # by Serve's own models
+def test_the_config_for_clusters_is_one_that_serve_takes() -> None:
+    pytest.importorskip("ray")
+    from ray.serve.schema import ServeDeploySchema
+
+    from service.replicas.application import build
+
+    config = ServeDeploySchema.model_validate(yaml.safe_load(CONFIG.read_text()))
+    (application,) = config.applications
+    assert build(application.args) is not None
+    with pytest.raises(InvalidInput, match="there is no option copies"):
+        build({"copies": 2})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_replica_is_killed_while_it_reads(temporary: Path) -> None:
+    long, short = "A long document. " * 60_000, {"input": TEXT}
+    with (
+        serving(temporary, "--replicas", "2") as served,
+        httpx.Client(base_url=served.url, timeout=120) as http,
+        grpc.insecure_channel(served.grpc_address) as channel,
+        ThreadPoolExecutor() as pool,
+    ):
+        before = {pid: _cpu_s(pid) for pid in served.replicas}
+        reading = pool.submit(
+            httpx.post, f"{served.url}/v1/documents", json={"text": long}, timeout=120
+        )
+        time.sleep(3)
+        others = [pool.submit(_short_texts, http, channel, short, 10.0) for _ in range(2)]
+        time.sleep(1)
+        reader = max(before, key=lambda pid: _cpu_s(pid) - before[pid])
+        os.kill(reader, signal.SIGKILL)
+        killed_at = time.monotonic()
+        lost = reading.result()
+        assert time.monotonic() - killed_at < 5
+        assert (lost.status_code, lost.json()["error"]["code"]) == (503, "replica_lost")
+        answered = [other.result() for other in others]
+        assert min(answered) > 20, "none failed, and they went on"
+        deadline = time.monotonic() + 60
+        while len(served.replicas) < 2 and time.monotonic() < deadline:
+            time.sleep(0.5)
+        assert len(served.replicas) == 2, "the killed one is replaced"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_replicas_are_added_while_many_tokens_wait_and_given_up_afterwards(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = temporary / "serve.py"
+    config.write_text(SCALING)
+    log = temporary / "scaling.log"
+    with log.open("wb") as output:
+        finished = subprocess.run(
+            [sys.executable, str(config)],
+            env=clean_environment(LLN_MODELS="default", LLN_GRPC_PORT=str(free_port())),
+            stdout=output,
+            stderr=output,
+            timeout=300,
+        )
+    assert finished.returncode == 0, log.read_text()
+
+
+SCALING = """
+import threading, time, ray
+import httpx
+from ray import serve
+from service.replicas.application import build
+
+PORT = 8899
+
+def count():
+    replicas = serve.status().applications["lln"].deployments["replicas"].replica_states
+    return replicas.get("RUNNING", 0)
+
+def wait_for(number, seconds):
+    ends = time.monotonic() + seconds
+    while count() != number:
+        assert time.monotonic() < ends, f"{count()} replicas after {seconds} s"
+        time.sleep(0.3)
+
+def read():
+    text = {"text": "A document that takes its time. " * 8_000}
+    while not done.is_set():
+        httpx.post(f"http://127.0.0.1:{PORT}/v1/documents", json=text, timeout=120)
+
+ray.init(address="local", num_cpus=2, include_dashboard=False)
+serve.start(http_options={"port": PORT})
+options = {"replicas": 1, "max_replicas": 2, "tokens_each": 20_000}
+serve.run(build({**options, "scale_up_s": 2, "scale_down_s": 4}), name="lln")
+assert count() == 1
+done = threading.Event()
+callers = [threading.Thread(target=read) for _ in range(3)]
+for caller in callers:
+    caller.start()
+wait_for(2, 90)
+done.set()
+for caller in callers:
+    caller.join()
+wait_for(1, 90)
+serve.shutdown()
+ray.shutdown()
+"""
+
+
+def _short_texts(
+    http: httpx.Client, channel: grpc.Channel, body: dict[str, str], seconds: float
+) -> int:
+    """Sends short texts over both protocols; raises if one fails."""
+    ends_at, answered = time.monotonic() + seconds, 0
+    while time.monotonic() < ends_at:
+        http.post("/v1/embeddings", json=body).raise_for_status()
+        tei_stub(channel).Embed(tei_pb2.EmbedRequest(inputs=body["input"]), timeout=30)
+        answered += 2
+    return answered
+
+
+def _lln(*arguments: str) -> subprocess.CompletedProcess[str]:
+    ports = {"LLN_HTTP_PORT": str(free_port()), "LLN_GRPC_PORT": str(free_port())}
+    environment = clean_environment(LLN_MODELS="default", **ports)
+    if "--models" in arguments:
+        del environment["LLN_MODELS"]
+    return subprocess.run(
+        [*LLN, *arguments], env=environment, capture_output=True, text=True, timeout=START_S
+    )
+
+
+def _health() -> Any:
+    from grpc_health.v1 import health_pb2
+
+    return health_pb2.HealthCheckRequest()
+
+
+def _accepts(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _until(is_so: Any, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_S
+    while not is_so():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+
+
+def _title(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def _descendants() -> list[int]:
+    from benchmarks.processes import processes_below
+
+    return [process.pid for process in processes_below(os.getpid()) if "ray::" in process.name]
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
