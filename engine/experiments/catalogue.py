@@ -11,7 +11,11 @@ from typing import Literal, TypeAlias
 from engine.errors import find_named, unknown_name
 from engine.experiments.attention_problems import ProblemShape
 from engine.experiments.contest import Contest, ContestPlan
+from engine.experiments.listops import ListOps
+from engine.experiments.matching import Matching
 from engine.experiments.optimiser_contest import OptimiserContest
+from engine.experiments.pathfinder import Pathfinder
+from engine.experiments.pixels import Pixels
 from engine.experiments.tasks import Majority, Recall, TokenTask
 from engine.experiments.token_contest import TokenContest, TrainingBudget
 
@@ -98,6 +102,54 @@ def _full_majority() -> Contest:
     return _full(task, _training(steps=1000, batch=32, examples=2048))
 
 
+_SMALL_RATES = (1e-3, 3e-3, 1e-2)
+"""For the tasks whose trials take longer."""
+
+
+def _small_listops() -> Contest:
+    task = ListOps(length=128, max_depth=5, max_arguments=5)
+    training = _training(steps=200, batch=32, examples=1024)
+    return _contest(task, training, rates=_SMALL_RATES, tuning_seeds=1)
+
+
+def _full_listops() -> Contest:
+    task = ListOps(length=2000, max_depth=10, max_arguments=10)
+    return _full(task, _training(steps=5000, batch=32, examples=2048))
+
+
+def _small_matching() -> Contest:
+    task = Matching(length=256, corpora=("speeches", "manuals"))
+    training = _training(steps=300, batch=16, examples=512)
+    return _contest(task, training, rates=_SMALL_RATES, tuning_seeds=1)
+
+
+def _full_matching() -> Contest:
+    task = Matching(length=4000, corpora=("speeches", "manuals", "kernel", "python", "postgres"))
+    return _full(task, _training(steps=5000, batch=32, examples=2048))
+
+
+def _small_pixels() -> Contest:
+    task = Pixels(shrink=2, levels=16)
+    training = _training(steps=200, batch=16, examples=1024)
+    return _contest(task, training, rates=_SMALL_RATES, tuning_seeds=1)
+
+
+def _full_pixels() -> Contest:
+    task = Pixels(shrink=1, levels=256)
+    return _full(task, _training(steps=20_000, batch=32, examples=10_000))
+
+
+def _small_pathfinder() -> Contest:
+    task = Pathfinder(side=16, path=12, distractors=1, marks_apart=(5, 10), pictures=2000)
+    training = _training(steps=200, batch=16, examples=1024)
+    return _contest(task, training, rates=_SMALL_RATES, tuning_seeds=1)
+
+
+def _full_pathfinder() -> Contest:
+    task = Pathfinder(side=32, path=24, distractors=4, marks_apart=(8, 20), pictures=50_000)
+    return _full(task, _training(steps=50_000, batch=32, examples=10_000))
+
+
 def _small_optimisers(problem: str) -> Contest:
     shape = ProblemShape(heads=2, width=16, head_dim=8, condition=10, sharpness=0.5)
     return _optimisers(problem, shape, max_steps=1000)
@@ -139,6 +191,26 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
                 "majority",
                 "attention kinds: the most frequent symbol of the whole text",
                 {"small": _small_majority, "full": _full_majority},
+            ),
+            Experiment(
+                "listops",
+                "attention kinds: the value of a nested list of operations",
+                {"small": _small_listops, "full": _full_listops},
+            ),
+            Experiment(
+                "matching",
+                "attention kinds: whether two stretches of bytes are of one document",
+                {"small": _small_matching, "full": _full_matching},
+            ),
+            Experiment(
+                "pixels",
+                "attention kinds: what a picture shows, read as a sequence of pixels",
+                {"small": _small_pixels, "full": _full_pixels},
+            ),
+            Experiment(
+                "pathfinder",
+                "attention kinds: whether two marks in a picture are ends of one dashed curve",
+                {"small": _small_pathfinder, "full": _full_pathfinder},
             ),
             Experiment(
                 "quadratic",

@@ -24,10 +24,12 @@ class EncoderShape:
     classes: int
     reads_neighbour: bool = False
     """Whether a token also sees the token before it, through a linear map, below all layers."""
+    pools: bool = False
+    """Whether there is one class a sequence, read from the mean of its tokens."""
 
 
 class SmallEncoder(nn.Module):
-    """Pre-norm layers with learned positions; a class for every token.
+    """Pre-norm layers with learned positions; a class for every token or for the sequence.
 
     The attention is an argument without parameters, so kinds differ in nothing else.
     """
@@ -47,7 +49,15 @@ class SmallEncoder(nn.Module):
         nn.init.normal_(self.positions.weight, std=_POSITION_STD)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The logits of every token, [B, N, classes] of tokens [B, N]."""
+        """The logits [B, N, classes] of tokens [B, N]; [B, 1, classes] if the model pools."""
+        states = self.states(tokens)
+        if self.shape.pools:
+            states = states.mean(1, keepdim=True)
+        logits: Tensor = self.head(states)
+        return logits
+
+    def states(self, tokens: Tensor) -> Tensor:
+        """What the head reads of every token: [B, N, width]."""
         batch, length = tokens.shape
         x = self.tokens(tokens)
         if self.neighbour is not None:
@@ -57,8 +67,8 @@ class SmallEncoder(nn.Module):
         packed = PackedSequences.of(bounds, tokens.device)
         for layer in self.layers:
             x = layer(x, packed)
-        logits: Tensor = self.head(self.norm(x)).view(batch, length, -1)
-        return logits
+        states: Tensor = self.norm(x).view(batch, length, -1)
+        return states
 
 
 class _Layer(nn.Module):

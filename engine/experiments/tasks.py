@@ -1,13 +1,14 @@
-"""Tasks whose answer needs tokens far outside a block, generated, with exact answers.
+"""What a task is, and two whose answer stands outside a block, generated, with exact answers.
 
-All are asked of single tokens: `targets` is UNASKED elsewhere. Nothing that a question needs stands
-in its own block, or, in `majority`, more than a block's share of it.
+Both are asked of single tokens: `targets` is UNASKED elsewhere. Nothing that a question needs
+stands in its own block, or, in `majority`, more than a block's share of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Generator, Tensor
@@ -18,10 +19,16 @@ BINS = 4
 """Into how many ranges of distance the accuracy is divided."""
 
 
+Part: TypeAlias = Literal["training", "validation", "test"]
+"""Of real data, no part shares an example with another; generated examples come of other seeds."""
+
+
 class Examples(NamedTuple):
+    """A task that `pools` asks once of a whole sequence: M is 1. Others ask tokens: M is N."""
+
     tokens: Tensor  # [B, N]
-    targets: Tensor  # [B, N] the class, or UNASKED
-    distances: Tensor  # [B, N] tokens between a question and its answer; 0 where there is no such
+    targets: Tensor  # [B, M] the class, or UNASKED
+    distances: Tensor  # [B, M] tokens between a question and its answer; 0 where there is no such
 
 
 class TokenTask(Protocol):
@@ -40,11 +47,27 @@ class TokenTask(Protocol):
     @property
     def reads_neighbour(self) -> bool: ...
 
-    def draw(self, count: int, generator: Generator) -> Examples: ...
+    @property
+    def pools(self) -> bool:
+        """Whether one answer is read from the mean of all tokens."""
+        ...
+
+    def sources(self) -> Mapping[str, str]:
+        """The data that is read, with a hash of each; a typed error if one is not installed."""
+        ...
+
+    def draw(self, count: int, generator: Generator, part: Part) -> Examples: ...
+
+
+class Generated:
+    """A task whose examples depend on the generator alone."""
+
+    def sources(self) -> Mapping[str, str]:
+        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recall:
+class Recall(Generated):
     """Keys get values in the first half; the second half asks for the value of one key a token.
 
     Each of `keys` symbols stands once in the first half, at a random even place, with its value
@@ -57,6 +80,7 @@ class Recall:
     values: int
     name: str = "recall"
     reads_neighbour: bool = True  # a key and its value become one pair
+    pools: ClassVar[bool] = False
 
     @property
     def vocabulary(self) -> int:
@@ -66,7 +90,7 @@ class Recall:
     def classes(self) -> int:
         return self.values
 
-    def draw(self, count: int, generator: Generator) -> Examples:
+    def draw(self, count: int, generator: Generator, part: Part = "training") -> Examples:
         half = self.length // 2
         filler = self.keys + self.values
         tokens = torch.full((count, self.length), filler)
@@ -84,7 +108,7 @@ class Recall:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Majority:
+class Majority(Generated):
     """Which symbol is the most frequent of the whole text? Asked of the first token.
 
     A share of the tokens is the symbol that was drawn to win, the others are uniform. The answer is
@@ -96,6 +120,7 @@ class Majority:
     favoured: float
     name: str = "majority"
     reads_neighbour: bool = False
+    pools: ClassVar[bool] = False
 
     @property
     def vocabulary(self) -> int:
@@ -105,7 +130,7 @@ class Majority:
     def classes(self) -> int:
         return self.symbols
 
-    def draw(self, count: int, generator: Generator) -> Examples:
+    def draw(self, count: int, generator: Generator, part: Part = "training") -> Examples:
         shape = (count, self.length)
         winner = torch.randint(self.symbols, (count, 1), generator=generator)
         uniform = torch.randint(self.symbols, shape, generator=generator)

@@ -18,6 +18,7 @@ from engine.experiments.encoder import EncoderShape, SmallEncoder, count_paramet
 from engine.experiments.tasks import (
     UNASKED,
     Examples,
+    Part,
     TokenTask,
     accuracy_by_distance,
 )
@@ -26,7 +27,7 @@ from engine.platform.memory import free_bytes
 
 _FLOATS_OF_A_TOKEN = 100
 """Floats a layer keeps for the backward, for each token and unit of width; a test measures it."""
-_SEED_OF_EXAMPLES = {"validation": 1_000_003, "test": 2_000_003}
+_SEED_OF_EXAMPLES: Mapping[Part, int] = {"validation": 1_000_003, "test": 2_000_003}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,9 @@ class TokenContest:
         return self.task.name
 
     def settings(self) -> Mapping[str, Any]:
+        sources = dict(self.task.sources())
         return {
+            **({"sources": sources} if sources else {}),
             "task": asdict(self.task),  # type: ignore[call-overload]  # each task is a dataclass
             "layers": self.layers,
             "width": self.width,
@@ -94,12 +97,13 @@ class TokenContest:
             vocabulary=self.task.vocabulary,
             classes=self.task.classes,
             reads_neighbour=self.task.reads_neighbour,
+            pools=self.task.pools,
         )
         return SmallEncoder(shape, find_attention(attention, block_size=self.block_size))
 
     def measure(self, trial: Trial) -> Mapping[str, float]:
         model, loss = self.train(trial)
-        part = "validation" if trial.part == "tuning" else "test"
+        part: Part = "validation" if trial.part == "tuning" else "test"
         figures = self.judge(model, part)
         return {SCORE: figures["accuracy"], **figures, "last_training_loss": loss}
 
@@ -118,7 +122,7 @@ class TokenContest:
         for step in range(self.budget.steps):
             for group in optimiser.param_groups:
                 group["lr"] = trial.rate * self.rate_share(step)
-            loss = _loss(model, self.task.draw(self.budget.batch, generator))
+            loss = _loss(model, self.task.draw(self.budget.batch, generator, "training"))
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(model.parameters(), self.budget.clip)
@@ -132,13 +136,13 @@ class TokenContest:
         return warm * 0.5 * (1 + math.cos(math.pi * step / self.budget.steps))
 
     @torch.no_grad()
-    def judge(self, model: SmallEncoder, part: str) -> dict[str, float]:
+    def judge(self, model: SmallEncoder, part: Part) -> dict[str, float]:
         """Accuracy on examples that all trials share and none was trained on."""
         generator = Generator().manual_seed(_SEED_OF_EXAMPLES[part])
         correct, distances = [], []
         for start in range(0, self.budget.examples, self.budget.batch):
             count = min(self.budget.batch, self.budget.examples - start)
-            examples = self.task.draw(count, generator)
+            examples = self.task.draw(count, generator, part)
             asked = examples.targets != UNASKED
             found = model(examples.tokens).argmax(-1) == examples.targets
             correct.append(found[asked])

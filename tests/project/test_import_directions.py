@@ -89,7 +89,7 @@ ALLOWED = {
     "engine.benchmarks": MODEL | {"engine.execution", "engine"},
     "engine.training": LOOKING,
     "engine.evaluation": MODEL | {"engine.execution", "engine.training"},
-    "engine.experiments": MODEL | {"engine.training"},
+    "engine.experiments": MODEL | {"engine.diagnostics", "engine.evaluation", "engine.training"},
     "engine.claims": LOOKING | {"engine.async_engine", "engine"},
     "service.errors": set[str](),
     "service.security": {"service.errors"},
