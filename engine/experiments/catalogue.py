@@ -12,12 +12,15 @@ from engine.errors import find_named, unknown_name
 from engine.experiments.attention_problems import ProblemShape
 from engine.experiments.contest import Contest, ContestPlan
 from engine.experiments.listops import ListOps
+from engine.experiments.masked_contest import MaskedContest
+from engine.experiments.masked_text import TextSource
 from engine.experiments.matching import Matching
 from engine.experiments.optimiser_contest import OptimiserContest
 from engine.experiments.pathfinder import Pathfinder
 from engine.experiments.pixels import Pixels
 from engine.experiments.tasks import Majority, Recall, TokenTask
-from engine.experiments.token_contest import TokenContest, TrainingBudget
+from engine.experiments.token_contest import TokenContest
+from engine.experiments.training import TrainingBudget
 
 Budget: TypeAlias = Literal["small", "full"]
 BUDGETS: tuple[Budget, ...] = ("small", "full")
@@ -150,6 +153,38 @@ def _full_pathfinder() -> Contest:
     return _full(task, _training(steps=50_000, batch=32, examples=10_000))
 
 
+def _small_masked() -> Contest:
+    return MaskedContest(
+        source=TextSource(corpora=("speeches",), vocabulary=2048, length=512),
+        layers=2,
+        width=128,
+        heads=4,
+        block_size=64,
+        budget=_training(steps=500, batch=1, examples=24),
+        watched=5,
+        watched_tokens=256,
+        rates=_SMALL_RATES,
+        tuning_seeds=1,
+    )
+
+
+def _full_masked() -> Contest:
+    """A night of one core for four kinds."""
+    corpora = ("speeches", "manuals", "kernel", "python", "postgres")
+    return MaskedContest(
+        source=TextSource(corpora=corpora, vocabulary=8192, length=2048),
+        layers=4,
+        width=256,
+        heads=8,
+        block_size=64,
+        budget=_training(steps=500, batch=4, examples=64),
+        watched=11,
+        watched_tokens=512,
+        rates=(3e-4, 1e-3, 3e-3),
+        tuning_seeds=1,
+    )
+
+
 def _small_optimisers(problem: str) -> Contest:
     shape = ProblemShape(heads=2, width=16, head_dim=8, condition=10, sharpness=0.5)
     return _optimisers(problem, shape, max_steps=1000)
@@ -211,6 +246,11 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
                 "pathfinder",
                 "attention kinds: whether two marks in a picture are ends of one dashed curve",
                 {"small": _small_pathfinder, "full": _full_pathfinder},
+            ),
+            Experiment(
+                "mlm",
+                "attention kinds: masked-language-model pre-training on real text, against softmax",
+                {"small": _small_masked, "full": _full_masked},
             ),
             Experiment(
                 "quadratic",

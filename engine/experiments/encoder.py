@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from engine.model.baselines import Baseline
 from kernels.attention import PackedSequences
 
-_TOKEN_STD = 1.0
 _POSITION_STD = 0.02  # small: a task of symbols must not first be told apart from places
 
 
@@ -24,8 +25,17 @@ class EncoderShape:
     classes: int
     reads_neighbour: bool = False
     """Whether a token also sees the token before it, through a linear map, below all layers."""
+    reads_next: bool = False
+    """The same of the token after it."""
     pools: bool = False
     """Whether there is one class a sequence, read from the mean of its tokens."""
+    token_std: float = 1.0
+    """Of the tokens' first vectors."""
+    ties_head: bool = False
+    """Whether classes are tokens and the head's weights are the tokens' vectors."""
+    starts_as_waves: bool = False
+    """Whether the learned positions begin as sines and cosines, from which neighbours are found
+    sooner than from random ones."""
 
 
 class SmallEncoder(nn.Module):
@@ -39,14 +49,17 @@ class SmallEncoder(nn.Module):
         self.shape = shape
         self.tokens = nn.Embedding(shape.vocabulary, shape.width)
         self.positions = nn.Embedding(shape.length, shape.width)
-        self.neighbour = (
-            nn.Linear(shape.width, shape.width, bias=False) if shape.reads_neighbour else None
-        )
+        self.neighbour = _square(shape.width) if shape.reads_neighbour else None
+        self.next = _square(shape.width) if shape.reads_next else None
         self.layers = nn.ModuleList(_Layer(shape, attention) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width)
         self.head = nn.Linear(shape.width, shape.classes)
-        nn.init.normal_(self.tokens.weight, std=_TOKEN_STD)
+        nn.init.normal_(self.tokens.weight, std=shape.token_std)
         nn.init.normal_(self.positions.weight, std=_POSITION_STD)
+        if shape.starts_as_waves:
+            self.positions.weight.data = shape.token_std * waves(shape.length, shape.width)
+        if shape.ties_head:
+            self.head.weight = self.tokens.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
         """The logits [B, N, classes] of tokens [B, N]; [B, 1, classes] if the model pools."""
@@ -59,16 +72,34 @@ class SmallEncoder(nn.Module):
     def states(self, tokens: Tensor) -> Tensor:
         """What the head reads of every token: [B, N, width]."""
         batch, length = tokens.shape
-        x = self.tokens(tokens)
-        if self.neighbour is not None:
-            x = x + self.neighbour(F.pad(x, (0, 0, 1, 0))[:, :-1])
-        x = (x + self.positions.weight[:length]).flatten(0, 1)
-        bounds = list(range(0, (batch + 1) * length, length))
-        packed = PackedSequences.of(bounds, tokens.device)
+        x, packed = self._first(tokens)
         for layer in self.layers:
             x = layer(x, packed)
         states: Tensor = self.norm(x).view(batch, length, -1)
         return states
+
+    def heads_of(self, tokens: Tensor) -> Iterator[tuple[Baseline, Tensor, Tensor]]:
+        """Each layer's attention with its queries and keys [N, H, D], reading one text [N]."""
+        x, packed = self._first(tokens[None])
+        for layer in self.layers:
+            q, k, _ = layer.qkv(x)
+            yield layer.attention, q, k
+            x = layer(x, packed)
+
+    def _first(self, tokens: Tensor) -> tuple[Tensor, PackedSequences]:
+        batch, length = tokens.shape
+        own = x = self.tokens(tokens)
+        if self.neighbour is not None:
+            x = x + self.neighbour(F.pad(own, (0, 0, 1, 0))[:, :-1])
+        if self.next is not None:
+            x = x + self.next(F.pad(own, (0, 0, 0, 1))[:, 1:])
+        x = (x + self.positions.weight[:length]).flatten(0, 1)
+        bounds = list(range(0, (batch + 1) * length, length))
+        return x, PackedSequences.of(bounds, tokens.device)
+
+
+def _square(width: int) -> nn.Linear:
+    return nn.Linear(width, width, bias=False)
 
 
 class _Layer(nn.Module):
@@ -85,10 +116,22 @@ class _Layer(nn.Module):
         )
 
     def forward(self, x: Tensor, packed: PackedSequences) -> Tensor:
-        q, k, v = self.to_qkv(self.before_attention(x)).view(len(x), 3, self.heads, -1).unbind(1)
+        q, k, v = self.qkv(x)
         x = x + self.from_heads(self.attention(q, k, v, packed).flatten(1))
         out: Tensor = x + self.mlp(self.before_mlp(x))
         return out
+
+    def qkv(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Three times [T, H, D]."""
+        rows: Tensor = self.to_qkv(self.before_attention(x))
+        return rows.view(len(x), 3, self.heads, -1).unbind(1)
+
+
+def waves(length: int, width: int) -> Tensor:
+    """Sines and cosines of wave lengths from 2 pi to 2 pi times 10,000 (Vaswani et al., 2017)."""
+    frequencies = 1e4 ** -(torch.arange(0, width, 2) / width)
+    angles = torch.arange(length)[:, None] * frequencies
+    return torch.cat([angles.sin(), angles.cos()], dim=1)
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from engine.errors import InsufficientMemory
@@ -22,24 +21,13 @@ from engine.experiments.tasks import (
     TokenTask,
     accuracy_by_distance,
 )
+from engine.experiments.training import DESCRIPTION, TrainingBudget, train
 from engine.experiments.trials import Trial
 from engine.platform.memory import free_bytes
 
-_FLOATS_OF_A_TOKEN = 100
+FLOATS_OF_A_TOKEN = 100
 """Floats a layer keeps for the backward, for each token and unit of width; a test measures it."""
-_SEED_OF_EXAMPLES: Mapping[Part, int] = {"validation": 1_000_003, "test": 2_000_003}
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingBudget:
-    """The same for every attention kind."""
-
-    steps: int
-    batch: int
-    warm_up: int
-    weight_decay: float
-    clip: float
-    examples: int  # of the validation and of the test set
+SEED_OF_EXAMPLES: Mapping[Part, int] = {"validation": 1_000_003, "test": 2_000_003}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +56,7 @@ class TokenContest:
             "heads": self.heads,
             "block_size": self.block_size,
             "training": asdict(self.budget),
-            "optimiser": "AdamW, linear warm-up, cosine decay to 0",
+            "optimiser": DESCRIPTION,
             "parameters": count_parameters(self.model("softmax")),
         }
 
@@ -86,7 +74,7 @@ class TokenContest:
     @property
     def training_bytes(self) -> int:
         tokens = self.budget.batch * self.task.length
-        return 4 * tokens * self.layers * self.width * _FLOATS_OF_A_TOKEN
+        return 4 * tokens * self.layers * self.width * FLOATS_OF_A_TOKEN
 
     def model(self, attention: str) -> SmallEncoder:
         shape = EncoderShape(
@@ -115,30 +103,16 @@ class TokenContest:
         torch.manual_seed(trial.seed)
         model = self.model(trial.method)
         generator = Generator().manual_seed(trial.seed)
-        optimiser = torch.optim.AdamW(
-            model.parameters(), lr=trial.rate, weight_decay=self.budget.weight_decay
-        )
-        losses = []
-        for step in range(self.budget.steps):
-            for group in optimiser.param_groups:
-                group["lr"] = trial.rate * self.rate_share(step)
-            loss = _loss(model, self.task.draw(self.budget.batch, generator, "training"))
-            optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(model.parameters(), self.budget.clip)
-            optimiser.step()
-            losses.append(float(loss.detach()))
-        last = losses[-max(1, len(losses) // 10) :]
-        return model, sum(last) / len(last)
 
-    def rate_share(self, step: int) -> float:
-        warm = min(1.0, (step + 1) / self.budget.warm_up)
-        return warm * 0.5 * (1 + math.cos(math.pi * step / self.budget.steps))
+        def next_loss() -> Tensor:
+            return _loss(model, self.task.draw(self.budget.batch, generator, "training"))
+
+        return model, train(model, self.budget, trial.rate, next_loss)
 
     @torch.no_grad()
     def judge(self, model: SmallEncoder, part: Part) -> dict[str, float]:
         """Accuracy on examples that all trials share and none was trained on."""
-        generator = Generator().manual_seed(_SEED_OF_EXAMPLES[part])
+        generator = Generator().manual_seed(SEED_OF_EXAMPLES[part])
         correct, distances = [], []
         for start in range(0, self.budget.examples, self.budget.batch):
             count = min(self.budget.batch, self.budget.examples - start)

@@ -15,7 +15,8 @@ from engine.experiments.attention import ATTENTIONS, find_attention
 from engine.experiments.contest import ContestPlan, run_contest
 from engine.experiments.encoder import count_parameters
 from engine.experiments.tasks import UNASKED, Majority, Recall, accuracy_by_distance
-from engine.experiments.token_contest import TokenContest, TrainingBudget
+from engine.experiments.token_contest import TokenContest
+from engine.experiments.training import TrainingBudget
 from engine.experiments.trials import RESULT_FILE, Trial
 from engine.platform.memory import watch_peak
 from kernels.attention import PackedSequences

@@ -1,0 +1,148 @@
+"""Attention kinds in one small encoder, pre-trained from scratch as a masked language model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+from engine.errors import InsufficientMemory
+from engine.experiments.attention import ATTENTIONS, find_attention
+from engine.experiments.concentration import FIGURES, layer_figures
+from engine.experiments.contest import SCORE
+from engine.experiments.encoder import EncoderShape, SmallEncoder, count_parameters
+from engine.experiments.masked_text import Masked, TextSource
+from engine.experiments.tasks import UNASKED, Part
+from engine.experiments.text_sources import digests
+from engine.experiments.token_contest import FLOATS_OF_A_TOKEN, SEED_OF_EXAMPLES
+from engine.experiments.training import DESCRIPTION, TrainingBudget, train
+from engine.experiments.trials import Trial
+from engine.platform.memory import free_bytes
+
+METHODS = ("softmax", *(name for name in ATTENTIONS if name != "softmax"))
+"""The reference is softmax: how near do the others come?"""
+_TOKEN_STD = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedContest:
+    source: TextSource
+    layers: int
+    width: int
+    heads: int
+    block_size: int
+    budget: TrainingBudget
+    watched: int  # times that a test trial's loss is measured, evenly, the start and end included
+    watched_tokens: int  # of the text whose attention is looked at, which is dense
+    rates: tuple[float, ...]
+    tuning_seeds: int
+    name: str = "mlm"
+    methods: tuple[str, ...] = METHODS
+
+    def settings(self) -> Mapping[str, Any]:
+        return {
+            "sources": {**digests(self.source.corpora), "tokens": self.source.digest()},
+            "text": asdict(self.source),
+            "layers": self.layers,
+            "width": self.width,
+            "heads": self.heads,
+            "block_size": self.block_size,
+            "training": asdict(self.budget),
+            "watched": self.watched,
+            "watched_tokens": self.watched_tokens,
+            "optimiser": DESCRIPTION,
+            "parameters": count_parameters(self.model("softmax")),
+        }
+
+    def check(self) -> None:
+        self.source.check()
+        needed = self.training_bytes
+        free = free_bytes(torch.device("cpu"))
+        if needed > free:
+            raise InsufficientMemory(
+                f"a training step of {self.name} needs about {needed >> 20} MiB; "
+                f"{free >> 20} MiB are free",
+                limit=free,
+                actual=needed,
+            )
+
+    @property
+    def training_bytes(self) -> int:
+        """Of the layers and, at one position of four at most, of the logits and their gradients."""
+        tokens = self.budget.batch * self.source.length
+        in_layers = self.layers * self.width * FLOATS_OF_A_TOKEN
+        return 4 * tokens * (in_layers + self.source.vocabulary)
+
+    def model(self, attention: str) -> SmallEncoder:
+        shape = EncoderShape(
+            layers=self.layers,
+            width=self.width,
+            heads=self.heads,
+            length=self.source.length,
+            vocabulary=self.source.vocabulary,
+            classes=self.source.vocabulary,
+            token_std=_TOKEN_STD,
+            ties_head=False,
+            starts_as_waves=True,
+            reads_neighbour=True,
+            reads_next=True,
+        )
+        return SmallEncoder(shape, find_attention(attention, block_size=self.block_size))
+
+    def measure(self, trial: Trial) -> Mapping[str, float]:
+        torch.manual_seed(trial.seed)
+        model = self.model(trial.method)
+        generator = Generator().manual_seed(trial.seed)
+        curve: dict[str, float] = {}
+
+        def next_loss() -> Tensor:
+            return _loss(model, self.source.draw(self.budget.batch, generator, "training"))
+
+        def watch(done: int) -> None:
+            if trial.part == "test" and done in self.watched_steps:
+                curve.update(self._watch(model, self.tokens_after(done)))
+
+        last = train(model, self.budget, trial.rate, next_loss, watch)
+        loss = self.judge(model, "validation" if trial.part == "tuning" else "test")
+        return {SCORE: -loss, "loss": loss, "last_training_loss": last, **curve}
+
+    @property
+    def watched_steps(self) -> list[int]:
+        return [self.budget.steps * at // (self.watched - 1) for at in range(self.watched)]
+
+    def tokens_after(self, steps: int) -> int:
+        return steps * self.budget.batch * self.source.length
+
+    @torch.no_grad()
+    def judge(self, model: SmallEncoder, part: Part) -> float:
+        """The mean loss at masked pieces of windows that all trials share and none trained on."""
+        total, count = 0.0, 0
+        for masked in self._held_out(part):
+            asked = int((masked.targets != UNASKED).sum())
+            total += asked * float(_loss(model, masked))
+            count += asked
+        return total / count
+
+    def _held_out(self, part: Part) -> Iterator[Masked]:
+        generator = Generator().manual_seed(SEED_OF_EXAMPLES[part])
+        for start in range(0, self.budget.examples, self.budget.batch):
+            count = min(self.budget.batch, self.budget.examples - start)
+            yield self.source.draw(count, generator, part)
+
+    def _watch(self, model: SmallEncoder, tokens: int) -> Iterator[tuple[str, float]]:
+        yield f"loss_at_{tokens}", self.judge(model, "test")
+        text = next(self._held_out("test")).inputs[0, : self.watched_tokens]
+        for layer, found in enumerate(layer_figures(model, text), start=1):
+            for figure in FIGURES:
+                yield f"{figure}_of_layer_{layer}_at_{tokens}", found[figure]
+
+
+def _loss(model: SmallEncoder, masked: Masked) -> Tensor:
+    """Only what is asked for gets logits."""
+    is_asked = masked.targets != UNASKED
+    logits = model.head(model.states(masked.inputs)[is_asked])
+    return F.cross_entropy(logits, masked.targets[is_asked])
