@@ -17,7 +17,7 @@ from engine.experiments.masked_text import TextSource
 from engine.experiments.matching import Matching
 from engine.experiments.optimiser_contest import OptimiserContest
 from engine.experiments.pathfinder import Pathfinder
-from engine.experiments.pixels import Pixels
+from engine.experiments.pixels import Patches, Pixels
 from engine.experiments.tasks import Majority, Recall, TokenTask
 from engine.experiments.token_contest import TokenContest
 from engine.experiments.training import TrainingBudget
@@ -71,14 +71,20 @@ def _full(task: TokenTask, training: TrainingBudget) -> Contest:
 
 
 def _contest(
-    task: TokenTask, training: TrainingBudget, *, rates: tuple[float, ...], tuning_seeds: int
+    task: TokenTask,
+    training: TrainingBudget,
+    *,
+    rates: tuple[float, ...],
+    tuning_seeds: int,
+    layers: int = 2,
+    block_size: int = 32,
 ) -> Contest:
     return TokenContest(
         task=task,
-        layers=2,
+        layers=layers,
         width=64,
         heads=2,
-        block_size=32,
+        block_size=block_size,
         budget=training,
         rates=rates,
         tuning_seeds=tuning_seeds,
@@ -151,6 +157,21 @@ def _small_pathfinder() -> Contest:
 def _full_pathfinder() -> Contest:
     task = Pathfinder(side=32, path=24, distractors=4, marks_apart=(8, 20), pictures=50_000)
     return _full(task, _training(steps=50_000, batch=32, examples=10_000))
+
+
+def _vision(training: TrainingBudget, rates: tuple[float, ...], tuning_seeds: int) -> Contest:
+    task = Patches(side=4)
+    return _contest(
+        *(task, training), rates=rates, tuning_seeds=tuning_seeds, layers=4, block_size=16
+    )
+
+
+def _small_vision() -> Contest:
+    return _vision(_training(steps=300, batch=32, examples=2048), _SMALL_RATES, 1)
+
+
+def _full_vision() -> Contest:
+    return _vision(_training(steps=20_000, batch=64, examples=10_000), (3e-4, *_SMALL_RATES), 2)
 
 
 def _small_masked() -> Contest:
@@ -246,6 +267,11 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
                 "pathfinder",
                 "attention kinds: whether two marks in a picture are ends of one dashed curve",
                 {"small": _small_pathfinder, "full": _full_pathfinder},
+            ),
+            Experiment(
+                "vision",
+                "attention kinds: what a picture shows, in a small vision transformer of patches",
+                {"small": _small_vision, "full": _full_vision},
             ),
             Experiment(
                 "mlm",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,8 @@ class EncoderShape:
     length: int  # of every sequence
     vocabulary: int
     classes: int
+    patch: int = 0
+    """How many numbers a token is, if it is no symbol."""
     reads_neighbour: bool = False
     """Whether a token also sees the token before it, through a linear map, below all layers."""
     reads_next: bool = False
@@ -47,14 +50,19 @@ class SmallEncoder(nn.Module):
     def __init__(self, shape: EncoderShape, attention: Baseline) -> None:
         super().__init__()
         self.shape = shape
-        self.tokens = nn.Embedding(shape.vocabulary, shape.width)
+        self.tokens = (
+            nn.Linear(shape.patch, shape.width)
+            if shape.patch
+            else nn.Embedding(shape.vocabulary, shape.width)
+        )
         self.positions = nn.Embedding(shape.length, shape.width)
         self.neighbour = _square(shape.width) if shape.reads_neighbour else None
         self.next = _square(shape.width) if shape.reads_next else None
         self.layers = nn.ModuleList(_Layer(shape, attention) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width)
         self.head = nn.Linear(shape.width, shape.classes)
-        nn.init.normal_(self.tokens.weight, std=shape.token_std)
+        if not shape.patch:
+            nn.init.normal_(self.tokens.weight, std=shape.token_std)
         nn.init.normal_(self.positions.weight, std=_POSITION_STD)
         if shape.starts_as_waves:
             self.positions.weight.data = shape.token_std * waves(shape.length, shape.width)
@@ -62,7 +70,8 @@ class SmallEncoder(nn.Module):
             self.head.weight = self.tokens.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The logits [B, N, classes] of tokens [B, N]; [B, 1, classes] if the model pools."""
+        """The logits [B, N, classes] of tokens [B, N] or patches [B, N, P]; [B, 1, classes] if it
+        pools."""
         states = self.states(tokens)
         if self.shape.pools:
             states = states.mean(1, keepdim=True)
@@ -71,7 +80,7 @@ class SmallEncoder(nn.Module):
 
     def states(self, tokens: Tensor) -> Tensor:
         """What the head reads of every token: [B, N, width]."""
-        batch, length = tokens.shape
+        batch, length = tokens.shape[:2]
         x, packed = self._first(tokens)
         for layer in self.layers:
             x = layer(x, packed)
@@ -81,13 +90,13 @@ class SmallEncoder(nn.Module):
     def heads_of(self, tokens: Tensor) -> Iterator[tuple[Baseline, Tensor, Tensor]]:
         """Each layer's attention with its queries and keys [N, H, D], reading one text [N]."""
         x, packed = self._first(tokens[None])
-        for layer in self.layers:
+        for layer in cast("Iterable[_Layer]", self.layers):
             q, k, _ = layer.qkv(x)
             yield layer.attention, q, k
             x = layer(x, packed)
 
     def _first(self, tokens: Tensor) -> tuple[Tensor, PackedSequences]:
-        batch, length = tokens.shape
+        batch, length = tokens.shape[:2]
         own = x = self.tokens(tokens)
         if self.neighbour is not None:
             x = x + self.neighbour(F.pad(own, (0, 0, 1, 0))[:, :-1])

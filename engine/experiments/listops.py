@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Generator
 
-from engine.experiments.tasks import Examples, Generated, Part
+from engine.experiments.tasks import Examples, Part, Task
 
 _DIGITS = 10
 _CLOSE = _DIGITS
@@ -38,7 +38,7 @@ class _TooLong(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListOps(Generated):
+class ListOps(Task):
     length: int
     max_depth: int
     max_arguments: int

@@ -69,9 +69,7 @@ class TextSource:
         chosen = torch.rand(tokens.shape, generator=generator) < _MASKED_SHARE
         chosen &= tokens != SEPARATOR
         fate = torch.rand(tokens.shape, generator=generator)
-        others = torch.randint(
-            len(_SPECIAL), self.vocabulary, tokens.shape, generator=generator
-        )
+        others = torch.randint(len(_SPECIAL), self.vocabulary, tokens.shape, generator=generator)
         inputs = torch.where(chosen & (fate >= _KEPT + _REPLACED), MASK, tokens)
         inputs = torch.where(chosen & (fate < _REPLACED), others, inputs)
         return Masked(inputs, torch.where(chosen, tokens, UNASKED))

@@ -17,14 +17,14 @@ import torch
 from torch import Generator, Tensor
 
 from engine.errors import InvalidInput
-from engine.experiments.tasks import Examples, Part
+from engine.experiments.tasks import Examples, Part, Task
 from engine.experiments.text_sources import digests, parts_of
 
 ItemT = TypeVar("ItemT")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matching:
+class Matching(Task):
     length: int  # of both stretches
     corpora: tuple[str, ...]
     name: str = "matching"

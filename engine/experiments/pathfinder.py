@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple, TypeAlias
 import torch
 from torch import Generator, Tensor
 
-from engine.experiments.tasks import Examples, Generated, Part
+from engine.experiments.tasks import Examples, Part, Task
 
 Pixel: TypeAlias = tuple[int, int]
 
@@ -35,7 +35,7 @@ class Picture(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pathfinder(Generated):
+class Pathfinder(Task):
     side: int
     path: int  # pixels of a long curve
     distractors: int  # of a third of its length

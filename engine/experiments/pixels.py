@@ -1,4 +1,4 @@
-"""Pictures as sequences of pixels, row by row: a token is a grey level."""
+"""Pictures as sequences, row by row: of pixels, or of patches as a vision transformer has them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Generator
 from torch.nn import functional as F
 
 from engine.experiments import images
-from engine.experiments.tasks import Examples, Part
+from engine.experiments.tasks import Examples, Part, Task
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pixels:
+class Pixels(Task):
     shrink: int  # each token is the mean of a square of this side
-    levels: int  # of grey
+    levels: int  # of grey; a token is one
     folder: str = str(images.FOLDER)
     name: str = "pixels"
     reads_neighbour: bool = False
@@ -42,3 +42,31 @@ class Pixels:
         tokens = (small * self.levels / 256).long()
         targets = labels[:, None]
         return Examples(tokens, targets, torch.zeros_like(targets))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patches(Task):
+    side: int  # of a patch
+    folder: str = str(images.FOLDER)
+    name: str = "vision"
+    reads_neighbour: bool = False
+    pools: ClassVar[bool] = True
+    vocabulary: ClassVar[int] = 0
+    classes: ClassVar[int] = images.CLASSES
+
+    @property
+    def length(self) -> int:
+        return (images.SIDE // self.side) ** 2
+
+    @property
+    def patch(self) -> int:  # type: ignore[override]  # here it depends on the side
+        return self.side**2
+
+    def sources(self) -> Mapping[str, str]:
+        return {"fashion-mnist": images.digest(Path(self.folder))}
+
+    def draw(self, count: int, generator: Generator, part: Part = "training") -> Examples:
+        pixels, labels = images.drawn(Path(self.folder), count, generator, part)
+        patches = F.unfold(pixels[:, None] / 255, self.side, stride=self.side).mT
+        targets = labels[:, None]
+        return Examples(patches, targets, torch.zeros_like(targets))

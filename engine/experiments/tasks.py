@@ -26,7 +26,7 @@ Part: TypeAlias = Literal["training", "validation", "test"]
 class Examples(NamedTuple):
     """A task that `pools` asks once of a whole sequence: M is 1. Others ask tokens: M is N."""
 
-    tokens: Tensor  # [B, N]
+    tokens: Tensor  # [B, N], or [B, N, P] of patches
     targets: Tensor  # [B, M] the class, or UNASKED
     distances: Tensor  # [B, M] tokens between a question and its answer; 0 where there is no such
 
@@ -52,6 +52,11 @@ class TokenTask(Protocol):
         """Whether one answer is read from the mean of all tokens."""
         ...
 
+    @property
+    def patch(self) -> int:
+        """How many numbers a token is, P; 0 where tokens are symbols."""
+        ...
+
     def sources(self) -> Mapping[str, str]:
         """The data that is read, with a hash of each; a typed error if one is not installed."""
         ...
@@ -59,15 +64,18 @@ class TokenTask(Protocol):
     def draw(self, count: int, generator: Generator, part: Part) -> Examples: ...
 
 
-class Generated:
-    """A task whose examples depend on the generator alone."""
+class Task:
+    """What most tasks have in common: examples of symbols that depend on the generator alone."""
+
+    pools: ClassVar[bool] = False
+    patch: ClassVar[int] = 0
 
     def sources(self) -> Mapping[str, str]:
         return {}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recall(Generated):
+class Recall(Task):
     """Keys get values in the first half; the second half asks for the value of one key a token.
 
     Each of `keys` symbols stands once in the first half, at a random even place, with its value
@@ -80,7 +88,6 @@ class Recall(Generated):
     values: int
     name: str = "recall"
     reads_neighbour: bool = True  # a key and its value become one pair
-    pools: ClassVar[bool] = False
 
     @property
     def vocabulary(self) -> int:
@@ -108,7 +115,7 @@ class Recall(Generated):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Majority(Generated):
+class Majority(Task):
     """Which symbol is the most frequent of the whole text? Asked of the first token.
 
     A share of the tokens is the symbol that was drawn to win, the others are uniform. The answer is
@@ -120,7 +127,6 @@ class Majority(Generated):
     favoured: float
     name: str = "majority"
     reads_neighbour: bool = False
-    pools: ClassVar[bool] = False
 
     @property
     def vocabulary(self) -> int:

@@ -84,6 +84,7 @@ class TokenContest:
             length=self.task.length,
             vocabulary=self.task.vocabulary,
             classes=self.task.classes,
+            patch=self.task.patch,
             reads_neighbour=self.task.reads_neighbour,
             pools=self.task.pools,
         )

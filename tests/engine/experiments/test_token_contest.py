@@ -99,7 +99,7 @@ def test_training_memory_is_linear_in_length_and_within_the_estimate() -> None:
     for length in (128, 512):
         contest = replace(TOY, task=replace(TASK, length=length))
         model = contest.model("lln_diag")
-        examples = contest.task.draw(contest.budget.batch, Generator().manual_seed(0))
+        examples = contest.task.draw(contest.budget.batch, Generator().manual_seed(0), "training")
         with watch_peak(torch.device("cpu")) as found:
             logits = model(examples.tokens).flatten(0, 1)
             loss = F.cross_entropy(logits, examples.targets.flatten())

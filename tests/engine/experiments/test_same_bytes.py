@@ -1,0 +1,160 @@
+"""Every experiment that trains gives the same bytes when it is run again; the mlm's own figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Generator
+
+from engine.diagnostics import HeadView, measure
+from engine.errors import InsufficientMemory, InvalidInput
+from engine.evaluation.corpora import SOURCES, CorpusSource
+from engine.experiments import text_sources
+from engine.experiments.attention import find_attention
+from engine.experiments.concentration import concentration
+from engine.experiments.contest import Contest, ContestPlan, run_contest
+from engine.experiments.listops import ListOps
+from engine.experiments.masked_contest import MaskedContest
+from engine.experiments.masked_text import MASK, SEPARATOR, TextSource
+from engine.experiments.matching import Matching
+from engine.experiments.pathfinder import Pathfinder
+from engine.experiments.pixels import Patches, Pixels
+from engine.experiments.tasks import UNASKED, Majority, TokenTask
+from engine.experiments.token_contest import TokenContest
+from engine.experiments.training import TrainingBudget
+from engine.experiments.trials import RESULT_FILE
+from engine.training.data import Document
+from tests.engine.experiments.small_pictures import write_pictures
+
+BUDGET = TrainingBudget(steps=2, batch=2, warm_up=1, weight_decay=0.01, clip=1.0, examples=3)
+TEXT = TextSource(corpora=("toy",), vocabulary=280, length=32)
+
+
+def toy(task: TokenTask) -> Contest:
+    return TokenContest(
+        task=task,
+        layers=1,
+        width=32,
+        heads=2,
+        block_size=16,
+        budget=BUDGET,
+        rates=(1e-3,),
+        tuning_seeds=1,
+    )
+
+
+MASKED = MaskedContest(
+    source=TEXT,
+    layers=2,
+    width=32,
+    heads=2,
+    block_size=16,
+    budget=BUDGET,
+    watched=2,
+    watched_tokens=24,
+    rates=(1e-3,),
+    tuning_seeds=1,
+)
+CONTESTS: dict[str, Callable[[str], Contest]] = {
+    "majority": lambda folder: toy(Majority(length=64, symbols=3, favoured=0.2)),
+    "listops": lambda folder: toy(ListOps(length=64, max_depth=4, max_arguments=4)),
+    "matching": lambda folder: toy(Matching(length=64, corpora=("toy",))),
+    "pixels": lambda folder: toy(Pixels(shrink=4, levels=8, folder=folder)),
+    "vision": lambda folder: toy(Patches(side=7, folder=folder)),
+    "pathfinder": lambda folder: toy(
+        Pathfinder(side=16, path=9, distractors=1, marks_apart=(4, 7), pictures=4)
+    ),
+    "mlm": lambda folder: MASKED,
+}
+
+
+@pytest.fixture(autouse=True)
+def corpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read() -> Iterator[Document]:
+        for number in range(60):
+            words = (
+                f"{number * word % 17} or {word * word % number}" for word in range(1, 40) if number
+            )
+            yield Document(str(number), "", f"text {number}: {' '.join(words)}")
+
+    monkeypatch.setitem(SOURCES, "toy", CorpusSource("toy", read))
+
+
+@pytest.mark.parametrize("name", CONTESTS)
+def test_an_experiment_gives_the_same_bytes_twice(name: str, tmp_path: Path) -> None:
+    write_pictures(tmp_path)
+    contest = CONTESTS[name](str(tmp_path))
+    plan = ContestPlan(
+        contest=contest, methods=(contest.methods[0], "lln_diag"), seeds=2, threads=1
+    )
+    found = []
+    for run in ("first", "second"):
+        run_contest(plan, tmp_path / run, {}, lambda *told: None)
+        found.append((tmp_path / run / RESULT_FILE).read_bytes())
+    assert found[0] == found[1]
+
+
+def test_masks_ask_for_a_share_and_show_little_of_it() -> None:
+    tokens = TEXT.pieces("training")[:20_000]
+    masked = TEXT.mask(tokens, Generator().manual_seed(0))
+    asked = masked.targets != UNASKED
+    assert float(asked.double().mean()) == pytest.approx(0.15, abs=0.02)
+    assert not (asked & (tokens == SEPARATOR)).any()
+    assert masked.inputs[~asked].equal(tokens[~asked])
+    assert masked.targets[asked].equal(tokens[asked])
+    hidden = (masked.inputs[asked] == MASK).double().mean()
+    assert float(hidden) == pytest.approx(0.8, abs=0.05)
+
+
+def test_a_watched_trial_tells_loss_and_concentration_by_tokens_and_layer() -> None:
+    trial = next(
+        ContestPlan(contest=MASKED, methods=MASKED.methods, seeds=2, threads=1).test_trials(
+            dict.fromkeys(MASKED.methods, 1e-3)
+        )
+    )
+    figures = MASKED.measure(trial)
+    assert figures["loss_at_0"] == pytest.approx(math.log(280), rel=0.2)
+    assert figures["loss_at_128"] == figures["loss"] == -figures["score"]
+    assert {f"entropy_of_layer_{layer}_at_128" for layer in (1, 2)} <= set(figures)
+
+
+@pytest.mark.parametrize("name", ["softmax", "lln", "lln_diag", "block_diagonal"])
+def test_concentration_is_what_the_instruments_read(name: str) -> None:
+    q, k = torch.randn(2, 24, 2, 8, generator=Generator().manual_seed(0)).unbind()
+    found = concentration(find_attention(name, block_size=8), q, k)
+    view = HeadView(
+        q=q,
+        k=k,
+        attention=name,  # type: ignore[arg-type]
+        alpha=torch.full((2,), 2.0),
+        beta=torch.full((2,), 2.0),
+        mix=torch.full((2,), 0.5),
+        block_size=8,
+    )
+    for figure in ("entropy", "spectral_gap"):
+        read = measure(view, [figure])[figure].values
+        assert found[figure] == pytest.approx(sum(read) / len(read), abs=1e-6)
+
+
+def test_too_little_text_and_memory_are_told_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = replace(MASKED, source=replace(TEXT, length=10**6))
+    plan = ContestPlan(contest=long, methods=MASKED.methods, seeds=2, threads=1)
+    with pytest.raises(InvalidInput, match="a window takes 1000001"):
+        run_contest(plan, tmp_path / "out", {}, lambda *told: None)
+    monkeypatch.setattr("engine.experiments.masked_contest.free_bytes", lambda device: 1000)
+    with pytest.raises(InsufficientMemory, match="mlm needs about"):
+        run_contest(replace(plan, contest=MASKED), tmp_path / "out", {}, lambda *told: None)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_package_is_told_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SOURCES, "gone", CorpusSource("gone (Debian)", lambda: iter(())))
+    with pytest.raises(InvalidInput, match=r"needs the package gone \(Debian\)"):
+        text_sources.digests(["gone"])
