@@ -116,7 +116,11 @@ def create_app(
     app.state.unguarded = _unguarded(settings) | app.state.dialects.open_paths
     app.state.request_limit = RequestLimit(settings.max_open_requests, app.state.metrics)
     app.state.body_budget = BodyBudget(
-        settings.max_open_body_bytes, settings.body_timeout_s, app.state.metrics
+        settings.max_open_body_bytes,
+        settings.body_timeout_s,
+        app.state.metrics,
+        # In both lanes together half of the requests that may be open: the rest is for others.
+        max_waiting=max(1, settings.max_open_requests // 4),
     )
     app.state.json_parser = JsonParser()
     app.state.draining = Draining(settings.engine.drain_timeout_s)

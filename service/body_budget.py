@@ -33,34 +33,66 @@ could keep it busy with these alone. No device embeds as fast."""
 _RETRY_AFTER_S = 5.0
 
 
+class _Lane:
+    """The memory of one kind of bodies, and how many wait for it."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.memory = MemoryBudget(max_bytes)
+        self.num_waiting = 0
+
+    @contextmanager
+    def waits(self) -> Iterator[None]:
+        self.num_waiting += 1
+        try:
+            yield
+        finally:
+            self.num_waiting -= 1
+
+
 class BodyBudget:
     """Half of the budget is for large bodies, a quarter for those between short and large, and a
     quarter for texts that are read while they arrive."""
 
-    def __init__(self, max_bytes: int, max_wait_s: float, observer: EngineObserver) -> None:
+    def __init__(
+        self,
+        max_bytes: int,
+        max_wait_s: float,
+        observer: EngineObserver,
+        *,
+        max_waiting: int = 256,
+    ) -> None:
+        """At most `max_waiting` bodies of a lane wait. While a body waits, it is not read, and then
+        nobody can tell that its caller has left in the midst of it: such bodies would fill the
+        limit on open requests, which short ones need too."""
         self.max_bytes = max_bytes
         self._max_wait_s = max_wait_s
+        self._max_waiting = max_waiting
         self._observer = observer
-        self._large = MemoryBudget(max_bytes // 2)
-        self._medium = MemoryBudget(max_bytes // 4)
+        self._large = _Lane(max_bytes // 2)
+        self._medium = _Lane(max_bytes // 4)
         self._streamed = MemoryBudget(max_bytes // 4)
         self._pace = Pace(LARGE_BYTES_PER_S)
 
     @property
     def held_bytes(self) -> int:
-        return self._large.reserved + self._medium.reserved + self._streamed.reserved
+        lanes = (self._large.memory, self._medium.memory, self._streamed)
+        return sum(memory.reserved for memory in lanes)
 
     @asynccontextmanager
     async def hold(self, num_bytes: int) -> AsyncIterator[Reservation]:
         """Holds the memory of a body while the context is open. Bodies of a lane wait in order of
-        arrival. Raises QueueFull if there is no room in time."""
+        arrival. Raises QueueFull if too many wait, or if there is no room in time."""
         lane = self._lane(num_bytes)
+        if lane.num_waiting >= self._max_waiting:
+            raise self._too_many_waiting()
         async with AsyncExitStack() as stack:
             try:
-                async with asyncio.timeout(self._max_wait_s):
-                    reservation = await stack.enter_async_context(lane.reserve(num_bytes))
+                with lane.waits():
+                    async with asyncio.timeout(self._max_wait_s):
+                        memory = lane.memory.reserve(num_bytes)
+                        reservation = await stack.enter_async_context(memory)
             except TimeoutError:
-                raise self._full(lane, num_bytes) from None
+                raise self._full(lane.memory, num_bytes) from None
             yield reservation
 
     async def pace(self, num_bytes: int) -> None:
@@ -94,16 +126,26 @@ class BodyBudget:
             retry_after_s=_RETRY_AFTER_S,
         )
 
-    def _lane(self, num_bytes: int) -> MemoryBudget:
+    def _lane(self, num_bytes: int) -> _Lane:
         return self._large if num_bytes >= LARGE_BODY_BYTES else self._medium
 
-    def _full(self, lane: MemoryBudget, num_bytes: int) -> QueueFull:
+    def _too_many_waiting(self) -> QueueFull:
         self._observer.rejected(reason=FULL)
         return QueueFull(
-            f"open requests of this kind hold {lane.reserved} bytes, and the limit is "
-            f"{lane.max_bytes}; there is no room for {num_bytes} more",
+            f"{self._max_waiting} bodies of about this size wait for memory, which is the limit",
             code=FULL,
-            limit=lane.max_bytes,
-            actual=lane.reserved + num_bytes,
+            limit=self._max_waiting,
+            actual=self._max_waiting + 1,
+            retry_after_s=_RETRY_AFTER_S,
+        )
+
+    def _full(self, memory: MemoryBudget, num_bytes: int) -> QueueFull:
+        self._observer.rejected(reason=FULL)
+        return QueueFull(
+            f"open requests of this kind hold {memory.reserved} bytes, and the limit is "
+            f"{memory.max_bytes}; there is no room for {num_bytes} more",
+            code=FULL,
+            limit=memory.max_bytes,
+            actual=memory.reserved + num_bytes,
             retry_after_s=_RETRY_AFTER_S,
         )

@@ -19,8 +19,8 @@ BUDGET = 4 * LARGE  # room for two large bodies
 class _Requests:
     """Requests through the middleware to a handler that holds them until it is told to answer."""
 
-    def __init__(self, max_wait_s: float = 60.0) -> None:
-        self.budget = BodyBudget(BUDGET, max_wait_s, EngineObserver())
+    def __init__(self, max_wait_s: float = 60.0, max_waiting: int = 100) -> None:
+        self.budget = BodyBudget(BUDGET, max_wait_s, EngineObserver(), max_waiting=max_waiting)
         self.handled: list[int] = []
         self.answer = asyncio.Event()
         self._app = BodyMiddleware(self._handle, 2 * LARGE, 60.0, self.budget)
@@ -70,6 +70,27 @@ def test_large_bodies_wait_unread_and_short_ones_pass() -> None:
         await asyncio.gather(*large, *others)
         assert requests.handled[5:] == [LARGE] * 4
         assert requests.budget.held_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_few_bodies_wait_so_that_others_find_a_place() -> None:
+    """Of a body that is not read, nobody can tell that its caller has left."""
+
+    async def run() -> None:
+        requests = _Requests(max_waiting=3)
+        served = [requests.send(LARGE) for _ in range(5)]
+        await _settle()
+        with pytest.raises(QueueFull, match="3 bodies of about this size wait") as caught:
+            await requests.send(LARGE)
+        assert (caught.value.code, caught.value.limit, caught.value.actual) == (FULL, 3, 4)
+        medium = requests.send(2 * SHORT_BODY_BYTES)
+        await _settle()
+        assert requests.handled == [LARGE, LARGE, 2 * SHORT_BODY_BYTES], "another lane has room"
+        requests.answer.set()
+        await asyncio.gather(*served, medium)
+        await requests.send(LARGE)
+        assert requests.handled[3:] == [LARGE] * 4
 
     asyncio.run(run())
 
