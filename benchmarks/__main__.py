@@ -32,6 +32,7 @@ from benchmarks.suites import (
     products,
     quantization,
     ranks,
+    replicas,
     reranking,
     roofline,
     search,
@@ -75,6 +76,7 @@ SUITES: Mapping[str, Callable[[Workbench, Plan], Iterator[Row]]] = {
     "quantization": quantization.measure,
     "ranks": ranks.measure,
     "ranks-time": ranks.measure_time,
+    "replicas": replicas.measure,
     "reranking": reranking.measure,
     "search": search.measure,
 }
@@ -85,6 +87,7 @@ BY_NAME_ONLY = (
     "quantization",
     "ranks",
     "ranks-time",
+    "replicas",
     "reranking",
     "search",
 )
