@@ -36,7 +36,7 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
         "texts of 1,362 tokens": bench.text.passages([1_362] * (12 // share)),
         "texts of 1,024 to 2,047 tokens": bench.text.passages([1_024, 1_536, 2_047] * (4 // share)),
     }
-    yield from asyncio.run(_compare(bench, loads, plan.turns(9)))
+    yield from asyncio.run(_compare(bench, loads, plan.turns(4)))
 
 
 async def _compare(bench: Workbench, loads: dict[str, list[str]], turns: int) -> list[Row]:
