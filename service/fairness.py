@@ -90,7 +90,9 @@ class Pace:
             while (left_s := self._passed_at - self._ahead_s - loop.time()) > 0:
                 self._changed.clear()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), left_s)
+                    # wait_for of Python 3.11 may lose a cancellation that comes with a change.
+                    async with asyncio.timeout(left_s):
+                        await self._changed.wait()
             self.add(num_bytes)
 
     def add(self, num_bytes: int) -> None:

@@ -12,8 +12,12 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterable, AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
-from functools import partial
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+)
 from time import perf_counter
 from typing import TypeVar
 
@@ -61,8 +65,7 @@ class Arrivals:
         Raises QueueFull if it takes long, by its size or by its sender, while others wait.
         """
         places = self._brief_places if self._senders.is_brief(sender) else self._other_places
-        has_arrived = await self._ask(sender)
-        async with places.place() as arrival:
+        async with self._asking(sender) as has_arrived, places.place() as arrival:
             data = await anext(aiter(messages), None)
             has_arrived(data)
             if data is None:
@@ -78,10 +81,10 @@ class Arrivals:
         """The messages of a stream."""
         iterator = None
         while True:
-            has_arrived = await self._ask(sender)
-            iterator = iterator or aiter(messages)  # grpc warns of iterators that nobody uses
-            data = await anext(iterator, None)
-            has_arrived(data)
+            async with self._asking(sender) as has_arrived:
+                iterator = iterator or aiter(messages)  # grpc warns of iterators that nobody uses
+                data = await anext(iterator, None)
+                has_arrived(data)
             if data is None:
                 return
             yield data
@@ -100,23 +103,33 @@ class Arrivals:
                 if answer is not None:
                     return answer.value
 
-    async def _ask(self, sender: str) -> Callable[[bytes | None], None]:
-        """Waits until a message may be asked for, and returns what to call when it has arrived."""
-        if self._senders.is_brief(sender):
-            return partial(self._has_arrived, sender, 0)
+    @asynccontextmanager
+    async def _asking(self, sender: str) -> AsyncIterator[Callable[[bytes | None], None]]:
+        """Waits until a message may be asked for, and yields what to call when it has arrived; None
+        is the end of a stream. What did not arrive is given back to those who wait."""
+        taken = 0 if self._senders.is_brief(sender) else self._max_message_bytes
+        if taken:
+            await self._wait_for_turn(taken)
+
+        def has_arrived(data: bytes | None) -> None:
+            nonlocal taken
+            size = 0 if data is None else len(data)
+            self._pace.add(size - taken)
+            taken = 0
+            if data is not None:
+                self._senders.note(sender, is_short=size <= SHORT_BODY_BYTES)
+
+        try:
+            yield has_arrived
+        finally:
+            self._pace.add(-taken)
+
+    async def _wait_for_turn(self, num_bytes: int) -> None:
         try:
             async with asyncio.timeout(self._max_wait_s):
-                await self._pace.take(self._max_message_bytes)
+                await self._pace.take(num_bytes)
         except TimeoutError:
             raise self._refusal() from None
-        return partial(self._has_arrived, sender, self._max_message_bytes)
-
-    def _has_arrived(self, sender: str, taken_bytes: int, data: bytes | None) -> None:
-        """None is the end of a stream."""
-        size = 0 if data is None else len(data)
-        self._pace.add(size - taken_bytes)
-        if data is not None:
-            self._senders.note(sender, is_short=size <= SHORT_BODY_BYTES)
 
     def _refusal(self) -> QueueFull:
         return self._budget.refuse_arrival(MAX_ARRIVING)

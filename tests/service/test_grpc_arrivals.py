@@ -141,6 +141,22 @@ def test_connections_that_sent_short_messages_do_not_wait_behind_others() -> Non
     asyncio.run(run())
 
 
+def test_a_caller_that_leaves_gives_its_turn_back() -> None:
+    async def run() -> None:
+        calls, never = Calls(), asyncio.Event()
+        calls.arrivals = Arrivals(calls.budget, 60.0, 1_000 * LARGE_BYTES_PER_S)
+        calls.end.set()
+        unknown = [calls.send(b"", never, sender=f"unknown {number}") for number in range(3)]
+        await asyncio.sleep(0)
+        for task in unknown:
+            task.cancel()
+        await asyncio.gather(*unknown, return_exceptions=True)
+        async with asyncio.timeout(5):
+            await calls.send(b"short", sender="another")
+
+    asyncio.run(run())
+
+
 def test_a_message_that_never_comes_times_out() -> None:
     async def run() -> None:
         calls = Calls(max_wait_s=0.05)
