@@ -128,8 +128,9 @@ def kills(options: argparse.Namespace) -> Result:
     corpus = _corpus(options.folder / "corpus.jsonl", _texts(options.texts))
     plain = options.folder / "plain.npy"
     _finish(_start(corpus, plain, "--part-tokens", str(options.part_tokens)))
-    rng = random.Random(SEED)
+    rng = random.Random(options.seed)
     return {
+        "seed": options.seed,
         "texts": options.texts,
         "part_tokens": options.part_tokens,
         **{what: _killed(options, corpus, plain, what, rng) for what in options.kinds},
@@ -275,7 +276,8 @@ def _parser() -> argparse.ArgumentParser:
     one.set_defaults(run=growth)
     one = measures.add_parser("kills")
     one.add_argument("--times", type=int, default=10, help="kills of each kind")
-    one.add_argument("--texts", type=int, default=4_000)
+    one.add_argument("--texts", type=int, default=2_000)
+    one.add_argument("--seed", type=int, default=SEED, help="of the moments")
     one.add_argument("--part-tokens", type=int, default=PART_TOKENS)
     one.add_argument("--kinds", nargs="+", choices=KILLS, default=KILLS)
     one.set_defaults(run=kills)
