@@ -1,7 +1,8 @@
-"""Writes the rules as the PrometheusRule resource that the Prometheus operator reads.
+"""Writes the rules as the PrometheusRule resource that the Prometheus operator reads, and as the
+file of the Helm chart that makes one.
 
-python -m deploy.prometheus.build          writes the file
-python -m deploy.prometheus.build --check  fails if the file is out of date
+python -m deploy.prometheus.build          writes the files
+python -m deploy.prometheus.build --check  fails if one is out of date
 """
 
 from __future__ import annotations
@@ -12,26 +13,36 @@ from pathlib import Path
 import yaml
 
 RULES = Path(__file__).resolve().parent / "rules"
-OUTPUT = RULES.parents[1] / "kubernetes" / "prometheus-operator" / "rules.yaml"
+DEPLOY = RULES.parents[1]
+_NOTE = "# Made of deploy/prometheus/rules by `python -m deploy.prometheus.build`.\n"
 
 
-def rendered() -> str:
+def rendered() -> dict[Path, str]:
+    """What the files hold."""
     files = [yaml.safe_load(path.read_text("utf-8")) for path in sorted(RULES.glob("*.yml"))]
+    spec = {"groups": [group for file in files for group in file["groups"]]}
     resource = {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
         "metadata": {"name": "lln", "labels": {"app.kubernetes.io/name": "lln"}},
-        "spec": {"groups": [group for file in files for group in file["groups"]]},
+        "spec": spec,
     }
-    note = "# Made of deploy/prometheus/rules by `python -m deploy.prometheus.build`.\n"
-    return note + yaml.safe_dump(resource, sort_keys=False, width=100)
+    return {
+        DEPLOY / "kubernetes" / "prometheus-operator" / "rules.yaml": _as_yaml(resource),
+        DEPLOY / "helm" / "lln" / "files" / "rules.yaml": _as_yaml(spec),
+    }
+
+
+def _as_yaml(content: object) -> str:
+    return _NOTE + yaml.safe_dump(content, sort_keys=False, width=100)
 
 
 def main() -> None:
-    if "--check" not in sys.argv[1:]:
-        OUTPUT.write_text(rendered(), encoding="utf-8")
-    elif not OUTPUT.exists() or OUTPUT.read_text(encoding="utf-8") != rendered():
-        sys.exit(f"{OUTPUT} is out of date: run 'python -m deploy.prometheus.build'")
+    for path, content in rendered().items():
+        if "--check" not in sys.argv[1:]:
+            path.write_text(content, encoding="utf-8")
+        elif not path.exists() or path.read_text(encoding="utf-8") != content:
+            sys.exit(f"{path} is out of date: run 'python -m deploy.prometheus.build'")
 
 
 if __name__ == "__main__":

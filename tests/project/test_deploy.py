@@ -375,7 +375,8 @@ def test_no_rule_or_panel_depends_on_the_name_of_the_scrape_job() -> None:
 
 
 def test_the_operator_reads_the_same_rules() -> None:
-    assert prometheus_rule.OUTPUT.read_text() == prometheus_rule.rendered()
+    for path, content in prometheus_rule.rendered().items():
+        assert path.read_text() == content
 
 
 def test_settings_named_in_deployment_exist() -> None:

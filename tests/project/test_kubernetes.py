@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,24 +15,23 @@ from service.client import LLNClient
 from service.metrics import Metrics
 from service.settings import Settings, load_settings, setting_rows
 from tests.project.conftest import STOP_MARGIN_S, SettingsOf
+from tests.project.manifests import (
+    FOLDER,
+    OLDEST_KUBERNETES,
+    OPERATOR,
+    QUEUE_SCALING,
+    ROOT,
+    TRACING,
+    check_schema,
+    environment_of,
+    resources,
+)
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "deploy" / "kubernetes"
-QUEUE_SCALING = FOLDER / "queue-scaling"
-TRACING = FOLDER / "tracing"
-OPERATOR = FOLDER / "prometheus-operator"
-OLDEST_KUBERNETES = "1.25.0"
 UNITS = {"Mi": 2**20, "Gi": 2**30}
 
 PROCESS_BYTES = 2**30
 """Of the process with the models of its default settings, a batch and freed memory that it keeps:
 idle it holds 0.6 GiB."""
-
-
-def resources(folder: Path = FOLDER) -> Iterator[dict[str, Any]]:
-    """What `kubectl apply -f` finds in a folder, which does not look into those inside."""
-    for path in sorted(folder.glob("*.yaml")):
-        yield from yaml.safe_load_all(path.read_text())
 
 
 def of_kind(kind: str, name: str = "lln") -> dict[str, Any]:
@@ -61,16 +58,6 @@ def container(pod: dict[str, Any]) -> dict[str, Any]:
     return only
 
 
-def environment_of(container: dict[str, Any], pod: str = "lln-6d5f9c7b8-x2x4z") -> dict[str, str]:
-    """What the server of a pod with this name is given."""
-    fields = {"metadata.name": pod}
-    found = {}
-    for variable in container["env"]:
-        field = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
-        found[variable["name"]] = fields[field] if field else variable["value"]
-    return found
-
-
 @pytest.fixture
 def settings(container: dict[str, Any], settings_of: SettingsOf) -> Settings:
     return settings_of(environment_of(container))
@@ -82,10 +69,8 @@ def defaults() -> dict[str, str]:
 
 
 def test_every_resource_is_of_the_schema() -> None:
-    validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is for dev")
     for one in [*resources(), *resources(QUEUE_SCALING), *resources(TRACING)]:
-        for version in (OLDEST_KUBERNETES, validate.latest_version()):
-            validate.validate(one, version, strict=True)
+        check_schema(one)
 
 
 def test_the_oldest_kubernetes_is_the_documented_one() -> None:
