@@ -25,8 +25,10 @@ BY_TOKENS, ROUND_ROBIN, BY_REQUESTS, ONE_SERVER = (
     *("by tokens", "round robin", "by requests"),
     "one server",
 )
-SHORT_LENGTHS, LONG_TOKENS = {16: 2.0, 32: 2.0, 64: 1.0}, 8_192
-SHORT_FOR_EACH_LONG = 120
+SHORT_LENGTHS = {16: 48.0, 32: 48.0, 64: 24.0}
+PAGE_TOKENS, DOCUMENT_TOKENS = 1_000, 8_192
+"""A page is read in one go. A document is read tile by tile, with other work in between."""
+LONG_WEIGHTS = {PAGE_TOKENS: 6.0, DOCUMENT_TOKENS: 1.0}
 LOAD = 0.7
 TURNS, SECONDS, QUICK_SECONDS = 3, 25.0, 6.0
 CAPACITY_S = 20.0
@@ -37,14 +39,9 @@ RouteBy = Callable[[str], None]
 BETTER = Target(">=", 2)
 
 SHORT = Traffic(name="short", weights=SHORT_LENGTHS)
-LONG = Traffic(name="long", weights={LONG_TOKENS: 1.0})
-BOTH = Traffic(
-    name="both",
-    weights={
-        **{length: weight * SHORT_FOR_EACH_LONG / 5 for length, weight in SHORT_LENGTHS.items()},
-        LONG_TOKENS: 1.0,
-    },
-)
+LONG = Traffic(name="long", weights=LONG_WEIGHTS)
+BOTH = Traffic(name="both", weights={**SHORT_LENGTHS, **LONG_WEIGHTS})
+SHORT_SHARE = sum(SHORT_LENGTHS.values()) / sum(BOTH.weights.values())
 
 
 @dataclass(frozen=True)
@@ -85,25 +82,18 @@ def _take_turns(
 
 async def _turn(served: Served, rate: float, seconds: float, seed: int) -> Turn:
     """The same arrivals and texts for all that take this turn."""
-    each = rate / (SHORT_FOR_EACH_LONG + 1)
+    few, many = rate * (1 - SHORT_SHARE), rate * SHORT_SHARE
     short, long = await asyncio.gather(
-        offer(
-            served.target,
-            SHORT,
-            rate_per_s=each * SHORT_FOR_EACH_LONG,
-            seconds=seconds,
-            seed=2 * seed,
-        ),
-        offer(served.target, LONG, rate_per_s=each, seconds=seconds, seed=100 + 2 * seed),
+        offer(served.target, SHORT, rate_per_s=many, seconds=seconds, seed=2 * seed),
+        offer(served.target, LONG, rate_per_s=few, seconds=seconds, seed=2 * seed + 100),
     )
     return Turn(short, long)
 
 
 def _rows(turns: Mapping[str, list[Turn]], rate: float, plan: Plan) -> Iterator[Row]:
-    each = rate / (SHORT_FOR_EACH_LONG + 1)
+    few, many = rate * (1 - SHORT_SHARE), rate * SHORT_SHARE
     case = (
-        f"{each * SHORT_FOR_EACH_LONG:.3g} texts of 16 to 64 tokens and "
-        f"{each:.2g} of {LONG_TOKENS:,} a second"
+        f"{many:.3g} texts of 16 to 64 tokens and {few:.2g} of 1,000 or 8,192 (six to one) a second"
     )
     short_p99 = {name: tuple(turn.short.p99_s for turn in taken) for name, taken in turns.items()}
     short_p50 = {name: tuple(turn.short.p50_s for turn in taken) for name, taken in turns.items()}

@@ -4,10 +4,11 @@ A router knows what it has sent and what has been answered. What others have sen
 long text has been read, it learns from the replicas' reports. Several routers share the replicas,
 each with a ledger of its own.
 
-Short texts go where they would wait least. A text that is read tile by tile holds up the short ones
-beside it by a tile each time, so long texts share replicas among themselves and leave others free
-of them, as many as the share of short work asks for. They spread to those only if they would
-otherwise wait for many times their own length.
+Short texts go where they would wait least. Texts that are read tile by tile let them pass, and go
+where the fewest tokens wait. In between are requests that fill a unit of the device, or several:
+each makes short ones wait for as long as it takes. So these share replicas among themselves and
+leave others free of them, as many as the share of short work asks for. They spread to those only
+if they would otherwise wait for many times their own length.
 """
 
 from __future__ import annotations
@@ -21,17 +22,23 @@ from typing import Any
 
 from service.replicas.price import Price
 
-LONG_FROM = 1_024
+LONG_FROM = 512
+"""A request of so many tokens fills a CPU's batch, which nothing interrupts."""
+
+TILED_FROM = 1_024
 """Where a replica has not said from which length on texts are read tile by tile."""
 
-TILE_TOKENS = 512
-"""About what a device reads of short texts in the time of one unit of long work."""
+NEVER = 2**62
+"""More tokens than any text has."""
+
+TILE_TOKENS = 64
+"""About what a device reads of short texts in the time of one tile of a long one."""
 
 LONG_SHARE = 0.25
 """The device's time that long work gets while short texts wait too: the engine's default."""
 
 MOST_WAITING = 8.0
-"""Long work waits for at most this many times its own tokens before it takes a free replica."""
+"""A request waits for at most this many times its own tokens before it takes a free replica."""
 
 _HALF_LIFE_S = 30.0
 _SHORT_IS_RECENT_S = 60.0
@@ -53,8 +60,11 @@ class Report:
     """Whether it holds the files and batches."""
 
     long_from: int = LONG_FROM
+    tiled_from: int = TILED_FROM
     short: int = 0
     long: int = 0
+    """Tokens of texts in batches, and of texts read tile by tile and calls."""
+
     at: float = 0.0
     """When these tokens were counted, by its clock; 0 if never."""
 
@@ -66,8 +76,10 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    replica: str
     tokens: int
+    is_tiled: bool
+    """Whether the device reads it tile by tile, or as a call."""
+
     is_long: bool
     at: float
 
@@ -87,6 +99,8 @@ class Load:
 
     short: float
     long: float
+    is_held: bool
+    """Whether requests that fill units are among them."""
 
     @property
     def tokens(self) -> float:
@@ -141,7 +155,9 @@ class Ledger:
             loads = {id: _load(self._replicas[id]) for id in ids}
             if not self._is_long(price, ids[0]):
                 return sorted(ids, key=lambda id: _short_wait(loads[id]))
-            return self._order_long(price, loads)
+            if self._is_tiled(price, ids[0]):
+                return sorted(ids, key=lambda id: loads[id].tokens)
+            return self._order_filling(price, loads)
 
     def send(self, request: str, id: str, price: Price) -> None:
         """The request goes to this replica. If it was to go to another, that is forgotten."""
@@ -151,9 +167,9 @@ class Ledger:
                 return
             now = self._clock()
             self._forget(request)
-            is_long = self._is_long(price, id)
+            is_long, is_tiled = self._is_long(price, id), self._is_tiled(price, id)
             tokens = max(price.tokens, 1) if is_long else price.tokens
-            replica.requests[request] = _Sent(id, tokens, is_long, now)
+            replica.requests[request] = _Sent(tokens, is_tiled, is_long, now)
             if is_long:
                 self._mean_long.add(tokens, now)
             elif tokens:
@@ -167,7 +183,7 @@ class Ledger:
                 replica = self._replicas.get(key)
                 sent = replica.requests.pop(request, None) if replica else None
                 if replica is not None and sent is not None and _is_reported(sent, replica.report):
-                    if sent.is_long:
+                    if sent.is_tiled:
                         replica.answered_long += sent.tokens
                     else:
                         replica.answered_short += sent.tokens
@@ -179,6 +195,9 @@ class Ledger:
     def _is_long(self, price: Price, id: str) -> bool:
         return price.is_call or price.tokens >= self._replicas[id].report.long_from
 
+    def _is_tiled(self, price: Price, id: str) -> bool:
+        return price.is_call or price.tokens >= self._replicas[id].report.tiled_from
+
     def _owner(self, price: Price, ids: Sequence[str]) -> str | None:
         names = {id: self._replicas[id].report.name for id in ids}
         if price.mentions:
@@ -189,10 +208,10 @@ class Ledger:
             return min(keepers or ids, key=names.__getitem__)
         return None
 
-    def _order_long(self, price: Price, loads: Mapping[str, Load]) -> list[str]:
+    def _order_filling(self, price: Price, loads: Mapping[str, Load]) -> list[str]:
         least_first = sorted(loads, key=lambda id: loads[id].tokens)
-        holders = [id for id in least_first if loads[id].long]
-        free = [id for id in least_first if not loads[id].long]
+        holders = [id for id in least_first if loads[id].is_held]
+        free = [id for id in least_first if not loads[id].is_held]
         if not holders or len(free) > self._kept_free(len(loads)):
             return least_first
         if loads[holders[0]].tokens > MOST_WAITING * max(price.tokens, LONG_FROM):
@@ -230,16 +249,17 @@ def _load(replica: _Replica) -> Load:
     own = {True: 0, False: 0}
     counted = {True: 0, False: 0}
     for sent in replica.requests.values():
-        own[sent.is_long] += sent.tokens
+        own[sent.is_tiled] += sent.tokens
         if _is_reported(sent, report):
-            counted[sent.is_long] += sent.tokens
+            counted[sent.is_tiled] += sent.tokens
     short, long = float(own[False]), float(own[True])
     if report.at:
         more_short = max(report.short - replica.answered_short, 0) - counted[False]
         more_long = max(report.long - replica.answered_long, 0) - counted[True]
         short = max(short + more_short, 0.0)
         long = max(long + more_long, long * _LEAST_LEFT)
-    return Load(short, long)
+    is_held = any(sent.is_long and not sent.is_tiled for sent in replica.requests.values())
+    return Load(short, long, is_held)
 
 
 def _is_reported(sent: _Sent, report: Report) -> bool:

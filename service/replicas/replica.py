@@ -10,6 +10,7 @@ from engine.config import EngineConfig
 from engine.errors import EngineUnavailable
 from engine.platform.process import freeze_loaded_objects, prepare_process
 from service.replica import LONGEST_NAME, host_name
+from service.replicas.ledger import LONG_FROM, NEVER
 from service.replicas.scaling import METRIC
 from service.settings import Settings
 
@@ -79,12 +80,17 @@ class Replica:
     async def record_replica_metadata(self) -> dict[str, Any]:
         from service.batches.runner import Batches
 
-        device = next(iter(self._engine.models.values())).device.partition(":")[0]
+        models, config = self._engine.models.values(), self._engine.config
+        device = next(iter(models)).device.partition(":")[0]
+        tiled_from = config.sweep_tokens_on(device)
+        if any("softmax" in model.attention for model in models):
+            tiled_from = NEVER  # routers do not know which model a request is for
         return {
             "name": self._settings.replica_name,
             "address": self._app.state.grpc_address,
             "keeps": isinstance(self._app.state.batches, Batches),
-            "long_from": self._engine.config.sweep_tokens_on(device),
+            "long_from": LONG_FROM if device == "cpu" else config.batch_tokens_on(device),
+            "tiled_from": tiled_from,
         }
 
     async def ping(self) -> str:

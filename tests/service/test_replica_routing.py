@@ -11,7 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from engine.errors import InvalidInput
 from service.grpc.server import _OURS as OUR_SERVICES
-from service.replicas.ledger import LONG_FROM, TILE_TOKENS, Ledger, Report
+from service.replicas.ledger import LONG_FROM, NEVER, Ledger, Report
 from service.replicas.options import ReplicaOptions
 from service.replicas.price import (
     BYTES_PER_TOKEN,
@@ -24,7 +24,7 @@ from service.replicas.price import (
 from service.replicas.proxy import ReplicaErrors
 from service.replicas.scaling import replicas_wanted
 
-SHORT, LONG = Price(tokens=100), Price(tokens=50_000)
+SHORT, PAGE, BOOK = Price(tokens=100), Price(tokens=1_000), Price(tokens=50_000)
 
 
 class Clock:
@@ -63,32 +63,60 @@ def test_short_texts_go_where_the_fewest_tokens_wait(clock: Clock) -> None:
 
 def test_a_long_text_counts_by_its_tokens_and_not_as_one_request(clock: Clock) -> None:
     ledger = ledger_of(clock, "a", "b")
-    holder = route(ledger, "book", LONG)
+    holder = route(ledger, "page", PAGE)
     free = "b" if holder == "a" else "a"
-    taken = [route(ledger, str(number), SHORT) for number in range(TILE_TOKENS // 100)]
+    taken = [route(ledger, str(number), SHORT) for number in range(PAGE.tokens // SHORT.tokens)]
     assert set(taken) == {free}
 
 
-def test_long_texts_share_a_replica_and_leave_one_to_the_short(clock: Clock) -> None:
+def test_a_text_that_is_read_tile_by_tile_lets_short_ones_pass(clock: Clock) -> None:
+    ledger = ledger_of(clock, "a", "b")
+    holder = route(ledger, "book", BOOK)
+    free = "b" if holder == "a" else "a"
+    assert [route(ledger, str(number), SHORT) for number in range(2)] == [free, holder]
+    assert route(ledger, "next", BOOK) == free
+
+
+def test_texts_that_fill_a_unit_share_a_replica_and_leave_one_to_the_short(clock: Clock) -> None:
     ledger = ledger_of(clock, "a", "b")
     route(ledger, "short", SHORT)
-    first = route(ledger, "book0", LONG)
-    assert {route(ledger, f"book{number}", LONG) for number in range(1, 7)} == {first}
+    first = route(ledger, "page", PAGE)
+    assert {route(ledger, f"page{number}", PAGE) for number in range(1, 7)} == {first}
 
 
-def test_long_texts_spread_when_no_short_ones_come(clock: Clock) -> None:
+@pytest.mark.parametrize(("num_short", "num_for_pages"), [(300, 1), (60, 2), (10, 3)])
+def test_the_more_short_work_the_more_replicas_are_left_to_it(
+    clock: Clock, num_short: int, num_for_pages: int
+) -> None:
+    ledger = ledger_of(clock, *"abcd")
+    for number in range(num_short):
+        ledger.answered(f"short{number}", route(ledger, f"short{number}", SHORT))
+    taken = {route(ledger, f"page{number}", PAGE) for number in range(8)}
+    assert len(taken) == num_for_pages
+
+
+def test_they_spread_when_no_short_ones_come(clock: Clock) -> None:
     ledger = ledger_of(clock, "a", "b")
     route(ledger, "short", SHORT)
     clock.now += 61
-    taken = [route(ledger, f"book{number}", LONG) for number in range(4)]
+    taken = [route(ledger, f"page{number}", PAGE) for number in range(4)]
     assert taken.count("a") == taken.count("b") == 2
 
 
-def test_long_texts_take_the_free_replica_rather_than_wait_for_many_others(clock: Clock) -> None:
+def test_they_take_the_free_replica_rather_than_wait_for_many_others(clock: Clock) -> None:
     ledger = ledger_of(clock, "a", "b")
     route(ledger, "short", SHORT)
-    taken = [route(ledger, f"book{number}", LONG) for number in range(12)]
+    taken = [route(ledger, f"page{number}", PAGE) for number in range(12)]
     assert len(set(taken)) == 2
+
+
+def test_a_model_that_cannot_read_tile_by_tile_makes_all_long_texts_fill_units(
+    clock: Clock,
+) -> None:
+    reports = {name: Report(name=name, tiled_from=NEVER) for name in "ab"}
+    ledger = ledger_of(clock, "a", "b", **reports)
+    route(ledger, "short", SHORT)
+    assert len({route(ledger, f"book{number}", BOOK) for number in range(4)}) == 1
 
 
 def test_what_others_sent_is_known_from_reports(clock: Clock) -> None:
@@ -113,7 +141,7 @@ def test_what_was_sent_since_the_report_is_added_and_what_was_before_is_not(cloc
 
 def test_a_long_text_that_is_nearly_read_weighs_little(clock: Clock) -> None:
     ledger = ledger_of(clock, "a")
-    ledger.send("book", "a", LONG)
+    ledger.send("book", "a", BOOK)
     clock.now += 1
     ledger.update({"a": Report(name="a", long=1_500, at=clock.now)})
     assert ledger.load_of("a").long == pytest.approx(1_500)
@@ -121,18 +149,18 @@ def test_a_long_text_that_is_nearly_read_weighs_little(clock: Clock) -> None:
 
 def test_a_request_that_goes_elsewhere_than_planned_counts_there(clock: Clock) -> None:
     ledger = ledger_of(clock, "a", "b")
-    ledger.send("book", "a", LONG)
-    ledger.send("book", "b", LONG)
-    assert (ledger.load_of("a").tokens, ledger.load_of("b").tokens) == (0, LONG.tokens)
+    ledger.send("book", "a", BOOK)
+    ledger.send("book", "b", BOOK)
+    assert (ledger.load_of("a").tokens, ledger.load_of("b").tokens) == (0, BOOK.tokens)
     ledger.update({"a": Report(name="a")})  # b is gone
     ledger.answered("book", "b")
-    assert ledger.order(LONG) == ["a"]
+    assert ledger.order(BOOK) == ["a"]
 
 
 def test_no_replicas(clock: Clock) -> None:
     ledger = ledger_of(clock)
-    assert ledger.order(LONG) == []
-    ledger.send("book", "a", LONG)
+    assert ledger.order(BOOK) == []
+    ledger.send("book", "a", BOOK)
     ledger.answered("book")
 
 
