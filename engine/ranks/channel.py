@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Client, Connection
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any, TypeAlias
 
 from engine.config import EngineConfig
@@ -97,12 +99,15 @@ class Stop:
 
 Message: TypeAlias = Hello | Welcome | Failed | Ready | Form | Formed | Read | Beat | Stop
 
+_Round: TypeAlias = "Callable[[Connection[Any, Any], bytes], None]"
+
 
 class Channel:
     """One end of the connection between the first rank and another."""
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self.connection = connection
+        self._sending = threading.Lock()  # the messages of two threads must not mix
         # A peer that hangs must not hold up this end for ever.
         with socket.socket(fileno=os.dup(connection.fileno())) as shared:
             timeout = struct.pack("ll", _SEND_S, 0)
@@ -110,12 +115,33 @@ class Channel:
             shared.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
 
     @classmethod
-    def connect(cls, address: tuple[str, int], key: bytes) -> Channel:
-        return cls(Client(address, authkey=key))
+    def connect(cls, address: tuple[str, int], key: bytes, timeout_s: float) -> Channel:
+        """Raises AuthenticationError if the first rank has another key, EOFError or OSError if it
+        does not answer."""
+        connected = socket.create_connection(address, timeout_s)
+        return cls._proven(connected, key, (answer_challenge, deliver_challenge))
+
+    @classmethod
+    def accept(cls, connected: socket.socket, key: bytes) -> Channel:
+        """The other end of `connect`. Raises what that raises."""
+        return cls._proven(connected, key, (deliver_challenge, answer_challenge))
+
+    @classmethod
+    def _proven(cls, connected: socket.socket, key: bytes, rounds: Sequence[_Round]) -> Channel:
+        connected.setblocking(True)  # a connection reads and writes past the socket's own timeout
+        channel = cls(Connection(connected.detach()))
+        try:
+            for ask_or_answer in rounds:
+                ask_or_answer(channel.connection, key)
+        except BaseException:
+            channel.close()
+            raise
+        return channel
 
     def send(self, message: Message) -> None:
         """Raises OSError if the peer is gone or does not read."""
-        self.connection.send(message)
+        with self._sending:
+            self.connection.send(message)
 
     def receive(self, timeout_s: float) -> Message | None:
         """The next message; None if there is none yet. Raises EOFError or OSError if the peer is

@@ -15,17 +15,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
-from multiprocessing.connection import Listener, wait
+from multiprocessing.connection import wait
 from typing import Any
 
 from torch.distributed import DistError
 
 from engine.config import EngineConfig
-from engine.errors import (
-    EngineUnavailable,
-    LLNError,
-    RankLost,
-)
+from engine.errors import EngineUnavailable, LLNError, RankLost
 from engine.execution.inputs import PreparedText
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.tiled_pass import can_tile
@@ -43,6 +39,7 @@ from engine.ranks.channel import (
     Stop,
     Welcome,
 )
+from engine.ranks.door import Door
 from engine.ranks.group import FORM_S, Group
 from engine.ranks.local import LocalRanks
 from engine.ranks.place import RankPlace, check_devices
@@ -63,6 +60,9 @@ class Member:
     channel: Channel
     rank: int = -1  # until it says so
     is_ready: bool = False
+    is_forming: bool = False
+    """Whether it has yet to say how it joined the last group."""
+
     heard_at: float = field(default_factory=time.monotonic)
 
 
@@ -102,6 +102,7 @@ class Fleet:
         self._formed = threading.Event()
         self._ended = threading.Event()
         self._arrived: list[Channel] = []
+        self._door: Door | None = None
         self._awake, self._wake = Pipe(duplex=False)
 
     @property
@@ -139,11 +140,10 @@ class Fleet:
             self._store = self._place.open_store(config.rank_start_s)
             key = self._place.key or secrets.token_hex(32)
             host = self._place.address if self._local is not None else ""
-            self._listener = Listener((host, 0), family="AF_INET", authkey=key.encode())
+            self._door = Door(host, key.encode(), self._let_in)
             told = "" if self._place.key else key
-            self._store.set(CONTACT, f"{self._listener.address[1]} {told}")
-            for name, work in (("door", self._accept), ("keeper", self._keep)):
-                threading.Thread(target=work, name=f"lln-ranks-{name}", daemon=True).start()
+            self._store.set(CONTACT, f"{self._door.port} {told}")
+            threading.Thread(target=self._keep, name="lln-ranks-keeper", daemon=True).start()
             if self._local is not None:
                 self._local.start(self._place)
             self._await_start(time.monotonic() + config.rank_start_s)
@@ -155,8 +155,8 @@ class Fleet:
         """Let the other ranks end."""
         self._ended.set()
         self._awaken()
-        with suppress(AttributeError, OSError):
-            self._listener.close()
+        if self._door is not None:
+            self._door.close()
         with self._lock:
             members, group = list(self._members), self._group
             self._group = None
@@ -194,14 +194,14 @@ class Fleet:
                 on_close=lambda is_done: self._close(reading, is_done),
             )
         except BaseException:
-            with self._lock:
-                self._reading = None
+            self._close(reading, is_done=True)  # the others know nothing of it
             raise
         with self._lock:
-            self._parts = [
-                (member, Read(reading.number, model.name, part, keep_projections))
-                for member, part in zip(readers, others, strict=True)
-            ]
+            if self._reading is reading:  # no rank was lost meanwhile
+                self._parts = [
+                    (member, Read(reading.number, model.name, part, keep_projections))
+                    for member, part in zip(readers, others, strict=True)
+                ]
         self._awaken()
         return run
 
@@ -209,12 +209,18 @@ class Fleet:
         """The first rank's part is over. If the others' are not, they are told by a new group."""
         with self._lock:
             if self._reading is reading:
-                self._reading = None
+                self._end_reading()
                 self._must_form |= not is_done
         self._awaken()
 
+    def _end_reading(self) -> None:
+        """With the lock held. Parts that were not sent yet must not reach the next group."""
+        self._reading, self._parts = None, []
+
     def _await_start(self, ends_at: float) -> None:
         while not self._formed.wait(_TICK_S):
+            if self._ended.is_set():
+                raise EngineUnavailable("The engine stopped while it waited for its ranks.")
             with self._lock:
                 problem = self._problem
                 present = sorted(member.rank for member in self._members if member.is_ready)
@@ -239,21 +245,10 @@ class Fleet:
         with suppress(OSError):
             self._wake.send_bytes(b"")
 
-    # On the door's thread
-
-    def _accept(self) -> None:
-        while not self._ended.is_set():
-            try:
-                channel = Channel(self._listener.accept())
-            except OSError:
-                time.sleep(0.05)
-                continue
-            except Exception as error:  # who does not know the key, or speaks another protocol
-                logger.warning("A connection to the ranks was refused", exc_info=error)
-                continue
-            with self._lock:
-                self._arrived.append(channel)
-            self._awaken()
+    def _let_in(self, channel: Channel) -> None:
+        with self._lock:
+            self._arrived.append(channel)
+        self._awaken()
 
     # On the keeper's thread
 
@@ -289,6 +284,9 @@ class Fleet:
         except (EOFError, OSError):
             self._lose(member, "its process ended or its connection broke")
             return
+        except Exception as error:  # what a rank of another version may send
+            self._lose(member, f"it sent what is no message: {error!r}")
+            return
         if message is None:
             return
         member.heard_at = time.monotonic()
@@ -309,10 +307,14 @@ class Fleet:
                     member.is_ready = self._must_form = True
             case Failed(error, 0):
                 self._fail_start(error)
-                self._forget(member)
+                self._remove(member, error.message)
             case Failed(error, number):
                 self._fail_reading(error, number)
-            case Beat() | Formed():
+            case Formed(_, is_joined):
+                member.is_forming = False
+                with self._lock:
+                    self._must_form |= not is_joined
+            case Beat():
                 pass
 
     def _welcome(self, member: Member, hello: Hello) -> None:
@@ -328,7 +330,7 @@ class Fleet:
         with suppress(OSError):
             member.channel.send(Failed(problem))
         self._fail_start(problem)
-        self._forget(member)
+        self._remove(member, problem.message)
 
     def _fail_start(self, problem: LLNError) -> None:
         with self._lock:
@@ -342,28 +344,36 @@ class Fleet:
                 self._reading.failure = error
                 self._must_form = True
 
-    def _forget(self, member: Member) -> None:
-        with self._lock:
-            self._members.remove(member)
-        member.channel.close()
-
     def _lose(self, member: Member, why: str) -> None:
-        self._forget(member)
-        logger.warning("Rank %d is lost: %s", member.rank, why)
-        if not member.is_ready:
+        if not self._remove(member, why):
             return
+        logger.warning("Rank %d is lost: %s", member.rank, why)
+        if member.is_ready:
+            self._on_lost()
+
+    def _remove(self, member: Member, why: str) -> bool:
+        """Whether the rank was still there. All that follows from its end happens at once, so that
+        no text is opened with a group that has fewer ranks than it thinks."""
         with self._lock:
-            reading = self._reading
-            if reading is not None and reading.failure is None:
-                reading.failure = RankLost(
-                    f"Rank {member.rank} of {self.num_ranks} was lost while it read a part of "
-                    f"this document: {why}. {len(self._members) + 1} are left.",
-                    limit=self.num_ranks,
-                    actual=len(self._members) + 1,
-                    retry_after_s=1.0,
-                )
-            self._must_form = True
-        self._on_lost()
+            if member not in self._members:
+                return False
+            self._members.remove(member)
+            if member.is_ready:
+                self._must_form = True
+                if self._reading is not None and self._reading.failure is None:
+                    self._reading.failure = self._lost(member.rank, why)
+        member.channel.close()
+        return True
+
+    def _lost(self, rank: int, why: str) -> RankLost:
+        num_left = len(self._members) + 1
+        return RankLost(
+            f"Rank {rank} of {self.num_ranks} was lost while it read a part of this document: "
+            f"{why}. {num_left} are left.",
+            limit=self.num_ranks,
+            actual=num_left,
+            retry_after_s=1.0,
+        )
 
     def _send_parts(self) -> None:
         with self._lock:
@@ -404,9 +414,12 @@ class Fleet:
             is_reading = self._reading is not None and self._reading.failure is None
             if not self._must_form or is_reading:
                 return
+            if any(member.is_forming for member in ready):
+                return  # one that never says so is lost before the next attempt
             if not self._formed.is_set() and len(ready) + 1 < self.num_ranks:
                 return  # the first group is of all
-            self._must_form, self._reading = False, None
+            self._must_form = False
+            self._end_reading()
             old, self._group = self._group, None
             self._generation += 1
             ready.sort(key=lambda member: member.rank)
@@ -426,6 +439,7 @@ class Fleet:
     def _form(self, ready: Sequence[Member]) -> Group | None:
         num_ranks = len(ready) + 1
         for rank, member in enumerate(ready, 1):
+            member.is_forming = True
             try:
                 member.channel.send(Form(self._generation, rank, num_ranks))
             except OSError:

@@ -59,7 +59,7 @@ def serve_rank(place: RankPlace, *, join_s: float = 60.0) -> None:
 def _connect(place: RankPlace, store: Store, timeout_s: float) -> Channel:
     try:
         port, _, key = store.get(CONTACT).decode().partition(" ")
-        return Channel.connect((place.address, int(port)), (key or place.key).encode())
+        return Channel.connect((place.address, int(port)), (key or place.key).encode(), timeout_s)
     except AuthenticationError as error:
         raise InvalidInput(
             f"rank {place.rank} has another RANK_KEY than the first rank",

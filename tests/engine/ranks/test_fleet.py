@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 
@@ -25,7 +22,6 @@ from engine.errors import (
     DeviceFailure,
     EngineUnavailable,
     InvalidInput,
-    LLNError,
     RankLost,
 )
 from engine.execution.inputs import PreparedText
@@ -35,47 +31,14 @@ from engine.ranks.fleet import Fleet
 from engine.ranks.place import RankPlace, check_devices
 from engine.ranks.stretch_run import RankRun
 from engine.ranks.worker import serve_rank
-from engine.types import ChunkPlan, Span, Vector
+from engine.types import ChunkPlan, Vector
+from tests.engine.ranks.rank_threads import RankThread, eventually, places, some_text
 
 NUM_RANKS = 3
 TOLERANCE = 2e-6
 CONFIG = EngineConfig(
     device="cpu", ranks=NUM_RANKS, num_threads=1, min_rank_tokens=1, rank_start_s=60
 )
-
-
-def places(num_ranks: int, port: int | None = None) -> list[RankPlace]:
-    if port is None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-    return [
-        RankPlace(
-            rank=rank,
-            num_ranks=num_ranks,
-            local_rank=rank,
-            num_local=num_ranks,
-            address="127.0.0.1",
-            port=port,
-        )
-        for rank in range(num_ranks)
-    ]
-
-
-class RankThread(threading.Thread):
-    """A rank in a thread of this process."""
-
-    def __init__(self, place: RankPlace, join_s: float = 30) -> None:
-        super().__init__(daemon=True)
-        self.place, self.join_s = place, join_s
-        self.error: LLNError | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            serve_rank(self.place, join_s=self.join_s)
-        except LLNError as error:
-            self.error = error
 
 
 @contextmanager
@@ -96,21 +59,6 @@ def together(model: EmbeddingModel, num_ranks: int = NUM_RANKS) -> Iterator[Flee
 def fleet(default_model: EmbeddingModel) -> Iterator[Fleet]:
     with together(default_model) as fleet:
         yield fleet
-
-
-def some_text(length: int) -> PreparedText:
-    ids = np.random.default_rng(length).integers(1_000, 30_000, length).astype(np.int32)
-    chunks = [Span(at, min(at + 300, length)) for at in range(0, length, 256)]
-    return PreparedText(
-        ids=ids, spans=(Span(0, length), *chunks), chunks=(), num_tokens=length, dropped=None
-    )
-
-
-def eventually(what: Callable[[], object], within_s: float = 60) -> None:
-    ends_at = time.monotonic() + within_s
-    while not what():
-        assert time.monotonic() < ends_at, "it never happened"
-        time.sleep(0.01)
 
 
 def opened(fleet: Fleet, model: EmbeddingModel, text: PreparedText) -> RankRun:

@@ -1,0 +1,65 @@
+"""Ranks in threads of the test's process, and the texts that they read."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from engine.errors import LLNError
+from engine.execution.inputs import PreparedText
+from engine.ranks.place import RankPlace
+from engine.ranks.worker import serve_rank
+from engine.types import Span
+
+
+def places(num_ranks: int, port: int | None = None) -> list[RankPlace]:
+    if port is None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+    return [
+        RankPlace(
+            rank=rank,
+            num_ranks=num_ranks,
+            local_rank=rank,
+            num_local=num_ranks,
+            address="127.0.0.1",
+            port=port,
+        )
+        for rank in range(num_ranks)
+    ]
+
+
+class RankThread(threading.Thread):
+    """A rank in a thread of this process."""
+
+    def __init__(self, place: RankPlace, join_s: float = 30) -> None:
+        super().__init__(daemon=True)
+        self.place, self.join_s = place, join_s
+        self.error: LLNError | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            serve_rank(self.place, join_s=self.join_s)
+        except LLNError as error:
+            self.error = error
+
+
+def some_text(length: int) -> PreparedText:
+    ids = np.random.default_rng(length).integers(1_000, 30_000, length).astype(np.int32)
+    chunks = [Span(at, min(at + 300, length)) for at in range(0, length, 256)]
+    return PreparedText(
+        ids=ids, spans=(Span(0, length), *chunks), chunks=(), num_tokens=length, dropped=None
+    )
+
+
+def eventually(what: Callable[[], object], within_s: float = 60) -> None:
+    ends_at = time.monotonic() + within_s
+    while not what():
+        assert time.monotonic() < ends_at, "it did not happen"
+        time.sleep(0.01)

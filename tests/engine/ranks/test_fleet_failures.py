@@ -1,0 +1,233 @@
+"""What the first rank does when others hang, leave at a bad moment, or are not ranks at all.
+
+The other ranks are scripts here: they speak the protocol and read nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+
+import pytest
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from engine.config import EngineConfig
+from engine.errors import EngineUnavailable
+from engine.model.embedding_model import EmbeddingModel
+from engine.ranks import group
+from engine.ranks.channel import (
+    Channel,
+    Form,
+    Formed,
+    Hello,
+    Message,
+    Pulse,
+    Read,
+    Ready,
+    Stop,
+    Welcome,
+)
+from engine.ranks.fleet import Fleet
+from engine.ranks.group import Group
+from engine.ranks.place import RankPlace
+from engine.ranks.worker import CONTACT
+from tests.engine.ranks.rank_threads import eventually, places, some_text
+
+CONFIG = EngineConfig(
+    device="cpu", num_threads=1, min_rank_tokens=1, rank_start_s=60, rank_timeout_s=2
+)
+
+
+class ScriptedRank(threading.Thread):
+    """Joins every group, unless it is told to hang, and writes down what it hears."""
+
+    def __init__(self, place: RankPlace) -> None:
+        super().__init__(daemon=True)
+        self.place = place
+        self.heard: list[Message] = []
+        self.joins = True
+        self.hangs, self.is_hung, self.ended = (threading.Event() for _ in range(3))
+        self.channel: Channel
+        self.start()
+
+    def run(self) -> None:
+        store = self.place.open_store(30)
+        port, _, key = store.get(CONTACT).decode().partition(" ")
+        self.channel = Channel.connect((self.place.address, int(port)), key.encode(), 30)
+        self.channel.send(Hello(self.place.rank, self.place.num_ranks))
+        with closing(self.channel), suppress(EOFError, OSError):
+            self._serve(store)
+
+    def _serve(self, store: Store) -> None:
+        pulse, joined = Pulse(self.channel, 0.1), None
+        while not self.hangs.is_set():
+            message = self.channel.receive(0.05)
+            pulse.beat()
+            if message is None:
+                continue
+            self.heard.append(message)
+            match message:
+                case Stop():
+                    return
+                case Welcome():
+                    self.channel.send(Ready(()))
+                case Form(generation, rank, num_ranks):
+                    joined = self._group(store, generation, rank, num_ranks)
+                    is_joined = joined is not None and self.joins
+                    self.channel.send(Formed(generation, is_joined))
+        self.is_hung.set()
+        self.ended.wait()
+        del joined
+
+    def _group(self, store: Store, generation: int, rank: int, num_ranks: int) -> Group | None:
+        try:
+            return Group(store, generation, rank, num_ranks)
+        except RuntimeError:
+            return None
+
+    def num_heard(self, kind: type[Message]) -> int:
+        return sum(isinstance(message, kind) for message in self.heard)
+
+
+@contextmanager
+def scripted(
+    num_ranks: int, make: Callable[[RankPlace], Fleet]
+) -> Iterator[tuple[Fleet, list[ScriptedRank]]]:
+    first, *others = places(num_ranks)
+    ranks = [ScriptedRank(place) for place in others]
+    fleet = make(first)
+    fleet.start()
+    try:
+        yield fleet, ranks
+    finally:
+        fleet.stop()
+        for rank in ranks:
+            rank.ended.set()
+
+
+def plain_fleet(place: RankPlace) -> Fleet:
+    return Fleet([], CONFIG, place)
+
+
+def test_a_rank_that_hangs_while_a_group_forms_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(3, plain_fleet) as (fleet, (well, hung)):
+        monkeypatch.setattr(group, "FORM_S", 0.5)
+        hung.hangs.set()
+        assert hung.is_hung.wait(10)
+        well.channel.send(Ready(()))  # another group is to form
+        eventually(lambda: fleet.num_present == 2, within_s=20)
+
+
+def test_a_group_that_a_rank_could_not_join_forms_anew() -> None:
+    with scripted(2, plain_fleet) as (_, (rank,)):
+        eventually(lambda: rank.num_heard(Form) == 1)
+        rank.joins = False
+        rank.channel.send(Ready(()))
+        eventually(lambda: rank.num_heard(Form) > 2, within_s=20)
+
+
+class GivesUpAtABadMoment(Fleet):
+    """Opens a text and gives it up after the parts were sent, before a group is formed."""
+
+    model: EmbeddingModel
+    gave_up = False
+    is_armed = False
+
+    def _drop_the_silent(self) -> None:
+        super()._drop_the_silent()
+        if self.is_armed and not self.gave_up:
+            run = self.try_open(self.model, some_text(1_100), keep_projections=False)
+            assert run is not None
+            run.close()
+            self.gave_up = True
+
+
+def test_no_rank_reads_for_a_text_that_was_given_up(default_model: EmbeddingModel) -> None:
+    def make(place: RankPlace) -> Fleet:
+        fleet = GivesUpAtABadMoment([default_model], CONFIG, place)
+        fleet.model = default_model
+        return fleet
+
+    with scripted(2, make) as (fleet, (rank,)):
+        assert isinstance(fleet, GivesUpAtABadMoment)
+        fleet.is_armed = True
+        eventually(lambda: fleet.gave_up and rank.num_heard(Form) == 2)
+        eventually(lambda: fleet.num_present == 2)
+        fleet._awaken()
+        time.sleep(0.5)
+        assert rank.num_heard(Read) == 0
+
+
+def test_a_text_that_is_opened_as_a_rank_is_lost(default_model: EmbeddingModel) -> None:
+    """It is read alone, or fails as any other that loses a rank."""
+    found: list[object] = []
+
+    class Opens(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "is lost" in record.getMessage():
+                try:
+                    run = fleet.try_open(default_model, some_text(1_100), keep_projections=False)
+                    found.append(run)
+                except Exception as error:
+                    found.append(error)
+
+    handler = Opens()
+    log = logging.getLogger("engine.ranks.fleet")
+    with scripted(2, lambda place: Fleet([default_model], CONFIG, place)) as (fleet, (rank,)):
+        log.addHandler(handler)
+        try:
+            rank.channel.close()
+            eventually(lambda: found)
+        finally:
+            log.removeHandler(handler)
+    assert found == [None]
+
+
+def test_a_stranger_that_says_nothing_holds_up_nobody() -> None:
+    first, other = places(2)
+    fleet = Fleet([], CONFIG, first)
+    starting = threading.Thread(target=fleet.start, daemon=True)
+    starting.start()
+    try:
+        port = int(other.open_store(30).get(CONTACT).decode().partition(" ")[0])
+        with socket.create_connection((first.address, port)):
+            ScriptedRank(other)
+            eventually(lambda: fleet.num_present == 2, within_s=8)
+    finally:
+        fleet.stop()
+
+
+def test_a_start_ends_when_it_is_stopped() -> None:
+    fleet = Fleet([], CONFIG, places(2)[0])
+    errors: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            fleet.start()
+        except EngineUnavailable as error:
+            errors.append(error)
+
+    starting = threading.Thread(target=start, daemon=True)
+    starting.start()
+    time.sleep(0.5)
+    fleet.stop()
+    starting.join(5)
+    assert len(errors) == 1
+
+
+def test_nothing_is_left_of_a_fleet_that_stopped() -> None:
+    with scripted(2, plain_fleet) as (fleet, _):
+        left = weakref.ref(fleet)
+    del fleet
+
+    def is_freed() -> bool:
+        gc.collect()
+        return left() is None
+
+    eventually(is_freed, within_s=8)
