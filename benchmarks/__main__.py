@@ -40,6 +40,7 @@ from benchmarks.suites import (
     soak,
     structure,
     sweep,
+    training,
     windows,
 )
 from benchmarks.workbench import Workbench
@@ -79,6 +80,7 @@ SUITES: Mapping[str, Callable[[Workbench, Plan], Iterator[Row]]] = {
     "replicas": replicas.measure,
     "reranking": reranking.measure,
     "search": search.measure,
+    "training": training.measure,
 }
 BY_NAME_ONLY = (
     "peers",
