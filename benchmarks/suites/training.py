@@ -1,4 +1,4 @@
-"""One training step of a small encoder: memory and time against length (the LLN paper's table 2)."""
+"""A training step of a small encoder: memory and time against length (LLN paper, table 2)."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Literal, TypeAlias
@@ -15,6 +15,7 @@ from engine.experiments.listops import ListOps
 from engine.experiments.masked_contest import MaskedContest
 from engine.experiments.masked_text import TextSource
 from engine.experiments.matching import Matching
+from engine.experiments.network_contest import NetworkContest
 from engine.experiments.optimiser_contest import OptimiserContest
 from engine.experiments.pathfinder import Pathfinder
 from engine.experiments.pixels import Patches, Pixels
@@ -117,7 +118,7 @@ _SMALL_RATES = (1e-3, 3e-3, 1e-2)
 
 def _small_listops() -> Contest:
     task = ListOps(length=128, max_depth=5, max_arguments=5)
-    training = _training(steps=200, batch=32, examples=1024)
+    training = _training(steps=200, batch=16, examples=1024)
     return _contest(task, training, rates=_SMALL_RATES, tuning_seeds=1)
 
 
@@ -167,7 +168,7 @@ def _vision(training: TrainingBudget, rates: tuple[float, ...], tuning_seeds: in
 
 
 def _small_vision() -> Contest:
-    return _vision(_training(steps=300, batch=32, examples=2048), _SMALL_RATES, 1)
+    return _vision(_training(steps=200, batch=16, examples=1024), _SMALL_RATES, 1)
 
 
 def _full_vision() -> Contest:
@@ -189,7 +190,7 @@ def _small_masked() -> Contest:
     )
 
 
-def _full_masked() -> Contest:
+def _full_masked() -> MaskedContest:
     """A night of one core for four kinds."""
     corpora = ("speeches", "manuals", "kernel", "python", "postgres")
     return MaskedContest(
@@ -203,6 +204,38 @@ def _full_masked() -> Contest:
         watched_tokens=512,
         rates=(3e-4, 1e-3, 3e-3),
         tuning_seeds=1,
+    )
+
+
+def _small_transformer() -> Contest:
+    return NetworkContest(
+        masked=MaskedContest(
+            source=TextSource(corpora=("speeches",), vocabulary=512, length=256),
+            layers=2,
+            width=64,
+            heads=2,
+            block_size=64,
+            budget=_training(steps=300, batch=2, examples=16),
+            watched=2,
+            watched_tokens=256,
+            rates=(),
+            tuning_seeds=0,
+        ),
+        target=4.3,
+        measured_every=10,
+        rates=(1e-3, 3e-3, 1e-2, 3e-2),
+        tuning_seeds=1,
+    )
+
+
+def _full_transformer() -> Contest:
+    masked = replace(_full_masked(), budget=_training(steps=4000, batch=4, examples=64))
+    return NetworkContest(
+        masked=masked,
+        target=4.0,
+        measured_every=25,
+        rates=(1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1),
+        tuning_seeds=2,
     )
 
 
@@ -289,6 +322,11 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
                 "optimisers: the same on the divergence of patterns from given ones, a logistic "
                 "regression",
                 _budgets(_small_optimisers, _full_optimisers, "logistic"),
+            ),
+            Experiment(
+                "transformer",
+                "optimisers: steps until a masked language model's held-out loss reaches a target",
+                {"small": _small_transformer, "full": _full_transformer},
             ),
         )
     }

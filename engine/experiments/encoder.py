@@ -95,6 +95,10 @@ class SmallEncoder(nn.Module):
             yield layer.attention, q, k
             x = layer(x, packed)
 
+    def projections(self) -> list[nn.Linear]:
+        """Of every layer, the weights of queries, keys and values."""
+        return [layer.to_qkv for layer in cast("Iterable[_Layer]", self.layers)]
+
     def _first(self, tokens: Tensor) -> tuple[Tensor, PackedSequences]:
         batch, length = tokens.shape[:2]
         own = x = self.tokens(tokens)

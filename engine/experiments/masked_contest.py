@@ -100,11 +100,12 @@ class MaskedContest:
         curve: dict[str, float] = {}
 
         def next_loss() -> Tensor:
-            return _loss(model, self.source.draw(self.budget.batch, generator, "training"))
+            return masked_loss(model, self.source.draw(self.budget.batch, generator, "training"))
 
-        def watch(done: int) -> None:
+        def watch(done: int) -> bool:
             if trial.part == "test" and done in self.watched_steps:
                 curve.update(self._watch(model, self.tokens_after(done)))
+            return False
 
         last = train(model, self.budget, trial.rate, next_loss, watch)
         loss = self.judge(model, "validation" if trial.part == "tuning" else "test")
@@ -123,7 +124,7 @@ class MaskedContest:
         total, count = 0.0, 0
         for masked in self._held_out(part):
             asked = int((masked.targets != UNASKED).sum())
-            total += asked * float(_loss(model, masked))
+            total += asked * float(masked_loss(model, masked))
             count += asked
         return total / count
 
@@ -141,7 +142,7 @@ class MaskedContest:
                 yield f"{figure}_of_layer_{layer}_at_{tokens}", found[figure]
 
 
-def _loss(model: SmallEncoder, masked: Masked) -> Tensor:
+def masked_loss(model: SmallEncoder, masked: Masked) -> Tensor:
     """Only what is asked for gets logits."""
     is_asked = masked.targets != UNASKED
     logits = model.head(model.states(masked.inputs)[is_asked])

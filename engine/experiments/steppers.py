@@ -130,7 +130,7 @@ class FisherAdam:
         square = self._square / (1 - _SQUARES_KEPT**self._steps)
         adam = mean / (square.sqrt() + _EPSILON)
         turned = inverses.tokens @ mean @ inverses.keys
-        size = (_norms(adam) / _norms(turned).clamp_min(_EPSILON**2)) * self.rate
+        size = (norms_by_head(adam) / norms_by_head(turned).clamp_min(_EPSILON**2)) * self.rate
         self.weights -= size * turned
 
     def _refresh(self) -> Factors:
@@ -145,7 +145,7 @@ class FisherAdam:
         return self._inverses
 
 
-def _norms(by_head: Tensor) -> Tensor:
+def norms_by_head(by_head: Tensor) -> Tensor:
     norms: Tensor = by_head.flatten(1).norm(dim=1)
     return norms[:, None, None]
 

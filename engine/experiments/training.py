@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeAlias
 
-import torch
 from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
 
 DESCRIPTION = "AdamW, linear warm-up, cosine decay to 0"
 
@@ -25,15 +25,17 @@ class TrainingBudget:
     clip: float
     examples: int  # of the validation and of the test set
 
+    def warm_share(self, step: int) -> float:
+        return min(1.0, (step + 1) / self.warm_up)
+
     def rate_share(self, step: int) -> float:
-        warm = min(1.0, (step + 1) / self.warm_up)
-        return warm * 0.5 * (1 + math.cos(math.pi * step / self.steps))
+        return self.warm_share(step) * 0.5 * (1 + math.cos(math.pi * step / self.steps))
 
 
 LossOfStep: TypeAlias = Callable[[], Tensor]
 """The loss of the next batch."""
-Watch: TypeAlias = Callable[[int], None]
-"""Called with how many steps are done, before the first and after each."""
+Watch: TypeAlias = Callable[[int], bool]
+"""Called with how many steps are done, before the first and after each; true ends the training."""
 
 
 def train(
@@ -41,20 +43,26 @@ def train(
     budget: TrainingBudget,
     rate: float,
     next_loss: LossOfStep,
-    watch: Watch = lambda done: None,
+    is_done: Watch = lambda done: False,
+    *,
+    optimisers: Sequence[Optimizer] | None = None,
+    rate_share: Callable[[int], float] | None = None,
 ) -> float:
-    """Trains with AdamW and returns the mean loss of the last tenth of steps."""
-    optimiser = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=budget.weight_decay)
-    losses = []
-    watch(0)
-    for step in range(budget.steps):
-        for group in optimiser.param_groups:
-            group["lr"] = rate * budget.rate_share(step)
+    """Trains and returns the mean loss of the last tenth of steps.
+
+    With AdamW and the budget's schedule, where no other is given.
+    """
+    share_of = rate_share or budget.rate_share
+    chosen = optimisers or [AdamW(model.parameters(), lr=rate, weight_decay=budget.weight_decay)]
+    losses: list[float] = []
+    while not is_done(len(losses)) and len(losses) < budget.steps:
+        for group in (group for optimiser in chosen for group in optimiser.param_groups):
+            group["lr"] = rate * share_of(len(losses))
         loss = next_loss()
-        optimiser.zero_grad()
+        model.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), budget.clip)
-        optimiser.step()
+        for optimiser in chosen:
+            optimiser.step()
         losses.append(float(loss.detach()))
-        watch(step + 1)
     return fmean(losses[-max(1, len(losses) // 10) :])
