@@ -40,7 +40,7 @@ from benchmarks.suites import (
     soak,
     structure,
     sweep,
-    training,
+    training_steps,
     windows,
 )
 from benchmarks.workbench import Workbench
@@ -80,7 +80,7 @@ SUITES: Mapping[str, Callable[[Workbench, Plan], Iterator[Row]]] = {
     "replicas": replicas.measure,
     "reranking": reranking.measure,
     "search": search.measure,
-    "training": training.measure,
+    "training-steps": training_steps.measure,
 }
 BY_NAME_ONLY = (
     "peers",

@@ -5,6 +5,7 @@ Both follow from the stored figures alone: no verdict is written by hand.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -178,6 +179,7 @@ def _fewer_steps(name: str) -> Callable[[Stored], tuple[str, str]]:
     return judge
 
 
+_LINEAR = 1.05
 _LLN = "LLN attention"
 _GRADIENT = "Attention as Natural Gradient"
 _FISHER = "Fisher Information Matrix Approximation"
@@ -210,14 +212,51 @@ PAPER_ROWS = (
         )
         for problem in ("quadratic", "logistic")
     ),
+    PaperRow(_GRADIENT, "4.1: FA-Adam, as corrected", "transformer-small", _fewer_steps("fa_adam")),
     PaperRow(_GRADIENT, "5.2: empirical validation (the paper has none)", "", _unjudged),
     PaperRow(_FISHER, "C: scales of heads, and pruning by them, in training", "", _unjudged),
     PaperRow("Attention (Xie)", "no claim about training", "", _unjudged),
 )
 
 
-def rows(folder: Path) -> Iterator[tuple[str, ...]]:
-    experiments = stored_experiments(folder)
+def _steps_against_length(path: Path) -> tuple[str, str]:
+    """The figure and verdict of table 2."""
+    if not path.exists():
+        return "", "not run"
+    measured = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    growth = {
+        row["case"].partition(",")[0]: float(row["value"])
+        for row in measured
+        if row["measure"] == "bytes a token, ratio"
+    }
+    length = max(int(row["case"].split()[1].replace(",", "")) for row in measured if row["seconds"])
+    times = {
+        row["case"].partition(",")[0]: float(row["value"])
+        for row in measured
+        if row["seconds"] and row["case"].endswith(f" {length:,} tokens")
+    }
+    figure = (
+        f"bytes a token at {length:,} over those at 512: LLN {growth['lln']:.2f}, LLN+Diag "
+        f"{growth['lln_diag']:.2f}, softmax {growth['softmax']:.2f}; time over softmax's at "
+        f"{length:,}: LLN {times['lln']:.2f}, LLN+Diag {times['lln_diag']:.2f}, Nystromformer "
+        f"{times['nystromformer']:.2f}"
+    )
+    is_linear = max(growth["lln"], growth["lln_diag"]) <= _LINEAR
+    is_faster = max(times["lln"], times["lln_diag"]) < times["nystromformer"]
+    also = ", and so has softmax here" if growth["softmax"] <= _LINEAR else ""
+    return figure, (
+        f"memory {'has' if is_linear else 'has not'} linear growth{also}; "
+        f"{'faster' if is_faster else 'not faster'} than Nystromformer"
+    )
+
+
+def rows(results: Path) -> Iterator[tuple[str, ...]]:
+    experiments = stored_experiments(results / "experiments")
+    yield (
+        *(_LLN, "Table 2: memory and time linear in length, faster than Nystromformer"),
+        "`python -m benchmarks training-steps --threads 1`",
+        *_steps_against_length(results / "training-steps.json"),
+    )
     for row in PAPER_ROWS:
         stored = experiments.get(row.experiment)
         name = row.experiment.removesuffix("-small")

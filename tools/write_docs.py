@@ -74,7 +74,7 @@ def experiments_tables() -> str:
 
 
 def experiments_papers() -> str:
-    return table(experiment_papers.HEAD, experiment_papers.rows(RESULTS / "experiments"))
+    return table(experiment_papers.HEAD, experiment_papers.rows(RESULTS))
 
 
 def clients_table() -> str:
