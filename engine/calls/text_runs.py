@@ -122,7 +122,9 @@ class TextRuns(EngineCore):
         for text, result in zip(texts, results, strict=True):
             # Batches are measured when they run.
             if self._planner.is_tiled(model, text.num_embedded):
-                self._planner.record_tiled(model, text.num_embedded, result.compute_s)
+                self._planner.record_tiled(
+                    model, text.num_embedded, result.compute_s, ranks=result.ranks
+                )
         self._observer.served(results)
         self._on_embedded(model, texts)
 

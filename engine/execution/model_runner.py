@@ -75,6 +75,8 @@ TiledEvent: TypeAlias = Progress | PooledSpans
 class TiledRun:
     """Runs one text through the model, a tile at a time. `result` is set by the last step."""
 
+    num_ranks = 1
+
     def __init__(
         self,
         model: EmbeddingModel,

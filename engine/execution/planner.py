@@ -188,9 +188,12 @@ class Planner:
         """Record how long a batch of these lengths took."""
         self._pace.add(price_of(model.encoder).batch_seconds(lengths), seconds)
 
-    def record_tiled(self, model: EmbeddingModel, tokens: int, seconds: float) -> None:
-        """Record how long the device spent on a tiled text."""
-        tokens = -(-tokens // self.num_ranks(model, tokens))
+    def record_tiled(
+        self, model: EmbeddingModel, tokens: int, seconds: float, *, ranks: int = 1
+    ) -> None:
+        """Record how long the device spent on a tiled text, or on its part of one that so many
+        ranks read."""
+        tokens = -(-tokens // ranks)
         keep = self.keeps_projections(model, tokens)
         self._pace.add(self._seconds(model, tokens, tiled=True, keep=keep), seconds)
 

@@ -82,6 +82,7 @@ class RankRun(Protocol):
     """A rank's part of one reading."""
 
     result: Vector | None
+    num_ranks: int
 
     def step(self) -> Sequence[TiledEvent]: ...
 
@@ -107,6 +108,7 @@ class StretchRun(TiledRun):
     ) -> None:
         """`on_close` is called once, with whether the reading came to its end."""
         self._stretch_text = text
+        self.num_ranks = len(text.stretches)
         self._exchange = exchange
         self._pending: Pending | None = None
         self._on_close: Callable[[bool], None] | None = on_close
@@ -200,6 +202,7 @@ class EmptyRun:
 
     def __init__(self, model: EmbeddingModel, text: StretchText, exchange: Exchange) -> None:
         self._model, self._text, self._exchange = model, text, exchange
+        self.num_ranks = len(text.stretches)
         self._layer = 0
         self._pending: Pending | None = None
         self.result: Vector | None = None

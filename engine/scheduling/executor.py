@@ -36,6 +36,11 @@ class TiledWork(Protocol[ResultT_co]):
         """None until the last step is done."""
         ...
 
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks read the text together."""
+        ...
+
     def step(self) -> Sequence[object]:
         """Read one tile and return the events of it."""
         ...
@@ -115,6 +120,7 @@ class UnitExecutor(Generic[PayloadT, ResultT]):
             entry.started_at,
             text.busy.as_tuple(),
             request.tokens,
+            text.work.num_ranks,
         )
         return [Update(entry, result=result, events=events)]
 

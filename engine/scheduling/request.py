@@ -124,6 +124,7 @@ class TimedResult(NamedTuple, Generic[ValueT]):
     started_at: float | None = None  # when the first unit started, by time.monotonic()
     intervals: Sequence[BusyInterval] = ()  # of a tiled text
     tokens: int = 0  # of the request
+    ranks: int = 1  # that read the text together
 
 
 @dataclass(eq=False, kw_only=True, slots=True)

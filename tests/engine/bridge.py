@@ -114,6 +114,8 @@ def squares(model: str, payloads: Sequence[int]) -> list[int]:
 class Tiles:
     """A text of as many tiles as its payload says; its result is the payload's square."""
 
+    num_ranks = 3
+
     def __init__(self, payload: int) -> None:
         self.payload = payload
         self.num_done = 0

@@ -143,6 +143,18 @@ def test_seconds_follow_the_pace_of_the_machine(
     assert planner.plan(default_model, 100_000).seconds == pytest.approx(before, rel=0.05)
 
 
+def test_the_pace_of_a_text_counts_the_ranks_that_read_it(default_model: EmbeddingModel) -> None:
+    """A document with a record is read by one, however many ranks there are."""
+    config = EngineConfig(device="cpu", max_sweep_bytes=100 * GIGABYTE)
+    planner = Planner(config, CPU, num_ranks_for=lambda model, tokens: 4)
+    together = planner.plan(default_model, 100_000).seconds
+    alone = planner.plan(default_model, 100_000, tiled=True).seconds
+    for _ in range(50):
+        planner.record_tiled(default_model, 100_000, together, ranks=4)
+        planner.record_tiled(default_model, 100_000, alone)
+    assert planner.plan(default_model, 100_000).seconds == pytest.approx(together, rel=0.01)
+
+
 def test_a_slow_spell_is_forgotten_when_nothing_confirms_it() -> None:
     now = 0.0
     pace = Pace(lambda: now)

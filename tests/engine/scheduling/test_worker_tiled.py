@@ -78,7 +78,7 @@ async def test_a_sweep_tells_of_every_step_before_its_result() -> None:
         events: list[int] = []
         delivered = await submit_tiled(device, 4, events)
         assert events == [1, 2, 3, 4]
-    assert delivered.value == 16
+    assert (delivered.value, delivered.ranks) == (16, 3)
     assert delivered.queue_s >= 0
     assert [unit[0] for unit in observer.units] == ["sweep_tile"] * 4
     assert len(observer.waits) == 1
