@@ -21,6 +21,8 @@ _MOST = {
     "long_percent": 90,
     "num_threads": 1_024,  # with very many, OpenMP ends the process
     "ranks": 1_024,
+    "rank_timeout_s": 86_400,
+    "rank_start_s": 86_400,
     # Contracts and kernels count these in 32 bits.
     "max_batch_tokens": 2**31 - 1,
     "max_batch_sequences": 2**31 - 1,

@@ -7,6 +7,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +17,10 @@ from engine.ranks.place import RankPlace
 _HOST = "127.0.0.1"
 _STOP_S = 5.0
 _RESTART_S = 2.0
-"""The least time between two starts of one rank."""
+"""The least time between two starts of one rank. It doubles each time that the rank has ended soon:
+loading a model again and again would take the cores from those that read."""
+
+_LONGEST_RESTART_S = 64.0
 
 
 class LocalRanks:
@@ -26,6 +30,9 @@ class LocalRanks:
         self._num_ranks = num_ranks
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._started_at: dict[int, float] = {}
+        self._pause_s: dict[int, float] = {}
+        self._stopping = threading.Lock()  # nothing may start once the others were stopped
+        self._is_stopped = False
 
     def first_place(self) -> RankPlace:
         """The place of this process, on a port that is free."""
@@ -48,12 +55,15 @@ class LocalRanks:
 
     def _start(self, rank: int, first: RankPlace) -> None:
         place = replace(first, rank=rank, local_rank=rank)
-        self._processes[rank] = subprocess.Popen(
-            [sys.executable, "-m", "engine.ranks.worker"],
-            env={**os.environ, **place.as_environment()},
-            stdin=subprocess.DEVNULL,
-        )
-        self._started_at[rank] = time.monotonic()
+        with self._stopping:
+            if self._is_stopped:
+                return
+            self._processes[rank] = subprocess.Popen(
+                [sys.executable, "-m", "engine.ranks.worker"],
+                env={**os.environ, **place.as_environment()},
+                stdin=subprocess.DEVNULL,
+            )
+            self._started_at[rank] = time.monotonic()
 
     def ended(self) -> Iterator[tuple[int, int]]:
         """The ranks whose processes have ended, with their status."""
@@ -63,16 +73,23 @@ class LocalRanks:
 
     def restart(self, rank: int, first: RankPlace) -> None:
         """Start a rank again, unless it has just been started."""
-        if time.monotonic() - self._started_at[rank] >= _RESTART_S:
+        age_s = time.monotonic() - self._started_at[rank]
+        pause_s = self._pause_s.get(rank, _RESTART_S)
+        if age_s >= pause_s:
+            has_lived = age_s > _LONGEST_RESTART_S
+            self._pause_s[rank] = _RESTART_S if has_lived else min(2 * pause_s, _LONGEST_RESTART_S)
             self._start(rank, first)
 
     def process_ids(self) -> dict[int, int]:
-        return {rank: process.pid for rank, process in self._processes.items()}
+        return {rank: process.pid for rank, process in list(self._processes.items())}
 
     def kill(self, rank: int) -> None:
-        self._processes[rank].kill()
+        if (process := self._processes.get(rank)) is not None:
+            process.kill()
 
     def stop(self) -> None:
+        with self._stopping:
+            self._is_stopped = True
         ends_at = time.monotonic() + _STOP_S
         for process in self._processes.values():
             try:

@@ -47,8 +47,9 @@ class RankPlace:
         """The place that a launcher states; None if there is no launcher."""
         if not all(variables.get(name) for name in _STATED):
             return None
-        rank, num_ranks = (_number(name, variables[name]) for name in ("RANK", "WORLD_SIZE"))
-        if not 0 <= rank < num_ranks:
+        rank = _number("RANK", variables["RANK"])
+        num_ranks = _number("WORLD_SIZE", variables["WORLD_SIZE"], least=1)
+        if rank >= num_ranks:
             raise InvalidInput(
                 f"RANK must be 0 to {num_ranks - 1} where WORLD_SIZE is {num_ranks}, got {rank}",
                 code="invalid_rank",
@@ -60,9 +61,9 @@ class RankPlace:
             rank=rank,
             num_ranks=num_ranks,
             local_rank=_number("LOCAL_RANK", variables.get("LOCAL_RANK", "0")),
-            num_local=_number("LOCAL_WORLD_SIZE", variables.get("LOCAL_WORLD_SIZE", "1")),
+            num_local=_number("LOCAL_WORLD_SIZE", variables.get("LOCAL_WORLD_SIZE", "1"), least=1),
             address=variables["MASTER_ADDR"],
-            port=_number("MASTER_PORT", variables["MASTER_PORT"]),
+            port=_number("MASTER_PORT", variables["MASTER_PORT"], most=65_535),
             has_agent=variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             attempt=variables.get("TORCHELASTIC_RESTART_COUNT", "0"),
             key=variables.get("RANK_KEY", ""),
@@ -139,9 +140,9 @@ def check_devices(config: EngineConfig, num_ranks: int, *, num_gpus: int | None 
         )
 
 
-def _number(name: str, value: str) -> int:
+def _number(name: str, value: str, *, least: int = 0, most: int = 2**31 - 1) -> int:
     try:
-        return int(value)
+        number = int(value)
     except ValueError:
         raise InvalidInput(
             f"{name} must be a whole number, got {value!r}",
@@ -149,3 +150,12 @@ def _number(name: str, value: str) -> int:
             param=name,
             actual=value,
         ) from None
+    if not least <= number <= most:
+        raise InvalidInput(
+            f"{name} must be {least} to {most}, got {number}",
+            code="invalid_rank",
+            param=name,
+            limit=least if number < least else most,
+            actual=number,
+        )
+    return number

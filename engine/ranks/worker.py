@@ -115,9 +115,10 @@ class RankWorker:
     def _load(self, names: tuple[str, ...], config: EngineConfig) -> None:
         try:
             models = load_models(names, config=_on_own_device(config, self._place))
-        except LLNError as error:
-            self._channel.send(Failed(error))
-            raise
+        except Exception as error:
+            problem = error_for_caller(error)
+            self._channel.send(Failed(problem))
+            raise problem from error
         self._models = {model.name: model for model in models}
         self._channel.send(Ready(tuple(model.info for model in models)))
 
@@ -132,6 +133,11 @@ class RankWorker:
     def _read(self, asked: Read) -> None:
         """Reads a part, unless the first rank has something else to say meanwhile."""
         if self._group is None:
+            left = RankLost(
+                f"Rank {self._place.rank} is no longer with the ranks of this document.",
+                retry_after_s=1.0,
+            )
+            self._channel.send(Failed(left, asked.reading))  # or the others would wait for ever
             return
         try:
             run = open_rank(

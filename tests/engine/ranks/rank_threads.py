@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
 from engine.errors import LLNError
 from engine.execution.inputs import PreparedText
+from engine.ranks.fleet import Fleet
 from engine.ranks.place import RankPlace
 from engine.ranks.worker import serve_rank
 from engine.types import Span
@@ -48,6 +50,27 @@ class RankThread(threading.Thread):
             serve_rank(self.place, join_s=self.join_s)
         except LLNError as error:
             self.error = error
+
+
+@contextmanager
+def starting(fleet: Fleet) -> Iterator[list[LLNError]]:
+    """A fleet that starts in a thread, is stopped at the end, and what its start raised by then."""
+    errors: list[LLNError] = []
+
+    def start() -> None:
+        try:
+            fleet.start()
+        except LLNError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=start, daemon=True)
+    thread.start()
+    try:
+        yield errors
+    finally:
+        fleet.stop()
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def some_text(length: int) -> PreparedText:

@@ -32,7 +32,13 @@ from engine.ranks.place import RankPlace, check_devices
 from engine.ranks.stretch_run import RankRun
 from engine.ranks.worker import serve_rank
 from engine.types import ChunkPlan, Vector
-from tests.engine.ranks.rank_threads import RankThread, eventually, places, some_text
+from tests.engine.ranks.rank_threads import (
+    RankThread,
+    eventually,
+    places,
+    some_text,
+    starting,
+)
 
 NUM_RANKS = 3
 TOLERANCE = 2e-6
@@ -86,7 +92,9 @@ def test_ranks_give_the_answer_of_one(
     length: int, fleet: Fleet, default_model: EmbeddingModel
 ) -> None:
     text = some_text(length)
-    apart = result_of(opened(fleet, default_model, text))
+    run = opened(fleet, default_model, text)
+    assert run.num_ranks == NUM_RANKS
+    apart = result_of(run)
     assert np.abs(apart - result_of(TiledRun(default_model, text))).max() < TOLERANCE
     again = result_of(opened(fleet, default_model, text))
     assert np.array_equal(apart, again), "the order of the ranks decides, not who is first"
@@ -185,15 +193,17 @@ def test_ranks_of_another_number_are_refused(default_model: EmbeddingModel) -> N
     assert other.error.code == "wrong_num_ranks"
 
 
-def test_a_rank_with_another_key_is_refused(default_model: EmbeddingModel) -> None:
+def test_a_rank_with_another_key_is_refused() -> None:
     first, other = places(2)
     stranger = RankThread(replace(other, key="another"))
-    config = EngineConfig(device="cpu", rank_start_s=2)
-    with pytest.raises(EngineUnavailable, match="1 of 2 ranks joined"):
-        Fleet([default_model], config, replace(first, key="secret")).start()
-    stranger.join(30)
-    assert stranger.error is not None
-    assert stranger.error.code == "wrong_rank_key"
+    fleet = Fleet([], CONFIG, replace(first, key="secret"))
+    with starting(fleet) as errors:
+        stranger.join(30)
+        assert stranger.error is not None
+        assert stranger.error.code == "wrong_rank_key"
+    assert [error.message for error in errors] == [
+        "The engine stopped while it waited for its ranks."
+    ]
 
 
 def test_ranks_that_do_not_come(default_model: EmbeddingModel) -> None:
@@ -234,7 +244,11 @@ def test_a_place_is_read_from_the_environment() -> None:
     [
         ("RANK", "2", "RANK must be 0 to 1 where WORLD_SIZE is 2, got 2"),
         ("RANK", "one", "RANK must be a whole number, got 'one'"),
+        ("RANK", "-1", "RANK must be 0 to 2147483647, got -1"),
+        ("WORLD_SIZE", "0", "WORLD_SIZE must be 1 to 2147483647, got 0"),
+        ("LOCAL_WORLD_SIZE", "0", "LOCAL_WORLD_SIZE must be 1 to 2147483647, got 0"),
         ("MASTER_PORT", "http", "MASTER_PORT must be a whole number"),
+        ("MASTER_PORT", "99999", "MASTER_PORT must be 0 to 65535, got 99999"),
     ],
 )
 def test_a_place_that_cannot_be(name: str, value: str, words: str) -> None:

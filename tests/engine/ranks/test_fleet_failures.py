@@ -8,21 +8,24 @@ from __future__ import annotations
 import gc
 import logging
 import socket
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from multiprocessing.connection import Connection
 
 import pytest
-from torch.distributed import Store  # type: ignore[attr-defined]
+from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
 
 from engine.config import EngineConfig
-from engine.errors import EngineUnavailable
+from engine.errors import DeviceFailure
 from engine.model.embedding_model import EmbeddingModel
-from engine.ranks import group
+from engine.ranks import group, local, worker
 from engine.ranks.channel import (
     Channel,
+    Failed,
     Form,
     Formed,
     Hello,
@@ -36,8 +39,10 @@ from engine.ranks.channel import (
 from engine.ranks.fleet import Fleet
 from engine.ranks.group import Group
 from engine.ranks.place import RankPlace
-from engine.ranks.worker import CONTACT
-from tests.engine.ranks.rank_threads import eventually, places, some_text
+from engine.ranks.stretch_run import StretchText
+from engine.ranks.worker import CONTACT, RankWorker
+from engine.types import Span
+from tests.engine.ranks.rank_threads import RankThread, eventually, places, some_text, starting
 
 CONFIG = EngineConfig(
     device="cpu", num_threads=1, min_rank_tokens=1, rank_start_s=60, rank_timeout_s=2
@@ -192,33 +197,66 @@ def test_a_text_that_is_opened_as_a_rank_is_lost(default_model: EmbeddingModel) 
 def test_a_stranger_that_says_nothing_holds_up_nobody() -> None:
     first, other = places(2)
     fleet = Fleet([], CONFIG, first)
-    starting = threading.Thread(target=fleet.start, daemon=True)
-    starting.start()
-    try:
+    with starting(fleet):
         port = int(other.open_store(30).get(CONTACT).decode().partition(" ")[0])
         with socket.create_connection((first.address, port)):
             ScriptedRank(other)
-            eventually(lambda: fleet.num_present == 2, within_s=8)
-    finally:
-        fleet.stop()
+            eventually(lambda: fleet.num_present == 2, within_s=20)
 
 
 def test_a_start_ends_when_it_is_stopped() -> None:
     fleet = Fleet([], CONFIG, places(2)[0])
-    errors: list[BaseException] = []
+    with starting(fleet) as errors:
+        time.sleep(0.3)
+        assert not errors
+    assert [error.code for error in errors] == ["unavailable"]
 
-    def start() -> None:
-        try:
-            fleet.start()
-        except EngineUnavailable as error:
-            errors.append(error)
 
-    starting = threading.Thread(target=start, daemon=True)
-    starting.start()
-    time.sleep(0.5)
-    fleet.stop()
-    starting.join(5)
-    assert len(errors) == 1
+def test_a_rank_that_cannot_load_says_why(
+    default_model: EmbeddingModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA error: no kernel image is available")
+
+    monkeypatch.setattr(worker, "load_models", fails)
+    first, other = places(2)
+    rank = RankThread(other)
+    with pytest.raises(DeviceFailure, match="RuntimeError"):
+        Fleet([default_model], CONFIG, first).start()
+    rank.join(30)
+    assert isinstance(rank.error, DeviceFailure)
+
+
+def test_a_rank_that_is_in_no_group_says_so() -> None:
+    ends = socket.socketpair()
+    first, other = (Channel(Connection(end.detach())) for end in ends)
+    whole = some_text(1)
+    stretch = StretchText(**vars(whole), rank=0, stretches=(Span(0, 1),), pools=(), gathered_rows=0)
+    RankWorker(places(2)[1], HashStore(), other)._do(Read(7, "default", stretch, False))
+    answer = first.receive(5)
+    assert isinstance(answer, Failed)
+    assert (answer.error.code, answer.reading) == ("rank_lost", 7)
+
+
+def test_a_process_that_ends_at_once_is_started_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local, "_RESTART_S", 0.05)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    processes = local.LocalRanks(2)
+    place = processes.first_place()
+    processes.start(place)
+    seen = set()
+    ends_at = time.monotonic() + 1
+    while time.monotonic() < ends_at:
+        seen.add(processes.process_ids()[1])
+        for rank, _ in processes.ended():
+            processes.restart(rank, place)
+        time.sleep(0.01)
+    assert 1 < len(seen) <= 6, "not every 0.05 s"
+    processes.stop()
+    processes.start(place)
+    assert not processes.process_ids(), "nothing starts after a stop"
 
 
 def test_nothing_is_left_of_a_fleet_that_stopped() -> None:
