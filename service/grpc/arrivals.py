@@ -70,6 +70,7 @@ class Arrivals:
             has_arrived(data)
             if data is None:
                 raise InvalidField("the call has no message", code="missing_message")
+            arrival.has_arrived()
             if len(data) > SHORT_BODY_BYTES:
                 await held.enter_async_context(self._budget.hold(len(data)))
             arrival.ends()

@@ -28,10 +28,11 @@ class Places:
     async def place(self) -> AsyncIterator[Arrival]:
         await self._wait_for_place()
         loop = asyncio.get_running_loop()
-        arrival = Arrival()
+        timeout = asyncio.timeout(self._max_wait_s)
+        arrival = Arrival(timeout)
         timer = loop.call_later(_MAY_STAY_S, self._is_overdue, arrival)
         try:
-            async with asyncio.timeout(self._max_wait_s) as arrival.timeout:
+            async with timeout:
                 yield arrival
         except TimeoutError:
             if arrival.must_go:
@@ -67,17 +68,22 @@ class Places:
 
 
 class Arrival:
-    """One message that is being received."""
+    """One message that is being received, until its timeout ends or it has what it waits for."""
 
-    def __init__(self) -> None:
-        self.timeout: asyncio.Timeout | None = None
+    def __init__(self, timeout: asyncio.Timeout) -> None:
+        self._timeout = timeout
+        self._is_over = False
         self.must_go = False
-        self._has_arrived = False
 
     def go(self) -> None:
-        if self.timeout is not None and not self._has_arrived and not self.timeout.expired():
+        if not self._is_over and not self._timeout.expired():
             self.must_go = True
-            self.timeout.reschedule(asyncio.get_running_loop().time())
+            self._timeout.reschedule(asyncio.get_running_loop().time())
+
+    def has_arrived(self) -> None:
+        """From now on it waits for room, and the budget says how long it may."""
+        if not self.must_go and not self._timeout.expired():
+            self._timeout.reschedule(None)
 
     def ends(self) -> None:
-        self._has_arrived = True
+        self._is_over = True

@@ -111,6 +111,20 @@ def test_more_large_messages_than_places_are_refused_not_kept() -> None:
     asyncio.run(run())
 
 
+def test_a_message_without_room_is_refused_for_the_room_not_for_its_time() -> None:
+    async def run() -> None:
+        calls = Calls(max_wait_s=0.2)
+        large = [calls.send(bytes(LARGE)) for _ in range(3)]
+        done, held = await asyncio.wait(large, return_when=asyncio.FIRST_COMPLETED)
+        refusal = done.pop().exception()
+        assert isinstance(refusal, QueueFull)
+        assert (refusal.limit, refusal.actual) == (BUDGET // 2, 3 * LARGE)
+        calls.end.set()
+        await asyncio.gather(*held)
+
+    asyncio.run(run())
+
+
 def test_connections_that_sent_short_messages_do_not_wait_behind_others() -> None:
     """Messages of unknown size are asked for at a rate: here one in a quarter of an hour."""
 
