@@ -25,6 +25,8 @@ LARGE_BODY_BYTES = 1_000_000
 
 FULL = "too_many_body_bytes"
 
+TOO_MANY_ARRIVING = "too_many_arriving"
+
 LARGE_BYTES_PER_S = 100_000_000
 """Large bodies over HTTP are read at most so fast together, after their first megabyte, and so are
 messages over gRPC. The event loop copies every byte a few times: without a bound, a fast network
@@ -114,15 +116,31 @@ class BodyBudget:
         finally:
             held.resize(0)
 
-    def refuse_arrival(self, limit: int) -> QueueFull:
-        """The error of a message that others may not wait for any longer."""
-        self._observer.rejected(reason=FULL)
-        return QueueFull(
-            f"{limit} messages are arriving, which is the limit; others wait, and this one took "
-            "long, by its size or by its sender",
-            code=FULL,
+    def refuse_place(self, limit: int) -> QueueFull:
+        """The error of a message whose place others wait for."""
+        return self._refuse_arrival(
+            f"{limit} messages are arriving or wait for room, which is the limit; others wait "
+            "behind them, and this one took long, by its size or by its sender",
             limit=limit,
             actual=limit + 1,
+        )
+
+    def refuse_turn(self, limit_s: float) -> QueueFull:
+        """The error of a message that could not be asked for at the rate."""
+        return self._refuse_arrival(
+            "messages from connections that are new or have sent large ones arrive at most at "
+            f"{LARGE_BYTES_PER_S} bytes a second, and this one waited {limit_s:g} s for its turn",
+            limit=limit_s,
+            actual=limit_s,
+        )
+
+    def _refuse_arrival(self, message: str, *, limit: float, actual: float) -> QueueFull:
+        self._observer.rejected(reason=TOO_MANY_ARRIVING)
+        return QueueFull(
+            message,
+            code=TOO_MANY_ARRIVING,
+            limit=limit,
+            actual=actual,
             retry_after_s=_RETRY_AFTER_S,
         )
 

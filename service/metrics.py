@@ -61,6 +61,9 @@ _SEQUENCES = tuple(2.0**power for power in range(11))
 _REJECTIONS = (
     "queue_full",
     "too_many_requests",
+    "too_many_streams",
+    "too_many_arriving",
+    "too_many_body_bytes",
     "text_too_long",
     "too_many_inputs",
     "insufficient_memory",

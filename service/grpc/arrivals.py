@@ -18,12 +18,12 @@ from contextlib import (
     AsyncExitStack,
     asynccontextmanager,
 )
+from functools import partial
 from time import perf_counter
 from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from engine.errors import QueueFull
 from engine.scheduling.admission import Reservation
 from engine.steps import Steps, advance, finish
 from service.body_budget import LARGE_BYTES_PER_S, SHORT_BODY_BYTES, BodyBudget
@@ -49,12 +49,15 @@ class Arrivals:
 
     def __init__(self, budget: BodyBudget, max_wait_s: float, max_message_bytes: int) -> None:
         self._budget = budget
-        self._max_wait_s = max_wait_s
+        # Who reads a stream gives its next message `max_wait_s`, this wait included. Half of it is
+        # left to the caller, who would be blamed for ours otherwise.
+        self._max_turn_s = max_wait_s / 2
         self._max_message_bytes = max_message_bytes
         self._senders = _Senders()
         self._pace = Pace(LARGE_BYTES_PER_S, at_once=_AT_ONCE * max_message_bytes)
-        self._brief_places = Places(MAX_ARRIVING, max_wait_s, self._refusal)
-        self._other_places = Places(MAX_ARRIVING, max_wait_s, self._refusal)
+        refusal = partial(budget.refuse_place, MAX_ARRIVING)
+        self._brief_places = Places(MAX_ARRIVING, max_wait_s, refusal)
+        self._other_places = Places(MAX_ARRIVING, max_wait_s, refusal)
         self._decoding = asyncio.Lock()
 
     async def receive(
@@ -127,13 +130,10 @@ class Arrivals:
 
     async def _wait_for_turn(self, num_bytes: int) -> None:
         try:
-            async with asyncio.timeout(self._max_wait_s):
+            async with asyncio.timeout(self._max_turn_s):
                 await self._pace.take(num_bytes)
         except TimeoutError:
-            raise self._refusal() from None
-
-    def _refusal(self) -> QueueFull:
-        return self._budget.refuse_arrival(MAX_ARRIVING)
+            raise self._budget.refuse_turn(self._max_turn_s) from None
 
     def hold(
         self, request: Message | Undecodable

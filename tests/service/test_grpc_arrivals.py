@@ -15,8 +15,15 @@ import pytest
 from engine.errors import QueueFull
 from engine.scheduling.observer import EngineObserver
 from engine.steps import Steps, finish
-from service.body_budget import FULL, LARGE_BYTES_PER_S, SHORT_BODY_BYTES, BodyBudget
+from service.body_budget import (
+    FULL,
+    LARGE_BYTES_PER_S,
+    SHORT_BODY_BYTES,
+    TOO_MANY_ARRIVING,
+    BodyBudget,
+)
 from service.errors import BodyTimeout, InvalidField, UnreadableBody
+from service.fairness import receive_within
 from service.grpc.arrivals import MAX_ARRIVING, Arrivals
 from service.grpc.messages import Undecodable, decoder
 from service.grpc.streams import StreamTasks, answer_in_order
@@ -85,7 +92,7 @@ def test_messages_that_take_long_go_when_others_wait() -> None:
         assert gone
         refusal = gone[0].exception()
         assert isinstance(refusal, QueueFull)
-        assert (refusal.code, refusal.limit) == (FULL, MAX_ARRIVING)
+        assert (refusal.code, refusal.limit) == (TOO_MANY_ARRIVING, MAX_ARRIVING)
         for task in slow:
             task.cancel()
         await asyncio.gather(*slow, return_exceptions=True)
@@ -118,7 +125,7 @@ def test_a_message_without_room_is_refused_for_the_room_not_for_its_time() -> No
         done, held = await asyncio.wait(large, return_when=asyncio.FIRST_COMPLETED)
         refusal = done.pop().exception()
         assert isinstance(refusal, QueueFull)
-        assert (refusal.limit, refusal.actual) == (BUDGET // 2, 3 * LARGE)
+        assert (refusal.code, refusal.limit, refusal.actual) == (FULL, BUDGET // 2, 3 * LARGE)
         calls.end.set()
         await asyncio.gather(*held)
 
@@ -167,6 +174,28 @@ def test_a_caller_that_leaves_gives_its_turn_back() -> None:
         await asyncio.gather(*unknown, return_exceptions=True)
         async with asyncio.timeout(5):
             await calls.send(b"short", sender="another")
+
+    asyncio.run(run())
+
+
+def test_a_stream_that_waits_for_its_turn_is_not_blamed_for_the_wait() -> None:
+    async def never() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    async def read(arrivals: Arrivals, sender: str) -> None:
+        async for _ in receive_within(arrivals.receive_each(never(), sender), 1.0):
+            pass
+
+    async def run() -> None:
+        budget = BodyBudget(BUDGET, 1.0, EngineObserver())
+        arrivals = Arrivals(budget, 1.0, 1_000 * LARGE_BYTES_PER_S)
+        reads = [read(arrivals, f"unknown {number}") for number in range(4)]
+        errors = await asyncio.gather(*reads, return_exceptions=True)
+        asked, waited = errors[:2], errors[-1]
+        assert all(isinstance(error, BodyTimeout) for error in asked)
+        assert isinstance(waited, QueueFull)
+        assert (waited.code, waited.limit) == (TOO_MANY_ARRIVING, 0.5)
 
     asyncio.run(run())
 
