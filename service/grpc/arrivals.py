@@ -43,6 +43,9 @@ _AT_ONCE = 2
 
 _MAX_SENDERS = 4_096
 
+_CANCELLED_WITHIN_S = 0.05
+"""When a caller leaves, grpc ends its messages first and cancels the call a moment later."""
+
 
 class Arrivals:
     """Use it on the event loop. A `sender` is a connection's name."""
@@ -71,12 +74,13 @@ class Arrivals:
         async with self._asking(sender) as has_arrived, places.place() as arrival:
             data = await anext(aiter(messages), None)
             has_arrived(data)
-            if data is None:
-                raise InvalidField("the call has no message", code="missing_message")
-            arrival.has_arrived()
-            if len(data) > SHORT_BODY_BYTES:
+            if data is not None and len(data) > SHORT_BODY_BYTES:
+                arrival.has_arrived()
                 await held.enter_async_context(self._budget.hold(len(data)))
             arrival.ends()
+        if data is None:
+            await asyncio.sleep(_CANCELLED_WITHIN_S)
+            raise InvalidField("the call has no message", code="missing_message")
         return data
 
     async def receive_each(

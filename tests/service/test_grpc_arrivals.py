@@ -4,6 +4,7 @@ decoded."""
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
@@ -32,6 +33,7 @@ from service.pb.lln.v1 import embeddings_pb2 as pb
 from tests.service.conftest import RunningServer, StartServer
 
 LARGE = 1_500_000
+KEY = (("x-api-key", "a-key-of-sixteen-characters"),)
 BUDGET = 4 * LARGE  # room for two large messages
 
 
@@ -60,6 +62,11 @@ class Calls:
                 await self.end.wait()
 
         return asyncio.create_task(call())
+
+
+async def _never() -> AsyncIterator[bytes]:
+    await asyncio.Event().wait()
+    yield b""
 
 
 def test_large_messages_share_the_budget_and_short_ones_pass() -> None:
@@ -179,12 +186,8 @@ def test_a_caller_that_leaves_gives_its_turn_back() -> None:
 
 
 def test_a_stream_that_waits_for_its_turn_is_not_blamed_for_the_wait() -> None:
-    async def never() -> AsyncIterator[bytes]:
-        await asyncio.Event().wait()
-        yield b""
-
     async def read(arrivals: Arrivals, sender: str) -> None:
-        async for _ in receive_within(arrivals.receive_each(never(), sender), 1.0):
+        async for _ in receive_within(arrivals.receive_each(_never(), sender), 1.0):
             pass
 
     async def run() -> None:
@@ -375,15 +378,33 @@ def test_a_call_without_a_key_is_refused_before_its_message(guarded: RunningServ
     assert time.monotonic() - began_at < 15
 
 
+def test_a_caller_that_leaves_before_its_message_did_not_forget_it(
+    guarded: RunningServer,
+) -> None:
+    async def leave() -> None:
+        async with grpc.aio.insecure_channel(guarded.grpc_address) as opened:
+            channel: Any = opened
+            tokenize = channel.stream_unary("/tei.v1.Tokenize/Tokenize")
+            call = tokenize(_never(), metadata=KEY, timeout=1)
+            with pytest.raises(grpc.RpcError):
+                await call
+
+    asyncio.run(leave())
+    pattern = re.compile('"method":"tei.v1.Tokenize/Tokenize","code":"([a-z_]+)"')
+    deadline = time.monotonic() + 20
+    while not (found := pattern.findall(guarded.log())) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert found == ["deadline_exceeded"]
+
+
 def test_open_streams_are_limited(guarded: RunningServer) -> None:
-    key = (("x-api-key", "a-key-of-sixteen-characters"),)
     with grpc.insecure_channel(guarded.grpc_address) as opened:
         channel: Any = opened
         stream = channel.stream_stream("/lln.v1.Embeddings/EmbedStream")
-        first = stream(_no_messages_yet(time.monotonic() + 20), metadata=key)
+        first = stream(_no_messages_yet(time.monotonic() + 20), metadata=KEY)
         assert first.initial_metadata()  # it is open
         with pytest.raises(grpc.RpcError) as refusal:
-            next(stream(iter(()), metadata=key))
+            next(stream(iter(()), metadata=KEY))
         first.cancel()
     failure: Any = refusal.value
     assert failure.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
