@@ -64,14 +64,21 @@ class Arrivals:
         self._decoding = asyncio.Lock()
 
     async def receive(
-        self, messages: AsyncIterable[bytes], held: AsyncExitStack, sender: str
+        self,
+        messages: AsyncIterable[bytes],
+        held: AsyncExitStack,
+        sender: str,
+        *,
+        unknown_is_brief: bool = False,
     ) -> bytes:
-        """The only message of a call. Its memory is counted until `held` closes.
+        """The only message of a call. Its memory is counted until `held` closes. A sender that has
+        sent nothing yet counts as brief if the messages of this method are short by nature.
 
         Raises QueueFull if it takes long, by its size or by its sender, while others wait.
         """
-        places = self._brief_places if self._senders.is_brief(sender) else self._other_places
-        async with self._asking(sender) as has_arrived, places.place() as arrival:
+        is_brief = self._senders.is_brief(sender, unknown=unknown_is_brief)
+        places = self._brief_places if is_brief else self._other_places
+        async with self._asking(sender, is_brief) as has_arrived, places.place() as arrival:
             data = await anext(aiter(messages), None)
             has_arrived(data)
             if data is not None and len(data) > SHORT_BODY_BYTES:
@@ -89,7 +96,7 @@ class Arrivals:
         """The messages of a stream."""
         iterator = None
         while True:
-            async with self._asking(sender) as has_arrived:
+            async with self._asking(sender, self._senders.is_brief(sender)) as has_arrived:
                 iterator = iterator or aiter(messages)  # grpc warns of iterators that nobody uses
                 data = await anext(iterator, None)
                 has_arrived(data)
@@ -112,10 +119,12 @@ class Arrivals:
                     return answer.value
 
     @asynccontextmanager
-    async def _asking(self, sender: str) -> AsyncIterator[Callable[[bytes | None], None]]:
+    async def _asking(
+        self, sender: str, is_brief: bool
+    ) -> AsyncIterator[Callable[[bytes | None], None]]:
         """Waits until a message may be asked for, and yields what to call when it has arrived; None
         is the end of a stream. What did not arrive is given back to those who wait."""
-        taken = 0 if self._senders.is_brief(sender) else self._max_message_bytes
+        taken = 0 if is_brief else self._max_message_bytes
         if taken:
             await self._wait_for_turn(taken)
 
@@ -158,8 +167,8 @@ class _Senders:
     def __init__(self) -> None:
         self._is_brief: OrderedDict[str, bool] = OrderedDict()
 
-    def is_brief(self, sender: str) -> bool:
-        return self._is_brief.get(sender, False)
+    def is_brief(self, sender: str, *, unknown: bool = False) -> bool:
+        return self._is_brief.get(sender, unknown)
 
     def note(self, sender: str, *, is_short: bool) -> None:
         self._is_brief[sender] = is_short and self._is_brief.get(sender, True)

@@ -134,7 +134,7 @@ class MethodHandlers:
             return grpc.stream_unary_rpc_method_handler(once, None, encode)
         # A call with one message is registered as a stream of one: grpc would otherwise receive
         # the message before it calls us.
-        behaviour = self._receiving(decode, behaviour)
+        behaviour = self._receiving(decode, behaviour, guarded)
         if method.server_streaming:
             stream = self._streaming(name, behaviour, guard)
             return grpc.stream_stream_rpc_method_handler(stream, None, encode)
@@ -142,13 +142,20 @@ class MethodHandlers:
         return grpc.stream_unary_rpc_method_handler(unary, None, encode)
 
     def _receiving(
-        self, decode: Callable[[bytes], Steps[Message | Undecodable]], behaviour: Behaviour
+        self,
+        decode: Callable[[bytes], Steps[Message | Undecodable]],
+        behaviour: Behaviour,
+        guarded: bool,
     ) -> Behaviour:
         """Receives the only message of a call, and counts its memory while the call is open."""
+        # Probes come over a connection of their own each time, and give up after a second.
+        is_probe = not guarded
 
         async def receive(messages: AsyncIterable[bytes], context: Context) -> Any:
             async with AsyncExitStack() as held:
-                data = await self._arrivals.receive(messages, held, context.peer())
+                data = await self._arrivals.receive(
+                    messages, held, context.peer(), unknown_is_brief=is_probe
+                )
                 request = decoded(await self._arrivals.decode_in_turn(decode, data))
                 return await behaviour(request, context)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from engine.errors import QueueFull
 from engine.scheduling.observer import EngineObserver
@@ -358,6 +359,9 @@ def guarded(launch_server: StartServer) -> RunningServer:
         LLN_API_KEYS="a-key-of-sixteen-characters",
         LLN_MODELS="sentence-transformers/all-MiniLM-L6-v2",
         LLN_MAX_OPEN_STREAMS="1",
+        # A message of unknown size is then asked for every twenty seconds.
+        LLN_MAX_MESSAGE_BYTES=str(20 * LARGE_BYTES_PER_S),
+        LLN_MAX_BODY_BYTES=str(20 * LARGE_BYTES_PER_S),
     )
 
 
@@ -395,6 +399,29 @@ def test_a_caller_that_leaves_before_its_message_did_not_forget_it(
     while not (found := pattern.findall(guarded.log())) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert found == ["deadline_exceeded"]
+
+
+def test_a_probe_does_not_wait_behind_messages_of_others(guarded: RunningServer) -> None:
+    async def probe() -> None:
+        async with (
+            grpc.aio.insecure_channel(guarded.grpc_address) as opened,
+            # Connections of the same address are shared otherwise.
+            grpc.aio.insecure_channel(
+                guarded.grpc_address, options=[("grpc.use_local_subchannel_pool", 1)]
+            ) as prober,
+        ):
+            channel: Any = opened
+            embed = channel.stream_unary("/lln.v1.Embeddings/Embed")
+            stalled = [embed(_never(), metadata=KEY) for _ in range(4)]
+            for call in stalled:
+                await call.initial_metadata()  # it has passed the checks, and waits
+            request = health_pb2.HealthCheckRequest()
+            answer = await health_pb2_grpc.HealthStub(prober).Check(request, timeout=10)
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+            for call in stalled:
+                call.cancel()
+
+    asyncio.run(probe())
 
 
 def test_open_streams_are_limited(guarded: RunningServer) -> None:
