@@ -118,7 +118,8 @@ class BodyBudget:
 
     def refuse_place(self, limit: int) -> QueueFull:
         """The error of a message whose place others wait for."""
-        return self._refuse_arrival(
+        return self._refusal(
+            TOO_MANY_ARRIVING,
             f"{limit} messages are arriving or wait for room, which is the limit; others wait "
             "behind them, and this one took long, by its size or by its sender",
             limit=limit,
@@ -127,43 +128,36 @@ class BodyBudget:
 
     def refuse_turn(self, limit_s: float) -> QueueFull:
         """The error of a message that could not be asked for at the rate."""
-        return self._refuse_arrival(
+        return self._refusal(
+            TOO_MANY_ARRIVING,
             "messages from connections that are new or have sent large ones arrive at most at "
             f"{LARGE_BYTES_PER_S} bytes a second, and this one waited {limit_s:g} s for its turn",
             limit=limit_s,
             actual=limit_s,
         )
 
-    def _refuse_arrival(self, message: str, *, limit: float, actual: float) -> QueueFull:
-        self._observer.rejected(reason=TOO_MANY_ARRIVING)
-        return QueueFull(
-            message,
-            code=TOO_MANY_ARRIVING,
-            limit=limit,
-            actual=actual,
-            retry_after_s=_RETRY_AFTER_S,
-        )
-
     def _lane(self, num_bytes: int) -> _Lane:
         return self._large if num_bytes >= LARGE_BODY_BYTES else self._medium
 
     def _too_many_waiting(self) -> QueueFull:
-        self._observer.rejected(reason=FULL)
-        return QueueFull(
+        return self._refusal(
+            FULL,
             f"{self._max_waiting} bodies of about this size wait for memory, which is the limit",
-            code=FULL,
             limit=self._max_waiting,
             actual=self._max_waiting + 1,
-            retry_after_s=_RETRY_AFTER_S,
         )
 
     def _full(self, memory: MemoryBudget, num_bytes: int) -> QueueFull:
-        self._observer.rejected(reason=FULL)
-        return QueueFull(
+        return self._refusal(
+            FULL,
             f"open requests of this kind hold {memory.reserved} bytes, and the limit is "
             f"{memory.max_bytes}; there is no room for {num_bytes} more",
-            code=FULL,
             limit=memory.max_bytes,
             actual=memory.reserved + num_bytes,
-            retry_after_s=_RETRY_AFTER_S,
+        )
+
+    def _refusal(self, code: str, message: str, *, limit: float, actual: float) -> QueueFull:
+        self._observer.rejected(reason=code)
+        return QueueFull(
+            message, code=code, limit=limit, actual=actual, retry_after_s=_RETRY_AFTER_S
         )
