@@ -87,6 +87,9 @@ def _environment(options: ClusterOptions) -> dict[str, str]:
         # GPUs stay hidden from workers that ask for none.
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
     }
+    if options.address is None:
+        # Workers that nobody asked for would take time from ours, at the start and while they wait.
+        found |= {"RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0"}
     has_token = any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
     if options.address and (has_token or (Path.home() / ".ray" / "auth_token").exists()):
         # `ray start` turns this on where there is a token, and a driver has to do as the cluster.
