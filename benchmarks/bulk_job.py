@@ -9,12 +9,13 @@ import argparse
 import asyncio
 import json
 import logging
+import os
 from contextlib import asynccontextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.processes import cpu_seconds_below
+from benchmarks.processes import processes_below
 from engine.config import EngineConfig
 from engine.platform.process import prepare_process
 from service.bulk import parts
@@ -45,18 +46,29 @@ def main() -> None:
 async def _run(options: argparse.Namespace) -> dict[str, Any]:
     began = perf_counter()
     async with _embedder(options.ray) as embedder:
-        started, cpu = perf_counter(), cpu_seconds_below()
+        started, cpu = perf_counter(), _cpu_s()
         done = await run_job(_job(options.corpus, options.out), embedder)
-        ended, cpu_ended = perf_counter(), cpu_seconds_below()
+        ended, cpu_ended = perf_counter(), _cpu_s()
     return {
         "start_s": started - began,
         "run_s": ended - started,
         "stop_s": perf_counter() - ended,
-        "cpu_s": cpu_ended - cpu,
+        "cpu_s": sum(cpu_ended.values()) - sum(cpu.values()),
+        "cpu_s_of": {name: cpu_ended[name] - cpu[name] for name in cpu_ended},
         "tokens": done.tokens,
         "texts": done.texts,
         "resumed": done.resumed,
     }
+
+
+def _cpu_s() -> dict[str, float]:
+    """Processor time so far: of this process, of workers, and of Ray's own processes."""
+    found = {"command": 0.0, "workers": 0.0, "ray": 0.0}
+    for process in processes_below(os.getpid()):
+        is_worker = process.name.startswith("ray::Worker")
+        whose = "command" if process.pid == os.getpid() else "workers" if is_worker else "ray"
+        found[whose] += process.cpu_s
+    return found
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 HEAD = ("measured", "goal", "found", "met")
@@ -33,11 +34,15 @@ def rows(results: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
 
 def _speed(one: Mapping[str, Any]) -> tuple[str, ...]:
     turns = ", ".join(f"{turn['speed']:.3f}" for turn in one["turns"])
+    own = median(
+        turn["ray"]["cpu_s_of"]["ray"] / sum(plain["cpu_s"] for plain in turn["plain"])
+        for turn in one["turns"]
+    )
     return (
         f"tokens/s of two workers on Ray, over two plain processes; {one['texts']:,} texts",
         f"at least {LEAST_SPEED}",
         f"{one['speed_of_ray_in_plain']:.3f} (turns: {turns}); processor time "
-        f"{one['cpu_of_ray_in_plain']:.3f} times",
+        f"{one['cpu_of_ray_in_plain']:.3f} times, of which Ray's own processes {own:.3f}",
         _is_met(one["speed_of_ray_in_plain"] >= LEAST_SPEED),
     )
 
