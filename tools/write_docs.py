@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks import bulk_table as bulk
 from benchmarks import experiment_papers, experiment_tables, scaling
 from benchmarks.calibration import scores
 from benchmarks.markdown import table
@@ -90,6 +91,11 @@ def vendors_table() -> str:
     return table(head, vendor_rows())
 
 
+def bulk_table() -> str:
+    results = bulk.read_results(RESULTS)
+    return f"{table(bulk.HEAD, bulk.rows(results))}\n\n{bulk.measured_on(results)}"
+
+
 def scaling_exchanges() -> str:
     content = scaling.read_exchanges(RESULTS)
     measured = table(scaling.EXCHANGE_HEAD, scaling.exchange_rows(content))
@@ -125,6 +131,7 @@ PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
         "calibration-again": calibration_again_table,
     },
     ROOT / "docs" / "operations.md": {"settings": settings_table, "metrics": metrics_table},
+    ROOT / "docs" / "search.md": {"bulk": bulk_table},
     ROOT / "docs" / "scaling.md": {
         "exchanges": scaling_exchanges,
         "plan": scaling_plan,
