@@ -9,16 +9,17 @@ from typing import NamedTuple
 
 from engine.living.parts import Part
 from engine.steps import Steps
-from engine.text.chunking import ChunkSpan, Source, check_count, chunk_spans
+from engine.text.chunking import ChunkSpan, Source, check_count, chunk_spans, plan_chunks
 from engine.text.headings import detect_format, sections
 from engine.text.tokenizer import Encoded
-from engine.types import Chunking, HeadingFormat, HeadingPlan
+from engine.types import Chunking, ChunkPlan, HeadingFormat, HeadingPlan
 
 
 def with_chunks(parts: Sequence[Part], text: str, chunking: Chunking | None) -> Steps[list[Part]]:
     """The parts with the chunks of those to be read."""
     if chunking is None:
         return list(parts)
+    evens_out = len(parts) > 1
     headings = None
     if isinstance(chunking, HeadingPlan):
         headings = _Headings.of(text, chunking.format)
@@ -26,7 +27,9 @@ def with_chunks(parts: Sequence[Part], text: str, chunking: Chunking | None) -> 
     count = 0
     for part in parts:
         if part.ids is not None:
-            part = part._replace(chunks=tuple(_chunks_of(part, text, chunking, headings)))
+            part = part._replace(
+                chunks=tuple(_chunks_of(part, text, chunking, headings, evens_out=evens_out))
+            )
             yield
         if headings is not None:
             part = part._replace(chunks=tuple(_headed(part, headings)))
@@ -37,7 +40,7 @@ def with_chunks(parts: Sequence[Part], text: str, chunking: Chunking | None) -> 
 
 
 def _chunks_of(
-    part: Part, text: str, chunking: Chunking, headings: _Headings | None
+    part: Part, text: str, chunking: Chunking, headings: _Headings | None, *, evens_out: bool
 ) -> list[ChunkSpan]:
     assert part.ids is not None
     assert part.offsets is not None
@@ -46,7 +49,21 @@ def _chunks_of(
     encoded = Encoded(part.ids, 0, 0, read_offsets=lambda: offsets)
     if isinstance(chunking, HeadingPlan) and headings is not None:
         chunking = replace(chunking, format=headings.format)
+    if isinstance(chunking, ChunkPlan) and evens_out:
+        chunking = _evened(chunking, encoded.num_content)
     return chunk_spans(encoded, chunking, Source(own, len(own)))
+
+
+def _evened(plan: ChunkPlan, num_tokens: int) -> ChunkPlan:
+    """As many chunks of the segment, of about the same size.
+
+    Every segment would otherwise end with what is left over. A chunk of a few tokens moves many
+    times as far as others when the rest of the document changes: their bound does not hold for it.
+    """
+    count = len(plan_chunks(num_tokens, plan))
+    if count < 2:
+        return plan
+    return replace(plan, tokens=-(-(num_tokens + (count - 1) * plan.overlap) // count))
 
 
 class _Headings(NamedTuple):

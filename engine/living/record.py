@@ -36,7 +36,7 @@ from engine.types import (
 )
 from kernels.attention import LLNState
 
-VERSION = 1
+VERSION = 2
 """Of the format. A record of another version is refused."""
 
 MAX_RECORD_BYTES = 1 << 30

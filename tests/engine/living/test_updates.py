@@ -10,7 +10,8 @@ import pytest
 
 from engine.engine import Engine
 from engine.errors import InvalidInput, LLNError
-from engine.living.record import from_bytes
+from engine.living.record import VERSION, from_bytes
+from engine.text.chunking import plan_chunks
 from engine.types import (
     Chunking,
     ChunkPlan,
@@ -59,6 +60,23 @@ def test_a_document_of_one_segment_is_read_as_without_a_record(
     for a, b in zip(living.chunks, plain.chunks, strict=True):
         assert (a.tokens, a.characters, a.headings) == (b.tokens, b.characters, b.headings)
         np.testing.assert_allclose(a.vector, b.vector, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "chunks", [CHUNKS, ChunkPlan(tokens=200, overlap=150), ChunkPlan(tokens=1)]
+)
+def test_no_segment_ends_with_a_few_tokens(engine: Engine, chunks: ChunkPlan) -> None:
+    """What is left over would move more than others when the rest of the document changes."""
+    found = engine.embed_document(TEXT, chunks=chunks, record=True)
+    segments = from_bytes(found.record, engine.model).segments
+    assert len(segments) > 3
+    for segment in segments:
+        spans = [chunk.tokens for chunk in segment.chunks]
+        assert (spans[0].start, spans[-1].end) == (0, segment.num_content)
+        assert len(spans) == len(plan_chunks(segment.num_content, chunks))
+        sizes = [span.end - span.start for span in spans]
+        assert max(sizes) <= chunks.tokens
+        assert max(sizes) - min(sizes) < len(sizes)
 
 
 def test_an_unchanged_document_is_not_read(engine: Engine) -> None:
@@ -220,7 +238,7 @@ def test_records_of_another_model_or_version_are_refused(
     with pytest.raises(InvalidInput) as caught:
         other.update_document(record, TEXT)
     assert caught.value.code == "record_of_another_model"
-    newer = record.replace(b'version\\":1', b'version\\":2')
+    newer = record.replace(b'version\\":%d' % VERSION, b'version\\":%d' % (VERSION + 1))
     assert newer != record
     with pytest.raises(InvalidInput) as caught:
         engine.update_document(newer, TEXT)
