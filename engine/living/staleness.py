@@ -38,6 +38,9 @@ LEAST = 0.0015
 """The least that is stated of a kept segment: what moves less than this is not told apart. In long
 documents a new title or opening moves a few chunks by as much, and the sketches hardly."""
 
+UNSEEN = 0.0001
+"""What is stated of a kept segment whose sketches did not move at all beside one that was read."""
+
 _SEED = 20_260_101
 
 Numbers = NDArray[np.float32]

@@ -26,7 +26,7 @@ from engine.living.record import (
     identity_of,
     to_bytes,
 )
-from engine.living.staleness import BESIDE, LEAST, bound, movement, view_of
+from engine.living.staleness import BESIDE, LEAST, UNSEEN, bound, movement, view_of
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.segmented_pass import SinkRows
 from engine.scheduling.request import TimedResult
@@ -158,13 +158,22 @@ def _as_kept(
 
 
 def staleness_of(record: DocumentRecord, model: EmbeddingModel) -> list[float]:
-    """The bound for each segment of a record, whose last view is the one of now."""
+    """The bound for each segment of a record, whose last view is the one of now.
+
+    Views are sketches: one that seems not to have moved says nothing if some segment was read now.
+    """
     *earlier, now = record.views
     bounds = [*(bound(movement(then, now, model), model) for then in earlier), 0.0]
     own = [bounds[segment.view] for segment in record.segments]
+    is_new = [segment.view == len(earlier) for segment in record.segments]
+    if not any(is_new) and not any(own):
+        return own
     rows = [segment.num_rows for segment in record.segments]
     beside = BESIDE * float(np.average(own, weights=rows))
-    return [min(1.0, max(LEAST, one + beside)) if one else 0.0 for one in own]
+    return [
+        0.0 if new else min(1.0, max(LEAST, one + beside)) if one else UNSEEN
+        for one, new in zip(own, is_new, strict=True)
+    ]
 
 
 class _Given(NamedTuple):

@@ -11,6 +11,8 @@ import pytest
 from engine.engine import Engine
 from engine.errors import InvalidInput, LLNError
 from engine.living.record import VERSION, from_bytes
+from engine.living.staleness import UNSEEN
+from engine.living.update import staleness_of
 from engine.text.chunking import plan_chunks
 from engine.types import (
     Chunking,
@@ -77,6 +79,18 @@ def test_no_segment_ends_with_a_few_tokens(engine: Engine, chunks: ChunkPlan) ->
         sizes = [span.end - span.start for span in spans]
         assert max(sizes) <= chunks.tokens
         assert max(sizes) - min(sizes) < len(sizes)
+
+
+def test_a_kept_segment_is_stale_although_its_view_seems_the_same(engine: Engine) -> None:
+    first = engine.embed_document(TEXT, chunks=CHUNKS, record=True)
+    update = engine.update_document(first.record, TEXT + INSERTED)
+    record = from_bytes(update.record, engine.model)
+    same = replace(record, views=(record.views[-1],) * len(record.views))
+    last = len(record.views) - 1
+    assert staleness_of(same, engine.model) == [
+        0.0 if segment.view == last else UNSEEN for segment in record.segments
+    ]
+    assert 0 < sum(segment.view == last for segment in record.segments) < len(record.segments)
 
 
 def test_an_unchanged_document_is_not_read(engine: Engine) -> None:
