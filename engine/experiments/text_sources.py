@@ -19,7 +19,10 @@ _HELD_OUT = 0.2
 @cache
 def parts_of(corpus: str) -> Mapping[Part, Sequence[Document]]:
     """The documents of each part; a typed error if the corpus is unknown or not installed."""
-    documents = load_corpus(corpus).documents
+    return split(load_corpus(corpus).documents)
+
+
+def split(documents: Sequence[Document]) -> Mapping[Part, Sequence[Document]]:
     test = held_out(documents, _HELD_OUT / 2)
     held, for_test = held_out(documents, _HELD_OUT), set(test)
     return {
