@@ -89,23 +89,12 @@ def _gain(task: Stored) -> SeedInterval:
 
 def _optimiser_lines(problems: Iterable[Stored]) -> Iterator[str]:
     for problem in problems:
-        yield f"**FA-Adam as corrected in `{problem.name}`**: {_against_adamw(problem)}."
-
-
-def _against_adamw(problem: Stored) -> str:
-    """Steps and seconds of FA-Adam minus AdamW's, where both reached the target from all seeds."""
-    if not all(_reached(problem, name) for name in ("fa_adam", "adamw")):
-        counts = (
-            f"{name} {_count(problem, name)} of {len(problem.result['settings']['seeds'])}"
-            for name in ("fa_adam", "adamw")
+        figure, verdict = _fewer_steps("fa_adam")(problem)
+        rival, of_rival = _fewer_steps("muon")(problem)
+        yield (
+            f"**FA-Adam as corrected, against AdamW in `{problem.name}`: {verdict}.** {figure}. "
+            f"Muon: {of_rival}; {rival}."
         )
-        return f"not every seed reached the target ({', '.join(counts)})"
-    steps = problem.minus("fa_adam", "adamw", "steps")
-    seconds = problem.seconds("fa_adam").mean / problem.seconds("adamw").mean
-    return (
-        f"steps to the target minus AdamW's {spread(asdict(steps), sign='+', digits=0)}, "
-        f"{seconds:.2f} of AdamW's CPU seconds"
-    )
 
 
 def _reached(problem: Stored, name: str) -> bool:
@@ -156,7 +145,8 @@ def _on_par(stored: Stored) -> tuple[str, str]:
     if own.high < 0:
         return figure, "fails: softmax is better"
     if own.low > 0:
-        return figure, "LLN+Diag is better than softmax"
+        also = ", and so are blocks alone" if blocks.low > 0 else ""
+        return figure, f"LLN+Diag is better than softmax{also}"
     also = "; blocks alone are too" if _holds_zero(blocks) or blocks.mean > 0 else ""
     return figure, f"holds: not to be told apart{also}"
 
@@ -168,15 +158,21 @@ def _fewer_steps(name: str) -> Callable[[Stored], tuple[str, str]]:
             figure = f"reached the target from {_count(stored, name)} of {total} seeds"
             return figure, "fails" if _reached(stored, "adamw") else "open: AdamW missed it too"
         steps = stored.minus(name, "adamw", "steps")
-        seconds = stored.seconds(name).mean / stored.seconds("adamw").mean
+        seconds = stored.seconds_minus(name, "adamw")
+        ratio = stored.seconds(name).mean / stored.seconds("adamw").mean
         figure = (
-            f"{spread(asdict(steps), sign='+', digits=0)} steps; "
-            f"{seconds:.2f} of AdamW's CPU seconds"
+            f"{spread(asdict(steps), sign='+', digits=0)} steps; {_signed(seconds)} CPU seconds "
+            f"({ratio:.2f} of AdamW's)"
         )
-        in_steps = "fewer steps" if steps.high < 0 else "no fewer steps"
-        return figure, f"{in_steps}, {'fewer' if seconds < 1 else 'no fewer'} seconds"
+        return figure, f"{_fewer(steps)} steps, {_fewer(seconds)} seconds"
 
     return judge
+
+
+def _fewer(minus: SeedInterval) -> str:
+    if _holds_zero(minus):
+        return "no fewer"
+    return "fewer" if minus.mean < 0 else "more"
 
 
 _LINEAR = 1.05

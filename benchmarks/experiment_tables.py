@@ -59,12 +59,18 @@ class Stored:
 
     def seconds(self, method: str) -> SeedInterval:
         """CPU seconds of a test trial."""
-        found = [
-            measured.seconds
+        return over_seeds(list(self._seconds_by_seed(method).values()))
+
+    def seconds_minus(self, first: str, second: str) -> SeedInterval:
+        own, others = (self._seconds_by_seed(method) for method in (first, second))
+        return paired([own[seed] for seed in others], list(others.values()))
+
+    def _seconds_by_seed(self, method: str) -> dict[int, float]:
+        return {
+            trial.seed: measured.seconds
             for trial, measured in read_trials(self.folder)
             if (trial.part, trial.method) == ("test", method)
-        ]
-        return over_seeds(found)
+        }
 
     def _by_seed(self, method: str, figure: str) -> list[float]:
         return [one[figure] for one in self.result["methods"][method]["by_seed"]]
