@@ -1,0 +1,34 @@
+"""What routing by tokens is worth, in simulated time with the engine's own scheduler."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.simulated_replicas import (
+    BY_REQUESTS,
+    BY_TOKENS,
+    MIXES,
+    ROUND_ROBIN,
+    Outcome,
+    outcome,
+)
+
+
+def outcomes(mix: str) -> dict[str, Outcome]:
+    return {
+        policy: outcome(policy, MIXES[mix], seconds=60.0, seed=3)
+        for policy in (BY_TOKENS, ROUND_ROBIN, BY_REQUESTS)
+    }
+
+
+@pytest.mark.parametrize("mix", ["paragraphs of 512", "pages, and documents of 8,192"])
+def test_short_texts_wait_less_than_half_as_long_at_the_99th_percentile(mix: str) -> None:
+    found = outcomes(mix)
+    assert found[ROUND_ROBIN].short_p99_s > 2 * found[BY_TOKENS].short_p99_s
+    assert found[BY_REQUESTS].short_p99_s > found[BY_TOKENS].short_p99_s
+
+
+def test_texts_that_are_read_tile_by_tile_pay_nothing_for_it() -> None:
+    found = outcomes("documents of 8,192")
+    assert found[BY_TOKENS].long_p50_s < 1.1 * found[ROUND_ROBIN].long_p50_s
+    assert found[BY_TOKENS].short_p99_s < 1.25 * found[ROUND_ROBIN].short_p99_s
