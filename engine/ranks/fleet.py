@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from typing import Any
@@ -21,7 +20,7 @@ from typing import Any
 from torch.distributed import DistError
 
 from engine.config import EngineConfig
-from engine.errors import EngineUnavailable, LLNError, RankLost
+from engine.errors import EngineUnavailable, LLNError
 from engine.execution.inputs import PreparedText
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.tiled_pass import can_tile
@@ -44,6 +43,7 @@ from engine.ranks.group import FORM_S, Group
 from engine.ranks.local import LocalRanks
 from engine.ranks.place import RankPlace, check_devices
 from engine.ranks.reading import Reading
+from engine.ranks.roster import Forming, Member, Roster
 from engine.ranks.stretch_run import RankRun, divide_text, open_rank
 from engine.ranks.worker import CONTACT
 
@@ -51,19 +51,6 @@ _TICK_S = 0.25
 """How often the thread looks for ranks that say nothing and for processes that ended."""
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(eq=False)
-class Member:
-    """Another rank, connected."""
-
-    channel: Channel
-    rank: int = -1  # until it says so
-    is_ready: bool = False
-    is_forming: bool = False
-    """Whether it has yet to say how it joined the last group."""
-
-    heard_at: float = field(default_factory=time.monotonic)
 
 
 class Fleet:
@@ -91,25 +78,17 @@ class Fleet:
         self._place = place or self._local_place()
         assert self._place.rank == 0, "the other ranks run serve_rank"
         self.num_ranks = self._place.num_ranks
-        self._lock = threading.Lock()  # guards what the device's thread reads too
-        self._members: list[Member] = []
-        self._group: Group | None = None
-        self._reading: Reading | None = None
-        self._parts: list[tuple[Member, Read]] = []  # to be sent
-        self._must_form = False
-        self._generation = self._num_readings = 0
+        self._roster = Roster(self.num_ranks)
         self._problem: LLNError | None = None  # of the start
         self._formed = threading.Event()
         self._ended = threading.Event()
-        self._arrived: list[Channel] = []
         self._door: Door | None = None
         self._awake, self._wake = Pipe(duplex=False)
 
     @property
     def num_present(self) -> int:
         """The ranks that can read a document now, the first one included."""
-        with self._lock:
-            return 1 if self._group is None else self._group.num_ranks
+        return self._roster.num_present
 
     def process_ids(self) -> dict[int, int]:
         """The processes of the ranks that this one started."""
@@ -118,14 +97,12 @@ class Fleet:
     @property
     def bytes_sent(self) -> int:
         """Bytes that the first rank has sent in the exchanges of the present group."""
-        with self._lock:
-            return 0 if self._group is None else self._group.bytes_sent
+        return self._roster.bytes_sent
 
     @property
     def is_busy(self) -> bool:
         """Whether the ranks read a text."""
-        with self._lock:
-            return self._reading is not None
+        return self._roster.is_busy
 
     def num_ranks_for(self, model: EmbeddingModel, tokens: int) -> int:
         """How many ranks would read a text of this many tokens now."""
@@ -157,10 +134,8 @@ class Fleet:
         self._awaken()
         if self._door is not None:
             self._door.close()
-        with self._lock:
-            members, group = list(self._members), self._group
-            self._group = None
-        for member in members:
+        group = self._roster.close()
+        for member in self._roster.members():
             with suppress(OSError):
                 member.channel.send(Stop())
         if group is not None:
@@ -178,15 +153,12 @@ class Fleet:
     ) -> RankRun | None:
         """The first rank's part of this text, while the others begin theirs; None if the ranks
         are busy, or are to form a group first."""
-        with self._lock:
-            if self._group is None or self._reading is not None or self._must_form:
-                return None
-            group = self._group
-            readers = [member for member in self._members if member.is_ready]
-            self._num_readings += 1
-            reading = self._reading = Reading(self._num_readings, group)
+        begun = self._roster.begin_reading()
+        if begun is None:
+            return None
+        reading, readers = begun
         try:
-            own, *others = divide_text(model, text, group.num_ranks)
+            own, *others = divide_text(model, text, len(readers) + 1)
             run = open_rank(
                 *(model, own, reading),
                 keep_projections=keep_projections,
@@ -196,37 +168,24 @@ class Fleet:
         except BaseException:
             self._close(reading, is_done=True)  # the others know nothing of it
             raise
-        with self._lock:
-            if self._reading is reading:  # no rank was lost meanwhile
-                self._parts = [
-                    (member, Read(reading.number, model.name, part, keep_projections))
-                    for member, part in zip(readers, others, strict=True)
-                ]
+        parts = [Read(reading.number, model.name, part, keep_projections) for part in others]
+        self._roster.give_parts(reading, list(zip(readers, parts, strict=True)))
         self._awaken()
         return run
 
     def _close(self, reading: Reading, is_done: bool) -> None:
         """The first rank's part is over. If the others' are not, they are told by a new group."""
-        with self._lock:
-            if self._reading is reading:
-                self._end_reading()
-                self._must_form |= not is_done
+        self._roster.end_reading(reading, must_form=not is_done)
         self._awaken()
-
-    def _end_reading(self) -> None:
-        """With the lock held. Parts that were not sent yet must not reach the next group."""
-        self._reading, self._parts = None, []
 
     def _await_start(self, ends_at: float) -> None:
         while not self._formed.wait(_TICK_S):
             if self._ended.is_set():
                 raise EngineUnavailable("The engine stopped while it waited for its ranks.")
-            with self._lock:
-                problem = self._problem
-                present = sorted(member.rank for member in self._members if member.is_ready)
-            if problem is not None:
-                raise problem
+            if self._problem is not None:
+                raise self._problem
             if time.monotonic() > ends_at:
+                present = [one.rank for one in self._roster.members() if one.is_ready]
                 missing = sorted(set(range(1, self.num_ranks)) - set(present))
                 raise EngineUnavailable(
                     f"{len(present) + 1} of {self.num_ranks} ranks joined within "
@@ -246,8 +205,7 @@ class Fleet:
             self._wake.send_bytes(b"")
 
     def _let_in(self, channel: Channel) -> None:
-        with self._lock:
-            self._arrived.append(channel)
+        self._roster.add(channel)
         self._awaken()
 
     # On the keeper's thread
@@ -261,12 +219,9 @@ class Fleet:
                 time.sleep(_TICK_S)
 
     def _turn(self) -> None:
-        with self._lock:
-            self._members += [Member(channel) for channel in self._arrived]
-            self._arrived.clear()
-            waiting: dict[Any, Member] = {
-                member.channel.connection: member for member in self._members
-            }
+        waiting: dict[Any, Member] = {
+            member.channel.connection: member for member in self._roster.members()
+        }
         for connection in wait([*waiting, self._awake], _TICK_S):
             if connection is self._awake:
                 self._awake.recv_bytes()
@@ -303,22 +258,19 @@ class Fleet:
                 if (problem := problem_of_models(member.rank, infos, self._models)) is not None:
                     self._refuse(member, problem)
                     return
-                with self._lock:
-                    member.is_ready = self._must_form = True
+                self._roster.set_ready(member)
             case Failed(error, 0):
                 self._fail_start(error)
-                self._remove(member, error.message)
+                self._roster.remove(member, error.message)
             case Failed(error, number):
-                self._fail_reading(error, number)
+                self._roster.fail_reading(number, error)
             case Formed(_, is_joined):
-                member.is_forming = False
-                with self._lock:
-                    self._must_form |= not is_joined
+                self._roster.answer_form(member, is_joined=is_joined)
             case Beat():
                 pass
 
     def _welcome(self, member: Member, hello: Hello) -> None:
-        taken = {other.rank for other in self._members}
+        taken = {other.rank for other in self._roster.members()}
         problem = problem_of_rank(hello, self.num_ranks, taken)
         if problem is not None:
             self._refuse(member, problem)
@@ -330,55 +282,22 @@ class Fleet:
         with suppress(OSError):
             member.channel.send(Failed(problem))
         self._fail_start(problem)
-        self._remove(member, problem.message)
+        self._roster.remove(member, problem.message)
 
     def _fail_start(self, problem: LLNError) -> None:
-        with self._lock:
-            if not self._formed.is_set():
-                self._problem = problem
+        if not self._formed.is_set():
+            self._problem = problem
         logger.warning("A rank cannot join: %s", problem.message)
 
-    def _fail_reading(self, error: LLNError, number: int) -> None:
-        with self._lock:
-            if self._reading is not None and self._reading.number == number:
-                self._reading.failure = error
-                self._must_form = True
-
     def _lose(self, member: Member, why: str) -> None:
-        if not self._remove(member, why):
+        if not self._roster.remove(member, why):
             return
         logger.warning("Rank %d is lost: %s", member.rank, why)
         if member.is_ready:
             self._on_lost()
 
-    def _remove(self, member: Member, why: str) -> bool:
-        """Whether the rank was still there. All that follows from its end happens at once, so that
-        no text is opened with a group that has fewer ranks than it thinks."""
-        with self._lock:
-            if member not in self._members:
-                return False
-            self._members.remove(member)
-            if member.is_ready:
-                self._must_form = True
-                if self._reading is not None and self._reading.failure is None:
-                    self._reading.failure = self._lost(member.rank, why)
-        member.channel.close()
-        return True
-
-    def _lost(self, rank: int, why: str) -> RankLost:
-        num_left = len(self._members) + 1
-        return RankLost(
-            f"Rank {rank} of {self.num_ranks} was lost while it read a part of this document: "
-            f"{why}. {num_left} are left.",
-            limit=self.num_ranks,
-            actual=num_left,
-            retry_after_s=1.0,
-        )
-
     def _send_parts(self) -> None:
-        with self._lock:
-            parts, self._parts = self._parts, []
-        for member, part in parts:
+        for member, part in self._roster.take_parts():
             try:
                 member.channel.send(part)
             except OSError:
@@ -387,7 +306,7 @@ class Fleet:
     def _drop_the_silent(self) -> None:
         limit_s = self._config.rank_timeout_s
         oldest = time.monotonic() - limit_s
-        for member in list(self._members):
+        for member in self._roster.members():
             if member.is_ready and member.heard_at < oldest:
                 self._lose(member, f"it said nothing for {limit_s:g} s")
                 if self._local is not None:
@@ -407,50 +326,35 @@ class Fleet:
                 self._fail_start(problem)
 
     def _form_if_needed(self) -> None:
-        """Form a group of the ranks that are there, once nothing is read that can still end
-        well."""
-        with self._lock:
-            ready = [member for member in self._members if member.is_ready]
-            is_reading = self._reading is not None and self._reading.failure is None
-            if not self._must_form or is_reading:
-                return
-            if any(member.is_forming for member in ready):
-                return  # one that never says so is lost before the next attempt
-            if not self._formed.is_set() and len(ready) + 1 < self.num_ranks:
-                return  # the first group is of all
-            self._must_form = False
-            self._end_reading()
-            old, self._group = self._group, None
-            self._generation += 1
-            ready.sort(key=lambda member: member.rank)
-            self._members.sort(key=lambda member: member.rank)
-        if old is not None:
-            old.abort()
-        group = self._form(ready) if ready else None
-        with self._lock:
-            if self._ended.is_set():
-                return
-            self._group = group
-            self._must_form |= group is None and bool(ready)
-        if group is not None or not ready:
+        """Form a group of the ranks that are there. The first group is of all."""
+        least = 0 if self._formed.is_set() else self.num_ranks
+        forming = self._roster.begin_forming(least_ranks=least)
+        if forming is None:
+            return
+        if forming.old is not None:
+            forming.old.abort()
+        group = self._form(forming) if forming.members else None
+        if self._roster.end_forming(forming, group):
             self._formed.set()
+        elif group is not None:
+            group.abort()  # the engine stopped meanwhile
         self._on_change(self.num_present)
 
-    def _form(self, ready: Sequence[Member]) -> Group | None:
-        num_ranks = len(ready) + 1
-        for rank, member in enumerate(ready, 1):
+    def _form(self, forming: Forming) -> Group | None:
+        num_ranks = len(forming.members) + 1
+        for rank, member in enumerate(forming.members, 1):
             member.is_forming = True
             try:
-                member.channel.send(Form(self._generation, rank, num_ranks))
+                member.channel.send(Form(forming.generation, rank, num_ranks))
             except OSError:
                 self._lose(member, "it takes no messages")
                 return None
+        group = None
         try:
-            group = Group(self._store, self._generation, 0, num_ranks)
+            group = Group(self._store, forming.generation, 0, num_ranks)
         except (DistError, RuntimeError) as error:
             logger.warning("The ranks did not form a group in %g s", FORM_S, exc_info=error)
-            group = None
         now = time.monotonic()
-        for member in ready:
+        for member in forming.members:
             member.heard_at = now
         return group
