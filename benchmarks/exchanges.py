@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
@@ -26,6 +25,7 @@ from benchmarks.texts import RealText
 from engine.config import EngineConfig
 from engine.model.embedding_model import load_model
 from engine.ranks.group import Group
+from engine.ranks.local import places_here
 from engine.ranks.place import RankPlace
 
 RANKS = (2, 3, 4, 6, 8)
@@ -78,26 +78,12 @@ def _tokens_per_second() -> float:
 
 
 def _measure(num_ranks: int) -> list[Exchanges]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    places = [
-        RankPlace(
-            rank=rank,
-            num_ranks=num_ranks,
-            local_rank=rank,
-            num_local=num_ranks,
-            address="127.0.0.1",
-            port=port,
-        )
-        for rank in range(num_ranks)
-    ]
     command = [sys.executable, "-m", "benchmarks.exchanges", "rank"]
     processes = [
         subprocess.Popen(
             command, env={**os.environ, **place.as_environment()}, stdout=subprocess.PIPE
         )
-        for place in places
+        for place in places_here(num_ranks)
     ]
     outputs = [process.communicate()[0] for process in processes]
     assert all(process.returncode == 0 for process in processes), "a rank failed"

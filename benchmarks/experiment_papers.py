@@ -123,6 +123,7 @@ class PaperRow:
     experiment: str  # of the stored ones, "" where there is none
     judge: Callable[[Stored], tuple[str, str]]  # the figure and the verdict
     seeds: int = 5
+    not_run: str = "not run"
 
 
 def _follows_softmax(stored: Stored) -> tuple[str, str]:
@@ -209,9 +210,11 @@ PAPER_ROWS = (
         for problem in ("quadratic", "logistic")
     ),
     PaperRow(_GRADIENT, "4.1: FA-Adam, as corrected", "transformer-small", _fewer_steps("fa_adam")),
-    PaperRow(_GRADIENT, "5.2: empirical validation (the paper has none)", "", _unjudged),
+    PaperRow(
+        _GRADIENT, "5.2: empirical validation (the paper has none)", "", _unjudged, not_run=""
+    ),
     PaperRow(_FISHER, "C: scales of heads, and pruning by them, in training", "", _unjudged),
-    PaperRow("Attention (Xie)", "no claim about training", "", _unjudged),
+    PaperRow("Attention (Xie)", "no claim about training", "", _unjudged, not_run=""),
 )
 
 
@@ -257,5 +260,5 @@ def rows(results: Path) -> Iterator[tuple[str, ...]]:
         stored = experiments.get(row.experiment)
         name = row.experiment.removesuffix("-small")
         command = f"`lln experiment {name} --seeds {row.seeds}`" if name in EXPERIMENTS else ""
-        figure, verdict = row.judge(stored) if stored is not None else ("", "not run")
+        figure, verdict = row.judge(stored) if stored is not None else ("", row.not_run)
         yield row.paper, row.says, command, figure, verdict

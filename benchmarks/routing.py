@@ -12,14 +12,12 @@ from pathlib import Path
 
 from ray.serve.request_router import PendingRequest, RunningReplica
 
+from benchmarks.routing_policies import BY_REQUESTS, BY_TOKENS, VARIABLE
 from service.logs import set_up_logs
 from service.replicas.options import ReplicaOptions
 from service.replicas.router import TokenRouter
 from service.replicas.run import serve_replicas
 from service.settings import load_settings
-
-VARIABLE = "BENCHMARK_ROUTING"
-TOKENS, ROUND_ROBIN, REQUESTS = POLICIES = ("by tokens", "round robin", "by requests")
 
 
 class SwitchedRouter(TokenRouter):
@@ -31,9 +29,9 @@ class SwitchedRouter(TokenRouter):
         pending_request: PendingRequest | None = None,
     ) -> list[list[RunningReplica]]:
         policy = Path(os.environ[VARIABLE]).read_text()
-        if policy == TOKENS:
+        if policy == BY_TOKENS:
             return await super().choose_replicas(candidate_replicas, pending_request)
-        if policy == REQUESTS:  # what Serve does by itself where there are two
+        if policy == BY_REQUESTS:  # what Serve does by itself where there are two
             return [list(candidate_replicas)]
         ordered = sorted(candidate_replicas, key=lambda one: str(one.replica_id.unique_id))
         self.turn = (self.turn + 1) % len(ordered)

@@ -63,9 +63,9 @@ class BodyBudget:
         *,
         max_waiting: int = 256,
     ) -> None:
-        """At most `max_waiting` bodies of a lane wait. While a body waits, it is not read, and then
-        nobody can tell that its caller has left in the midst of it: such bodies would fill the
-        limit on open requests, which short ones need too."""
+        """At most `max_waiting` bodies of a lane wait. A body that waits is not read, so the server
+        cannot notice that its caller has gone. Such requests would use up the limit on open
+        requests, which short ones need too."""
         self.max_bytes = max_bytes
         self._max_wait_s = max_wait_s
         self._max_waiting = max_waiting

@@ -100,8 +100,8 @@ class Settings(BaseSettings):
         256 * 1024 * 1024,
         ge=1,
         description="Most bytes of the bodies of open requests together, without those of at most "
-        "64 KiB. Others wait, over HTTP unread, for at most LLN_BODY_TIMEOUT_S. Of those that have "
-        "a megabyte or more at most a quarter of LLN_MAX_OPEN_REQUESTS wait, and of the others.",
+        "64 KiB. Others wait, over HTTP unread, for at most LLN_BODY_TIMEOUT_S: at most a quarter "
+        "of LLN_MAX_OPEN_REQUESTS from a megabyte on, and as many below.",
     )
     request_timeout_s: float = Field(
         600.0, gt=0, description="Longest time for a request, and its default deadline, in seconds."

@@ -16,16 +16,20 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter, sleep
 
+from benchmarks.routing_policies import (
+    BY_REQUESTS,
+    BY_TOKENS,
+    POLICIES,
+    ROUND_ROBIN,
+    SHORT_LENGTHS,
+    VARIABLE,
+)
 from benchmarks.rows import Plan, Row, Target, ratio_row
 from benchmarks.servers import Served, free_port, other_server, our_server
 from benchmarks.workbench import Workbench
 from service.benchmarks.load import HttpClient, LoadPoint, Traffic, offer, saturate
 
-BY_TOKENS, ROUND_ROBIN, BY_REQUESTS, ONE_SERVER = (
-    *("by tokens", "round robin", "by requests"),
-    "one server",
-)
-SHORT_LENGTHS = {16: 48.0, 32: 48.0, 64: 24.0}
+ONE_SERVER = "one server"
 PAGE_TOKENS, DOCUMENT_TOKENS = 1_000, 8_192
 """A page is read in one go. A document is read tile by tile, with other work in between."""
 LONG_WEIGHTS = {PAGE_TOKENS: 6.0, DOCUMENT_TOKENS: 1.0}
@@ -70,7 +74,7 @@ def _take_turns(
     taken: dict[str, list[Turn]] = {}
     seconds = QUICK_SECONDS if plan.quick else SECONDS
     for number in range(plan.turns(TURNS)):
-        for name in (BY_TOKENS, ROUND_ROBIN, BY_REQUESTS, ONE_SERVER):
+        for name in (*POLICIES, ONE_SERVER):
             if name != ONE_SERVER:
                 route_by(name)
             served = server if name == ONE_SERVER else replicas
@@ -166,7 +170,7 @@ def _replicas() -> Iterator[tuple[Served, RouteBy]]:
         route_by(BY_TOKENS)
         port = free_port()
         environment = {
-            "BENCHMARK_ROUTING": str(policy),
+            VARIABLE: str(policy),
             "LLN_MODELS": "default",
             "LLN_HTTP_PORT": str(port),
             "LLN_GRPC_PORT": str(free_port()),

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from engine.model.baselines import Baseline
 from kernels.attention import PackedSequences
 
+_TOKEN_STD = 1.0
 _POSITION_STD = 0.02  # small: a task of symbols must not first be told apart from places
 
 
@@ -32,10 +33,6 @@ class EncoderShape:
     """The same of the token after it."""
     pools: bool = False
     """Whether there is one class a sequence, read from the mean of its tokens."""
-    token_std: float = 1.0
-    """Of the tokens' first vectors."""
-    ties_head: bool = False
-    """Whether classes are tokens and the head's weights are the tokens' vectors."""
     starts_as_waves: bool = False
     """Whether the learned positions begin as sines and cosines, from which neighbours are found
     sooner than from random ones."""
@@ -62,12 +59,10 @@ class SmallEncoder(nn.Module):
         self.norm = nn.LayerNorm(shape.width)
         self.head = nn.Linear(shape.width, shape.classes)
         if not shape.patch:
-            nn.init.normal_(self.tokens.weight, std=shape.token_std)
+            nn.init.normal_(self.tokens.weight, std=_TOKEN_STD)
         nn.init.normal_(self.positions.weight, std=_POSITION_STD)
         if shape.starts_as_waves:
-            self.positions.weight.data = shape.token_std * waves(shape.length, shape.width)
-        if shape.ties_head:
-            self.head.weight = self.tokens.weight
+            self.positions.weight.data = _TOKEN_STD * waves(shape.length, shape.width)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """The logits [B, N, classes] of tokens [B, N] or patches [B, N, P]; [B, 1, classes] if it

@@ -17,19 +17,18 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from engine.config import EngineConfig
-from engine.errors import InsufficientMemory
 from engine.experiments import labelled_mail
 from engine.experiments.contest import SCORE
 from engine.experiments.labelled_mail import CLASSES, Mail
 from engine.experiments.tasks import Part
-from engine.experiments.token_contest import FLOATS_OF_A_TOKEN, SEED_OF_EXAMPLES
+from engine.experiments.token_contest import SEED_OF_EXAMPLES
 from engine.experiments.training import DESCRIPTION, TrainingBudget, train
+from engine.experiments.training_memory import bytes_of_layers, check_memory
 from engine.experiments.trials import Trial
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.model.encoder import Encoder
 from engine.model.pooling import pool, whole_texts
 from engine.model.weight_overrides import dense, named_tensors
-from engine.platform.memory import free_bytes
 
 
 class Classifier(nn.Module):
@@ -99,15 +98,8 @@ class FinetuneContest:
         labelled_mail.digest(self.mail)
         width = self._load("softmax").info.dim
         tokens = self.budget.batch * self.length
-        needed = 4 * tokens * self.trained_layers * width * FLOATS_OF_A_TOKEN
-        free = free_bytes(torch.device("cpu"))
-        if needed > free:
-            raise InsufficientMemory(
-                f"a training step of {self.name} needs about {needed >> 20} MiB; "
-                f"{free >> 20} MiB are free",
-                limit=free,
-                actual=needed,
-            )
+        needed = bytes_of_layers(tokens=tokens, layers=self.trained_layers, width=width)
+        check_memory(self.name, needed)
 
     @property
     def mail(self) -> Path:

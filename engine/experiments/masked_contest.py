@@ -10,7 +10,6 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from engine.errors import InsufficientMemory
 from engine.experiments.attention import ATTENTIONS, find_attention
 from engine.experiments.concentration import FIGURES, layer_figures
 from engine.experiments.contest import SCORE
@@ -18,14 +17,13 @@ from engine.experiments.encoder import EncoderShape, SmallEncoder, count_paramet
 from engine.experiments.masked_text import Masked, TextSource
 from engine.experiments.tasks import UNASKED, Part
 from engine.experiments.text_sources import digests
-from engine.experiments.token_contest import FLOATS_OF_A_TOKEN, SEED_OF_EXAMPLES
+from engine.experiments.token_contest import SEED_OF_EXAMPLES
 from engine.experiments.training import DESCRIPTION, TrainingBudget, train
+from engine.experiments.training_memory import bytes_of_layers, check_memory
 from engine.experiments.trials import Trial
-from engine.platform.memory import free_bytes
 
 METHODS = ("softmax", *(name for name in ATTENTIONS if name != "softmax"))
 """The reference is softmax: how near do the others come?"""
-_TOKEN_STD = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,22 +58,14 @@ class MaskedContest:
 
     def check(self) -> None:
         self.source.check()
-        needed = self.training_bytes
-        free = free_bytes(torch.device("cpu"))
-        if needed > free:
-            raise InsufficientMemory(
-                f"a training step of {self.name} needs about {needed >> 20} MiB; "
-                f"{free >> 20} MiB are free",
-                limit=free,
-                actual=needed,
-            )
+        check_memory(self.name, self.training_bytes)
 
     @property
     def training_bytes(self) -> int:
         """Of the layers and, at one position of four at most, of the logits and their gradients."""
         tokens = self.budget.batch * self.source.length
-        in_layers = self.layers * self.width * FLOATS_OF_A_TOKEN
-        return 4 * tokens * (in_layers + self.source.vocabulary)
+        in_layers = bytes_of_layers(tokens=tokens, layers=self.layers, width=self.width)
+        return in_layers + 4 * tokens * self.source.vocabulary
 
     def model(self, attention: str) -> SmallEncoder:
         shape = EncoderShape(
@@ -85,8 +75,6 @@ class MaskedContest:
             length=self.source.length,
             vocabulary=self.source.vocabulary,
             classes=self.source.vocabulary,
-            token_std=_TOKEN_STD,
-            ties_head=False,
             starts_as_waves=True,
             reads_neighbour=True,
             reads_next=True,

@@ -10,7 +10,6 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from engine.errors import InsufficientMemory
 from engine.experiments.attention import ATTENTIONS, find_attention
 from engine.experiments.contest import SCORE
 from engine.experiments.encoder import EncoderShape, SmallEncoder, count_parameters
@@ -22,11 +21,9 @@ from engine.experiments.tasks import (
     accuracy_by_distance,
 )
 from engine.experiments.training import DESCRIPTION, TrainingBudget, train
+from engine.experiments.training_memory import bytes_of_layers, check_memory
 from engine.experiments.trials import Trial
-from engine.platform.memory import free_bytes
 
-FLOATS_OF_A_TOKEN = 100
-"""Floats a layer keeps for the backward, for each token and unit of width; a test measures it."""
 SEED_OF_EXAMPLES: Mapping[Part, int] = {"validation": 1_000_003, "test": 2_000_003}
 
 
@@ -61,20 +58,12 @@ class TokenContest:
         }
 
     def check(self) -> None:
-        needed = self.training_bytes
-        free = free_bytes(torch.device("cpu"))
-        if needed > free:
-            raise InsufficientMemory(
-                f"a training step of {self.name} needs about {needed >> 20} MiB; "
-                f"{free >> 20} MiB are free",
-                limit=free,
-                actual=needed,
-            )
+        check_memory(self.name, self.training_bytes)
 
     @property
     def training_bytes(self) -> int:
         tokens = self.budget.batch * self.task.length
-        return 4 * tokens * self.layers * self.width * FLOATS_OF_A_TOKEN
+        return bytes_of_layers(tokens=tokens, layers=self.layers, width=self.width)
 
     def model(self, attention: str) -> SmallEncoder:
         shape = EncoderShape(

@@ -19,7 +19,7 @@ def with_chunks(parts: Sequence[Part], text: str, chunking: Chunking | None) -> 
     """The parts with the chunks of those to be read."""
     if chunking is None:
         return list(parts)
-    evens_out = len(parts) > 1
+    evens_out = len(parts) > 1  # one segment has the chunks of a document without a record
     headings = None
     if isinstance(chunking, HeadingPlan):
         headings = _Headings.of(text, chunking.format)

@@ -23,6 +23,26 @@ loading a model again and again would take the cores from those that read."""
 _LONGEST_RESTART_S = 64.0
 
 
+def places_here(num_ranks: int, *, port: int | None = None, key: str = "") -> list[RankPlace]:
+    """The places of ranks that are all on this machine; on a free port unless one is given."""
+    if port is None:
+        with socket.socket() as free:
+            free.bind((_HOST, 0))
+            port = free.getsockname()[1]
+    return [
+        RankPlace(
+            rank=rank,
+            num_ranks=num_ranks,
+            local_rank=rank,
+            num_local=num_ranks,
+            address=_HOST,
+            port=port,
+            key=key,
+        )
+        for rank in range(num_ranks)
+    ]
+
+
 class LocalRanks:
     """The processes of ranks 1 and up."""
 
@@ -35,19 +55,8 @@ class LocalRanks:
         self._is_stopped = False
 
     def first_place(self) -> RankPlace:
-        """The place of this process, on a port that is free."""
-        with socket.socket() as free:
-            free.bind((_HOST, 0))
-            port = free.getsockname()[1]
-        return RankPlace(
-            rank=0,
-            num_ranks=self._num_ranks,
-            local_rank=0,
-            num_local=self._num_ranks,
-            address=_HOST,
-            port=port,
-            key=secrets.token_hex(32),
-        )
+        """The place of this process."""
+        return places_here(self._num_ranks, key=secrets.token_hex(32))[0]
 
     def start(self, first: RankPlace) -> None:
         for rank in range(1, self._num_ranks):

@@ -42,6 +42,7 @@ class GrpcFront:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._channels: dict[str, aio.Channel] = {}
+        self._closing: set[asyncio.Task[None]] = set()
         self._numbers = count()
         self._server: aio.Server | None = None
         self._ledger = Ledger()
@@ -147,9 +148,17 @@ class GrpcFront:
     def _channel(self, address: str) -> aio.Channel:
         channel = self._channels.get(address)
         if channel is None:
+            self._close_others(self._ledger.addresses() | {address})
             unlimited = [(f"grpc.max_{way}_message_length", -1) for way in ("send", "receive")]
             channel = self._channels[address] = aio.insecure_channel(address, options=unlimited)
         return channel
+
+    def _close_others(self, addresses: set[str]) -> None:
+        """Replicas come and go: channels to those that are gone end with their last calls."""
+        for gone in self._channels.keys() - addresses:
+            closing = self._channels.pop(gone).close(self._settings.request_timeout_s)
+            self._closing.add(task := asyncio.create_task(closing))
+            task.add_done_callback(self._closing.discard)
 
 
 class _Everything(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only

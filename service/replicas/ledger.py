@@ -131,6 +131,11 @@ class Ledger:
                 replica.report = report
                 self._replicas[id] = replica
 
+    def addresses(self) -> set[str]:
+        """Where the replicas answer gRPC."""
+        with self._lock:
+            return {replica.report.address for replica in self._replicas.values()}
+
     def report_of(self, id: str) -> Report | None:
         replica = self._replicas.get(id)
         return None if replica is None else replica.report

@@ -68,7 +68,8 @@ class TokenRouter(RequestRouter):  # type: ignore[misc]  # Ray is not read by my
 
 
 def _price_of(arguments: Sequence[Any]) -> Price:
-    """Proxies pickle the scope of HTTP requests; handles of ours send no texts."""
+    """Serve's proxies pickle the scope of HTTP requests, in this process; handles of ours send no
+    texts."""
     if len(arguments) == 1 and isinstance(arguments[0], bytes):
         return price_of_scope(pickle.loads(arguments[0]).asgi_scope)
     return Price()

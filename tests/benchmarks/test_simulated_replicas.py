@@ -6,14 +6,8 @@ from statistics import fmean
 
 import pytest
 
-from benchmarks.simulated_replicas import (
-    BY_REQUESTS,
-    BY_TOKENS,
-    MIXES,
-    ROUND_ROBIN,
-    Outcome,
-    outcome,
-)
+from benchmarks.routing_policies import BY_REQUESTS, BY_TOKENS, ROUND_ROBIN
+from benchmarks.simulated_replicas import MIXES, Outcome, outcome
 
 
 def outcomes(mix: str) -> dict[str, Outcome]:

@@ -104,7 +104,7 @@ def fresh_tab(
         tab.on("pageerror", lambda error: problems.append(str(error)))
         tab.on("request", lambda request: requested.append(request.url))
         yield tab
-        # Of a request that is still under way, the handler would fail in the next tab.
+        # A request that is still open would make its handler fail in the next tab.
         context.unroute_all(behavior="ignoreErrors")
     assert problems == []
     assert [address for address in requested if not address.startswith(url)] == []

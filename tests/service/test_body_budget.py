@@ -75,7 +75,7 @@ def test_large_bodies_wait_unread_and_short_ones_pass() -> None:
 
 
 def test_few_bodies_wait_so_that_others_find_a_place() -> None:
-    """Of a body that is not read, nobody can tell that its caller has left."""
+    """The server cannot notice that a caller has gone while it does not read the body."""
 
     async def run() -> None:
         requests = _Requests(max_waiting=3)

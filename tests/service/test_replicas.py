@@ -260,7 +260,7 @@ def test_a_replica_is_killed_while_it_reads(temporary: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_replicas_are_added_while_many_tokens_wait_and_given_up_afterwards(
-    temporary: Path, monkeypatch: pytest.MonkeyPatch
+    temporary: Path,
 ) -> None:
     config = temporary / "serve.py"
     config.write_text(SCALING)

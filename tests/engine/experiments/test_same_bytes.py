@@ -148,7 +148,7 @@ def test_too_little_text_and_memory_are_told_before_anything_is_written(
     plan = ContestPlan(contest=long, methods=MASKED.methods, seeds=2, threads=1)
     with pytest.raises(InvalidInput, match="a window takes 1000001"):
         run_contest(plan, tmp_path / "out", {}, lambda *told: None)
-    monkeypatch.setattr("engine.experiments.masked_contest.free_bytes", lambda device: 1000)
+    monkeypatch.setattr("engine.experiments.training_memory.free_bytes", lambda device: 1000)
     with pytest.raises(InsufficientMemory, match="mlm needs about"):
         run_contest(replace(plan, contest=MASKED), tmp_path / "out", {}, lambda *told: None)
     assert not (tmp_path / "out").exists()

@@ -112,7 +112,7 @@ def test_training_memory_is_linear_in_length_and_within_the_estimate() -> None:
 def test_too_little_memory_is_told_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.experiments.token_contest.free_bytes", lambda device: 1000)
+    monkeypatch.setattr("engine.experiments.training_memory.free_bytes", lambda device: 1000)
     plan = ContestPlan(contest=TOY, methods=TOY.methods, seeds=2, threads=1)
     with pytest.raises(InsufficientMemory, match="recall needs about"):
         run_contest(plan, tmp_path / "out", {}, lambda *told: None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,24 +15,6 @@ from engine.ranks.fleet import Fleet
 from engine.ranks.place import RankPlace
 from engine.ranks.worker import serve_rank
 from engine.types import Span
-
-
-def places(num_ranks: int, port: int | None = None) -> list[RankPlace]:
-    if port is None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-    return [
-        RankPlace(
-            rank=rank,
-            num_ranks=num_ranks,
-            local_rank=rank,
-            num_local=num_ranks,
-            address="127.0.0.1",
-            port=port,
-        )
-        for rank in range(num_ranks)
-    ]
 
 
 class RankThread(threading.Thread):

@@ -28,6 +28,7 @@ from engine.execution.inputs import PreparedText
 from engine.execution.model_runner import TiledRun
 from engine.model.embedding_model import EmbeddingModel
 from engine.ranks.fleet import Fleet
+from engine.ranks.local import places_here
 from engine.ranks.place import RankPlace, check_devices
 from engine.ranks.stretch_run import RankRun
 from engine.ranks.worker import serve_rank
@@ -35,7 +36,6 @@ from engine.types import ChunkPlan, Vector
 from tests.engine.ranks.rank_threads import (
     RankThread,
     eventually,
-    places,
     some_text,
     starting,
 )
@@ -49,7 +49,7 @@ CONFIG = EngineConfig(
 
 @contextmanager
 def together(model: EmbeddingModel, num_ranks: int = NUM_RANKS) -> Iterator[Fleet]:
-    first, *others = places(num_ranks)
+    first, *others = places_here(num_ranks)
     threads = [RankThread(place) for place in others]
     fleet = Fleet([model], CONFIG, first)
     fleet.start()
@@ -171,7 +171,7 @@ def test_a_rank_that_fails_says_why(fleet: Fleet, default_model: EmbeddingModel)
 
 
 def test_a_rank_with_other_weights_is_refused(default_model: EmbeddingModel) -> None:
-    first, other = places(2)
+    first, other = places_here(2)
     thread = RankThread(other)
     assert default_model.calibration is not None
     changed = replace(default_model.calibration, block_size=256)
@@ -183,8 +183,8 @@ def test_a_rank_with_other_weights_is_refused(default_model: EmbeddingModel) -> 
 
 
 def test_ranks_of_another_number_are_refused(default_model: EmbeddingModel) -> None:
-    first, _ = places(2)
-    other = RankThread(places(5, first.port)[3])
+    first, _ = places_here(2)
+    other = RankThread(places_here(5, port=first.port)[3])
     with pytest.raises(InvalidInput, match="started for 5 ranks, the first rank for 2") as refused:
         Fleet([default_model], CONFIG, first).start()
     other.join(30)
@@ -194,7 +194,7 @@ def test_ranks_of_another_number_are_refused(default_model: EmbeddingModel) -> N
 
 
 def test_a_rank_with_another_key_is_refused() -> None:
-    first, other = places(2)
+    first, other = places_here(2)
     stranger = RankThread(replace(other, key="another"))
     fleet = Fleet([], CONFIG, replace(first, key="secret"))
     with starting(fleet) as errors:
@@ -207,14 +207,14 @@ def test_a_rank_with_another_key_is_refused() -> None:
 
 
 def test_ranks_that_do_not_come(default_model: EmbeddingModel) -> None:
-    first = places(3)[0]
+    first = places_here(3)[0]
     config = EngineConfig(device="cpu", rank_start_s=1)
     with pytest.raises(EngineUnavailable, match="1 of 3 ranks joined within 1 s; missing: 1, 2"):
         Fleet([default_model], config, first).start()
 
 
 def test_a_first_rank_that_cannot_be_reached() -> None:
-    place = places(2)[1]
+    place = places_here(2)[1]
     with pytest.raises(EngineUnavailable, match=f"127.0.0.1:{place.port}") as failed:
         serve_rank(place, join_s=1)
     assert failed.value.code == "rank_unreachable"
@@ -258,7 +258,7 @@ def test_a_place_that_cannot_be(name: str, value: str, words: str) -> None:
 
 
 def test_an_engine_of_another_number_of_ranks() -> None:
-    place = places(2)[0]
+    place = places_here(2)[0]
     assert place.fit(EngineConfig()).ranks == 2
     with pytest.raises(InvalidInput, match="ranks is 3, and the launcher started 2"):
         place.fit(EngineConfig(ranks=3))

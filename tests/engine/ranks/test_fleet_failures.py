@@ -38,11 +38,12 @@ from engine.ranks.channel import (
 )
 from engine.ranks.fleet import Fleet
 from engine.ranks.group import Group
+from engine.ranks.local import places_here
 from engine.ranks.place import RankPlace
 from engine.ranks.stretch_run import StretchText
 from engine.ranks.worker import CONTACT, RankWorker
 from engine.types import Span
-from tests.engine.ranks.rank_threads import RankThread, eventually, places, some_text, starting
+from tests.engine.ranks.rank_threads import RankThread, eventually, some_text, starting
 
 CONFIG = EngineConfig(
     device="cpu", num_threads=1, min_rank_tokens=1, rank_start_s=60, rank_timeout_s=2
@@ -50,7 +51,7 @@ CONFIG = EngineConfig(
 
 
 class ScriptedRank(threading.Thread):
-    """Joins every group, unless it is told to hang, and writes down what it hears."""
+    """Joins every group until it is told to hang, and records the messages that it receives."""
 
     def __init__(self, place: RankPlace) -> None:
         super().__init__(daemon=True)
@@ -104,7 +105,7 @@ class ScriptedRank(threading.Thread):
 def scripted(
     num_ranks: int, make: Callable[[RankPlace], Fleet]
 ) -> Iterator[tuple[Fleet, list[ScriptedRank]]]:
-    first, *others = places(num_ranks)
+    first, *others = places_here(num_ranks)
     ranks = [ScriptedRank(place) for place in others]
     fleet = make(first)
     fleet.start()
@@ -195,7 +196,7 @@ def test_a_text_that_is_opened_as_a_rank_is_lost(default_model: EmbeddingModel) 
 
 
 def test_a_stranger_that_says_nothing_holds_up_nobody() -> None:
-    first, other = places(2)
+    first, other = places_here(2)
     fleet = Fleet([], CONFIG, first)
     with starting(fleet):
         port = int(other.open_store(30).get(CONTACT).decode().partition(" ")[0])
@@ -205,7 +206,7 @@ def test_a_stranger_that_says_nothing_holds_up_nobody() -> None:
 
 
 def test_a_start_ends_when_it_is_stopped() -> None:
-    fleet = Fleet([], CONFIG, places(2)[0])
+    fleet = Fleet([], CONFIG, places_here(2)[0])
     with starting(fleet) as errors:
         time.sleep(0.3)
         assert not errors
@@ -219,7 +220,7 @@ def test_a_rank_that_cannot_load_says_why(
         raise RuntimeError("CUDA error: no kernel image is available")
 
     monkeypatch.setattr(worker, "load_models", fails)
-    first, other = places(2)
+    first, other = places_here(2)
     rank = RankThread(other)
     with pytest.raises(DeviceFailure, match="RuntimeError"):
         Fleet([default_model], CONFIG, first).start()
@@ -232,7 +233,7 @@ def test_a_rank_that_is_in_no_group_says_so() -> None:
     first, other = (Channel(Connection(end.detach())) for end in ends)
     whole = some_text(1)
     stretch = StretchText(**vars(whole), rank=0, stretches=(Span(0, 1),), pools=(), gathered_rows=0)
-    RankWorker(places(2)[1], HashStore(), other)._do(Read(7, "default", stretch, False))
+    RankWorker(places_here(2)[1], HashStore(), other)._do(Read(7, "default", stretch, False))
     answer = first.receive(5)
     assert isinstance(answer, Failed)
     assert (answer.error.code, answer.reading) == ("rank_lost", 7)

@@ -2,117 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
 
 from engine.scheduling.queues import CALL_DELAY
-from engine.scheduling.request import Entry, Request, Unit, UnitKind
-from engine.scheduling.scheduler import (
-    FIRST_UNIT_S,
-    LEAST_BATCH_TOKENS,
-    Scheduler,
+from engine.scheduling.request import Entry, Unit, UnitKind
+from engine.scheduling.scheduler import FIRST_UNIT_S, LEAST_BATCH_TOKENS, Scheduler
+from tests.engine.scheduling.line import (
+    MAX_BATCH_SEQUENCES,
+    MAX_QUEUE_CALLS,
+    MAX_QUEUE_TOKENS,
+    Line,
 )
-from engine.types import Priority
-
-MAX_BATCH_TOKENS = 100
-MAX_BATCH_SEQUENCES = 4
-MAX_QUEUE_TOKENS = 1_000
-MAX_QUEUE_CALLS = 3
-MAX_SWEEP_BYTES = 1_000
-LONG_SHARE = 0.25
-
-
-def new_scheduler() -> Scheduler:
-    return Scheduler(
-        max_batch_tokens=MAX_BATCH_TOKENS,
-        max_batch_sequences=MAX_BATCH_SEQUENCES,
-        max_queue_tokens=MAX_QUEUE_TOKENS,
-        max_queue_calls=MAX_QUEUE_CALLS,
-        max_sweep_bytes=MAX_SWEEP_BYTES,
-        long_share=LONG_SHARE,
-    )
-
-
-@dataclass
-class Line:
-    """A scheduler, and futures for what joins it."""
-
-    scheduler: Scheduler = field(default_factory=new_scheduler)
-    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
-    now: float = 0.0
-
-    def add(
-        self,
-        tokens: int,
-        *,
-        model: str = "a",
-        kind: UnitKind = "batch",
-        timeout_s: float | None = None,
-        priority: Priority = "normal",
-        num_bytes: int = 0,
-        seconds: float = 0.0,
-        after_s: float = 0.0,
-        needs_ranks: bool = False,
-    ) -> Entry:
-        request = Request(
-            model=model,
-            tokens=tokens,
-            payload=None,
-            kind=kind,
-            priority=priority,
-            num_bytes=num_bytes,
-            seconds=seconds,
-            after_s=after_s,
-            needs_ranks=needs_ranks,
-        )
-        entry = Entry(
-            request=request,
-            future=self.loop.create_future(),
-            enqueued_at=self.now,
-            deadline=None if timeout_s is None else self.now + timeout_s,
-        )
-        self.scheduler.add(entry)
-        return entry
-
-    def call(self) -> Entry:
-        return self.add(0, model="", kind="diagnosis")
-
-    def sweep(
-        self, *, num_bytes: int = 100, seconds: float = 10.0, needs_ranks: bool = False
-    ) -> Entry:
-        return self.add(
-            5_000,
-            kind="sweep_tile",
-            num_bytes=num_bytes,
-            seconds=seconds,
-            needs_ranks=needs_ranks,
-        )
-
-    def unit(self, seconds: float = 1.0) -> Unit | None:
-        """The next unit, which takes so long."""
-        unit = self.scheduler.next_unit(self.now)
-        if unit is not None:
-            self.now += seconds
-            self.scheduler.record(unit, seconds)
-        return unit
-
-    def serve(self, seconds: float = 1.0) -> list[Entry]:
-        unit = self.unit(seconds)
-        return [] if unit is None else list(unit.entries)
-
-    def serve_all(self, seconds: float = 0.1) -> list[list[Entry]]:
-        return list(iter(lambda: self.serve(seconds), []))
-
-
-@pytest.fixture
-def line() -> Iterator[Line]:
-    line = Line()
-    yield line
-    line.loop.close()
 
 
 def test_nothing_waits(line: Line) -> None:
@@ -295,91 +197,6 @@ def test_a_call_runs_when_no_text_waits(line: Line) -> None:
     calls = [line.call(), line.call()]
     texts = [line.add(60), line.add(60)]
     assert line.serve_all() == [[texts[0]], [texts[1]], [calls[0]], [calls[1]]]
-
-
-# Sweeps
-
-
-def test_a_sweep_runs_tile_by_tile_until_it_is_removed(line: Line) -> None:
-    sweep = line.sweep()
-    assert line.scheduler.num_waiting == 1
-    assert [line.serve() for _ in range(3)] == [[sweep]] * 3
-    assert line.scheduler.num_waiting == 0
-    assert line.scheduler.has_tiled(sweep)
-    assert not line.scheduler.is_empty
-    assert line.scheduler.remove(sweep)
-    assert not line.scheduler.remove(sweep)
-    assert line.scheduler.is_empty
-
-
-def test_a_batch_between_two_tiles_preempts(line: Line) -> None:
-    line.sweep()
-    line.add(10)
-    first = line.unit()
-    assert first is not None
-    assert not first.interrupts_tiled, "the sweep has not begun"
-    line.serve()
-    line.add(10)
-    second = line.unit()
-    assert second is not None
-    assert (second.kind, second.interrupts_tiled) == ("batch", True)
-
-
-def test_a_shorter_sweep_overtakes_a_longer_one_that_came_little_before(line: Line) -> None:
-    long = line.sweep(seconds=100.0)
-    assert line.serve() == [long]
-    short = line.sweep(seconds=5.0)
-    assert line.serve() == [short]
-    line.now = 98.0
-    late = line.sweep(seconds=5.0)
-    line.scheduler.remove(short)
-    assert line.serve() == [long], "it is due before one that comes so late"
-    line.scheduler.remove(long)
-    assert line.serve() == [late]
-
-
-def test_sweeps_begin_only_within_the_memory_budget_and_in_order(line: Line) -> None:
-    big = line.sweep(num_bytes=600, seconds=3.0)
-    assert line.serve() == [big]
-    second_big = line.sweep(num_bytes=600, seconds=1.0)
-    small = line.sweep(num_bytes=100, seconds=1.5)
-    assert line.serve() == [big], "the next one due does not fit, and nobody begins before it"
-    line.scheduler.remove(big)
-    assert line.serve() == [second_big]
-    line.scheduler.remove(second_big)
-    assert line.serve() == [small]
-
-
-def test_ranks_read_one_text_at_a_time_and_others_pass(line: Line) -> None:
-    first = line.sweep(needs_ranks=True, seconds=100)
-    assert line.serve() == [first]
-    waits, alone = line.sweep(needs_ranks=True, seconds=1), line.sweep(seconds=200)
-    assert line.serve() == [first], "the second is due earlier, and waits for the ranks"
-    line.scheduler.remove(first)
-    assert line.serve() == [waits]
-    line.scheduler.remove(waits)
-    assert line.serve() == [alone]
-    shared = line.sweep(needs_ranks=True, seconds=300)
-    line.scheduler.remove(alone)
-    assert line.serve() == [shared]
-    line.sweep(needs_ranks=True, seconds=1)
-    passes = line.sweep(seconds=2)
-    assert line.serve() == [passes]
-
-
-def test_a_sweep_beyond_the_budget_begins_alone(line: Line) -> None:
-    huge = line.sweep(num_bytes=10 * MAX_SWEEP_BYTES)
-    assert line.serve() == [huge]
-
-
-def test_a_sweep_whose_caller_left_holds_its_memory_until_it_is_removed(line: Line) -> None:
-    big = line.sweep(num_bytes=600)
-    line.serve()
-    other = line.sweep(num_bytes=600)
-    big.future.cancel()
-    assert line.serve() == []
-    line.scheduler.remove(big)
-    assert line.serve() == [other]
 
 
 # Admission
