@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import resource
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -33,6 +31,7 @@ from service.bulk.sources import Fields, find_sources, rows_of
 from service.bulk.space import DiskFull, check_space
 from service.cli.__main__ import main
 from service.locks import writers_lock
+from tests.service.bulk_kills import kill_within_a_part
 from tests.service.processes import clean_environment
 
 Run = Callable[..., Any]
@@ -288,12 +287,8 @@ def test_killed_within_a_part_and_run_again(model: str, run: Run, tmp_path: Path
     process = subprocess.Popen(
         command, env=clean_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    work = tmp_path / "out.parquet.partial"
-    while process.poll() is None and not any(path.stat().st_size for path in work.glob("*.begun")):
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL, "it was killed before its end"
-    [begun] = work.glob("*.begun")
+    kill_within_a_part(process, tmp_path)
+    [begun] = (tmp_path / "out.parquet.partial").glob("*.begun")
     with begun.open("ab") as file:
         file.write(begun.read_bytes()[:100])  # as if it had been killed while it wrote
     again = run(*arguments, out)

@@ -24,6 +24,7 @@ import pytest
 
 from lln.ray_data import EmbedTexts
 from service.cli.__main__ import main
+from tests.service.bulk_kills import has_pieces, kill_within_a_part
 from tests.service.processes import clean_environment, lln
 
 TEXTS = ("the quick brown fox", "seven wizards box", "attention over long documents")
@@ -194,10 +195,7 @@ def test_the_command_is_killed_with_its_own_ray_and_one_process_ends_its_work(
         env=clean_environment(TMPDIR=temporary),
         stderr=subprocess.DEVNULL,
     ) as process:
-        while process.poll() is None and not has_pieces(tmp_path):
-            time.sleep(0.002)
-        process.kill()
-    assert process.returncode == -signal.SIGKILL, "it was killed before its end"
+        kill_within_a_part(process, tmp_path)
     ended = time.monotonic() + 60
     while workers_of(temporary) and time.monotonic() < ended:
         time.sleep(0.1)
@@ -256,10 +254,6 @@ def told_rows(caplog: pytest.LogCaptureFixture, what: str) -> list[tuple[int, in
     """The part, its first row and the end, in order."""
     found: Any = [record.args for record in caplog.records if record.msg.endswith(f"are {what}")]
     return list(found)
-
-
-def has_pieces(folder: Path) -> bool:
-    return any(path.stat().st_size for path in folder.glob("out.*.partial/*.begun"))
 
 
 def workers_of(folder: str) -> list[int]:
