@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -55,7 +55,9 @@ class Stored:
 
     def minus(self, first: str, second: str, figure: str) -> SeedInterval:
         """Of two methods, paired by seed."""
-        return paired(*(self._by_seed(method, figure) for method in (first, second)))
+        return paired(
+            *([one[figure] for one in self.by_seed(method)] for method in (first, second))
+        )
 
     def seconds(self, method: str) -> SeedInterval:
         """CPU seconds of a test trial."""
@@ -72,8 +74,10 @@ class Stored:
             if (trial.part, trial.method) == ("test", method)
         }
 
-    def _by_seed(self, method: str, figure: str) -> list[float]:
-        return [one[figure] for one in self.result["methods"][method]["by_seed"]]
+    def by_seed(self, method: str) -> Sequence[Interval]:
+        """The figures of each seed."""
+        found: Sequence[Interval] = self.result["methods"][method]["by_seed"]
+        return found
 
 
 def stored_experiments(folder: Path) -> dict[str, Stored]:
@@ -90,7 +94,11 @@ def _shown(stored: Stored) -> str:
     seeds = len(stored.result["settings"]["seeds"])
     link = f"../benchmarks/results/experiments/{stored.name}"
     figures = next(iter(stored.methods.values()))["figures"]
-    if "accuracy" in figures:
+    if "score_when_pruned" in figures:
+        shown = _plain(stored, "heads kept by", ("accuracy", "score_when_pruned"))
+    elif "log2_inverse_scale" in figures:
+        shown = _plain(stored, "attention", ("loss", "log2_inverse_scale", "skipped_steps"))
+    elif "accuracy" in figures:
         shown = _accuracies(stored)
     elif "steps" in figures:
         shown = _steps_to_target(stored)
@@ -100,7 +108,7 @@ def _shown(stored: Stored) -> str:
 
 
 def _accuracies(stored: Stored) -> str:
-    ranges = [name for name in stored.figures(stored.reference) if name.startswith("accuracy_")]
+    ranges = [name for name in stored.figures(stored.reference) if name.startswith("accuracy_at")]
     head = (
         *("attention", "learning rate", "accuracy", f"minus {stored.reference}"),
         *("CPU seconds", *(name.replace("_", " ") for name in ranges)),
@@ -111,6 +119,31 @@ def _accuracies(stored: Stored) -> str:
             spread(method["minus_reference"]["accuracy"], sign="+"),
             spread(asdict(stored.seconds(name)), digits=1),
             *(spread(method["figures"][one]) for one in ranges),
+        )
+        for name, method in stored.methods.items()
+    )
+    return table(head, rows)
+
+
+def _plain(stored: Stored, method_is: str, names: Sequence[str]) -> str:
+    """Of each figure, what it is and what it is less that of the reference."""
+    head = (
+        *(method_is, "learning rate"),
+        *(text for name in names for text in (name.replace("_", " "), f"minus {stored.reference}")),
+        "CPU seconds",
+    )
+    rows = (
+        (
+            *(f"`{name}`", _rate(method)),
+            *(
+                text
+                for figure in names
+                for text in (
+                    spread(method["figures"][figure]),
+                    spread(method["minus_reference"][figure], sign="+"),
+                )
+            ),
+            spread(asdict(stored.seconds(name)), digits=1),
         )
         for name, method in stored.methods.items()
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from engine.errors import find_named
+from engine.experiments.lln_scales import FIXED, MATCHED
 from engine.model.baselines import (
     COSFORMER,
     ELU,
@@ -37,5 +38,8 @@ ATTENTIONS: Mapping[str, Callable[[int], Baseline]] = MappingProxyType(
 a block has tokens, and Performer's features twice as many."""
 
 
+_ALL = MappingProxyType({**ATTENTIONS, **MATCHED, **FIXED})
+
+
 def find_attention(name: str, *, block_size: int) -> Baseline:
-    return find_named("attention", name, ATTENTIONS, param="attention")(block_size)
+    return find_named("attention", name, _ALL, param="attention")(block_size)

@@ -16,6 +16,7 @@ from engine.diagnostics.linear_algebra import eigenvalues
 from engine.diagnostics.rows import entropy_of_probabilities
 from engine.diagnostics.temperature import score_variance
 from engine.experiments.encoder import SmallEncoder
+from engine.experiments.lln_scales import scales_of
 from engine.model.baselines import Baseline
 
 FIGURES = ("temperature", "entropy", "spectral_gap")
@@ -23,9 +24,9 @@ FIGURES = ("temperature", "entropy", "spectral_gap")
 
 @torch.no_grad()
 def layer_figures(model: SmallEncoder, tokens: Tensor) -> Iterator[dict[str, float]]:
-    """The figures of each layer, reading one text [N]."""
-    for attention, q, k in model.heads_of(tokens):
-        yield concentration(attention, q, k)
+    """The figures of each layer, reading one text [N], with alpha and beta if it matches them."""
+    for attention, q, k in model.heads_of(tokens[None]):
+        yield {**concentration(attention, q, k), **scales_of(attention, q, k)}
 
 
 def concentration(attention: Baseline, q: Tensor, k: Tensor) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -55,7 +55,7 @@ class SmallEncoder(nn.Module):
         self.positions = nn.Embedding(shape.length, shape.width)
         self.neighbour = _square(shape.width) if shape.reads_neighbour else None
         self.next = _square(shape.width) if shape.reads_next else None
-        self.layers = nn.ModuleList(_Layer(shape, attention) for _ in range(shape.layers))
+        self.layers = nn.ModuleList(Layer(shape, attention) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width)
         self.head = nn.Linear(shape.width, shape.classes)
         if not shape.patch:
@@ -83,16 +83,24 @@ class SmallEncoder(nn.Module):
         return states
 
     def heads_of(self, tokens: Tensor) -> Iterator[tuple[Baseline, Tensor, Tensor]]:
-        """Each layer's attention with its queries and keys [N, H, D], reading one text [N]."""
-        x, packed = self._first(tokens[None])
-        for layer in cast("Iterable[_Layer]", self.layers):
+        """Each layer's attention with its queries and keys [B N, H, D] of tokens [B, N]."""
+        x, packed = self._first(tokens)
+        for layer in self.each_layer():
             q, k, _ = layer.qkv(x)
             yield layer.attention, q, k
             x = layer(x, packed)
 
     def projections(self) -> list[nn.Linear]:
         """Of every layer, the weights of queries, keys and values."""
-        return [layer.to_qkv for layer in cast("Iterable[_Layer]", self.layers)]
+        return [layer.to_qkv for layer in self.each_layer()]
+
+    def each_layer(self) -> Iterable[Layer]:
+        return cast("Iterable[Layer]", self.layers)
+
+    def set_gates(self, gates: Sequence[Tensor]) -> None:
+        """Multiplies each layer's head outputs by these [H] from now on; a head of 0 is pruned."""
+        for layer, of_heads in zip(self.each_layer(), gates, strict=True):
+            layer.gates = of_heads
 
     def _first(self, tokens: Tensor) -> tuple[Tensor, PackedSequences]:
         batch, length = tokens.shape[:2]
@@ -110,11 +118,12 @@ def _square(width: int) -> nn.Linear:
     return nn.Linear(width, width, bias=False)
 
 
-class _Layer(nn.Module):
+class Layer(nn.Module):
     def __init__(self, shape: EncoderShape, attention: Baseline) -> None:
         super().__init__()
         width = shape.width
         self.heads, self.attention = shape.heads, attention
+        self.gates: Tensor | None = None
         self.before_attention = nn.LayerNorm(width)
         self.to_qkv = nn.Linear(width, 3 * width)
         self.from_heads = nn.Linear(width, width)
@@ -125,7 +134,10 @@ class _Layer(nn.Module):
 
     def forward(self, x: Tensor, packed: PackedSequences) -> Tensor:
         q, k, v = self.qkv(x)
-        x = x + self.from_heads(self.attention(q, k, v, packed).flatten(1))
+        heads = self.attention(q, k, v, packed)
+        if self.gates is not None:
+            heads = heads * self.gates[:, None]
+        x = x + self.from_heads(heads.flatten(1))
         out: Tensor = x + self.mlp(self.before_mlp(x))
         return out
 

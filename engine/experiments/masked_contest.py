@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,18 +12,19 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from engine.experiments.attention import ATTENTIONS, find_attention
-from engine.experiments.concentration import FIGURES, layer_figures
+from engine.experiments.concentration import layer_figures
 from engine.experiments.contest import SCORE
 from engine.experiments.encoder import EncoderShape, SmallEncoder, count_parameters
+from engine.experiments.lln_scales import MATCHED
 from engine.experiments.masked_text import Masked, TextSource
 from engine.experiments.tasks import UNASKED, Part
 from engine.experiments.text_sources import digests
-from engine.experiments.token_contest import SEED_OF_EXAMPLES
+from engine.experiments.token_contest import SEED_OF_EXAMPLES, WatchModel
 from engine.experiments.training import DESCRIPTION, TrainingBudget, train
 from engine.experiments.training_memory import bytes_of_layers, check_memory
 from engine.experiments.trials import Trial
 
-METHODS = ("softmax", *(name for name in ATTENTIONS if name != "softmax"))
+METHODS = ("softmax", *(name for name in ATTENTIONS if name != "softmax"), *MATCHED)
 """The reference is softmax: how near do the others come?"""
 
 
@@ -82,22 +84,34 @@ class MaskedContest:
         return SmallEncoder(shape, find_attention(attention, block_size=self.block_size))
 
     def measure(self, trial: Trial) -> Mapping[str, float]:
-        torch.manual_seed(trial.seed)
-        model = self.model(trial.method)
-        generator = Generator().manual_seed(trial.seed)
         curve: dict[str, float] = {}
 
-        def next_loss() -> Tensor:
-            return masked_loss(model, self.source.draw(self.budget.batch, generator, "training"))
-
-        def watch(done: int) -> bool:
+        def watch(model: SmallEncoder, done: int) -> bool:
             if trial.part == "test" and done in self.watched_steps:
                 curve.update(self._watch(model, self.tokens_after(done)))
             return False
 
-        last = train(model, self.budget, trial.rate, next_loss, watch)
-        loss = self.judge(model, "validation" if trial.part == "tuning" else "test")
-        return {SCORE: -loss, "loss": loss, "last_training_loss": last, **curve}
+        model, last = self.train(trial, watch)
+        figures = self.figures(model, "validation" if trial.part == "tuning" else "test")
+        return {**figures, "last_training_loss": last, **curve}
+
+    def train(self, trial: Trial, watch: WatchModel) -> tuple[SmallEncoder, float]:
+        """The model of a trial, and the mean loss of its last tenth of steps."""
+        torch.manual_seed(trial.seed)
+        model = self.model(trial.method)
+        generator = Generator().manual_seed(trial.seed)
+        next_loss = partial(self.next_loss, model, self.budget.batch, generator)
+        return model, train(model, self.budget, trial.rate, next_loss, partial(watch, model))
+
+    def next_loss(self, model: SmallEncoder, count: int, generator: Generator) -> Tensor:
+        return masked_loss(model, self.source.draw(count, generator, "training"))
+
+    def texts(self, count: int, generator: Generator) -> Tensor:
+        return self.source.draw(count, generator, "training").inputs
+
+    def figures(self, model: SmallEncoder, part: Part) -> Mapping[str, float]:
+        loss = self.judge(model, part)
+        return {SCORE: -loss, "loss": loss}
 
     @property
     def watched_steps(self) -> list[int]:
@@ -126,8 +140,8 @@ class MaskedContest:
         yield f"loss_at_{tokens}", self.judge(model, "test")
         text = next(self._held_out("test")).inputs[0, : self.watched_tokens]
         for layer, found in enumerate(layer_figures(model, text), start=1):
-            for figure in FIGURES:
-                yield f"{figure}_of_layer_{layer}_at_{tokens}", found[figure]
+            for figure, value in found.items():
+                yield f"{figure}_of_layer_{layer}_at_{tokens}", value
 
 
 def masked_loss(model: SmallEncoder, masked: Masked) -> Tensor:

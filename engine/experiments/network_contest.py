@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator
 
 from engine.experiments.contest import SCORE
-from engine.experiments.masked_contest import MaskedContest, masked_loss
+from engine.experiments.masked_contest import MaskedContest
 from engine.experiments.network_steppers import NETWORK_STEPPERS
 from engine.experiments.tasks import Part
 from engine.experiments.training import train
@@ -54,8 +55,7 @@ class NetworkContest:
         part: Part = "validation" if trial.part == "tuning" else "test"
         losses: dict[int, float] = {}
 
-        def next_loss() -> Tensor:
-            return masked_loss(model, self.masked.source.draw(budget.batch, generator, "training"))
+        next_loss = partial(self.masked.next_loss, model, budget.batch, generator)
 
         def is_there(done: int) -> bool:
             if done % self.measured_every:

@@ -2,7 +2,8 @@
 
 Muon steps the matrices of the layers, at a scale that fits AdamW's rates, and AdamW the rest.
 FA-Adam is the corrected form of `steppers.FisherAdam` on the weights of queries and keys; the rest
-is AdamW's.
+is AdamW's. `head_scaled` is AdamW with a scale for each head, in the same weights: the smaller the
+Fisher matrix of its patterns, the longer its step.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from engine.experiments.steppers import damped_inverse, norms_by_head
 
 _KEPT = 0.95  # of the factors, from one refreshing to the next
 _REFRESH_EVERY = 5
+_MOST = 4.0  # how many times as long or short as Adam's a head's step may be
 _MOMENTUM, _SQUARES_KEPT, _EPSILON = 0.9, 0.999, 1e-8  # AdamW's own
 
 Optimisers: TypeAlias = Sequence[Optimizer]
@@ -41,10 +43,17 @@ def muon(model: SmallEncoder, rate: float, weight_decay: float) -> Optimisers:
 
 
 def fa_adam(model: SmallEncoder, rate: float, weight_decay: float) -> Optimisers:
-    projections = model.projections()
-    weights = [projection.weight for projection in projections]
+    return _by_fisher(model, rate, weight_decay, _turned_by)
+
+
+def head_scaled(model: SmallEncoder, rate: float, weight_decay: float) -> Optimisers:
+    return _by_fisher(model, rate, weight_decay, _scaled_by)
+
+
+def _by_fisher(model: SmallEncoder, rate: float, weight_decay: float, bend: Bend) -> Optimisers:
+    weights = [projection.weight for projection in model.projections()]
     return [
-        NetworkFisherAdam(model, rate, weight_decay),
+        NetworkFisherAdam(model, rate, weight_decay, bend),
         AdamW(_others(model, weights), lr=rate, weight_decay=weight_decay),
     ]
 
@@ -55,7 +64,7 @@ def _others(model: nn.Module, taken: Iterable[Tensor]) -> list[nn.Parameter]:
 
 
 NETWORK_STEPPERS: Mapping[str, MakeOptimisers] = MappingProxyType(
-    {"adamw": adamw, "muon": muon, "fa_adam": fa_adam}
+    {"adamw": adamw, "muon": muon, "fa_adam": fa_adam, "head_scaled": head_scaled}
 )
 
 
@@ -98,12 +107,41 @@ def _spread_read(patterns: Tensor, mass: Tensor, rows: Tensor) -> Tensor:
     return (rows.mT @ (mass * rows) - read.mT @ read).sum(0)
 
 
-class NetworkFisherAdam(Optimizer):
-    """AdamW, but that the step of queries' and keys' weights is turned by their Fisher matrix."""
+Step: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""Of the momentum and Adam's step of each head [H, D, d]: the step that is taken."""
+Bend: TypeAlias = Callable[[SideFactors], Step]
 
-    def __init__(self, model: SmallEncoder, rate: float, weight_decay: float) -> None:
+
+def _turned_by(factors: SideFactors) -> Step:
+    """FA-Adam's: the momentum turned by the damped Fisher matrix, as long as Adam's step."""
+    inverses = SideFactors(*map(damped_inverse, factors))
+
+    def step(mean: Tensor, adam: Tensor) -> Tensor:
+        turned = inverses.tokens @ mean @ inverses.others
+        lengths = norms_by_head(turned).clamp_min(_EPSILON**2)
+        return turned * (norms_by_head(adam) / lengths)
+
+    return step
+
+
+def _scaled_by(factors: SideFactors) -> Step:
+    """Adam's, as long for each head as moves its patterns about as much as those of others."""
+    traces = _traces(factors.tokens) * _traces(factors.others)
+    scales = (traces.log().mean() - traces.log()).div(2).exp().clamp(1 / _MOST, _MOST)
+    return lambda mean, adam: scales[:, None, None] * adam
+
+
+def _traces(matrices: Tensor) -> Tensor:
+    return matrices.diagonal(dim1=-2, dim2=-1).sum(-1).clamp_min(_EPSILON**2)
+
+
+class NetworkFisherAdam(Optimizer):
+    """AdamW, but that the step of queries' and keys' weights is bent by their Fisher matrix."""
+
+    def __init__(self, model: SmallEncoder, rate: float, weight_decay: float, bend: Bend) -> None:
         projections = model.projections()
         super().__init__([one.weight for one in projections], {"lr": rate})
+        self._bend = bend
         self._decay, self._heads, self._length = weight_decay, model.shape.heads, model.shape.length
         self._read: dict[Tensor, tuple[Tensor, Tensor]] = {}
         for projection in projections:
@@ -134,17 +172,10 @@ class NetworkFisherAdam(Optimizer):
         square = state["square"] / (1 - _SQUARES_KEPT ** state["steps"])
         adam = mean / (square.sqrt() + _EPSILON)
         moves = list(adam.chunk(3))
-        for side, inverses in enumerate(state["inverses"]):
-            moves[side] = self._turned(mean.chunk(3)[side], moves[side], inverses)
+        for side, step in enumerate(state["steps_of_sides"]):
+            bent = step(self._by_head(mean.chunk(3)[side]), self._by_head(moves[side]))
+            moves[side] = bent.mT.flatten(0, 1)
         weight.mul_(1 - rate * self._decay).sub_(rate * torch.cat(moves))
-
-    def _turned(self, mean: Tensor, adam: Tensor, inverses: SideFactors) -> Tensor:
-        """A step of Adam's length, head by head: [W, D]."""
-        by_head = self._by_head(mean)
-        turned = inverses.tokens @ by_head @ inverses.others
-        lengths = norms_by_head(turned).clamp_min(_EPSILON**2)
-        turned = turned * (norms_by_head(self._by_head(adam)) / lengths)
-        return turned.mT.flatten(0, 1)
 
     def _by_head(self, rows: Tensor) -> Tensor:
         """[H, D, d] of rows [H d, D]."""
@@ -160,9 +191,7 @@ class NetworkFisherAdam(Optimizer):
         state["factors"] = NetworkFactors(
             *(_averaged(*pair) for pair in zip(old, new, strict=True))
         )
-        state["inverses"] = NetworkFactors(
-            *(SideFactors(*map(damped_inverse, side)) for side in state["factors"])
-        )
+        state["steps_of_sides"] = [self._bend(side) for side in state["factors"]]
 
 
 def _averaged(old: SideFactors, new: SideFactors) -> SideFactors:

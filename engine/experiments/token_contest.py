@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 from torch import Generator, Tensor
@@ -15,7 +16,6 @@ from engine.experiments.contest import SCORE
 from engine.experiments.encoder import EncoderShape, SmallEncoder, count_parameters
 from engine.experiments.tasks import (
     UNASKED,
-    Examples,
     Part,
     TokenTask,
     accuracy_by_distance,
@@ -23,6 +23,9 @@ from engine.experiments.tasks import (
 from engine.experiments.training import DESCRIPTION, TrainingBudget, train
 from engine.experiments.training_memory import bytes_of_layers, check_memory
 from engine.experiments.trials import Trial
+
+WatchModel: TypeAlias = Callable[[SmallEncoder, int], bool]
+"""As `training.Watch`, of the model that is trained."""
 
 SEED_OF_EXAMPLES: Mapping[Part, int] = {"validation": 1_000_003, "test": 2_000_003}
 
@@ -82,10 +85,15 @@ class TokenContest:
     def measure(self, trial: Trial) -> Mapping[str, float]:
         model, loss = self.train(trial)
         part: Part = "validation" if trial.part == "tuning" else "test"
-        figures = self.judge(model, part)
-        return {SCORE: figures["accuracy"], **figures, "last_training_loss": loss}
+        return {**self.figures(model, part), "last_training_loss": loss}
 
-    def train(self, trial: Trial) -> tuple[SmallEncoder, float]:
+    def figures(self, model: SmallEncoder, part: Part) -> Mapping[str, float]:
+        found = self.judge(model, part)
+        return {SCORE: found["accuracy"], **found}
+
+    def train(
+        self, trial: Trial, watch: WatchModel = lambda model, done: False
+    ) -> tuple[SmallEncoder, float]:
         """The model of a trial, and the mean loss of its last tenth of steps.
 
         The seed gives the first weights and the examples, the same for every attention kind.
@@ -94,10 +102,16 @@ class TokenContest:
         model = self.model(trial.method)
         generator = Generator().manual_seed(trial.seed)
 
-        def next_loss() -> Tensor:
-            return _loss(model, self.task.draw(self.budget.batch, generator, "training"))
+        next_loss = partial(self.next_loss, model, self.budget.batch, generator)
+        return model, train(model, self.budget, trial.rate, next_loss, partial(watch, model))
 
-        return model, train(model, self.budget, trial.rate, next_loss)
+    def next_loss(self, model: SmallEncoder, count: int, generator: Generator) -> Tensor:
+        examples = self.task.draw(count, generator, "training")
+        logits = model(examples.tokens).flatten(0, 1)
+        return F.cross_entropy(logits, examples.targets.flatten(), ignore_index=UNASKED)
+
+    def texts(self, count: int, generator: Generator) -> Tensor:
+        return self.task.draw(count, generator, "training").tokens
 
     @torch.no_grad()
     def judge(self, model: SmallEncoder, part: Part) -> dict[str, float]:
@@ -116,8 +130,3 @@ class TokenContest:
             "accuracy": float(every.double().mean()),
             **accuracy_by_distance(every, torch.cat(distances), self.task.length),
         }
-
-
-def _loss(model: SmallEncoder, examples: Examples) -> Tensor:
-    logits = model(examples.tokens).flatten(0, 1)
-    return F.cross_entropy(logits, examples.targets.flatten(), ignore_index=UNASKED)

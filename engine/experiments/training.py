@@ -37,6 +37,14 @@ LossOfStep: TypeAlias = Callable[[], Tensor]
 Watch: TypeAlias = Callable[[int], bool]
 """Called with how many steps are done, before the first and after each; true ends the training."""
 
+Backward: TypeAlias = Callable[[Tensor], bool]
+"""Leaves the loss's gradients; false if there is no step to take with them."""
+
+
+def _backward(loss: Tensor) -> bool:
+    loss.backward()  # type: ignore[no-untyped-call]
+    return True
+
 
 def train(
     model: nn.Module,
@@ -47,6 +55,7 @@ def train(
     *,
     optimisers: Sequence[Optimizer] | None = None,
     rate_share: Callable[[int], float] | None = None,
+    backward: Backward = _backward,
 ) -> float:
     """Trains and returns the mean loss of the last tenth of steps.
 
@@ -60,9 +69,9 @@ def train(
             group["lr"] = rate * share_of(len(losses))
         loss = next_loss()
         model.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(model.parameters(), budget.clip)
-        for optimiser in chosen:
-            optimiser.step()
+        if backward(loss):
+            nn.utils.clip_grad_norm_(model.parameters(), budget.clip)
+            for optimiser in chosen:
+                optimiser.step()
         losses.append(float(loss.detach()))
     return fmean(losses[-max(1, len(losses) // 10) :])

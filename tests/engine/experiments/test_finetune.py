@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from engine.experiments.finetune_contest import Classifier, FinetuneContest
 from engine.experiments.training import TrainingBudget
 from engine.experiments.trials import RESULT_FILE
 from engine.model.embedding_model import EmbeddingModel
+from tests.engine.experiments.toy_mail import write_mail
 from tests.engine.small_models import calibrated
 
 if TYPE_CHECKING:
@@ -27,11 +27,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def mail(tmp_path: Path) -> Path:
     folder = tmp_path / "mail"
-    for name, word in (("easy-ham-1", "meeting"), ("spam-2", "money")):
-        (folder / name).mkdir(parents=True)
-        for number in range(60):
-            text = f"From: me\nSubject: {word}\n\n{word} number {number} at noon " * 3
-            (folder / name / f"{number:02}.json").write_text(json.dumps({"text": text}))
+    write_mail(folder)
     return folder
 
 

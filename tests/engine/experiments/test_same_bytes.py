@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,24 +18,28 @@ from engine.experiments import text_sources
 from engine.experiments.attention import find_attention
 from engine.experiments.concentration import concentration
 from engine.experiments.contest import Contest, ContestPlan, run_contest
+from engine.experiments.half_contest import HalfContest, Scaling
 from engine.experiments.listops import ListOps
+from engine.experiments.mail_bytes import MailBytes
 from engine.experiments.masked_contest import MaskedContest
 from engine.experiments.masked_text import MASK, SEPARATOR, TextSource
 from engine.experiments.matching import Matching
+from engine.experiments.moment_contest import MomentContest
 from engine.experiments.pathfinder import Pathfinder
 from engine.experiments.pixels import Patches, Pixels
 from engine.experiments.tasks import UNASKED, Majority, TokenTask
 from engine.experiments.token_contest import TokenContest
 from engine.experiments.training import TrainingBudget
 from engine.experiments.trials import RESULT_FILE
-from engine.training.data import Document
 from tests.engine.experiments.small_pictures import write_pictures
+from tests.engine.experiments.toy_corpus import TOY
+from tests.engine.experiments.toy_mail import write_mail
 
 BUDGET = TrainingBudget(steps=2, batch=2, warm_up=1, weight_decay=0.01, clip=1.0, examples=3)
 TEXT = TextSource(corpora=("toy",), vocabulary=280, length=32)
 
 
-def toy(task: TokenTask) -> Contest:
+def toy(task: TokenTask) -> TokenContest:
     return TokenContest(
         task=task,
         layers=1,
@@ -69,28 +73,25 @@ CONTESTS: dict[str, Callable[[str], Contest]] = {
     "pathfinder": lambda folder: toy(
         Pathfinder(side=16, path=9, distractors=1, marks_apart=(4, 7), pictures=4)
     ),
+    "text": lambda folder: toy(MailBytes(length=48, folder=folder)),
+    "moments": lambda folder: MomentContest(base=toy(Patches(side=7, folder=folder)), watched=3),
     "mlm": lambda folder: MASKED,
+    "float16": lambda folder: HalfContest(masked=MASKED, scaling=Scaling(1024.0, double_after=1)),
 }
 
 
 @pytest.fixture(autouse=True)
 def corpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read() -> Iterator[Document]:
-        for number in range(60):
-            words = (
-                f"{number * word % 17} or {word * word % number}" for word in range(1, 40) if number
-            )
-            yield Document(str(number), "", f"text {number}: {' '.join(words)}")
-
-    monkeypatch.setitem(SOURCES, "toy", CorpusSource("toy", read))
+    monkeypatch.setitem(SOURCES, "toy", TOY)
 
 
 @pytest.mark.parametrize("name", CONTESTS)
 def test_an_experiment_gives_the_same_bytes_twice(name: str, tmp_path: Path) -> None:
     write_pictures(tmp_path)
+    write_mail(tmp_path)
     contest = CONTESTS[name](str(tmp_path))
     plan = ContestPlan(
-        contest=contest, methods=(contest.methods[0], "lln_diag"), seeds=2, threads=1
+        contest=contest, methods=(contest.methods[0], contest.methods[-1]), seeds=2, threads=1
     )
     found = []
     for run in ("first", "second"):
