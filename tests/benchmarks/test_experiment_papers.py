@@ -11,6 +11,15 @@ from typing import Any
 import pytest
 
 from benchmarks.experiment_papers import headline, rows
+from benchmarks.experiment_tables import Stored
+from benchmarks.experiment_verdicts import (
+    cost_of_lra,
+    fixed_scales,
+    inverse_scale,
+    matched_scales,
+    prunes,
+    scales_part,
+)
 from engine.experiments.intervals import over_seeds
 
 
@@ -92,3 +101,126 @@ def test_the_papers_row(
         verdict,
     )
     assert found["Table 5, ListOps"][1] == "not run"
+
+
+def write_seeds(folder: Path, by_method: Mapping[str, Sequence[Mapping[str, float]]]) -> Stored:
+    """A result of several figures by seed."""
+    methods = {
+        method: {
+            "figures": {name: asdict(over_seeds([one[name] for one in seeds])) for name in seeds[0]}
+            | {"score": {"mean": 0.0}},
+            "by_seed": seeds,
+        }
+        for method, seeds in by_method.items()
+    }
+    folder.mkdir(exist_ok=True)
+    (folder / "result.json").write_text(json.dumps({"methods": methods}), encoding="utf-8")
+    return Stored(folder)
+
+
+@pytest.mark.parametrize(
+    ("beta", "verdict"), [(2.15, "holds"), (2.4, "fails: outside of 2 to 2.2"), (1.9, "fails")]
+)
+def test_matched_scales(beta: float, verdict: str, tmp_path: Path) -> None:
+    seeds = [{"alpha_of_layer_1_at_0": 2.1, "beta_of_layer_1_at_0": beta}] * 3
+    figure, judged = matched_scales(write_seeds(tmp_path, {"lln_matched": seeds}))
+    assert f"beta from {beta:.2f}" in figure
+    assert judged.startswith(verdict)
+
+
+@pytest.mark.parametrize(
+    ("at_1", "at_4", "verdict"),
+    [
+        (0.3, 0.5, "holds: worse at 1, and no worse from 2 on"),
+        (0.5, 0.5, "fails: at 1 not measurably worse, and no worse from 2 on"),
+        (0.3, 0.4, "worse at 1, and at 4"),
+    ],
+)
+def test_fixed_scales(at_1: float, at_4: float, verdict: str, tmp_path: Path) -> None:
+    means = {"lln_matched": 0.5, "lln_1": at_1, "lln_2": 0.5, "lln_3": 0.5, "lln_4": at_4}
+    by_method = {
+        name: [{"accuracy": mean + 0.001 * seed * (-1) ** at} for seed in range(3)]
+        for at, (name, mean) in enumerate(means.items())
+    }
+    assert fixed_scales(write_seeds(tmp_path, by_method))[1] == verdict
+
+
+@pytest.mark.parametrize(
+    ("own", "is_to_exceed", "verdict"),
+    [
+        ((-14, -14, -15), False, "fails: larger"),
+        ((-20, -20, -20), False, "holds: no larger"),
+        ((-24, -25, -24), False, "holds: smaller"),
+        ((-14, -14, -15), True, "holds: larger"),
+        ((-20, -20, -20), True, "fails: no larger"),
+    ],
+)
+def test_the_loss_scale(
+    own: Sequence[float], is_to_exceed: bool, verdict: str, tmp_path: Path
+) -> None:
+    by_method = {
+        "lln": [{"log2_inverse_scale": one} for one in own],
+        "softmax": [{"log2_inverse_scale": -20}] * 3,
+    }
+    judge = inverse_scale("lln", "softmax", is_to_exceed=is_to_exceed)
+    assert judge(write_seeds(tmp_path, by_method))[1] == verdict
+
+
+@pytest.mark.parametrize(
+    ("end", "verdict"),
+    [
+        ((0.3, 0.31, 0.33), "holds: they part"),
+        ((0.1, 0.12, 0.09), "fails: they part no further"),
+        ((0.01, 0.02, 0.01), "fails: they come together"),
+    ],
+)
+def test_scales_of_heads(end: Sequence[float], verdict: str, tmp_path: Path) -> None:
+    seeds = [{"spread_of_scales_at_start": 0.1, "spread_of_scales_at_end": one} for one in end]
+    assert scales_part(write_seeds(tmp_path, {"unpruned": seeds}))[1] == verdict
+
+
+@pytest.mark.parametrize(
+    ("at_once", "at_end", "verdict"),
+    [
+        (
+            0.9,
+            1.0,
+            "no loss to be seen against AdamW; when pruned better than random and magnitude",
+        ),
+        (
+            0.4,
+            0.8,
+            "loses to unpruned AdamW; when pruned better than neither, at the end than neither",
+        ),
+    ],
+)
+def test_pruning(at_once: float, at_end: float, verdict: str, tmp_path: Path) -> None:
+    def seeds(when_pruned: float, score: float) -> list[dict[str, float]]:
+        return [{"score_when_pruned": when_pruned + 0.01 * at, "score": score} for at in range(3)]
+
+    by_method = {
+        "unpruned": seeds(1.0, 1.0),
+        "gate_fisher": seeds(at_once, at_end),
+        "random": seeds(0.5, 0.9),
+        "magnitude": seeds(0.6, 0.9),
+    }
+    assert verdict in prunes("gate_fisher")(write_seeds(tmp_path, by_method))[1]
+
+
+def test_the_cost_of_long_range_tasks(tmp_path: Path) -> None:
+    path = tmp_path / "training-steps.json"
+    assert cost_of_lra(path) == ("", "not run")
+    kinds = {"softmax": (1.0, 40.0), "performer": (0.5, 60.0), "lln_diag": (0.3, 50.0)}
+    measured = [
+        {"case": f"{kind}, {length:,} tokens", "measure": measure, "value": value}
+        for kind, values in kinds.items()
+        for length in (1024, 2048, 4096)
+        for measure, value in zip(
+            ("time of a step / softmax's", "peak of a step, MB"), values, strict=True
+        )
+    ]
+    path.write_text(json.dumps({"rows": measured}), encoding="utf-8")
+    figure, verdict = cost_of_lra(path)
+    assert "performer 0.60 to 0.60" in figure
+    assert "nystromformer" not in figure
+    assert verdict == "less time than all of them; not less memory than all of them"
