@@ -158,7 +158,7 @@ def test_fixed_scales(at_1: float, at_4: float, verdict: str, tmp_path: Path) ->
 def test_the_loss_scale(
     own: Sequence[float], is_to_exceed: bool, verdict: str, tmp_path: Path
 ) -> None:
-    by_method = {
+    by_method: dict[str, Sequence[Mapping[str, float]]] = {
         "lln": [{"log2_inverse_scale": one} for one in own],
         "softmax": [{"log2_inverse_scale": -20}] * 3,
     }
