@@ -16,7 +16,7 @@ from engine.platform.memory import watch_peak
 
 LENGTHS = (512, 1_024, 2_048, 4_096, 8_192)
 QUICK_LENGTHS = (128, 256)
-KINDS = ("softmax", "nystromformer", "lln", "lln_diag", "block_diagonal")
+KINDS = ("softmax", "nystromformer", "performer", "lln", "lln_diag", "block_diagonal")
 LINEAR = ("lln", "lln_diag")
 GROWTH = Target("<=", 1.05)
 _VOCABULARY = 256

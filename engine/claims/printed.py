@@ -171,6 +171,11 @@ PRINTED: Mapping[str, Printed] = MappingProxyType(
         "natural-gradient.fa-adam": Printed(
             "sections 4.1 and 4.2", "grad_nat = solve_system(F_approx, param.grad)"
         ),
+        "natural-gradient.section-8": Printed(
+            "section 8, item 4",
+            "Our unified framework: ... Provides practical optimization improvements",
+            "the optimiser is 4.1's or 4.2's, word for word, at the best of seven rates",
+        ),
         "attention-fisher.definition-1": Printed(
             "definition 1",
             "An attention mechanism is a function f ... f(x, theta) = sigma(z(x, theta))",
@@ -241,8 +246,8 @@ PRINTED: Mapping[str, Printed] = MappingProxyType(
         "attention-fisher.section-c5": Printed(
             "section C.5, item 3",
             "Temperature parameter tau controls the effective cutoff scale",
-            "a head's mean distance rises with its temperature; the other items of C.5 say nothing "
-            "that can be computed",
+            "a head's mean distance rises with its temperature; items 1 and 4 are of training: "
+            "docs/experiments.md has them",
         ),
         "lln.equations-1-4-7-12-20": Printed(
             "equations 1 to 4, 7 and 12 to 20", "definitions of attention, entropy and variance"

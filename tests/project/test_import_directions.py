@@ -90,7 +90,7 @@ ALLOWED = {
     "engine.training": LOOKING,
     "engine.evaluation": MODEL | {"engine.execution", "engine.training"},
     "engine.experiments": MODEL | {"engine.diagnostics", "engine.evaluation", "engine.training"},
-    "engine.claims": LOOKING | {"engine.async_engine", "engine"},
+    "engine.claims": LOOKING | {"engine.async_engine", "engine", "engine.experiments"},
     "service.errors": set[str](),
     "service.security": {"service.errors"},
     "service.edits": set[str](),

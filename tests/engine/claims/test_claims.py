@@ -66,6 +66,7 @@ VERDICTS = {
     "natural-gradient.theorem-4": "fails",
     "natural-gradient.section-3.2": "fails",
     "natural-gradient.fa-adam": "fails",
+    "natural-gradient.section-8": "fails",
     "attention-fisher.definition-1": "definition",
     "attention-fisher.lemma-1": "holds",
     "attention-fisher.theorem-1": "holds",
