@@ -1,4 +1,4 @@
-"""What the papers' optimiser does to a loss: runs of it, tuned like AdamW, where Fisher is known."""
+"""What the papers' optimiser does to a loss, tuned like AdamW, where the Fisher matrix is known."""
 
 from __future__ import annotations
 
