@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from inspect import ismodule
 from typing import Any
@@ -28,9 +29,8 @@ def language_patched_once() -> Iterator[None]:
     if os.environ.get("TRITON_INTERPRET") != "1" or find_spec("triton") is None:
         yield
         return
-    from triton import language
-    from triton.runtime import interpreter
-
+    language = import_module("triton.language")
+    interpreter = import_module("triton.runtime.interpreter")
     patch_language = interpreter._patch_lang
 
     def patch_once(function: Any) -> Any:
