@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import bulk_table as bulk
-from benchmarks import experiment_papers, experiment_tables, scaling
+from benchmarks import experiment_budgets, experiment_papers, experiment_tables, scaling
 from benchmarks.calibration import scores
 from benchmarks.markdown import table
 from benchmarks.store import stored_results
@@ -78,6 +78,10 @@ def experiments_papers() -> str:
     return table(experiment_papers.HEAD, experiment_papers.rows(RESULTS))
 
 
+def experiments_budgets() -> str:
+    return table(experiment_budgets.HEAD, experiment_budgets.rows(RESULTS / "experiments"))
+
+
 def clients_table() -> str:
     head = ("client", "package and version", "use", "what the tests check", "tested by")
     return table(head, client_rows())
@@ -125,6 +129,7 @@ PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
         "headline": experiments_headline,
         "experiments": experiments_tables,
         "papers": experiments_papers,
+        "budgets": experiments_budgets,
     },
     ROOT / "docs" / "instruments.md": {
         "calibration": calibration_table,

@@ -26,7 +26,7 @@ def _small_masked() -> Contest:
 
 
 def full_masked() -> MaskedContest:
-    """A night of one core for four kinds."""
+    """About a night of one core for four kinds from three seeds."""
     corpora = ("speeches", "manuals", "kernel", "python", "postgres")
     return MaskedContest(
         source=TextSource(corpora=corpora, vocabulary=8192, length=2048),
@@ -34,7 +34,7 @@ def full_masked() -> MaskedContest:
         width=256,
         heads=8,
         block_size=64,
-        budget=budget_of(steps=500, batch=4, examples=64),
+        budget=budget_of(steps=300, batch=4, examples=64),
         watched=11,
         watched_tokens=512,
         rates=(3e-4, 1e-3, 3e-3),

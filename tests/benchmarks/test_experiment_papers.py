@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import experiment_budgets
 from benchmarks.experiment_papers import headline, rows
 from benchmarks.experiment_tables import Stored
 from benchmarks.experiment_verdicts import (
@@ -20,7 +21,9 @@ from benchmarks.experiment_verdicts import (
     prunes,
     scales_part,
 )
+from engine.experiments.catalogue import EXPERIMENTS
 from engine.experiments.intervals import over_seeds
+from engine.experiments.trials import Trial
 
 
 def write(folder: Path, name: str, figure: str, by_method: Mapping[str, Sequence[float]]) -> None:
@@ -224,3 +227,29 @@ def test_the_cost_of_long_range_tasks(tmp_path: Path) -> None:
     assert "performer 0.60 to 0.60" in figure
     assert "nystromformer" not in figure
     assert verdict == "less time than all of them; not less memory than all of them"
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_full_budgets_are_more_work(name: str) -> None:
+    small, full = (
+        experiment_budgets.work(EXPERIMENTS[name].contests[budget]())
+        for budget in ("small", "full")
+    )
+    if name in ("quadratic", "logistic"):
+        assert small is full is None
+        return
+    assert small is not None
+    assert full is not None
+    assert full > 4 * small
+
+
+def test_hours_grow_with_the_work(tmp_path: Path) -> None:
+    write(tmp_path, "majority-small", "accuracy", {"softmax": (0.5, 0.6, 0.7)})
+    with (tmp_path / "majority-small" / "trials.jsonl").open("w", encoding="utf-8") as file:
+        for seed in range(3):
+            trial = Trial(method="softmax", rate=0.1, seed=seed, part="test")
+            file.write(json.dumps({**asdict(trial), "figures": {}, "seconds": 36.0}) + "\n")
+    ((name, trials, steps, tokens, hours),) = experiment_budgets.rows(tmp_path)
+    assert (name, trials, steps, tokens) == ("`majority`", "135", "1,000", "32,768")
+    # 10 times the steps, 8 times the tokens of a step, and the same layers.
+    assert float(hours) == pytest.approx(135 * 36 * 80 / 3600, rel=0.05)

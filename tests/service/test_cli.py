@@ -32,6 +32,7 @@ from tests.service.processes import lln
         ["bench"],
         ["diagnose"],
         ["claims"],
+        ["experiment"],
         ["figures"],
         ["settings"],
     ],
