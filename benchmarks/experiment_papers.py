@@ -52,6 +52,8 @@ def _lines(experiments: Experiments) -> Iterator[str]:
         ]
     )
     yield from _optimiser_lines([one for one in experiments.values() if one.reference == "adamw"])
+    if (pruned := experiments.get("pruning-small")) is not None:
+        yield from _pruning_lines(pruned)
 
 
 def _masked_line(masked: Stored) -> str:
@@ -94,6 +96,15 @@ def _optimiser_lines(problems: Iterable[Stored]) -> Iterator[str]:
             f"**FA-Adam as corrected, against AdamW in `{problem.name}`: {verdict}.** {figure}. "
             f"Muon: {of_rival}; {rival}."
         )
+
+
+def _pruning_lines(pruned: Stored) -> Iterator[str]:
+    for rule, what in (
+        ("pattern_fisher", "the Fisher matrix of their patterns, as the paper has it"),
+        ("gate_fisher", "the Fisher information of the loss in a gate on each"),
+    ):
+        figure, verdict = prunes(rule)(pruned)
+        yield f"**Heads pruned by {what}: {verdict}.** Accuracy {figure} (`{pruned.name}`)."
 
 
 HEAD = ("paper", "what it says", "command", "figure, 95 % interval", "verdict")

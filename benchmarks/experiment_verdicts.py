@@ -255,21 +255,22 @@ def prunes(rule: str) -> Judge:
 
     def judge(stored: Stored) -> Judged:
         lost = stored.minus(rule, "unpruned", "score")
-        rivals = {name: stored.minus(rule, name, "score") for name in ("random", "magnitude")}
-        at_once = {
-            name: stored.minus(rule, name, "score_when_pruned") for name in ("random", "magnitude")
-        }
+        at_once, at_end = (
+            {name: stored.minus(rule, name, figure) for name in ("random", "magnitude")}
+            for figure in ("score_when_pruned", "score")
+        )
         figure = f"minus unpruned {signed(lost)}; " + "; ".join(
-            f"minus {name} {signed(one)}, before training goes on {signed(at_once[name])}"
-            for name, one in rivals.items()
+            f"minus {name} {signed(at_once[name])} when pruned, {signed(one)} at the end"
+            for name, one in at_end.items()
         )
-        better = [name for name, one in at_once.items() if one.low > 0]
-        later = [name for name, one in rivals.items() if one.low > 0]
         cost = "loses to unpruned AdamW" if lost.high < 0 else "no loss to be seen against AdamW"
-        told = (
-            f"{cost}; when pruned better than {' and '.join(better) or 'neither'}, at the end than "
-            f"{' and '.join(later) or 'neither'}"
-        )
-        return figure, told
+        return figure, f"{cost}; when pruned {_ranked(at_once)}; at the end {_ranked(at_end)}"
 
     return judge
+
+
+def _ranked(minus: Mapping[str, SeedInterval]) -> str:
+    kinds: dict[str, list[str]] = {"better": [], "worse": [], "no better": []}
+    for name, one in minus.items():
+        kinds["better" if one.low > 0 else "worse" if one.high < 0 else "no better"].append(name)
+    return ", ".join(f"{kind} than {' and '.join(names)}" for kind, names in kinds.items() if names)
