@@ -7,7 +7,6 @@ nothing.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from statistics import median
@@ -18,7 +17,7 @@ import torch
 from benchmarks.rows import Plan, Row, Run, Target
 from benchmarks.workbench import LLN_DIAG, Workbench
 from engine.engine import Engine
-from engine.model.int8 import byte_product, quantised
+from engine.model.int8 import byte_product, quantised, quantised_rows
 from engine.model.layers import linear, pack
 from engine.model.weights import Affine
 from engine.platform.device import possible_precisions, torch_dtype
@@ -65,8 +64,8 @@ def _share(
 def _large_product(precision: str) -> Run:
     x, layer = torch.randn(_ROWS, _WIDTH), Affine(torch.randn(_WIDTH, _WIDTH), None)
     if precision == "int8":
-        rows, weight = torch.randint(0, 256, x.shape, dtype=torch.uint8), quantised(*layer)
-        return lambda: byte_product(rows, weight, zero=128)
+        rows, weight = quantised_rows(x).rows, quantised(*layer)
+        return lambda: byte_product(rows, weight)
     dtype = torch_dtype(precision)
     packed, rows = pack(Affine(layer.weight.to(dtype), None), dtype), x.to(dtype)
     return torch.inference_mode()(lambda: linear(rows, packed))
@@ -77,7 +76,7 @@ def _work(engine: Engine, texts: Sequence[str]) -> int:
     weights, model = engine.model.encoder.weights, engine.model
     layer = weights.layers[0]
     parts = (layer.qkv, layer.attention_out, layer.ffn_in, layer.ffn_out)
-    a_token = sum(math.prod(part.weight.shape) for part in parts)
+    a_token = sum(part.num_weights for part in parts)
     calibration = model.calibration
     assert calibration is not None, "the default model has one"
     work = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -204,8 +203,8 @@ class LayerWork:
         layer = model.encoder.weights.layers[0]
         rest = (layer.attention_out, layer.ffn_in, layer.ffn_out)
         return cls(
-            project=math.prod(layer.qkv.weight.shape),
-            rest=sum(math.prod(part.weight.shape) for part in rest),
+            project=layer.qkv.num_weights,
+            rest=sum(part.num_weights for part in rest),
         )
 
     def of_visit(self, visit: Visit, num_layers: int) -> float:

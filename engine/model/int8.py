@@ -1,8 +1,8 @@
 """Linear layers in int8: weights by output channel, activations by token, sums in 32 bits.
 
 A row is quantised by itself and integers add up exactly, so a text's vector does not depend on its
-batch. The products are oneDNN's, which takes unsigned activations: a row's zero is at 128, or at 0
-if its values have a known least.
+batch. A row's bytes reach from its least value to its largest. FBGEMM's kernel for tables of
+embeddings finds and writes them in one pass; the products are oneDNN's.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from engine.errors import CheckpointError
 
@@ -27,22 +28,24 @@ _LEAST_SHARE = 1e-3
 """Of the mean: channels below it are smoothed no further."""
 
 _TYPICAL_ROWS = 1024
-_ZERO = 128
+_TAIL = 8
+"""Bytes after each quantised row: two float32, what a step stands for and the row's least value."""
 _TINY = torch.finfo(torch.float32).tiny
-_LOW_BYTE = 1.5 * 2**23
-"""Added to a small number, it leaves the number, rounded, in the low byte of the float's bits."""
-_AROUND_ZERO = torch.tensor(_LOW_BYTE + _ZERO)
 
 
 class Int8Affine(NamedTuple):
     """A linear layer whose weight is quantised and packed."""
 
-    weight: Tensor  # [in, out] in oneDNN's layout
+    weight: Tensor  # [in + _TAIL, out] in oneDNN's layout; what multiplies the tail is 0
     bias: Tensor | None  # [out]
     scale: Tensor  # [out]
     zero: Tensor  # [out] integers, all 0: weights are symmetric
     sums: Tensor  # [out], of the dequantised weight over its inputs
     smoothing: Tensor | None = None  # [in], what inputs are multiplied by before they are quantised
+
+    @property
+    def num_weights(self) -> int:
+        return (self.weight.shape[0] - _TAIL) * self.weight.shape[1]
 
 
 def quantised(weight: Tensor, bias: Tensor | None, smoothing: Tensor | None = None) -> Int8Affine:
@@ -51,7 +54,8 @@ def quantised(weight: Tensor, bias: Tensor | None, smoothing: Tensor | None = No
         weight = weight / smoothing
     scales = _scales(weight.abs())
     rounded = (weight / scales).round().to(torch.int8)
-    packed = torch.ops.onednn.qlinear_prepack(rounded, [_TYPICAL_ROWS, weight.shape[1]])
+    padded = F.pad(rounded, (0, _TAIL))
+    packed = torch.ops.onednn.qlinear_prepack(padded, [_TYPICAL_ROWS, padded.shape[1]])
     scale = scales.flatten()
     zero = torch.zeros(len(scale), dtype=torch.int64)
     return Int8Affine(packed, bias, scale, zero, rounded.sum(1) * scale, smoothing)
@@ -64,7 +68,7 @@ def _scales(sizes: Tensor) -> Tensor:
 
 def dequantised(layer: Int8Affine) -> Tensor:
     """The weight [out, in] as numbers."""
-    weight = layer.weight.to_dense().t() * layer.scale[:, None]
+    weight = layer.weight.to_dense()[:-_TAIL].t() * layer.scale[:, None]
     return weight if layer.smoothing is None else weight * layer.smoothing
 
 
@@ -97,45 +101,37 @@ def check_outliers(name: str, weight: Tensor) -> None:
         )
 
 
-def multiplied(x: Tensor, layer: Int8Affine, *, least: float | None = None) -> Tensor:
-    """x W^T + b for rows x [T, in], T > 0. `least` bounds x from below, if that is known."""
+def multiplied(x: Tensor, layer: Int8Affine) -> Tensor:
+    """x W^T + b for rows x [T, in], T > 0."""
     if layer.smoothing is not None:
         x = x * layer.smoothing
-    if least is None:
-        rows, scale = _quantised_around_zero(x)
-        y = byte_product(rows, layer, zero=_ZERO)
-    else:
-        rows, scale, zero = _quantised_from(x, least)
-        y = torch.addcmul(byte_product(rows, layer, zero=0), zero, layer.sums, value=-1)
-    return y.mul_(scale) if layer.bias is None else torch.addcmul(layer.bias, y, scale, out=y)
+    rows, step, least = quantised_rows(x)
+    y = byte_product(rows, layer)
+    y = y.mul_(step) if layer.bias is None else torch.addcmul(layer.bias, y, step, out=y)
+    return y.addcmul_(least, layer.sums)
 
 
-def byte_product(rows: Tensor, layer: Int8Affine, *, zero: int) -> Tensor:
-    """(rows - zero) W^T with the scales of the weight, but not of the rows."""
+class QuantisedRows(NamedTuple):
+    rows: Tensor  # [T, W + _TAIL] bytes
+    step: Tensor  # [T, 1] what a step of the row's bytes stands for
+    least: Tensor  # [T, 1] what byte 0 stands for
+
+
+def quantised_rows(x: Tensor) -> QuantisedRows:
+    """x [T, W] as bytes, with one range for each row."""
+    rows = torch.ops.quantized.embedding_bag_byte_prepack.default(x)
+    tails = rows[:, -_TAIL:]
+    if rows.shape[1] % 4:  # floats begin at multiples of 4 bytes
+        tails = tails.contiguous()
+    step, least = tails.view(torch.float32).split(1, dim=1)
+    # The kernel's search for the least value passes over NaN. A sum does not.
+    return QuantisedRows(rows, step, torch.add(least, x.sum(1, keepdim=True), alpha=0))
+
+
+def byte_product(rows: Tensor, layer: Int8Affine) -> Tensor:
+    """The rows' bytes times W^T, with the scales of the weight but not of the rows."""
     y: Tensor = torch.ops.onednn.qlinear_pointwise.default(
-        *(rows, 1.0, zero, layer.weight, layer.scale, layer.zero, None),
+        *(rows, 1.0, 0, layer.weight, layer.scale, layer.zero, None),
         *(1.0, 0, torch.float32, "none", [], ""),
     )
     return y
-
-
-def _quantised_around_zero(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x [T, W] as bytes around 128, and the scale of each row [T, 1]."""
-    scale = x.abs().amax(1, keepdim=True).mul_(1 / MOST).clamp_min_(_TINY)
-    return _low_bytes(x, scale.reciprocal(), _AROUND_ZERO), scale
-
-
-def _quantised_from(x: Tensor, least: float) -> tuple[Tensor, Tensor, Tensor]:
-    """x [T, W] as bytes that use all 8 bits, the scale and the byte of 0 of each row [T, 1].
-
-    The bytes reach from 0 to 255 with half a step to spare, since that of 0 is rounded.
-    """
-    scale = x.amax(1, keepdim=True).clamp_min_(_TINY * MOST).sub_(least).mul_(1 / 254)
-    inverse = scale.reciprocal()
-    zero = inverse.mul(-least).round_()
-    return _low_bytes(x, inverse, zero + _LOW_BYTE), scale, zero
-
-
-def _low_bytes(x: Tensor, inverse: Tensor, offset: Tensor) -> Tensor:
-    """x / scale + offset, rounded, as bytes: two passes where torch's own functions take four."""
-    return torch.addcmul(offset, x, inverse).view(torch.int32).to(torch.uint8)

@@ -59,7 +59,7 @@ class PostNormLayer:
         weights, activation = self.weights, self.encoder.activation
         x = self._norm(linear_added(attended, weights.attention_out, x), weights.attention_norm)
         hidden = linear(x, weights.ffn_in, activation)
-        x = linear_added(hidden, weights.ffn_out, x, least=LEAST[activation])
+        x = linear_added(hidden, weights.ffn_out, x)
         return self._norm(x, weights.ffn_norm)
 
     def _norm(self, x: Tensor, norm: Affine | None) -> Tensor:
@@ -131,15 +131,6 @@ _TYPICAL_ROWS = 1024
 """The number of rows to pack for. Measured: the layout chosen for it is fast for any number."""
 
 
-LEAST: Mapping[Activation, float] = {
-    "gelu": -0.1701,
-    "gelu_tanh": -0.1701,
-    "relu": 0.0,
-    "silu": -0.2786,
-}
-"""Just below the least value of each activation."""
-
-
 def pack(layer: Affine, dtype: torch.dtype) -> Linear:
     """The layer with its weight in oneDNN's layout, on a CPU that supports it.
 
@@ -172,10 +163,10 @@ def linear(x: Tensor, layer: Linear, activation: Activation | None = None) -> Te
     return fused
 
 
-def linear_added(x: Tensor, layer: Linear, to: Tensor, *, least: float | None = None) -> Tensor:
-    """to + x W^T + b, fused if all have one dtype. `least` bounds x from below, if it is known."""
+def linear_added(x: Tensor, layer: Linear, to: Tensor) -> Tensor:
+    """to + x W^T + b, fused if all have one dtype."""
     if isinstance(layer, Int8Affine) and _runs_packed(x, layer):
-        return multiplied(x, layer, least=least).add_(to)
+        return multiplied(x, layer).add_(to)
     if not _runs_packed(x, layer) or not x.dtype is to.dtype is layer.weight.dtype:
         return linear(x, layer) + to
     if x.shape[0] == 1:

@@ -36,6 +36,10 @@ class Affine(NamedTuple):
     weight: Tensor
     bias: Tensor | None
 
+    @property
+    def num_weights(self) -> int:
+        return self.weight.numel()
+
 
 Linear: TypeAlias = Affine | Int8Affine
 
