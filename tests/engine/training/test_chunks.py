@@ -127,6 +127,7 @@ def test_chunks_learn_their_context(
     corpus: TokenCorpus,
     chunks: ChunkCorpus,
     tmp_path: Path,
+    little_watched: None,
 ) -> None:
     student = Student(teacher, calibration, plan)
     training = TrainingPlan(stages=(STAGE,), warmup=1, save_every=100)

@@ -26,6 +26,8 @@ from engine.training.trainer import METRICS_FILE, StepReport
 if TYPE_CHECKING:
     from tests.conftest import WriteCheckpoint
 
+pytestmark = pytest.mark.usefixtures("little_watched")
+
 CPU = EngineConfig(device="cpu")
 CALIBRATION = CalibrationPlan(block_size=16, sample_tokens=48, num_samples=4)
 STAGE = Stage(
