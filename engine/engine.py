@@ -11,7 +11,8 @@ from typing import Literal, Self, overload
 
 import numpy as np
 
-from engine.analysis.diagnosis import diagnosis_of, fit_plan, plan_diagnosis, read_in_slices
+from engine.analysis.diagnosis import diagnosis_of, read_in_slices
+from engine.analysis.diagnosis_plan import fit_plan, plan_diagnosis
 from engine.attention_types import SAMPLED_ROWS, Diagnosis
 from engine.checkpoint.registry import DEFAULT_MODEL
 from engine.config import EngineConfig

@@ -8,12 +8,8 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 
-from engine.analysis.diagnosis import (
-    DiagnosisPlan,
-    LayerReadings,
-    plan_diagnosis,
-    read_in_slices,
-)
+from engine.analysis.diagnosis import LayerReadings, read_in_slices
+from engine.analysis.diagnosis_plan import DiagnosisPlan, plan_diagnosis
 from engine.config import EngineConfig
 from engine.errors import LLNError
 from engine.execution.inputs import PreparedText

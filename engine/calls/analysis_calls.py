@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from engine.analysis.attention_map import map_steps, plan_map
-from engine.analysis.diagnosis import (
-    diagnosis_of,
+from engine.analysis.diagnosis import diagnosis_of, read_in_slices
+from engine.analysis.diagnosis_plan import (
     fit_plan,
     instrument_bytes,
     matrix_bytes,
     plan_diagnosis,
-    read_in_slices,
 )
 from engine.analysis.layer_capture import capture_bytes, capture_layers
 from engine.analysis.open_document import (

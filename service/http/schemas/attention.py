@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field
 
-from engine.analysis.diagnosis import FEWEST_ROWS, MAX_QUANTILES, MOST_ROWS
+from engine.analysis.diagnosis_plan import FEWEST_ROWS, MAX_QUANTILES, MOST_ROWS
 from engine.attention_types import SAMPLED_ROWS, MapOptions
 from engine.types import Span
 from service.http.json_response import EncodingFormat

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from engine.analysis.diagnosis import fit_plan, plan_diagnosis, read_layers
+from engine.analysis.diagnosis import read_layers
+from engine.analysis.diagnosis_plan import fit_plan, plan_diagnosis
 from engine.analysis.drift import INSTRUMENTS as DRIFT
 from engine.analysis.drift import DriftSampler
 from engine.analysis.layer_capture import capture_layers, head_view, layer_view

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.analysis.diagnosis import instrument_bytes, plan_diagnosis
+from engine.analysis.diagnosis_plan import instrument_bytes, plan_diagnosis
 from engine.analysis.layer_capture import capture_at_once, capture_bytes, head_view
 from engine.async_engine import AsyncEngine
 from engine.config import EngineConfig

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.analysis.diagnosis import matrix_bytes, plan_diagnosis
+from engine.analysis.diagnosis_plan import matrix_bytes, plan_diagnosis
 from engine.diagnostics import Effort, HeadView, measure
 from engine.diagnostics.singular_values import (
     MAX_SINGLE_CALL,
