@@ -23,7 +23,7 @@ from engine.training.trainer import Trainer
 
 STAGE = Stage(
     kind="chunks",
-    steps=30,
+    steps=20,
     lengths=(200,),
     batch_tokens=600,
     rates={"scalars": 2e-2, "maps": 2e-2, "encoder": 2e-3},

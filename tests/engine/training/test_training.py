@@ -24,6 +24,7 @@ from engine.config import EngineConfig
 from engine.errors import CheckpointError, InvalidInput
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.model.pooling import whole_texts
+from engine.training import trainer
 from engine.training.calibrate import CalibrationPlan
 from engine.training.convert import built_in_texts
 from engine.training.curves import smoothed
@@ -43,6 +44,8 @@ from engine.training.trainer import METRICS_FILE, STATE_FILE, WATCHED, Trainer
 
 if TYPE_CHECKING:
     from tests.conftest import WriteCheckpoint
+
+pytestmark = pytest.mark.usefixtures("little_watched")
 
 CPU = EngineConfig(device="cpu")
 RATES: dict[Part, float] = {"scalars": 1e-2, "maps": 1e-2, "encoder": 1e-3}
@@ -178,7 +181,10 @@ def test_diverging_rates_are_an_error(
         Trainer(teacher, student, corpus, PLAN, tmp_path).run()
 
 
-def test_distilling_into_a_folder(write_checkpoint: WriteCheckpoint, tmp_path: Path) -> None:
+def test_distilling_into_a_folder(
+    write_checkpoint: WriteCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "_WATCHED_TOKENS", 1_024)  # as usual
     folder = write_checkpoint("bert")
     documents = [Document(str(n), "", text) for n, text in enumerate(built_in_texts()[:20])]
     plan = DistillPlan(
@@ -250,7 +256,7 @@ def test_pairs_are_learned(
     pairs = PairCorpus({"manual": documents}, teacher.tokenizer)
     stage = Stage(
         kind="pairs",
-        steps=30,
+        steps=20,
         lengths=(96,),
         batch_tokens=800,
         rates={"scalars": 2e-2, "maps": 2e-2, "encoder": 2e-3},
@@ -276,7 +282,7 @@ def test_pairs_are_learned(
 
     before = how_lost()
     training = Trainer(teacher, student, corpus, plan, tmp_path, pairs)
-    assert len(list(training.steps())) == 30
+    assert len(list(training.steps())) == 20
     guessing = log(len(documents))  # which all vectors alike would come to
     assert how_lost() < 0.9 * min(before, guessing)
     saved = torch.load(tmp_path / STATE_FILE, weights_only=True)
