@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +108,16 @@ def _accepts_connections(server: RunningServer) -> bool:
     host, port = server.http_url.partition("://")[2].split(":")
     with socket.socket() as probe:
         return probe.connect_ex((host, int(port))) == 0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def certificates_read_once() -> Iterator[None]:
+    """Each client of httpx reads the authorities' certificates, which takes longer than most
+    requests. What is kept is one context for each way to verify."""
+    kept = cache(httpx.create_ssl_context)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("httpx._transports.default.create_ssl_context", kept)
+        yield
 
 
 @pytest.fixture(scope="module")
