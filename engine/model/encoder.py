@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,8 +19,6 @@ from engine.model.attention import (
     SoftmaxAttention,
 )
 from engine.model.layers import (
-    FUSED,
-    PRODUCT,
     Layer,
     LearnedPositions,
     layer_norm,
@@ -29,7 +26,8 @@ from engine.model.layers import (
     lengths_of_rows,
     positions_in_sequences,
 )
-from engine.model.weights import Affine, EncoderWeights, LayerWeights
+from engine.model.short_layers import ShortLayers, float32_layers, int8_layers, norm_of
+from engine.model.weights import EncoderWeights
 from engine.types import PositionScheme
 from kernels.attention import PackedSequences
 
@@ -144,7 +142,7 @@ _MAX_SHORT_TEXT = 512
 
 
 class ShortTextPath:
-    """One short text through an encoder of BERT's arrangement, on a CPU in float32.
+    """One short text through an encoder of BERT's arrangement, on a CPU in float32 or int8.
 
     It runs the same operations on the same numbers as `Encoder.walk`, with everything looked up in
     advance. The weights that a query of 16 tokens reads evict everything else from the caches, so
@@ -154,13 +152,12 @@ class ShortTextPath:
     """
 
     def __init__(
-        self, weights: EncoderWeights, positions: Tensor, activation: tuple[Any, ...], most: int
+        self, weights: EncoderWeights, positions: Tensor, layers: ShortLayers, most: int
     ) -> None:
         self.most = most
         self._words, self._positions = weights.words, positions
-        self._num_heads, self._head_dim = weights.num_heads, weights.head_dim
-        self._embedding_norm = _norm_of(weights.embedding_norm, weights)
-        self._layers = [_arguments_of(layer, weights, activation) for layer in weights.layers]
+        self._embedding_norm = norm_of(weights.embedding_norm, weights)
+        self._layers = layers
 
     def takes(self, ids: Tensor) -> bool:
         return (
@@ -171,37 +168,20 @@ class ShortTextPath:
 
     def __call__(self, ids: Tensor) -> Tensor:
         """States [T, W] of ids [T]."""
-        count, heads, dim = len(ids), self._num_heads, self._head_dim
-        linear, linear_added = PRODUCT.default, PRODUCT.binary
-        norm, attend = torch.layer_norm, F.scaled_dot_product_attention
-        x = F.embedding(ids, self._words) + self._positions[:count]
-        x = norm(x, *self._embedding_norm)
-        for qkv, out, out_norm, ffn_in, ffn_out, ffn_norm in self._layers:
-            split = linear(x, *qkv).view(1, count, 3, heads, dim).permute(2, 0, 3, 1, 4)
-            attended = attend(*split.unbind(0)).transpose(1, 2).reshape(count, heads * dim)
-            x = norm(linear_added(attended, x, *out), *out_norm)
-            x = norm(linear_added(linear(x, *ffn_in), x, *ffn_out), *ffn_norm)
-        return x
+        x = F.embedding(ids, self._words) + self._positions[: len(ids)]
+        return self._layers(torch.layer_norm(x, *self._embedding_norm))
 
 
 def short_text_path(
     weights: EncoderWeights, attention: Sequence[LayerAttention]
 ) -> ShortTextPath | None:
     """The path for this encoder; None if it needs anything that `ShortTextPath` does not do."""
-    positions, activation = weights.positions, FUSED.get(weights.activation)
-    if positions is None or activation is None or weights.arrangement != "post_norm":
-        return None
-    if not all(_is_plain(layer) for layer in weights.layers):
+    positions = weights.positions
+    layers = float32_layers(weights) or int8_layers(weights)
+    if positions is None or layers is None:
         return None
     most = min(_MAX_SHORT_TEXT, len(positions), *map(_most_of_one_block, attention))
-    return ShortTextPath(weights, positions, activation, most)
-
-
-def _is_plain(layer: LayerWeights) -> bool:
-    products = (layer.qkv, layer.attention_out, layer.ffn_in, layer.ffn_out)
-    # `pack` decides about oneDNN's layout.
-    packed = all(one.weight.is_mkldnn and one.weight.dtype is torch.float32 for one in products)
-    return packed and layer.attention_norm is not None and layer.half_window is None
+    return ShortTextPath(weights, positions, layers, most)
 
 
 def _most_of_one_block(attention: LayerAttention) -> int:
@@ -213,21 +193,3 @@ def _most_of_one_block(attention: LayerAttention) -> int:
             return attention.parameters.block_size
         case _:
             return 0
-
-
-def _arguments_of(
-    layer: LayerWeights, weights: EncoderWeights, activation: tuple[Any, ...]
-) -> tuple[tuple[Any, ...], ...]:
-    assert layer.attention_norm is not None, "post-norm layers have one"
-    return (
-        (*layer.qkv, *FUSED[None]),
-        (*layer.attention_out, "add"),
-        _norm_of(layer.attention_norm, weights),
-        (*layer.ffn_in, *activation),
-        (*layer.ffn_out, "add"),
-        _norm_of(layer.ffn_norm, weights),
-    )
-
-
-def _norm_of(norm: Affine, weights: EncoderWeights) -> tuple[Any, ...]:
-    return (weights.width,), norm.weight, norm.bias, weights.norm_eps

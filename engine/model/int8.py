@@ -7,7 +7,7 @@ embeddings finds and writes them in one pass; the products are oneDNN's.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,6 +31,10 @@ _TYPICAL_ROWS = 1024
 _TAIL = 8
 """Bytes after each quantised row: two float32, what a step stands for and the row's least value."""
 _TINY = torch.finfo(torch.float32).tiny
+
+
+QUANTISE = torch.ops.quantized.embedding_bag_byte_prepack.default
+BYTE_PRODUCT = torch.ops.onednn.qlinear_pointwise.default
 
 
 class Int8Affine(NamedTuple):
@@ -119,7 +123,7 @@ class QuantisedRows(NamedTuple):
 
 def quantised_rows(x: Tensor) -> QuantisedRows:
     """x [T, W] as bytes, with one range for each row."""
-    rows = torch.ops.quantized.embedding_bag_byte_prepack.default(x)
+    rows = QUANTISE(x)
     tails = rows[:, -_TAIL:]
     if rows.shape[1] % 4:  # floats begin at multiples of 4 bytes
         tails = tails.contiguous()
@@ -130,8 +134,11 @@ def quantised_rows(x: Tensor) -> QuantisedRows:
 
 def byte_product(rows: Tensor, layer: Int8Affine) -> Tensor:
     """The rows' bytes times W^T, with the scales of the weight but not of the rows."""
-    y: Tensor = torch.ops.onednn.qlinear_pointwise.default(
-        *(rows, 1.0, 0, layer.weight, layer.scale, layer.zero, None),
-        *(1.0, 0, torch.float32, "none", [], ""),
-    )
+    y: Tensor = BYTE_PRODUCT(rows, *product_arguments(layer))
     return y
+
+
+def product_arguments(layer: Int8Affine) -> tuple[Any, ...]:
+    """What follows the rows in a call of `BYTE_PRODUCT`: the rows have scale 1 and zero 0."""
+    weight = (layer.weight, layer.scale, layer.zero, None)
+    return (1.0, 0, *weight, 1.0, 0, torch.float32, "none", [], "")

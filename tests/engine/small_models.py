@@ -11,9 +11,11 @@ from engine.config import EngineConfig
 from engine.model.embedding_model import EmbeddingModel, load_model
 
 
-def calibrated(folder: Path, *, block_size: int, num_sinks: tuple[int, int]) -> EmbeddingModel:
+def calibrated(
+    folder: Path, *, block_size: int, num_sinks: tuple[int, int], dtype: str = "float32"
+) -> EmbeddingModel:
     """A small checkpoint as LLN+Diag with non-trivial numbers."""
-    published = load_model(str(folder), config=EngineConfig(device="cpu"))
+    published = load_model(str(folder), config=EngineConfig(device="cpu", dtype=dtype))
     info = published.info
     heads = (info.num_layers, info.num_heads)
     calibration = Calibration(

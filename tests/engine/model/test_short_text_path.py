@@ -11,6 +11,7 @@ import torch
 from engine.config import EngineConfig
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.model.encoder import short_text_path
+from engine.platform.device import cpu_multiplies_int8
 from tests.engine.model.test_tiled_pass import some_ids
 from tests.engine.small_models import calibrated
 
@@ -18,16 +19,28 @@ if TYPE_CHECKING:
     from tests.conftest import WriteCheckpoint
 
 
+needs_int8 = pytest.mark.skipif(
+    not cpu_multiplies_int8(), reason="this CPU has no instructions for int8"
+)
+FLOAT32 = pytest.param("float32")
+INT8 = pytest.param("int8", marks=needs_int8)
+
+
 def is_straight(model: EmbeddingModel) -> bool:
     return short_text_path(model.encoder.weights, model.encoder.attention) is not None
 
 
+@pytest.mark.parametrize("dtype", [FLOAT32, INT8])
 @pytest.mark.parametrize("kind", ["softmax", "block_diagonal", "lln_diag", "lln"])
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
 @torch.inference_mode()
-def test_it_changes_no_bit(family: str, kind: str, write_checkpoint: WriteCheckpoint) -> None:
+def test_it_changes_no_bit(
+    family: str, kind: str, dtype: str, write_checkpoint: WriteCheckpoint
+) -> None:
     folder = write_checkpoint(family)
-    encoder = calibrated(folder, block_size=64, num_sinks=(1, 1)).with_attention(kind).encoder
+    model = calibrated(folder, block_size=64, num_sinks=(1, 1), dtype=dtype)
+    encoder = model.with_attention(kind).encoder
+    assert is_straight(model)
     for length in (1, 2, 3, 16, 33, 63, 64, 65, 90):
         ids = torch.from_numpy(some_ids(length)).long()
         *_, by_layer = encoder.walk(ids, [0, length])
@@ -39,9 +52,35 @@ def test_the_default_model(default_model: EmbeddingModel) -> None:
     for model in (default_model, default_model.with_attention("softmax")):
         assert is_straight(model)
         for length in (2, 5, 16, 128, 511, 512, 513):
-            ids = torch.arange(2_000, 2_000 + length)
-            *_, by_layer = model.encoder.walk(ids, [0, length])
-            assert torch.equal(model.encoder(ids, [0, length]), by_layer), length
+            assert _has_the_same_bits(model, length), length
+
+
+@needs_int8
+@torch.inference_mode()
+def test_the_default_model_in_int8() -> None:
+    model = load_model(config=EngineConfig(device="cpu", dtype="int8"))
+    assert all(_has_the_same_bits(model, length) for length in (2, 16, 75))
+
+
+def _has_the_same_bits(model: EmbeddingModel, length: int) -> bool:
+    ids = torch.arange(2_000, 2_000 + length)
+    *_, by_layer = model.encoder.walk(ids, [0, length])
+    return torch.equal(model.encoder(ids, [0, length]), by_layer)
+
+
+@needs_int8
+@torch.inference_mode()
+def test_int8_hides_no_value_that_is_not_finite(write_checkpoint: WriteCheckpoint) -> None:
+    encoder = load_model(
+        str(write_checkpoint("bert")), config=EngineConfig(device="cpu", dtype="int8")
+    ).encoder
+    qkv = encoder.weights.layers[0].qkv
+    assert qkv.bias is not None
+    ids = torch.from_numpy(some_ids(9)).long()
+    qkv.bias[-1] = torch.nan  # of a value, which reaches the states by attention alone
+    *_, by_layer = encoder.walk(ids, [0, 9])
+    assert not torch.isfinite(by_layer).any()
+    assert not torch.isfinite(encoder(ids, [0, 9])).any()
 
 
 def test_unsupported_texts_and_encoders_run_layer_by_layer(

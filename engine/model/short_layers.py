@@ -1,0 +1,154 @@
+"""All layers of an encoder of BERT's arrangement for one short text, with all arguments at hand.
+
+The same operations as in layers.py, without its choices: a text of 16 tokens spends as long between
+two products as in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from engine.model.int8 import BYTE_PRODUCT, QUANTISE, Int8Affine, product_arguments
+from engine.model.layers import FUSED, PRODUCT, activate
+from engine.model.weights import Affine, EncoderWeights, LayerWeights, Linear
+
+ShortLayers = Callable[[Tensor], Tensor]
+"""The last layer's states [T, W] of one text, from the first layer's input [T, W]."""
+
+
+def float32_layers(weights: EncoderWeights) -> ShortLayers | None:
+    """None if the layers are of another kind."""
+    activation = FUSED.get(weights.activation)
+    if activation is None or not _all_are(weights, _is_packed):
+        return None
+    layers = [_float32_arguments(layer, weights, activation) for layer in weights.layers]
+    return partial(_run_float32, layers, weights.num_heads, weights.head_dim)
+
+
+def int8_layers(weights: EncoderWeights) -> ShortLayers | None:
+    """None if the layers are of another kind."""
+    if not _all_are(weights, _is_int8):
+        return None
+    layers = [_int8_arguments(layer, weights) for layer in weights.layers]
+    activated: Callable[[Tensor], Tensor] = partial(activate, activation=weights.activation)
+    if weights.activation == "gelu":
+        activated = torch.ops.aten.gelu_.default
+    return partial(_run_int8, layers, weights.num_heads, weights.head_dim, activated)
+
+
+def _run_float32(layers: list[Any], heads: int, dim: int, x: Tensor) -> Tensor:
+    count = len(x)
+    linear, linear_added = PRODUCT.default, PRODUCT.binary
+    norm, attend = torch.layer_norm, F.scaled_dot_product_attention
+    for qkv, out, out_norm, ffn_in, ffn_out, ffn_norm in layers:
+        split = linear(x, *qkv).view(1, count, 3, heads, dim).permute(2, 0, 3, 1, 4)
+        attended = attend(*split.unbind(0)).transpose(1, 2).reshape(count, heads * dim)
+        x = norm(linear_added(attended, x, *out), *out_norm)
+        x = norm(linear_added(linear(x, *ffn_in), x, *ffn_out), *ffn_norm)
+    return x
+
+
+def _run_int8(
+    layers: list[Any], heads: int, dim: int, activated: Callable[[Tensor], Tensor], x: Tensor
+) -> Tensor:
+    count = len(x)
+    norm, attend = torch.layer_norm, F.scaled_dot_product_attention
+    for qkv, out, out_norm, ffn_in, ffn_out, ffn_norm in layers:
+        split = _multiplied(x, qkv).view(1, count, 3, heads, dim).permute(2, 0, 3, 1, 4)
+        q, k, v = split.unbind(0)
+        attended = attend(q, k, v).transpose(1, 2).reshape(count, heads * dim)
+        # NaN is lost among the bytes; here nothing else would carry it on.
+        carried = attended.sum(1, keepdim=True)
+        y = _multiplied(attended, out).add_(x)
+        x = norm(torch.add(y, carried, alpha=0, out=y), *out_norm)
+        hidden = activated(_multiplied(x, ffn_in))
+        x = norm(_multiplied(hidden, ffn_out).add_(x), *ffn_norm)
+    return x
+
+
+class _Int8Arguments(NamedTuple):
+    smoothing: Tensor | None
+    product: tuple[Any, ...]  # what follows the rows in `byte_product`
+    bias: Tensor
+    sums: Tensor
+
+
+def _multiplied(x: Tensor, layer: _Int8Arguments) -> Tensor:
+    """`int8.multiplied` without its search for NaN."""
+    smoothing, product, bias, sums = layer
+    if smoothing is not None:
+        x = x * smoothing
+    rows = QUANTISE(x)
+    tails = rows.view(torch.float32)
+    y: Tensor = BYTE_PRODUCT(rows, *product)
+    torch.addcmul(bias, y, tails[:, -2:-1], out=y)
+    return y.addcmul_(tails[:, -1:], sums)
+
+
+def _all_are(weights: EncoderWeights, is_such: Callable[[Linear], bool]) -> bool:
+    if weights.arrangement != "post_norm":
+        return False
+    return all(
+        layer.attention_norm is not None
+        and layer.half_window is None
+        and all(map(is_such, (layer.qkv, layer.attention_out, layer.ffn_in, layer.ffn_out)))
+        for layer in weights.layers
+    )
+
+
+def _is_packed(layer: Linear) -> bool:
+    # `pack` decides about oneDNN's layout.
+    return (
+        isinstance(layer, Affine) and layer.weight.is_mkldnn and layer.weight.dtype is torch.float32
+    )
+
+
+def _is_int8(layer: Linear) -> bool:
+    """Floats after the bytes of rows begin at multiples of 4 bytes."""
+    return (
+        isinstance(layer, Int8Affine)
+        and layer.bias is not None
+        and layer.num_weights // len(layer.scale) % 4 == 0
+    )
+
+
+def _float32_arguments(
+    layer: LayerWeights, weights: EncoderWeights, activation: tuple[Any, ...]
+) -> tuple[tuple[Any, ...], ...]:
+    assert layer.attention_norm is not None, "post-norm layers have one"
+    return (
+        (*layer.qkv, *FUSED[None]),
+        (*layer.attention_out, "add"),
+        norm_of(layer.attention_norm, weights),
+        (*layer.ffn_in, *activation),
+        (*layer.ffn_out, "add"),
+        norm_of(layer.ffn_norm, weights),
+    )
+
+
+def _int8_arguments(layer: LayerWeights, weights: EncoderWeights) -> tuple[tuple[Any, ...], ...]:
+    assert layer.attention_norm is not None, "post-norm layers have one"
+    return (
+        _int8_product(layer.qkv),
+        _int8_product(layer.attention_out),
+        norm_of(layer.attention_norm, weights),
+        _int8_product(layer.ffn_in),
+        _int8_product(layer.ffn_out),
+        norm_of(layer.ffn_norm, weights),
+    )
+
+
+def _int8_product(layer: Linear) -> _Int8Arguments:
+    assert isinstance(layer, Int8Affine), "it is quantised"
+    assert layer.bias is not None, "layers without a bias take the long way"
+    return _Int8Arguments(layer.smoothing, product_arguments(layer), layer.bias, layer.sums)
+
+
+def norm_of(norm: Affine, weights: EncoderWeights) -> tuple[Any, ...]:
+    return (weights.width,), norm.weight, norm.bias, weights.norm_eps
