@@ -250,6 +250,10 @@ def scales_part(stored: Stored) -> Judged:
     return figure, "holds: they part" if grown.mean > 0 else "fails: they come together"
 
 
+_NO_LOSS = 0.05
+"""Of accuracy: an interval that ends above it shows no loss."""
+
+
 def prunes(rule: str) -> Judge:
     """Is a rule better than chance and than the weights' norm, at the same count of heads?"""
 
@@ -263,10 +267,18 @@ def prunes(rule: str) -> Judge:
             f"minus {name} {signed(at_once[name])} when pruned, {signed(one)} at the end"
             for name, one in at_end.items()
         )
-        cost = "loses to unpruned AdamW" if lost.high < 0 else "no loss to be seen against AdamW"
-        return figure, f"{cost}; when pruned {_ranked(at_once)}; at the end {_ranked(at_end)}"
+        when_pruned = f"when pruned {_ranked(at_once)}; at the end {_ranked(at_end)}"
+        return figure, f"{_told_from_unpruned(lost)}; {when_pruned}"
 
     return judge
+
+
+def _told_from_unpruned(minus: SeedInterval) -> str:
+    if minus.high < 0:
+        return "loses to unpruned AdamW"
+    if minus.low > -_NO_LOSS:
+        return "as good as unpruned AdamW"
+    return "cannot be told from unpruned AdamW"
 
 
 def _ranked(minus: Mapping[str, SeedInterval]) -> str:

@@ -187,7 +187,7 @@ def test_scales_of_heads(end: Sequence[float], verdict: str, tmp_path: Path) -> 
     [
         (
             *(0.9, 1.0),
-            "no loss to be seen against AdamW; when pruned better than random and magnitude; at "
+            "as good as unpruned AdamW; when pruned better than random and magnitude; at "
             "the end better than random and magnitude",
         ),
         (
