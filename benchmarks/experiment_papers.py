@@ -153,6 +153,7 @@ PAPER_ROWS = (
         "Figure 9: alpha and beta stay within 2 and 2.2 in the training of a ViT",
         "moments-small",
         matched_scales,
+        3,
     ),
     PaperRow(
         _LLN,
@@ -167,6 +168,7 @@ PAPER_ROWS = (
         "Figure 10a: alpha and beta below 2 cost accuracy, from 2 on they do not",
         "moments-small",
         fixed_scales,
+        3,
     ),
     PaperRow(
         _LLN,
