@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -99,7 +99,7 @@ def _shown(stored: Stored) -> str:
     elif "log2_inverse_scale" in figures:
         shown = _plain(stored, "attention", ("loss", "log2_inverse_scale", "skipped_steps"))
     elif "accuracy" in figures:
-        shown = _accuracies(stored)
+        shown = "\n\n".join((_accuracies(stored), *_scales(stored)))
     elif "steps" in figures:
         shown = _steps_to_target(stored)
     else:
@@ -123,6 +123,26 @@ def _accuracies(stored: Stored) -> str:
         for name, method in stored.methods.items()
     )
     return table(head, rows)
+
+
+def _scales(stored: Stored) -> Iterator[str]:
+    """Alpha and beta where they are matched, at the start, in the middle and at the end."""
+    figures = stored.figures("lln_matched") if "lln_matched" in stored.methods else {}
+    steps = sorted({int(name.rpartition("_")[2]) for name in figures if "_of_layer_" in name})
+    if not steps:
+        return
+    shown = (steps[0], steps[len(steps) // 2], steps[-1])
+    layers = range(1, stored.result["settings"]["layers"] + 1)
+    rows = (
+        (
+            f"{scale}, layer {layer}",
+            *(spread(figures[f"{scale}_of_layer_{layer}_at_{step}"], digits=2) for step in shown),
+        )
+        for scale in ("alpha", "beta")
+        for layer in layers
+    )
+    yield "Of `lln_matched`, in training:"
+    yield table(("", *(f"after {step:,} steps" for step in shown)), rows)
 
 
 def _plain(stored: Stored, method_is: str, names: Sequence[str]) -> str:
