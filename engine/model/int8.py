@@ -105,11 +105,18 @@ def check_outliers(name: str, weight: Tensor) -> None:
         )
 
 
-def multiplied(x: Tensor, layer: Int8Affine) -> Tensor:
-    """x W^T + b for rows x [T, in], T > 0."""
+def multiplied(x: Tensor, layer: Int8Affine, *, hides_nan: bool = False) -> Tensor:
+    """x W^T + b for rows x [T, in], T > 0.
+
+    A row that holds NaN gives NaN, unless `hides_nan`: then it may give any numbers, which saves
+    1 % where the row's NaN goes on beside the product.
+    """
     if layer.smoothing is not None:
         x = x * layer.smoothing
     rows, step, least = quantised_rows(x)
+    if not hides_nan:
+        # The kernel's search for the least value passes over NaN. A sum does not.
+        least = torch.add(least, x.sum(1, keepdim=True), alpha=0)
     y = byte_product(rows, layer)
     y = y.mul_(step) if layer.bias is None else torch.addcmul(layer.bias, y, step, out=y)
     return y.addcmul_(least, layer.sums)
@@ -127,9 +134,7 @@ def quantised_rows(x: Tensor) -> QuantisedRows:
     tails = rows[:, -_TAIL:]
     if rows.shape[1] % 4:  # floats begin at multiples of 4 bytes
         tails = tails.contiguous()
-    step, least = tails.view(torch.float32).split(1, dim=1)
-    # The kernel's search for the least value passes over NaN. A sum does not.
-    return QuantisedRows(rows, step, torch.add(least, x.sum(1, keepdim=True), alpha=0))
+    return QuantisedRows(rows, *tails.view(torch.float32).split(1, dim=1))
 
 
 def byte_product(rows: Tensor, layer: Int8Affine) -> Tensor:

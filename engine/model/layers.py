@@ -59,7 +59,7 @@ class PostNormLayer:
         weights, activation = self.weights, self.encoder.activation
         x = self._norm(linear_added(attended, weights.attention_out, x), weights.attention_norm)
         hidden = linear(x, weights.ffn_in, activation)
-        x = linear_added(hidden, weights.ffn_out, x)
+        x = linear_added(hidden, weights.ffn_out, x, hides_nan=True)
         return self._norm(x, weights.ffn_norm)
 
     def _norm(self, x: Tensor, norm: Affine | None) -> Tensor:
@@ -148,7 +148,7 @@ def pack(layer: Affine, dtype: torch.dtype) -> Linear:
 def linear(x: Tensor, layer: Linear, activation: Activation | None = None) -> Tensor:
     """activation(x W^T + b) in the dtype of the weight, for x of shape [T, in]."""
     if isinstance(layer, Int8Affine) and _runs_packed(x, layer):
-        y = multiplied(x, layer)
+        y = multiplied(x, layer, hides_nan=True)  # the layer adds the states x later
         return torch.ops.aten.gelu_(y) if activation == "gelu" else activate(y, activation)
     if isinstance(layer, Int8Affine) or not _runs_packed(x, layer) or activation not in FUSED:
         weight = dense_weight(layer)
@@ -163,10 +163,10 @@ def linear(x: Tensor, layer: Linear, activation: Activation | None = None) -> Te
     return fused
 
 
-def linear_added(x: Tensor, layer: Linear, to: Tensor) -> Tensor:
-    """to + x W^T + b, fused if all have one dtype."""
+def linear_added(x: Tensor, layer: Linear, to: Tensor, *, hides_nan: bool = False) -> Tensor:
+    """to + x W^T + b, fused if all have one dtype. `hides_nan`: NaN in x is also in `to`."""
     if isinstance(layer, Int8Affine) and _runs_packed(x, layer):
-        return multiplied(x, layer).add_(to)
+        return multiplied(x, layer, hides_nan=hides_nan).add_(to)
     if not _runs_packed(x, layer) or not x.dtype is to.dtype is layer.weight.dtype:
         return linear(x, layer) + to
     if x.shape[0] == 1:

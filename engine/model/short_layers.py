@@ -80,15 +80,15 @@ class _Int8Arguments(NamedTuple):
 
 
 def _multiplied(x: Tensor, layer: _Int8Arguments) -> Tensor:
-    """`int8.multiplied` without its search for NaN."""
+    """`int8.multiplied` that hides NaN."""
     smoothing, product, bias, sums = layer
     if smoothing is not None:
         x = x * smoothing
     rows = QUANTISE(x)
     tails = rows.view(torch.float32)
     y: Tensor = BYTE_PRODUCT(rows, *product)
-    torch.addcmul(bias, y, tails[:, -2:-1], out=y)
-    return y.addcmul_(tails[:, -1:], sums)
+    torch.addcmul(bias, y, tails.narrow(1, -2, 1), out=y)
+    return y.addcmul_(tails.narrow(1, -1, 1), sums)
 
 
 def _all_are(weights: EncoderWeights, is_such: Callable[[Linear], bool]) -> bool:

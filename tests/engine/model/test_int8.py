@@ -76,6 +76,7 @@ def test_rows_of_zeros_and_rows_that_are_not_finite() -> None:
     assert layer.bias is not None
     assert torch.equal(y[[0, 3]], layer.bias.expand(2, -1))
     assert not torch.isfinite(y[[1, 2, *range(4, 36)]]).any(), "it is found, not hidden"
+    assert not torch.isfinite(multiplied(x, layer, hides_nan=True)[1:3]).any()
 
 
 @torch.inference_mode()
