@@ -17,7 +17,8 @@ from starlette.middleware.cors import CORSMiddleware
 from engine.async_engine import AsyncEngine
 from engine.errors import LLNError
 from engine.ranks.place import RankPlace
-from service.batches.runner import Batches, BatchLimits
+from service.batches.run import BatchLimits
+from service.batches.runner import Batches
 from service.batches.store import BatchStore
 from service.benchmarks.history import History
 from service.benchmarks.jobs import BenchmarkJobs

@@ -13,10 +13,11 @@ import orjson
 import pytest
 
 from engine.errors import InvalidInput, LLNError, QueueFull
-from service.batches import runner
+from service.batches import run as batch_run
 from service.batches.records import Batch, StoredFile
 from service.batches.requests import Answered
-from service.batches.runner import Batches, BatchLimits
+from service.batches.run import BatchLimits
+from service.batches.runner import Batches
 from service.batches.store import BatchStore
 from service.errors import BodyTooLarge, NotAvailable, StorageFailure
 from service.http.upload import FormReader
@@ -117,7 +118,7 @@ def test_an_expired_batch_tells_what_it_did_not_answer(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    append, failures = runner._append, 2
+    append, failures = batch_run._append, 2
 
     def failing(path: Path, line: bytes) -> None:
         nonlocal failures
@@ -126,8 +127,8 @@ def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             raise OSError(errno.ENOSPC, "no space left")
         append(path, line)
 
-    monkeypatch.setattr(runner, "_append", failing)
-    monkeypatch.setattr(runner, "_RETRY_S", 0.01)
+    monkeypatch.setattr(batch_run, "_append", failing)
+    monkeypatch.setattr(batch_run, "RETRY_S", 0.01)
     store = BatchStore(tmp_path / "b")
     found = asyncio.run(run_batch(store, answer_ok))
     assert (found.status, found.counts.completed) == ("completed", 20)
