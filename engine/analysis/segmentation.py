@@ -42,7 +42,7 @@ from engine.attention_types import Segment, SegmentStart, Structure
 from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel
 from engine.steps import Steps
-from engine.text.chunking import character_span
+from engine.text.content_tokens import character_span
 from engine.types import Span
 
 Floats = NDArray[np.float64]
