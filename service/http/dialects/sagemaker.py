@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 
 from engine.errors import InvalidInput
 from service.http.dependencies import Engine
-from service.http.dialects import cohere, vllm, voyage
+from service.http.dialects import cohere, vllm, voyage_contextual
 from service.http.dialects.dialect import Dialect
 from service.http.json_request import Handle, JsonRoute
 from service.http.routes import embeddings, health, ranking, tei
@@ -34,7 +34,7 @@ class _Kind(NamedTuple):
 _CONTEXTUAL = _Kind(
     frozenset({"enable_auto_chunking"}),
     "/v1/contextualizedembeddings",
-    voyage.contextualized_embeddings,
+    voyage_contextual.contextualized_embeddings,
 )
 _KINDS = (
     _CONTEXTUAL,

@@ -1,114 +1,21 @@
-"""Voyage: POST /v1/contextualizedembeddings, and its fields on /v1/embeddings and /v1/rerank."""
+"""Voyage: its fields on /v1/embeddings and /v1/rerank, and POST /v1/contextualizedembeddings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from fastapi import Response
+from pydantic import Field
 
-from fastapi import APIRouter, Response
-from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
-
-from engine.async_engine import AsyncEngine
 from engine.errors import InvalidInput
-from engine.types import (
-    Accounting,
-    Chunking,
-    ChunkPlan,
-    DocumentEmbedding,
-    Embedding,
-    EmbedOptions,
-    RankOptions,
-    SentencePlan,
-    Vector,
-)
-from service.errors import report_names
-from service.http.dependencies import Engine, Record, TimeoutS
+from engine.types import RankOptions
 from service.http.dialects.call import Call
 from service.http.dialects.dialect import Claim, Dialect
 from service.http.dialects.dropped import dropped_headers, dropped_usage
-from service.http.dialects.outputs import Dtype, vector_form
-from service.http.dialects.prompts import prompt_for
 from service.http.dialects.ranking import rank
 from service.http.dialects.shapes import with_detail
-from service.http.json_request import JsonRoute
-from service.http.json_response import (
-    EncodingFormat,
-    VectorForm,
-    dump_list,
-    json_response,
-    server_timing,
-)
-from service.http.schemas.fields import (
-    AtLeastOne,
-    AtLeastZero,
-    Body,
-    Input,
-    Text,
-    as_inputs,
-    json_type,
-)
-
-CHUNKER_VERSION = "lln-1"
-"""Changes whenever the same text would be cut in other places."""
-
-router = APIRouter(route_class=JsonRoute, tags=["Voyage"])
-
-InputType: TypeAlias = Literal["query", "document"]
-
-
-_TEXTS_SCHEMA = {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}}
-_LISTS_SCHEMA = {"type": "array", "minItems": 1, "items": _TEXTS_SCHEMA}
-_INPUTS_SCHEMA = {"anyOf": [_TEXTS_SCHEMA, _LISTS_SCHEMA]}
-
-
-def _read_inputs(value: Any) -> list[str | list[str]]:
-    """Checks types alone. pydantic would report a list of lists branch by branch."""
-    if not isinstance(value, list):
-        raise _wrong_type("inputs", value, "a list of lists of texts")
-    for place, item in enumerate(value):
-        if isinstance(item, list):
-            for chunk_place, chunk in enumerate(item):
-                if not isinstance(chunk, str):
-                    raise _wrong_type(f"inputs[{place}][{chunk_place}]", chunk, "a text")
-        elif not isinstance(item, str):
-            raise _wrong_type(f"inputs[{place}]", item, "a list of texts")
-    return value
-
-
-def _wrong_type(param: str, value: Any, wanted: str) -> InvalidInput:
-    kind = json_type(value)
-    return InvalidInput(
-        f"{param} must be {wanted}, got {kind}", code="invalid_type", param=param, actual=kind
-    )
-
-
-class VectorFields(Body):
-    """What Voyage's two requests for vectors have in common."""
-
-    model: str | None = None
-    input_type: InputType | None = Field(
-        None, description="Picks the model's prompt for queries or documents, where it has one."
-    )
-    output_dimension: AtLeastOne | None = None
-    output_dtype: Dtype | None = "float"
-    encoding_format: EncodingFormat | None = None
-
-    def options(self, engine: AsyncEngine, truncation: bool | None = False) -> EmbedOptions:
-        return EmbedOptions(
-            prompt_name=prompt_for(self.input_type, engine.resolve(self.model)),
-            dimensions=self.output_dimension,
-            truncate="end" if truncation else "error",
-        )
-
-    def form(self, engine: AsyncEngine) -> VectorForm:
-        return vector_form(
-            engine,
-            self.model,
-            self.options(engine),
-            dtype=self.output_dtype or "float",
-            encoding=self.encoding_format or "float",
-            dimensions="output_dimension",
-        )
+from service.http.dialects.voyage_contextual import router
+from service.http.dialects.voyage_fields import VectorFields
+from service.http.json_response import dump_list, json_response, server_timing
+from service.http.schemas.fields import AtLeastOne, Body, Input, Text, as_inputs
 
 
 class EmbeddingsBody(VectorFields):
@@ -118,47 +25,6 @@ class EmbeddingsBody(VectorFields):
     truncation: bool | None = Field(
         True, description="Cut texts beyond the model's limit instead of refusing them."
     )
-
-
-class ContextualBody(VectorFields):
-    """Voyage's request for vectors of chunks that know their document."""
-
-    inputs: Annotated[Any, BeforeValidator(_read_inputs), WithJsonSchema(_INPUTS_SCHEMA)] = Field(
-        description="Documents, each a list of its chunks. A list of one text is a query or a "
-        "plain text. With enable_auto_chunking, whole documents."
-    )
-    enable_auto_chunking: bool | None = False
-    chunk_size: AtLeastOne | None = Field(
-        None, description="Most tokens of a chunk that is cut here (256)."
-    )
-    chunk_overlap: AtLeastZero | None = Field(
-        None, description="Tokens that a chunk shares with the one before (0)."
-    )
-
-
-class ContextualChunk(BaseModel):
-    object: str
-    embedding: list[float] | list[int] | str
-    index: int
-    text: str | None = None
-
-
-class ContextualDocument(BaseModel):
-    object: str
-    data: list[ContextualChunk]
-    index: int
-
-
-class Usage(BaseModel):
-    total_tokens: int
-
-
-class ContextualAnswer(BaseModel):
-    object: str
-    data: list[ContextualDocument]
-    model: str
-    usage: Usage
-    chunker_version: str | None = None
 
 
 async def embeddings(body: EmbeddingsBody, call: Call) -> Response:
@@ -178,39 +44,6 @@ async def embeddings(body: EmbeddingsBody, call: Call) -> Response:
         "usage": {"total_tokens": found.tokens, **dropped_usage(found.costs)},
     }
     return json_response(document, headers=found.headers)
-
-
-@router.post(
-    "/v1/contextualizedembeddings",
-    response_model=ContextualAnswer,
-    summary="Embed chunks within their documents",
-)
-async def contextualized_embeddings(
-    body: ContextualBody, engine: Engine, timeout_s: TimeoutS, record: Record
-) -> Response:
-    """A vector for each chunk, read within its document: those of `/v1/documents` for the same
-    spans. Given chunks are tokenised one by one, and each document is read in one pass."""
-    record.model = engine.resolve(body.model).name
-    form = body.form(engine)
-    if body.enable_auto_chunking:
-        documents = await _cut_documents(body, engine, timeout_s)
-    else:
-        documents = await _given_documents(body, engine, timeout_s)
-    costs = [document.cost for document in documents]
-    tokens = record.tokens = _num_tokens(costs)
-    data = [
-        {"object": "list", "data": await dump_list(document.items(form)), "index": index}
-        for index, document in enumerate(documents)
-    ]
-    answer = {
-        "object": "list",
-        "data": data,
-        "model": body.model or record.model,
-        "usage": {"total_tokens": tokens},
-    }
-    if body.enable_auto_chunking:
-        answer["chunker_version"] = CHUNKER_VERSION
-    return json_response(answer, headers=server_timing(costs))
 
 
 class RerankBody(Body):
@@ -248,189 +81,6 @@ async def rerank(body: RerankBody, call: Call) -> Response:
         "usage": {"total_tokens": found.tokens, **dropped_usage(costs)},
     }
     return json_response(document, headers=server_timing(costs) | dropped_headers(costs[1:]))
-
-
-class _Document(NamedTuple):
-    """The vectors of one item of `inputs`."""
-
-    vectors: Sequence[Vector]
-    texts: Sequence[str] | None
-    cost: Accounting
-
-    def items(self, form: VectorForm) -> Iterator[dict[str, Any]]:
-        for index, vector in enumerate(self.vectors):
-            item = {"object": "embedding", "embedding": form.write(vector), "index": index}
-            if self.texts is not None:
-                item["text"] = self.texts[index]
-            yield item
-
-    @classmethod
-    def of_text(cls, embedding: Embedding) -> _Document:
-        return cls([embedding.vector], None, embedding.accounting)
-
-    @classmethod
-    def of_chunks(cls, document: DocumentEmbedding) -> _Document:
-        return cls([chunk.vector for chunk in document.chunks], None, document.accounting)
-
-
-async def _given_documents(
-    body: ContextualBody, engine: AsyncEngine, timeout_s: float
-) -> list[_Document]:
-    """Chunks of documents, and plain texts or queries among them, in their order."""
-    _refuse_options_of_auto_chunking(body)
-    plain = _Plain.among(body)
-    chunked = [place for place in range(len(body.inputs)) if place not in plain.texts]
-    found: dict[int, _Document] = {}
-    options = body.options(engine)
-    if plain.texts:
-        with report_names({"input": plain.names, "dimensions": "output_dimension"}):
-            texts = await engine.embed(
-                list(plain.texts.values()), model=body.model, options=options, timeout_s=timeout_s
-            )
-        found.update(zip(plain.texts, map(_Document.of_text, texts), strict=True))
-    if chunked:
-        names = [f"inputs[{place}]" for place in chunked]
-        with report_names({"documents": names, "dimensions": "output_dimension"}):
-            documents = await engine.embed_given_chunks(
-                [list(body.inputs[place]) for place in chunked],
-                model=body.model,
-                options=options,
-                timeout_s=timeout_s,
-            )
-        found.update(zip(chunked, map(_Document.of_chunks, documents), strict=True))
-    return [found[place] for place in range(len(body.inputs))]
-
-
-class _Plain(NamedTuple):
-    """The inputs that are one text each, which no document surrounds."""
-
-    texts: dict[int, str]
-    names: list[str]
-
-    @classmethod
-    def among(cls, body: ContextualBody) -> _Plain:
-        texts: dict[int, str] = {}
-        names: list[str] = []
-        for place, item in enumerate(body.inputs):
-            if isinstance(item, str):
-                if body.input_type == "document":
-                    raise InvalidInput(
-                        "inputs is a list of texts, which are queries unless enable_auto_chunking "
-                        "is true; send each document as a list of its chunks",
-                        code="invalid_type",
-                        param="inputs",
-                    )
-                texts[place] = item
-                names.append(f"inputs[{place}]")
-            elif len(item) == 1:
-                texts[place] = item[0]
-                names.append(f"inputs[{place}][0]")
-            elif body.input_type == "query" and item:
-                raise InvalidInput(
-                    f"inputs[{place}] has {len(item)} texts; a query is one",
-                    code="too_many_inputs",
-                    param=f"inputs[{place}]",
-                    limit=1,
-                    actual=len(item),
-                )
-        if not body.inputs:
-            raise InvalidInput(
-                "inputs has no texts", code="empty_input", param="inputs", limit=1, actual=0
-            )
-        return cls(texts, names)
-
-
-async def _cut_documents(
-    body: ContextualBody, engine: AsyncEngine, timeout_s: float
-) -> list[_Document]:
-    texts = _whole_texts(body)
-    single = "" if all(isinstance(item, str) for item in body.inputs) else "[0]"
-    names: dict[str, str | list[str]] = {
-        "documents": [f"inputs[{place}]{single}" for place in range(len(texts))] or "inputs",
-        "dimensions": "output_dimension",
-    }
-    with report_names(names):
-        documents = await engine.embed_documents(
-            texts,
-            model=body.model,
-            chunks=_chunking(body),
-            options=body.options(engine),
-            timeout_s=timeout_s,
-        )
-    return [
-        _cut(text, document, place)
-        for place, (text, document) in enumerate(zip(texts, documents, strict=True))
-    ]
-
-
-def _cut(text: str, document: DocumentEmbedding, place: int) -> _Document:
-    if not document.chunks:
-        raise InvalidInput(
-            f"inputs[{place}] is only white space, so it has no chunk",
-            code="empty_text",
-            param=f"inputs[{place}]",
-        )
-    spans = [chunk.characters for chunk in document.chunks]
-    texts = [text[span.start : span.end] for span in spans]
-    return _Document.of_chunks(document)._replace(texts=texts)
-
-
-def _whole_texts(body: ContextualBody) -> list[str]:
-    if body.input_type == "query":
-        raise InvalidInput(
-            "enable_auto_chunking is for documents, and input_type is query",
-            param="enable_auto_chunking",
-            limit="document",
-            actual="query",
-        )
-    texts = []
-    for place, item in enumerate(body.inputs):
-        if isinstance(item, list) and len(item) != 1:
-            raise InvalidInput(
-                f"inputs[{place}] has {len(item)} chunks; with enable_auto_chunking it is one text",
-                code="too_many_inputs" if item else "empty_input",
-                param=f"inputs[{place}]",
-                limit=1,
-                actual=len(item),
-            )
-        texts.append(item if isinstance(item, str) else item[0])
-    return texts
-
-
-def _chunking(body: ContextualBody) -> Chunking:
-    """Whole sentences up to the size asked for. Only pieces of fixed size can overlap."""
-    size = ChunkPlan.tokens if body.chunk_size is None else body.chunk_size
-    if size < 1:
-        raise InvalidInput(
-            f"chunk_size must be at least 1, got {size}",
-            code="invalid_chunking",
-            param="chunk_size",
-            limit=1,
-            actual=size,
-        )
-    if body.chunk_overlap:
-        if body.chunk_overlap >= size:
-            raise InvalidInput(
-                f"chunk_overlap must be less than chunk_size, {size}, got {body.chunk_overlap}",
-                code="invalid_chunking",
-                param="chunk_overlap",
-                limit=size - 1,
-                actual=body.chunk_overlap,
-            )
-        return ChunkPlan(tokens=size, overlap=body.chunk_overlap)
-    return SentencePlan(min_tokens=size, max_tokens=size)
-
-
-def _refuse_options_of_auto_chunking(body: ContextualBody) -> None:
-    for name in ("chunk_size", "chunk_overlap"):
-        if getattr(body, name) is not None:
-            raise InvalidInput(
-                f"{name} needs enable_auto_chunking: the chunks are given", param=name
-            )
-
-
-def _num_tokens(costs: Iterable[Accounting]) -> int:
-    return sum(cost.tokens_embedded for cost in costs)
 
 
 DIALECT = Dialect(
