@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,7 +46,7 @@ class Stopped(BaseException):
     """Raised like a signal."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def folder(write_checkpoint: WriteCheckpoint) -> str:
     return str(write_checkpoint("bert"))
 
@@ -63,6 +64,21 @@ def train(
             raise Stopped
 
     return distill_model(folder, out, {"mine": documents}, plan, config=CPU, progress=progress)
+
+
+@pytest.fixture(scope="module")
+def stopped(folder: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a run leaves that is stopped a step after its save."""
+    left = tmp_path_factory.mktemp("stopped") / "out"
+    with pytest.raises(Stopped):
+        train(folder, left, stop_at=4)
+    return left
+
+
+@pytest.fixture
+def out(stopped: Path, tmp_path: Path) -> Path:
+    """The same, to go on from."""
+    return shutil.copytree(stopped, tmp_path / "out")
 
 
 def with_stage(**changes: Any) -> DistillPlan:
@@ -156,12 +172,10 @@ def test_a_run_stopped_before_its_first_save_reports_each_step_once(
     assert [json.loads(look)["step"] for look in looks] == [0, 6]
 
 
-def test_an_incomplete_metrics_line_is_rewritten(folder: str, tmp_path: Path) -> None:
-    with pytest.raises(Stopped):
-        train(folder, tmp_path / "out", stop_at=4)
-    metrics = tmp_path / "out" / "training" / METRICS_FILE
+def test_an_incomplete_metrics_line_is_rewritten(folder: str, out: Path) -> None:
+    metrics = out / "training" / METRICS_FILE
     metrics.write_text(metrics.read_text()[:-30])
-    assert steps_of(train(folder, tmp_path / "out")) == list(range(6))
+    assert steps_of(train(folder, out)) == list(range(6))
 
 
 @pytest.mark.parametrize("moves", [0, 10])  # of 11
@@ -206,31 +220,27 @@ def test_a_run_stopped_while_publishing_resumes(
 )
 def test_only_the_same_run_resumes(
     folder: str,
-    tmp_path: Path,
+    out: Path,
     write_checkpoint: WriteCheckpoint,
     change: dict[str, Any],
     message: str | None,
 ) -> None:
-    with pytest.raises(Stopped):
-        train(folder, tmp_path / "out", stop_at=4)
-    state = (tmp_path / "out" / "training" / "state.pt").read_bytes()
+    state = (out / "training" / "state.pt").read_bytes()
     given: dict[str, Any] = {"folder": folder, **change}
     if given["folder"] is None:
         given["folder"] = str(write_checkpoint("bert", seed=1))
     if message is None:
-        train(out=tmp_path / "out", **given)
+        train(out=out, **given)
         return
     with pytest.raises(InvalidInput, match=message):
-        train(out=tmp_path / "out", **given)
-    assert (tmp_path / "out" / "training" / "state.pt").read_bytes() == state
+        train(out=out, **given)
+    assert (out / "training" / "state.pt").read_bytes() == state
 
 
-def test_a_run_without_a_description_does_not_resume(folder: str, tmp_path: Path) -> None:
-    with pytest.raises(Stopped):
-        train(folder, tmp_path / "out", stop_at=4)
-    (tmp_path / "out" / "training" / "begun.json").unlink()
+def test_a_run_without_a_description_does_not_resume(folder: str, out: Path) -> None:
+    (out / "training" / "begun.json").unlink()
     with pytest.raises(InvalidInput, match="did not write down what it began with"):
-        train(folder, tmp_path / "out")
+        train(folder, out)
 
 
 def test_a_continued_training_records_the_one_before(folder: str, tmp_path: Path) -> None:
