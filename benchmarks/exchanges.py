@@ -68,7 +68,7 @@ def _tokens_per_second() -> float:
     """How fast one core tokenises real text."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     tokenizer = load_model(config=EngineConfig(device="cpu", num_threads=1)).tokenizer
-    text = RealText(tokenizer).library(400_000)
+    text = RealText(tokenizer).speeches(400_000)
     taken = []
     for _ in range(3):
         started_at = perf_counter()

@@ -44,13 +44,13 @@ def headline(folder: Path) -> str:
 def _lines(experiments: Experiments) -> Iterator[str]:
     if (masked := experiments.get("mlm-small")) is not None:
         yield _masked_line(masked)
-    yield from _range_lines(
-        [
-            one
-            for one in experiments.values()
-            if "accuracy" in one.figures(one.reference) and set(one.methods) >= _COMPARED
-        ]
-    )
+    tasks = [
+        one
+        for one in experiments.values()
+        if "accuracy" in one.figures(one.reference) and set(one.methods) >= _COMPARED
+    ]
+    yield from _range_lines(tasks)
+    yield from _rival_lines(tasks)
     yield from _optimiser_lines([one for one in experiments.values() if one.reference == "adamw"])
     if (pruned := experiments.get("pruning-small")) is not None:
         yield from _pruning_lines(pruned)
@@ -86,6 +86,16 @@ def _range_lines(tasks: Iterable[Stored]) -> Iterator[str]:
     for kind, found in kinds.items():
         if found:
             yield f"**{told[kind]}** {', '.join(found)} (LLN+Diag minus blocks, accuracy)."
+
+
+def _rival_lines(tasks: Iterable[Stored]) -> Iterator[str]:
+    """Where another kind, softmax included, is better than LLN+Diag beyond the interval."""
+    for task in tasks:
+        others = [name for name in task.methods if name not in _COMPARED]
+        rivals = {name: task.minus(name, "lln_diag", "accuracy") for name in others}
+        better = [f"`{name}` {signed(by)}" for name, by in rivals.items() if by.low > 0]
+        if better and kind_of(task) != "guess":
+            yield f"**Better than LLN+Diag in `{task.name}`:** {', '.join(better)}."
 
 
 def _optimiser_lines(problems: Iterable[Stored]) -> Iterator[str]:

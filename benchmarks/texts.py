@@ -52,7 +52,7 @@ class RealText:
         content = count - self._tokenizer.num_special
         return speech.cut(int(speech.starts_for(content)[0]), content)
 
-    def library(self, count: int) -> str:
+    def speeches(self, count: int) -> str:
         """Speeches of all years joined into one text of this many tokens, or a few fewer."""
         content = count - self._tokenizer.num_special
         known = self._library

@@ -60,7 +60,7 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
 
 async def _cancel_in_turns(bench: Workbench, plan: Plan) -> list[Cancelled]:
     tokens = QUICK_DOCUMENT_TOKENS if plan.quick else DOCUMENT_TOKENS
-    document = bench.text.library(tokens)
+    document = bench.text.speeches(tokens)
     (query,) = bench.text.passages([QUERY_TOKENS])
     async with AsyncEngine([bench.lln_diag.model], config=bench.lln_diag.config) as engine:
         await _cancel_one(engine, document, query)  # loads and allocates what is needed once

@@ -57,7 +57,7 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
 async def _under_fire(bench: Workbench, plan: Plan, min_sweep_tokens: int) -> Fire:
     tokens = QUICK_DOCUMENT_TOKENS if plan.quick else DOCUMENT_TOKENS
     num_alone = QUICK_QUERIES_ALONE if plan.quick else QUERIES_ALONE
-    document = bench.text.library(tokens)
+    document = bench.text.speeches(tokens)
     queries = bench.text.passages([QUERY_TOKENS] * 100)
     model = bench.lln_diag.model
     config = replace(bench.lln_diag.config, min_sweep_tokens=min_sweep_tokens)

@@ -52,7 +52,7 @@ class Update(NamedTuple):
 def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
     engine = bench.lln_diag
     for tokens in QUICK_LENGTHS if plan.quick else LENGTHS:
-        text = bench.text.library(tokens)
+        text = bench.text.speeches(tokens)
         whole, first_s = _timed(engine, text)
         changed = [_update(engine, whole, _changed(text, place)) for place in PLACES]
         folded, last_s = _timed(engine, text, fold=True)

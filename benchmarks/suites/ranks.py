@@ -157,7 +157,7 @@ def _flatness(apart: dict[int, Reading], num_ranks: int, num_layers: int) -> Row
 def _text(bench: Workbench, length: int) -> PreparedText:
     """The beginning of real text, as ids, with chunks, and with single tokens as further spans."""
     tokenizer = bench.lln_diag.model.tokenizer
-    ids: Ids = tokenizer.encode_batch([bench.text.library(max(length + 64, 600))])[0].ids[:length]
+    ids: Ids = tokenizer.encode_batch([bench.text.speeches(max(length + 64, 600))])[0].ids[:length]
     step = 1 if length <= EVERY_TOKEN_UPTO else FURTHER_STEP
     tokens = [Span(at, at + 1) for at in range(0, length, step)]
     return PreparedText(

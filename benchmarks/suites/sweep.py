@@ -37,7 +37,7 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
     engine.plan(LENGTHS[0])
     found: dict[int, Measured] = {}
     for tokens in QUICK_LENGTHS if plan.quick else LENGTHS:
-        found[tokens] = _swept(bench, bench.text.library(tokens))
+        found[tokens] = _swept(bench, bench.text.speeches(tokens))
         yield from _rows(tokens, found[tokens])
     if 262_144 in found:
         small, large = found[65_536], found[262_144]

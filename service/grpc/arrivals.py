@@ -122,9 +122,9 @@ class Arrivals:
     async def _asking(
         self, sender: str, is_brief: bool
     ) -> AsyncIterator[Callable[[bytes | None], None]]:
-        """Waits until a message may be asked for. Yields a function to call with the message when
-        it arrives, or with None at the end of a stream. A caller that leaves before that gives its
-        share of the rate back."""
+        """Waits for the call's turn, then yields a function. Call it with the message once that has
+        arrived, or with None at the end of a stream. If the caller leaves first, its share of the
+        rate is given back."""
         taken = 0 if is_brief else self._max_message_bytes
         if taken:
             await self._wait_for_turn(taken)

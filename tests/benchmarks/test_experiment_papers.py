@@ -84,6 +84,20 @@ def test_a_task_is_told_by_what_lln_adds(
     assert told in line
 
 
+def test_kinds_that_are_better_than_lln_diag_are_told(tmp_path: Path) -> None:
+    accuracies = {
+        "block_diagonal": [0.2, 0.21, 0.2],
+        "lln_diag": [0.5, 0.51, 0.52],
+        "elu": [0.7, 0.71, 0.73],
+        "softmax": [0.4, 0.6, 0.56],  # the interval of its difference holds zero
+    }
+    write(tmp_path, "recall-small", "accuracy", accuracies)
+    [line] = [one for one in headline(tmp_path).splitlines() if "Better than LLN+Diag" in one]
+    assert "`elu` +0.203" in line
+    assert "softmax" not in line
+    assert "block_diagonal" not in line
+
+
 @pytest.mark.parametrize(
     ("full", "softmax", "verdict"),
     [

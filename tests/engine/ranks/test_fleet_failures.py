@@ -51,7 +51,7 @@ CONFIG = EngineConfig(
 
 
 class ScriptedRank(threading.Thread):
-    """Joins every group until it is told to hang, and records the messages that it receives."""
+    """A rank that joins each group until a test makes it hang. It records every message it gets."""
 
     def __init__(self, place: RankPlace) -> None:
         super().__init__(daemon=True)
