@@ -17,6 +17,7 @@ from benchmarks import experiment_budgets, experiment_papers, experiment_tables,
 from benchmarks.calibration import scores
 from benchmarks.markdown import table
 from benchmarks.store import stored_results
+from kernels.instructions import report as instructions
 from service.metrics import Metrics
 from service.settings import setting_rows
 from tests.service.client_table import client_rows
@@ -143,6 +144,10 @@ PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
         "schedule": scaling_schedule,
     },
     ROOT / "benchmarks" / "README.md": {"results": results_tables},
+    ROOT / "kernels" / "README.md": {
+        "operations": instructions.operations_table,
+        "launches": instructions.launches_table,
+    },
 }
 
 

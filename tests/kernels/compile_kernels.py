@@ -6,10 +6,7 @@ It runs as a script, because a process whose kernels are interpreted cannot comp
 from __future__ import annotations
 
 import json
-import re
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -17,9 +14,6 @@ from itertools import product
 from typing import Any
 
 import torch
-import triton  # type: ignore[import-untyped]
-from triton.backends.compiler import GPUTarget  # type: ignore[import-untyped]
-from triton.compiler import ASTSource  # type: ignore[import-untyped]
 
 from kernels.attention.gpu import constants as compiled_for
 from kernels.attention.gpu import tiles
@@ -36,15 +30,12 @@ from kernels.attention.gpu.forward_short import short_sequences_kernel
 from kernels.attention.gpu.forward_state import lln_state_kernel, merge_pieces_kernel
 from kernels.attention.gpu.pieces import add_pieces_kernel
 from kernels.attention.gpu.softmax import softmax_kernel
+from kernels.instructions.compile import compile_kernel
 from kernels.instruments import gpu as instruments
 from kernels.instruments.gpu import moments_kernel, row_statistics_kernel
 
 HEAD_DIMS = (16, 32, 64, 128, 256)
 CAPABILITIES = (80, 89, 90)
-# Pointers in the dtype of the inputs.
-ROWS = {"p_q", "p_k", "p_v", "p_g", "p_x", "p_out", "p_dq", "p_dk", "p_dv", "p_rows", "p_value"}
-INTEGERS = {"p_cu_seqlens", "p_tile_sequence", "p_tile_rows", "p_tile_first"}
-POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
 FORWARD = ("state", "merge", "short", "one tile a block", "tiles of a block")
 PARTS = ("LLN alone", "Diag alone", "whole sequences")
 BACKWARD = ("state gradient", "rows gradient, one tile", "rows gradient, tiles")
@@ -106,24 +97,18 @@ def usual_builds() -> Iterator[Build]:
 
 def compile_build(build: Build) -> dict[str, Any]:
     kernel, constants = kernel_of(build)
-    names = ("num_warps", "num_stages")
-    options = {name: constants.pop(name) for name in names if name in constants}
-    signature, attributes = {}, {}
-    for index, name in enumerate(kernel.arg_names):
-        signature[name] = type_of(name, constants, build)
-        aligned = name.startswith(("p_", "stride_"))
-        if aligned and name not in kernel.do_not_specialize:
-            attributes[(index,)] = [["tt.divisibility", 16]]
-    target = GPUTarget("cuda", build.capability, 32)
-    source = ASTSource(kernel, signature, constants, attributes)
-    compiled = triton.compile(source, target=target, options=options)
+    # A state that callers get is float32; an internal one is in the inputs' dtype.
+    single = frozenset({"p_value"} if build.form == "LLN alone" else ())
+    usage = compile_kernel(
+        kernel, constants, build.dtype, capability=build.capability, float32_pointers=single
+    ).usage
     return {
         "name": build.name,
         "form": build.form,
         "dtype": str(build.dtype),
         "capability": build.capability,
-        "shared_bytes": compiled.metadata.shared,
-        "spilled_bytes": spilled_bytes(compiled.asm["cubin"]),
+        "shared_bytes": usage.shared_bytes,
+        "spilled_bytes": usage.stack_bytes,
     }
 
 
@@ -182,36 +167,6 @@ def kernel_of(build: Build) -> tuple[Any, dict[str, Any]]:
             return row_statistics_kernel, constants
         case _:
             return moments_kernel, instruments.moments_constants(head_dim)
-
-
-def type_of(name: str, constants: dict[str, Any], build: Build) -> str:
-    if name in constants:
-        return "constexpr"
-    # A state that callers get is float32; an internal one is in the inputs' dtype.
-    is_callers_state = name == "p_value" and build.form == "LLN alone"
-    if name in ROWS and not is_callers_state:
-        return POINTERS[build.dtype]
-    if name == "p_value_gradient":
-        return POINTERS[compiled_for.wide_dtype(build.dtype)]
-    if name.startswith("p_"):
-        return "*i32" if name in INTEGERS else "*fp32"
-    return "fp32" if name == "scale" else "i32"
-
-
-def spilled_bytes(cubin: bytes) -> int:
-    """Local memory that a thread needs beyond its registers."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        usage = subprocess.run(
-            [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    stack = re.search(r"STACK:(\d+)", usage.stdout)
-    assert stack is not None, usage.stdout
-    return int(stack.group(1))
 
 
 def main() -> None:

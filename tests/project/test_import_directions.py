@@ -130,6 +130,7 @@ ALLOWED = {
     "lln": {"lln.attention", "lln.model", "lln.registration"},
     "kernels.attention": set[str](),
     "kernels.instruments": {"kernels.attention"},
+    "kernels.instructions": {"kernels.attention"},
     "kernels.tune": {"kernels.attention", "kernels.bench"},
     "kernels.bench": {"kernels.attention", "kernels.instruments"},
 }

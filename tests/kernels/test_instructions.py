@@ -1,0 +1,147 @@
+"""The instructions that the compiler makes of the kernels, against those that are stored."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernels.instructions import report
+
+pytest.importorskip("triton")
+
+sass = pytest.importorskip("kernels.instructions.sass")
+ROOT = Path(__file__).parents[2]
+GROWTH = 1.05
+AMOUNTS = ("instructions", "exponentials", "tensor_flops")
+REPRESENTATIVE = (
+    "state, D 64",
+    "output, D 32, maps, sinks, gate, blocks of 512",
+    "output, D 64, blocks of 64",
+)
+LINE = "/*{:04x}*/ {} ;"
+
+
+def counted(*names: str, cache: Path) -> dict[str, dict[str, Any]]:
+    """In a process of its own: one whose kernels are interpreted cannot compile them."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    run = subprocess.run(
+        [sys.executable, "-m", "kernels.instructions", "--json", *names],
+        cwd=ROOT,
+        env=environment | {"TRITON_CACHE_DIR": str(cache)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-4000:]
+    return {row["name"]: row for row in map(json.loads, run.stdout.splitlines())}
+
+
+def grown(found: Mapping[str, report.Stored], stored: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{name}: {row[amount]} {amount}, stored {stored[name][amount]}"
+        for name, row in found.items()
+        for amount in AMOUNTS
+        if row[amount] > GROWTH * stored[name][amount]
+    ]
+
+
+def stored_rows() -> dict[str, Any]:
+    stored = report.read(report.STORED)
+    if stored["triton"] != version("triton"):
+        pytest.skip(f"counted with Triton {stored['triton']}; another compiler, other counts")
+    return report.rows_by_name(stored)
+
+
+def test_no_representative_launch_has_grown(tmp_path: Path) -> None:
+    stored = stored_rows()
+    found = counted(*REPRESENTATIVE, cache=tmp_path)
+    assert found.keys() >= set(REPRESENTATIVE)
+    assert not grown(found, stored)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_no_launch_has_grown(tmp_path: Path) -> None:
+    stored = stored_rows()
+    found = counted(cache=tmp_path)
+    assert found.keys() == stored.keys()
+    assert not grown(found, stored)
+
+
+def test_growth_is_noticed() -> None:
+    stored = report.rows_by_name(report.read(report.STORED))
+    name = REPRESENTATIVE[0]
+    larger = {**stored[name], "exponentials": 1.06 * stored[name]["exponentials"]}
+    assert len(grown({name: larger}, stored)) == 1
+    assert not grown({name: stored[name]}, stored)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "kernel.py"
+    path.write_text("x = 1\nfor i_n in range(8):\n    x += 1\nif x > 1:\n    x = 0\n")
+    return path
+
+
+def disassembly(source: Path, *lines: tuple[int, str]) -> str:
+    """Each instruction with its line of the source; a label has none."""
+    texts = []
+    for address, (line, text) in enumerate(lines):
+        texts.append(f'\t//## File "{source}", line {line}')
+        texts.append(text if text.endswith(":") else "        " + LINE.format(16 * address, text))
+    return "\n".join(texts)
+
+
+def test_loops_count_by_their_rounds_and_exponentials_by_name(source: Path) -> None:
+    program = sass.parse(
+        disassembly(
+            source,
+            (1, "MOV R0, R1"),
+            (2, ".L_x_0:"),
+            (3, "MUFU.EX2 R2, R2"),
+            (3, "HGMMA.64x32x16.F32.BF16 R24, R4, gdesc[UR4], R24"),
+            (3, "HMMA.1688.F32.TF32 R24, R4, R8, R24"),
+            (2, "@!P0 BRA `(.L_x_0)"),
+            (5, "EXIT"),
+            (5, ".L_x_1:"),
+            (5, "BRA `(.L_x_1)"),
+            (5, "NOP"),
+        )
+    )
+    counts = program.count({"i_n": 8})
+    assert (counts.instructions, counts.exponentials) == (1 + 4 * 8 + 1, 8)
+    assert counts.tensor_instructions == 16
+    assert counts.tensor_flops == 8 * (2 * 64 * 32 * 16 / 4 + 2 * (2 * 16 * 8 * 8))
+
+
+def test_a_body_that_is_not_entered_does_not_count(source: Path) -> None:
+    program = sass.parse(
+        disassembly(
+            source,
+            (4, "@P0 BRA `(.L_x_0)"),
+            (5, "FADD R0, R0, R0"),
+            (5, ".L_x_0:"),
+            (5, "EXIT"),
+        )
+    )
+    assert program.count({}).instructions == 3
+    assert program.count({}, skipped=["if x > 1:"]).instructions == 2
+
+
+def test_a_subroutine_counts_where_it_is_always_called(source: Path) -> None:
+    straight = [(1, "FADD R0, R0, R0")] * 20
+    after = [(1, "EXIT"), (1, "$divide:"), (1, "FMUL R0, R0, R0"), (1, "RET.REL.NODEC R2 `(k)")]
+    call = (1, "CALL.REL.NOINC `($divide)")
+    always = sass.parse(disassembly(source, *straight, call, *after))
+    assert always.count({}).instructions == 20 + 1 + 1 + 2
+    branch = (1, "@P0 BRA `(.L_x_0)")
+    seldom = sass.parse(disassembly(source, branch, call, (1, ".L_x_0:"), *straight, *after))
+    assert seldom.count({}).instructions == 1 + 20 + 1
