@@ -34,7 +34,7 @@ _COLUMN = 11
 
 def add_diagnose(commands: Commands) -> None:
     command = add_command(commands, "diagnose", _diagnose, "measure the attention of a text")
-    command.add_argument("file", help="a text file; '-' reads standard input")
+    command.add_argument("file", metavar="FILE", help="a text file; '-' reads standard input")
     command.add_argument("--layers", type=numbers, metavar="N,N,...", help="default: all")
     command.add_argument("--heads", type=numbers, metavar="N,N,...", help="default: all")
     command.add_argument(

@@ -148,7 +148,13 @@ def _is_file(text: str) -> bool:
 
 def add_plan(commands: Commands) -> None:
     command = add_command(commands, "plan", _plan, "time and memory that texts would take here")
-    command.add_argument("tokens", type=numbers, nargs="?", metavar="TOKENS,TOKENS,...")
+    command.add_argument(
+        "tokens",
+        type=numbers,
+        nargs="?",
+        metavar="TOKENS,TOKENS,...",
+        help="the texts' numbers of tokens, special tokens included",
+    )
     command.add_argument(
         "--context",
         choices=get_args(Context),

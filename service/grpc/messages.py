@@ -217,8 +217,12 @@ class VectorPacker(NamedTuple):
 
 
 def _unknown_number(field: str, number: int, names: Sequence[str]) -> InvalidField:
+    choices = ", ".join(names)
     return InvalidField(
-        f"{field} must be one of {', '.join(names)}, got {number}", param=field, actual=number
+        f"{field} must be one of {choices}, got {number}",
+        param=field,
+        limit=choices,
+        actual=number,
     )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
+import numpy as np
 import orjson
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -108,10 +109,20 @@ def invalid_field(problem: dict[str, Any]) -> InvalidField:
             return InvalidField(
                 f"{subject} is not a known field", code="unknown_field", param=param
             )
-    actual = _actual(problem["input"])
+    given = problem["input"]
+    message = f"{subject}: {_reason(problem)}, got {_named(given)}"
+    return InvalidField(message, param=param, limit=limit, actual=_actual(given))
+
+
+def _reason(problem: dict[str, Any]) -> str:
+    """What pydantic says, in words of JSON."""
     reason: str = problem["msg"]
-    message = f"{subject}: {reason[:1].lower()}{reason[1:]}, got {actual!r}"
-    return InvalidField(message, param=param, limit=limit, actual=actual)
+    match problem["type"], problem["input"]:
+        case "model_attributes_type" | "model_type" | "dict_type", _:
+            return "input should be an object"
+        case (("int_type" | "int_from_float"), float() as number) if abs(number) >= 2**63:
+            return "input should be an integer of at most 64 bits"
+    return reason[:1].lower() + reason[1:]
 
 
 def _path(location: Sequence[str | int]) -> str | None:
@@ -130,9 +141,23 @@ def _limit(context: dict[str, Any]) -> Quantity | None:
     return None
 
 
+_KINDS: Mapping[type, str] = {dict: "an object", list: "a list", np.ndarray: "a list"}
+
+
+def _named(value: Any) -> str:
+    """A value as its JSON, or what it is if that could be long. Only strings have quotes."""
+    if isinstance(value, str):
+        return repr(shown(value))
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return repr(value)
+    return str(_actual(value))
+
+
 def _actual(value: Any) -> Quantity:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
     if value is None or isinstance(value, bool):
         return orjson.dumps(value).decode()
-    return shown(value) if isinstance(value, str) else type(value).__name__
+    if isinstance(value, str):
+        return shown(value)
+    return _KINDS.get(type(value), type(value).__name__)

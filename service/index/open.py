@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from engine.async_engine import AsyncEngine
 from engine.errors import ModelNotFound
 from service.errors import StorageFailure
 from service.index.errors import IndexMismatch, IndexNotFound
 from service.index.schema import Recipe
 from service.index.store import DATABASE, IndexStore
+
+if TYPE_CHECKING:
+    from engine.async_engine import AsyncEngine  # `lln search --by words` does without torch
 
 
 def open_to_write(place: Path, recipe: Recipe, *, rebuild: bool = False) -> IndexStore:

@@ -219,7 +219,7 @@ def _read(found: Found, sha256: str, content: bytes, before: FileState | None) -
         is_text = not isinstance(error, NotText)
         return _Problem(found=found, sha256=sha256, reason=error.message, is_text=is_text)
     if not extracted.text.strip():
-        return _Problem(found=found, sha256=sha256, reason="it has no text")
+        return _Problem(found=found, sha256=sha256, reason="it has no text", is_text=False)
     return _Text(found=found, sha256=sha256, extracted=extracted, before=before)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from dataclasses import dataclass
 
 from engine.errors import InvalidInput
@@ -43,6 +44,10 @@ class NotText(Unreadable):
 
 def decode(content: bytes) -> str:
     """Text in UTF-8, without a byte order mark."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise Unreadable(
+            "it is text in UTF-16, and only UTF-8 is read: convert it", code="not_utf8"
+        )
     if b"\0" in content:
         raise NotText("it is not text: it has NUL bytes", code="not_text")
     try:

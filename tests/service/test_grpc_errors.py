@@ -143,6 +143,8 @@ def test_errors_of_fields_that_only_protobuf_has(
     assert error.code() == StatusCode.INVALID_ARGUMENT
     assert details_of(error)["code"] == "invalid_field"
     assert details_of(error)["param"] == param
+    if param in ("truncate", "format"):
+        assert "_UNSPECIFIED, " in details_of(error)["limit"], "the names that there are"
 
 
 def with_text(data: bytes) -> bytes:

@@ -165,6 +165,7 @@ def test_base64(http: httpx.Client) -> None:
         ({"chunking": {"alone": 0.5}}, 400, "chunking.alone"),
         ({"chunking": {"type": "fixed", "context": "early"}}, 422, "chunking.context"),
         ({"chunking": {"context": "late"}}, 400, "chunking.context"),
+        ({"chunking": {"type": "spans"}}, 400, "chunking.spans"),
         ({"title": "Ships"}, 400, "title"),
         ({"title": " ", "chunking": {"type": "fixed"}}, 400, "title"),
         ({"title": "a " * 600, "chunking": {"type": "fixed"}}, 400, "title"),

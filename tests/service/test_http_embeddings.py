@@ -193,6 +193,37 @@ def test_bad_input_is_refused_by_name(
     assert error["message"]
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ('"64"', "got '64'"),
+        ("true", "got true"),
+        ("[64]", "got a list"),
+        ('{"n": 64}', "got an object"),
+        (str(10**20), "at most 64 bits, got 1e+20"),
+        (f"[{', '.join(['1'] * 20_000)}]", "got a list"),
+    ],
+)
+def test_a_value_of_another_type_is_named_as_in_json(
+    given: str, said: str, http: httpx.Client
+) -> None:
+    body = f'{{"input": "x", "dimensions": {given}}}'
+    answer = http.post("/v1/embeddings", content=body, headers={"content-type": "application/json"})
+    assert answer.json()["error"]["message"].endswith(said)
+
+
+def test_a_body_that_is_no_object(http: httpx.Client) -> None:
+    answer = http.post("/v1/embeddings", json=[])
+    assert answer.json()["error"]["message"] == "the body: input should be an object, got a list"
+
+
+def test_an_encoding_of_null_is_the_default(http: httpx.Client) -> None:
+    """LiteLLM's provider for servers with OpenAI's requests sends it."""
+    answer = http.post("/v1/embeddings", json={"input": "x", "encoding_format": None})
+    assert answer.status_code == 200, answer.text
+    assert isinstance(answer.json()["data"][0]["embedding"], list)
+
+
 def test_too_many_inputs(http: httpx.Client) -> None:
     status, error = refusal(http, {"input": ["x"] * 3000})
     assert status == 400

@@ -74,6 +74,16 @@ def test_finds_passages_with_their_characters(folder: Path, model: str, run: Run
     assert len(run("search", "lazy", "--index", folder, "--by", "vectors", "-n", "2")) == 2
 
 
+def test_a_search_by_words_does_not_wait_for_torch(folder: Path, model: str, run: Run) -> None:
+    run("index", folder, "--model", model)
+    search = ["search", "fox", "--index", str(folder), "--by", "words"]
+    check = f"import sys; from service.cli.__main__ import main; main({search}); " + (
+        "sys.exit('torch' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", check], check=False, env=clean_environment())
+    assert found.returncode == 0
+
+
 def test_reads_only_what_changed(folder: Path, model: str, run: Run) -> None:
     run("index", folder, "--model", model)
     (folder / "fox.md").write_text("# The fox\n\nThe fox sleeps.\n")
@@ -127,13 +137,15 @@ def test_files_that_cannot_be_read_are_told_and_not_tried_again(
     (folder / "broken.pdf").write_bytes(b"%PDF-1.4 no")
     (folder / "picture.png").write_bytes(b"\x89PNG\0\0")
     (folder / "empty.txt").touch()
+    (folder / "wide.txt").write_bytes("A text.".encode("utf-16"))
     [summary] = run("index", folder, "--model", model)
     assert summary["read"] == 3
-    assert summary["not_text"] == 1
-    assert set(summary["problems"]) == {"latin.txt", "broken.pdf", "empty.txt"}
+    assert summary["not_text"] == 2
+    assert set(summary["problems"]) == {"latin.txt", "broken.pdf", "wide.txt"}
+    assert "UTF-16" in summary["problems"]["wide.txt"]
     assert "invalid byte at 3" in summary["problems"]["latin.txt"]
     [summary] = run("index", folder, "--model", model)
-    assert (summary["read"], summary["unchanged"], summary["problems"]) == (0, 7, {})
+    assert (summary["read"], summary["unchanged"], summary["problems"]) == (0, 8, {})
 
 
 def test_two_writers_are_refused(folder: Path, model: str, run: Run) -> None:

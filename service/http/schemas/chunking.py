@@ -105,7 +105,13 @@ class Chunking(Body, ChunkingFields):
             case "headings":
                 return HeadingPlan(**given)
             case "spans":
-                spans = tuple(Span(s.start, s.end) for s in self.spans or ())
+                if self.spans is None:  # an empty list asks for no chunks
+                    raise InvalidInput(
+                        "chunking.spans is required with type spans",
+                        code="missing_field",
+                        param="chunking.spans",
+                    )
+                spans = tuple(Span(s.start, s.end) for s in self.spans)
                 return SpanPlan(**given | {"spans": spans})
 
 

@@ -65,6 +65,14 @@ Scoring: TypeAlias = Annotated[
 ]
 
 
+Encoding: TypeAlias = Annotated[
+    EncodingFormat,
+    BeforeValidator(lambda given: "float" if given is None else given),
+    WithJsonSchema({"anyOf": [{"type": "string", "enum": ["float", "base64"]}, {"type": "null"}]}),
+]
+"""LiteLLM's clients write null where they mean the default."""
+
+
 class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -73,7 +81,7 @@ class VectorFields(BaseModel):
     """How texts become vectors."""
 
     model: str | None = Field(None, description="One of GET /v1/models; the first when absent.")
-    encoding_format: EncodingFormat = Field(
+    encoding_format: Encoding = Field(
         "float",
         description="Numbers, or base64 of their bytes: little-endian float32, or as output_dtype.",
     )
