@@ -145,7 +145,8 @@ class Ledger:
             return _load(self._replicas[id])
 
     def order(self, price: Price, among: Iterable[str] | None = None) -> list[str]:
-        """Replicas for this request, the best first."""
+        """Replicas for this request, the best first. What one replica keeps is asked of it alone:
+        where it answers Serve late, Serve would take the next, which knows nothing of it."""
         with self._lock:
             ids = [
                 id for id in (self._replicas if among is None else among) if id in self._replicas
@@ -156,7 +157,7 @@ class Ledger:
             turn = self._turn % len(ids)
             ids = ids[turn:] + ids[:turn]  # equals take turns
             if owner := self._owner(price, ids):
-                return [owner, *(id for id in ids if id != owner)]
+                return [owner]
             loads = {id: _load(self._replicas[id]) for id in ids}
             if not self._is_long(price, ids[0]):
                 return sorted(ids, key=lambda id: _short_wait(loads[id]))
