@@ -64,10 +64,12 @@ def choose_placement(device: str, dtype: str, fallback: str = "none") -> Placeme
     if possible is None:
         return Placement(chosen, _PRECISIONS[dtype])
     if fallback == "none":
-        raise _invalid("dtype", dtype, possible)
+        raise _invalid("dtype", dtype, possible, "; fallback_dtype may name what to use instead")
     if instead := _what_is_possible(chosen.type, fallback):
         raise _invalid("fallback_dtype", fallback, instead)
-    logger.warning("%s cannot be used here (use %s): %s instead", dtype, possible, fallback)
+    logger.warning(
+        "%s cannot be used here, and %s is used instead; possible is %s", dtype, fallback, possible
+    )
     return Placement(chosen, _PRECISIONS[fallback])
 
 
@@ -132,9 +134,9 @@ def _choose_device(name: str) -> torch.device:
     return device
 
 
-def _invalid(param: str, actual: str, limit: str) -> InvalidInput:
+def _invalid(param: str, actual: str, limit: str, advice: str = "") -> InvalidInput:
     return InvalidInput(
-        f"{param} {actual!r} cannot be used; use {limit}",
+        f"{param} {actual!r} cannot be used; use {limit}{advice}",
         code="invalid_setting",
         param=param,
         limit=limit,

@@ -58,9 +58,10 @@ def test_int8_without_its_instructions_is_refused_or_replaced(
     with pytest.raises(InvalidInput, match="no instructions that add int8") as refused:
         choose_placement("cpu", "int8")
     assert (refused.value.param, refused.value.actual) == ("dtype", "int8")
+    assert "fallback_dtype" in refused.value.message
     with caplog.at_level(logging.WARNING):
         assert choose_placement("cpu", "int8", "float32").dtype is torch.float32
-    assert "int8 cannot be used here" in caplog.text
+    assert "int8 cannot be used here, and float32 is used instead" in caplog.text
     with pytest.raises(InvalidInput, match="fallback_dtype 'float16' cannot be used"):
         choose_placement("cpu", "int8", "float16")
 
