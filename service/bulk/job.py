@@ -11,7 +11,7 @@ import json
 import logging
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -34,7 +34,7 @@ from service.bulk.parts import (
     split,
 )
 from service.bulk.pieces import Part, Piece, Stretch
-from service.bulk.rows import RowOptions
+from service.bulk.rows import InputRow, RowOptions, TextRow
 from service.bulk.sources import Fields, Source, rows_of, total_bytes
 from service.bulk.space import check_space, told_if_full
 from service.files import whole_file
@@ -77,6 +77,8 @@ class BulkProgress:
     tokens: int = 0
     bytes_done: int = 0
     bytes_total: int | None = None
+    absent: set[str] = field(default_factory=set)
+    """Fields to keep that no row so far has: misspelt, perhaps."""
 
 
 class PartEmbedder(Protocol):
@@ -170,6 +172,12 @@ def _fingerprint(job: BulkJob, weights: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _filled(rows: Sequence[InputRow]) -> set[str]:
+    """Fields to keep that any of these rows has."""
+    kept = (row.kept for row in rows if isinstance(row, TextRow))
+    return {name for one in kept for name, value in one.items() if value is not None}
+
+
 @dataclass
 class _UnderWay:
     part: Part
@@ -188,12 +196,16 @@ class _Run:
         self.numbers: list[int] = []
         """Of all parts, in order."""
 
-        self.progress = BulkProgress(bytes_total=total_bytes(job.sources))
+        self.progress = BulkProgress(
+            bytes_total=total_bytes(job.sources), absent=set(job.fields.keep)
+        )
 
     def missing(self) -> Iterator[Stretch]:
         """The rows that no earlier run has embedded, by part."""
         for part in split(rows_of(self._job.sources, self._job.fields)):
             self.numbers.append(part.number)
+            if self.progress.absent:
+                self.progress.absent -= _filled(part.rows)
             header = self._parts.header(part.number)
             if header is not None and header.digest == part.digest:
                 self._count(header.texts, header.vectors, header.bad, part.num_bytes, earlier=True)

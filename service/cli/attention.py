@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine.attention_types import SAMPLED_ROWS, Diagnosis, ExtraReading, HeadValues
+from engine.errors import InvalidInput, shown
 from service.cli.common import (
     Chosen,
     Commands,
@@ -69,8 +70,22 @@ def add_diagnose(commands: Commands) -> None:
     add_json(command)
 
 
+def _text_of(file: str) -> str:
+    try:
+        return read_text(file)
+    except FileNotFoundError:
+        if " " not in file:
+            raise
+        raise InvalidInput(
+            f"there is no file {shown(file)!r}; to diagnose a text itself, give '-' and the text "
+            "on standard input",
+            code="no_files",
+            param="file",
+        ) from None
+
+
 def _diagnose(chosen: Chosen) -> None:
-    text = read_text(chosen.file)
+    text = _text_of(chosen.file)
     found = with_engine(
         chosen.model,
         lambda engine: engine.diagnose(

@@ -106,8 +106,13 @@ def embed_corpus(chosen: Chosen) -> None:
 
     async def run(embedder: PartEmbedder) -> BulkProgress:
         line = ProgressLine()
+        may_be_misspelt = set(job.fields.keep)
 
         def report(progress: BulkProgress) -> None:
+            if may_be_misspelt and progress.absent:
+                absent = ", ".join(sorted(progress.absent))
+                tell(f"no row so far has a value of {absent}, which --keep names")
+            may_be_misspelt.clear()  # told once, by the first rows
             line.show(
                 f"{progress.texts} texts, {progress.vectors} vectors, {progress.bad} bad",
                 done=progress.bytes_done,

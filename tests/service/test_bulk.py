@@ -189,6 +189,15 @@ def test_bad_rows_go_to_a_file_of_their_own(model: str, run: Run, tmp_path: Path
     }
 
 
+def test_a_field_to_keep_that_no_row_has_is_told(
+    corpus: Path, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["embed", "--from", str(corpus), "--model", model, "--keep", "year,yaer"]
+    assert main([*command, "--out", str(tmp_path / "out.npy")]) == 0
+    told = capsys.readouterr().err
+    assert told.count("no row so far has a value of yaer, which --keep names\n") == 1
+
+
 def test_a_text_that_is_too_long_is_a_bad_row(
     model: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

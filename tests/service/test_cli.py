@@ -227,6 +227,11 @@ def test_lines_of_standard_input() -> None:
         ),
         (["diagnose", "/nowhere.txt"], "/nowhere.txt: No such file or directory"),
         (
+            ["diagnose", "The cat sat."],
+            "there is no file 'The cat sat.'; to diagnose a text itself, give '-' and the text on "
+            "standard input",
+        ),
+        (
             ["adapt", "default", "--out", "/nowhere", "--block-size", "10"],
             "block_size must be a positive multiple of 16, got 10",
         ),
