@@ -31,7 +31,7 @@ from engine.model.attention import (
 )
 from engine.model.encoder import Encoder
 from engine.model.families import EncoderConfig, read_encoder
-from engine.model.int8_encoder import PROBE, quantised_weights
+from engine.model.int8_encoder import PROBE, check_overflow, quantised_weights
 from engine.model.pooling import PooledSpan
 from engine.model.quantized import usual_range
 from engine.model.weight_overrides import override_weights
@@ -223,6 +223,7 @@ def _assemble(
     if calibration is not None and uses_calibration:
         # Only LLN+Diag uses the adapted weights; softmax keeps the published ones.
         weights = override_weights(weights, calibration.adapted)
+    check_overflow(weights)
     quadratic = "softmax" in per_layer
     info = ModelInfo(
         name=name,

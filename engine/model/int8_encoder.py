@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from math import inf, sqrt
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from engine.errors import CheckpointError
 from engine.model.attention import LayerAttention, SlidingWindowAttention, SoftmaxAttention
 from engine.model.encoder import Encoder
-from engine.model.int8 import Int8Affine, quantised, smoothing_of
-from engine.model.weights import EncoderWeights, LayerWeights, Linear
+from engine.model.int8 import MOST, Int8Affine, quantised, smoothing_of
+from engine.model.weights import Affine, EncoderWeights, LayerWeights, Linear
 
 PROBE = (
     "The harbour was closed for three days while divers searched the wreck.",
@@ -54,6 +56,9 @@ _SMOOTHED = ("qkv", "ffn_in")
 """The products whose inputs are normalised states, which have outliers."""
 _PRODUCTS = (*_SMOOTHED, "attention_out", "ffn_out")
 
+_LARGEST = torch.finfo(torch.float32).max / 8
+"""Of a product, with room for the sums on the way to it."""
+
 
 def quantised_weights(
     weights: EncoderWeights, texts: Sequence[NDArray[np.int32]]
@@ -63,6 +68,43 @@ def quantised_weights(
     return replace(
         weights, layers=tuple(_quantised_layer(layer, largest) for layer in weights.layers)
     )
+
+
+def check_overflow(weights: EncoderWeights) -> None:
+    """Raises CheckpointError if a feed-forward product in int8 could overflow.
+
+    Where products go to -inf, the activation makes NaN of them, which the next product would hide.
+    A norm stands before the product, so what can come of it is known. Before norms, as in
+    ModernBERT, nothing is hidden.
+    """
+    if weights.arrangement != "post_norm":
+        return
+    for number, layer in enumerate(weights.layers):
+        if not isinstance(layer.ffn_in, Int8Affine) or layer.attention_norm is None:
+            continue
+        largest = _largest_output(layer.ffn_in, layer.attention_norm, weights.width)
+        if not largest < _LARGEST:
+            raise CheckpointError(
+                f"layer {number} cannot be used in int8: its feed-forward products may reach "
+                f"{largest:.3g}, at most {_LARGEST:.3g} is possible; use float32",
+                code="int8_overflow",
+                param=f"layers.{number}.ffn_in",
+                limit=_LARGEST,
+                actual=largest,
+            )
+
+
+def _largest_output(layer: Int8Affine, norm: Affine, width: int) -> float:
+    """What the layer can give at most, in size, for any normalised row."""
+    reach = norm.weight.abs().double() * sqrt(width)
+    if norm.bias is not None:
+        reach += norm.bias.abs()
+    if layer.smoothing is not None:
+        reach *= layer.smoothing
+    found = layer.scale.double() * MOST * reach.sum()
+    if layer.bias is not None:
+        found += layer.bias.abs()
+    return float(found.max().nan_to_num(nan=inf))
 
 
 def _quantised_layer(layer: LayerWeights, largest: dict[int, Tensor]) -> LayerWeights:
