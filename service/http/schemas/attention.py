@@ -45,9 +45,8 @@ class DiagnosticsBody(OpenDocumentBody):
         "sampled with a stated error beyond), exact (refused beyond a budget), sampled. Some "
         "quantities are estimates in every mode, with their error: softmax's stationary beyond "
         "2,048 tokens (iterated) and, beyond 128 tokens, the eigenvalues beside attention_fisher "
-        "(a few rows). spectral_gap (iterated) is one beyond 128 tokens, in mode exact beyond "
-        "2,048; effective_rank with its singular values and stable rank is one beyond 128 tokens, "
-        "in mode exact beyond 4,096.",
+        "(a few rows). spectral_gap (iterated) is one beyond 512 tokens, effective_rank with its "
+        "singular values and stable rank beyond 128; in mode exact both beyond 4,096.",
         json_schema_extra={"enum": ["auto", "exact", "sampled"]},
     )
     sampled_rows: Whole = Field(
