@@ -118,8 +118,8 @@ def read_corpus(
         means=unit(sums),
         wholes=with_lln.whole,
         wholes_without_lln=without.whole,
-        by_heading=_asked(model, _heading_rows(documents), store),
-        by_paragraph=_asked(model, _paragraph_rows(documents), store),
+        by_heading=asked_by_heading(model, documents, store),
+        by_paragraph=asked_by_paragraph(model, documents, store),
         others={
             label: _one_pass(other, documents, placed, store)
             for label, other in (others or {}).items()
@@ -167,9 +167,23 @@ def _one_pass(
         chunks=chunks,
         openings=openings,
         wholes=read.whole,
-        heading_queries=_asked(model, _heading_rows(documents), store).vectors,
-        paragraph_queries=_asked(model, _paragraph_rows(documents), store).vectors,
+        heading_queries=asked_by_heading(model, documents, store).vectors,
+        paragraph_queries=asked_by_paragraph(model, documents, store).vectors,
     )
+
+
+def asked_by_heading(
+    model: EmbeddingModel, documents: Sequence[ReadingDocument], store: VectorStore
+) -> Asked:
+    """Passages that need their document, as this model reads the queries."""
+    return _asked(model, _heading_rows(documents), store)
+
+
+def asked_by_paragraph(
+    model: EmbeddingModel, documents: Sequence[ReadingDocument], store: VectorStore
+) -> Asked:
+    """Documents, by the later paragraphs that were taken out of them."""
+    return _asked(model, _paragraph_rows(documents), store)
 
 
 _Row: TypeAlias = tuple[int, int, int, bool, str]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.evaluation.bootstrap import Answers
-from engine.evaluation.corpus_vectors import CorpusVectors, Parts
+from engine.evaluation.corpus_vectors import Asked, CorpusVectors, Parts
 from engine.evaluation.retrieval import ranks_of
 from engine.execution.results import add_opening, blend_standalone
 from engine.training.encode import Vectors, unit
@@ -78,17 +78,26 @@ class Reading:
 
 def answers_by_heading(corpus: CorpusVectors, reading: Reading) -> Answers:
     """The reciprocal rank of each query's passage among all passages of the corpus."""
-    asked = corpus.by_heading
-    scores = reading.heading_queries(corpus) @ reading.vectors(corpus, "passages").T
-    return Answers(_reciprocal_ranks(scores, asked.wanted), asked.documents)
+    passages = reading.vectors(corpus, "passages")
+    return answers_of_passages(reading.heading_queries(corpus), passages, corpus.by_heading)
+
+
+def answers_of_passages(queries: Vectors, passages: Vectors, asked: Asked) -> Answers:
+    return Answers(_reciprocal_ranks(queries @ passages.T, asked.wanted), asked.documents)
 
 
 def answers_by_paragraph(corpus: CorpusVectors, reading: Reading) -> Answers:
     """The reciprocal rank of each paragraph's document, which is as good as its best chunk."""
-    asked = corpus.by_paragraph
-    by_chunk = reading.paragraph_queries(corpus) @ reading.vectors(corpus, "chunks").T
-    starts = np.flatnonzero(np.diff(corpus.chunks.owners, prepend=-1))
-    scores = np.maximum.reduceat(by_chunk, starts, axis=1)
+    queries, chunks = reading.paragraph_queries(corpus), reading.vectors(corpus, "chunks")
+    return answers_of_documents(queries, chunks, corpus.chunks.owners, corpus.by_paragraph)
+
+
+def answers_of_documents(
+    queries: Vectors, chunks: Vectors, owners: NDArray[np.int64], asked: Asked
+) -> Answers:
+    """`owners` are the documents of the chunks, in order."""
+    starts = np.flatnonzero(np.diff(owners, prepend=-1))
+    scores = np.maximum.reduceat(queries @ chunks.T, starts, axis=1)
     return Answers(_reciprocal_ranks(scores, asked.wanted), asked.documents)
 
 

@@ -14,9 +14,11 @@ from statistics import fmean
 from typing import Any, Protocol, TypeAlias
 
 from engine.errors import InvalidInput, unknown_name
+from engine.experiments.document_intervals import minus_by_document
 from engine.experiments.intervals import MAX_SEEDS, SeedInterval, over_seeds, paired
 from engine.experiments.trials import (
     RESULT_FILE,
+    Findings,
     Measured,
     Trial,
     TrialStore,
@@ -48,7 +50,7 @@ class Contest(Protocol):
         """Raises a typed error if a trial cannot run here, before any does."""
         ...
 
-    def measure(self, trial: Trial) -> Mapping[str, float]:
+    def measure(self, trial: Trial) -> Mapping[str, float] | Findings:
         """The figures of one trial, the same whenever it runs. `SCORE` is among them."""
         ...
 
@@ -126,7 +128,10 @@ class ContestRun:
     done: int = field(default=0, init=False)
 
     def tune(self) -> dict[str, float]:
-        """The rate that each method keeps; of equally good ones the first."""
+        """The rate that each method keeps; of equally good ones the first, which is also that of a
+        contest that does not tune."""
+        if not self.plan.contest.tuning_seeds:
+            return dict.fromkeys(self.plan.methods, self.plan.contest.rates[0])
         scores = {trial: self._measure(trial).figures[SCORE] for trial in self.plan.tuning_trials()}
         return {
             method: max(
@@ -151,8 +156,10 @@ class ContestRun:
         is_new = measured is None
         if measured is None:
             began = time.thread_time()
-            figures = dict(self.plan.contest.measure(trial))
-            measured = Measured(figures=figures, seconds=time.thread_time() - began)
+            found = self.plan.contest.measure(trial)
+            if not isinstance(found, Findings):
+                found = Findings(dict(found), {})
+            measured = Measured(**found._asdict(), seconds=time.thread_time() - began)
             self.store.add(trial, measured)
         self.done += 1
         if is_new:
@@ -195,7 +202,8 @@ def _judged(
     own = found[method]
     return {
         "rate": rate,
-        "is_edge_of_sweep": rate in (plan.contest.rates[0], plan.contest.rates[-1]),
+        "is_edge_of_sweep": bool(plan.contest.tuning_seeds)
+        and rate in (plan.contest.rates[0], plan.contest.rates[-1]),
         "sweep": {
             str(trial.rate): store.measured[trial].figures[SCORE]
             for trial in plan.tuning_trials()
@@ -208,7 +216,14 @@ def _judged(
             if name in reference[0].figures
         },
         "by_seed": [dict(one.figures) for one in own],
+        **_by_document(own, reference),
     }
+
+
+def _by_document(own: Sequence[Measured], reference: Sequence[Measured]) -> dict[str, Any]:
+    """The differences again, with intervals by documents, where trials know theirs."""
+    minus = minus_by_document(*([one.by_document for one in all_] for all_ in (own, reference)))
+    return {"minus_reference_by_document": minus} if minus else {}
 
 
 def _values(measured: Sequence[Measured], name: str) -> list[float]:

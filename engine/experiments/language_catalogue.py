@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from engine.evaluation.reading_documents import DocumentLimits
 from engine.experiments.contest import Contest
 from engine.experiments.experiment import SMALL_RATES, Experiment, budget_of
 from engine.experiments.finetune_contest import FinetuneContest
 from engine.experiments.half_contest import HalfContest, Scaling
 from engine.experiments.masked_contest import MaskedContest
 from engine.experiments.masked_text import TextSource
+from engine.experiments.selectivity_contest import SelectivityContest
+from engine.experiments.training import TrainingBudget
 
 
 def _small_masked() -> Contest:
@@ -92,6 +97,54 @@ def _full_finetune() -> Contest:
     )
 
 
+_LEARNED = ("kernel", "python", "speeches", "manuals", "postgres")
+_CHOSEN_ON = ("standards", "letters", "images")
+_JUDGED_ON = (
+    *("essays", "accounts", "music", "statistics", "biology", "colours", "skies"),
+    *("learned", "fiction", "licences", "scripture"),
+)
+
+
+def _small_selectivity() -> Contest:
+    """The rate was chosen beforehand, on the validation corpora."""
+    return SelectivityContest(
+        model="default",
+        block=256,
+        length=2048,
+        trained_layers=2,
+        documents=12,
+        corpora=_LEARNED,
+        validation=_CHOSEN_ON,
+        test=_JUDGED_ON,
+        limits=DocumentLimits(shortest=1500, longest=4096, tokens=16_000, passages=40),
+        budget=_without_decay(steps=40, batch=2, examples=45),
+        rates=(3e-4,),
+        tuning_seeds=0,
+    )
+
+
+def _full_selectivity() -> Contest:
+    return SelectivityContest(
+        model="default",
+        block=256,
+        length=6144,
+        trained_layers=6,
+        documents=200,
+        corpora=_LEARNED,
+        validation=_CHOSEN_ON,
+        test=_JUDGED_ON,
+        limits=DocumentLimits(tokens=100_000, passages=40),
+        budget=_without_decay(steps=400, batch=4, examples=45),
+        rates=(3e-5, 1e-4, 3e-4),
+        tuning_seeds=1,
+    )
+
+
+def _without_decay(*, steps: int, batch: int, examples: int) -> TrainingBudget:
+    """As `lln adapt` trains."""
+    return replace(budget_of(steps=steps, batch=batch, examples=examples), weight_decay=0.0)
+
+
 LANGUAGE_EXPERIMENTS = (
     Experiment(
         "mlm",
@@ -107,5 +160,10 @@ LANGUAGE_EXPERIMENTS = (
         "float16",
         "attention kinds: masked-language-model training in float16, and the loss scale it needs",
         {"small": _small_half, "full": _full_half},
+    ),
+    Experiment(
+        "selectivity",
+        "LLN+Diag with a more selective branch: late chunks that learn to know their document",
+        {"small": _small_selectivity, "full": _full_selectivity},
     ),
 )

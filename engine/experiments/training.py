@@ -59,14 +59,15 @@ def train(
 ) -> float:
     """Trains and returns the mean loss of the last tenth of steps.
 
-    With AdamW and the budget's schedule, where no other is given.
+    With AdamW and the budget's schedule, where no other is given. A group of an optimiser may have
+    a "multiple" of the rate.
     """
     share_of = rate_share or budget.rate_share
     chosen = optimisers or [AdamW(model.parameters(), lr=rate, weight_decay=budget.weight_decay)]
     losses: list[float] = []
     while not is_done(len(losses)) and len(losses) < budget.steps:
         for group in (group for optimiser in chosen for group in optimiser.param_groups):
-            group["lr"] = rate * share_of(len(losses))
+            group["lr"] = rate * share_of(len(losses)) * group.get("multiple", 1.0)
         loss = next_loss()
         model.zero_grad()
         if backward(loss):

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from engine.errors import InvalidInput
 from engine.training.model_folder import write_whole
@@ -36,10 +36,28 @@ class Trial:
     part: str  # "tuning" is scored on validation data, "test" on test data
 
 
+ByDocument: TypeAlias = Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
+"""By figure and corpus: for each document the sum over its questions, and how many they are."""
+
+
+class Findings(NamedTuple):
+    """Of a trial that also knows its figures by document."""
+
+    figures: Mapping[str, float]
+    by_document: ByDocument
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measured:
     figures: Mapping[str, float]
     seconds: float  # CPU time of the thread that trained
+    by_document: ByDocument = field(default_factory=dict)
+
+    def as_line(self) -> dict[str, Any]:
+        told = asdict(self)
+        if not self.by_document:
+            del told["by_document"]
+        return told
 
 
 class TrialStore:
@@ -52,7 +70,7 @@ class TrialStore:
         if self._machine is not None:
             self._append(MACHINES_FILE, {"first_trial": len(self.measured), **self._machine})
             self._machine = None
-        self._append(TRIALS_FILE, {**asdict(trial), **asdict(measured)})
+        self._append(TRIALS_FILE, {**asdict(trial), **measured.as_line()})
         self.measured[trial] = measured
 
     def _append(self, name: str, document: Mapping[str, Any]) -> None:
@@ -122,8 +140,10 @@ def read_trials(folder: Path) -> Iterator[tuple[Trial, Measured]]:
         return
     for line in path.read_text(encoding="utf-8").splitlines():
         found = json.loads(line)
-        figures, seconds = found.pop("figures"), found.pop("seconds")
-        yield Trial(**found), Measured(figures=figures, seconds=seconds)
+        told = {
+            name: found.pop(name) for name in ("figures", "seconds", "by_document") if name in found
+        }
+        yield Trial(**found), Measured(**told)
 
 
 def _drop_torn_line(path: Path) -> None:

@@ -217,6 +217,14 @@ def chunk_targets(
     return F.normalize(alone + around[owners], dim=-1)
 
 
+def chunk_losses(chunks: Tensor, targets: Tensor, weights: LossWeights) -> dict[str, Tensor]:
+    """How far chunks [n, W] are from their targets, and whether each finds its own."""
+    return {
+        "retrieval": retrieval_loss(chunks, targets),
+        "context": weights.vectors * (1 - (chunks * targets).sum(-1)).mean(),
+    }
+
+
 def retrieval_loss(
     queries: Tensor,
     candidates: Tensor,

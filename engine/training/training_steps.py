@@ -18,6 +18,7 @@ from engine.training.data import Batch, TokenCorpus
 from engine.training.encode import pooling_of
 from engine.training.losses import (
     attention_loss,
+    chunk_losses,
     chunk_targets,
     fidelity_loss,
     retrieval_loss,
@@ -184,10 +185,7 @@ class TrainingSteps:
             context_share=stage.context_share,
             mean_share=stage.mean_share,
         )
-        parts = {
-            "retrieval": retrieval_loss(chunks, targets),
-            "context": self._plan.loss.vectors * (1 - (chunks * targets).sum(-1)).mean(),
-        }
+        parts = chunk_losses(chunks, targets, self._plan.loss)
         anchors = None
         if self._student.plan.encoder:  # else short texts cannot move
             short = self._student_vectors(student, batch.contexts)
