@@ -20,6 +20,7 @@ from engine.experiments.masked_contest import MaskedContest
 from engine.experiments.moment_contest import MomentContest
 from engine.experiments.network_contest import NetworkContest
 from engine.experiments.pruning_contest import PruningContest
+from engine.experiments.selectivity_contest import SelectivityContest
 from engine.experiments.token_contest import TokenContest
 
 HEAD = (
@@ -55,14 +56,14 @@ def work(contest: Any) -> float | None:
         return None
     budget, length = _budget_and_length(trained)
     tokens = budget.steps * budget.batch * length
-    if isinstance(trained, FinetuneContest):
+    if isinstance(trained, FinetuneContest | SelectivityContest):
         return float(tokens * trained.trained_layers)
     return float(tokens * count_parameters(trained.model("softmax").layers))
 
 
 def _trained(contest: Any) -> Any:
     match contest:
-        case TokenContest() | MaskedContest() | FinetuneContest():
+        case TokenContest() | MaskedContest() | FinetuneContest() | SelectivityContest():
             return contest
         case MomentContest(base=base):
             return base

@@ -30,6 +30,7 @@ from benchmarks.experiment_verdicts import (
     steps_against_length,
     unjudged,
 )
+from benchmarks.selectivity_lines import selectivity_lines
 from engine.experiments.catalogue import EXPERIMENTS
 
 Experiments = Mapping[str, Stored]
@@ -51,6 +52,8 @@ def _lines(experiments: Experiments) -> Iterator[str]:
     ]
     yield from _range_lines(tasks)
     yield from _rival_lines(tasks)
+    if (selective := experiments.get("selectivity-small")) is not None:
+        yield from selectivity_lines(selective)
     yield from _optimiser_lines([one for one in experiments.values() if one.reference == "adamw"])
     if (pruned := experiments.get("pruning-small")) is not None:
         yield from _pruning_lines(pruned)

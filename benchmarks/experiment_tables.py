@@ -11,8 +11,9 @@ from typing import Any
 
 from benchmarks.markdown import table
 from engine.experiments.concentration import FIGURES
+from engine.experiments.document_intervals import minus_by_document
 from engine.experiments.intervals import SeedInterval, over_seeds, paired
-from engine.experiments.trials import read_trials
+from engine.experiments.trials import ByDocument, read_trials
 
 Interval = Mapping[str, float]
 
@@ -59,6 +60,17 @@ class Stored:
             *([one[figure] for one in self.by_seed(method)] for method in (first, second))
         )
 
+    def minus_by_document(self, first: str, second: str) -> Mapping[str, Interval]:
+        """Of two methods, each figure averaged over seeds, with intervals by documents."""
+        return minus_by_document(*(self._by_document(method) for method in (first, second)))
+
+    def _by_document(self, method: str) -> list[ByDocument]:
+        return [
+            measured.by_document
+            for trial, measured in read_trials(self.folder)
+            if (trial.part, trial.method) == ("test", method)
+        ]
+
     def seconds(self, method: str) -> SeedInterval:
         """CPU seconds of a test trial."""
         return over_seeds(list(self._seconds_by_seed(method).values()))
@@ -98,6 +110,8 @@ def _shown(stored: Stored) -> str:
         shown = _plain(stored, "heads kept by", ("accuracy", "score_when_pruned"))
     elif "log2_inverse_scale" in figures:
         shown = _plain(stored, "attention", ("loss", "log2_inverse_scale", "skipped_steps"))
+    elif "far_from_title" in figures:
+        shown = _found_passages(stored)
     elif "accuracy" in figures:
         shown = "\n\n".join((_accuracies(stored), *_scales(stored)))
     elif "steps" in figures:
@@ -168,6 +182,42 @@ def _plain(stored: Stored, method_is: str, names: Sequence[str]) -> str:
         for name, method in stored.methods.items()
     )
     return table(head, rows)
+
+
+_ASKED = ("passages", "by_heading", "by_first_sentence", "far_from_title", "later_paragraphs")
+
+
+def _found_passages(stored: Stored) -> str:
+    """What late chunks find, and what that is less the reference, by seeds and by documents."""
+    head = ("method", *(name.replace("_", " ") for name in _ASKED))
+    found = (
+        (
+            f"`{name}`",
+            *(f"{method['figures'][one]['mean']:.3f}" for one in _ASKED),
+            spread(asdict(stored.seconds(name)), digits=0),
+        )
+        for name, method in stored.methods.items()
+    )
+    differences = (
+        (
+            f"`{name}`",
+            *(
+                spread(method["minus_reference"][one], sign="+")
+                + ", "
+                + spread(method["minus_reference_by_document"][one], sign="+").partition(" ")[2]
+                for one in _ASKED
+            ),
+        )
+        for name, method in stored.methods.items()
+        if name != stored.reference
+    )
+    return "\n\n".join(
+        (
+            table((*head, "CPU seconds"), found),
+            f"Minus `{stored.reference}`, with an interval by seeds and one by documents:",
+            table(head, differences),
+        )
+    )
 
 
 def _losses(stored: Stored) -> str:
