@@ -60,12 +60,8 @@ class SelectivityContest:
 
     def settings(self) -> Mapping[str, Any]:
         info = self._readers.model.info
-        left_out = {
-            name: digest_in_order([load_corpus(name).documents])
-            for name in (*self.validation, *self.test)
-        }
         return {
-            "sources": {**digests(self.corpora), **left_out},
+            "sources": self._digests,
             "model": self.model,
             "weights": info.revision,
             "calibration": info.calibration,
@@ -154,6 +150,12 @@ class SelectivityContest:
     @property
     def _limits(self) -> DocumentLimits:
         return replace(self.limits, documents=self.budget.examples)
+
+    @cached_property
+    def _digests(self) -> dict[str, str]:
+        left_out = (*self.validation, *self.test)
+        whole = {name: digest_in_order([load_corpus(name).documents]) for name in left_out}
+        return {**digests(self.corpora), **whole}
 
     @cached_property
     def _untrained(self) -> dict[tuple[str, Part], Findings]:
