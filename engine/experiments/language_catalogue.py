@@ -116,8 +116,8 @@ def _small_selectivity() -> Contest:
         corpora=_LEARNED,
         validation=_CHOSEN_ON,
         test=_JUDGED_ON,
-        limits=DocumentLimits(shortest=1500, longest=4096, tokens=16_000, passages=40),
-        budget=_without_decay(steps=40, batch=2, examples=45),
+        limits=DocumentLimits(shortest=1500, longest=4096, tokens=12_000, passages=40),
+        budget=_without_decay(steps=32, batch=2, examples=45),
         rates=(1e-4,),
         tuning_seeds=0,
     )

@@ -46,11 +46,11 @@ VARIANTS: Mapping[str, Variant] = MappingProxyType(
     {
         "block_diagonal": Variant(below="block_diagonal", parts=()),
         "lln_diag": Variant(),
+        "lln_by_distance": Variant(parts=BY_DISTANCE),
+        "lln_and_summaries": Variant(summary=True),
         "lln_in_upper_layers": Variant(below="block_diagonal"),
         "lln_share_by_head": Variant(has_gate=False),
         "lln_two_maps": Variant(feature_maps=2),
-        "lln_by_distance": Variant(parts=BY_DISTANCE),
-        "lln_and_summaries": Variant(summary=True),
         "summaries_without_lln": Variant(below="block_diagonal", parts=(), summary=True),
         "untrained_blocks": Variant(below="block_diagonal", parts=(), trained=False),
         "untrained_lln_diag": Variant(trained=False),
