@@ -74,12 +74,6 @@ class SelectiveAttention:
         documents = [slice(*bounds) for bounds in pairwise(packed.host_bounds())]
         return torch.cat([self._mixed(q[rows], k[rows], v[rows], diag[rows]) for rows in documents])
 
-    def shares(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """The share of each branch in each token of one document: [branches, N, H]."""
-        blocks = _Blocks(q, k, v, self.block)
-        shares = self._shares(self._read(blocks), len(q))
-        return torch.stack([blocks.joined(one.unsqueeze(-1)).squeeze(-1) for one in shares])
-
     def _mixed(self, q: Tensor, k: Tensor, v: Tensor, diag: Tensor) -> Tensor:
         blocks = _Blocks(q, k, v, self.block)
         read = self._read(blocks)
