@@ -138,7 +138,8 @@ class Settings(BaseSettings):
     )
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         default=(),
-        description="API keys, separated by commas. Clients must send one; empty requires none.",
+        description="API keys of at least 16 characters, separated by commas. Clients must send "
+        "one; empty requires none.",
     )
     api_keys_file: FilePath | None = Field(
         None, description="File with one API key per line; read again when it changes."

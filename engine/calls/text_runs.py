@@ -106,7 +106,7 @@ class TextRuns(EngineCore):
             payload=text,
             tokens=plan.tokens,
             kind="sweep_tile" if plan.path == "swept" else "batch",
-            num_bytes=plan.bytes,
+            num_bytes=self._planner.bytes_to_hold(model, plan),
             seconds=plan.seconds,
             priority=options.priority,
             needs_ranks=plan.ranks > 1,

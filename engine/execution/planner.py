@@ -122,6 +122,14 @@ class Planner:
             ranks=ranks,
         )
 
+    def bytes_to_hold(self, model: EmbeddingModel, plan: Plan) -> int:
+        """Memory to keep free for a text from its first tile to its last. Ranks may be lost before
+        it begins, and this process then reads it alone, if it can."""
+        if plan.ranks == 1:
+            return plan.bytes
+        alone = self.plan(model, plan.tokens, tiled=True).bytes
+        return alone if alone <= self.max_bytes else plan.bytes
+
     def with_alone(self, model: EmbeddingModel, plan: Plan, *, count: int, tokens: int) -> Plan:
         """The plan of a document, with so many texts read alone besides, of so many tokens
         together."""

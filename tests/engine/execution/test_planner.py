@@ -155,6 +155,26 @@ def test_the_pace_of_a_text_counts_the_ranks_that_read_it(default_model: Embeddi
     assert planner.plan(default_model, 100_000).seconds == pytest.approx(together, rel=0.01)
 
 
+def test_memory_is_held_for_a_text_that_ranks_may_leave_to_one(
+    default_model: EmbeddingModel,
+) -> None:
+    roomy, tight = (
+        Planner(
+            EngineConfig(device="cpu", max_sweep_bytes=size),
+            CPU,
+            num_ranks_for=lambda model, tokens: 4,
+        )
+        for size in (100 * GIGABYTE, GIGABYTE // 2)
+    )
+    plan = roomy.plan(default_model, 100_000)
+    alone = roomy.plan(default_model, 100_000, tiled=True)
+    assert plan.bytes < alone.bytes == roomy.bytes_to_hold(default_model, plan)
+    assert roomy.bytes_to_hold(default_model, alone) == alone.bytes
+    plan = tight.plan(default_model, 400_000)
+    assert plan.fits, "one rank could not read it alone, and is refused it when it begins"
+    assert tight.bytes_to_hold(default_model, plan) == plan.bytes
+
+
 def test_a_slow_spell_is_forgotten_when_nothing_confirms_it() -> None:
     now = 0.0
     pace = Pace(lambda: now)
