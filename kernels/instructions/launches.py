@@ -145,6 +145,7 @@ def _output(form: Form) -> Launch:
         tokens=span.tokens / span.tiles,
         bytes=4 * form.row + form.gate,
         rounds=_output_rounds(form, constants, form.block_size),
+        skipped=("if num_whole < num_keys:",),
     )
 
 
@@ -193,11 +194,12 @@ def _diag_alone(form: Form) -> Launch:
     )
     plain = Form(form.head_dim, form.block_size, maps=False, sinks=True)
     tiles = _parts(SHORT_TOKENS, query_span(form.block_size, constants["BM"]).rows)
+    whole_steps = SHORT_TOKENS // constants["BN"]  # the last one counts besides
     return Launch(
         *("short text, Diag alone", plain.name, lln_diag_kernel, constants),
         tokens=SHORT_TOKENS / tiles,
         bytes=4 * form.row,
-        rounds=_output_rounds(plain, constants, SHORT_TOKENS),
+        rounds=_output_rounds(plain, constants, whole_steps * constants["BN"]),
     )
 
 

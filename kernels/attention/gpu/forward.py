@@ -157,7 +157,7 @@ def _launch_short(
         rows_per_tile=span.rows,
         **sink_arguments(branches.num_sinks),
         short=tiles.short_tokens(head_dim),
-        scale=1.0 / math.sqrt(head_dim),
+        scale=LOG2_E / math.sqrt(head_dim),
         **constants,
     )
 
@@ -249,7 +249,7 @@ def _launch_output(
         **span_arguments(span),
         **sink_arguments(branches.num_sinks),
         short=short,
-        scale=1.0 / math.sqrt(head_dim),
+        scale=LOG2_E / math.sqrt(head_dim),
         **constants,
     )
 

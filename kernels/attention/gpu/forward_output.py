@@ -4,30 +4,36 @@
 
 Both branches are an online softmax. Diag's keys are tokens; LLN's are the channels, with score
 alpha q_c + log s_c and value row c of kappa V, so a large head is read a few channels at a time.
+Exponentials are powers of two: the scale is part of the one multiplication that the exponent takes.
 """
 
 from __future__ import annotations
+
+import math
 
 import triton
 import triton.language as tl
 
 from kernels.attention.gpu.forward_state import project
-from kernels.attention.gpu.locate import load_rows, locate, sinks_outside
+from kernels.attention.gpu.locate import load_rows, load_whole_rows, locate, sinks_outside
+
+LOG2_E = tl.constexpr(1 / math.log(2))
 
 
 @triton.jit
 def accumulate(
-    b_peak,  # [BM] greatest score so far
-    b_mass,  # [BM] sum of exp(score - peak) so far
-    b_acc,  # [BM, BD] sum of exp(score - peak) value so far
+    b_peak,  # [BM] greatest score so far, times scale
+    b_mass,  # [BM] sum of 2 ** (score scale - peak) so far
+    b_acc,  # [BM, BD] sum of 2 ** (score scale - peak) value so far
     b_score,  # [BM, BN] new scores, -inf where hidden; one in every first row is finite
     b_value,  # [BN, BD] their values
+    scale,  # not negative
     PRECISION: tl.constexpr,
 ):
     """One step of an online softmax."""
-    b_new_peak = tl.maximum(b_peak, tl.max(b_score, 1))
-    b_shrink = tl.exp(b_peak - b_new_peak)
-    b_weight = tl.exp(b_score - b_new_peak[:, None])
+    b_new_peak = tl.maximum(b_peak, tl.max(b_score, 1) * scale)
+    b_shrink = tl.exp2(b_peak - b_new_peak)
+    b_weight = tl.exp2(b_score * scale - b_new_peak[:, None])
     b_mass = b_mass * b_shrink + tl.sum(b_weight, 1)
     b_acc = tl.dot(
         b_weight.to(b_value.dtype), b_value, b_acc * b_shrink[:, None], input_precision=PRECISION
@@ -56,6 +62,7 @@ def read_state(
 ):
     """softmax_c(alpha q_c + log s_c) @ kappa V, float32 [BM, BD]."""
     o_d = tl.arange(0, BD)
+    alpha *= LOG2_E
     b_peak = tl.full([BM], float("-inf"), tl.float32)
     b_mass = tl.zeros([BM], tl.float32)
     b_acc = tl.zeros([BM, BD], tl.float32)
@@ -70,7 +77,7 @@ def read_state(
             b_x = tl.load(
                 p_q_rows + o_c[None, :], mask=m_rows[:, None] & m_c[None, :], other=0.0
             ).to(tl.float32)
-        b_offset = tl.load(p_log_mass + o_c, mask=m_c, other=float("-inf"))
+        b_offset = tl.load(p_log_mass + o_c, mask=m_c, other=float("-inf")) * LOG2_E
         if BIAS:
             b_offset += alpha * tl.load(p_bias + o_c, mask=m_c, other=0.0)
         b_value = tl.load(
@@ -79,32 +86,38 @@ def read_state(
             other=0.0,
         ).to(b_q.dtype)  # [BC, BD]
         b_score = alpha * b_x + b_offset[None, :]
-        b_peak, b_mass, b_acc = accumulate(b_peak, b_mass, b_acc, b_score, b_value, PRECISION)
+        b_peak, b_mass, b_acc = accumulate(b_peak, b_mass, b_acc, b_score, b_value, 1.0, PRECISION)
     return b_acc / b_mass[:, None]
 
 
 @triton.jit
 def attend(
-    b_peak,  # [BM] greatest score so far
-    b_mass,  # [BM] sum of exp(score - peak) so far
-    b_acc,  # [BM, BD] sum of exp(score - peak) value so far
+    b_peak,  # [BM] greatest score so far, times scale
+    b_mass,  # [BM] sum of 2 ** (score scale - peak) so far
+    b_acc,  # [BM, BD] sum of 2 ** (score scale - peak) value so far
     b_q,  # [BM, BD] queries
     p_k_rows,  # [BN, 1] where each key begins
     p_v_rows,  # [BN, 1] where each value begins
-    m_n,  # [BN] keys that exist
-    m_visible,  # [BM, BN] keys each query may see
-    scale,
+    m_n,  # [BN] keys that exist; unused unless HIDES
+    m_visible,  # [BM, BN] keys each query may see; unused unless HIDES
+    scale,  # log2(e) / sqrt(D)
     D: tl.constexpr,
     BD: tl.constexpr,
+    HIDES: tl.constexpr,
     PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
     """One step of Diag's softmax."""
-    b_k = load_rows(p_k_rows, m_n, D, BD, UPCAST)
-    b_v = load_rows(p_v_rows, m_n, D, BD, UPCAST)
-    b_score = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale  # [BM, BN]
-    b_score = tl.where(m_visible, b_score, float("-inf"))
-    return accumulate(b_peak, b_mass, b_acc, b_score, b_v, PRECISION)
+    if HIDES:
+        b_k = load_rows(p_k_rows, m_n, D, BD, UPCAST)
+        b_v = load_rows(p_v_rows, m_n, D, BD, UPCAST)
+    else:
+        b_k = load_whole_rows(p_k_rows, D, BD, UPCAST)
+        b_v = load_whole_rows(p_v_rows, D, BD, UPCAST)
+    b_score = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION)  # [BM, BN]
+    if HIDES:
+        b_score = tl.where(m_visible, b_score, float("-inf"))
+    return accumulate(b_peak, b_mass, b_acc, b_score, b_v, scale, PRECISION)
 
 
 @triton.jit
@@ -138,15 +151,22 @@ def attend_to_span(
         m_visible = m_n[None, :] & (o_block[:, None] == (o_n // block_size)[None, :])
         b_peak, b_mass, b_acc = attend(
             b_peak, b_mass, b_acc, b_q, p_k_rows, p_v_rows, m_n, m_visible, scale,
-            D, BD, PRECISION, UPCAST,
+            D, BD, True, PRECISION, UPCAST,
         )  # fmt: skip
     else:
-        # A span of more than one step is a single block: all its keys are visible.
-        for i_n in range(0, num_keys, BN):
-            m_n = o_n < num_keys - i_n
+        # A span of more than one step is a single block: only beyond its last key is any hidden.
+        num_whole = num_keys // BN * BN
+        for i_n in range(0, num_whole, BN):
             b_peak, b_mass, b_acc = attend(
                 b_peak, b_mass, b_acc, b_q, p_k_rows + i_n * stride_kt, p_v_rows + i_n * stride_vt,
-                m_n, m_n[None, :], scale, D, BD, PRECISION, UPCAST,
+                None, None, scale, D, BD, False, PRECISION, UPCAST,
+            )  # fmt: skip
+        if num_whole < num_keys:
+            m_n = o_n < num_keys - num_whole
+            b_peak, b_mass, b_acc = attend(
+                b_peak, b_mass, b_acc, b_q, p_k_rows + num_whole * stride_kt,
+                p_v_rows + num_whole * stride_vt, m_n, m_n[None, :], scale,
+                D, BD, True, PRECISION, UPCAST,
             )  # fmt: skip
     return b_peak, b_mass, b_acc
 
@@ -181,7 +201,7 @@ def attend_to_sinks(
         )
         b_peak, b_mass, b_acc = attend(
             b_peak, b_mass, b_acc, b_q, p_k + o_n[:, None] * stride_kt,
-            p_v + o_n[:, None] * stride_vt, m_n, m_visible, scale, D, BD, PRECISION, UPCAST,
+            p_v + o_n[:, None] * stride_vt, m_n, m_visible, scale, D, BD, True, PRECISION, UPCAST,
         )  # fmt: skip
     return b_peak, b_mass, b_acc
 
@@ -316,7 +336,7 @@ def lln_diag_kernel(
     first_sinks,
     last_sinks,
     short,  # sequences of at most so many tokens have their own kernel
-    scale,
+    scale,  # log2(e) / sqrt(D)
     stride_qt,
     stride_qh,
     stride_kt,

@@ -46,7 +46,7 @@ def short_sequences_kernel(
     first_sinks,
     last_sinks,
     short,  # the longest sequence that is done here
-    scale,
+    scale,  # log2(e) / sqrt(D)
     stride_qt,
     stride_qh,
     stride_kt,

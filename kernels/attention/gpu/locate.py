@@ -74,6 +74,16 @@ def load_rows(p_rows, m_rows, D: tl.constexpr, BD: tl.constexpr, UPCAST: tl.cons
 
 
 @triton.jit
+def load_whole_rows(p_rows, D: tl.constexpr, BD: tl.constexpr, UPCAST: tl.constexpr):
+    """Rows that all exist [BN, BD]."""
+    o_d = tl.arange(0, BD)
+    b_rows = tl.load(p_rows + o_d[None, :], mask=(o_d < D)[None, :], other=0.0)
+    if UPCAST:
+        b_rows = b_rows.to(tl.float32)
+    return b_rows
+
+
+@triton.jit
 def sinks_outside(o_s, o_block, i_span, length, block_size, first_sinks, last_sinks):
     """Positions of some sinks, which of them exist, and which each query sees outside its block.
 
