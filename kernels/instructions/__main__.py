@@ -55,7 +55,13 @@ def count(names: Sequence[str] = ()) -> Iterator[Row]:
 def count_launch(launch: Launch) -> Row:
     compiled = compile_kernel(launch.kernel, launch.constants, DTYPE)
     counts = parse(compiled.disassembly()).count(launch.rounds, launch.skipped)
-    return row_of(launch.part, launch.form, counts, compiled.usage, launch.tokens, launch.bytes)
+    row = row_of(launch.part, launch.form, counts, compiled.usage, launch.tokens, launch.bytes)
+    if row.exponentials < launch.scores:
+        raise ValueError(
+            f"{row.name}: {row.exponentials} exponentials for {launch.scores} scores a token: "
+            "a loop or a branch has been read wrongly"
+        )
+    return row
 
 
 def line(row: Row) -> str:

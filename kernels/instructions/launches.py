@@ -2,7 +2,8 @@
 
 The models that ship have heads of 32 numbers with maps, a gate and a sink at either end, in blocks
 of 512 tokens, and of 256 in long texts. Heads of 64 and 128 are those of larger models. A document
-has so many tokens that what happens once a document does not count; a short text has 200.
+has so many tokens that what happens once a document does not count; a short text has 200. Either is
+alone in its batch: in others every program searches the batch for its sequence.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from kernels.attention.gpu.forward_output import lln_diag_kernel
 from kernels.attention.gpu.forward_short import short_sequences_kernel
 from kernels.attention.gpu.forward_state import lln_state_kernel, merge_pieces_kernel
 from kernels.attention.gpu.tiles import query_span
+from kernels.instructions.sass import Body
 
 DTYPE = torch.bfloat16
 TOKENS = 131072  # of the document
@@ -69,6 +71,13 @@ PLAIN = tuple(
 FORMS = (*SERVED, *PLAIN)
 
 
+MASKED = 'b_score = tl.where(m_visible, b_score, float("-inf"))'
+# Of a piece that is not the whole sequence, and of a block that is.
+ONE_PIECE = Body("if length <= PIECE:", "b_divisor = tl.where(length > 0, b_mass, 1.0)")
+LAST_STEP = Body("if num_whole < num_keys:", MASKED)
+SHORT_BLOCK = Body("if num_keys < BN:", MASKED)
+
+
 @dataclass(frozen=True)
 class Launch:
     """One kernel as it is launched, and how often its loops go round."""
@@ -80,7 +89,8 @@ class Launch:
     tokens: float  # that a program answers for, of one head
     bytes: float  # that must move, a token and head
     rounds: Mapping[str, float] = field(default_factory=dict)  # by the loop's variable
-    skipped: tuple[str, ...] = ()  # lines of conditions that do not hold
+    skipped: tuple[Body, ...] = ()
+    scores: int = 0  # that a token has in all softmaxes: so many exponentials at least
 
     @property
     def name(self) -> str:
@@ -115,8 +125,9 @@ def _state(form: Form) -> Launch:
         *("state", _state_form(form), lln_state_kernel, constants),
         tokens=piece / parts,
         bytes=2 * form.row + _piece_bytes(form.head_dim) / piece,
-        rounds={"i_b": 1, "i_t": _parts(piece, constants["BT"]), **_map_rounds(form)},
-        skipped=("if length <= PIECE:",),
+        rounds={"i_b": 0, "i_t": _parts(piece, constants["BT"]), **_map_rounds(form)},
+        skipped=(ONE_PIECE,),
+        scores=form.head_dim,
     )
 
 
@@ -145,13 +156,14 @@ def _output(form: Form) -> Launch:
         tokens=span.tokens / span.tiles,
         bytes=4 * form.row + form.gate,
         rounds=_output_rounds(form, constants, form.block_size),
-        skipped=("if num_whole < num_keys:",),
+        skipped=(SHORT_BLOCK if constants["ONE_STEP"] else LAST_STEP,),
+        scores=form.head_dim + form.block_size,
     )
 
 
 def _output_rounds(form: Form, constants: Constants, keys: int) -> dict[str, float]:
     return {
-        "i_b": 1,
+        "i_b": 0,
         "i_n": _parts(keys, constants["BN"]),
         "i_s": _parts(SINKS, constants["BS"]),
         "i_c": _parts(form.head_dim, constants["BC"]),
@@ -179,6 +191,7 @@ def _short(form: Form) -> Launch:
             "i_span": _parts(SHORT_TOKENS, span.tokens),
             "i_tile": span.tiles,
         },
+        skipped=(SHORT_BLOCK if constants["ONE_STEP"] else LAST_STEP,),
     )
 
 
@@ -216,7 +229,7 @@ def _backward(form: Form) -> Iterator[Launch]:
     span = query_span(form.block_size, rows["BM"])
     tokens = span.tokens / span.tiles
     rounds = {
-        "i_b": 1,
+        "i_b": 0,
         "i_n": _parts(form.block_size, rows["BN"]),
         "i_s": _parts(SINKS, rows["BS"]),
         "i_c": _parts(form.head_dim, rows["BC"]),
@@ -245,12 +258,12 @@ def _state_gradient(form: Form) -> Launch:
         tokens=piece / parts,
         bytes=2 * form.row + form.gate + _piece_bytes(form.head_dim) / piece,
         rounds={
-            "i_b": 1,
+            "i_b": 0,
             "i_t": _parts(piece, constants["BT"]),
             "i_c": _parts(form.head_dim, constants["BC"]),
             "i_k": _parts(form.head_dim, constants["BK"]),
         },
-        skipped=("if length <= PIECE:",),
+        scores=form.head_dim,
     )
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 LOCATION = re.compile(r'\s*//## File "([^"]+)", line (\d+)')
 LABEL = re.compile(r"^([.$]\S+):")
@@ -58,6 +59,13 @@ class Instruction:
         return 2.0 * m * n * k / shared * (2 if "TF32" in self.name else 1)
 
 
+class Body(NamedTuple):
+    """A side of an `if` that a launch does not enter, by two lines of the source."""
+
+    condition: str
+    inside: str  # a line that is computed on this side
+
+
 @dataclass(frozen=True)
 class Loop:
     first: int
@@ -90,13 +98,14 @@ class Program:
             if variable:
                 yield Loop(start, index, variable[1])
 
-    def weights(self, rounds: Mapping[str, float], skipped: Collection[str]) -> list[float]:
+    def weights(self, rounds: Mapping[str, float], skipped: Sequence[Body]) -> list[float]:
         """How often a warp issues each instruction."""
         weights = [1.0] * len(self.instructions)
         for loop in self.loops:
             for index in range(loop.first, loop.last + 1):
                 weights[index] *= rounds[loop.variable]
-        for index in (*self._in_skipped_bodies(skipped), *self._in_slow_divisions()):
+        bodies = [index for body in skipped for index in self._inside(body)]
+        for index in (*bodies, *self._in_slow_divisions()):
             weights[index] = 0.0
         for name, start in self._subroutines():
             calls = sum(
@@ -108,7 +117,7 @@ class Program:
                 weights[index] = calls
         return weights
 
-    def count(self, rounds: Mapping[str, float], skipped: Collection[str] = ()) -> Counts:
+    def count(self, rounds: Mapping[str, float], skipped: Sequence[Body] = ()) -> Counts:
         issued = list(zip(self.weights(rounds, skipped), self.instructions, strict=True))
         return Counts(
             instructions=sum(weight for weight, _ in issued),
@@ -121,12 +130,27 @@ class Program:
         target = self.instructions[index].target
         return None if target is None else self.labels.get(target)
 
-    def _in_skipped_bodies(self, skipped: Collection[str]) -> Iterator[int]:
-        """Between a branch on a line that is named, and where the branch leads."""
-        for index, instruction in enumerate(self.instructions):
-            end = self._jump(index)
-            if end is not None and end > index and instruction.source.strip() in skipped:
-                yield from range(index + 1, end)
+    def _inside(self, body: Body) -> list[int]:
+        found = [
+            side
+            for index, instruction in enumerate(self.instructions)
+            if instruction.source.strip() == body.condition
+            for side in self._sides(index)
+            if any(self.instructions[at].source.strip() == body.inside for at in side)
+        ]
+        if not found:
+            raise LookupError(f"no branch to skip what {body.condition!r} guards")
+        return [index for side in found for index in side]
+
+    def _sides(self, index: int) -> Iterator[range]:
+        """What lies between a branch and its target; and if that ends in a jump, what it passes."""
+        end = self._jump(index)
+        if end is None or end <= index:
+            return
+        yield range(index + 1, end)
+        beyond = self._jump(end - 1)
+        if beyond is not None and beyond > end:
+            yield range(end, beyond)
 
     def _in_slow_divisions(self) -> Iterator[int]:
         edges = {0, len(self.instructions), *self.labels.values()}

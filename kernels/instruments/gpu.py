@@ -215,12 +215,14 @@ def moments_kernel(
     PRECISION: tl.constexpr,
 ):
     NC: tl.constexpr = (D + BC - 1) // BC
-    i_program = tl.program_id(0).to(tl.int64)
+    i_program = tl.program_id(0)
     i_c = i_program % NC
-    i_h = i_program // NC % num_heads
+    i_h = (i_program // NC % num_heads).to(tl.int64)
     i_slot = i_program // NC // num_heads
-    i_b, i_begin, length, i_piece = locate(p_cu_seqlens, i_slot, num_sequences, PIECE, 1)
-    if (i_piece > 0) & (i_piece * PIECE >= length):
+    i_b, i_begin, length, i_piece = locate(p_cu_seqlens, i_slot, num_sequences, PIECE, 1, PIECE)
+    i_slot = i_slot.to(tl.int64)
+    i_first = i_piece.to(tl.int64) * PIECE
+    if (i_piece > 0) & (i_first >= length):
         return
 
     o_d = tl.arange(0, BD)
@@ -231,8 +233,8 @@ def moments_kernel(
     # An empty sequence has no first row.
     b_first = tl.load(p_x + o_d, mask=m_d & (length > 0), other=0.0).to(tl.float32)
     b_first_c = tl.load(p_x + o_c, mask=m_c & (length > 0), other=0.0).to(tl.float32)
-    p_x += i_piece * PIECE * stride_xt
-    num_tokens = tl.minimum(length - i_piece * PIECE, PIECE).to(tl.int32)
+    p_x += i_first * stride_xt
+    num_tokens = tl.minimum(length - i_first, PIECE).to(tl.int32)
     b_sum = tl.zeros([BC], tl.float32)
     b_gram = tl.zeros([BC, BD], tl.float32)
     for i_t in range(0, num_tokens, BT):
@@ -333,7 +335,7 @@ def moments(x: Tensor, packed: PackedSequences) -> Moments:
     cu_seqlens = packed.cu_seqlens
     constants = moments_constants(head_dim)
     piece = constants["PIECE"]
-    slots = num_slots(num_rows, packed.count, piece, 1)
+    slots = num_slots(num_rows, packed.count, piece, 1, piece)
     # Only a sequence of several pieces leaves any behind, and that takes more rows than a piece.
     num_parts = slots if num_rows > piece else 0
     shape = num_heads, head_dim + 1, head_dim

@@ -87,7 +87,8 @@ def test_growth_is_noticed() -> None:
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     path = tmp_path / "kernel.py"
-    path.write_text("x = 1\nfor i_n in range(8):\n    x += 1\nif x > 1:\n    x = 0\n")
+    lines = ("x = 1", "for i_n in range(8):", "    x += 1", "if x > 1:", "    x = 0", "else:")
+    path.write_text("\n".join((*lines, "    x = 2", "")))
     return path
 
 
@@ -122,18 +123,28 @@ def test_loops_count_by_their_rounds_and_exponentials_by_name(source: Path) -> N
     assert counts.tensor_flops == 8 * (2 * 64 * 32 * 16 / 4 + 2 * (2 * 16 * 8 * 8))
 
 
-def test_a_body_that_is_not_entered_does_not_count(source: Path) -> None:
+@pytest.mark.parametrize(
+    ("inside", "expected"), [("x = 0", 3), ("x = 2", 4)], ids=["the first side", "the second"]
+)
+def test_a_body_that_is_not_entered_does_not_count(
+    source: Path, inside: str, expected: int
+) -> None:
     program = sass.parse(
         disassembly(
             source,
             (4, "@P0 BRA `(.L_x_0)"),
             (5, "FADD R0, R0, R0"),
-            (5, ".L_x_0:"),
-            (5, "EXIT"),
+            (5, "BRA `(.L_x_1)"),
+            (7, ".L_x_0:"),
+            (7, "FADD R0, R0, R1"),
+            (7, ".L_x_1:"),
+            (7, "EXIT"),
         )
     )
-    assert program.count({}).instructions == 3
-    assert program.count({}, skipped=["if x > 1:"]).instructions == 2
+    assert program.count({}).instructions == 5
+    assert program.count({}, [sass.Body("if x > 1:", inside)]).instructions == expected
+    with pytest.raises(LookupError, match="no branch"):
+        program.count({}, [sass.Body("if x > 2:", inside)])
 
 
 def test_a_subroutine_counts_where_it_is_always_called(source: Path) -> None:

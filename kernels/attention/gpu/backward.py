@@ -195,7 +195,7 @@ def _launch_state(rows: _Rows, branches: Branches, state: LLNState) -> StateGrad
     num_sequences = branches.num_sequences
     constants = _state_constants(q, branches)
     piece = constants["PIECE"]
-    slots = num_slots(num_rows, num_sequences, piece, 1)
+    slots = num_slots(num_rows, num_sequences, piece, 1, piece)
     # Only a sequence of several pieces leaves any behind, and that takes more rows than a piece.
     num_parts = slots if num_rows > piece else 0
     shape = num_heads, head_dim, head_dim
@@ -250,7 +250,7 @@ def _launch_rows(
         family=family_of(q.device),
     )
     span = query_span(branches.block_size or constants["BM"], constants["BM"])
-    slots = num_slots(num_rows, num_sequences, span.tokens, span.tiles)
+    slots = num_slots(num_rows, num_sequences, *span.cut)
     cut = {
         "p_cu_seqlens": branches.cu_seqlens,
         "num_heads": num_heads,
@@ -352,7 +352,8 @@ def _launch_key_weight(
     k = rows.k
     num_rows, num_heads, head_dim = k.shape
     constants = key_map_constants(head_dim, k.dtype, family_of(k.device))
-    slots = num_slots(num_rows, branches.num_sequences, constants["PIECE"], 1)
+    piece = constants["PIECE"]
+    slots = num_slots(num_rows, branches.num_sequences, piece, 1, piece)
     parts = k.new_zeros(slots, num_heads, head_dim, head_dim, dtype=torch.float32)
     launch(
         key_map_gradient_kernel,

@@ -30,7 +30,7 @@ def average_over_sinks(
     b_mean,  # [BM]
     b_q,  # [BM, BD] queries
     b_g,  # [BM, BD] gradients
-    o_block,  # [BM] the block of each query, counted from the span's first
+    o_first,  # [BM] where the block of each query begins, counted from the span's first token
     p_k,  # one sequence and head's keys [length, D]
     p_v,  # the same one's values [length, D]
     i_span,  # the span's first position
@@ -50,7 +50,7 @@ def average_over_sinks(
     """Diag's running softmax after the sinks outside the query's own block."""
     for i_s in range(0, first_sinks + last_sinks, BS):
         o_n, m_n, m_visible = sinks_outside(
-            i_s + tl.arange(0, BS), o_block, i_span, length, block_size, first_sinks, last_sinks
+            i_s + tl.arange(0, BS), o_first, i_span, length, block_size, first_sinks, last_sinks
         )
         b_k = load_rows(p_k + o_n[:, None] * stride_kt, m_n, D, BD, UPCAST)
         b_v = load_rows(p_v + o_n[:, None] * stride_vt, m_n, D, BD, UPCAST)
@@ -67,7 +67,7 @@ def through_sinks(
     b_log_sum,  # [BM] log of each row's mass
     b_mean,  # [BM] g . diag
     b_share,  # [BM] Diag's share
-    o_block,  # [BM] the block of each query, counted from the span's first
+    o_first,  # [BM] where the block of each query begins, counted from the span's first token
     p_k,  # one sequence and head's keys [length, D]
     p_v,  # the same one's values [length, D]
     p_sink_k,  # out: what this tile adds to the sinks' keys, float32 [sinks, D]
@@ -91,7 +91,7 @@ def through_sinks(
     for i_s in range(0, first_sinks + last_sinks, BS):
         o_s = i_s + tl.arange(0, BS)
         o_n, m_n, m_visible = sinks_outside(
-            o_s, o_block, i_span, length, block_size, first_sinks, last_sinks
+            o_s, o_first, i_span, length, block_size, first_sinks, last_sinks
         )
         b_k = load_rows(p_k + o_n[:, None] * stride_kt, m_n, D, BD, UPCAST)
         b_v = load_rows(p_v + o_n[:, None] * stride_vt, m_n, D, BD, UPCAST)
@@ -249,12 +249,12 @@ def diag_rows_kernel(
     UPCAST: tl.constexpr,
 ):
     """Two numbers a row, which the keys of a block of several tiles need of its queries."""
-    i_program = tl.program_id(0).to(tl.int64)
-    i_h = i_program % num_heads
+    i_program = tl.program_id(0)
+    i_h = (i_program % num_heads).to(tl.int64)
     _, i_begin, length, i_tile = locate(
-        p_cu_seqlens, i_program // num_heads, num_sequences, span, tiles_per_span
+        p_cu_seqlens, i_program // num_heads, num_sequences, span, tiles_per_span, rows_per_tile
     )
-    i_span = i_tile // tiles_per_span * span
+    i_span = (i_tile // tiles_per_span).to(tl.int64) * span
     i_span_end = tl.minimum(i_span + span, length)
     i_m = i_span + i_tile % tiles_per_span * rows_per_tile
     if i_m >= i_span_end:

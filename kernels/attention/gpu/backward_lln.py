@@ -250,11 +250,12 @@ def key_map_gradient_kernel(
 ):
     """k^T times the gradient of the mapped keys, by piece."""
     NC: tl.constexpr = (D + BC - 1) // BC
-    i_program = tl.program_id(0).to(tl.int64)
-    i_h = i_program // NC % num_heads
+    i_program = tl.program_id(0)
+    i_h = (i_program // NC % num_heads).to(tl.int64)
     i_slot = i_program // NC // num_heads
-    i_b, i_begin, length, i_piece = locate(p_cu_seqlens, i_slot, num_sequences, PIECE, 1)
-    if i_piece * PIECE >= length:
+    i_b, i_begin, length, i_piece = locate(p_cu_seqlens, i_slot, num_sequences, PIECE, 1, PIECE)
+    i_first = i_piece.to(tl.int64) * PIECE
+    if i_first >= length:
         return
 
     beta = tl.load(p_beta + i_b * stride_beta_b + i_h * stride_beta_h)
@@ -262,8 +263,8 @@ def key_map_gradient_kernel(
     o_d = tl.arange(0, BD)
     o_c = i_program % NC * BC + tl.arange(0, BC)
     b_map = tl.zeros([BD, BC], tl.float32)
-    num_tokens = tl.minimum(length - i_piece * PIECE, PIECE).to(tl.int32)
-    i_row = i_begin + i_piece * PIECE
+    num_tokens = tl.minimum(length - i_first, PIECE).to(tl.int32)
+    i_row = i_begin + i_first
     p_k += i_h * stride_kh + i_row * stride_kt
     p_v += i_h * stride_vh + i_row * stride_vt
     for i_t in range(0, num_tokens, BT):
@@ -278,6 +279,6 @@ def key_map_gradient_kernel(
         )  # fmt: skip
         b_k = load_rows(p_k_rows, m_t, D, BD, UPCAST).to(tl.float32)
         b_map = tl.dot(tl.trans(b_k), beta * b_dy, b_map, input_precision=MAP_PRECISION)
-    p_part_weight += (i_slot * num_heads + i_h) * D * D
+    p_part_weight += (i_slot.to(tl.int64) * num_heads + i_h) * D * D
     m_map = (o_d < D)[:, None] & (o_c < D)[None, :]
     tl.store(p_part_weight + o_d[:, None] * D + o_c[None, :], b_map, mask=m_map)

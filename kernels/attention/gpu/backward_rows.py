@@ -108,11 +108,14 @@ def rows_gradient_kernel(
     MAP_PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    i_program = tl.program_id(0).to(tl.int64)
-    i_h = i_program % num_heads
+    i_program = tl.program_id(0)
+    i_h = (i_program % num_heads).to(tl.int64)
     i_slot = i_program // num_heads
-    i_b, i_begin, length, i_tile = locate(p_cu_seqlens, i_slot, num_sequences, span, tiles_per_span)
-    i_span = i_tile // tiles_per_span * span
+    i_b, i_begin, length, i_tile = locate(
+        p_cu_seqlens, i_slot, num_sequences, span, tiles_per_span, rows_per_tile
+    )
+    i_slot = i_slot.to(tl.int64)
+    i_span = (i_tile // tiles_per_span).to(tl.int64) * span
     i_span_end = tl.minimum(i_span + span, length)
     i_m = i_span + i_tile % tiles_per_span * rows_per_tile
     if i_m >= i_span_end:
@@ -169,8 +172,8 @@ def rows_gradient_kernel(
             )  # fmt: skip
             if SINKS:
                 b_peak, b_mass, b_diag_mean = average_over_sinks(
-                    b_peak, b_mass, b_diag_mean, b_q, b_g, o_block, p_k, p_v, i_span, length,
-                    block_size, first_sinks, last_sinks, scale, stride_kt, stride_vt,
+                    b_peak, b_mass, b_diag_mean, b_q, b_g, o_block * block_size, p_k, p_v, i_span,
+                    length, block_size, first_sinks, last_sinks, scale, stride_kt, stride_vt,
                     D, BD, BS, PRECISION, UPCAST,
                 )  # fmt: skip
             b_log_sum = b_peak + tl.log(b_mass)
@@ -199,9 +202,9 @@ def rows_gradient_kernel(
         if SINKS:
             o_sinks = (i_slot * num_heads + i_h) * (first_sinks + last_sinks) * D
             b_dq = through_sinks(
-                b_dq, b_q, b_g, b_log_sum, b_diag_mean, b_diag_share, o_block, p_k, p_v,
-                p_sink_k + o_sinks, p_sink_v + o_sinks, i_span, length, block_size, first_sinks,
-                last_sinks, scale, stride_kt, stride_vt, D, BD, BS, PRECISION, UPCAST,
+                b_dq, b_q, b_g, b_log_sum, b_diag_mean, b_diag_share, o_block * block_size, p_k,
+                p_v, p_sink_k + o_sinks, p_sink_v + o_sinks, i_span, length, block_size,
+                first_sinks, last_sinks, scale, stride_kt, stride_vt, D, BD, BS, PRECISION, UPCAST,
             )  # fmt: skip
     tl.store(p_dv + o_entry, b_dv.to(p_dv.dtype.element_ty), mask=m_entry)
     if LLN:
@@ -253,7 +256,7 @@ def add_tiles_kernel(
     i_begin = tl.load(p_cu_seqlens + i_b).to(tl.int64)
     length = tl.load(p_cu_seqlens + i_b + 1).to(tl.int64) - i_begin
     tiles = num_tiles(length, span, tiles_per_span, rows_per_tile).to(tl.int32)
-    p_tiles += first_slot(i_begin, i_b, span, tiles_per_span) * num_heads + i_h
+    p_tiles += first_slot(i_begin, i_b, span, tiles_per_span, rows_per_tile) * num_heads + i_h
     b_sum = tl.zeros([BT], tl.float32)
     for i_t in range(0, tiles, BT):
         o_t = i_t + tl.arange(0, BT)
@@ -296,7 +299,7 @@ def add_to_sinks_kernel(
         return
 
     tiles = num_tiles(length, span, tiles_per_span, rows_per_tile).to(tl.int32)
-    i_slot = first_slot(i_begin, i_b, span, tiles_per_span)
+    i_slot = first_slot(i_begin, i_b, span, tiles_per_span, rows_per_tile)
     p_sink += ((i_slot * num_heads + i_h) * num_sinks + i_s) * D
     o_d = tl.arange(0, BD)
     m_d = o_d < D

@@ -182,13 +182,14 @@ def state_gradient_kernel(
     UPCAST: tl.constexpr,
 ):
     NC: tl.constexpr = (D + BC - 1) // BC
-    i_program = tl.program_id(0).to(tl.int64)
+    i_program = tl.program_id(0)
     i_c = i_program % NC
-    i_h = i_program // NC % num_heads
+    i_h = (i_program // NC % num_heads).to(tl.int64)
     i_slot = i_program // NC // num_heads
-    i_b, i_begin, length, i_piece = locate(p_cu_seqlens, i_slot, num_sequences, PIECE, 1)
+    i_b, i_begin, length, i_piece = locate(p_cu_seqlens, i_slot, num_sequences, PIECE, 1, PIECE)
     # An empty sequence still has its first piece, which writes a gradient of nothing.
-    if (i_piece > 0) & (i_piece * PIECE >= length):
+    i_first = i_piece.to(tl.int64) * PIECE
+    if (i_piece > 0) & (i_first >= length):
         return
 
     alpha = tl.load(p_alpha + i_b * stride_alpha_b + i_h * stride_alpha_h)
@@ -207,9 +208,9 @@ def state_gradient_kernel(
     b_stretch = tl.zeros([BC], tl.float32)
     if WEIGHT:
         b_map = tl.zeros([BD, BC], tl.float32)
-    num_tokens = tl.minimum(length - i_piece * PIECE, PIECE).to(tl.int32)
+    num_tokens = tl.minimum(length - i_first, PIECE).to(tl.int32)
     # Offsets within a piece fit in 32 bits; where it begins need not.
-    i_row = i_begin + i_piece * PIECE
+    i_row = i_begin + i_first
     p_q += i_h * stride_qh + i_row * stride_qt
     p_g += i_h * stride_gh + i_row * stride_gt
     p_mix += i_h * stride_mix_h + i_row * stride_mix_t
@@ -253,7 +254,7 @@ def state_gradient_kernel(
     m_entry = m_c[:, None] & m_d[None, :]
     o_entry = o_c[:, None] * D + o_d[None, :]
     if WEIGHT:
-        p_part_weight += (i_slot * num_heads + i_h) * D * D
+        p_part_weight += (i_slot.to(tl.int64) * num_heads + i_h) * D * D
         m_map = m_d[:, None] & m_c[None, :]
         tl.store(p_part_weight + o_d[:, None] * D + o_c[None, :], b_map, mask=m_map)
     if length <= PIECE:
@@ -261,7 +262,7 @@ def state_gradient_kernel(
         p_entries = p_value_gradient + o_state * D * D + o_entry
         tl.store(p_entries, b_value_gradient.to(p_entries.dtype.element_ty), mask=m_entry)
     else:
-        o_part = i_slot * num_heads + i_h
+        o_part = i_slot.to(tl.int64) * num_heads + i_h
         p_channels = p_part_channels + o_part * 3 * D
         tl.store(p_part_value_gradient + o_part * D * D + o_entry, b_value_gradient, mask=m_entry)
     tl.store(p_channels + o_c, b_excess, mask=m_c)

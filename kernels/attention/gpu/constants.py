@@ -84,7 +84,8 @@ def output_constants(
 ) -> Constants:
     """Without a block size there is no Diag."""
     tile = output_tile(head_dim, dtype, weight=weight, block_size=block_size, family=family)
-    one_step = block_size is not None and query_span(block_size, tile.queries).is_one_tile
+    span = query_span(block_size or tile.queries, tile.queries)
+    one_step = block_size is not None and span.is_one_tile
     return {
         **_head(head_dim),
         "BM": tile.queries,
@@ -96,6 +97,7 @@ def output_constants(
         "DIAG": block_size is not None,
         "WEIGHT": weight,
         "BIAS": bias,
+        "ONE_BLOCK": span.tokens == block_size,
         "ONE_STEP": one_step,
         "SINKS": sinks,
         **precision(dtype),

@@ -172,7 +172,7 @@ def _launch_state(
         head_dim, k.dtype, family=family_of(k.device), **map_flags(branches.k_map)
     )
     piece = constants["PIECE"]
-    slots = num_slots(num_rows, branches.num_sequences, piece, 1)
+    slots = num_slots(num_rows, branches.num_sequences, piece, 1, piece)
     # Only a sequence of several pieces leaves any behind, and that takes more rows than a piece.
     num_parts = slots if num_rows > piece else 0
     peak = k.new_empty(num_parts, num_heads, head_dim, dtype=torch.float32)
@@ -234,7 +234,7 @@ def _launch_output(
     span = query_span(branches.block_size or constants["BM"], constants["BM"])
     launch(
         lln_diag_kernel,
-        num_slots(num_rows, branches.num_sequences, span.tokens, span.tiles) * num_heads,
+        num_slots(num_rows, branches.num_sequences, *span.cut) * num_heads,
         **row_arguments(q=q, k=k, v=v),
         p_out=out,
         stride_ot=out.stride(0),
@@ -261,7 +261,7 @@ def _launch_softmax(q: Tensor, k: Tensor, v: Tensor, out: Tensor, cu_seqlens: Te
     constants = softmax_constants(head_dim, q.dtype, family=family_of(q.device))
     launch(
         softmax_kernel,
-        num_slots(num_rows, num_sequences, constants["BM"], 1) * num_heads,
+        num_slots(num_rows, num_sequences, constants["BM"], 1, constants["BM"]) * num_heads,
         **row_arguments(q=q, k=k, v=v),
         p_out=out,
         stride_ot=out.stride(0),

@@ -123,7 +123,7 @@ def attend(
 @triton.jit
 def attend_to_span(
     b_q,  # [BM, BD] queries
-    o_block,  # [BM] the block of each query, counted from the span's first
+    o_first,  # [BM] where the block of each query begins, counted from the span's first token
     p_k,  # the span's keys [num_keys, D]
     p_v,  # the span's values [num_keys, D]
     num_keys,
@@ -135,6 +135,7 @@ def attend_to_span(
     BD: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
+    ONE_BLOCK: tl.constexpr,
     ONE_STEP: tl.constexpr,
     PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
@@ -146,16 +147,29 @@ def attend_to_span(
     o_n = tl.arange(0, BN)
     p_k_rows = p_k + o_n[:, None] * stride_kt
     p_v_rows = p_v + o_n[:, None] * stride_vt
-    if ONE_STEP:
+    if not ONE_BLOCK:
         m_n = o_n < num_keys
-        m_visible = m_n[None, :] & (o_block[:, None] == (o_n // block_size)[None, :])
+        o_block_n = o_n[None, :] - o_first[:, None]
+        m_visible = m_n[None, :] & (o_block_n >= 0) & (o_block_n < block_size)
         b_peak, b_mass, b_acc = attend(
             b_peak, b_mass, b_acc, b_q, p_k_rows, p_v_rows, m_n, m_visible, scale,
             D, BD, True, PRECISION, UPCAST,
         )  # fmt: skip
+    elif ONE_STEP:
+        # Only beyond the block's last key is any hidden.
+        if num_keys < BN:
+            m_n = o_n < num_keys
+            b_peak, b_mass, b_acc = attend(
+                b_peak, b_mass, b_acc, b_q, p_k_rows, p_v_rows, m_n, m_n[None, :], scale,
+                D, BD, True, PRECISION, UPCAST,
+            )  # fmt: skip
+        else:
+            b_peak, b_mass, b_acc = attend(
+                b_peak, b_mass, b_acc, b_q, p_k_rows, p_v_rows, None, None, scale,
+                D, BD, False, PRECISION, UPCAST,
+            )  # fmt: skip
     else:
-        # A span of more than one step is a single block: only beyond its last key is any hidden.
-        num_whole = num_keys // BN * BN
+        num_whole = (num_keys // BN * BN).to(tl.int64)  # a block may be a long sequence
         for i_n in range(0, num_whole, BN):
             b_peak, b_mass, b_acc = attend(
                 b_peak, b_mass, b_acc, b_q, p_k_rows + i_n * stride_kt, p_v_rows + i_n * stride_vt,
@@ -177,7 +191,7 @@ def attend_to_sinks(
     b_mass,  # [BM]
     b_acc,  # [BM, BD]
     b_q,  # [BM, BD] queries
-    o_block,  # [BM] the block of each query, counted from the span's first
+    o_first,  # [BM] where the block of each query begins, counted from the span's first token
     p_k,  # one sequence and head's keys [length, D]
     p_v,  # the same one's values [length, D]
     i_span,  # the span's first position
@@ -197,7 +211,7 @@ def attend_to_sinks(
     """Diag's running softmax after the sinks outside the query's own block."""
     for i_s in range(0, first_sinks + last_sinks, BS):
         o_n, m_n, m_visible = sinks_outside(
-            i_s + tl.arange(0, BS), o_block, i_span, length, block_size, first_sinks, last_sinks
+            i_s + tl.arange(0, BS), o_first, i_span, length, block_size, first_sinks, last_sinks
         )
         b_peak, b_mass, b_acc = attend(
             b_peak, b_mass, b_acc, b_q, p_k + o_n[:, None] * stride_kt,
@@ -252,6 +266,7 @@ def answer_tile(
     DIAG: tl.constexpr,
     WEIGHT: tl.constexpr,
     BIAS: tl.constexpr,
+    ONE_BLOCK: tl.constexpr,
     ONE_STEP: tl.constexpr,
     SINKS: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -259,10 +274,10 @@ def answer_tile(
     UPCAST: tl.constexpr,
 ):
     """One tile of one sequence and head: read, attend, mix, store."""
-    i_span_end = tl.minimum(i_span + span, length)
+    num_keys = tl.minimum(span, length - i_span)
     o_d = tl.arange(0, BD)
     o_m = tl.arange(0, BM)
-    num_queries = tl.minimum(rows_per_tile, i_span_end - i_m).to(tl.int32)
+    num_queries = tl.minimum(rows_per_tile, num_keys - (i_m - i_span))
     m_m = o_m < num_queries
     m_md = m_m[:, None] & (o_d < D)[None, :]
     # Offsets within a tile fit in 32 bits; where the tile begins need not.
@@ -281,19 +296,24 @@ def answer_tile(
             D, BD, BM, BC, WEIGHT, BIAS, PRECISION, MAP_PRECISION,
         )  # fmt: skip
     if DIAG:
-        p_k += i_h * stride_kh + i_begin * stride_kt
-        p_v += i_h * stride_vh + i_begin * stride_vt
-        # Rows beyond the tile take the block of its last one, so that none is without keys.
-        o_span_m = (i_m - i_span).to(tl.int32) + tl.minimum(o_m, num_queries - 1)
-        o_block = o_span_m // block_size
+        p_k += i_h * stride_kh
+        p_v += i_h * stride_vh
+        i_keys = i_begin + i_span
+        if ONE_BLOCK:
+            o_first = tl.zeros([1], tl.int32)
+        else:
+            # Rows beyond the tile take the block of its last one, so that none is without keys.
+            # Several blocks are one tile, which begins where they do.
+            o_first = tl.minimum(o_m, num_queries - 1) // block_size * block_size
         b_peak, b_mass, b_acc = attend_to_span(
-            b_q, o_block, p_k + i_span * stride_kt, p_v + i_span * stride_vt, i_span_end - i_span,
-            block_size, scale, stride_kt, stride_vt, D, BD, BM, BN, ONE_STEP, PRECISION, UPCAST,
+            b_q, o_first, p_k + i_keys * stride_kt, p_v + i_keys * stride_vt, num_keys, block_size,
+            scale, stride_kt, stride_vt, D, BD, BM, BN, ONE_BLOCK, ONE_STEP, PRECISION, UPCAST,
         )  # fmt: skip
         if SINKS:
             b_peak, b_mass, b_acc = attend_to_sinks(
-                b_peak, b_mass, b_acc, b_q, o_block, p_k, p_v, i_span, length, block_size,
-                first_sinks, last_sinks, scale, stride_kt, stride_vt, D, BD, BS, PRECISION, UPCAST,
+                b_peak, b_mass, b_acc, b_q, o_first, p_k + i_begin * stride_kt,
+                p_v + i_begin * stride_vt, i_span, length, block_size, first_sinks, last_sinks,
+                scale, stride_kt, stride_vt, D, BD, BS, PRECISION, UPCAST,
             )  # fmt: skip
         b_diag = b_acc / b_mass[:, None]
         if LLN:
@@ -358,6 +378,7 @@ def lln_diag_kernel(
     DIAG: tl.constexpr,
     WEIGHT: tl.constexpr,
     BIAS: tl.constexpr,
+    ONE_BLOCK: tl.constexpr,
     ONE_STEP: tl.constexpr,
     SINKS: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -365,14 +386,14 @@ def lln_diag_kernel(
     UPCAST: tl.constexpr,
 ):
     # Heads vary fastest: neighbours read the same rows.
-    i_program = tl.program_id(0).to(tl.int64)
-    i_h = i_program % num_heads
+    i_program = tl.program_id(0)
+    i_h = (i_program % num_heads).to(tl.int64)
     i_b, i_begin, length, i_tile = locate(
-        p_cu_seqlens, i_program // num_heads, num_sequences, span, tiles_per_span
+        p_cu_seqlens, i_program // num_heads, num_sequences, span, tiles_per_span, rows_per_tile
     )
     i_span = i_tile // tiles_per_span * span
     i_m = i_span + i_tile % tiles_per_span * rows_per_tile
-    if (i_m >= tl.minimum(i_span + span, length)) | (length <= short):
+    if (i_m - i_span >= tl.minimum(span, length - i_span)) | (length <= short):
         return
 
     answer_tile(
@@ -380,6 +401,6 @@ def lln_diag_kernel(
         i_b, i_h, i_begin, length, i_span, i_m, num_heads, block_size, span, rows_per_tile,
         first_sinks, last_sinks, scale, stride_qt, stride_qh, stride_kt, stride_kh, stride_vt,
         stride_vh, stride_ot, stride_alpha_b, stride_alpha_h, stride_mix_t, stride_mix_h,
-        D, BD, BM, BN, BC, BS, LLN, DIAG, WEIGHT, BIAS, ONE_STEP, SINKS, PRECISION, MAP_PRECISION,
-        UPCAST,
+        D, BD, BM, BN, BC, BS, LLN, DIAG, WEIGHT, BIAS, ONE_BLOCK, ONE_STEP, SINKS, PRECISION,
+        MAP_PRECISION, UPCAST,
     )  # fmt: skip

@@ -73,6 +73,7 @@ def short_sequences_kernel(
     Q_BIAS: tl.constexpr,
     K_WEIGHT: tl.constexpr,
     K_BIAS: tl.constexpr,
+    ONE_BLOCK: tl.constexpr,
     ONE_STEP: tl.constexpr,
     SINKS: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -114,5 +115,5 @@ def short_sequences_kernel(
                 rows_per_tile, first_sinks, last_sinks, scale, stride_qt, stride_qh, stride_kt,
                 stride_kh, stride_vt, stride_vh, stride_ot, stride_alpha_b, stride_alpha_h,
                 stride_mix_t, stride_mix_h, D, BD, BM, BN, BC, BS, True, DIAG, Q_WEIGHT,
-                Q_BIAS, ONE_STEP, SINKS, PRECISION, MAP_PRECISION, UPCAST,
+                Q_BIAS, ONE_BLOCK, ONE_STEP, SINKS, PRECISION, MAP_PRECISION, UPCAST,
             )  # fmt: skip

@@ -169,13 +169,14 @@ def lln_state_kernel(
 ):
     # Channel tiles, then heads, vary fastest: neighbours read the same rows.
     NC: tl.constexpr = (D + BC - 1) // BC
-    i_program = tl.program_id(0).to(tl.int64)
+    i_program = tl.program_id(0)
     i_c = i_program % NC
-    i_h = i_program // NC % num_heads
+    i_h = (i_program // NC % num_heads).to(tl.int64)
     i_slot = i_program // NC // num_heads
-    i_b, i_begin, length, i_piece = locate(p_cu_seqlens, i_slot, num_sequences, PIECE, 1)
+    i_b, i_begin, length, i_piece = locate(p_cu_seqlens, i_slot, num_sequences, PIECE, 1, PIECE)
     # An empty sequence still has its first piece, which writes the empty state.
-    if ((i_piece > 0) & (i_piece * PIECE >= length)) | (length <= short):
+    i_first = i_piece.to(tl.int64) * PIECE
+    if ((i_piece > 0) & (i_first >= length)) | (length <= short):
         return
 
     beta = tl.load(p_beta + i_b * stride_beta_b + i_h * stride_beta_h)
@@ -183,9 +184,9 @@ def lln_state_kernel(
     o_c = i_c * BC + tl.arange(0, BC)
     m_d = o_d < D
     m_c = o_c < D
-    num_tokens = tl.minimum(length - i_piece * PIECE, PIECE).to(tl.int32)
+    num_tokens = tl.minimum(length - i_first, PIECE).to(tl.int32)
     # Offsets within a piece fit in 32 bits; where it begins need not.
-    i_row = i_begin + i_piece * PIECE
+    i_row = i_begin + i_first
     p_k += i_h * stride_kh + i_row * stride_kt
     p_v += i_h * stride_vh + i_row * stride_vt
     b_peak, b_mass, b_sum = sum_tokens(
@@ -203,9 +204,10 @@ def lln_state_kernel(
             b_peak, b_mass, b_sum, p_log_mass + o_state, p_value + o_state * D, length, o_c, D, BD
         )
     else:
-        p_part_peak += i_slot * num_heads * D
-        p_part_mass += i_slot * num_heads * D
-        p_part_sum += i_slot * num_heads * D * D
+        o_part = i_slot.to(tl.int64) * num_heads * D
+        p_part_peak += o_part
+        p_part_mass += o_part
+        p_part_sum += o_part * D
         tl.store(p_part_peak + o_channel, b_peak, mask=m_c)
         tl.store(p_part_mass + o_channel, b_mass, mask=m_c)
         o_entry = o_channel[:, None] * D + o_d[None, :]
@@ -244,7 +246,7 @@ def merge_pieces_kernel(
     m_entry = m_c[:, None] & (o_d < D)[None, :]
     o_channel = i_h * D + o_c
     o_entry = o_channel[:, None] * D + o_d[None, :]
-    i_slot = first_slot(i_begin, i_b, PIECE, 1)
+    i_slot = first_slot(i_begin, i_b, PIECE, 1, PIECE)
     b_peak = tl.full([BC], float("-inf"), tl.float32)
     b_mass = tl.zeros([BC], tl.float32)
     b_sum = tl.zeros([BC, BD], tl.float32)

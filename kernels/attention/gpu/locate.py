@@ -2,11 +2,15 @@
 # Kernels are compiled by Triton: pointers, blocks and constexprs have no Python types.
 """Which rows a program works on, found on the device from cu_seqlens alone.
 
-Every sequence is cut into tiles counted from its own start: `tiles_per_span` tiles for each
-`span` of its tokens. A sequence that begins at packed row x owns the slots from f(x) + its index
-on, where f(x) = x * tiles_per_span // span. That never gives a sequence fewer slots than it has
-tiles (f is superadditive, and the index adds one for the remainder). So the host sizes a launch
-from T and B without reading a length; surplus slots find nothing to do and return.
+Every sequence is cut into tiles counted from its own start: `tiles_per_span` tiles of at most
+`rows_per_tile` tokens for each `span` of its tokens. A sequence that begins at packed row x owns
+the slots from f(x) + its index on, where f(x) = x // span * tiles_per_span + x % span //
+rows_per_tile. That never gives a sequence fewer slots than it has tiles (f is superadditive, and
+the index adds one for the remainder). So the host sizes a launch from T and B without reading a
+length; surplus slots find nothing to do and return.
+
+A packed row fits in 32 bits, because cu_seqlens does. An offset in a tensor need not: it is a row
+in 64 bits times a stride.
 """
 
 from __future__ import annotations
@@ -15,16 +19,16 @@ import triton
 import triton.language as tl
 
 
-def num_slots(num_rows: int, num_sequences: int, span: int, tiles_per_span: int) -> int:
+def num_slots(
+    num_rows: int, num_sequences: int, span: int, tiles_per_span: int, rows_per_tile: int
+) -> int:
     """Slots of the whole batch: what the host launches."""
-    return num_rows * tiles_per_span // span + num_sequences
+    return num_rows // span * tiles_per_span + num_rows % span // rows_per_tile + num_sequences
 
 
 @triton.jit
-def first_slot(i_begin, i_sequence, span, tiles_per_span):
-    # Split so that the product cannot overflow before it is divided.
-    whole = i_begin // span * tiles_per_span
-    return whole + i_begin % span * tiles_per_span // span + i_sequence
+def first_slot(i_begin, i_sequence, span, tiles_per_span, rows_per_tile):
+    return i_begin // span * tiles_per_span + i_begin % span // rows_per_tile + i_sequence
 
 
 @triton.jit
@@ -34,17 +38,19 @@ def find_sequence(
     num_sequences,
     span,
     tiles_per_span,
+    rows_per_tile,
 ):
     """The last sequence whose first slot is not beyond i_slot."""
     BB: tl.constexpr = 128
-    count = 0
-    for i_b in range(0, num_sequences, BB):
+    count = tl.full([], 0, tl.int32)
+    # The first sequence's is the first of all, so that a single one needs no search.
+    for i_b in range(1, num_sequences, BB):
         o_b = i_b + tl.arange(0, BB)
         m_b = o_b < num_sequences
-        b_begin = tl.load(p_cu_seqlens + o_b, mask=m_b, other=0).to(tl.int64)
-        m_b = m_b & (first_slot(b_begin, o_b, span, tiles_per_span) <= i_slot)
+        b_begin = tl.load(p_cu_seqlens + o_b, mask=m_b, other=0)
+        m_b = m_b & (first_slot(b_begin, o_b, span, tiles_per_span, rows_per_tile) <= i_slot)
         count += tl.sum(m_b.to(tl.int32), 0)
-    return count - 1
+    return count
 
 
 @triton.jit
@@ -54,13 +60,17 @@ def locate(
     num_sequences,
     span,
     tiles_per_span,
+    rows_per_tile,
 ):
-    """The slot's sequence, the sequence's first packed row and length, the tile within it."""
-    i_b = find_sequence(p_cu_seqlens, i_slot, num_sequences, span, tiles_per_span).to(tl.int64)
-    i_begin = tl.load(p_cu_seqlens + i_b).to(tl.int64)
-    length = tl.load(p_cu_seqlens + i_b + 1).to(tl.int64) - i_begin
-    i_tile = i_slot - first_slot(i_begin, i_b, span, tiles_per_span)
-    return i_b, i_begin, length, i_tile
+    """The slot's sequence, the sequence's first packed row and length, the tile within it.
+
+    The first two lead to offsets in tensors, so they are in 64 bits.
+    """
+    i_b = find_sequence(p_cu_seqlens, i_slot, num_sequences, span, tiles_per_span, rows_per_tile)
+    i_begin = tl.load(p_cu_seqlens + i_b)
+    length = tl.load(p_cu_seqlens + i_b + 1) - i_begin
+    i_tile = i_slot - first_slot(i_begin, i_b, span, tiles_per_span, rows_per_tile)
+    return i_b.to(tl.int64), i_begin.to(tl.int64), length, i_tile
 
 
 @triton.jit
@@ -84,16 +94,16 @@ def load_whole_rows(p_rows, D: tl.constexpr, BD: tl.constexpr, UPCAST: tl.conste
 
 
 @triton.jit
-def sinks_outside(o_s, o_block, i_span, length, block_size, first_sinks, last_sinks):
+def sinks_outside(o_s, o_first, i_span, length, block_size, first_sinks, last_sinks):
     """Positions of some sinks, which of them exist, and which each query sees outside its block.
 
-    `o_s` counts the sinks, first ones first; `o_block` is the block of each query, counted from
-    the span's first.
+    `o_s` counts the sinks, first ones first; `o_first` is where the block of each query begins,
+    counted from the span's first token.
     """
     is_first = o_s < first_sinks
     o_n = tl.where(is_first, o_s, length - last_sinks + o_s - first_sinks)
     # Where a sequence is shorter than its sinks, the last ones give way to the first.
     m_n = (o_s < first_sinks + last_sinks) & (o_n < length) & (is_first | (o_n >= first_sinks))
-    o_span_n = o_n - i_span
-    m_outside = (o_span_n < 0)[None, :] | (o_block[:, None] != (o_span_n // block_size)[None, :])
-    return o_n, m_n, m_n[None, :] & m_outside
+    o_block_n = (o_n - i_span)[None, :] - o_first[:, None]
+    m_outside = (o_block_n < 0) | (o_block_n >= block_size)
+    return o_n.to(tl.int64), m_n, m_n[None, :] & m_outside

@@ -50,7 +50,7 @@ def add_pieces_kernel(
 
     o_s = i_program % NS * BS + tl.arange(0, BS)
     m_s = o_s < SIZE
-    i_slot = first_slot(i_begin, i_b, PIECE, 1)
+    i_slot = first_slot(i_begin, i_b, PIECE, 1, PIECE)
     b_sum = tl.zeros([BS], tl.float32)
     num_pieces = ((length + PIECE - 1) // PIECE).to(tl.int32)
     # A step is one load, and few programs have all pieces to read: many are on their way at once.

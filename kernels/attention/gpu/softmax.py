@@ -82,10 +82,13 @@ def softmax_kernel(
     UPCAST: tl.constexpr,
 ):
     # Heads vary fastest: neighbours read the same rows.
-    i_program = tl.program_id(0).to(tl.int64)
-    i_h = i_program % num_heads
-    _, i_begin, length, i_tile = locate(p_cu_seqlens, i_program // num_heads, num_sequences, BM, 1)
-    i_m = i_tile * BM
+    i_program = tl.program_id(0)
+    i_h = (i_program % num_heads).to(tl.int64)
+    _, i_begin, length, i_tile = locate(
+        p_cu_seqlens, i_program // num_heads, num_sequences, BM, 1, BM
+    )
+    length = length.to(tl.int64)
+    i_m = i_tile.to(tl.int64) * BM
     if i_m >= length:
         return
 

@@ -102,6 +102,11 @@ class Span:
     def is_one_tile(self) -> bool:
         return self.tiles == 1
 
+    @property
+    def cut(self) -> tuple[int, int, int]:
+        """As `num_slots` takes it."""
+        return self.tokens, self.tiles, self.rows
+
 
 WHOLE = 1 << 30
 """The size of a block that holds any sequence."""
