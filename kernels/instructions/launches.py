@@ -73,9 +73,10 @@ FORMS = (*SERVED, *PLAIN)
 
 MASKED = 'b_score = tl.where(m_visible, b_score, float("-inf"))'
 # Of a piece that is not the whole sequence, and of a block that is.
-ONE_PIECE = Body("if length <= PIECE:", "b_divisor = tl.where(length > 0, b_mass, 1.0)")
-LAST_STEP = Body("if num_whole < num_keys:", MASKED)
-SHORT_BLOCK = Body("if num_keys < BN:", MASKED)
+ONE_PIECE = Body("b_divisor = tl.where(length > 0, b_mass, 1.0)")
+SHORT_STEP = Body('b_score = tl.where(m_t[:, None], b_score, float("-inf"))')
+LAST_STEP = Body(MASKED, "if num_whole < num_keys:")
+SHORT_BLOCK = Body(MASKED, "if num_keys < BN:")
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def _state(form: Form) -> Launch:
         tokens=piece / parts,
         bytes=2 * form.row + _piece_bytes(form.head_dim) / piece,
         rounds={"i_b": 0, "i_t": _parts(piece, constants["BT"]), **_map_rounds(form)},
-        skipped=(ONE_PIECE,),
+        skipped=(ONE_PIECE, SHORT_STEP),
         scores=form.head_dim,
     )
 
@@ -187,7 +188,7 @@ def _short(form: Form) -> Launch:
         rounds={
             **_output_rounds(form, constants, form.block_size),
             "i_c": _parts(form.head_dim, constants["STATE_BC"]),
-            "i_t": _parts(SHORT_TOKENS, constants["BT"]),
+            "i_t": SHORT_TOKENS // constants["BT"],  # the last step counts besides
             "i_span": _parts(SHORT_TOKENS, span.tokens),
             "i_tile": span.tiles,
         },

@@ -60,10 +60,10 @@ class Instruction:
 
 
 class Body(NamedTuple):
-    """A side of an `if` that a launch does not enter, by two lines of the source."""
+    """A side of a branch that a launch does not enter, by lines of the source."""
 
-    condition: str
-    inside: str  # a line that is computed on this side
+    inside: str  # computed on this side
+    condition: str | None = None  # of the branch; None for the nearest around `inside`
 
 
 @dataclass(frozen=True)
@@ -134,13 +134,14 @@ class Program:
         found = [
             side
             for index, instruction in enumerate(self.instructions)
-            if instruction.source.strip() == body.condition
+            if body.condition is None or instruction.source.strip() == body.condition
             for side in self._sides(index)
             if any(self.instructions[at].source.strip() == body.inside for at in side)
         ]
         if not found:
-            raise LookupError(f"no branch to skip what {body.condition!r} guards")
-        return [index for side in found for index in side]
+            raise LookupError(f"no branch around {body.inside!r}")
+        sides = found if body.condition else [min(found, key=len)]
+        return [index for side in sides for index in side]
 
     def _sides(self, index: int) -> Iterator[range]:
         """What lies between a branch and its target; and if that ends in a jump, what it passes."""

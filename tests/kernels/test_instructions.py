@@ -142,9 +142,10 @@ def test_a_body_that_is_not_entered_does_not_count(
         )
     )
     assert program.count({}).instructions == 5
-    assert program.count({}, [sass.Body("if x > 1:", inside)]).instructions == expected
+    assert program.count({}, [sass.Body(inside)]).instructions == expected
+    assert program.count({}, [sass.Body(inside, "if x > 1:")]).instructions == expected
     with pytest.raises(LookupError, match="no branch"):
-        program.count({}, [sass.Body("if x > 2:", inside)])
+        program.count({}, [sass.Body(inside, "if x > 2:")])
 
 
 def test_a_subroutine_counts_where_it_is_always_called(source: Path) -> None:

@@ -9,15 +9,11 @@ Exponentials are powers of two: the scale is part of the one multiplication that
 
 from __future__ import annotations
 
-import math
-
 import triton
 import triton.language as tl
 
-from kernels.attention.gpu.forward_state import project
+from kernels.attention.gpu.forward_state import LOG2_E, project
 from kernels.attention.gpu.locate import load_rows, load_whole_rows, locate, sinks_outside
-
-LOG2_E = tl.constexpr(1 / math.log(2))
 
 
 @triton.jit

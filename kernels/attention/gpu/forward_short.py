@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from kernels.attention.gpu.forward_output import answer_tile
-from kernels.attention.gpu.forward_state import store_state, sum_tokens
+from kernels.attention.gpu.forward_state import LOG2_E, store_state, sum_tokens
 
 
 # A sequence's result must not depend on its batch, so nothing that varies with the batch may
@@ -99,7 +99,7 @@ def short_sequences_kernel(
             D, BD, STATE_BC, BT, K_WEIGHT, PRECISION, MAP_PRECISION, UPCAST,
         )  # fmt: skip
         if K_BIAS:
-            b_peak += beta * tl.load(p_k_bias + i_h * D + o_c, mask=o_c < D, other=0.0)
+            b_peak += beta * LOG2_E * tl.load(p_k_bias + i_h * D + o_c, mask=o_c < D, other=0.0)
         store_state(
             b_peak, b_mass, b_sum, p_log_mass + o_state, p_value + o_state * D, length, o_c, D, BD
         )

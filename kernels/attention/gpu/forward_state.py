@@ -2,17 +2,23 @@
 # Kernels are compiled by Triton: pointers, blocks and constexprs have no Python types.
 """The state pass: keys and values in, one LLNState a sequence and head out.
 
-Channel c weighs token j by exp(beta k_jc). A program sums one piece of one sequence under the
-running maximum of each channel, so no finite score can overflow. A sequence of one piece is
-finished there and then; the pieces of a longer one are left behind and merged in their order.
+Channel c weighs token j by exp(beta k_jc), computed as a power of two. A program sums one piece of
+one sequence under the running maximum of each channel, so no finite score can overflow. A sequence
+of one piece is finished there and then; the pieces of a longer one are left behind and merged in
+their order.
 """
 
 from __future__ import annotations
 
+import math
+
 import triton
 import triton.language as tl
 
-from kernels.attention.gpu.locate import first_slot, locate
+from kernels.attention.gpu.locate import first_slot, load_rows, locate
+
+LOG2_E = tl.constexpr(1 / math.log(2))
+LOG_2 = tl.constexpr(math.log(2))
 
 
 @triton.jit
@@ -45,6 +51,48 @@ def project(
 
 
 @triton.jit
+def sum_step(
+    b_peak,  # [BC] greatest score so far
+    b_masses,  # [BT, BC] sums of 2 ** (score - peak) so far, of every BT-th token
+    b_sum,  # [BC, BD] sum of 2 ** (score - peak) v so far
+    p_k_rows,  # [BT, 1] where each key begins
+    p_v_rows,  # [BT, 1] where each value begins
+    m_t,  # [BT] tokens that exist
+    p_weight,  # one head's key map, float32 [D, D]; unused without WEIGHT
+    beta,  # times log2(e)
+    o_c,  # [BC] channels
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    BC: tl.constexpr,
+    BT: tl.constexpr,
+    IS_LAST: tl.constexpr,
+    WEIGHT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    MAP_PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    """Some more tokens; only the last step has any to hide."""
+    b_v = load_rows(p_v_rows, m_t, D, BD, UPCAST)
+    if WEIGHT:
+        b_x = project(p_k_rows, m_t, p_weight, o_c, D, BD, BT, BC, MAP_PRECISION)
+    else:
+        m_x = m_t[:, None] & (o_c < D)[None, :]
+        b_x = tl.load(p_k_rows + o_c[None, :], mask=m_x, other=0.0).to(tl.float32)
+    b_score = beta * b_x  # [BT, BC]
+    if IS_LAST:
+        b_score = tl.where(m_t[:, None], b_score, float("-inf"))
+    b_new_peak = tl.maximum(b_peak, tl.max(b_score, 0))
+    b_shrink = tl.exp2(b_peak - b_new_peak)
+    b_weight = tl.exp2(b_score - b_new_peak[None, :])
+    # A key of minus infinity weighs nothing; 0 times it is NaN, so that it shows.
+    b_masses = b_masses * b_shrink[None, :] + (b_weight + 0.0 * b_x)
+    b_sum = tl.dot(
+        tl.trans(b_weight.to(b_v.dtype)), b_v, b_sum * b_shrink[:, None], input_precision=PRECISION
+    )
+    return b_new_peak, b_masses, b_sum
+
+
+@triton.jit
 def sum_tokens(
     p_k,  # some tokens' keys, one head's [num_tokens, D]
     p_v,  # their values [num_tokens, D]
@@ -63,52 +111,39 @@ def sum_tokens(
     MAP_PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """Greatest score, mass and weighted sum of values of some channels: [BC], [BC], [BC, BD]."""
-    o_d = tl.arange(0, BD)
-    m_d = o_d < D
-    m_c = o_c < D
+    """Greatest score, mass and weighted sum of values of some channels: [BC], [BC], [BC, BD].
+
+    Scores are logarithms to base 2. Masses are added up across tokens once, at the end.
+    """
+    beta *= LOG2_E
+    o_t = tl.arange(0, BT)
+    p_k_rows = p_k + o_t[:, None] * stride_kt
+    p_v_rows = p_v + o_t[:, None] * stride_vt
     b_peak = tl.full([BC], float("-inf"), tl.float32)
-    b_mass = tl.zeros([BC], tl.float32)
+    b_masses = tl.zeros([BT, BC], tl.float32)
     b_sum = tl.zeros([BC, BD], tl.float32)
-    for i_t in range(0, num_tokens, BT):
-        o_t = i_t + tl.arange(0, BT)
-        m_t = o_t < num_tokens
-        b_v = tl.load(
-            p_v + o_t[:, None] * stride_vt + o_d[None, :],
-            mask=m_t[:, None] & m_d[None, :],
-            other=0.0,
-        )  # [BT, BD]
-        if UPCAST:
-            b_v = b_v.to(tl.float32)
-        p_k_rows = p_k + o_t[:, None] * stride_kt
-        if WEIGHT:
-            b_x = project(p_k_rows, m_t, p_weight, o_c, D, BD, BT, BC, MAP_PRECISION)
-        else:
-            b_x = tl.load(p_k_rows + o_c[None, :], mask=m_t[:, None] & m_c[None, :], other=0.0).to(
-                tl.float32
-            )
-        b_score = tl.where(m_t[:, None], beta * b_x, float("-inf"))  # [BT, BC]
-        b_new_peak = tl.maximum(b_peak, tl.max(b_score, 0))
-        b_shrink = tl.exp(b_peak - b_new_peak)
-        b_weight = tl.exp(b_score - b_new_peak[None, :])
-        # A key of minus infinity weighs nothing; 0 times it is NaN, so that it shows.
-        b_mass = b_mass * b_shrink + tl.sum(b_weight + 0.0 * b_x, 0)
-        b_sum = tl.dot(
-            tl.trans(b_weight.to(b_v.dtype)),
-            b_v,
-            b_sum * b_shrink[:, None],
-            input_precision=PRECISION,
-        )
-        b_peak = b_new_peak
+    num_whole = num_tokens // BT * BT
+    for i_t in range(0, num_whole, BT):
+        b_peak, b_masses, b_sum = sum_step(
+            b_peak, b_masses, b_sum, p_k_rows + i_t * stride_kt, p_v_rows + i_t * stride_vt,
+            o_t < BT, p_weight, beta, o_c,
+            D, BD, BC, BT, False, WEIGHT, PRECISION, MAP_PRECISION, UPCAST,
+        )  # fmt: skip
+    if num_whole < num_tokens:
+        b_peak, b_masses, b_sum = sum_step(
+            b_peak, b_masses, b_sum, p_k_rows + num_whole * stride_kt,
+            p_v_rows + num_whole * stride_vt, o_t < num_tokens - num_whole, p_weight, beta, o_c,
+            D, BD, BC, BT, True, WEIGHT, PRECISION, MAP_PRECISION, UPCAST,
+        )  # fmt: skip
     # So a value that is not finite shows in all that is read from the state.
-    return b_peak, b_mass + tl.sum(0.0 * b_sum, 1), b_sum
+    return b_peak, tl.sum(b_masses, 0) + tl.sum(0.0 * b_sum, 1), b_sum
 
 
 @triton.jit
 def store_state(
-    b_peak,  # [BC] greatest score
-    b_mass,  # [BC] sum of exp(score - peak)
-    b_sum,  # [BC, BD] sum of exp(score - peak) v
+    b_peak,  # [BC] greatest score, a logarithm to base 2
+    b_mass,  # [BC] sum of 2 ** (score - peak)
+    b_sum,  # [BC, BD] sum of 2 ** (score - peak) v
     p_log_mass,  # out: one sequence and head's log s, float32 [D]
     p_value,  # out: the same one's kappa V, any float type [D, D]
     length,
@@ -121,7 +156,7 @@ def store_state(
     m_c = o_c < D
     # Without tokens the mass is 0 and the peak -inf: log s is -inf, and the mean is set to 0.
     b_divisor = tl.where(length > 0, b_mass, 1.0)
-    tl.store(p_log_mass + o_c, b_peak + tl.log(b_divisor), mask=m_c)
+    tl.store(p_log_mass + o_c, (b_peak + tl.log2(b_divisor)) * LOG_2, mask=m_c)
     b_value = (b_sum / b_divisor[:, None]).to(p_value.dtype.element_ty)
     m_entry = m_c[:, None] & (o_d < D)[None, :]
     tl.store(p_value + o_c[:, None] * D + o_d[None, :], b_value, mask=m_entry)
@@ -145,8 +180,8 @@ def lln_state_kernel(
     p_log_mass,  # out: log s of sequences of one piece, float32 [B, H, D]
     p_value,  # out: kappa V of sequences of one piece, any float type [B, H, D, D]
     p_part_peak,  # out: a piece's greatest score by channel, float32 [slots, H, D]
-    p_part_mass,  # out: a piece's sum of exp(score - peak), float32 [slots, H, D]
-    p_part_sum,  # out: a piece's sum of exp(score - peak) v, float32 [slots, H, D, D]
+    p_part_mass,  # out: a piece's sum of 2 ** (score - peak), float32 [slots, H, D]
+    p_part_sum,  # out: a piece's sum of 2 ** (score - peak) v, float32 [slots, H, D, D]
     num_sequences,
     num_heads,
     short,  # sequences of at most so many tokens have their own kernel
@@ -197,7 +232,7 @@ def lln_state_kernel(
     o_channel = i_h * D + o_c
     if BIAS:
         # A bias multiplies all keys of a channel alike: it moves the peak and nothing else.
-        b_peak += beta * tl.load(p_bias + o_channel, mask=m_c, other=0.0)
+        b_peak += beta * LOG2_E * tl.load(p_bias + o_channel, mask=m_c, other=0.0)
     if length <= PIECE:
         o_state = (i_b * num_heads + i_h) * D
         store_state(
@@ -217,8 +252,8 @@ def lln_state_kernel(
 @triton.jit(do_not_specialize=["p_cu_seqlens", "num_heads"])
 def merge_pieces_kernel(
     p_part_peak,  # a piece's greatest score by channel, float32 [slots, H, D]
-    p_part_mass,  # a piece's sum of exp(score - peak), float32 [slots, H, D]
-    p_part_sum,  # a piece's sum of exp(score - peak) v, float32 [slots, H, D, D]
+    p_part_mass,  # a piece's sum of 2 ** (score - peak), float32 [slots, H, D]
+    p_part_sum,  # a piece's sum of 2 ** (score - peak) v, float32 [slots, H, D, D]
     p_cu_seqlens,  # first packed row of every sequence, then T, int32 [B + 1]
     p_log_mass,  # out: log s, float32 [B, H, D]
     p_value,  # out: kappa V, any float type [B, H, D, D]
@@ -257,14 +292,15 @@ def merge_pieces_kernel(
         b_part_mass = tl.load(p_part_mass + o_piece + o_channel, mask=m_c, other=0.0)
         b_part_sum = tl.load(p_part_sum + o_piece * D + o_entry, mask=m_entry, other=0.0)
         b_new_peak = tl.maximum(b_peak, b_part_peak)
-        b_shrink = tl.exp(b_peak - b_new_peak)
-        b_part_shrink = tl.exp(b_part_peak - b_new_peak)
+        b_shrink = tl.exp2(b_peak - b_new_peak)
+        b_part_shrink = tl.exp2(b_part_peak - b_new_peak)
         b_mass = b_mass * b_shrink + b_part_mass * b_part_shrink
         b_sum = b_sum * b_shrink[:, None] + b_part_sum * b_part_shrink[:, None]
         b_peak = b_new_peak
 
     # Padded channels have no mass; only real ones are stored.
     b_mass = tl.where(m_c, b_mass, 1.0)
-    tl.store(p_log_mass + i_b * num_heads * D + o_channel, b_peak + tl.log(b_mass), mask=m_c)
+    b_log_mass = (b_peak + tl.log2(b_mass)) * LOG_2
+    tl.store(p_log_mass + i_b * num_heads * D + o_channel, b_log_mass, mask=m_c)
     b_value = (b_sum / b_mass[:, None]).to(p_value.dtype.element_ty)
     tl.store(p_value + i_b * num_heads * D * D + o_entry, b_value, mask=m_entry)
