@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple, Self, TypeAlias
 
 import torch
@@ -65,7 +65,13 @@ class PackedSequences:
         """The most tokens of a sequence. None where the host does not know, or while tracing."""
         if self.bounds is None or torch.compiler.is_compiling():
             return None
-        return max((end - start for start, end in itertools.pairwise(self.bounds)), default=0)
+        return self._longest
+
+    @cached_property
+    def _longest(self) -> int:
+        """Kept, because every layer asks, and thousands of sequences take a while."""
+        bounds = self.host_bounds()
+        return max((end - start for start, end in itertools.pairwise(bounds)), default=0)
 
     def host_bounds(self) -> tuple[int, ...]:
         if self.bounds is not None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.attention import ArgumentError, LLNState, lln_diag_attention, lln_read
+from kernels.attention import ArgumentError, LLNState, arguments, lln_diag_attention, lln_read
 
 GOOD: dict[str, Any] = {"alpha": 1.0, "beta": 1.0}
 QKV = tuple(torch.zeros(10, 2, 32) for _ in range(3))
@@ -82,3 +82,11 @@ def test_a_state_of_other_heads() -> None:
     state = LLNState(torch.zeros(1, 3, 32), torch.zeros(1, 3, 32, 32))
     with pytest.raises(ArgumentError, match=r"\(1, 3, 32\)"):
         lln_read(QKV[0], state, alpha=1.0)
+
+
+def test_the_longest_sequence_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = arguments.PackedSequences.of([0, 3, 3, 10], torch.device("cpu"))
+    assert packed.longest == 7
+    monkeypatch.setattr("kernels.attention.arguments.itertools.pairwise", None)
+    assert packed.longest == 7
+    assert arguments.PackedSequences(packed.cu_seqlens, None).longest is None

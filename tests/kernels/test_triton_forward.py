@@ -26,6 +26,7 @@ from tests.kernels.triton_cases import (
 )
 
 forward = pytest.importorskip("kernels.attention.gpu.forward")
+launch = pytest.importorskip("kernels.attention.gpu.launch").launch
 
 pytestmark = [
     pytest.mark.usefixtures("poisoned_memory", "two_passes"),
@@ -105,6 +106,40 @@ def test_scores_far_beyond_what_exp_can_hold(dtype: torch.dtype, scale: float) -
 def test_short_sequences_in_one_launch(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "SHORT_TOKENS", 150)
     check_lln_diag(case)
+
+
+@pytest.mark.parametrize(
+    ("captured_with", "replayed_with"),
+    [
+        pytest.param((60, 60, 60), (170, 0, 10), id="short, then long"),
+        pytest.param((180, 0, 0), (60, 60, 60), id="long, then short"),
+        pytest.param((180,), (90,), id="one, then fewer rows"),
+    ],
+)
+def test_a_captured_graph_holds_the_launches_for_any_bounds(
+    captured_with: tuple[int, ...],
+    replayed_with: tuple[int, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a GPU: a replay repeats the launches of its capture, whatever the bounds now are."""
+    monkeypatch.setattr(tiles, "SHORT_TOKENS", 100)
+    launched: list[tuple[tuple[object, ...], dict[str, object]]] = []
+    monkeypatch.setattr(forward, "is_captured", lambda _: True)
+    monkeypatch.setattr(
+        forward, "launch", lambda *names, **arguments: launched.append((names, arguments))
+    )
+    case = Case(lengths=captured_with, head_dim=16, dtype=torch.bfloat16)
+    inputs = make_inputs(case)
+    rows = replace(case, lengths=replayed_with)
+    longest = max(captured_with)
+    out, _ = forward.attention_forward(**vars(inputs), block_size=64, longest=longest)
+    monkeypatch.undo()
+    inputs.cu_seqlens.copy_(make_inputs(rows).cu_seqlens)
+    for names, arguments in launched:
+        launch(*names, **arguments)
+    end = sum(replayed_with)
+    replayed = replace(inputs, q=inputs.q[:end], k=inputs.k[:end], v=inputs.v[:end])
+    assert_as_exact(out[:end], plain_lln_diag(replayed, rows), expect_lln_diag(replayed, rows))
 
 
 @pytest.mark.usefixtures("short_pieces")

@@ -28,16 +28,18 @@ def test_the_shipped_table_names_tiles_that_exist() -> None:
 
 
 def test_a_measured_choice_replaces_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    default = tiles.output_tile(64, BF16, weight=False, block_size=128)
+    default, small = (
+        tiles.output_tile(64, BF16, weight=False, block_size=size) for size in (128, 64)
+    )
     line = tiles.purpose("output", 64, BF16, weight=False, block_size=128)
-    table = {"hopper": {line: {"queries": 128, "num_stages": 3}}}
+    table = {"hopper": {line: {"queries": 32, "num_stages": 3}}}
     monkeypatch.setattr(tiles, "table", lambda: table)
 
     def choose(block_size: int, family: str | None) -> tiles.OutputTile:
         return tiles.output_tile(64, BF16, weight=False, block_size=block_size, family=family)
 
-    assert choose(128, "hopper") == replace(default, queries=128, num_stages=3)
-    assert choose(64, "hopper") == default
+    assert choose(128, "hopper") == replace(default, queries=32, num_stages=3)
+    assert choose(64, "hopper") == small
     assert choose(128, "ada") == default
     assert choose(128, None) == default
 

@@ -81,9 +81,12 @@ def output_constants(
     weight: bool,
     bias: bool,
     family: str | None = None,
+    tall: bool = True,
 ) -> Constants:
     """Without a block size there is no Diag."""
-    tile = output_tile(head_dim, dtype, weight=weight, block_size=block_size, family=family)
+    tile = output_tile(
+        head_dim, dtype, weight=weight, block_size=block_size, family=family, tall=tall
+    )
     span = query_span(block_size or tile.queries, tile.queries)
     one_step = block_size is not None and span.is_one_tile
     return {
@@ -131,7 +134,13 @@ def short_constants(
     """
     state = state_constants(head_dim, dtype, family=None, **k_map)
     output = output_constants(
-        head_dim, dtype, block_size=block_size, lln=True, sinks=sinks, family=None, **q_map
+        *(head_dim, dtype),
+        block_size=block_size,
+        lln=True,
+        sinks=sinks,
+        family=None,
+        tall=False,  # most short sequences have fewer rows
+        **q_map,
     )
     dropped = ("LLN", "WEIGHT", "BIAS")
     return {name: value for name, value in output.items() if name not in dropped} | {
@@ -233,7 +242,9 @@ def _maps(q_map: dict[str, bool], k_map: dict[str, bool]) -> Constants:
 
 
 def _schedule(tile: Any) -> Constants:
-    return {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
+    schedule = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
+    registers = getattr(tile, "max_registers", None)
+    return schedule if registers is None else schedule | {"maxnreg": registers}
 
 
 def _only(constants: Constants, *names: str) -> Constants:

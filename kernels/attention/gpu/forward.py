@@ -27,6 +27,7 @@ from kernels.attention.gpu.forward_state import lln_state_kernel, merge_pieces_k
 from kernels.attention.gpu.launch import (
     Branches,
     head_groups,
+    is_captured,
     launch,
     map_arguments,
     map_flags,
@@ -116,10 +117,12 @@ def _attend(
     num_rows, _, head_dim = q.shape
     state = empty_state(k, branches.num_sequences, q.dtype)
     short = tiles.short_tokens(head_dim)
+    # A graph is replayed with other bounds than those it is captured with: it holds both launches.
+    captured = is_captured(q)
     # One sequence is as long as all rows.
-    if short >= 0 and (branches.num_sequences > 1 or num_rows <= short):
+    if short >= 0 and (branches.num_sequences > 1 or num_rows <= short or captured):
         _launch_short(q, k, v, out, state, branches)
-    if short < 0 or (num_rows if longest is None else longest) > short:
+    if short < 0 or (num_rows if longest is None or captured else longest) > short:
         _launch_state(k, v, state, branches, short=short)
         _launch_output(q, k, v, out, state, branches, short=short)
     return state

@@ -74,6 +74,11 @@ def launch(kernel: Any, num_programs: int, **arguments: object) -> None:
         kernel[(num_programs,)](**given)
 
 
+def is_captured(rows: Tensor) -> bool:
+    """Whether a CUDA graph records this launch, to replay it with other values in its tensors."""
+    return rows.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
 def unit_stride(x: Tensor) -> Tensor:
     """Rows and heads may lie anywhere (as slices of one fused projection do), channels may not."""
     return x if x.stride(-1) == 1 else x.contiguous()

@@ -32,6 +32,9 @@ class StateTile:
     piece: int  # tokens of a sequence that one program sums
     num_warps: int
     num_stages: int
+    max_registers: int | None = (
+        None  # of a thread, where the compiler takes so many that warps wait
+    )
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,10 @@ SHORT_TOKENS = 256
 """Sequences of at most so many tokens take one launch: one program sums and reads the state."""
 
 
+TALL_ROWS = 128
+"""Rows of a tile of the output pass, in blocks of at least so many tokens, small heads, 16 bits."""
+
+
 def short_tokens(head_dim: int) -> int:
     """-1, so no sequence is short, where a program's registers would not hold state and queries."""
     return SHORT_TOKENS if padded_head_dim(head_dim) <= 64 else -1
@@ -187,6 +194,8 @@ def state_tile(
         piece=piece_tokens(head_dim),
         num_warps=4 if width <= 64 else 8,
         num_stages=2,
+        # Three programs a processor, at two instructions in a hundred more and nothing spilled.
+        max_registers=168 if width == 64 and not single and not weight else None,
     )
     return _measured(tile, family, purpose("state", head_dim, dtype, weight=weight))
 
@@ -202,12 +211,15 @@ def output_tile(
     weight: bool,
     block_size: int | None = None,
     family: str | None = None,
+    tall: bool = True,  # as many rows as a large block is worth
 ) -> OutputTile:
     tile = (
         _single_output_tile(head_dim)
         if dtype == torch.float32
         else _narrow_output_tile(head_dim, weight)
     )
+    if tall and dtype != torch.float32 and (block_size or 0) >= TALL_ROWS:
+        tile = _tall_output_tile(tile, head_dim)
     return _measured(
         tile, family, purpose("output", head_dim, dtype, weight=weight, block_size=block_size)
     )
@@ -230,12 +242,20 @@ def _narrow_output_tile(head_dim: int, weight: bool) -> OutputTile:
     width = padded_head_dim(head_dim)
     return OutputTile(
         queries=64,
-        keys=32 if width == 256 else 64,
-        channels=min(width, 32 if width == 256 else 64 if weight else 128),
+        keys=32 if width == 256 or (width == 128 and not weight) else 64,
+        channels=min(width, 32 if width == 256 else 64),
         sinks=16,
-        num_warps=4 if width <= 64 else 8,
+        # Eight warps would share 64 rows by computing every weight twice.
+        num_warps=4 if width <= (64 if weight else 128) else 8,
         num_stages=2,
     )
+
+
+def _tall_output_tile(tile: OutputTile, head_dim: int) -> OutputTile:
+    """Twice the rows read a block's keys and values half as often, by twice the warps."""
+    if padded_head_dim(head_dim) > 32:  # one program would fill a processor
+        return tile
+    return replace(tile, queries=TALL_ROWS, num_warps=8)
 
 
 def softmax_tile(head_dim: int, dtype: torch.dtype, *, family: str | None = None) -> SoftmaxTile:
