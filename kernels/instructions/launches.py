@@ -76,7 +76,7 @@ MASKED = 'b_score = tl.where(m_visible, b_score, float("-inf"))'
 ONE_PIECE = Body("b_divisor = tl.where(length > 0, b_mass, 1.0)")
 SHORT_STEP = Body('b_score = tl.where(m_t[:, None], b_score, float("-inf"))')
 LAST_STEP = Body(MASKED, "if num_whole < num_keys:")
-SHORT_BLOCK = Body(MASKED, "if num_keys < BN:")
+SHORT_BLOCK = Body(MASKED, "elif num_keys < BN:")
 
 
 @dataclass(frozen=True)

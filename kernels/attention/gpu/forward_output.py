@@ -92,24 +92,14 @@ def attend(
     b_mass,  # [BM] sum of 2 ** (score scale - peak) so far
     b_acc,  # [BM, BD] sum of 2 ** (score scale - peak) value so far
     b_q,  # [BM, BD] queries
-    p_k_rows,  # [BN, 1] where each key begins
-    p_v_rows,  # [BN, 1] where each value begins
-    m_n,  # [BN] keys that exist; unused unless HIDES
+    b_k,  # [BN, BD] keys
+    b_v,  # [BN, BD] values
     m_visible,  # [BM, BN] keys each query may see; unused unless HIDES
     scale,  # log2(e) / sqrt(D)
-    D: tl.constexpr,
-    BD: tl.constexpr,
     HIDES: tl.constexpr,
     PRECISION: tl.constexpr,
-    UPCAST: tl.constexpr,
 ):
     """One step of Diag's softmax."""
-    if HIDES:
-        b_k = load_rows(p_k_rows, m_n, D, BD, UPCAST)
-        b_v = load_rows(p_v_rows, m_n, D, BD, UPCAST)
-    else:
-        b_k = load_whole_rows(p_k_rows, D, BD, UPCAST)
-        b_v = load_whole_rows(p_v_rows, D, BD, UPCAST)
     b_score = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION)  # [BM, BN]
     if HIDES:
         b_score = tl.where(m_visible, b_score, float("-inf"))
@@ -117,13 +107,50 @@ def attend(
 
 
 @triton.jit
-def attend_to_span(
+def attend_to_tile(
     b_q,  # [BM, BD] queries
+    b_k,  # [BN, BD] the keys of their blocks
+    b_v,  # [BN, BD] and the values
     o_first,  # [BM] where the block of each query begins, counted from the span's first token
-    p_k,  # the span's keys [num_keys, D]
-    p_v,  # the span's values [num_keys, D]
     num_keys,
     block_size,
+    scale,
+    BD: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    ONE_BLOCK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Diag's softmax after the query's own block, where one tile holds whole blocks."""
+    b_peak = tl.full([BM], float("-inf"), tl.float32)
+    b_mass = tl.zeros([BM], tl.float32)
+    b_acc = tl.zeros([BM, BD], tl.float32)
+    o_n = tl.arange(0, BN)
+    m_n = (o_n < num_keys)[None, :]
+    if not ONE_BLOCK:
+        o_block_n = o_n[None, :] - o_first[:, None]
+        m_visible = m_n & (o_block_n >= 0) & (o_block_n < block_size)
+        b_peak, b_mass, b_acc = attend(
+            b_peak, b_mass, b_acc, b_q, b_k, b_v, m_visible, scale, True, PRECISION
+        )
+    # Only beyond a single block's last key is any hidden.
+    elif num_keys < BN:
+        b_peak, b_mass, b_acc = attend(
+            b_peak, b_mass, b_acc, b_q, b_k, b_v, m_n, scale, True, PRECISION
+        )
+    else:
+        b_peak, b_mass, b_acc = attend(
+            b_peak, b_mass, b_acc, b_q, b_k, b_v, None, scale, False, PRECISION
+        )
+    return b_peak, b_mass, b_acc
+
+
+@triton.jit
+def attend_to_block(
+    b_q,  # [BM, BD] queries of one block
+    p_k,  # its keys [num_keys, D]
+    p_v,  # its values [num_keys, D]
+    num_keys,
     scale,
     stride_kt,
     stride_vt,
@@ -131,53 +158,30 @@ def attend_to_span(
     BD: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
-    ONE_BLOCK: tl.constexpr,
-    ONE_STEP: tl.constexpr,
     PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """Diag's running softmax after the query's own block, in which every query sees a key."""
+    """Diag's running softmax after a block of several tiles."""
     b_peak = tl.full([BM], float("-inf"), tl.float32)
     b_mass = tl.zeros([BM], tl.float32)
     b_acc = tl.zeros([BM, BD], tl.float32)
     o_n = tl.arange(0, BN)
     p_k_rows = p_k + o_n[:, None] * stride_kt
     p_v_rows = p_v + o_n[:, None] * stride_vt
-    if not ONE_BLOCK:
-        m_n = o_n < num_keys
-        o_block_n = o_n[None, :] - o_first[:, None]
-        m_visible = m_n[None, :] & (o_block_n >= 0) & (o_block_n < block_size)
+    num_whole = (num_keys // BN * BN).to(tl.int64)  # a block may be a long sequence
+    for i_n in range(0, num_whole, BN):
+        b_k = load_whole_rows(p_k_rows + i_n * stride_kt, D, BD, UPCAST)
+        b_v = load_whole_rows(p_v_rows + i_n * stride_vt, D, BD, UPCAST)
         b_peak, b_mass, b_acc = attend(
-            b_peak, b_mass, b_acc, b_q, p_k_rows, p_v_rows, m_n, m_visible, scale,
-            D, BD, True, PRECISION, UPCAST,
-        )  # fmt: skip
-    elif ONE_STEP:
-        # Only beyond the block's last key is any hidden.
-        if num_keys < BN:
-            m_n = o_n < num_keys
-            b_peak, b_mass, b_acc = attend(
-                b_peak, b_mass, b_acc, b_q, p_k_rows, p_v_rows, m_n, m_n[None, :], scale,
-                D, BD, True, PRECISION, UPCAST,
-            )  # fmt: skip
-        else:
-            b_peak, b_mass, b_acc = attend(
-                b_peak, b_mass, b_acc, b_q, p_k_rows, p_v_rows, None, None, scale,
-                D, BD, False, PRECISION, UPCAST,
-            )  # fmt: skip
-    else:
-        num_whole = (num_keys // BN * BN).to(tl.int64)  # a block may be a long sequence
-        for i_n in range(0, num_whole, BN):
-            b_peak, b_mass, b_acc = attend(
-                b_peak, b_mass, b_acc, b_q, p_k_rows + i_n * stride_kt, p_v_rows + i_n * stride_vt,
-                None, None, scale, D, BD, False, PRECISION, UPCAST,
-            )  # fmt: skip
-        if num_whole < num_keys:
-            m_n = o_n < num_keys - num_whole
-            b_peak, b_mass, b_acc = attend(
-                b_peak, b_mass, b_acc, b_q, p_k_rows + num_whole * stride_kt,
-                p_v_rows + num_whole * stride_vt, m_n, m_n[None, :], scale,
-                D, BD, True, PRECISION, UPCAST,
-            )  # fmt: skip
+            b_peak, b_mass, b_acc, b_q, b_k, b_v, None, scale, False, PRECISION
+        )
+    if num_whole < num_keys:
+        m_n = o_n < num_keys - num_whole
+        b_k = load_rows(p_k_rows + num_whole * stride_kt, m_n, D, BD, UPCAST)
+        b_v = load_rows(p_v_rows + num_whole * stride_vt, m_n, D, BD, UPCAST)
+        b_peak, b_mass, b_acc = attend(
+            b_peak, b_mass, b_acc, b_q, b_k, b_v, m_n[None, :], scale, True, PRECISION
+        )
     return b_peak, b_mass, b_acc
 
 
@@ -209,10 +213,11 @@ def attend_to_sinks(
         o_n, m_n, m_visible = sinks_outside(
             i_s + tl.arange(0, BS), o_first, i_span, length, block_size, first_sinks, last_sinks
         )
+        b_k = load_rows(p_k + o_n[:, None] * stride_kt, m_n, D, BD, UPCAST)
+        b_v = load_rows(p_v + o_n[:, None] * stride_vt, m_n, D, BD, UPCAST)
         b_peak, b_mass, b_acc = attend(
-            b_peak, b_mass, b_acc, b_q, p_k + o_n[:, None] * stride_kt,
-            p_v + o_n[:, None] * stride_vt, m_n, m_visible, scale, D, BD, True, PRECISION, UPCAST,
-        )  # fmt: skip
+            b_peak, b_mass, b_acc, b_q, b_k, b_v, m_visible, scale, True, PRECISION
+        )
     return b_peak, b_mass, b_acc
 
 
@@ -283,6 +288,16 @@ def answer_tile(
     if UPCAST:
         b_q = b_q.to(tl.float32)
 
+    if DIAG:
+        p_k += i_h * stride_kh
+        p_v += i_h * stride_vh
+        p_span_k = p_k + (i_begin + i_span) * stride_kt
+        p_span_v = p_v + (i_begin + i_span) * stride_vt
+        if ONE_STEP:
+            # Requested before LLN's products, which take no part in waiting for them.
+            o_n = tl.arange(0, BN)
+            b_k = load_rows(p_span_k + o_n[:, None] * stride_kt, o_n < num_keys, D, BD, UPCAST)
+            b_v = load_rows(p_span_v + o_n[:, None] * stride_vt, o_n < num_keys, D, BD, UPCAST)
     if LLN:
         o_state = i_b * num_heads + i_h
         b_out = read_state(
@@ -292,19 +307,22 @@ def answer_tile(
             D, BD, BM, BC, WEIGHT, BIAS, PRECISION, MAP_PRECISION,
         )  # fmt: skip
     if DIAG:
-        p_k += i_h * stride_kh
-        p_v += i_h * stride_vh
-        i_keys = i_begin + i_span
         if ONE_BLOCK:
             o_first = tl.zeros([1], tl.int32)
         else:
             # Rows beyond the tile take the block of its last one, so that none is without keys.
             # Several blocks are one tile, which begins where they do.
             o_first = tl.minimum(o_m, num_queries - 1) // block_size * block_size
-        b_peak, b_mass, b_acc = attend_to_span(
-            b_q, o_first, p_k + i_keys * stride_kt, p_v + i_keys * stride_vt, num_keys, block_size,
-            scale, stride_kt, stride_vt, D, BD, BM, BN, ONE_BLOCK, ONE_STEP, PRECISION, UPCAST,
-        )  # fmt: skip
+        if ONE_STEP:
+            b_peak, b_mass, b_acc = attend_to_tile(
+                b_q, b_k, b_v, o_first, num_keys, block_size, scale, BD, BM, BN, ONE_BLOCK,
+                PRECISION,
+            )  # fmt: skip
+        else:
+            b_peak, b_mass, b_acc = attend_to_block(
+                b_q, p_span_k, p_span_v, num_keys, scale, stride_kt, stride_vt,
+                D, BD, BM, BN, PRECISION, UPCAST,
+            )  # fmt: skip
         if SINKS:
             b_peak, b_mass, b_acc = attend_to_sinks(
                 b_peak, b_mass, b_acc, b_q, o_first, p_k + i_begin * stride_kt,
