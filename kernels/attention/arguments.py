@@ -65,13 +65,20 @@ class PackedSequences:
         """The most tokens of a sequence. None where the host does not know, or while tracing."""
         if self.bounds is None or torch.compiler.is_compiling():
             return None
-        return self._longest
+        return self._lengths[1]
+
+    @property
+    def shortest(self) -> int | None:
+        """The fewest, likewise."""
+        if self.bounds is None or torch.compiler.is_compiling():
+            return None
+        return self._lengths[0]
 
     @cached_property
-    def _longest(self) -> int:
-        """Kept, because every layer asks, and thousands of sequences take a while."""
-        bounds = self.host_bounds()
-        return max((end - start for start, end in itertools.pairwise(bounds)), default=0)
+    def _lengths(self) -> tuple[int, int]:
+        """Fewest and most. Kept: every layer asks, and thousands of sequences take a while."""
+        lengths = [end - start for start, end in itertools.pairwise(self.host_bounds())]
+        return min(lengths, default=0), max(lengths, default=0)
 
     def host_bounds(self) -> tuple[int, ...]:
         if self.bounds is not None:

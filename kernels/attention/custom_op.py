@@ -24,7 +24,7 @@ from kernels.attention.state import LLNState, empty_state
 _OPERANDS = (
     "Tensor q, Tensor k, Tensor v, Tensor? alpha, Tensor? beta, Tensor? mix, "
     "Tensor? q_weight, Tensor? q_bias, Tensor? k_weight, Tensor? k_bias, "
-    "Tensor? cu_seqlens, int? block_size, int[] num_sinks, int? longest"
+    "Tensor? cu_seqlens, int? block_size, int[] num_sinks, int? shortest, int? longest"
 )
 _NUM_DIFFERENTIABLE = 10
 _DEVICES = ("cpu", "cuda")
@@ -59,7 +59,8 @@ class Operands(NamedTuple):
     cu_seqlens: Tensor | None = None  # int32 [B + 1]; None for one sequence
     block_size: int | None = None
     num_sinks: Sequence[int] = (0, 0)
-    longest: int | None = None  # no sequence has more tokens; None where that is not known
+    shortest: int | None = None  # no sequence has fewer tokens; None where that is not known
+    longest: int | None = None  # no sequence has more; None where that is not known
 
     @property
     def differentiable(self) -> tuple[Tensor | None, ...]:
@@ -141,7 +142,11 @@ def _attention(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     if not runs_in_triton(operands.q):
         return attend_in_torch(operands, operands.packed).contiguous(), *_no_state(operands)
     out, state = triton_forward().attention_forward(
-        *operands[:3], **operands.branches, longest=operands.longest, keep_state=keep_state
+        *operands[:3],
+        **operands.branches,
+        shortest=operands.shortest,
+        longest=operands.longest,
+        keep_state=keep_state,
     )
     return out, *(_no_state(operands) if state is None else state)
 
@@ -220,7 +225,7 @@ def _fake_attention_backward(grad: Tensor, *inputs: Any) -> list[Tensor]:
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     operands = Operands(*inputs[:-1])
-    ctx.settings = operands.block_size, operands.num_sinks, operands.longest
+    ctx.settings = operands[_NUM_DIFFERENTIABLE + 1 :]
     ctx.save_for_backward(*operands.differentiable, operands.cu_seqlens, *output[1:])
 
 
@@ -230,7 +235,7 @@ def _backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     given = tensors[:_NUM_DIFFERENTIABLE]
     return (
         *(None if x is None else gradient for gradient, x in zip(found, given, strict=True)),
-        *(None, None, None, None, None),
+        *[None] * (len(Operands._fields) - _NUM_DIFFERENTIABLE + 1),
     )
 
 

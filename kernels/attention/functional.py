@@ -62,6 +62,7 @@ def lln_diag_attention(
         cu_seqlens=packed.cu_seqlens,
         block_size=arguments.check_block_size(block_size),
         num_sinks=arguments.check_sinks(num_sinks),
+        shortest=packed.shortest,
         longest=packed.longest,
     )
     return _attend(_add_maps(operands, q_map, k_map), packed)
@@ -86,6 +87,7 @@ def lln_attention(
         alpha=arguments.check_scale("alpha", alpha, q, packed.count),
         beta=arguments.check_scale("beta", beta, k, packed.count),
         cu_seqlens=packed.cu_seqlens,
+        shortest=packed.shortest,
         longest=packed.longest,
     )
     return _attend(_add_maps(operands, q_map, k_map), packed)
@@ -108,6 +110,7 @@ def block_diagonal_attention(
         cu_seqlens=packed.cu_seqlens,
         block_size=arguments.check_block_size(block_size),
         num_sinks=arguments.check_sinks(num_sinks),
+        shortest=packed.shortest,
         longest=packed.longest,
     )
     return _attend(operands, packed)
@@ -119,7 +122,7 @@ def softmax_attention(
     """Full attention within each sequence, at a cost that grows with the square of its length."""
     arguments.check_rows(q=q, k=k, v=v)
     packed = arguments.check_cu_seqlens(cu_seqlens, q)
-    operands = Operands(q, k, v, cu_seqlens=packed.cu_seqlens, longest=packed.longest)
+    operands = Operands(q, k, v, cu_seqlens=packed.cu_seqlens)
     return _attend(operands, packed)
 
 

@@ -58,9 +58,13 @@ def poisoned_memory() -> Iterator[None]:
 
 
 @pytest.fixture
-def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Sequences of a few tiles have several pieces, which the interpreter can run in time."""
+    constants = import_module("kernels.attention.gpu.constants")
     monkeypatch.setattr(tiles, "piece_tokens", lambda _: 64)
+    constants.forget_constants()
+    yield
+    constants.forget_constants()
 
 
 @pytest.fixture

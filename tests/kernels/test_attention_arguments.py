@@ -84,9 +84,12 @@ def test_a_state_of_other_heads() -> None:
         lln_read(QKV[0], state, alpha=1.0)
 
 
-def test_the_longest_sequence_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shortest_and_longest_are_looked_for_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     packed = arguments.PackedSequences.of([0, 3, 3, 10], torch.device("cpu"))
-    assert packed.longest == 7
+    assert (packed.shortest, packed.longest) == (0, 7)
     monkeypatch.setattr("kernels.attention.arguments.itertools.pairwise", None)
-    assert packed.longest == 7
-    assert arguments.PackedSequences(packed.cu_seqlens, None).longest is None
+    assert (packed.shortest, packed.longest) == (0, 7)
+    unknown = arguments.PackedSequences(packed.cu_seqlens, None)
+    assert (unknown.shortest, unknown.longest) == (None, None)

@@ -131,8 +131,8 @@ def test_a_captured_graph_holds_the_launches_for_any_bounds(
     case = Case(lengths=captured_with, head_dim=16, dtype=torch.bfloat16)
     inputs = make_inputs(case)
     rows = replace(case, lengths=replayed_with)
-    longest = max(captured_with)
-    out, _ = forward.attention_forward(**vars(inputs), block_size=64, longest=longest)
+    known = {"shortest": min(captured_with), "longest": max(captured_with)}
+    out, _ = forward.attention_forward(**vars(inputs), block_size=64, **known)
     monkeypatch.undo()
     inputs.cu_seqlens.copy_(make_inputs(rows).cu_seqlens)
     for names, arguments in launched:

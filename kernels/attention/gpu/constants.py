@@ -1,10 +1,12 @@
 """What each kernel is compiled for: sizes, branches and precision, never a length or a batch.
 
-Every function returns the compile-time arguments of one kernel, its warps and stages included.
+Every function returns the compile-time arguments of one kernel, its warps and stages included. The
+forward's are kept, because every call asks for them: callers must not change what they get.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -27,6 +29,12 @@ ADDED_NUMBERS = 1024
 """Numbers of a piece that one program adds up."""
 
 
+def forget_constants() -> None:
+    """Where tile sizes have changed."""
+    for kept in (state_constants, merge_constants, output_constants, softmax_constants):
+        kept.cache_clear()
+
+
 def precision(dtype: torch.dtype) -> Constants:
     return {
         # Three tf32 products are as exact as one float32 product and run on tensor cores; "ieee"
@@ -44,6 +52,7 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype == torch.float16 else dtype
 
 
+@cache
 def state_constants(
     head_dim: int, dtype: torch.dtype, *, weight: bool, bias: bool, family: str | None = None
 ) -> Constants:
@@ -60,6 +69,7 @@ def state_constants(
     }
 
 
+@cache
 def merge_constants(head_dim: int, piece: int) -> Constants:
     tile = merge_tile(head_dim)
     return {
@@ -71,6 +81,7 @@ def merge_constants(head_dim: int, piece: int) -> Constants:
     }
 
 
+@cache
 def output_constants(
     head_dim: int,
     dtype: torch.dtype,
@@ -108,6 +119,7 @@ def output_constants(
     }
 
 
+@cache
 def softmax_constants(head_dim: int, dtype: torch.dtype, *, family: str | None = None) -> Constants:
     tile = softmax_tile(head_dim, dtype, family=family)
     return {

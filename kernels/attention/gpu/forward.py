@@ -62,7 +62,8 @@ def attention_forward(
     num_sinks: tuple[int, int] = (0, 0),
     q_map: Map | None = None,
     k_map: Map | None = None,
-    longest: int | None = None,  # no sequence has more tokens, where that is known
+    shortest: int | None = None,  # no sequence has fewer tokens, where that is known
+    longest: int | None = None,  # no sequence has more, where that is known
     keep_state: bool = False,
 ) -> tuple[Tensor, LLNState | None]:
     """mix * LLN + (1 - mix) * Diag, or one of them, or softmax over whole sequences.
@@ -78,18 +79,21 @@ def attention_forward(
     if beta is None:
         _launch_output(q, k, v, out, None, branches)
         return out, None
+    groups = head_groups(k, q.shape[0] // piece_tokens(k.shape[2]))
+    if len(groups) == 1:
+        state = _attend(q, k, v, out, branches=branches, shortest=shortest, longest=longest)
+        return out, state if keep_state else None
     states = [
         _attend(
             *(x[:, heads] for x in (q, k, v, out)),
             branches=branches.of_heads(heads),
+            shortest=shortest,
             longest=longest,
         )
-        for heads in head_groups(k, q.shape[0] // piece_tokens(k.shape[2]))
+        for heads in groups
     ]
     if not keep_state:
         return out, None
-    if len(states) == 1:
-        return out, states[0]
     log_mass, value = zip(*states, strict=True)
     return out, LLNState(torch.cat(log_mass, dim=1), torch.cat(value, dim=1))
 
@@ -111,18 +115,27 @@ def lln_read_forward(
 
 
 def _attend(
-    q: Tensor, k: Tensor, v: Tensor, out: Tensor, *, branches: Branches, longest: int | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    *,
+    branches: Branches,
+    shortest: int | None,
+    longest: int | None,
 ) -> LLNState:
-    """Some heads: the short sequences in one launch, and the others, if any, in two passes."""
+    """Some heads: the short sequences, if any, in one launch, and the others in two passes."""
     num_rows, _, head_dim = q.shape
     state = empty_state(k, branches.num_sequences, q.dtype)
     short = tiles.short_tokens(head_dim)
-    # A graph is replayed with other bounds than those it is captured with: it holds both launches.
-    captured = is_captured(q)
-    # One sequence is as long as all rows.
-    if short >= 0 and (branches.num_sequences > 1 or num_rows <= short or captured):
+    if is_captured(q):
+        # A graph is replayed with other bounds than those it is captured with: it holds both.
+        shortest = longest = None
+    elif branches.num_sequences == 1:
+        shortest = longest = num_rows
+    if (shortest or 0) <= short:
         _launch_short(q, k, v, out, state, branches)
-    if short < 0 or (num_rows if longest is None or captured else longest) > short:
+    if (num_rows if longest is None else longest) > short:
         _launch_state(k, v, state, branches, short=short)
         _launch_output(q, k, v, out, state, branches, short=short)
     return state
