@@ -325,7 +325,7 @@ def _launch_rows(
 def _launch_diag_rows(
     q: Tensor, slots: int, common: Arguments, constants: Constants
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The log of every row's mass and its g . diag, [T, H] each.
+    """log2 of every row's mass, and its g . diag, [T, H] each.
 
     Only keys of blocks that take several steps need them beforehand.
     """

@@ -2,7 +2,7 @@
 # Kernels are compiled by Triton: pointers, blocks and constexprs have no Python types.
 """The backward of Diag: block softmax with sinks, its weights recomputed from queries and keys.
 
-The backward needs two numbers of a row's softmax: the log of its mass, and g . diag. Where a tile
+The backward needs two numbers of a row's softmax: log2 of its mass, and g . diag. Where a tile
 holds whole blocks they stay in registers; for a block of several tiles they go through memory.
 """
 
@@ -12,13 +12,14 @@ import triton
 import triton.language as tl
 
 from kernels.attention.gpu.backward_state import average
+from kernels.attention.gpu.forward_state import LOG2_E
 from kernels.attention.gpu.locate import load_rows, locate, sinks_outside
 
 
 @triton.jit
 def score_and_gain(b_q, b_k, b_v, b_g, m_visible, scale, PRECISION: tl.constexpr):
     """Diag's scores, -inf where hidden, and the gradient of its weights: [queries, keys]."""
-    b_score = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale
+    b_score = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * (scale * LOG2_E)
     b_gain = tl.dot(b_g, tl.trans(b_v), input_precision=PRECISION)
     return tl.where(m_visible, b_score, float("-inf")), b_gain
 
@@ -64,7 +65,7 @@ def through_sinks(
     b_dq,  # [BM, BD] the queries' gradient so far
     b_q,  # [BM, BD] queries
     b_g,  # [BM, BD] gradients
-    b_log_sum,  # [BM] log of each row's mass
+    b_log_sum,  # [BM] log2 of each row's mass
     b_mean,  # [BM] g . diag
     b_share,  # [BM] Diag's share
     o_first,  # [BM] where the block of each query begins, counted from the span's first token
@@ -96,7 +97,7 @@ def through_sinks(
         b_k = load_rows(p_k + o_n[:, None] * stride_kt, m_n, D, BD, UPCAST)
         b_v = load_rows(p_v + o_n[:, None] * stride_vt, m_n, D, BD, UPCAST)
         b_score, b_gain = score_and_gain(b_q, b_k, b_v, b_g, m_visible, scale, PRECISION)
-        b_weight = tl.exp(b_score - b_log_sum[:, None]) * b_share[:, None]
+        b_weight = tl.exp2(b_score - b_log_sum[:, None]) * b_share[:, None]
         b_ds = (b_weight * (b_gain - b_mean[:, None]) * scale).to(b_q.dtype)
         b_dq = tl.dot(b_ds, b_k, b_dq, input_precision=PRECISION)
         o_entry = o_s[:, None] * D + o_d[None, :]
@@ -113,7 +114,7 @@ def through_own_rows(
     b_q, b_k, b_v, b_g,  # [BM, BD] rows of whole blocks
     b_score,  # [BM, BM] scores, -inf where hidden
     b_gain,  # [BM, BM] gradient of the weights
-    b_log_sum,  # [BM] log of each row's mass
+    b_log_sum,  # [BM] log2 of each row's mass
     b_mean,  # [BM] g . diag
     b_share,  # [BM] Diag's share
     b_dv,  # [BM, BD] the values' gradient so far
@@ -121,7 +122,7 @@ def through_own_rows(
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradients of queries, keys and values where one tile holds whole blocks."""
-    b_weight = tl.exp(b_score - b_log_sum[:, None]) * b_share[:, None]
+    b_weight = tl.exp2(b_score - b_log_sum[:, None]) * b_share[:, None]
     b_ds = (b_weight * (b_gain - b_mean[:, None]) * scale).to(b_q.dtype)
     b_dq = tl.dot(b_ds, b_k, input_precision=PRECISION)
     b_dk = tl.dot(tl.trans(b_ds), b_q, input_precision=PRECISION)
@@ -133,7 +134,7 @@ def through_own_rows(
 def through_block_as_queries(
     b_q,  # [BM, BD] queries
     b_g,  # [BM, BD] gradients
-    b_log_sum,  # [BM] log of each row's mass
+    b_log_sum,  # [BM] log2 of each row's mass
     b_mean,  # [BM] g . diag
     b_share,  # [BM] Diag's share
     p_k,  # the block's keys [num_keys, D]
@@ -157,7 +158,7 @@ def through_block_as_queries(
         b_k = load_rows(p_k + o_n[:, None] * stride_kt, m_n, D, BD, UPCAST)
         b_v = load_rows(p_v + o_n[:, None] * stride_vt, m_n, D, BD, UPCAST)
         b_score, b_gain = score_and_gain(b_q, b_k, b_v, b_g, m_n[None, :], scale, PRECISION)
-        b_weight = tl.exp(b_score - b_log_sum[:, None]) * b_share[:, None]
+        b_weight = tl.exp2(b_score - b_log_sum[:, None]) * b_share[:, None]
         b_ds = b_weight * (b_gain - b_mean[:, None]) * scale
         b_dq = tl.dot(b_ds.to(b_k.dtype), b_k, b_dq, input_precision=PRECISION)
     return b_dq
@@ -170,7 +171,7 @@ def through_block_as_keys(
     b_dv,  # [BM, BD] the values' gradient so far
     p_q,  # the block's queries [num_queries, D]
     p_g,  # the block's gradients [num_queries, D]
-    p_log_sum,  # the log of each query's mass, float32 [num_queries, H]
+    p_log_sum,  # log2 of each query's mass, float32 [num_queries, H]
     p_mean,  # g . diag of each query, float32 [num_queries, H]
     p_mix,  # LLN's share by query; unused without LLN
     num_queries,
@@ -198,7 +199,7 @@ def through_block_as_keys(
         b_mean = tl.load(p_mean + o_n * num_heads, mask=m_n, other=0.0)
         # Keys are the rows here, so that what they gather needs no transposing.
         b_score, b_gain = score_and_gain(b_k, b_q, b_g, b_v, m_n[None, :], scale, PRECISION)
-        b_weight = tl.exp(b_score - b_log_sum[None, :])
+        b_weight = tl.exp2(b_score - b_log_sum[None, :])
         if LLN:
             b_mix = tl.load(p_mix + o_n * stride_mix_t, mask=m_n, other=0.0)
             b_weight *= (1.0 - b_mix)[None, :]
@@ -219,7 +220,7 @@ def diag_rows_kernel(
     p_k,  # keys [T, H, D]
     p_v,  # values [T, H, D]
     p_g,  # gradient of the output [T, H, D]
-    p_log_sum,  # out: the log of each row's mass, float32 [T, H]
+    p_log_sum,  # out: log2 of each row's mass, float32 [T, H]
     p_mean,  # out: g . diag, float32 [T, H]
     p_cu_seqlens,  # first packed row of every sequence, then T, int32 [B + 1]
     num_sequences,
@@ -285,5 +286,5 @@ def diag_rows_kernel(
             D, BD, BS, PRECISION, UPCAST,
         )  # fmt: skip
     o_rows = (i_row + o_m) * num_heads + i_h
-    tl.store(p_log_sum + o_rows, b_peak + tl.log(b_mass), mask=m_m)
+    tl.store(p_log_sum + o_rows, b_peak + tl.log2(b_mass), mask=m_m)
     tl.store(p_mean + o_rows, b_mean / b_mass, mask=m_m)

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from kernels.attention.gpu.backward_state import pick_channels, score_channels, times_transposed
-from kernels.attention.gpu.forward_state import project
+from kernels.attention.gpu.forward_state import LOG2_E, project
 from kernels.attention.gpu.locate import load_rows, locate
 
 
@@ -48,7 +48,7 @@ def through_state_as_queries(
                 p_q_rows, p_g_rows, m_rows, o_c, p_log_mass, p_value, p_weight, p_bias, alpha,
                 D, BD, BM, BC, BK, WEIGHT, BIAS, PRECISION, MAP_PRECISION, UPCAST,
             )  # fmt: skip
-            b_pi = tl.exp(b_score - b_log_sum[:, None]) * b_share[:, None]
+            b_pi = tl.exp2(b_score - b_log_sum[:, None]) * b_share[:, None]
             b_dz = alpha * b_pi * (b_gain - b_mean[:, None])
             b_w = tl.load(
                 p_weight + o_d[:, None] * D + o_c[None, :],
@@ -61,7 +61,7 @@ def through_state_as_queries(
             p_q_rows, p_g_rows, m_rows, o_d, p_log_mass, p_value, p_weight, p_bias, alpha,
             D, BD, BM, BD, BK, WEIGHT, BIAS, PRECISION, MAP_PRECISION, UPCAST,
         )  # fmt: skip
-        b_exp = tl.exp(b_score - tl.max(b_score, 1)[:, None])
+        b_exp = tl.exp2(b_score - tl.max(b_score, 1)[:, None])
         b_pi = b_exp / tl.sum(b_exp, 1)[:, None]
         b_mean = tl.sum(b_pi * b_gain, 1)
         b_dq += alpha * (b_pi * b_share[:, None] * (b_gain - b_mean[:, None]))
@@ -93,10 +93,11 @@ def weigh_channels(
         b_x = tl.load(p_k_rows + o_c[None, :], mask=m_rows[:, None] & m_c[None, :], other=0.0).to(
             tl.float32
         )
-    b_offset = tl.load(p_log_mass + o_c, mask=m_c, other=float("inf"))
+    beta *= LOG2_E
+    b_offset = tl.load(p_log_mass + o_c, mask=m_c, other=float("inf")) * LOG2_E
     if BIAS:
         b_offset -= beta * tl.load(p_bias + o_c, mask=m_c, other=0.0)
-    b_kappa = tl.exp(beta * b_x - b_offset[None, :])
+    b_kappa = tl.exp2(beta * b_x - b_offset[None, :])
     # A row of zeros beyond the tile is no key: its share could exceed 1 and overflow.
     return b_x, tl.where(m_rows[:, None], b_kappa, 0.0)
 

@@ -55,7 +55,7 @@ def rows_gradient_kernel(
     p_value,  # kappa V of every sequence [B, H, D, D]; unused without LLN
     p_value_gradient,  # gradient of kappa V, any float type [B, H, D, D]; unused without LLN
     p_channels,  # e and more of every channel, float32 [B, H, 3, D]; unused without LLN
-    p_log_sum,  # the log of each row's mass, float32 [T, H]; unused with ONE_STEP
+    p_log_sum,  # log2 of each row's mass, float32 [T, H]; unused with ONE_STEP
     p_mean,  # g . diag, float32 [T, H]; unused with ONE_STEP
     p_q_weight,  # query map's weight, float32 [H, D, D]; unused without Q_WEIGHT
     p_q_bias,  # query map's bias, float32 [H, D]; unused without Q_BIAS
@@ -176,7 +176,7 @@ def rows_gradient_kernel(
                     length, block_size, first_sinks, last_sinks, scale, stride_kt, stride_vt,
                     D, BD, BS, PRECISION, UPCAST,
                 )  # fmt: skip
-            b_log_sum = b_peak + tl.log(b_mass)
+            b_log_sum = b_peak + tl.log2(b_mass)
             b_diag_mean /= b_mass
             b_dq, b_dk, b_dv = through_own_rows(
                 b_q, b_k, b_v, b_g, b_score, b_gain, b_log_sum, b_diag_mean, b_diag_share, b_dv,

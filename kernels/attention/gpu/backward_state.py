@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.attention.gpu.forward_state import project
+from kernels.attention.gpu.forward_state import LOG2_E, project
 from kernels.attention.gpu.locate import locate
 
 
@@ -69,7 +69,10 @@ def score_channels(
     MAP_PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """Mapped queries, scores alpha x + log s and g . value of some channels, each [BT, BC]."""
+    """Mapped queries, scores alpha x + log s and g . value of some channels, each [BT, BC].
+
+    Scores, here and in all of the backward, are logarithms to base 2.
+    """
     m_c = o_c < D
     if WEIGHT:
         b_x = project(p_q_rows, m_rows, p_weight, o_c, D, BD, BT, BC, MAP_PRECISION)
@@ -77,7 +80,8 @@ def score_channels(
         b_x = tl.load(p_q_rows + o_c[None, :], mask=m_rows[:, None] & m_c[None, :], other=0.0).to(
             tl.float32
         )
-    b_offset = tl.load(p_log_mass + o_c, mask=m_c, other=float("-inf"))
+    alpha *= LOG2_E
+    b_offset = tl.load(p_log_mass + o_c, mask=m_c, other=float("-inf")) * LOG2_E
     if BIAS:
         b_offset += alpha * tl.load(p_bias + o_c, mask=m_c, other=0.0)
     b_gain = times_transposed(p_g_rows, m_rows, p_value, o_c, D, BT, BC, BK, PRECISION, UPCAST)
@@ -115,21 +119,21 @@ def pick_channels(
             p_bias, alpha, D, BD, BT, BC, BK, WEIGHT, BIAS, PRECISION, MAP_PRECISION, UPCAST,
         )  # fmt: skip
         b_peak, b_mass, b_mean = average(b_peak, b_mass, b_mean, b_score, b_gain)
-    return b_peak + tl.log(b_mass), b_mean / b_mass
+    return b_peak + tl.log2(b_mass), b_mean / b_mass
 
 
 @triton.jit
 def average(
     b_peak,  # [BM] greatest score so far
-    b_mass,  # [BM] sum of exp(score - peak) so far
-    b_mean,  # [BM] sum of exp(score - peak) gain so far
+    b_mass,  # [BM] sum of 2 ** (score - peak) so far
+    b_mean,  # [BM] sum of 2 ** (score - peak) gain so far
     b_score,  # [BM, BN] new scores, -inf where hidden; one in every first row is finite
     b_gain,  # [BM, BN] what is averaged
 ):
     """One step of an online softmax whose values are the gradient of its weights."""
     b_new_peak = tl.maximum(b_peak, tl.max(b_score, 1))
-    b_shrink = tl.exp(b_peak - b_new_peak)
-    b_weight = tl.exp(b_score - b_new_peak[:, None])
+    b_shrink = tl.exp2(b_peak - b_new_peak)
+    b_weight = tl.exp2(b_score - b_new_peak[:, None])
     b_mass = b_mass * b_shrink + tl.sum(b_weight, 1)
     b_mean = b_mean * b_shrink + tl.sum(b_weight * b_gain, 1)
     return b_new_peak, b_mass, b_mean
@@ -228,7 +232,7 @@ def state_gradient_kernel(
             D, BD, BT, BC, BK, WEIGHT, BIAS, PRECISION, MAP_PRECISION, UPCAST,
         )  # fmt: skip
         if BC == BD:
-            b_exp = tl.exp(b_score - tl.max(b_score, 1)[:, None])
+            b_exp = tl.exp2(b_score - tl.max(b_score, 1)[:, None])
             b_pi = b_exp / tl.sum(b_exp, 1)[:, None]
             b_mean = tl.sum(b_pi * b_gain, 1)
         else:
@@ -236,7 +240,7 @@ def state_gradient_kernel(
                 p_q_rows, p_g_rows, m_t, p_log_mass, p_value, p_head_weight, p_head_bias, alpha,
                 D, BD, BT, BC, BK, WEIGHT, BIAS, PRECISION, MAP_PRECISION, UPCAST,
             )  # fmt: skip
-            b_pi = tl.exp(b_score - b_log_sum[:, None])
+            b_pi = tl.exp2(b_score - b_log_sum[:, None])
         if MIX:
             b_pi *= tl.load(p_mix + o_t * stride_mix_t, mask=m_t, other=0.0)[:, None]
         # Rows beyond the piece have no gradient, so they add nothing.
