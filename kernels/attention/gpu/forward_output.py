@@ -143,7 +143,7 @@ def answer_tile(
         p_span_k = p_k + (i_begin + i_span) * stride_kt
         p_span_v = p_v + (i_begin + i_span) * stride_vt
         if ONE_STEP:
-            # Requested before LLN's products, which take no part in waiting for them.
+            # Requested before LLN's products, so that they arrive meanwhile.
             o_n = tl.arange(0, BN)
             b_k = load_rows(p_span_k + o_n[:, None] * stride_kt, o_n < num_keys, D, BD, UPCAST)
             b_v = load_rows(p_span_v + o_n[:, None] * stride_vt, o_n < num_keys, D, BD, UPCAST)
