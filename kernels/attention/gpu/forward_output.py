@@ -142,9 +142,9 @@ def answer_tile(
         p_v += i_h * stride_vh
         p_span_k = p_k + (i_begin + i_span) * stride_kt
         p_span_v = p_v + (i_begin + i_span) * stride_vt
-        if ONE_STEP:
-            # Requested before LLN's products, so that they arrive meanwhile.
-            o_n = tl.arange(0, BN)
+        o_n = tl.arange(0, BN)
+        # Requested before LLN's products, so that they arrive meanwhile, where registers hold them.
+        if ONE_STEP and BD <= 128:
             b_k = load_rows(p_span_k + o_n[:, None] * stride_kt, o_n < num_keys, D, BD, UPCAST)
             b_v = load_rows(p_span_v + o_n[:, None] * stride_vt, o_n < num_keys, D, BD, UPCAST)
     if LLN:
@@ -162,6 +162,9 @@ def answer_tile(
             # Rows beyond the tile take the block of its last one, so that none is without keys.
             # Several blocks are one tile, which begins where they do.
             o_first = tl.minimum(o_m, num_queries - 1) // block_size * block_size
+        if ONE_STEP and BD > 128:
+            b_k = load_rows(p_span_k + o_n[:, None] * stride_kt, o_n < num_keys, D, BD, UPCAST)
+            b_v = load_rows(p_span_v + o_n[:, None] * stride_vt, o_n < num_keys, D, BD, UPCAST)
         if ONE_STEP:
             b_peak, b_mass, b_acc = attend_to_tile(
                 b_q, b_k, b_v, o_first, num_keys, block_size, scale, BD, BM, BN, ONE_BLOCK,

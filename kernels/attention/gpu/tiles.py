@@ -218,6 +218,8 @@ def output_tile(
         if dtype == torch.float32
         else _narrow_output_tile(head_dim, weight)
     )
+    if padded_head_dim(head_dim) == 256 and block_size and block_size <= tile.queries:
+        tile = replace(tile, num_stages=1)  # its registers hold no more than one tile of keys
     if tall and dtype != torch.float32 and (block_size or 0) >= TALL_ROWS:
         tile = _tall_output_tile(tile, head_dim)
     return _measured(
