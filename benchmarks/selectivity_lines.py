@@ -6,70 +6,87 @@ on one side of zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Literal, TypeAlias
 
 from benchmarks.experiment_tables import Interval, Stored, spread
+from engine.experiments.intervals import SeedInterval
 
 Verdict: TypeAlias = Literal["more", "fewer", "level"]
 
 _FIGURE = "passages"
-_UNTRAINED = ("untrained_blocks", "untrained_lln_diag")
+_UNTRAINED = ("untrained_lln_diag", "untrained_blocks")
+_VERDICTS: Mapping[str, Verdict] = {
+    "More:": "more",
+    "Fewer:": "fewer",
+    "Not to be told apart:": "level",
+}
 
 
 def selectivity_lines(stored: Stored) -> Iterator[str]:
     variants = [
-        name
-        for name in stored.result["methods"]
-        if name not in _UNTRAINED and name != stored.reference
+        name for name in stored.result["methods"] if name not in (stored.reference, *_UNTRAINED)
     ]
-    yield _headline(stored, variants)
     yield _against_calibrated(stored, [name for name in variants if name != "lln_diag"])
+    yield _against_blocks(stored, variants)
     yield _what_training_brings(stored)
-
-
-def _headline(stored: Stored, variants: Sequence[str]) -> str:
-    more = _those(stored, variants, stored.reference, "more")
-    fewer = _those(stored, variants, stored.reference, "fewer")
-    level = _those(stored, variants, stored.reference, "level")
-    verdict = "gain over" if more else "gain nothing that could be told from"
-    parts = [
-        f"{told} {', '.join(_told(stored, name, stored.reference) for name in names)}"
-        for told, names in (("More:", more), ("Fewer:", fewer), ("Not to be told apart:", level))
-        if names
-    ]
-    which = f"{len(more)} of {len(variants)} variants" if more else f"{len(variants)} variants"
-    return (
-        f"**Of late chunks trained to know their document, {which} of LLN's branch {verdict} "
-        "equally trained blocks alone, on corpora left out of all training.** Reciprocal rank of "
-        "passages that need their document, minus blocks alone, with an interval by seeds and one "
-        f"by documents. {'. '.join(parts)} (`{stored.name}`)."
-    )
 
 
 def _against_calibrated(stored: Stored, variants: Sequence[str]) -> str:
     more = _those(stored, variants, "lln_diag", "more")
     fewer = _those(stored, variants, "lln_diag", "fewer")
-    verdict = (
-        f"Better than LLN+Diag as calibrated, equally trained: {', '.join(map(_code, more))}."
-        if more
-        else "No more selective branch is better than LLN+Diag as calibrated, equally trained."
-    )
-    also = f" Worse: {', '.join(map(_code, fewer))}." if fewer else ""
+    verdict = f"better {', '.join(map(_code, more))}" if more else "no other branch is better"
+    also = f", worse {', '.join(map(_code, fewer))}" if fewer else ""
     told = ", ".join(_told(stored, name, "lln_diag") for name in variants)
-    return f"**{verdict}{also}** Minus `lln_diag`: {told} (`{stored.name}`)."
+    return (
+        "**Late chunks trained to know their document, with LLN's branch more selective or plainer "
+        f"than LLN+Diag, equally trained: {verdict}{also}.** Reciprocal rank of passages that need "
+        "their document, on corpora left out of all training, minus `lln_diag`, with an interval "
+        f"by seeds and one by documents: {told} (`{stored.name}`)."
+    )
+
+
+def _against_blocks(stored: Stored, variants: Sequence[str]) -> str:
+    found = {
+        told: _those(stored, variants, stored.reference, verdict)
+        for told, verdict in _VERDICTS.items()
+    }
+    untrained = _intervals(stored, *_UNTRAINED)[1]
+    also = ", but so does LLN+Diag untrained" if untrained["low"] > 0 else ""
+    parts = [
+        f"{told} {', '.join(_told(stored, name, stored.reference) for name in names)}"
+        for told, names in found.items()
+        if names
+    ]
+    return (
+        f"**{len(found['More:'])} of these {len(variants)}, LLN+Diag among them, find more than "
+        f"equally trained blocks alone{also}.** {'. '.join(parts)}. Untrained LLN+Diag minus "
+        f"untrained blocks: {spread(untrained, sign='+')} by documents (`{stored.name}`)."
+    )
 
 
 def _what_training_brings(stored: Stored) -> str:
-    blocks, default = (stored.figures(name)[_FIGURE]["mean"] for name in _UNTRAINED)
-    control = stored.figures(stored.reference)[_FIGURE]["mean"]
-    trained = stored.figures("lln_diag")[_FIGURE]["mean"]
+    untrained_lln, untrained_blocks = _UNTRAINED
+    verdict = verdict_of(*_intervals(stored, stored.reference, untrained_blocks))
+    told = {
+        "more": "Training itself makes blocks alone better",
+        "fewer": "Training itself makes blocks alone worse",
+        "level": "Training of this length brings blocks alone nothing that could be told, so this "
+        "does not show what longer training leaves of LLN's lead",
+    }
+    lead = stored.minus("lln_diag", stored.reference, _FIGURE)
+    before = stored.minus(untrained_lln, untrained_blocks, _FIGURE).mean
+    change = SeedInterval(mean=lead.mean - before, low=lead.low - before, high=lead.high - before)
+    means = {
+        name: stored.figures(name)[_FIGURE]["mean"]
+        for name in (untrained_blocks, stored.reference, untrained_lln, "lln_diag")
+    }
+    figures = ", ".join(f"{_code(name)} {mean:.3f}" for name, mean in means.items())
     return (
-        f"**What training itself brings, in `{stored.name}`:** blocks alone "
-        f"{_told(stored, stored.reference, _UNTRAINED[0])} (from {blocks:.3f} to {control:.3f}), "
-        f"LLN+Diag {_told(stored, 'lln_diag', _UNTRAINED[1])} (from {default:.3f} to "
-        f"{trained:.3f}); LLN untrained {_told(stored, _UNTRAINED[1], _UNTRAINED[0])}."
+        f"**{told[verdict]}.** {_told(stored, stored.reference, untrained_blocks)} over "
+        f"{_code(untrained_blocks)}; it changes LLN's lead by {spread(asdict(change), sign='+')} "
+        f"by seeds. Found: {figures} (`{stored.name}`)."
     )
 
 

@@ -16,13 +16,7 @@ from engine.experiments.intervals import over_seeds, paired
 from engine.experiments.trials import Measured, Trial
 
 FIGURES = ("passages", "by_heading", "by_first_sentence", "far_from_title", "later_paragraphs")
-METHODS = (
-    "block_diagonal",
-    "lln_diag",
-    "lln_by_distance",
-    "untrained_blocks",
-    "untrained_lln_diag",
-)
+BLOCKS = (0.5, 0.501, 0.499)
 DOCUMENTS = (-0.004, 0.0, 0.004, 0.001, -0.001)  # what each document adds to a method's mean
 
 
@@ -63,23 +57,26 @@ def write(folder: Path, by_method: Mapping[str, Sequence[float]]) -> None:
     (stored / "trials.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
+UNTRAINED = {"untrained_blocks": (0.45,) * 3, "untrained_lln_diag": (0.45,) * 3}
+
+
 @pytest.mark.parametrize(
     ("calibrated", "by_distance", "first", "second"),
     [
         (
             *((0.501, 0.499, 0.5), (0.499, 0.5, 0.502)),
-            "2 variants of LLN's branch gain nothing that could be told from equally trained",
-            "No more selective branch is better than LLN+Diag as calibrated, equally trained.**",
+            "equally trained: no other branch is better.**",
+            "**0 of these 2, LLN+Diag among them, find more than equally trained blocks alone.**",
         ),
         (
             *((0.501, 0.499, 0.5), (0.55, 0.551, 0.549)),
-            "1 of 2 variants of LLN's branch gain over equally trained",
-            "Better than LLN+Diag as calibrated, equally trained: `lln_by_distance`.**",
+            "equally trained: better `lln_by_distance`.**",
+            "**1 of these 2",
         ),
         (
             *((0.55, 0.551, 0.549), (0.4, 0.401, 0.402)),
+            "equally trained: no other branch is better, worse `lln_by_distance`.**",
             "Fewer: `lln_by_distance` -0.099 [-0.103, -0.095], [",
-            "equally trained. Worse: `lln_by_distance`.**",
         ),
     ],
 )
@@ -90,11 +87,35 @@ def test_the_verdicts(
     second: str,
     tmp_path: Path,
 ) -> None:
-    blocks, untrained = (0.5, 0.501, 0.499), (0.45, 0.45, 0.45)
-    values = (blocks, calibrated, by_distance, untrained, untrained)
-    write(tmp_path, dict(zip(METHODS, values, strict=True)))
-    told = [line for line in headline(tmp_path).splitlines() if "selectivity-small" in line]
+    told = lines(
+        tmp_path,
+        {"block_diagonal": BLOCKS, "lln_diag": calibrated, "lln_by_distance": by_distance}
+        | UNTRAINED,
+    )
     assert first in told[0]
     assert second in told[1]
-    assert "blocks alone `block_diagonal` +0.050" in told[2]
+    assert "**Training itself makes blocks alone better.** `block_diagonal` +0.050" in told[2]
     assert "| `lln_diag` | " in tables(tmp_path)
+
+
+def test_a_lead_that_was_there_before_training_is_told(tmp_path: Path) -> None:
+    told = lines(
+        tmp_path,
+        {
+            "block_diagonal": BLOCKS,
+            "lln_diag": (0.541, 0.54, 0.539),
+            "lln_by_distance": (0.54, 0.541, 0.54),
+            "untrained_blocks": (0.5,) * 3,
+            "untrained_lln_diag": (0.53,) * 3,
+        },
+    )
+    assert "**2 of these 2" in told[1]
+    assert "but so does LLN+Diag untrained.**" in told[1]
+    assert "untrained blocks: +0.030 [+0.030, +0.030] by documents" in told[1]
+    assert "brings blocks alone nothing that could be told" in told[2]
+    assert "changes LLN's lead by +0.010 [" in told[2]
+
+
+def lines(folder: Path, by_method: Mapping[str, Sequence[float]]) -> list[str]:
+    write(folder, by_method)
+    return [line for line in headline(folder).splitlines() if "`selectivity-small`" in line]
