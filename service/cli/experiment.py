@@ -131,6 +131,9 @@ def _print_result(found: Mapping[str, Any]) -> None:
 
 def _machine() -> dict[str, str]:
     """What seconds and, in their last digits, figures depend on."""
+    import torch
+
     from service.benchmarks.job import cpu_name, describe_build
 
-    return {"device": cpu_name(), **describe_build()}
+    instructions = torch.backends.cpu.get_cpu_capability()
+    return {"device": cpu_name(), "cpu_capability": instructions, **describe_build()}
