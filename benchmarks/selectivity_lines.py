@@ -1,7 +1,7 @@
 """What the stored experiment on more selective branches says, from its figures alone.
 
-A variant is told from another if both intervals of their difference, by seeds and by documents, are
-on one side of zero.
+Two variants differ if both intervals of their difference, over seeds and over documents, lie on the
+same side of zero.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def _what_training_brings(stored: Stored) -> str:
     told = {
         "more": "Training itself makes blocks alone better",
         "fewer": "Training itself makes blocks alone worse",
-        "level": "Training of this length brings blocks alone nothing that could be told, so this "
-        "does not show what longer training leaves of LLN's lead",
+        "level": "Training this short does not measurably improve blocks alone, so it does not "
+        "show how much of LLN's lead would remain after longer training",
     }
     lead = stored.minus("lln_diag", stored.reference, _FIGURE)
     before = stored.minus(untrained_lln, untrained_blocks, _FIGURE).mean

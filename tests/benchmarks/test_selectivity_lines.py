@@ -112,7 +112,7 @@ def test_a_lead_that_was_there_before_training_is_told(tmp_path: Path) -> None:
     assert "**2 of these 2" in told[1]
     assert "but so does LLN+Diag untrained.**" in told[1]
     assert "untrained blocks: +0.030 [+0.030, +0.030] by documents" in told[1]
-    assert "brings blocks alone nothing that could be told" in told[2]
+    assert "does not measurably improve blocks alone" in told[2]
     assert "changes LLN's lead by +0.010 [" in told[2]
 
 

@@ -76,6 +76,12 @@ def test_no_launch_has_grown(tmp_path: Path) -> None:
     assert not grown(found, stored)
 
 
+def test_the_stored_counts_are_of_the_pinned_compiler() -> None:
+    """Otherwise the tests above would be skipped wherever the pins are installed."""
+    pins = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    assert f"triton=={report.read(report.STORED)['triton']}" in pins
+
+
 def test_growth_is_noticed() -> None:
     stored = report.rows_by_name(report.read(report.STORED))
     name = REPRESENTATIVE[0]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.attention.gpu.forward_diag import accumulate
 from kernels.attention.gpu.locate import locate
 
 
@@ -45,14 +46,7 @@ def attend_to_keys(
     b_score = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION)  # [BM, BN]
     if IS_LAST:
         b_score = tl.where(m_n[None, :], b_score, float("-inf"))
-    b_new_peak = tl.maximum(b_peak, tl.max(b_score, 1) * scale)
-    b_shrink = tl.exp2(b_peak - b_new_peak)
-    b_weight = tl.exp2(b_score * scale - b_new_peak[:, None])
-    b_mass = b_mass * b_shrink + tl.sum(b_weight, 1)
-    b_acc = tl.dot(
-        b_weight.to(b_v.dtype), b_v, b_acc * b_shrink[:, None], input_precision=PRECISION
-    )
-    return b_new_peak, b_mass, b_acc
+    return accumulate(b_peak, b_mass, b_acc, b_score, b_v, scale, PRECISION)
 
 
 # A sequence's result must not depend on its batch, so nothing that varies with the batch may
