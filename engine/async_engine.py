@@ -11,6 +11,7 @@ from typing import Self, TypeVar
 
 from engine.analysis.drift import DriftReader
 from engine.calls.analysis_calls import AnalysisCalls
+from engine.calls.chunk_calls import ChunkCalls
 from engine.calls.core import DEFAULT_CONFIG
 from engine.calls.document_lists import DocumentListCalls
 from engine.calls.living_calls import LivingCalls
@@ -34,7 +35,9 @@ _CANARY = "A short text, to see that the model answers."
 _WITHIN_ANY_LIMIT = EmbedOptions(truncate="end")
 
 
-class AsyncEngine(DocumentListCalls, RankingCalls, LivingCalls, AnalysisCalls, TokenCalls):
+class AsyncEngine(
+    DocumentListCalls, ChunkCalls, RankingCalls, LivingCalls, AnalysisCalls, TokenCalls
+):
     """Several models behind one device worker. Use it as an asynchronous context manager."""
 
     def __init__(

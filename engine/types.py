@@ -82,7 +82,7 @@ class Embedding:
     accounting: Accounting
 
 
-Context: TypeAlias = Literal["balanced", "late", "alone", "title"]
+Context: TypeAlias = Literal["balanced", "late", "alone", "title", "opening"]
 """What a chunk's vector takes from its document. `engine.text.chunking.SHARES` has the numbers."""
 
 
@@ -93,7 +93,8 @@ class _LateChunks:
     context: Context = "balanced"
     """"balanced": half from the late chunk, half from the passage read alone, plus a share of the
     document's opening. "late": the late chunk alone. "alone": the passage read alone. "title": as
-    balanced, with as much of the opening as of the chunk."""
+    balanced, with as much of the opening as of the chunk. "opening": the passage read alone, plus
+    that share of the opening."""
 
     opening: float | None = None
     """How much of the vector of the document's first tokens, or of its title, is added to that of
@@ -161,6 +162,14 @@ class Chunk:
     characters: Span  # of the original text
     vector: Vector  # [dim]
     headings: tuple[str, ...] = ()  # above the chunk, outermost first; only with `HeadingPlan`
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentChunks:
+    """The chunks of a document, without its own vector."""
+
+    chunks: tuple[Chunk, ...]
+    accounting: Accounting
 
 
 @dataclass(frozen=True, kw_only=True)

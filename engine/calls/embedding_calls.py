@@ -203,7 +203,10 @@ class EmbeddingCalls(TextRuns):
         progress = None if on_event is None else WholeProgress(plan, on_event)
         with self._worker.session() as session:
             # Before the document itself, whose chunks are reported as soon as they are final.
-            alone = await self._read_alone(session, model, document, options, deadline, progress)
+            later = document.num_embedded
+            alone = await self._read_alone(
+                session, model, document, options, deadline, progress, later_tokens=later
+            )
             if progress is not None:
                 chunks = ChunkBuilder(document, options, alone)
                 request = replace(request, on_event=partial(progress.report, chunks))
@@ -232,8 +235,11 @@ class EmbeddingCalls(TextRuns):
         options: EmbedOptions,
         deadline: Deadline,
         progress: WholeProgress | None,
+        *,
+        later_tokens: int,
     ) -> StandaloneVectors:
         """Read the document's title and passages as texts of their own, if it asks for them.
+        So many tokens of it are read after them.
 
         Chunks that overlap may have many times the document's tokens. So only two pieces of a
         batch's size are in memory and in the queue at a time, and other texts wait for no more.
@@ -264,10 +270,8 @@ class EmbeddingCalls(TextRuns):
                         await receive()
                     with self._counting_rejections():
                         requests = self._requests(model, piece, options, deadline)
-                    later = document.num_embedded
-                    queued.append(
-                        (piece, session.submit(requests, deadline.left_s, later_tokens=later))
-                    )
+                    futures = session.submit(requests, deadline.left_s, later_tokens=later_tokens)
+                    queued.append((piece, futures))
                 while queued:
                     await receive()
         finally:

@@ -151,7 +151,10 @@ class LivingCalls(EmbeddingCalls):
             request = self._request(model, text, options, deadline)
         progress = None if on_event is None else WholeProgress(plan, on_event)
         with self._worker.session() as session:
-            alone = await self._read_alone(session, model, text, options, deadline, progress)
+            alone = await self._read_alone(
+                *(session, model, text, options, deadline, progress),
+                later_tokens=text.num_embedded,
+            )
             if progress is not None:
                 request = replace(request, on_event=progress.report_tiled)
             with deadline.as_a_whole():

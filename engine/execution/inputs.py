@@ -63,6 +63,11 @@ class PreparedText:
         """The spans that are read alone too."""
         return self.spans[1:] if self.alone else ()
 
+    @property
+    def has_only_passages_alone(self) -> bool:
+        """Whether its chunks take nothing from the document that they stand in."""
+        return bool(self.chunks) and self.alone == 1
+
     def prompt_ids(self, tokenizer: TextTokenizer) -> Ids:
         return self.ids[tokenizer.num_prefix : tokenizer.num_prefix + self.num_prompt]
 

@@ -20,6 +20,7 @@ from engine.types import (
     Accounting,
     Chunk,
     ChunksReady,
+    DocumentChunks,
     DocumentEmbedding,
     DocumentEvent,
     Embedding,
@@ -78,6 +79,26 @@ def document_embedding(
         vector=finish_vectors(result.value[:1], options)[0],
         chunks=chunks.build(0, result.value[1:]),
         accounting=replace(accounting(document, total), tokens_alone=alone.tokens),
+    )
+
+
+def chunks_read_alone(
+    document: PreparedText,
+    options: EmbedOptions,
+    alone: StandaloneVectors,
+) -> DocumentChunks:
+    """The chunks of a document that was not read, as none of them takes anything from it."""
+    # The title's vector is not that of a span.
+    of_spans = np.concatenate(alone.vectors[document.title is not None :])
+    return DocumentChunks(
+        chunks=ChunkBuilder(document, options, alone).build(0, of_spans),
+        accounting=Accounting(
+            tokens=document.num_tokens,
+            tokens_embedded=document.num_embedded,
+            dropped=document.dropped,
+            compute_s=alone.compute_s,
+            tokens_alone=alone.tokens,
+        ),
     )
 
 
@@ -218,7 +239,10 @@ def _lengths(vectors: Vector) -> list[float]:
 
 def blend_standalone(late: Vector, alone: Vector, share: float) -> Vector:
     """Turn vectors of passages read within their document towards those of the same passages read
-    alone, by this share: rows of [n, dim]."""
+    alone, by this share: rows of [n, dim]. A share of 1 takes nothing from the document, not even
+    the length."""
+    if share == 1:
+        return alone
     lengths = np.linalg.norm(alone, axis=1, keepdims=True)
     directions = alone / np.where(lengths == 0, 1, lengths)
     within = np.linalg.norm(late, axis=1, keepdims=True)

@@ -45,6 +45,7 @@ SHARES: dict[Context, Shares] = {
     "late": Shares(alone=0.0, opening=0.0),
     "alone": Shares(alone=1.0, opening=0.0),
     "title": Shares(alone=0.5, opening=1.0),
+    "opening": Shares(alone=1.0, opening=0.3),
 }
 """What each context means. docs/evaluation.md has the measurements."""
 

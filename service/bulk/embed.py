@@ -89,7 +89,7 @@ async def embed_row(row: InputRow, engine: AsyncEngine, how: RowOptions) -> Embe
             )
             cost, vectors = whole.accounting, [(None, Span(0, len(row.text)), whole.vector)]
         else:
-            document = await engine.embed_document(
+            document = await engine.embed_chunks(
                 row.text,
                 model=how.model,
                 chunks=how.chunking,

@@ -103,7 +103,13 @@ def test_chunks_read_alone(http: httpx.Client) -> None:
         assert ((half * one).sum(1) > (late * alone).sum(1)).all()
 
 
-SHARES = {"balanced": (0.5, 0.3), "late": (0, 0), "alone": (1, 0), "title": (0.5, 1)}
+SHARES = {
+    "balanced": (0.5, 0.3),
+    "late": (0, 0),
+    "alone": (1, 0),
+    "title": (0.5, 1),
+    "opening": (1, 0.3),
+}
 
 
 def vectors(http: httpx.Client, **fields: Any) -> NDArray[np.float32]:

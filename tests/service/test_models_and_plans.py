@@ -168,7 +168,7 @@ def test_a_plan_counts_what_a_context_reads_again(http: httpx.Client, stub: Any)
     assert http.post("/v1/plan", json={"tokens": 5, "context": "early"}).status_code == 422
     with pytest.raises(grpc.RpcError) as caught:
         stub.Plan(models_pb2.PlanRequest(tokens=5, context="early"))
-    assert "balanced, late, alone, title" in str(caught.value.details())
+    assert "balanced, late, alone, title, opening" in str(caught.value.details())
 
 
 def test_beyond_the_longest_text_nothing_fits(http: httpx.Client) -> None:

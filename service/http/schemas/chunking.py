@@ -55,7 +55,8 @@ class ChunkingFields(BaseModel):
     context: Context | None = Field(
         default=None,
         description="late: the late chunk. alone: the passage alone. balanced (the default): half "
-        "of each and a share of the opening. title: with the opening at weight 1.",
+        "of each and a share of the opening. title: with the opening at weight 1. opening: the "
+        "passage alone and that share of the opening.",
     )
     opening: float | None = Field(
         default=None,

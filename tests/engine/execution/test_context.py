@@ -17,19 +17,32 @@ from engine.engine import Engine
 from engine.errors import DeadlineExceeded, InvalidInput, QueueFull, TextTooLong
 from engine.execution.inputs import PreparedText
 from engine.model.embedding_model import EmbeddingModel
+from engine.scheduling.observer import EngineObserver
 from engine.text.chunking import SHARES
 from engine.types import (
     ChunkPlan,
     ChunksReady,
     Context,
+    DocumentChunks,
+    DocumentEmbedding,
     DocumentEvent,
     EmbedOptions,
     Progress,
+    SentencePlan,
     Vector,
 )
 from tests.engine.in_pieces import serve
 
 PLAN = ChunkPlan(tokens=64)
+
+
+class TokensRead(EngineObserver):
+    """Counts what the device reads."""
+
+    tokens = 0
+
+    def unit_finished(self, *, tokens: int, **_: Any) -> None:
+        self.tokens += tokens
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +126,7 @@ def test_titles_that_are_refused(
     error = caught.value
     assert (error.code, error.param) == (code, "title")
     if code == "unused_title":
-        assert error.limit == "balanced, title"
+        assert error.limit == "balanced, title, opening"
     if code == "title_too_long":
         assert isinstance(error, TextTooLong)
         assert (error.limit, error.actual) == (512, 513)
@@ -125,10 +138,11 @@ def test_a_title_without_chunks_is_refused(engine: Engine) -> None:
 
 
 def test_unknown_contexts_are_refused_with_the_known_ones(engine: Engine) -> None:
-    with pytest.raises(InvalidInput, match="balanced, late, alone, title, got 'early'") as caught:
+    known = "balanced, late, alone, title, opening"
+    with pytest.raises(InvalidInput, match=f"{known}, got 'early'") as caught:
         vectors(engine, "a text", context="early")
     assert (caught.value.code, caught.value.param) == ("invalid_chunking", "chunking.context")
-    with pytest.raises(InvalidInput, match="balanced, late, alone, title"):
+    with pytest.raises(InvalidInput, match=known):
         engine.plan(100, context="early")  # type: ignore[arg-type]
 
 
@@ -227,3 +241,57 @@ def test_a_full_queue_refuses_a_document_before_its_passages_are_read(
             await asyncio.gather(*waiting)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("context", SHARES)
+@pytest.mark.parametrize("title", [None, "Statements of the language"])
+def test_chunks_without_the_documents_vector_are_the_same_chunks(
+    default_model: EmbeddingModel, text: str, context: Context, title: str | None
+) -> None:
+    plan = replace(PLAN, context=context)
+    reads_title = title is not None and SHARES[context].opening > 0
+
+    async def run() -> tuple[DocumentEmbedding, DocumentChunks]:
+        async with AsyncEngine([default_model]) as engine:
+            asked: dict[str, Any] = {"chunks": plan, "title": title if reads_title else None}
+            options = EmbedOptions(normalize=False)
+            whole = await engine.embed_document(text, **asked, options=options)
+            return whole, await engine.embed_chunks(text, **asked, options=options)
+
+    whole, only_chunks = asyncio.run(run())
+    for one, other in zip(only_chunks.chunks, whole.chunks, strict=True):
+        np.testing.assert_array_equal(one.vector, other.vector)
+        assert (one.index, one.tokens, one.characters) == (
+            *(other.index, other.tokens, other.characters),
+        )
+    assert only_chunks.accounting.tokens_alone == whole.accounting.tokens_alone
+    assert only_chunks.accounting.tokens == whole.accounting.tokens
+
+
+def test_chunks_that_need_nothing_of_a_document_do_not_read_it(
+    default_model: EmbeddingModel, text: str
+) -> None:
+    async def tokens_run(context: Context) -> int:
+        read = TokensRead()
+        async with AsyncEngine([default_model], observer=read) as engine:
+            before = read.tokens  # of what warms the model up
+            await engine.embed_chunks(text, chunks=replace(PLAN, context=context))
+        return read.tokens - before
+
+    late, alone, opening, balanced = (
+        asyncio.run(tokens_run(context)) for context in ("late", "alone", "opening", "balanced")
+    )
+    assert alone < late * 1.1
+    assert alone < opening < alone + 40
+    assert balanced == late + opening
+
+
+def test_a_passage_read_alone_is_the_text_of_its_own(engine: Engine, text: str) -> None:
+    """To the bit, and with the length that it has as a text."""
+    options = EmbedOptions(normalize=False)
+    document = engine.embed_document(
+        text, chunks=SentencePlan(min_tokens=20, context="alone"), options=options
+    )
+    for chunk in document.chunks:
+        [own] = engine.embed([text[chunk.characters.start : chunk.characters.end]], options=options)
+        np.testing.assert_array_equal(chunk.vector, own)
