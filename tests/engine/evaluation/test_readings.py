@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ from engine.checkpoint.calibration import Calibration
 from engine.errors import InvalidInput
 from engine.evaluation import readings_report, texts
 from engine.evaluation.bootstrap import Answers, interval, minus, pooled
-from engine.evaluation.corpora import NEW_SOURCES, TRAINED_SOURCES, Corpus
+from engine.evaluation.corpora import FRESH_SOURCES, NEW_SOURCES, TRAINED_SOURCES, Corpus
 from engine.evaluation.corpus_vectors import CorpusVectors, read_corpus
+from engine.evaluation.model_pairs import ModelPair
 from engine.evaluation.pages import documents_of, plain_title
 from engine.evaluation.reading_documents import DocumentLimits, led_passages, reading_documents
 from engine.evaluation.readings import (
@@ -112,15 +114,26 @@ def test_only_answers_to_the_same_questions_are_compared() -> None:
 
 
 def test_corpora_are_split_by_what_is_left_out() -> None:
-    every = [*TRAINED_SOURCES, *NEW_SOURCES]
+    every = [*TRAINED_SOURCES, *NEW_SOURCES, *FRESH_SOURCES]
     default = split_corpora(every)
     assert default.validation == tuple(TRAINED_SOURCES)
-    assert default.test == tuple(NEW_SOURCES)
+    assert default.test == (*NEW_SOURCES, *FRESH_SOURCES)
     chosen = split_corpora(every, ["speeches", "essays"])
     assert chosen.test == ("speeches", "essays")
     assert chosen.validation == ("kernel", "python", "manuals", "postgres")
     with pytest.raises(InvalidInput) as error:
         split_corpora(["essays"])
+    assert error.value.code == "no_validation_corpus"
+
+
+def test_a_group_is_its_corpora_that_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readings_report, "installed", lambda sources: list(sources)[:2])
+    split = split_corpora(["trained", "fresh", "essays"])
+    assert split.validation == tuple(TRAINED_SOURCES)[:2]
+    assert split.test == (*tuple(FRESH_SOURCES)[:2], "essays")
+    assert split_corpora([], ["fresh"]).test == tuple(FRESH_SOURCES)[:2]
+    with pytest.raises(InvalidInput) as error:
+        split_corpora(["fresh"])
     assert error.value.code == "no_validation_corpus"
 
 
@@ -247,17 +260,71 @@ def test_the_whole_report(
     for load in ("load_corpus", "held_out_part"):
         monkeypatch.setattr(readings_report, load, lambda _: corpus)
     told: list[str] = []
-    split = split_corpora(["kernel", "essays"])
-    found = evaluate_readings(model, split, LIMITS, told.append)
-    assert told[0] == "4 documents of kernel"
-    assert told[-1] == "4 documents of essays"
+    split = split_corpora(["kernel", "essays", "nations"])
+    fresh_limits = replace(LIMITS, documents=2)
+    found = evaluate_readings(model, split, LIMITS, told.append, fresh_limits=fresh_limits)
+    assert told[0].startswith("kernel, corpus 1 of 1: 4 documents, ")
+    assert told[-1].startswith("nations, corpus 2 of 2: 2 documents, ")
     again = json.loads(json.dumps(found))
-    assert list(again["test"]["corpora"]) == ["essays"]
+    assert {name: one["is_fresh"] for name, one in again["test"]["corpora"].items()} == {
+        "essays": False,
+        "nations": True,
+    }
     by_heading = again["test"]["questions"]["passages that need their document"]
-    assert by_heading["queries"] == {"essays": 16}
-    pooled_row = by_heading["differences"]["late minus late without LLN"]["pooled"]
-    assert pooled_row["low"] <= pooled_row["mean"] <= pooled_row["high"]
+    assert by_heading["queries"] == {"essays": 16, "nations": 8}
+    difference = by_heading["differences"]["late minus late without LLN"]
+    assert (
+        difference["pooled"]["low"] <= difference["pooled"]["mean"] <= difference["pooled"]["high"]
+    )
+    assert difference["pooled_fresh"]["mean"] == difference["nations"]["mean"]
+    assert (
+        again["validation"]["questions"]["a later paragraph"]["readings"]["late"]["pooled_fresh"]
+        is None
+    )
     assert "title before" not in again["test"]["questions"]["a later paragraph"]["readings"]
+
+
+def test_pairs_are_compared_and_averaged(
+    model: EmbeddingModel, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for load in ("load_corpus", "held_out_part"):
+        monkeypatch.setattr(readings_report, load, lambda _: corpus)
+    control = model.with_attention("block_diagonal")
+    others = {"a": model, "a control": control, "b": control, "b control": model}
+    pairs = [ModelPair("a", "a control"), ModelPair("b", "b control")]
+    split = split_corpora(["kernel", "essays"])
+    found = evaluate_readings(model, split, LIMITS, others=others, pairs=pairs)
+    for question in found["test"]["questions"].values():
+        differences = question["differences"]
+        one = differences["a, late minus a control, late"]["essays"]
+        turned = differences["b, late minus b control, late"]["essays"]
+        assert (one is None) == (turned is None)
+        if one is not None:
+            assert one["mean"] == -turned["mean"]
+            mean = differences["mean over the pairs, late"]["pooled"]
+            assert (mean["mean"], mean["low"], mean["high"]) == (0, 0, 0)
+        assert "a control, late minus b, late" not in differences
+
+
+def test_a_run_that_was_cut_goes_on(
+    model: EmbeddingModel, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for load in ("load_corpus", "held_out_part"):
+        monkeypatch.setattr(readings_report, load, lambda _: corpus)
+    split = split_corpora(["kernel", "essays"])
+    store = VectorStore(tmp_path)
+
+    def cut(line: str) -> None:
+        if line.startswith("chosen"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_readings(model, split, LIMITS, cut, store=store)
+    kept = {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
+    assert kept
+    found = evaluate_readings(model, split, LIMITS, store=store)
+    assert {name: (tmp_path / name).stat().st_mtime_ns for name in kept} == kept
+    assert found == evaluate_readings(model, split, LIMITS)
 
 
 def test_a_page_becomes_headed_text() -> None:
