@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import groupby, pairwise
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -56,11 +56,12 @@ class LLNParameters:
     key_map: Tensor | None = None  # [H, D, D] applied to keys
     gate: Tensor | None = None  # [H, D] a token's share of LLN is sigmoid(gate . q + logit(mix))
 
-    @property
+    @cached_property
     def q_map(self) -> Map | None:
         if self.query_map is None:
             return None
-        return self.query_map, torch.zeros_like(self.key_shift)
+        with torch.inference_mode(False):  # it may be used under autograd later
+            return self.query_map, torch.zeros_like(self.key_shift)
 
     @property
     def k_map(self) -> Map:
@@ -77,7 +78,7 @@ class LLNParameters:
         usual = self.block_size
         if q.shape[0] <= usual:  # one run for certain: a short query need not wait for the search
             return attend(q, k, v, BlockRun(slice(None), packed, usual, True))
-        runs = block_runs(packed.host_bounds(), usual, self.long_block, q.device)
+        runs = _runs_of(packed, usual, self.long_block, q.device)
         if len(runs) == 1:
             return attend(q, k, v, runs[0]._replace(packed=packed))
         return torch.cat([attend(q[run.rows], k[run.rows], v[run.rows], run) for run in runs])
@@ -106,6 +107,17 @@ class BlockRun(NamedTuple):
     packed: PackedSequences
     block_size: int
     is_whole: bool  # each sequence is one block
+
+
+def _runs_of(
+    packed: PackedSequences, usual: int, long: LongBlock | None, device: torch.device
+) -> tuple[BlockRun, ...]:
+    """Kept with the bounds: to look them up by thousands of numbers takes every layer a while."""
+    key = block_runs, usual, long
+    if key not in packed.kept:
+        packed.kept[key] = block_runs(packed.host_bounds(), usual, long, device)
+    runs: tuple[BlockRun, ...] = packed.kept[key]
+    return runs
 
 
 AttendRun: TypeAlias = Callable[[Tensor, Tensor, Tensor, BlockRun], Tensor]
@@ -318,12 +330,11 @@ class LLNDiagAttention:
         lln = self.parameters
         if run.is_whole:
             return BlockDiagonalAttention(lln).attend_run(q, k, v, run)
-        beyond = _beyond(run.packed.host_bounds(), run.block_size, lln.mix.device)
         return lln_diag_attention(
             *(q, k, v),
             alpha=lln.alpha,
             beta=lln.beta,
-            mix=lln.shares(q) * beyond.to(lln.mix),
+            mix=lln.shares(q) * _beyond_in(run, lln.mix),
             cu_seqlens=run.packed,
             block_size=run.block_size,
             num_sinks=lln.num_sinks,
@@ -369,18 +380,23 @@ class LLNDiagAttention:
         return self.parameters.shares(q) * beyond_a_block(length, self.block_of(length))
 
 
-@lru_cache(maxsize=16)
-@torch.inference_mode(False)  # cached tensors may be used under autograd later
-def _beyond(bounds: tuple[int, ...], block_size: int, device: torch.device) -> Tensor:
-    """`beyond_a_block` of every token's sequence [T, 1], or of the only one.
+def _beyond_in(run: BlockRun, like: Tensor) -> Tensor:
+    """Kept for the batch's other layers, because each copy makes the host wait for a GPU."""
+    key, kept = (_beyond, run.block_size, like.device, like.dtype), run.packed.kept
+    if key not in kept:
+        kept[key] = _beyond(run.packed.host_bounds(), run.block_size, like)
+    beyond: Tensor = kept[key]
+    return beyond
 
-    Cached for the batch's other layers, because each copy makes the host wait for a GPU.
-    """
+
+@torch.inference_mode(False)  # kept tensors may be used under autograd later
+def _beyond(bounds: tuple[int, ...], block_size: int, like: Tensor) -> Tensor:
+    """`beyond_a_block` of every token's sequence [T, 1], or of the only one."""
     lengths = np.diff(bounds)
     parts = np.array([beyond_a_block(n, block_size) for n in lengths.tolist()])
     if len(parts) > 1:
         parts = parts.repeat(lengths)[:, None]
-    return torch.from_numpy(parts).to(device)
+    return torch.from_numpy(parts).to(like)
 
 
 CalibratedAttention: TypeAlias = LLNAttention | BlockDiagonalAttention | LLNDiagAttention

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple, Self, TypeAlias
+from operator import sub
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -53,8 +55,14 @@ class PackedSequences:
     def of(cls, bounds: Sequence[int], device: torch.device) -> Self:
         """From bounds on the host: one copy to a GPU, however many layers attend."""
         checked = tuple(bounds)
-        _check_bounds(checked)
-        return cls(torch.tensor(checked, dtype=torch.int32).to(device), checked)
+        if not checked or checked[0]:
+            _check_bounds(checked)
+        # By way of an array, which torch reads at once: number by number takes three times as long.
+        on_host = torch.frombuffer(array("i", checked), dtype=torch.int32)
+        packed = cls(on_host.to(device), checked)
+        if packed._lengths[0] < 0:
+            _check_bounds(checked)
+        return packed
 
     @property
     def count(self) -> int:
@@ -77,8 +85,14 @@ class PackedSequences:
     @cached_property
     def _lengths(self) -> tuple[int, int]:
         """Fewest and most. Kept: every layer asks, and thousands of sequences take a while."""
-        lengths = [end - start for start, end in itertools.pairwise(self.host_bounds())]
+        bounds = self.host_bounds()
+        lengths = list(map(sub, bounds[1:], bounds))
         return min(lengths, default=0), max(lengths, default=0)
+
+    @cached_property
+    def kept(self) -> dict[Any, Any]:
+        """What callers have found out about these bounds, for the other layers of a batch."""
+        return {}
 
     def host_bounds(self) -> tuple[int, ...]:
         if self.bounds is not None:
@@ -93,18 +107,21 @@ Bounds: TypeAlias = Tensor | PackedSequences
 def check_rows(**tensors: Tensor) -> None:
     """q, k and v agree in shape, dtype and device, and all of these are supported."""
     (first_name, first), *others = tensors.items()
-    if first.dim() != 3:
-        raise ArgumentError(f"{first_name} must be (T, H, D), got shape {tuple(first.shape)}")
-    head_dim = first.shape[2]
+    shape, dtype, device = first.shape, first.dtype, first.device
+    if len(shape) != 3:
+        raise ArgumentError(f"{first_name} must be (T, H, D), got shape {tuple(shape)}")
+    _, num_heads, head_dim = shape
     if not MIN_HEAD_DIM <= head_dim <= MAX_HEAD_DIM:
         raise ArgumentError(
             f"head size must be {MIN_HEAD_DIM} to {MAX_HEAD_DIM}, got {head_dim} in {first_name}"
         )
-    if first.shape[1] < 1:
-        raise ArgumentError(f"{first_name} has no heads, shape {tuple(first.shape)}")
-    if first.dtype not in DTYPES:
-        raise ArgumentError(f"{first_name} has unsupported dtype {first.dtype}")
+    if num_heads < 1:
+        raise ArgumentError(f"{first_name} has no heads, shape {tuple(shape)}")
+    if dtype not in DTYPES:
+        raise ArgumentError(f"{first_name} has unsupported dtype {dtype}")
     for name, other in others:
+        if other.shape == shape and other.dtype is dtype and other.device == device:
+            continue
         for what in ("shape", "dtype", "device"):
             mine, theirs = getattr(first, what), getattr(other, what)
             if mine != theirs:
@@ -163,6 +180,14 @@ def _check_bounds(bounds: tuple[int, ...]) -> None:
 
 def check_scale(name: str, value: float | Tensor, rows: Tensor, num_sequences: int) -> Tensor:
     """alpha or beta as (B, H) in the accumulation dtype."""
+    scale = check_shared_scale(name, value, rows, num_sequences)
+    return scale.expand(num_sequences, rows.shape[1])
+
+
+def check_shared_scale(
+    name: str, value: float | Tensor, rows: Tensor, num_sequences: int
+) -> Tensor:
+    """The same, but one number for all, or (H,), where sequences share it."""
     num_heads = rows.shape[1]
     scale = _finite_tensor(name, value, rows)
     if scale.dim() > 2 or (scale.dim() >= 1 and scale.shape[-1] != num_heads):
@@ -172,7 +197,7 @@ def check_scale(name: str, value: float | Tensor, rows: Tensor, num_sequences: i
         )
     if scale.dim() == 2 and scale.shape[0] != num_sequences:
         raise ArgumentError(f"{name} has {scale.shape[0]} rows for {num_sequences} sequences")
-    return scale.expand(num_sequences, num_heads)
+    return scale
 
 
 def check_mix(value: float | Tensor, rows: Tensor) -> Tensor:
@@ -211,18 +236,21 @@ def check_map(
         return None
     weight, bias = value
     _, num_heads, head_dim = rows.shape
-    expected = {"bias": (num_heads, head_dim), "weight": (num_heads, head_dim, head_dim)}
-    for part, tensor in (("bias", bias), ("weight", weight)):
+    shape = num_heads, head_dim, head_dim
+    for part, tensor, expected in (("bias", bias, shape[:2]), ("weight", weight, shape)):
         if tensor is None:
             continue
-        if tensor.shape != expected[part]:
-            raise ArgumentError(
-                f"{name}'s {part} must be {expected[part]}, got {tuple(tensor.shape)}"
-            )
+        if tensor.shape != expected:
+            raise ArgumentError(f"{name}'s {part} must be {expected}, got {tuple(tensor.shape)}")
         if tensor.device != rows.device:
             raise ArgumentError(f"{name}'s {part} is on {tensor.device}, the rows on {rows.device}")
     dtype = accumulation_dtype(rows)
-    return AffineMap(None if weight is None else weight.to(dtype), bias.to(dtype))
+    return AffineMap(None if weight is None else _as(dtype, weight), _as(dtype, bias))
+
+
+def _as(dtype: torch.dtype, x: Tensor) -> Tensor:
+    """Without a call where there is nothing to convert."""
+    return x if x.dtype is dtype else x.to(dtype)
 
 
 def check_state(state: LLNState, rows: Tensor, num_sequences: int) -> None:
@@ -254,7 +282,10 @@ def _finite_tensor(name: str, value: float | Tensor, rows: Tensor) -> Tensor:
     if isinstance(value, Tensor):
         if not is_traced:
             check_finite(name, value)
-        return value.to(rows.device, accumulation_dtype(rows))
+        dtype = accumulation_dtype(rows)
+        if value.dtype is dtype and value.device == rows.device:
+            return value
+        return value.to(rows.device, dtype)
     if not is_traced and not math.isfinite(value):
         raise ArgumentError(f"{name} must be finite, got {value}")
     return torch.full((), value, device=rows.device, dtype=accumulation_dtype(rows))

@@ -29,6 +29,7 @@ _OPERANDS = (
 _NUM_DIFFERENTIABLE = 10
 _DEVICES = ("cpu", "cuda")
 _AS_IT_IS = contextlib.nullcontext()
+_ORDINARY = (Tensor, torch.nn.Parameter)
 _NARROW = (torch.bfloat16, torch.float16)
 _WIDEST_FLOAT32_HEAD = 128
 _SHARED_BYTES_OF_WIDER = 147_456
@@ -85,6 +86,13 @@ class Operands(NamedTuple):
             "k_map": self.k_map,
         }
 
+    def of_sequences(self, count: int) -> Operands:
+        """With alpha and beta by sequence."""
+        if self.alpha is None or self.beta is None:
+            return self
+        alpha, beta = (x.expand(count, self.q.shape[1]) for x in (self.alpha, self.beta))
+        return self._replace(alpha=alpha, beta=beta)
+
     @property
     def q_map(self) -> AffineMap | None:
         return None if self.q_bias is None else AffineMap(self.q_weight, self.q_bias)
@@ -100,6 +108,15 @@ def attend(operands: Operands) -> Tensor:
     keep_state = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
     out: Tensor = torch.ops.lln.attention(*operands, keep_state)[0]
     return out
+
+
+def is_untraced(rows: Tensor) -> bool:
+    """Whether this is an ordinary tensor, and no mode of torch watches its operations."""
+    return (
+        type(rows) in _ORDINARY
+        and not torch.compiler.is_compiling()
+        and not torch._C._len_torch_dispatch_stack()
+    )
 
 
 def attend_in_torch(operands: Operands, packed: PackedSequences) -> Tensor:
@@ -273,6 +290,7 @@ def launch_errors() -> tuple[type[Exception], ...]:
     return launch.LAUNCH_ERRORS
 
 
+@cache
 def triton_forward() -> Any:
     """The forward's launchers, imported on first use: a machine without a GPU has no triton."""
     from kernels.attention.gpu import forward

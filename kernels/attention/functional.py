@@ -19,7 +19,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kernels.attention import arguments, cpu, custom_op
-from kernels.attention.arguments import ArgumentError, Bounds, Map, PackedSequences
+from kernels.attention.arguments import (
+    AffineMap,
+    ArgumentError,
+    Bounds,
+    Map,
+    PackedSequences,
+    Sinks,
+)
 from kernels.attention.custom_op import Operands
 from kernels.attention.ragged import window_batches
 from kernels.attention.state import LLNState
@@ -28,6 +35,8 @@ from kernels.attention.state import LLNState
 # the authors' code (the paper's section A.7 describes the fit and prints no values).
 SLOPE = 0.14855178144710912
 OFFSET = -0.35487039130661086
+
+NO_SINKS, NO_MAP = Sinks(0, 0), (None, None)
 
 
 def lln_diag_attention(
@@ -54,18 +63,16 @@ def lln_diag_attention(
     """
     arguments.check_rows(q=q, k=k, v=v)
     packed = arguments.check_cu_seqlens(cu_seqlens, q)
-    operands = Operands(
-        *(q, k, v),
-        alpha=arguments.check_scale("alpha", alpha, q, packed.count),
-        beta=arguments.check_scale("beta", beta, k, packed.count),
+    return _attend(
+        *(q, k, v, packed),
+        alpha=arguments.check_shared_scale("alpha", alpha, q, packed.count),
+        beta=arguments.check_shared_scale("beta", beta, k, packed.count),
         mix=arguments.check_mix(mix, q),
-        cu_seqlens=packed.cu_seqlens,
         block_size=arguments.check_block_size(block_size),
         num_sinks=arguments.check_sinks(num_sinks),
-        shortest=packed.shortest,
-        longest=packed.longest,
+        q_map=arguments.check_map("q_map", q_map, q),
+        k_map=arguments.check_map("k_map", k_map, k),
     )
-    return _attend(_add_maps(operands, q_map, k_map), packed)
 
 
 def lln_attention(
@@ -82,15 +89,13 @@ def lln_attention(
     """LLN alone: every query reads its sequence's state."""
     arguments.check_rows(q=q, k=k, v=v)
     packed = arguments.check_cu_seqlens(cu_seqlens, q)
-    operands = Operands(
-        *(q, k, v),
-        alpha=arguments.check_scale("alpha", alpha, q, packed.count),
-        beta=arguments.check_scale("beta", beta, k, packed.count),
-        cu_seqlens=packed.cu_seqlens,
-        shortest=packed.shortest,
-        longest=packed.longest,
+    return _attend(
+        *(q, k, v, packed),
+        alpha=arguments.check_shared_scale("alpha", alpha, q, packed.count),
+        beta=arguments.check_shared_scale("beta", beta, k, packed.count),
+        q_map=arguments.check_map("q_map", q_map, q),
+        k_map=arguments.check_map("k_map", k_map, k),
     )
-    return _attend(_add_maps(operands, q_map, k_map), packed)
 
 
 def block_diagonal_attention(
@@ -105,15 +110,11 @@ def block_diagonal_attention(
     """Diag alone: softmax over the query's own block and the sequence's sinks, each key once."""
     arguments.check_rows(q=q, k=k, v=v)
     packed = arguments.check_cu_seqlens(cu_seqlens, q)
-    operands = Operands(
-        *(q, k, v),
-        cu_seqlens=packed.cu_seqlens,
+    return _attend(
+        *(q, k, v, packed),
         block_size=arguments.check_block_size(block_size),
         num_sinks=arguments.check_sinks(num_sinks),
-        shortest=packed.shortest,
-        longest=packed.longest,
     )
-    return _attend(operands, packed)
 
 
 def softmax_attention(
@@ -122,8 +123,7 @@ def softmax_attention(
     """Full attention within each sequence, at a cost that grows with the square of its length."""
     arguments.check_rows(q=q, k=k, v=v)
     packed = arguments.check_cu_seqlens(cu_seqlens, q)
-    operands = Operands(q, k, v, cu_seqlens=packed.cu_seqlens)
-    return _attend(operands, packed)
+    return _attend(q, k, v, packed)
 
 
 def sliding_window_attention(
@@ -197,16 +197,52 @@ def lln_read(
     return read.to(q.dtype)
 
 
-def _attend(operands: Operands, packed: PackedSequences) -> Tensor:
-    if operands.q.is_cuda or torch.compiler.is_compiling():
+def _attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    packed: PackedSequences,
+    *,
+    alpha: Tensor | None = None,
+    beta: Tensor | None = None,
+    mix: Tensor | None = None,
+    block_size: int | None = None,
+    num_sinks: Sinks = NO_SINKS,
+    q_map: AffineMap | None = None,
+    k_map: AffineMap | None = None,
+) -> Tensor:
+    """Checked arguments; absent ones choose the branches, as in `custom_op`."""
+    q_weight, q_bias = q_map or NO_MAP
+    k_weight, k_bias = k_map or NO_MAP
+    tensors = q, k, v, alpha, beta, mix, q_weight, q_bias, k_weight, k_bias
+    in_triton = custom_op.runs_in_triton(q)
+    if in_triton and custom_op.is_untraced(q) and not _needs_gradient(*tensors):
+        # Without the operator, which takes the host longer than the launches do.
+        launched: Tensor = custom_op.triton_forward().attention_forward(
+            *(q, k, v),
+            alpha=alpha,
+            beta=beta,
+            mix=mix,
+            cu_seqlens=packed.cu_seqlens,
+            block_size=block_size,
+            num_sinks=num_sinks,
+            q_map=q_map,
+            k_map=k_map,
+            shortest=packed.shortest,
+            longest=packed.longest,
+        )[0]
+        return launched
+    operands = Operands(
+        *tensors,
+        cu_seqlens=packed.cu_seqlens,
+        block_size=block_size,
+        num_sinks=num_sinks,
+        shortest=packed.shortest,
+        longest=packed.longest,
+    ).of_sequences(packed.count)
+    if in_triton or q.is_cuda or torch.compiler.is_compiling():
         return custom_op.attend(operands)
     return custom_op.attend_in_torch(operands, packed)
-
-
-def _add_maps(operands: Operands, q_map: Map | None, k_map: Map | None) -> Operands:
-    q_weight, q_bias = arguments.check_map("q_map", q_map, operands.q) or (None, None)
-    k_weight, k_bias = arguments.check_map("k_map", k_map, operands.k) or (None, None)
-    return operands._replace(q_weight=q_weight, q_bias=q_bias, k_weight=k_weight, k_bias=k_bias)
 
 
 def _needs_gradient(*tensors: Tensor | None) -> bool:

@@ -22,6 +22,7 @@ from kernels.attention import (
     softmax_attention,
 )
 from kernels.bench import peers
+from kernels.bench.host import host
 from kernels.bench.measure import Ceiling, Clock, Inputs, Run, Shape, floor_seconds, forward_floor
 from kernels.bench.report import Row, first_line
 from kernels.instruments import Kind, moments, row_statistics
@@ -291,6 +292,7 @@ SUITES: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "forward": forward,
     "softmax": against_softmax,
     "short": short,
+    "host": host,
     "backward": backward,
     "long": long,
     "linear": against_linear,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ from tests.kernels.triton_cases import (
 )
 
 forward = pytest.importorskip("kernels.attention.gpu.forward")
-launch = pytest.importorskip("kernels.attention.gpu.launch").launch
+prepared = pytest.importorskip("kernels.attention.gpu.prepared")
 
 pytestmark = [
     pytest.mark.usefixtures("poisoned_memory", "two_passes"),
@@ -123,10 +124,12 @@ def test_a_captured_graph_holds_the_launches_for_any_bounds(
 ) -> None:
     """As on a GPU: a replay repeats the launches of its capture, whatever the bounds now are."""
     monkeypatch.setattr(tiles, "SHORT_TOKENS", 100)
-    launched: list[tuple[tuple[object, ...], dict[str, object]]] = []
+    launched: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
     monkeypatch.setattr(forward, "is_captured", lambda _: True)
     monkeypatch.setattr(
-        forward, "launch", lambda *names, **arguments: launched.append((names, arguments))
+        prepared.Prepared,
+        "__call__",
+        lambda *names, **arguments: launched.append((names, arguments)),
     )
     case = Case(lengths=captured_with, head_dim=16, dtype=torch.bfloat16)
     inputs = make_inputs(case)
@@ -135,7 +138,7 @@ def test_a_captured_graph_holds_the_launches_for_any_bounds(
     out, _ = forward.attention_forward(**vars(inputs), block_size=64, **known)
     monkeypatch.undo()
     inputs.cu_seqlens.copy_(make_inputs(rows).cu_seqlens)
-    for names, arguments in launched:
+    for (launch, *names), arguments in launched:
         launch(*names, **arguments)
     end = sum(replayed_with)
     replayed = replace(inputs, q=inputs.q[:end], k=inputs.k[:end], v=inputs.v[:end])

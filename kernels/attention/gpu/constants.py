@@ -29,9 +29,13 @@ ADDED_NUMBERS = 1024
 """Numbers of a piece that one program adds up."""
 
 
+KEPT: list[Any] = []
+"""Cached functions that depend on tile sizes."""
+
+
 def forget_constants() -> None:
     """Where tile sizes have changed."""
-    for kept in (state_constants, merge_constants, output_constants, softmax_constants):
+    for kept in KEPT:
         kept.cache_clear()
 
 
@@ -129,6 +133,9 @@ def softmax_constants(head_dim: int, dtype: torch.dtype, *, family: str | None =
         **_only(precision(dtype), "PRECISION", "UPCAST"),
         **_schedule(tile),
     }
+
+
+KEPT += [state_constants, merge_constants, output_constants, softmax_constants]
 
 
 def short_constants(

@@ -6,47 +6,23 @@ passes for the others: the state pass sums keys and values, the output pass answ
 
 from __future__ import annotations
 
-import math
-
 import torch
-import triton  # type: ignore[import-untyped]
 from torch import Tensor
 
 from kernels.attention.arguments import Map
 from kernels.attention.gpu import tiles
-from kernels.attention.gpu.constants import (
-    merge_constants,
-    output_constants,
-    short_constants,
-    softmax_constants,
-    state_constants,
-)
-from kernels.attention.gpu.forward_output import lln_diag_kernel
-from kernels.attention.gpu.forward_short import short_sequences_kernel
-from kernels.attention.gpu.forward_state import lln_state_kernel, merge_pieces_kernel
+from kernels.attention.gpu.forward_form import FormLaunches, launches_for
 from kernels.attention.gpu.launch import (
     Branches,
     head_groups,
     is_captured,
-    launch,
-    map_arguments,
-    map_flags,
-    mix_arguments,
-    row_arguments,
-    scale_arguments,
-    sink_arguments,
-    span_arguments,
-    state_arguments,
+    on_device_of,
     unit_stride,
 )
 from kernels.attention.gpu.locate import num_slots
-from kernels.attention.gpu.softmax import softmax_kernel
-from kernels.attention.gpu.tiles import family_of, piece_tokens, query_span
+from kernels.attention.gpu.prepared import kept_stream
+from kernels.attention.gpu.tiles import piece_tokens
 from kernels.attention.state import LLNState, empty_state
-
-LOG2_E = 1 / math.log(2)
-NOT_SHORT = -1
-"""As the length up to which sequences are short: none is."""
 
 
 def attention_forward(
@@ -55,8 +31,8 @@ def attention_forward(
     v: Tensor,
     *,
     cu_seqlens: Tensor,  # int32 [B + 1]
-    alpha: Tensor | None = None,  # float32 [B, H]; None without LLN
-    beta: Tensor | None = None,  # float32 [B, H]; None without LLN
+    alpha: Tensor | None = None,  # float32 [B, H], [H] or []; None without LLN
+    beta: Tensor | None = None,  # the same
     mix: Tensor | None = None,  # float32 [H] or [T, H]; None unless there are both branches
     block_size: int | None = None,  # None without Diag; without LLN too: whole sequences
     num_sinks: tuple[int, int] = (0, 0),
@@ -71,47 +47,72 @@ def attention_forward(
     With `keep_state` also the state, which the backward reads, in the dtype that the output pass
     multiplies in.
     """
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    q, k, v, out = unit_stride(q), unit_stride(k), unit_stride(v), q.new_empty(q.shape)
+    q_map, k_map = _contiguous(q_map), _contiguous(k_map)
     branches = Branches(cu_seqlens, alpha, beta, mix, block_size, num_sinks, q_map, k_map)
-    if beta is None and block_size is None:
-        _launch_softmax(q, k, v, out, cu_seqlens)
-        return out, None
-    if beta is None:
-        _launch_output(q, k, v, out, None, branches)
-        return out, None
-    groups = head_groups(k, q.shape[0] // piece_tokens(k.shape[2]))
-    if len(groups) == 1:
-        state = _attend(q, k, v, out, branches=branches, shortest=shortest, longest=longest)
-        return out, state if keep_state else None
-    states = [
-        _attend(
-            *(x[:, heads] for x in (q, k, v, out)),
-            branches=branches.of_heads(heads),
-            shortest=shortest,
-            longest=longest,
-        )
-        for heads in groups
-    ]
-    if not keep_state:
-        return out, None
-    log_mass, value = zip(*states, strict=True)
-    return out, LLNState(torch.cat(log_mass, dim=1), torch.cat(value, dim=1))
+    with on_device_of(q):
+        if beta is None:
+            _attend_without_lln(q, k, v, out, branches)
+            return out, None
+        groups = head_groups(k, q.shape[0] // piece_tokens(k.shape[2]))
+        if len(groups) == 1:
+            state = _attend(q, k, v, out, branches=branches, shortest=shortest, longest=longest)
+            return out, state if keep_state else None
+        states = [
+            _attend(
+                *(x[:, heads] for x in (q, k, v, out)),
+                branches=branches.of_heads(heads),
+                shortest=shortest,
+                longest=longest,
+            )
+            for heads in groups
+        ]
+        if not keep_state:
+            return out, None
+        log_mass, value = zip(*states, strict=True)
+        return out, LLNState(torch.cat(log_mass, dim=1), torch.cat(value, dim=1))
 
 
 def lln_state_forward(
     k: Tensor, v: Tensor, *, beta: Tensor, cu_seqlens: Tensor, k_map: Map | None
 ) -> LLNState:
-    state = empty_state(k, cu_seqlens.numel() - 1, torch.float32)
-    _launch_state(k, v, state, Branches(cu_seqlens, beta=beta, k_map=k_map))
+    k, v, k_map = unit_stride(k), unit_stride(v), _contiguous(k_map)
+    branches = Branches(cu_seqlens, beta=beta, k_map=k_map)
+    state = empty_state(k, branches.num_sequences, torch.float32)
+    launches = launches_for(None, k, v, None, branches, state=state)
+    with on_device_of(k):
+        stream = kept_stream(k, v, *(k_map or ()))
+        _sum_state(launches, k, v, state, branches, longest=None, stream=stream)
     return state
 
 
 def lln_read_forward(
     q: Tensor, state: LLNState, *, alpha: Tensor, cu_seqlens: Tensor, q_map: Map | None
 ) -> Tensor:
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    _launch_output(q, None, None, out, state, Branches(cu_seqlens, alpha=alpha, q_map=q_map))
+    q, q_map, out = unit_stride(q), _contiguous(q_map), q.new_empty(q.shape)
+    state = LLNState(*(part.contiguous() for part in state))
+    branches = Branches(cu_seqlens, alpha=alpha, q_map=q_map)
+    launches = launches_for(q, None, None, out, branches, state=state)
+    stream = kept_stream(q, *state, *(q_map or ()))
+    with on_device_of(q):
+        _answer(launches, q, None, None, out, state, branches, stream=stream)
     return out
+
+
+def _contiguous(affine: Map | None) -> Map | None:
+    """The kernels take no strides for maps."""
+    if affine is None:
+        return None
+    weight, bias = affine
+    return None if weight is None else weight.contiguous(), bias.contiguous()
+
+
+def _attend_without_lln(q: Tensor, k: Tensor, v: Tensor, out: Tensor, branches: Branches) -> None:
+    launches, stream = launches_for(q, k, v, out, branches), kept_stream(q, k, v)
+    if branches.block_size is None:
+        _attend_to_all(launches, q, k, v, out, branches, stream=stream)
+    else:
+        _answer(launches, q, k, v, out, None, branches, stream=stream)
 
 
 def _attend(
@@ -128,104 +129,107 @@ def _attend(
     num_rows, _, head_dim = q.shape
     state = empty_state(k, branches.num_sequences, q.dtype)
     short = tiles.short_tokens(head_dim)
+    launches = launches_for(q, k, v, out, branches, state=state, short=short)
+    stream = kept_stream(q, k, v, out, *(branches.q_map or ()), *(branches.k_map or ()))
     if is_captured(q):
         # A graph is replayed with other bounds than those it is captured with: it holds both.
         shortest = longest = None
     elif branches.num_sequences == 1:
         shortest = longest = num_rows
     if (shortest or 0) <= short:
-        _launch_short(q, k, v, out, state, branches)
+        _attend_to_short(launches, q, k, v, out, state, branches, stream=stream)
     if (num_rows if longest is None else longest) > short:
-        _launch_state(k, v, state, branches, short=short)
-        _launch_output(q, k, v, out, state, branches, short=short)
+        _sum_state(launches, k, v, state, branches, longest=longest, stream=stream)
+        _answer(launches, q, k, v, out, state, branches, stream=stream)
     return state
 
 
-def _launch_short(
-    q: Tensor, k: Tensor, v: Tensor, out: Tensor, state: LLNState, branches: Branches
+def _attend_to_short(
+    launches: FormLaunches,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    state: LLNState,
+    branches: Branches,
+    *,
+    stream: int | None,
 ) -> None:
-    q, k, v = unit_stride(q), unit_stride(k), unit_stride(v)
-    _, num_heads, head_dim = q.shape
-    constants = short_constants(
-        head_dim,
-        q.dtype,
-        block_size=branches.block_size,
-        sinks=any(branches.num_sinks),
-        q_map=map_flags(branches.q_map),
-        k_map=map_flags(branches.k_map),
-    )
-    span = query_span(branches.block_size or constants["BM"], constants["BM"])
-    launch(
-        short_sequences_kernel,
-        branches.num_sequences * num_heads,
-        **row_arguments(q=q, k=k, v=v),
+    q_weight, q_bias = branches.q_map or (None, None)
+    k_weight, k_bias = branches.k_map or (None, None)
+    launches.short_sequences(
+        branches.num_sequences * launches.form.num_heads,
+        stream,
+        p_q=q,
+        p_k=k,
+        p_v=v,
         p_out=out,
-        stride_ot=out.stride(0),
-        **state_arguments(state),
-        **map_arguments(branches.q_map, "q_"),
-        **map_arguments(branches.k_map, "k_"),
-        **scale_arguments(alpha=branches.alpha, beta=branches.beta),
-        **mix_arguments(branches.mix),
+        p_log_mass=state.log_mass,
+        p_value=state.value,
+        p_q_weight=q_weight,
+        p_q_bias=q_bias,
+        p_k_weight=k_weight,
+        p_k_bias=k_bias,
+        p_alpha=branches.alpha,
+        p_beta=branches.beta,
+        p_mix=branches.mix,
         p_cu_seqlens=branches.cu_seqlens,
-        num_heads=num_heads,
-        block_size=branches.block_size or span.tokens,
-        span=span.tokens,
-        rows_per_tile=span.rows,
-        **sink_arguments(branches.num_sinks),
-        short=tiles.short_tokens(head_dim),
-        scale=LOG2_E / math.sqrt(head_dim),
-        **constants,
     )
 
 
-def _launch_state(
-    k: Tensor, v: Tensor, state: LLNState, branches: Branches, *, short: int = NOT_SHORT
+def _sum_state(
+    launches: FormLaunches,
+    k: Tensor,
+    v: Tensor,
+    state: LLNState,
+    branches: Branches,
+    *,
+    longest: int | None,
+    stream: int | None,
 ) -> None:
     """Writes the states of sequences of more than `short` tokens."""
-    k, v = unit_stride(k), unit_stride(v)
     num_rows, num_heads, head_dim = k.shape
-    constants = state_constants(
-        head_dim, k.dtype, family=family_of(k.device), **map_flags(branches.k_map)
-    )
-    piece = constants["PIECE"]
-    slots = num_slots(num_rows, branches.num_sequences, piece, 1, piece)
+    num_sequences, piece = branches.num_sequences, launches.piece
+    slots = num_slots(num_rows, num_sequences, piece, 1, piece)
     # Only a sequence of several pieces leaves any behind, and that takes more rows than a piece.
-    num_parts = slots if num_rows > piece else 0
-    peak = k.new_empty(num_parts, num_heads, head_dim, dtype=torch.float32)
-    parts = {
-        "p_part_peak": peak,
-        "p_part_mass": torch.empty_like(peak),
-        "p_part_sum": k.new_empty(num_parts, num_heads, head_dim, head_dim, dtype=torch.float32),
-    }
-    launch(
-        lln_state_kernel,
-        slots * num_heads * triton.cdiv(head_dim, constants["BC"]),
-        **row_arguments(k=k, v=v),
-        **map_arguments(branches.k_map),
-        **scale_arguments(beta=branches.beta),
+    has_parts = (num_rows if longest is None else longest) > piece
+    part_peak = part_mass = part_sum = state.log_mass  # of the same type; neither read nor written
+    if has_parts:
+        part_peak = state.log_mass.new_empty(slots, num_heads, head_dim)
+        part_mass = torch.empty_like(part_peak)
+        part_sum = part_peak.new_empty(slots, num_heads, head_dim, head_dim)
+    weight, bias = branches.k_map or (None, None)
+    launches.state(
+        slots * num_heads * launches.state_parts,
+        stream,
+        p_k=k,
+        p_v=v,
+        p_weight=weight,
+        p_bias=bias,
+        p_beta=branches.beta,
         p_cu_seqlens=branches.cu_seqlens,
-        **state_arguments(state),
-        **parts,
-        num_sequences=branches.num_sequences,
-        num_heads=num_heads,
-        short=short,
-        **constants,
+        p_log_mass=state.log_mass,
+        p_value=state.value,
+        p_part_peak=part_peak,
+        p_part_mass=part_mass,
+        p_part_sum=part_sum,
+        num_sequences=num_sequences,
     )
-    if not num_parts:
-        return
-    constants = merge_constants(head_dim, piece)
-    launch(
-        merge_pieces_kernel,
-        branches.num_sequences * num_heads * triton.cdiv(head_dim, constants["BC"]),
-        **parts,
-        p_cu_seqlens=branches.cu_seqlens,
-        **state_arguments(state),
-        num_heads=num_heads,
-        **constants,
-    )
+    if has_parts:
+        launches.merge(
+            num_sequences * num_heads * launches.merge_parts,
+            stream,
+            p_part_peak=part_peak,
+            p_part_mass=part_mass,
+            p_part_sum=part_sum,
+            p_cu_seqlens=branches.cu_seqlens,
+            p_log_mass=state.log_mass,
+            p_value=state.value,
+        )
 
 
-def _launch_output(
+def _answer(
+    launches: FormLaunches,
     q: Tensor,
     k: Tensor | None,  # None without Diag
     v: Tensor | None,
@@ -233,57 +237,51 @@ def _launch_output(
     state: LLNState | None,  # None without LLN
     branches: Branches,
     *,
-    short: int = NOT_SHORT,
+    stream: int | None,
 ) -> None:
     """Answers the queries of sequences of more than `short` tokens."""
-    q, k, v = unit_stride(q), k if k is None else unit_stride(k), v if v is None else unit_stride(v)
-    num_rows, num_heads, head_dim = q.shape
-    constants = output_constants(
-        head_dim,
-        q.dtype,
-        block_size=branches.block_size,
-        lln=state is not None,
-        sinks=any(branches.num_sinks),
-        family=family_of(q.device),
-        **map_flags(branches.q_map),
-    )
-    span = query_span(branches.block_size or constants["BM"], constants["BM"])
-    launch(
-        lln_diag_kernel,
-        num_slots(num_rows, branches.num_sequences, *span.cut) * num_heads,
-        **row_arguments(q=q, k=k, v=v),
+    num_rows, num_heads, _ = q.shape
+    num_sequences = branches.num_sequences
+    log_mass, value = state or (None, None)
+    weight, bias = branches.q_map or (None, None)
+    launches.output(
+        num_slots(num_rows, num_sequences, *launches.output_span.cut) * num_heads,
+        stream,
+        p_q=q,
+        p_k=k,
+        p_v=v,
         p_out=out,
-        stride_ot=out.stride(0),
-        **state_arguments(state),
-        **map_arguments(branches.q_map),
-        **scale_arguments(alpha=branches.alpha),
-        **mix_arguments(branches.mix),
+        p_log_mass=log_mass,
+        p_value=value,
+        p_weight=weight,
+        p_bias=bias,
+        p_alpha=branches.alpha,
+        p_mix=branches.mix,
         p_cu_seqlens=branches.cu_seqlens,
-        num_sequences=branches.num_sequences,
-        num_heads=num_heads,
-        block_size=branches.block_size or span.tokens,
-        **span_arguments(span),
-        **sink_arguments(branches.num_sinks),
-        short=short,
-        scale=LOG2_E / math.sqrt(head_dim),
-        **constants,
+        num_sequences=num_sequences,
     )
 
 
-def _launch_softmax(q: Tensor, k: Tensor, v: Tensor, out: Tensor, cu_seqlens: Tensor) -> None:
-    q, k, v = unit_stride(q), unit_stride(k), unit_stride(v)
-    num_rows, num_heads, head_dim = q.shape
-    num_sequences = cu_seqlens.numel() - 1
-    constants = softmax_constants(head_dim, q.dtype, family=family_of(q.device))
-    launch(
-        softmax_kernel,
-        num_slots(num_rows, num_sequences, constants["BM"], 1, constants["BM"]) * num_heads,
-        **row_arguments(q=q, k=k, v=v),
+def _attend_to_all(
+    launches: FormLaunches,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    branches: Branches,
+    *,
+    stream: int | None,
+) -> None:
+    """Softmax over whole sequences."""
+    num_rows, num_heads, _ = q.shape
+    num_sequences, rows = branches.num_sequences, launches.softmax_rows
+    launches.softmax(
+        num_slots(num_rows, num_sequences, rows, 1, rows) * num_heads,
+        stream,
+        p_q=q,
+        p_k=k,
+        p_v=v,
         p_out=out,
-        stride_ot=out.stride(0),
-        p_cu_seqlens=cu_seqlens,
+        p_cu_seqlens=branches.cu_seqlens,
         num_sequences=num_sequences,
-        num_heads=num_heads,
-        scale=LOG2_E / math.sqrt(head_dim),
-        **constants,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -25,14 +26,15 @@ L2_SHARE = 1 / 3
 """The part of the L2 cache for the two tensors of a group of heads. Other tensors stream by."""
 
 Arguments = dict[str, Any]
+_AS_IT_IS = contextlib.nullcontext()
 
 
 class Branches(NamedTuple):
     """What a call asks for besides its rows. A branch without its arguments is not computed."""
 
     cu_seqlens: Tensor  # int32 [B + 1]
-    alpha: Tensor | None = None  # float32 [B, H]; None without LLN
-    beta: Tensor | None = None  # float32 [B, H]; None without LLN
+    alpha: Tensor | None = None  # float32 [B, H], [H] or []; None without LLN
+    beta: Tensor | None = None  # the same
     mix: Tensor | None = None  # float32 [H] or [T, H]; None unless there are both branches
     block_size: int | None = None  # None without Diag; without LLN too: whole sequences
     num_sinks: tuple[int, int] = (0, 0)
@@ -45,12 +47,17 @@ class Branches(NamedTuple):
 
     def of_heads(self, heads: slice) -> Branches:
         return self._replace(
-            alpha=None if self.alpha is None else self.alpha[:, heads],
-            beta=None if self.beta is None else self.beta[:, heads],
-            mix=None if self.mix is None else self.mix[..., heads],
+            alpha=_of_heads(self.alpha, heads),
+            beta=_of_heads(self.beta, heads),
+            mix=_of_heads(self.mix, heads),
             q_map=_map_of_heads(self.q_map, heads),
             k_map=_map_of_heads(self.k_map, heads),
         )
+
+
+def _of_heads(x: Tensor | None, heads: slice) -> Tensor | None:
+    """Of numbers by head; a single number is all heads'."""
+    return x if x is None or not x.dim() else x[..., heads]
 
 
 def _map_of_heads(affine: Map | None, heads: slice) -> Map | None:
@@ -60,18 +67,25 @@ def _map_of_heads(affine: Map | None, heads: slice) -> Map | None:
     return None if weight is None else weight[heads], bias[heads]
 
 
-def launch(kernel: Any, num_programs: int, **arguments: object) -> None:
-    """Runs a kernel on the device of its tensors, which need not be the current one.
+def launch(kernel: Any, num_programs: int, **arguments: object) -> Any:
+    """Runs a kernel on the device of its tensors. Returns what was compiled for it, if anything.
 
     None is a tensor that this build of the kernel does not read. Triton wants a pointer for it
     all the same, and gets that of the first tensor.
     """
     if not num_programs:
-        return
+        return None
     first = next(x for x in arguments.values() if isinstance(x, Tensor))
     given = {name: first if x is None else x for name, x in arguments.items()}
-    with torch.cuda.device(first.device) if first.is_cuda else contextlib.nullcontext():
-        kernel[(num_programs,)](**given)
+    with on_device_of(first):
+        return kernel[(num_programs,)](**given)
+
+
+def on_device_of(rows: Tensor) -> contextlib.AbstractContextManager[object]:
+    """Makes the rows' device the current one, where it is not."""
+    if not rows.is_cuda or torch.cuda.current_device() == rows.get_device():
+        return _AS_IT_IS
+    return torch.cuda.device(rows.device)
 
 
 def is_captured(rows: Tensor) -> bool:
@@ -158,12 +172,19 @@ def head_groups(rows: Tensor, programs_per_head: int) -> list[slice]:
     num_rows, num_heads, head_dim = rows.shape
     if not rows.is_cuda:
         return [slice(0, num_heads)]
-    device = torch.cuda.get_device_properties(rows.device)
+    cache_bytes, num_processors = _cache_and_processors(rows.get_device())
     bytes_per_head = 2 * num_rows * head_dim * rows.element_size()
-    fitting = int(device.L2_cache_size * L2_SHARE) // max(bytes_per_head, 1)
-    if fitting >= num_heads or 2 * fitting * programs_per_head < device.multi_processor_count:
+    fitting = int(cache_bytes * L2_SHARE) // max(bytes_per_head, 1)
+    if fitting >= num_heads or 2 * fitting * programs_per_head < num_processors:
         return [slice(0, num_heads)]
     return list(_even_parts(num_heads, -(-num_heads // fitting)))
+
+
+@cache
+def _cache_and_processors(device: int) -> tuple[int, int]:
+    """Bytes of the L2 cache, and the number of processors."""
+    properties: Any = torch.cuda.get_device_properties(device)
+    return int(properties.L2_cache_size), int(properties.multi_processor_count)
 
 
 def _even_parts(num_heads: int, num_groups: int) -> Iterator[slice]:

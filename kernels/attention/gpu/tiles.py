@@ -134,6 +134,7 @@ def table() -> Table:
     return chosen
 
 
+@cache
 def family_of(device: torch.device) -> str | None:
     """The device's name in the table; None for a CPU and for GPUs that the table does not know."""
     if device.type != "cuda":

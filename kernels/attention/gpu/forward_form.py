@@ -1,0 +1,270 @@
+"""The forward's launches for one form of call, prepared with all that no batch changes."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernels.attention.gpu import constants as compiled_for
+from kernels.attention.gpu.constants import Constants
+from kernels.attention.gpu.forward_output import lln_diag_kernel
+from kernels.attention.gpu.forward_short import short_sequences_kernel
+from kernels.attention.gpu.forward_state import lln_state_kernel, merge_pieces_kernel
+from kernels.attention.gpu.launch import (
+    Arguments,
+    Branches,
+    sink_arguments,
+    span_arguments,
+)
+from kernels.attention.gpu.prepared import Prepared
+from kernels.attention.gpu.softmax import softmax_kernel
+from kernels.attention.gpu.tiles import Span, family_of, query_span
+from kernels.attention.state import LLNState
+
+LOG2_E = 1 / math.log(2)
+NOT_SHORT = -1
+"""As the length up to which sequences are short: none is."""
+KEPT_FORMS = 256
+"""A model has a few for each kind of its layers."""
+
+Strides = tuple[int, ...]
+
+
+class Form(NamedTuple):
+    """What launches depend on besides lengths, batches and addresses."""
+
+    device: torch.device
+    dtype: torch.dtype
+    num_heads: int
+    head_dim: int
+    q: Strides | None  # of tokens, heads and channels; None where there are none
+    k: Strides | None
+    v: Strides | None
+    out: Strides | None
+    alpha: Strides | None  # of sequences and heads, where they differ in it; None without LLN
+    beta: Strides | None
+    mix: Strides | None  # of heads, or of tokens and heads
+    block_size: int | None
+    num_sinks: tuple[int, int]
+    q_weight: bool
+    q_bias: bool
+    k_weight: bool
+    k_bias: bool
+    state: tuple[torch.dtype, torch.dtype] | None  # None without LLN
+    short: int  # sequences of at most so many tokens take a launch of their own
+
+
+def launches_for(
+    q: Tensor | None,
+    k: Tensor | None,
+    v: Tensor | None,
+    out: Tensor | None,
+    branches: Branches,
+    *,
+    state: LLNState | None = None,
+    short: int = NOT_SHORT,
+) -> FormLaunches:
+    rows = k if q is None else q
+    assert rows is not None, "there are queries or keys"
+    _, num_heads, head_dim = rows.shape
+    q_map, k_map = branches.q_map, branches.k_map
+    return launches_of(
+        Form(
+            *(rows.device, rows.dtype, num_heads, head_dim),
+            *(_strides(q), _strides(k), _strides(v), _strides(out)),
+            *(_strides(branches.alpha), _strides(branches.beta), _strides(branches.mix)),
+            *(branches.block_size, branches.num_sinks),
+            *(q_map is not None and q_map[0] is not None, q_map is not None),
+            *(k_map is not None and k_map[0] is not None, k_map is not None),
+            None if state is None else (state.log_mass.dtype, state.value.dtype),
+            short,
+        )
+    )
+
+
+def _strides(x: Tensor | None) -> Strides | None:
+    return None if x is None else x.stride()
+
+
+@lru_cache(maxsize=KEPT_FORMS)
+def launches_of(form: Form) -> FormLaunches:
+    return FormLaunches(form)
+
+
+compiled_for.KEPT.append(launches_of)
+
+
+class FormLaunches:
+    """Each launch is prepared when it is first asked for."""
+
+    def __init__(self, form: Form) -> None:
+        self.form = form
+        self._family = family_of(form.device)
+        self._q_map = {"weight": form.q_weight, "bias": form.q_bias}
+        self._k_map = {"weight": form.k_weight, "bias": form.k_bias}
+        self._scale = LOG2_E / math.sqrt(form.head_dim)
+
+    @cached_property
+    def _state_constants(self) -> Constants:
+        form = self.form
+        return compiled_for.state_constants(
+            form.head_dim, form.dtype, family=self._family, **self._k_map
+        )
+
+    @cached_property
+    def piece(self) -> int:
+        """Tokens of a sequence that one program sums."""
+        return int(self._state_constants["PIECE"])
+
+    @cached_property
+    def state_parts(self) -> int:
+        """Programs that share the channels of a piece."""
+        return _parts(self._state_constants)
+
+    @cached_property
+    def state(self) -> Prepared:
+        form = self.form
+        return Prepared(
+            lln_state_kernel,
+            **_row_strides(k=form.k, v=form.v),
+            **_scale_strides(beta=form.beta),
+            num_heads=form.num_heads,
+            short=form.short,
+            **self._state_constants,
+        )
+
+    @cached_property
+    def _merge_constants(self) -> Constants:
+        return compiled_for.merge_constants(self.form.head_dim, self.piece)
+
+    @cached_property
+    def merge_parts(self) -> int:
+        return _parts(self._merge_constants)
+
+    @cached_property
+    def merge(self) -> Prepared:
+        return Prepared(merge_pieces_kernel, num_heads=self.form.num_heads, **self._merge_constants)
+
+    @cached_property
+    def _output_constants(self) -> Constants:
+        form = self.form
+        return compiled_for.output_constants(
+            *(form.head_dim, form.dtype),
+            block_size=form.block_size,
+            lln=form.alpha is not None,
+            sinks=any(form.num_sinks),
+            family=self._family,
+            **self._q_map,
+        )
+
+    @cached_property
+    def output_span(self) -> Span:
+        return _span(self.form, self._output_constants)
+
+    @cached_property
+    def output(self) -> Prepared:
+        form, span = self.form, self.output_span
+        return Prepared(
+            lln_diag_kernel,
+            **_row_strides(q=form.q, k=form.k, v=form.v),
+            **_out_stride(form),
+            **_scale_strides(alpha=form.alpha),
+            **_mix_strides(form),
+            num_heads=form.num_heads,
+            block_size=form.block_size or span.tokens,
+            **span_arguments(span),
+            **sink_arguments(form.num_sinks),
+            short=form.short,
+            scale=self._scale,
+            **self._output_constants,
+        )
+
+    @cached_property
+    def short_sequences(self) -> Prepared:
+        form = self.form
+        constants = compiled_for.short_constants(
+            *(form.head_dim, form.dtype),
+            block_size=form.block_size,
+            sinks=any(form.num_sinks),
+            q_map=self._q_map,
+            k_map=self._k_map,
+        )
+        span = _span(form, constants)
+        return Prepared(
+            short_sequences_kernel,
+            **_row_strides(q=form.q, k=form.k, v=form.v),
+            **_out_stride(form),
+            **_scale_strides(alpha=form.alpha, beta=form.beta),
+            **_mix_strides(form),
+            num_heads=form.num_heads,
+            block_size=form.block_size or span.tokens,
+            span=span.tokens,
+            rows_per_tile=span.rows,
+            **sink_arguments(form.num_sinks),
+            short=form.short,
+            scale=self._scale,
+            **constants,
+        )
+
+    @cached_property
+    def _softmax_constants(self) -> Constants:
+        form = self.form
+        return compiled_for.softmax_constants(form.head_dim, form.dtype, family=self._family)
+
+    @cached_property
+    def softmax_rows(self) -> int:
+        """Queries of a tile."""
+        return int(self._softmax_constants["BM"])
+
+    @cached_property
+    def softmax(self) -> Prepared:
+        form = self.form
+        return Prepared(
+            softmax_kernel,
+            **_row_strides(q=form.q, k=form.k, v=form.v),
+            **_out_stride(form),
+            num_heads=form.num_heads,
+            scale=self._scale,
+            **self._softmax_constants,
+        )
+
+
+def _parts(constants: Constants) -> int:
+    return -(-int(constants["D"]) // int(constants["BC"]))
+
+
+def _span(form: Form, constants: Constants) -> Span:
+    return query_span(form.block_size or constants["BM"], constants["BM"])
+
+
+def _row_strides(**rows: Strides | None) -> Arguments:
+    """Of [T, H, D] operands, which may lie anywhere but for their channels."""
+    found: Arguments = {}
+    for name, strides in rows.items():
+        stride_t, stride_h = (0, 0) if strides is None else strides[:2]
+        found |= {f"stride_{name}t": stride_t, f"stride_{name}h": stride_h}
+    return found
+
+
+def _out_stride(form: Form) -> Arguments:
+    assert form.out is not None, "there are answers"
+    return {"stride_ot": form.out[0]}
+
+
+def _scale_strides(**scales: Strides | None) -> Arguments:
+    """Of operands [B, H], or [H] or [] where sequences, or heads as well, share a number."""
+    found: Arguments = {}
+    for name, strides in scales.items():
+        stride_b, stride_h = (0, 0, *(strides or ()))[-2:]
+        found |= {f"stride_{name}_b": stride_b, f"stride_{name}_h": stride_h}
+    return found
+
+
+def _mix_strides(form: Form) -> Arguments:
+    """A mix of each head [H] is the same for all rows; a gate [T, H] is not."""
+    stride_t, stride_h = (0, 0, *(form.mix or ()))[-2:]
+    return {"stride_mix_t": stride_t, "stride_mix_h": stride_h}

@@ -1,0 +1,67 @@
+"""Launches without Triton's search hand the driver what launches with it do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+ROOT = Path(__file__).parents[2]
+
+COMPARE = """
+import torch
+from kernels.attention import softmax_attention
+from kernels.attention.gpu.prepared import Prepared
+from kernels.bench import host
+
+launches = []
+
+def told(x):
+    if isinstance(x, torch.Tensor):
+        return x.dtype, tuple(x.shape), x.stride(), x.data_ptr() % 16
+    return x
+
+def seen(run):
+    launches.clear()
+    run()
+    # Three of Triton's are for profilers, of whom there are none.
+    return [(grid, *[told(x) for x in (*given[:5], *given[8:])]) for grid, *given in launches]
+
+device, dtype = torch.device("cpu"), torch.bfloat16
+with host.no_driver(lambda *given: launches.append(given)), torch.inference_mode():
+    for call in list(host.calls(device, dtype))[1:6:2]:
+        searched, kept = seen(call.run), seen(call.run)
+        assert searched == kept, (call.name, searched, kept)
+        print(call.name, len(kept))
+    rows = torch.zeros(3 * 64 * 32 + 1, dtype=dtype)
+    run = lambda first: seen(
+        lambda: softmax_attention(*rows[first:][: 3 * 64 * 32].view(3, 64, 1, 32))
+    )
+    aligned, other = run(0), run(1)
+    build = 4  # among what the driver is given
+    assert aligned[0][build] != other[0][build], "another build for other addresses"
+    assert run(0) == aligned
+    searches = []
+    Prepared._keep = lambda *_: searches.append(1)
+    run(0)
+    assert not searches, "a build that is kept is not searched for"
+"""
+
+
+def test_what_is_kept_is_launched_as_triton_would() -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    command = [sys.executable, "-c", COMPARE]
+    finished = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    assert finished.stdout.splitlines() == [
+        "lln_diag_attention, mixed texts, maps, sinks, gate 4",
+        "lln_diag_attention, one text 3",
+        "softmax_attention, short texts 1",
+    ]
