@@ -12,6 +12,7 @@ import re
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ _COMMENTARY = Path("/usr/share/sword/modules/comments/zcom/mhcc")
 
 _CHAPTERS_TOGETHER = 3  # a chapter's commentary alone is half a page
 _LONG_ENOUGH = 9000  # characters of tales that follow each other
+_SAID = r"^\t+(?:dialog )?`(?!You have failed)([^`]+)`"
 _SHORTEST_PARAGRAPH = 500  # characters of speeches and steps that are told together
 
 
@@ -148,7 +150,9 @@ def read_voyages() -> Iterator[Document]:
         tales = []
         for mission in missions[1:]:
             title = re.search(r'^\tname [`"]([^`"]+)[`"]', mission, re.MULTILINE)
-            told = re.findall(r"^\t+(?:dialog )?`([^`]+)`", mission, re.MULTILINE)
+            told = re.findall(
+                r"^\t+(?:dialog )?`(?!You have failed)([^`]+)`", mission, re.MULTILINE
+            )
             if title and told:
                 tales.append((title[1], _joined(told)))
         yield from _in_parts(file.stem, tales)
@@ -189,12 +193,22 @@ def read_practice() -> Iterator[Document]:
 
 def read_maps() -> Iterator[Document]:
     """How to compute with maps, of land, water, heat and pictures from above."""
-    yield from read_pages(_DOC / "grass-doc" / "html")
+    for page in read_pages(_DOC / "grass-doc" / "html"):
+        # A module's page begins with the heading "NAME", and its name and purpose below.
+        purpose, _, body = page.body.partition("\n\n")
+        if page.title == "NAME":
+            title = " ".join(purpose.split())
+            yield Document(page.name, title, body.strip(), title)
+        else:
+            yield page
 
 
 def read_groups() -> Iterator[Document]:
     """Chapters on groups, rings and other algebra, and how to compute with them."""
-    yield from read_pages(Path("/usr/share/gap/doc/ref"), ("chap*[0-9].html", "chap[A-Z].html"))
+    folder = Path("/usr/share/gap/doc/ref")
+    for page in read_pages(folder, ("chap*[0-9].html", "chap[A-Z].html")):
+        # Headings as 22.2-1 IsField: without the number.
+        yield replace(page, body=re.sub(r"^(#+) [\d.-]+ ", r"\1 ", page.body, flags=re.MULTILINE))
 
 
 def read_circuits() -> Iterator[Document]:
