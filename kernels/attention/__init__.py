@@ -3,12 +3,9 @@
 from kernels.attention.arguments import ArgumentError, PackedSequences
 from kernels.attention.functional import (
     MomentMatch,
-    TileSinks,
     block_diagonal_attention,
-    block_diagonal_tile,
     lln_attention,
     lln_diag_attention,
-    lln_diag_tile,
     lln_read,
     lln_state,
     paper_moment_matching,
@@ -16,6 +13,7 @@ from kernels.attention.functional import (
     softmax_attention,
 )
 from kernels.attention.state import LLNState, merge_states
+from kernels.attention.tile import TileSinks, block_diagonal_tile, lln_diag_tile
 
 __all__ = [
     "ArgumentError",

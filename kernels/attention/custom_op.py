@@ -104,8 +104,7 @@ class Operands(NamedTuple):
 
 def attend(operands: Operands) -> Tensor:
     """Through the operator, which keeps the state where a gradient will need it."""
-    tensors = operands.differentiable
-    keep_state = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    keep_state = needs_gradient(*operands.differentiable)
     out: Tensor = torch.ops.lln.attention(*operands, keep_state)[0]
     return out
 
@@ -270,6 +269,10 @@ def _check_values(operands: Operands) -> None:
 def _no_state(operands: Operands) -> LLNState:
     """Two tensors, because an operator's outputs must not share memory."""
     return LLNState(operands.q.new_empty(0), operands.q.new_empty(0))
+
+
+def needs_gradient(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
 
 
 def runs_in_triton(rows: Tensor) -> bool:

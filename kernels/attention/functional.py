@@ -2,7 +2,6 @@
 
 - Over packed sequences: LLN+Diag, LLN, Diag, softmax and sliding windows.
 - LLN in two steps: `lln_state` sums keys and values, `lln_read` answers queries from the sums.
-- One tile of a long sequence: its own rows, LLN's state of the whole, and the sinks outside it.
 - The LLN paper's moment matching: alpha and beta from the spread of queries and keys.
 
 On a GPU forward and backward run in Triton kernels, as operators of torch's library. On a CPU
@@ -162,7 +161,7 @@ def lln_state(
     packed = arguments.check_cu_seqlens(cu_seqlens, k)
     scale = arguments.check_scale("beta", beta, k, packed.count)
     affine = arguments.check_map("k_map", k_map, k)
-    if custom_op.runs_in_triton(k) and not _needs_gradient(k, v, scale, *(affine or ())):
+    if custom_op.runs_in_triton(k) and not custom_op.needs_gradient(k, v, scale, *(affine or ())):
         launched: LLNState = custom_op.triton_forward().lln_state_forward(
             k, v, beta=scale, cu_seqlens=packed.cu_seqlens, k_map=affine
         )
@@ -186,7 +185,9 @@ def lln_read(
     arguments.check_state(state, q, packed.count)
     scale = arguments.check_scale("alpha", alpha, q, packed.count)
     affine = arguments.check_map("q_map", q_map, q)
-    if custom_op.runs_in_triton(q) and not _needs_gradient(q, *state, scale, *(affine or ())):
+    if custom_op.runs_in_triton(q) and not custom_op.needs_gradient(
+        q, *state, scale, *(affine or ())
+    ):
         launched: Tensor = custom_op.triton_forward().lln_read_forward(
             q, state, alpha=scale, cu_seqlens=packed.cu_seqlens, q_map=affine
         )
@@ -216,7 +217,7 @@ def _attend(
     k_weight, k_bias = k_map or NO_MAP
     tensors = q, k, v, alpha, beta, mix, q_weight, q_bias, k_weight, k_bias
     in_triton = custom_op.runs_in_triton(q)
-    if in_triton and custom_op.is_untraced(q) and not _needs_gradient(*tensors):
+    if in_triton and custom_op.is_untraced(q) and not custom_op.needs_gradient(*tensors):
         # Without the operator, which takes the host longer than the launches do.
         launched: Tensor = custom_op.triton_forward().attention_forward(
             *(q, k, v),
@@ -243,75 +244,6 @@ def _attend(
     if in_triton or q.is_cuda or torch.compiler.is_compiling():
         return custom_op.attend(operands)
     return custom_op.attend_in_torch(operands, packed)
-
-
-def _needs_gradient(*tensors: Tensor | None) -> bool:
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-
-
-class TileSinks(NamedTuple):
-    """The sequence's sinks, as one tile sees them."""
-
-    inside: tuple[int, int]
-    """How many of the tile's own first and last rows are sinks."""
-    k: Tensor  # [S, H, D] keys of the sinks outside the tile
-    v: Tensor  # [S, H, D] their values
-
-
-def block_diagonal_tile(
-    q: Tensor, k: Tensor, v: Tensor, *, block_size: int, sinks: TileSinks
-) -> Tensor:
-    """Diag for one tile: softmax over the query's own block and all the sequence's sinks."""
-    arguments.check_rows(q=q, k=k, v=v)
-    arguments.check_rows(k=sinks.k, v=sinks.v)
-    if not len(sinks.k):
-        return block_diagonal_attention(q, k, v, block_size=block_size, num_sinks=sinks.inside)
-    if sinks.inside[1] > len(q):
-        raise ArgumentError(f"a tile of {len(q)} rows cannot hold {sinks.inside[1]} sinks")
-    if custom_op.runs_in_triton(q):
-        return _with_sinks_appended(q, k, v, block_size, sinks)
-    with custom_op.without_autocast(q):
-        attended = cpu.block_softmax(
-            *map(custom_op.widen, (q, k, v)),
-            packed=arguments.check_cu_seqlens(None, q),
-            block_size=arguments.check_block_size(block_size),
-            sinks=arguments.check_sinks(sinks.inside),
-            outside=cpu.OutsideSinks(custom_op.widen(sinks.k), custom_op.widen(sinks.v)),
-        )
-    return attended.to(q.dtype)
-
-
-def _with_sinks_appended(
-    q: Tensor, k: Tensor, v: Tensor, block_size: int, sinks: TileSinks
-) -> Tensor:
-    """Diag with the outside sinks as the sequence's last tokens, which every block sees.
-
-    A last block that they happen to fill up sees them as its own.
-    """
-    first, last = sinks.inside
-    extended = (torch.cat(pair) for pair in ((q, sinks.k), (k, sinks.k), (v, sinks.v)))
-    attended = block_diagonal_attention(
-        *extended, block_size=block_size, num_sinks=(first, last + len(sinks.k))
-    )
-    return attended[: len(q)]
-
-
-def lln_diag_tile(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    state: LLNState,
-    alpha: float | Tensor,
-    mix: float | Tensor,
-    block_size: int,
-    sinks: TileSinks,
-    q_map: Map | None = None,
-) -> Tensor:
-    """mix * LLN + (1 - mix) * Diag for one tile, LLN read from the whole sequence's state."""
-    diag = block_diagonal_tile(q, k, v, block_size=block_size, sinks=sinks)
-    lln = lln_read(q, state, alpha=alpha, q_map=q_map)
-    return cpu.mix_branches(diag, lln, arguments.check_mix(mix, q).to(q.dtype))
 
 
 class MomentMatch(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -105,6 +105,7 @@ def launches() -> Iterator[Launch]:
             if launch.name not in seen:
                 seen.add(launch.name)
                 yield launch
+    yield from map(_tile, SERVED)
     yield _short(Form(64, 64, maps=False, sinks=False))
     yield _diag_alone(SERVED[0])
 
@@ -162,11 +163,25 @@ def _output(form: Form) -> Launch:
     )
 
 
+def _tile(form: Form) -> Launch:
+    """A tile within a text that is read tile by tile: all sinks are outside of it."""
+    constants = compiled_for.output_constants(
+        *(form.head_dim, DTYPE),
+        block_size=form.block_size,
+        lln=True,
+        sinks=False,
+        outside=True,
+        **form.flags,
+    )
+    return replace(_output(form), part="tile", constants=constants)
+
+
 def _output_rounds(form: Form, constants: Constants, keys: int) -> dict[str, float]:
     return {
         "i_b": 0,
         "i_n": _parts(keys, constants["BN"]),
         "i_s": _parts(SINKS, constants["BS"]),
+        "i_o": _parts(SINKS, constants["BS"]),
         "i_c": _parts(form.head_dim, constants["BC"]),
         **_map_rounds(form),
     }

@@ -13,7 +13,6 @@ from kernels.attention import (
     TileSinks,
     block_diagonal_attention,
     block_diagonal_tile,
-    functional,
     lln_diag_attention,
     lln_diag_tile,
     lln_state,
@@ -58,16 +57,6 @@ def test_tiles_make_up_the_sequence(length: int, num_sinks: tuple[int, int]) -> 
         *(q, k, v), alpha=alpha, beta=beta, mix=mix, block_size=BLOCK, num_sinks=num_sinks
     )
     torch.testing.assert_close(torch.cat(both), whole, atol=2e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("num_rows", [17, 31, 32, 47])
-def test_kernels_see_the_sinks_appended(num_rows: int) -> None:
-    """A GPU's kernels know no sinks outside their rows."""
-    q, k, v = (rows(num_rows, seed) for seed in range(3))
-    sinks = TileSinks((0, 2), *(rows(3, seed) for seed in (3, 4)))
-    appended = functional._with_sinks_appended(q, k, v, BLOCK, sinks)
-    apart = block_diagonal_tile(q, k, v, block_size=BLOCK, sinks=sinks)
-    torch.testing.assert_close(appended, apart, atol=2e-6, rtol=1e-5)
 
 
 def test_gradients_flow_through_a_tile_and_its_sinks() -> None:

@@ -153,7 +153,7 @@ def _join_heads(groups: Sequence[Gradients], rows: _Rows) -> Gradients:
 
 def _differentiate_lln(rows: _Rows, branches: Branches, state: LLNState) -> Gradients:
     """Some heads with LLN, and with Diag where there is a block size."""
-    _, alpha, beta, _, _, _, q_map, k_map = branches
+    alpha, beta, q_map, k_map = branches.alpha, branches.beta, branches.q_map, branches.k_map
     assert alpha is not None, "a state is read with alpha"
     assert beta is not None, "a state is written with beta"
     d_state = _launch_state(rows, branches, state)

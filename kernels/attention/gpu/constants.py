@@ -95,6 +95,7 @@ def output_constants(
     sinks: bool,
     weight: bool,
     bias: bool,
+    outside: bool = False,
     family: str | None = None,
     tall: bool = True,
 ) -> Constants:
@@ -118,6 +119,7 @@ def output_constants(
         "ONE_BLOCK": span.tokens == block_size,
         "ONE_STEP": one_step,
         "SINKS": sinks,
+        "OUTSIDE": outside,
         **precision(dtype),
         **_schedule(tile),
     }
@@ -161,7 +163,7 @@ def short_constants(
         tall=False,  # most short sequences have fewer rows
         **q_map,
     )
-    dropped = ("LLN", "WEIGHT", "BIAS")
+    dropped = ("LLN", "WEIGHT", "BIAS", "OUTSIDE")
     return {name: value for name, value in output.items() if name not in dropped} | {
         # Both passes share one program's registers.
         "BT": min(state["BT"], 32) if k_map["weight"] else state["BT"],

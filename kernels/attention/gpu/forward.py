@@ -99,6 +99,35 @@ def lln_read_forward(
     return out
 
 
+def tile_forward(
+    q: Tensor,  # [T, H, D], whole blocks of one sequence, or its last ones
+    k: Tensor,
+    v: Tensor,
+    *,
+    cu_seqlens: Tensor,
+    state: LLNState | None,  # of the whole sequence; None for Diag alone
+    alpha: Tensor | None,
+    mix: Tensor | None,
+    block_size: int,
+    num_sinks: tuple[int, int],  # of them among the rows
+    outside: tuple[Tensor, Tensor],  # keys and values [n, H, D] of the others
+    q_map: Map | None,
+) -> Tensor:
+    """One tile of a long sequence, whose state and whose other sinks are given."""
+    q, k, v, out = unit_stride(q), unit_stride(k), unit_stride(v), q.new_empty(q.shape)
+    q_map, outside = _contiguous(q_map), (outside[0].contiguous(), outside[1].contiguous())
+    state = state and LLNState(*(part.contiguous() for part in state))
+    branches = Branches(
+        *(cu_seqlens, alpha, None, mix, block_size, num_sinks, q_map),
+        outside=outside if len(outside[0]) else None,
+    )
+    launches = launches_for(q, k, v, out, branches, state=state)
+    stream = kept_stream(q, k, v, *(state or ()), *(q_map or ()), *(branches.outside or ()))
+    with on_device_of(q):
+        _answer(launches, q, k, v, out, state, branches, stream=stream)
+    return out
+
+
 def _contiguous(affine: Map | None) -> Map | None:
     """The kernels take no strides for maps."""
     if affine is None:
@@ -244,6 +273,7 @@ def _answer(
     num_sequences = branches.num_sequences
     log_mass, value = state or (None, None)
     weight, bias = branches.q_map or (None, None)
+    outside_k, outside_v = branches.outside or (None, None)
     launches.output(
         num_slots(num_rows, num_sequences, *launches.output_span.cut) * num_heads,
         stream,
@@ -257,6 +287,8 @@ def _answer(
         p_bias=bias,
         p_alpha=branches.alpha,
         p_mix=branches.mix,
+        p_outside_k=outside_k,
+        p_outside_v=outside_v,
         p_cu_seqlens=branches.cu_seqlens,
         num_sequences=num_sequences,
     )

@@ -134,6 +134,35 @@ def attend_to_block(
 
 
 @triton.jit
+def attend_to_rows(
+    b_peak,  # [BM] Diag's running softmax
+    b_mass,  # [BM]
+    b_acc,  # [BM, BD]
+    b_q,  # [BM, BD] queries
+    p_k,  # keys that every query sees [num_keys, D]
+    p_v,  # their values [num_keys, D]
+    num_keys,
+    scale,
+    stride,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    BS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    """Diag's running softmax after a few keys from elsewhere."""
+    for i_o in range(0, num_keys, BS):
+        o_n = i_o + tl.arange(0, BS)
+        m_n = o_n < num_keys
+        b_k = load_rows(p_k + o_n[:, None] * stride, m_n, D, BD, UPCAST)
+        b_v = load_rows(p_v + o_n[:, None] * stride, m_n, D, BD, UPCAST)
+        b_peak, b_mass, b_acc = attend(
+            b_peak, b_mass, b_acc, b_q, b_k, b_v, m_n[None, :], scale, True, PRECISION
+        )
+    return b_peak, b_mass, b_acc
+
+
+@triton.jit
 def attend_to_sinks(
     b_peak,  # [BM] Diag's running softmax
     b_mass,  # [BM]

@@ -50,6 +50,7 @@ class Form(NamedTuple):
     mix: Strides | None  # of heads, or of tokens and heads
     block_size: int | None
     num_sinks: tuple[int, int]
+    num_outside: int  # sinks that are not among the rows
     q_weight: bool
     q_bias: bool
     k_weight: bool
@@ -77,13 +78,17 @@ def launches_for(
             *(rows.device, rows.dtype, num_heads, head_dim),
             *(_strides(q), _strides(k), _strides(v), _strides(out)),
             *(_strides(branches.alpha), _strides(branches.beta), _strides(branches.mix)),
-            *(branches.block_size, branches.num_sinks),
+            *(branches.block_size, branches.num_sinks, _count(branches.outside)),
             *(q_map is not None and q_map[0] is not None, q_map is not None),
             *(k_map is not None and k_map[0] is not None, k_map is not None),
             None if state is None else (state.log_mass.dtype, state.value.dtype),
             short,
         )
     )
+
+
+def _count(outside: tuple[Tensor, Tensor] | None) -> int:
+    return 0 if outside is None else len(outside[0])
 
 
 def _strides(x: Tensor | None) -> Strides | None:
@@ -157,6 +162,7 @@ class FormLaunches:
             block_size=form.block_size,
             lln=form.alpha is not None,
             sinks=any(form.num_sinks),
+            outside=form.num_outside > 0,
             family=self._family,
             **self._q_map,
         )
@@ -178,6 +184,7 @@ class FormLaunches:
             block_size=form.block_size or span.tokens,
             **span_arguments(span),
             **sink_arguments(form.num_sinks),
+            num_outside=form.num_outside,
             short=form.short,
             scale=self._scale,
             **self._output_constants,

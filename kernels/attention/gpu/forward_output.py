@@ -14,6 +14,7 @@ import triton.language as tl
 from kernels.attention.gpu.forward_diag import (
     accumulate,
     attend_to_block,
+    attend_to_rows,
     attend_to_sinks,
     attend_to_tile,
 )
@@ -82,6 +83,8 @@ def answer_tile(
     p_bias,  # query map's bias, float32 [H, D]; unused without BIAS
     p_alpha,  # float32 [B, H]; unused without LLN
     p_mix,  # LLN's share, float32 [T, H] by its strides; unused unless LLN and DIAG
+    p_outside_k,  # keys of sinks outside the rows [num_outside, H, D]; unused without OUTSIDE
+    p_outside_v,  # their values, likewise
     i_b,  # the sequence
     i_h,  # the head
     i_begin,  # the sequence's first packed row
@@ -94,6 +97,7 @@ def answer_tile(
     rows_per_tile,
     first_sinks,
     last_sinks,
+    num_outside,
     scale,
     stride_qt,
     stride_qh,
@@ -119,6 +123,7 @@ def answer_tile(
     ONE_BLOCK: tl.constexpr,
     ONE_STEP: tl.constexpr,
     SINKS: tl.constexpr,
+    OUTSIDE: tl.constexpr,
     PRECISION: tl.constexpr,
     MAP_PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
@@ -181,6 +186,11 @@ def answer_tile(
                 p_v + i_begin * stride_vt, i_span, length, block_size, first_sinks, last_sinks,
                 scale, stride_kt, stride_vt, D, BD, BS, PRECISION, UPCAST,
             )  # fmt: skip
+        if OUTSIDE:
+            b_peak, b_mass, b_acc = attend_to_rows(
+                b_peak, b_mass, b_acc, b_q, p_outside_k + i_h * D, p_outside_v + i_h * D,
+                num_outside, scale, num_heads * D, D, BD, BS, PRECISION, UPCAST,
+            )  # fmt: skip
         b_diag = b_acc / b_mass[:, None]
         if LLN:
             p_mix_rows = p_mix + i_h * stride_mix_h + (i_row + o_m) * stride_mix_t
@@ -197,8 +207,8 @@ def answer_tile(
 @triton.jit(
     do_not_specialize=[
         "p_alpha", "p_mix", "p_cu_seqlens", "num_sequences", "num_heads", "block_size", "span",
-        "tiles_per_span", "rows_per_tile", "first_sinks", "last_sinks", "short", "stride_alpha_b",
-        "stride_alpha_h", "stride_mix_t", "stride_mix_h",
+        "tiles_per_span", "rows_per_tile", "first_sinks", "last_sinks", "num_outside", "short",
+        "stride_alpha_b", "stride_alpha_h", "stride_mix_t", "stride_mix_h",
     ]
 )  # fmt: skip
 def lln_diag_kernel(
@@ -212,6 +222,8 @@ def lln_diag_kernel(
     p_bias,  # query map's bias, float32 [H, D]; unused without BIAS
     p_alpha,  # float32 [B, H]; unused without LLN
     p_mix,  # LLN's share, float32 [T, H] by its strides; unused unless LLN and DIAG
+    p_outside_k,  # keys of sinks outside the rows [num_outside, H, D]; unused without OUTSIDE
+    p_outside_v,  # their values, likewise
     p_cu_seqlens,  # first packed row of every sequence, then T, int32 [B + 1]
     num_sequences,
     num_heads,
@@ -221,6 +233,7 @@ def lln_diag_kernel(
     rows_per_tile,
     first_sinks,
     last_sinks,
+    num_outside,
     short,  # sequences of at most so many tokens have their own kernel
     scale,  # log2(e) / sqrt(D)
     stride_qt,
@@ -247,6 +260,7 @@ def lln_diag_kernel(
     ONE_BLOCK: tl.constexpr,
     ONE_STEP: tl.constexpr,
     SINKS: tl.constexpr,
+    OUTSIDE: tl.constexpr,
     PRECISION: tl.constexpr,
     MAP_PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
@@ -264,9 +278,9 @@ def lln_diag_kernel(
 
     answer_tile(
         p_q, p_k, p_v, p_out, p_log_mass, p_value, p_weight, p_bias, p_alpha, p_mix,
-        i_b, i_h, i_begin, length, i_span, i_m, num_heads, block_size, span, rows_per_tile,
-        first_sinks, last_sinks, scale, stride_qt, stride_qh, stride_kt, stride_kh, stride_vt,
-        stride_vh, stride_ot, stride_alpha_b, stride_alpha_h, stride_mix_t, stride_mix_h,
-        D, BD, BM, BN, BC, BS, LLN, DIAG, WEIGHT, BIAS, ONE_BLOCK, ONE_STEP, SINKS, PRECISION,
-        MAP_PRECISION, UPCAST,
+        p_outside_k, p_outside_v, i_b, i_h, i_begin, length, i_span, i_m, num_heads, block_size,
+        span, rows_per_tile, first_sinks, last_sinks, num_outside, scale, stride_qt, stride_qh,
+        stride_kt, stride_kh, stride_vt, stride_vh, stride_ot, stride_alpha_b, stride_alpha_h,
+        stride_mix_t, stride_mix_h, D, BD, BM, BN, BC, BS, LLN, DIAG, WEIGHT, BIAS, ONE_BLOCK,
+        ONE_STEP, SINKS, OUTSIDE, PRECISION, MAP_PRECISION, UPCAST,
     )  # fmt: skip

@@ -111,9 +111,10 @@ def short_sequences_kernel(
             i_m = i_span + i_tile * rows_per_tile
             answer_tile(
                 p_q, p_k, p_v, p_out, p_log_mass, p_value, p_q_weight, p_q_bias, p_alpha,
-                p_mix, i_b, i_h, i_begin, length, i_span, i_m, num_heads, block_size, span,
-                rows_per_tile, first_sinks, last_sinks, scale, stride_qt, stride_qh, stride_kt,
-                stride_kh, stride_vt, stride_vh, stride_ot, stride_alpha_b, stride_alpha_h,
-                stride_mix_t, stride_mix_h, D, BD, BM, BN, BC, BS, True, DIAG, Q_WEIGHT,
-                Q_BIAS, ONE_BLOCK, ONE_STEP, SINKS, PRECISION, MAP_PRECISION, UPCAST,
+                p_mix, p_k, p_v, i_b, i_h, i_begin, length, i_span, i_m, num_heads, block_size,
+                span, rows_per_tile, first_sinks, last_sinks, 0, scale, stride_qt, stride_qh,
+                stride_kt, stride_kh, stride_vt, stride_vh, stride_ot, stride_alpha_b,
+                stride_alpha_h, stride_mix_t, stride_mix_h, D, BD, BM, BN, BC, BS, True, DIAG,
+                Q_WEIGHT, Q_BIAS, ONE_BLOCK, ONE_STEP, SINKS, False, PRECISION, MAP_PRECISION,
+                UPCAST,
             )  # fmt: skip

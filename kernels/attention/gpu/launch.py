@@ -40,6 +40,8 @@ class Branches(NamedTuple):
     num_sinks: tuple[int, int] = (0, 0)
     q_map: Map | None = None
     k_map: Map | None = None
+    outside: tuple[Tensor, Tensor] | None = None
+    """Keys and values [n, H, D] of a tile's sinks that are not among its rows."""
 
     @property
     def num_sequences(self) -> int:

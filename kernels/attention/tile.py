@@ -1,0 +1,116 @@
+"""One tile of a long sequence: its own rows, LLN's state of the whole, and the sinks outside it.
+
+On a GPU a tile is one launch, unless a gradient is wanted: that comes from torch operations.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from kernels.attention import arguments, cpu, custom_op
+from kernels.attention.arguments import AffineMap, ArgumentError, Map
+from kernels.attention.functional import block_diagonal_attention, lln_read
+from kernels.attention.state import LLNState
+
+
+class TileSinks(NamedTuple):
+    """The sequence's sinks, as one tile sees them."""
+
+    inside: tuple[int, int]
+    """How many of the tile's own first and last rows are sinks."""
+    k: Tensor  # [S, H, D] keys of the sinks outside the tile
+    v: Tensor  # [S, H, D] their values
+
+
+def block_diagonal_tile(
+    q: Tensor, k: Tensor, v: Tensor, *, block_size: int, sinks: TileSinks
+) -> Tensor:
+    """Diag for one tile: softmax over the query's own block and all the sequence's sinks."""
+    _check(q, k, v, sinks)
+    if custom_op.runs_in_triton(q) and not custom_op.needs_gradient(q, k, v, sinks.k, sinks.v):
+        return _in_triton(q, k, v, block_size=block_size, sinks=sinks)
+    return _diag_in_torch(q, k, v, block_size, sinks)
+
+
+def lln_diag_tile(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    state: LLNState,
+    alpha: float | Tensor,
+    mix: float | Tensor,
+    block_size: int,
+    sinks: TileSinks,
+    q_map: Map | None = None,
+) -> Tensor:
+    """mix * LLN + (1 - mix) * Diag for one tile, LLN read from the whole sequence's state."""
+    _check(q, k, v, sinks)
+    share = arguments.check_mix(mix, q)
+    if custom_op.runs_in_triton(q):
+        arguments.check_state(state, q, 1)
+        scale = arguments.check_shared_scale("alpha", alpha, q, 1)
+        affine = arguments.check_map("q_map", q_map, q)
+        given = (q, k, v, sinks.k, sinks.v, *state, share, scale, *(affine or ()))
+        if not custom_op.needs_gradient(*given):
+            return _in_triton(
+                *(q, k, v),
+                state=state,
+                alpha=scale,
+                mix=share,
+                block_size=block_size,
+                sinks=sinks,
+                q_map=affine,
+            )
+    diag = _diag_in_torch(q, k, v, block_size, sinks)
+    lln = lln_read(q, state, alpha=alpha, q_map=q_map)
+    return cpu.mix_branches(diag, lln, share.to(q.dtype))
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, sinks: TileSinks) -> None:
+    arguments.check_rows(q=q, k=k, v=v)
+    arguments.check_rows(k=sinks.k, v=sinks.v)
+    if len(sinks.k) and sinks.inside[1] > len(q):
+        raise ArgumentError(f"a tile of {len(q)} rows cannot hold {sinks.inside[1]} sinks")
+
+
+def _in_triton(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    block_size: int,
+    sinks: TileSinks,
+    state: LLNState | None = None,
+    alpha: Tensor | None = None,
+    mix: Tensor | None = None,
+    q_map: AffineMap | None = None,
+) -> Tensor:
+    launched: Tensor = custom_op.triton_forward().tile_forward(
+        *(q, k, v),
+        cu_seqlens=arguments.check_cu_seqlens(None, q).cu_seqlens,
+        state=state,
+        alpha=alpha,
+        mix=mix,
+        block_size=arguments.check_block_size(block_size),
+        num_sinks=arguments.check_sinks(sinks.inside),
+        outside=(sinks.k, sinks.v),
+        q_map=q_map,
+    )
+    return launched
+
+
+def _diag_in_torch(q: Tensor, k: Tensor, v: Tensor, block_size: int, sinks: TileSinks) -> Tensor:
+    if not len(sinks.k):
+        return block_diagonal_attention(q, k, v, block_size=block_size, num_sinks=sinks.inside)
+    with custom_op.without_autocast(q):
+        attended = cpu.block_softmax(
+            *map(custom_op.widen, (q, k, v)),
+            packed=arguments.check_cu_seqlens(None, q),
+            block_size=arguments.check_block_size(block_size),
+            sinks=arguments.check_sinks(sinks.inside),
+            outside=cpu.OutsideSinks(custom_op.widen(sinks.k), custom_op.widen(sinks.v)),
+        )
+    return attended.to(q.dtype)
