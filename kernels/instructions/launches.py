@@ -72,10 +72,14 @@ FORMS = (*SERVED, *PLAIN)
 
 
 MASKED = 'b_score = tl.where(m_visible, b_score, float("-inf"))'
+MASKED_LAST = 'b_score = tl.where(m_n, b_score, float("-inf"))'
+SCORES_FOLLOWED = "b_shrink = tl.exp2(b_peak - b_new_peak)"
 # Of a piece that is not the whole sequence, and of a block that is.
 ONE_PIECE = Body("b_divisor = tl.where(length > 0, b_mass, 1.0)")
 SHORT_STEP = Body('b_score = tl.where(m_t[:, None], b_score, float("-inf"))')
 LAST_STEP = Body(MASKED, "if num_whole < num_keys:")
+LAST_UNDER_PEAK = Body(MASKED_LAST, "if num_whole < num_keys:")
+SECOND_TIME = Body(SCORES_FOLLOWED, "if overflows:")
 SHORT_BLOCK = Body(MASKED, "elif num_keys < BN:")
 
 
@@ -158,7 +162,7 @@ def _output(form: Form) -> Launch:
         tokens=span.tokens / span.tiles,
         bytes=4 * form.row + form.gate,
         rounds=_output_rounds(form, constants, form.block_size),
-        skipped=(SHORT_BLOCK if constants["ONE_STEP"] else LAST_STEP,),
+        skipped=_not_entered(constants),
         scores=form.head_dim + form.block_size,
     )
 
@@ -174,6 +178,13 @@ def _tile(form: Form) -> Launch:
         **form.flags,
     )
     return replace(_output(form), part="tile", constants=constants)
+
+
+def _not_entered(constants: Constants) -> tuple[Body, ...]:
+    """Of the output pass, where blocks are whole and no score is far above the others."""
+    if constants["ONE_STEP"]:
+        return (SHORT_BLOCK,)
+    return (LAST_UNDER_PEAK, SECOND_TIME) if constants["LIMIT"] else (LAST_STEP,)
 
 
 def _output_rounds(form: Form, constants: Constants, keys: int) -> dict[str, float]:
@@ -207,7 +218,7 @@ def _short(form: Form) -> Launch:
             "i_span": _parts(SHORT_TOKENS, span.tokens),
             "i_tile": span.tiles,
         },
-        skipped=(SHORT_BLOCK if constants["ONE_STEP"] else LAST_STEP,),
+        skipped=_not_entered(constants),
     )
 
 
@@ -229,6 +240,7 @@ def _diag_alone(form: Form) -> Launch:
         tokens=SHORT_TOKENS / tiles,
         bytes=4 * form.row,
         rounds=_output_rounds(plain, constants, whole_steps * constants["BN"]),
+        skipped=(SECOND_TIME,),
     )
 
 

@@ -26,6 +26,7 @@ from tests.kernels.triton_cases import (
     plain_lln_diag,
 )
 
+constants = pytest.importorskip("kernels.attention.gpu.constants")
 forward = pytest.importorskip("kernels.attention.gpu.forward")
 prepared = pytest.importorskip("kernels.attention.gpu.prepared")
 
@@ -66,6 +67,11 @@ def test_lln_diag_on_odd_lengths(length: int) -> None:
         pytest.param(Case(block_size=48), id="blocks that do not fill a tile"),
         pytest.param(Case(block_size=80), id="blocks of uneven tiles"),
         pytest.param(Case(block_size=512), id="blocks longer than the sequences"),
+        pytest.param(
+            Case((270,), block_size=256, sinks=(1, 1), gated=True, dtype=torch.bfloat16),
+            id="large blocks in bfloat16",
+        ),
+        pytest.param(Case((200,), block_size=192, dtype=torch.float16), id="and in float16"),
         pytest.param(Case(block_size=128, sinks=(3, 2)), id="sinks inside and outside blocks"),
         pytest.param(Case(lengths=(5, 1, 0, 2), sinks=(3, 4)), id="sinks that overlap"),
         pytest.param(Case(lengths=(70,), sinks=(20, 0), block_size=16), id="many sinks"),
@@ -86,13 +92,34 @@ def test_lln_diag_in_every_form(case: Case) -> None:
     check_lln_diag(case)
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy remarks on what overflows
+@pytest.mark.parametrize("block_size", [64, 256])
 @pytest.mark.parametrize(
     ("dtype", "scale"), [(torch.float32, 60.0), (torch.bfloat16, 60.0), (torch.float16, 15.0)]
 )
-def test_scores_far_beyond_what_exp_can_hold(dtype: torch.dtype, scale: float) -> None:
-    case = Case(scale=scale, dtype=dtype)
+def test_scores_far_beyond_what_exp_can_hold(
+    dtype: torch.dtype, scale: float, block_size: int
+) -> None:
+    case = Case(scale=scale, dtype=dtype, block_size=block_size)
     assert float(make_inputs(case).k.exp().max()) == math.inf
     check_lln_diag(case)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_a_mass_over_the_limit_is_found_again_as_without_one(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(lengths=(150,), block_size=144, sinks=(1, 1), gated=True, dtype=dtype)
+    inputs = make_inputs(case)
+    found = {}
+    for limit in (0.0, 1e-30, 2.0**15):
+        monkeypatch.setattr(constants, "_mass_limit", lambda *_, limit=limit: limit)
+        constants.forget_constants()
+        found[limit] = run_lln_diag(inputs, case)
+    constants.forget_constants()
+    assert torch.equal(found[1e-30], found[0.0])
+    assert not torch.equal(found[2.0**15], found[0.0])
+    assert_as_exact(found[2.0**15], plain_lln_diag(inputs, case), expect_lln_diag(inputs, case))
 
 
 @pytest.mark.parametrize(

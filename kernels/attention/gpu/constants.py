@@ -120,6 +120,7 @@ def output_constants(
         "ONE_STEP": one_step,
         "SINKS": sinks,
         "OUTSIDE": outside,
+        "LIMIT": 0.0 if one_step else _mass_limit(head_dim, dtype),
         **precision(dtype),
         **_schedule(tile),
     }
@@ -163,7 +164,7 @@ def short_constants(
         tall=False,  # most short sequences have fewer rows
         **q_map,
     )
-    dropped = ("LLN", "WEIGHT", "BIAS", "OUTSIDE")
+    dropped = ("LLN", "WEIGHT", "BIAS", "OUTSIDE", "maxnreg")
     return {name: value for name, value in output.items() if name not in dropped} | {
         # Both passes share one program's registers.
         "BT": min(state["BT"], 32) if k_map["weight"] else state["BT"],
@@ -247,6 +248,17 @@ def key_map_constants(head_dim: int, dtype: torch.dtype, family: str | None = No
     )
     names = ("PIECE", "D", "BD", "BC", "BK", "BT", "MAP_PRECISION", "UPCAST")
     return _only(first_pass, *names, "num_warps", "num_stages")
+
+
+def _mass_limit(head_dim: int, dtype: torch.dtype) -> float:
+    """Greatest mass that Diag may have under a peak that stays; 0 where the peak follows scores.
+
+    Weights and their products with values must not overflow. Registers do not hold the widest heads
+    both ways.
+    """
+    if padded_head_dim(head_dim) > 128:
+        return 0.0
+    return 2.0**15 if dtype == torch.float16 else 2.0**60
 
 
 def _head(head_dim: int) -> Constants:

@@ -11,13 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.attention.gpu.forward_diag import (
-    accumulate,
-    attend_to_block,
-    attend_to_rows,
-    attend_to_sinks,
-    attend_to_tile,
-)
+from kernels.attention.gpu.forward_block import attend_to_all_sinks, attend_to_block_and_sinks
+from kernels.attention.gpu.forward_diag import accumulate, attend_to_tile
 from kernels.attention.gpu.forward_state import LOG2_E, project
 from kernels.attention.gpu.locate import load_rows, locate
 
@@ -41,7 +36,7 @@ def read_state(
     PRECISION: tl.constexpr,
     MAP_PRECISION: tl.constexpr,
 ):
-    """softmax_c(alpha q_c + log s_c) @ kappa V, float32 [BM, BD]."""
+    """Two factors of softmax_c(alpha q_c + log s_c) @ kappa V, float32 [BM] and [BM, BD]."""
     o_d = tl.arange(0, BD)
     alpha *= LOG2_E
     b_peak = tl.full([BM], float("-inf"), tl.float32)
@@ -68,7 +63,7 @@ def read_state(
         ).to(b_q.dtype)  # [BC, BD]
         b_score = alpha * b_x + b_offset[None, :]
         b_peak, b_mass, b_acc = accumulate(b_peak, b_mass, b_acc, b_score, b_value, 1.0, PRECISION)
-    return b_acc / b_mass[:, None]
+    return 1.0 / b_mass, b_acc
 
 
 @triton.jit
@@ -124,6 +119,7 @@ def answer_tile(
     ONE_STEP: tl.constexpr,
     SINKS: tl.constexpr,
     OUTSIDE: tl.constexpr,
+    LIMIT: tl.constexpr,
     PRECISION: tl.constexpr,
     MAP_PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
@@ -154,12 +150,16 @@ def answer_tile(
             b_v = load_rows(p_span_v + o_n[:, None] * stride_vt, o_n < num_keys, D, BD, UPCAST)
     if LLN:
         o_state = i_b * num_heads + i_h
-        b_out = read_state(
-            b_q, p_q_rows, m_m, p_log_mass + o_state * D, p_value + o_state * D * D,
-            p_weight + i_h * D * D, p_bias + i_h * D,
-            tl.load(p_alpha + i_b * stride_alpha_b + i_h * stride_alpha_h),
-            D, BD, BM, BC, WEIGHT, BIAS, PRECISION, MAP_PRECISION,
-        )  # fmt: skip
+        p_log_mass += o_state * D
+        p_value += o_state * D * D
+        p_weight += i_h * D * D
+        p_bias += i_h * D
+        alpha = tl.load(p_alpha + i_b * stride_alpha_b + i_h * stride_alpha_h)
+        if ONE_STEP or not DIAG:
+            b_lln_share, b_out = read_state(
+                b_q, p_q_rows, m_m, p_log_mass, p_value, p_weight, p_bias, alpha,
+                D, BD, BM, BC, WEIGHT, BIAS, PRECISION, MAP_PRECISION,
+            )  # fmt: skip
     if DIAG:
         if ONE_BLOCK:
             o_first = tl.zeros([1], tl.int32)
@@ -170,34 +170,44 @@ def answer_tile(
         if ONE_STEP and BD > 128:
             b_k = load_rows(p_span_k + o_n[:, None] * stride_kt, o_n < num_keys, D, BD, UPCAST)
             b_v = load_rows(p_span_v + o_n[:, None] * stride_vt, o_n < num_keys, D, BD, UPCAST)
+        p_k += i_begin * stride_kt
+        p_v += i_begin * stride_vt
+        p_outside_k += i_h * D
+        p_outside_v += i_h * D
         if ONE_STEP:
             b_peak, b_mass, b_acc = attend_to_tile(
                 b_q, b_k, b_v, o_first, num_keys, block_size, scale, BD, BM, BN, ONE_BLOCK,
                 PRECISION,
             )  # fmt: skip
+            b_peak, b_mass, b_acc = attend_to_all_sinks(
+                b_peak, b_mass, b_acc, b_q, o_first, p_k, p_v, p_outside_k, p_outside_v, i_span,
+                length, block_size, first_sinks, last_sinks, num_outside, scale, stride_kt,
+                stride_vt, num_heads * D, D, BD, BS, SINKS, OUTSIDE, PRECISION, UPCAST,
+            )  # fmt: skip
         else:
-            b_peak, b_mass, b_acc = attend_to_block(
-                b_q, p_span_k, p_span_v, num_keys, scale, stride_kt, stride_vt,
-                D, BD, BM, BN, PRECISION, UPCAST,
+            b_mass, b_acc = attend_to_block_and_sinks(
+                b_q, o_first, p_k, p_v, p_outside_k, p_outside_v, p_span_k, p_span_v, i_span,
+                num_keys, length, block_size, first_sinks, last_sinks, num_outside, scale,
+                stride_kt, stride_vt, num_heads * D, D, BD, BM, BN, BS, SINKS, OUTSIDE, LIMIT,
+                PRECISION, UPCAST,
             )  # fmt: skip
-        if SINKS:
-            b_peak, b_mass, b_acc = attend_to_sinks(
-                b_peak, b_mass, b_acc, b_q, o_first, p_k + i_begin * stride_kt,
-                p_v + i_begin * stride_vt, i_span, length, block_size, first_sinks, last_sinks,
-                scale, stride_kt, stride_vt, D, BD, BS, PRECISION, UPCAST,
+        # Where Diag takes several steps, registers hold one branch at a time.
+        if LLN and not ONE_STEP:
+            b_lln_share, b_out = read_state(
+                b_q, p_q_rows, m_m, p_log_mass, p_value, p_weight, p_bias, alpha,
+                D, BD, BM, BC, WEIGHT, BIAS, PRECISION, MAP_PRECISION,
             )  # fmt: skip
-        if OUTSIDE:
-            b_peak, b_mass, b_acc = attend_to_rows(
-                b_peak, b_mass, b_acc, b_q, p_outside_k + i_h * D, p_outside_v + i_h * D,
-                num_outside, scale, num_heads * D, D, BD, BS, PRECISION, UPCAST,
-            )  # fmt: skip
-        b_diag = b_acc / b_mass[:, None]
+        # Both branches are divided by their masses and mixed in two multiplications a number.
+        b_diag_share = 1.0 / b_mass
         if LLN:
             p_mix_rows = p_mix + i_h * stride_mix_h + (i_row + o_m) * stride_mix_t
             b_mix = tl.load(p_mix_rows, mask=m_m, other=0.0)
-            b_out = b_mix[:, None] * b_out + (1.0 - b_mix)[:, None] * b_diag
+            b_diag_share *= 1.0 - b_mix
+            b_out = (b_mix * b_lln_share)[:, None] * b_out + b_diag_share[:, None] * b_acc
         else:
-            b_out = b_diag
+            b_out = b_diag_share[:, None] * b_acc
+    else:
+        b_out *= b_lln_share[:, None]
     p_out_rows = p_out + i_row * stride_ot + i_h * D + o_m[:, None] * stride_ot
     tl.store(p_out_rows + o_d[None, :], b_out.to(p_out.dtype.element_ty), mask=m_md)
 
@@ -261,6 +271,7 @@ def lln_diag_kernel(
     ONE_STEP: tl.constexpr,
     SINKS: tl.constexpr,
     OUTSIDE: tl.constexpr,
+    LIMIT: tl.constexpr,
     PRECISION: tl.constexpr,
     MAP_PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
@@ -282,5 +293,5 @@ def lln_diag_kernel(
         span, rows_per_tile, first_sinks, last_sinks, num_outside, scale, stride_qt, stride_qh,
         stride_kt, stride_kh, stride_vt, stride_vh, stride_ot, stride_alpha_b, stride_alpha_h,
         stride_mix_t, stride_mix_h, D, BD, BM, BN, BC, BS, LLN, DIAG, WEIGHT, BIAS, ONE_BLOCK,
-        ONE_STEP, SINKS, OUTSIDE, PRECISION, MAP_PRECISION, UPCAST,
+        ONE_STEP, SINKS, OUTSIDE, LIMIT, PRECISION, MAP_PRECISION, UPCAST,
     )  # fmt: skip

@@ -76,6 +76,7 @@ def short_sequences_kernel(
     ONE_BLOCK: tl.constexpr,
     ONE_STEP: tl.constexpr,
     SINKS: tl.constexpr,
+    LIMIT: tl.constexpr,
     PRECISION: tl.constexpr,
     MAP_PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
@@ -115,6 +116,6 @@ def short_sequences_kernel(
                 span, rows_per_tile, first_sinks, last_sinks, 0, scale, stride_qt, stride_qh,
                 stride_kt, stride_kh, stride_vt, stride_vh, stride_ot, stride_alpha_b,
                 stride_alpha_h, stride_mix_t, stride_mix_h, D, BD, BM, BN, BC, BS, True, DIAG,
-                Q_WEIGHT, Q_BIAS, ONE_BLOCK, ONE_STEP, SINKS, False, PRECISION, MAP_PRECISION,
-                UPCAST,
+                Q_WEIGHT, Q_BIAS, ONE_BLOCK, ONE_STEP, SINKS, False, LIMIT, PRECISION,
+                MAP_PRECISION, UPCAST,
             )  # fmt: skip

@@ -56,6 +56,7 @@ class OutputTile:
     sinks: int  # per step
     num_warps: int
     num_stages: int
+    max_registers: int | None = None  # of a thread, as for the state
 
 
 @dataclass(frozen=True)
@@ -221,8 +222,11 @@ def output_tile(
     )
     if padded_head_dim(head_dim) == 256 and block_size and block_size <= tile.queries:
         tile = replace(tile, num_stages=1)  # its registers hold no more than one tile of keys
+    is_one_step = block_size is not None and block_size <= tile.queries
+    if is_one_step and padded_head_dim(head_dim) == 64 and dtype != torch.float32 and not weight:
+        tile = replace(tile, max_registers=128)  # four programs a processor
     if tall and dtype != torch.float32 and (block_size or 0) >= TALL_ROWS:
-        tile = _tall_output_tile(tile, head_dim)
+        tile = _tall_output_tile(tile, head_dim, block_size or 0)
     return _measured(
         tile, family, purpose("output", head_dim, dtype, weight=weight, block_size=block_size)
     )
@@ -254,11 +258,13 @@ def _narrow_output_tile(head_dim: int, weight: bool) -> OutputTile:
     )
 
 
-def _tall_output_tile(tile: OutputTile, head_dim: int) -> OutputTile:
-    """Twice the rows read a block's keys and values half as often, by twice the warps."""
+def _tall_output_tile(tile: OutputTile, head_dim: int, block_size: int) -> OutputTile:
+    """Twice the rows read a block's keys and values half as often."""
     if padded_head_dim(head_dim) > 32:  # one program would fill a processor
         return tile
-    return replace(tile, queries=TALL_ROWS, num_warps=8)
+    # Four warps share what a step costs beside its scores; of a block in one step they hold half.
+    is_one_step = block_size <= TALL_ROWS
+    return replace(tile, queries=TALL_ROWS, num_warps=8 if is_one_step else 4)
 
 
 def softmax_tile(head_dim: int, dtype: torch.dtype, *, family: str | None = None) -> SoftmaxTile:
