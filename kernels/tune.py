@@ -23,7 +23,7 @@ from kernels.attention.gpu import tiles
 from kernels.attention.gpu.constants import forget_constants
 from kernels.bench.measure import Clock, Inputs, Run, Shape
 from kernels.bench.report import facts_of
-from kernels.bench.suites import both_run, forward_run
+from kernels.bench.runs import both_run, forward_run
 
 TOKENS, SOFTMAX_TOKENS, NUM_HEADS = 65536, 16384, 12
 HEAD_DIMS = (32, 64, 128, 256)

@@ -10,9 +10,12 @@ from pathlib import Path
 import torch
 
 from kernels.bench.check import run_checks
-from kernels.bench.measure import Clock, measure_ceiling
+from kernels.bench.clocks import clocks
+from kernels.bench.floors import measure_ceiling
+from kernels.bench.measure import Clock
 from kernels.bench.report import ROOT, Record, draw, facts_of, first_line, table
-from kernels.bench.suites import SUITES, Bench
+from kernels.bench.runs import Bench
+from kernels.bench.suites import SUITES
 
 
 def main() -> None:
@@ -54,7 +57,13 @@ def measure(
     clock = Clock(device, options.seconds_each)
     dtype = getattr(torch, options.dtype)
     ceiling = measure_ceiling(clock, dtype)
-    best = {"copy_bytes_per_s": ceiling.bytes_per_s, "product_flops_per_s": ceiling.flops_per_s}
+    found = clocks(device)
+    best = {
+        "copy_bytes_per_s": ceiling.bytes_per_s,
+        "product_flops_per_s": ceiling.flops_per_s,
+        "exponentials_per_s": ceiling.exponentials_per_s,
+        "clocks": None if found is None else found._asdict(),
+    }
     record = Record(
         options.out / f"{device.type}.json", {**facts_of(device), **best}, failed=failed
     )

@@ -6,11 +6,8 @@ import faulthandler
 import math
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from itertools import pairwise
-from multiprocessing import get_context
 from typing import Any
 
 import torch
@@ -18,6 +15,7 @@ from torch import Tensor
 
 from kernels.attention import lln_diag_attention, reference, softmax_attention
 from kernels.bench import peers
+from kernels.bench.apart import run_apart
 from kernels.bench.report import first_line
 from kernels.instruments import moments, row_statistics
 from kernels.instruments import reference as instruments_reference
@@ -42,9 +40,11 @@ def run_checks(device: torch.device) -> list[str]:
         return [name for name in names if not report(device, name)]
     # Most of the time goes into compiling kernels; the measurements then find them in the cache.
     workers = max(1, min(8, (os.cpu_count() or 1) // 2))
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        asked = [(name, pool.submit(_report_in_time, device, name)) for name in names]
-        return [name for name, answer in asked if not _passed(name, answer)]
+    answers = run_apart([partial(_report_in_time, device, name) for name in names], workers)
+    for name, answer in zip(names, answers, strict=True):
+        if answer is None:
+            print(f"FAILED  {name}: its process has died, or took {PATIENCE_S} s", flush=True)
+    return [name for name, passed in zip(names, answers, strict=True) if not passed]
 
 
 def _report_in_time(device: torch.device, name: str) -> bool:
@@ -53,14 +53,6 @@ def _report_in_time(device: torch.device, name: str) -> bool:
         return report(device, name)
     finally:
         faulthandler.cancel_dump_traceback_later()
-
-
-def _passed(name: str, answer: Future[bool]) -> bool:
-    try:
-        return answer.result()
-    except BrokenProcessPool:
-        print(f"FAILED  {name}: its process, or one beside it, has died", flush=True)
-        return False
 
 
 def report(device: torch.device, name: str) -> bool:

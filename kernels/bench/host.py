@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from itertools import accumulate, count
-from statistics import median
+from itertools import accumulate
 from time import thread_time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,18 +29,15 @@ from kernels.attention import (
     lln_diag_attention,
     softmax_attention,
 )
-from kernels.bench.measure import Run, Shape
+from kernels.bench.measure import Run, Shape, Times
 from kernels.bench.report import Row
-
-if TYPE_CHECKING:
-    from kernels.bench.suites import Bench
+from kernels.bench.runs import Bench
 
 ALLOWED_S = 40e-6
 """Of a fused call."""
 CALLS = 300
 NUM_HEADS = 1
 """So that a CPU's buffers are small and come from its heap. Calls do the same for any number."""
-_HANDLES = count(1)
 MANY = 4096
 """Sequences of a batch that is checked."""
 
@@ -72,8 +68,10 @@ def _measured(bench: Bench, call: Call) -> Row:
     if row.seconds is None:
         return row
     times = host_seconds(call.run)
-    seconds, fastest = median(times), min(times)
-    row = replace(row, seconds=seconds, note=f"fastest {fastest * 1e6:.0f} us")
+    found, fastest = Times.of(times), min(times)
+    seconds = found.median
+    row = replace(row, seconds=seconds, p20_seconds=found.p20, p80_seconds=found.p80)
+    row = replace(row, note=f"fastest {fastest * 1e6:.0f} us")
     if call.allowed_s is None:
         return row
     target = f"<= {call.allowed_s * 1e6:g} us"
@@ -171,17 +169,17 @@ def no_driver(launched: Callable[..., object] = lambda *_: None) -> Iterator[Non
     """Launches end at `launched` and not at the driver, and a CPU's tensors count as a GPU's."""
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise RuntimeError("TRITON_INTERPRET is set: interpreted kernels are not launched")
-    from triton.runtime import driver  # type: ignore[import-untyped]
+    # Here, since it imports Triton, without which the other suites work.
+    from kernels.attention.gpu.no_driver import launches_end_at
 
     replaced = custom_op.runs_in_triton, arguments.check_finite
     custom_op.runs_in_triton = _as_on_a_gpu
     arguments.check_finite = _unread
-    driver.set_active(_no_driver(launched))
     try:
-        yield
+        with launches_end_at(launched):
+            yield
     finally:
         custom_op.runs_in_triton, arguments.check_finite = replaced
-        driver.set_active(None)  # the next to ask makes the machine's own
 
 
 def _as_on_a_gpu(rows: Tensor) -> bool:
@@ -190,54 +188,3 @@ def _as_on_a_gpu(rows: Tensor) -> bool:
 
 def _unread(name: str, value: Tensor) -> None:
     """A GPU's numbers are not read."""
-
-
-def _no_driver(launched: Callable[..., object]) -> Any:
-    from triton.backends.compiler import GPUTarget  # type: ignore[import-untyped]
-    from triton.backends.driver import DriverBase  # type: ignore[import-untyped]
-
-    class Utils:
-        """What a compiled kernel asks of the device."""
-
-        def load_binary(self, *_: object) -> tuple[int, int, int, int, int]:
-            module = function = next(_HANDLES)
-            registers = spills = 0
-            return module, function, registers, spills, 1024  # threads
-
-        def get_device_properties(self, _: int) -> dict[str, int]:
-            return {"max_shared_mem": 227 * 1024}
-
-    class Launcher:
-        def __init__(self, *_: object) -> None:
-            pass
-
-        def __call__(self, *arguments: object) -> None:
-            launched(*arguments)
-
-    class NoDriver(DriverBase):  # type: ignore[misc]
-        utils = Utils()
-        launcher_cls = Launcher
-
-        @classmethod
-        def is_active(cls) -> bool:
-            return True
-
-        def get_current_target(self) -> GPUTarget:
-            return GPUTarget("cuda", 90, 32)
-
-        def get_current_device(self) -> int:
-            return 0
-
-        def get_current_stream(self, _: int) -> int:
-            return 0
-
-        def get_active_torch_device(self) -> torch.device:
-            return torch.device("cpu")
-
-        def map_python_to_cpp_type(self, ty: str) -> str:
-            return ty
-
-        def get_benchmarker(self) -> None:
-            return None
-
-    return NoDriver()

@@ -1,26 +1,39 @@
-"""Times calls on a device, and says what they could take at best.
-
-`Clock` times a call, `measure_ceiling` what the device can copy and multiply. `Shape` and `Inputs`
-are what is measured, and `floor_seconds` the least that it costs by that ceiling.
-"""
+"""Times calls on a device. `Clock` times a call; `Shape` and `Inputs` are what is measured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
+
+from kernels.attention import PackedSequences
 
 Run = Callable[[], object]
 
 FLUSH_BYTES = 256 * 2**20
 """More than any L2 cache, so that one call's data does not speed up the next."""
+
+
+class Times(NamedTuple):
+    """Seconds of a call: the median, and the bounds of the middle three fifths."""
+
+    median: float
+    p20: float
+    p80: float
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> Self:
+        ordered = sorted(samples)
+        last = len(ordered) - 1
+        return cls(median(ordered), ordered[round(0.2 * last)], ordered[round(0.8 * last)])
 
 
 @dataclass(frozen=True)
@@ -30,26 +43,26 @@ class Clock:
     """About how long to repeat one measurement."""
 
     def seconds(self, run: Run) -> float:
-        """The median of several calls, each with a cold cache on a GPU."""
+        return self.times(run).median
+
+    def times(self, run: Run) -> Times:
+        """Of several calls, each with a cold cache on a GPU."""
         if self.device.type == "cuda":
-            return self._on_gpu(run)
+            return Times.of(self._on_gpu(run))
         run()
         first = self._once(run)
-        return median([first, *(self._once(run) for _ in range(self._repeats(first) - 1))])
+        return Times.of([first, *(self._once(run) for _ in range(self._repeats(first) - 1))])
 
-    def seconds_in_a_row(self, run: Run, calls: int = 100) -> float:
-        """The mean of many calls in a row with a warm cache, so with the cost of launching."""
+    def times_in_a_row(self, run: Run, calls: int = 50, rounds: int = 9) -> Times:
+        """Of a call among many in a row, with a warm cache, one after the other on the device.
+
+        The calls are queued behind other work, so that the device does not wait for the host.
+        """
         if self.device.type != "cuda":
-            return self.seconds(run)
-        replay = _captured(run)
-        replay()
-        start, end = _event(), _event()
-        start.record()
-        for _ in range(calls):
-            replay()
-        end.record()
-        torch.cuda.synchronize(self.device)
-        return float(start.elapsed_time(end)) / 1e3 / calls
+            return self.times(run)
+        run()
+        work_ahead = _work_for(self.device, 2 * _host_seconds(run, calls))
+        return Times.of([_behind(work_ahead, run, calls, self.device) for _ in range(rounds)])
 
     def peak_bytes(self, run: Run) -> int:
         """What a call allocates at its peak; 0 where that is not known."""
@@ -63,16 +76,15 @@ class Clock:
         torch.cuda.synchronize(self.device)
         return torch.cuda.max_memory_allocated(self.device) - before
 
-    def _on_gpu(self, run: Run) -> float:
-        replay = _captured(run)
-        flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=self.device)
+    def _on_gpu(self, run: Run) -> list[float]:
+        replay, flush = _captured(run), flusher(_more_than_the_cache(self.device))
         first = self._times(replay, flush, 2)[-1]
-        return median(self._times(replay, flush, self._repeats(first)))
+        return self._times(replay, flush, self._repeats(first))
 
-    def _times(self, run: Run, flush: torch.Tensor, count: int) -> list[float]:
+    def _times(self, run: Run, flush: Run, count: int) -> list[float]:
         events = [(_event(), _event()) for _ in range(count)]
         for start, end in events:
-            flush.zero_()
+            flush()
             start.record()
             run()
             end.record()
@@ -87,6 +99,62 @@ class Clock:
         started_at = perf_counter()
         run()
         return perf_counter() - started_at
+
+
+def flusher(lines: Tensor) -> Run:
+    """Fills the L2 cache with lines that are only read.
+
+    A cache filled by writing would write its lines back while the next call is timed.
+    """
+    total = lines.new_empty(())
+    return lambda: torch.sum(lines, 0, out=total)
+
+
+def _more_than_the_cache(device: torch.device) -> Tensor:
+    return torch.ones(FLUSH_BYTES // 4, dtype=torch.float32, device=device)
+
+
+def _host_seconds(run: Run, calls: int) -> float:
+    """How long the host takes to queue so many calls."""
+    torch.cuda.synchronize()
+    started_at = perf_counter()
+    for _ in range(calls):
+        run()
+    queued_at = perf_counter()
+    torch.cuda.synchronize()
+    return queued_at - started_at
+
+
+def _work_for(device: torch.device, seconds: float) -> Run:
+    """Products that keep the device busy for about so long, in few launches."""
+    a = torch.ones(8192, 8192, dtype=torch.bfloat16, device=device)
+    product = torch.empty_like(a)
+
+    def multiply(times: int) -> None:
+        for _ in range(times):
+            torch.mm(a, a, out=product)
+
+    multiply(1)
+    start, end = _event(), _event()
+    start.record()
+    multiply(4)
+    end.record()
+    torch.cuda.synchronize(device)
+    each = float(start.elapsed_time(end)) / 1e3 / 4
+    times = int(seconds / each) + 1
+    return lambda: multiply(times)
+
+
+def _behind(work: Run, run: Run, calls: int, device: torch.device) -> float:
+    """The device's time for one of the calls."""
+    start, end = _event(), _event()
+    work()
+    start.record()
+    for _ in range(calls):
+        run()
+    end.record()
+    torch.cuda.synchronize(device)
+    return float(start.elapsed_time(end)) / 1e3 / calls
 
 
 def _event() -> torch.cuda.Event:
@@ -138,25 +206,6 @@ def _end_capture() -> None:
 
 
 @dataclass(frozen=True)
-class Ceiling:
-    """The device's best, measured with the same clock."""
-
-    bytes_per_s: float  # of a copy, read and written
-    flops_per_s: float  # of a large product in the measured dtype
-
-
-def measure_ceiling(clock: Clock, dtype: torch.dtype) -> Ceiling:
-    on_gpu = clock.device.type == "cuda"
-    size, side = (2**30, 8192) if on_gpu else (2**26, 512)
-    source = torch.zeros(size, dtype=torch.int8, device=clock.device)
-    target = torch.empty_like(source)
-    copy_s = clock.seconds(lambda: target.copy_(source))
-    a = torch.randn(side, side, dtype=dtype, device=clock.device)
-    product_s = clock.seconds(lambda: a @ a)
-    return Ceiling(2 * size / copy_s, 2 * side**3 / product_s)
-
-
-@dataclass(frozen=True)
 class Shape:
     tokens: int
     num_heads: int
@@ -169,11 +218,15 @@ class Shape:
         return tensors * self.tokens * self.num_heads * self.head_dim * dtype.itemsize
 
     @property
-    def forward_flops(self) -> float:
-        """The state, its reading, and two products with each key of the block."""
-        return self.product_flops(2 * self.head_dim + 2 * min(self.block_size, self.tokens))
+    def keys(self) -> float:
+        """Of a token's own block, on average: the last block of a sequence may be short."""
+        pairs = 0
+        for length in self.lengths or (self.tokens,):
+            blocks, rest = divmod(length, self.block_size)
+            pairs += blocks * self.block_size**2 + rest**2
+        return pairs / self.tokens
 
-    def product_flops(self, columns: int) -> float:
+    def product_flops(self, columns: float) -> float:
         """Operations that multiply every row by so many columns."""
         return 2.0 * self.tokens * self.num_heads * self.head_dim * columns
 
@@ -206,11 +259,11 @@ class Inputs:
         return torch.randn_like(self.rows[0])
 
     @cached_property
-    def cu_seqlens(self) -> Tensor | None:
+    def packed(self) -> PackedSequences | None:
+        """As a server has it, which knows the bounds."""
         if not self.shape.lengths:
             return None
-        bounds = torch.tensor([0, *self.shape.lengths]).cumsum(0, dtype=torch.int32)
-        return bounds.to(self.device)
+        return PackedSequences.of([0, *accumulate(self.shape.lengths)], self.device)
 
     @cached_property
     def scales(self) -> dict[str, Any]:
@@ -233,16 +286,3 @@ class Inputs:
         num_heads, width = self.shape.num_heads, self.shape.head_dim
         weight = torch.eye(width, device=self.device).repeat(num_heads, 1, 1)
         return weight, torch.zeros(num_heads, width, device=self.device)
-
-
-def floor_seconds(
-    shape: Shape, tensors: float, dtype: torch.dtype, ceiling: Ceiling, *, flops: float = 0.0
-) -> float:
-    """Time to read and write so many tensors, or of the arithmetic where that takes longer."""
-    moved = shape.bytes_of(tensors, dtype) / ceiling.bytes_per_s
-    return max(moved, flops / ceiling.flops_per_s)
-
-
-def forward_floor(shape: Shape, dtype: torch.dtype, ceiling: Ceiling) -> float:
-    """Six tensors, or the arithmetic where blocks are large."""
-    return floor_seconds(shape, 6, dtype, ceiling, flops=shape.forward_flops)

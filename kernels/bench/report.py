@@ -35,13 +35,25 @@ class Row:
     head_dim: int
     dtype: str
     block_size: int | None = None
-    seconds: float | None = None
-    floor_seconds: float | None = None  # the least its bytes, or its arithmetic, can take
+    seconds: float | None = None  # the median
+    p20_seconds: float | None = None
+    p80_seconds: float | None = None
+    clock_mhz: float | None = None  # of a GPU's processors, just after
+    floors: dict[str, float] | None = None  # the least it can take, by what limits it
     peak_bytes: int | None = None
     ratio: float | None = None  # what the suite compares
     target: str | None = None
     met: bool | None = None
     note: str = ""
+
+    @property
+    def floor_seconds(self) -> float | None:
+        """The largest floor counts."""
+        return max(self.floors.values()) if self.floors else None
+
+    @property
+    def limit(self) -> str | None:
+        return max(self.floors, key=self.floors.__getitem__) if self.floors else None
 
     @property
     def fraction(self) -> float | None:
@@ -77,7 +89,9 @@ class Record:
             **self.facts,
             "skipped": self.skipped,
             "failed": self.failed,
-            "rows": [{**asdict(row), "fraction": row.fraction} for row in self.rows],
+            "rows": [
+                {**asdict(row), "limit": row.limit, "fraction": row.fraction} for row in self.rows
+            ],
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -100,7 +114,10 @@ def facts_of(device: torch.device) -> dict[str, Any]:
 def table(rows: Iterable[Row]) -> str:
     """Worst fraction first, then the rows without one in the order they came."""
     ordered = sorted(rows, key=lambda row: 2.0 if row.fraction is None else row.fraction)
-    head = ("suite", "name", "tokens", "H", "D", "block", "time", "of best", "ratio", "target", "")
+    head = (
+        *("suite", "name", "tokens", "H", "D", "block", "time", "p20 to p80"),
+        *("floors", "of largest", "ratio", "target", ""),
+    )
     lines = [head, *map(_cells, ordered)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     return "\n".join(
@@ -124,11 +141,25 @@ def _cells(row: Row) -> tuple[str, ...]:
         str(row.head_dim),
         "" if row.block_size is None else str(row.block_size),
         "-" if row.seconds is None else f"{row.seconds * 1e3:.4g} ms",
+        _spread(row),
+        _floors(row),
         "" if row.fraction is None else f"{row.fraction:.1%}",
         "" if row.ratio is None else f"{row.ratio:.3g}",
         row.target or "",
         " ".join(part for part in (met, row.note) if part),
     )
+
+
+def _spread(row: Row) -> str:
+    if row.p20_seconds is None or row.p80_seconds is None:
+        return ""
+    return f"{row.p20_seconds * 1e3:.4g} to {row.p80_seconds * 1e3:.4g}"
+
+
+def _floors(row: Row) -> str:
+    """In milliseconds, the largest first."""
+    largest_first = sorted((row.floors or {}).items(), key=lambda floor: -floor[1])
+    return ", ".join(f"{name} {seconds * 1e3:.4g}" for name, seconds in largest_first)
 
 
 def _version(package: str) -> str | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,14 @@ from kernels import attention
 from kernels.attention import reference
 from kernels.bench import __main__ as command
 from kernels.bench import check, measure, peers
-from kernels.bench.measure import Ceiling, Clock, Shape
+from kernels.bench.apart import run_apart
+from kernels.bench.clocks import Clocks, parse
+from kernels.bench.floors import Ceiling, Work, both_work, floors, forward_work
+from kernels.bench.measure import Clock, Inputs, Shape, Times, flusher
 from kernels.bench.report import Record, Row, table
-from kernels.bench.suites import OURS, SUITES, Bench
+from kernels.bench.runs import OURS, Bench, attend
+from kernels.bench.served import served_form, sweep
+from kernels.bench.suites import SUITES
 
 ROOT = Path(__file__).parents[2]
 
@@ -126,11 +131,42 @@ def test_checks_can_fail(
     assert "FAILED" in capsys.readouterr().out
 
 
-def test_a_check_whose_process_died_has_failed(capsys: pytest.CaptureFixture[str]) -> None:
-    answer: Future[bool] = Future()
-    answer.set_exception(BrokenProcessPool())
-    assert not check._passed("a check", answer)
-    assert "FAILED  a check" in capsys.readouterr().out
+def test_a_call_whose_process_dies_takes_no_other_with_it() -> None:
+    one, none, dies = partial(bool, 1), partial(bool, 0), partial(os._exit, 1)
+    calls: list[Callable[[], bool]] = [one, dies, one, none]
+    assert run_apart(calls, workers=1) == [True, None, True, False]
+
+
+def test_what_is_served_is_measured_in_one_call_and_swept() -> None:
+    once, swept = f"{OURS}, as served", "lln_diag_tile, swept by 512"
+    assert measured("served") == [once, once, swept]
+    shape = Shape(1024, 2, 16, 64)
+    inputs = small_bench().inputs(shape)
+    tiles = runs_of_a_sweep(inputs)
+    whole = attend(inputs, inputs.rows, **served_form(inputs))
+    torch.testing.assert_close(torch.cat(tiles), whole, rtol=0, atol=1e-5)
+
+
+def runs_of_a_sweep(inputs: Inputs) -> list[Tensor]:
+    found: Any = sweep(inputs, 256)()
+    tiles: list[Tensor] = found
+    return tiles
+
+
+def test_a_flush_leaves_no_line_to_be_written() -> None:
+    lines = torch.ones(1024)
+    before = lines._version
+    flusher(lines)()
+    assert lines._version == before
+
+
+def test_clocks_are_told_or_unknown() -> None:
+    assert parse("1980, 1755, 2619\n") == Clocks(1980, 1755, 2619)
+    assert parse("1980, [N/A], 2619\n") is None
+
+
+def test_a_time_is_told_with_its_spread() -> None:
+    assert Times.of([5.0, 1.0, 3.0, 2.0, 4.0, 6.0]) == Times(3.5, 2.0, 5.0)
 
 
 def test_times_are_taken_also_where_a_check_failed(
@@ -142,7 +178,7 @@ def test_times_are_taken_also_where_a_check_failed(
         ask(monkeypatch, "short", *options)
     stored = json.loads((tmp_path / "cpu.json").read_text())
     assert stored["failed"] == ["a check"]
-    assert [row["suite"] for row in stored["rows"]] == ["short"]
+    assert {row["suite"] for row in stored["rows"]} == {"short"}
 
 
 def test_a_suite_that_fails_is_named_and_the_others_go_on(
@@ -157,7 +193,7 @@ def test_a_suite_that_fails_is_named_and_the_others_go_on(
     for suite in ("long", "short"):
         command.run_suite(suite, bench, record, math.inf)
     assert record.failed == ["long: MemoryError()"]
-    assert [row.suite for row in record.rows] == ["short"]
+    assert {row.suite for row in record.rows} == {"short"}
 
 
 def test_a_call_that_fails_says_why_in_its_row() -> None:
@@ -246,15 +282,30 @@ def test_the_worst_fraction_comes_first() -> None:
         "dtype": "float32",
     }
     rows = [
-        Row(**shape, name="good", seconds=1.0, floor_seconds=0.9),
+        Row(**shape, name="good", seconds=1.0, floors={"bytes": 0.9, "products": 0.1}),
         Row(**shape, name="uncounted", seconds=1.0),
-        Row(**shape, name="bad", seconds=1.0, floor_seconds=0.2),
+        Row(**shape, name="bad", seconds=1.0, floors={"bytes": 0.2}),
     ]
     names = [line.split()[1] for line in table(rows).splitlines()[1:]]
     assert names == ["bad", "good", "uncounted"]
 
 
-def test_bytes_and_arithmetic_of_a_shape() -> None:
-    shape = Shape(tokens=1000, num_heads=2, head_dim=64, block_size=128)
-    assert shape.bytes_of(6, torch.bfloat16) == 6 * 1000 * 2 * 64 * 2
-    assert shape.forward_flops == 1000 * 2 * (4 * 64 * 64 + 4 * 128 * 64)
+def test_floors_of_a_shape() -> None:
+    shape = Shape(tokens=1000, num_heads=2, head_dim=64, block_size=125)
+    rows, ceiling = 2000, Ceiling(bytes_per_s=1.0, flops_per_s=1.0, exponentials_per_s=1.0)
+    found = floors(shape, forward_work(shape, maps=True, gate=True), torch.bfloat16, ceiling)
+    assert found == {
+        "bytes": rows * (6 * 64 * 2 + 4),
+        "products": 2 * rows * 64 * (2 * 64 + 2 * 125 + 2 * 64),
+        "exponentials": rows * (2 * 64 + 125),
+    }
+    both = floors(shape, both_work(shape), torch.bfloat16, ceiling)
+    assert both["exponentials"] == rows * (5 * 64 + 2 * 125)
+    unknown = floors(shape, Work(6), torch.bfloat16, Ceiling(1.0, 1.0))
+    assert [*unknown] == ["bytes", "products"]
+
+
+def test_keys_of_short_last_blocks_count_as_they_are() -> None:
+    assert Shape(tokens=200, num_heads=1, head_dim=16, block_size=64, lengths=(100, 100)).keys == (
+        (64**2 + 36**2) / 100
+    )
