@@ -140,11 +140,9 @@ def check_cu_seqlens(cu_seqlens: Bounds | None, rows: Tensor) -> PackedSequences
     if isinstance(cu_seqlens, PackedSequences):
         return _checked_for(num_rows, cu_seqlens)
     if cu_seqlens is None:
-        if rows.device.type == "cpu" and not torch.compiler.is_compiling():
-            return _one_sequence(num_rows)
-        # Made where it is used: copying it there would break graph capture.
-        ends = torch.arange(2, dtype=torch.int32, device=rows.device) * num_rows
-        return PackedSequences(ends, (0, num_rows))
+        if torch.compiler.is_compiling() or _is_recorded(rows):
+            return PackedSequences(_ends(num_rows, rows.device), (0, num_rows))
+        return _one_sequence(num_rows, rows.device, _stream(rows.device))
     if cu_seqlens.dtype != torch.int32 or cu_seqlens.dim() != 1 or cu_seqlens.numel() < 1:
         raise ArgumentError(
             "cu_seqlens must be int32 of shape (B + 1,), "
@@ -166,8 +164,31 @@ def _checked_for(num_rows: int, packed: PackedSequences) -> PackedSequences:
 
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)  # it outlives the caller's mode and may serve autograd later
-def _one_sequence(num_rows: int) -> PackedSequences:
-    return PackedSequences(torch.tensor([0, num_rows], dtype=torch.int32), (0, num_rows))
+def _one_sequence(num_rows: int, device: torch.device, stream: int) -> PackedSequences:
+    """Kept, because a GPU makes it in two launches, and every tile and layer of a long text asks.
+
+    For each stream apart: what one stream makes is not there yet for another.
+    """
+    return PackedSequences(_ends(num_rows, device), (0, num_rows))
+
+
+def _ends(num_rows: int, device: torch.device) -> Tensor:
+    """Made where it is used: copying it there would break graph capture."""
+    return torch.arange(2, dtype=torch.int32, device=device) * num_rows
+
+
+def _is_recorded(rows: Tensor) -> bool:
+    """Whether what is made now is of no use later.
+
+    A CUDA graph makes it when it is replayed; a mode of torch may make something else of it.
+    """
+    if torch._C._len_torch_dispatch_stack():
+        return True
+    return rows.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _stream(device: torch.device) -> int:
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
 
 
 def _check_bounds(bounds: tuple[int, ...]) -> None:

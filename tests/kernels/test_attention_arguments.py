@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from kernels.attention import ArgumentError, LLNState, arguments, lln_diag_attention, lln_read
 
@@ -93,3 +94,14 @@ def test_shortest_and_longest_are_looked_for_once(
     assert (packed.shortest, packed.longest) == (0, 7)
     unknown = arguments.PackedSequences(packed.cu_seqlens, None)
     assert (unknown.shortest, unknown.longest) == (None, None)
+
+
+def test_bounds_of_one_sequence_are_kept_unless_a_mode_of_torch_made_them() -> None:
+    rows = torch.zeros(7, 1, 16)
+    kept = arguments.check_cu_seqlens(None, rows)
+    assert arguments.check_cu_seqlens(None, rows) is kept
+    assert kept.cu_seqlens.tolist() == [0, 7]
+    with FakeTensorMode():
+        arguments.check_cu_seqlens(None, torch.zeros(8, 1, 16))
+    made = arguments.check_cu_seqlens(None, torch.zeros(8, 1, 16))
+    assert (made.cu_seqlens.tolist(), made.bounds) == ([0, 8], (0, 8))
