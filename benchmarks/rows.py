@@ -115,6 +115,7 @@ class Turns:
     """Calls in each turn. Their median is the turn's time; with several, one more warms up."""
     warm: bool = True
     """Whether a first round goes unrecorded."""
+    clock: Callable[[], float] = perf_counter
 
 
 def take_turns(contenders: Mapping[str, Run], turns: Turns) -> dict[str, Seconds]:
@@ -122,23 +123,23 @@ def take_turns(contenders: Mapping[str, Run], turns: Turns) -> dict[str, Seconds
     taken: dict[str, list[float]] = {name: [] for name in contenders}
     for index in range(turns.repeats + turns.warm):
         for name, run in contenders.items():
-            seconds = _take_turn(run, turns.calls)
+            seconds = _take_turn(run, turns)
             if index >= turns.warm:
                 taken[name].append(seconds)
     return {name: tuple(seconds) for name, seconds in taken.items()}
 
 
-def _take_turn(run: Run, calls: int) -> float:
+def _take_turn(run: Run, turns: Turns) -> float:
     sleep(SETTLE_S)
-    if calls > 1:
+    if turns.calls > 1:
         run()
-    return median(_time_call(run) for _ in range(calls))
+    return median(_time_call(run, turns.clock) for _ in range(turns.calls))
 
 
-def _time_call(run: Run) -> float:
-    started_at = perf_counter()
+def _time_call(run: Run, clock: Callable[[], float]) -> float:
+    started_at = clock()
     run()
-    return perf_counter() - started_at
+    return clock() - started_at
 
 
 async def seconds_of(answer: Awaitable[object]) -> float:

@@ -17,6 +17,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from engine import Engine, EngineConfig
 from engine.checkpoint.folder import EXPORTED_TYPE
 from engine.model.embedding_model import load_model
+from engine.platform.device import torch_dtype
 from engine.types import EmbedOptions
 
 _UNNORMALISED = EmbedOptions(normalize=False)
@@ -41,7 +42,7 @@ class LLNModel(PreTrainedModel):
         self._load(engine_config)
         # Says where the model is and in what dtype; the engine holds the weights.
         weights = self._engine.model.encoder.weights
-        dtype = getattr(torch, self._engine.info.dtype)
+        dtype = torch_dtype(self._engine.info.dtype)
         place = torch.zeros(1, device=weights.words.device, dtype=dtype)
         self.place = nn.Parameter(place, requires_grad=False)
 

@@ -20,7 +20,7 @@ from engine.engine import Engine
 from engine.model.int8 import byte_product, quantised, quantised_rows
 from engine.model.layers import linear, pack
 from engine.model.weights import Affine
-from engine.platform.device import possible_precisions, torch_dtype
+from engine.platform.device import REDUCED, possible_precisions, torch_dtype
 
 SHARE = Target(">=", 0.7)
 _ROWS, _WIDTH = 4_096, 1_536
@@ -63,10 +63,10 @@ def _share(
 
 def _large_product(precision: str) -> Run:
     x, layer = torch.randn(_ROWS, _WIDTH), Affine(torch.randn(_WIDTH, _WIDTH), None)
-    if precision == "int8":
-        rows, weight = quantised_rows(x).rows, quantised(*layer)
-        return lambda: byte_product(rows, weight)
     dtype = torch_dtype(precision)
+    if dtype is torch.int8:
+        rows, weight = quantised_rows(x).rows, quantised(*layer, reduced=precision == REDUCED)
+        return lambda: byte_product(rows, weight)
     packed, rows = pack(Affine(layer.weight.to(dtype), None), dtype), x.to(dtype)
     return torch.inference_mode()(lambda: linear(rows, packed))
 

@@ -36,7 +36,7 @@ from engine.model.pooling import PooledSpan
 from engine.model.quantized import usual_range
 from engine.model.weight_overrides import override_weights
 from engine.model.weights import EncoderWeights, TensorReader
-from engine.platform.device import Placement, choose_placement
+from engine.platform.device import REDUCED, Placement, choose_placement
 from engine.text.tokenizer import TextTokenizer
 from engine.types import Attention, ModelInfo
 
@@ -130,7 +130,7 @@ def load_models(
     """Loads several models. Those from the same weights file share its tensors."""
     placement = choose_placement(config.device, config.dtype, config.fallback_dtype)
     torch.set_num_threads(config.compute_threads)
-    logger.info("matrix products in %s on %s", placement.dtype_name, placement.device)
+    logger.info("matrix products in %s on %s", placement.precision, placement.device)
     shared = _SharedParts(placement)
     return [
         _load_one(name, shared, attention=attention, config=config) for name in dict.fromkeys(names)
@@ -199,8 +199,9 @@ def _read_parts(checkpoint: Checkpoint, placement: Placement) -> ModelParts:
             actual=tokenizer.vocab_size,
         )
     if placement.dtype is torch.int8:
-        weights = quantised_weights(weights, [text.ids for text in tokenizer.encode_batch(PROBE)])
-    return ModelParts(checkpoint, weights, tokenizer, placement.dtype_name)
+        texts = [text.ids for text in tokenizer.encode_batch(PROBE)]
+        weights = quantised_weights(weights, texts, reduced=placement.precision == REDUCED)
+    return ModelParts(checkpoint, weights, tokenizer, placement.precision)
 
 
 def _default_attention(name: str, folder: Path) -> Attention:

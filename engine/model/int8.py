@@ -3,6 +3,10 @@
 A row is quantised by itself and integers add up exactly, so a text's vector does not depend on its
 batch. A row's bytes reach from its least value to its largest. FBGEMM's kernel for tables of
 embeddings finds and writes them in one pass; the products are oneDNN's.
+
+CPUs without VNNI add the products of inputs 2k and 2k + 1 in 16 bits. In reduced range the steps of
+a row of the weight are so large that no two of these can overflow: 255 (|a| + |b|) < 2^15 for any a
+and b of one sign. Weights of different signs take from each other and may be as large as ever.
 """
 
 from __future__ import annotations
@@ -14,9 +18,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from engine.errors import CheckpointError
+from engine.platform.byte_products import BYTE_PRODUCT, packed, product_arguments
 
 MOST = 127
-"""The largest quantised weight. -128 has no counterpart and is not used."""
+"""The largest quantised weight, and in reduced range the largest sum of two before they are
+rounded. -128 has no counterpart and is not used."""
 
 MOST_LOST = 0.25
 """The largest share of a tensor's weights that may be rounded to 0. MiniLM's tensors lose 1 %."""
@@ -27,14 +33,12 @@ SMOOTHING = 0.6
 _LEAST_SHARE = 1e-3
 """Of the mean: channels below it are smoothed no further."""
 
-_TYPICAL_ROWS = 1024
 _TAIL = 8
 """Bytes after each quantised row: two float32, what a step stands for and the row's least value."""
 _TINY = torch.finfo(torch.float32).tiny
 
 
 QUANTISE = torch.ops.quantized.embedding_bag_byte_prepack.default
-BYTE_PRODUCT = torch.ops.onednn.qlinear_pointwise.default
 
 
 class Int8Affine(NamedTuple):
@@ -46,28 +50,43 @@ class Int8Affine(NamedTuple):
     zero: Tensor  # [out] integers, all 0: weights are symmetric
     sums: Tensor  # [out], of the dequantised weight over its inputs
     smoothing: Tensor | None = None  # [in], what inputs are multiplied by before they are quantised
+    reduced: bool = False  # whether neighbours' products fit into 16 bits
 
     @property
     def num_weights(self) -> int:
         return (self.weight.shape[0] - _TAIL) * self.weight.shape[1]
 
+    @property
+    def product_arguments(self) -> tuple[Any, ...]:
+        """What follows the rows in a call of `BYTE_PRODUCT`."""
+        return product_arguments(self.weight, self.scale, self.zero)
 
-def quantised(weight: Tensor, bias: Tensor | None, smoothing: Tensor | None = None) -> Int8Affine:
+
+def quantised(
+    weight: Tensor, bias: Tensor | None, smoothing: Tensor | None = None, *, reduced: bool = False
+) -> Int8Affine:
     """The layer with its weight [out, in] in int8, one scale for each output channel."""
     if smoothing is not None:
         weight = weight / smoothing
-    scales = _scales(weight.abs())
+    scales = _scales(_neighbours(weight) if reduced else weight.abs())
     rounded = (weight / scales).round().to(torch.int8)
-    padded = F.pad(rounded, (0, _TAIL))
-    packed = torch.ops.onednn.qlinear_prepack(padded, [_TYPICAL_ROWS, padded.shape[1]])
     scale = scales.flatten()
     zero = torch.zeros(len(scale), dtype=torch.int64)
-    return Int8Affine(packed, bias, scale, zero, rounded.sum(1) * scale, smoothing)
+    sums = rounded.sum(1) * scale
+    return Int8Affine(
+        packed(F.pad(rounded, (0, _TAIL))), bias, scale, zero, sums, smoothing, reduced
+    )
 
 
 def _scales(sizes: Tensor) -> Tensor:
     """What a step of each row's bytes stands for [out, 1]."""
     return sizes.amax(1, keepdim=True).clamp_min(_TINY * MOST) / MOST
+
+
+def _neighbours(weight: Tensor) -> Tensor:
+    """The size of what inputs 2k and 2k + 1 can add up to, of either sign [out, in / 2 or more]."""
+    pairs = F.pad(weight, (0, weight.shape[1] % 2)).unflatten(1, (-1, 2))
+    return torch.maximum(pairs.clamp_min(0).sum(2), -pairs.clamp_max(0).sum(2))
 
 
 def dequantised(layer: Int8Affine) -> Tensor:
@@ -139,11 +158,5 @@ def quantised_rows(x: Tensor) -> QuantisedRows:
 
 def byte_product(rows: Tensor, layer: Int8Affine) -> Tensor:
     """The rows' bytes times W^T, with the scales of the weight but not of the rows."""
-    y: Tensor = BYTE_PRODUCT(rows, *product_arguments(layer))
+    y: Tensor = BYTE_PRODUCT(rows, *layer.product_arguments)
     return y
-
-
-def product_arguments(layer: Int8Affine) -> tuple[Any, ...]:
-    """What follows the rows in a call of `BYTE_PRODUCT`: the rows have scale 1 and zero 0."""
-    weight = (layer.weight, layer.scale, layer.zero, None)
-    return (1.0, 0, *weight, 1.0, 0, torch.float32, "none", [], "")

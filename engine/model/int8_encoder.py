@@ -61,12 +61,12 @@ _LARGEST = torch.finfo(torch.float32).max / 8
 
 
 def quantised_weights(
-    weights: EncoderWeights, texts: Sequence[NDArray[np.int32]]
+    weights: EncoderWeights, texts: Sequence[NDArray[np.int32]], *, reduced: bool = False
 ) -> EncoderWeights:
-    """The encoder with its linear layers in int8."""
+    """The encoder with its linear layers in int8, for CPUs without VNNI in `reduced` range."""
     largest = _largest_inputs(weights, texts)
     return replace(
-        weights, layers=tuple(_quantised_layer(layer, largest) for layer in weights.layers)
+        weights, layers=tuple(_quantised_layer(layer, largest, reduced) for layer in weights.layers)
     )
 
 
@@ -107,12 +107,14 @@ def _largest_output(layer: Int8Affine, norm: Affine, width: int) -> float:
     return float(found.max().nan_to_num(nan=inf))
 
 
-def _quantised_layer(layer: LayerWeights, largest: dict[int, Tensor]) -> LayerWeights:
+def _quantised_layer(
+    layer: LayerWeights, largest: dict[int, Tensor], reduced: bool
+) -> LayerWeights:
     def made(name: str, own: Linear) -> Linear:
         assert not isinstance(own, Int8Affine), "it is quantised once"
         inputs = largest.get(id(own.weight)) if name in _SMOOTHED else None
         smoothing = None if inputs is None else smoothing_of(own.weight, inputs)
-        return quantised(own.weight, own.bias, smoothing)
+        return quantised(own.weight, own.bias, smoothing, reduced=reduced)
 
     parts: dict[str, Any] = {name: made(name, getattr(layer, name)) for name in _PRODUCTS}
     return replace(layer, **parts)

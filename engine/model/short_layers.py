@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from engine.model.int8 import BYTE_PRODUCT, QUANTISE, Int8Affine, product_arguments
+from engine.model.int8 import QUANTISE, Int8Affine
 from engine.model.layers import FUSED, PRODUCT, activate
 from engine.model.weights import Affine, EncoderWeights, LayerWeights, Linear
+from engine.platform.byte_products import BYTE_PRODUCT
 
 ShortLayers = Callable[[Tensor], Tensor]
 """The last layer's states [T, W] of one text, from the first layer's input [T, W]."""
@@ -147,7 +148,7 @@ def _int8_arguments(layer: LayerWeights, weights: EncoderWeights) -> tuple[tuple
 def _int8_product(layer: Linear) -> _Int8Arguments:
     assert isinstance(layer, Int8Affine), "it is quantised"
     assert layer.bias is not None, "layers without a bias take the long way"
-    return _Int8Arguments(layer.smoothing, product_arguments(layer), layer.bias, layer.sums)
+    return _Int8Arguments(layer.smoothing, layer.product_arguments, layer.bias, layer.sums)
 
 
 def norm_of(norm: Affine, weights: EncoderWeights) -> tuple[Any, ...]:

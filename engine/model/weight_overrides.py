@@ -51,7 +51,7 @@ def _finished(name: str, made: Affine, own: Linear) -> Linear:
     if not isinstance(own, Int8Affine):
         return pack(made, made.weight.dtype)
     check_outliers(f"{name}.weight", made.weight)
-    return quantised(*made, own.smoothing)
+    return quantised(*made, own.smoothing, reduced=own.reduced)
 
 
 def dense(weights: EncoderWeights, replaced: Mapping[str, Tensor]) -> EncoderWeights:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from engine.errors import InvalidInput
+from engine.platform.byte_products import adds_pairs
 
 logger = logging.getLogger(__name__)
 
@@ -17,7 +18,10 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 DTYPES: tuple[str, ...] = tuple(_DTYPES)
 """Dtypes of attention."""
 
-_PRECISIONS = {**_DTYPES, "int8": torch.int8}
+REDUCED = "int8_reduced"
+"""int8 with weights so small that two products, of neighbours, fit into 16 bits."""
+
+_PRECISIONS = {**_DTYPES, "int8": torch.int8, REDUCED: torch.int8}
 PRECISIONS: tuple[str, ...] = tuple(_PRECISIONS)
 """Precisions of the matrix products."""
 
@@ -33,36 +37,38 @@ _UNITS_FOR_INT8 = {
     "avx_vnni": ("AVX2_VNNI", "AVX512_CORE_FP16", "AVX10", "AMX", "DEFAULT"),
     "amx_int8": ("AMX", "DEFAULT"),
 }
+_UNITS_FOR_REDUCED_INT8 = {"avx2": ("AVX2", "AVX512", "AVX10", "AMX", "DEFAULT")}
 """Instructions, and parts of the limits under which oneDNN uses them."""
 
 
 @dataclass(frozen=True)
 class Placement:
     device: torch.device
-    dtype: torch.dtype  # of matrix products, which take most of the time
+    precision: str  # of matrix products, which take most of the time
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What numbers matrix products take."""
+        return torch_dtype(self.precision)
 
     @property
     def state_dtype(self) -> torch.dtype:
         """The dtype of everything else. On a CPU, float32 costs no time there."""
         return torch.float32 if self.device.type == "cpu" else self.dtype
 
-    @property
-    def dtype_name(self) -> str:
-        return str(self.dtype).removeprefix("torch.")
-
 
 def choose_placement(device: str, dtype: str, fallback: str = "none") -> Placement:
-    """Resolves "auto" for this machine. What the machine cannot run is replaced by `fallback`,
-    or rejected if that is "none"."""
+    """Resolves "auto" for this machine, and "int8" where only its reduced range is exact. What the
+    machine cannot run is replaced by `fallback`, or rejected if that is "none"."""
     chosen = _choose_device(device)
     if dtype == "auto":
-        return Placement(chosen, torch.bfloat16 if chosen.type == "cuda" else torch.float32)
+        return Placement(chosen, "bfloat16" if chosen.type == "cuda" else "float32")
     for param, name, others in (("dtype", dtype, "auto"), ("fallback_dtype", fallback, "none")):
         if name not in (others, *_PRECISIONS):
             raise _invalid(param, name, f"one of {others}, {', '.join(_PRECISIONS)}")
     possible = _what_is_possible(chosen.type, dtype)
     if possible is None:
-        return Placement(chosen, _PRECISIONS[dtype])
+        return Placement(chosen, _for_this_cpu(dtype))
     if fallback == "none":
         raise _invalid("dtype", dtype, possible, "; fallback_dtype may name what to use instead")
     if instead := _what_is_possible(chosen.type, fallback):
@@ -70,17 +76,30 @@ def choose_placement(device: str, dtype: str, fallback: str = "none") -> Placeme
     logger.warning(
         "%s cannot be used here, and %s is used instead; possible is %s", dtype, fallback, possible
     )
-    return Placement(chosen, _PRECISIONS[fallback])
+    return Placement(chosen, _for_this_cpu(fallback))
+
+
+def _for_this_cpu(precision: str) -> str:
+    """int8 takes the form that this CPU multiplies without an error."""
+    if precision != "int8" or cpu_multiplies_int8():
+        return precision
+    logger.warning(
+        "int8 is used as %s here: this CPU adds pairs of products in 16 bits, so weights have a "
+        "smaller range; vectors differ a little from those of int8 on a CPU with VNNI",
+        REDUCED,
+    )
+    return REDUCED
 
 
 def possible_precisions(device_type: str = "cpu") -> tuple[str, ...]:
     """The precisions that this machine can use on such a device."""
-    return tuple(name for name in PRECISIONS if _what_is_possible(device_type, name) is None)
+    possible = (name for name in PRECISIONS if _what_is_possible(device_type, name) is None)
+    return tuple(name for name in possible if name != "int8" or cpu_multiplies_int8())
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """The dtype of this name, one of DTYPES."""
-    return _DTYPES[name]
+    """The dtype of numbers in this precision, one of PRECISIONS."""
+    return _PRECISIONS[name]
 
 
 def cpu_multiplies_bfloat16() -> bool:
@@ -92,6 +111,12 @@ def cpu_multiplies_int8() -> bool:
     """Whether this CPU adds products of bytes in 32 bits. Older instructions add them in 16 bits,
     which can overflow."""
     return _has_any(_UNITS_FOR_INT8)
+
+
+def cpu_multiplies_reduced_int8() -> bool:
+    """Whether this CPU multiplies bytes faster than float32, and adds products of neighbours
+    exactly as long as two of them fit into 16 bits."""
+    return cpu_multiplies_int8() or (_has_any(_UNITS_FOR_REDUCED_INT8) and adds_pairs())
 
 
 def _has_any(units: Mapping[str, tuple[str, ...]]) -> bool:
@@ -109,13 +134,14 @@ def _has_any(units: Mapping[str, tuple[str, ...]]) -> bool:
 def _what_is_possible(device_type: str, dtype: str) -> str | None:
     """None if this dtype is possible on this device; otherwise what is."""
     if device_type != "cpu":
-        return "float32, bfloat16 or float16 on a GPU" if dtype == "int8" else None
+        is_int8 = _PRECISIONS[dtype] is torch.int8
+        return "float32, bfloat16 or float16 on a GPU" if is_int8 else None
     if dtype == "float16":
         return "float32, bfloat16 or int8 on a CPU"
     if dtype == "bfloat16" and not cpu_multiplies_bfloat16():
         return "float32 on this CPU, which has no units for bfloat16"
-    if dtype == "int8" and not cpu_multiplies_int8():
-        return "float32 on this CPU, which has no instructions that add int8 products in 32 bits"
+    if _PRECISIONS[dtype] is torch.int8 and not cpu_multiplies_reduced_int8():
+        return "float32 on this CPU, which has no instructions that add int8 products exactly"
     return None
 
 

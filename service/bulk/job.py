@@ -41,6 +41,9 @@ from service.files import whole_file
 from service.locks import writers_lock
 
 _VERSION = 2
+_OF_THE_MODEL = ("revision", "calibration", "dtype")
+"""What decides vectors, besides the model's name."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -99,7 +102,7 @@ async def run_job(
     with writers_lock(work / "lock", str(job.out)), told_if_full(job.out):
         info = embedder.model
         check_output_dtype(job.dtype, job.how.options, info)
-        _claim(work, job, {"revision": info.revision, "calibration": info.calibration})
+        _claim(work, job, {name: getattr(info, name) for name in _OF_THE_MODEL})
         dim = job.how.options.dimensions or info.dim
         parts = Parts(work, dim)
         run = _Run(job, parts, dim)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from service.index.store import DATABASE, IndexStore
 
 if TYPE_CHECKING:
     from engine.async_engine import AsyncEngine  # `lln search --by words` does without torch
+
+_log = logging.getLogger(__name__)
 
 
 def open_to_write(place: Path, recipe: Recipe, *, rebuild: bool = False) -> IndexStore:
@@ -74,4 +77,10 @@ def check_model(recipe: Recipe, engine: AsyncEngine) -> None:
             "lln index --rebuild",
             limit=recipe.revision,
             actual=info.revision,
+        )
+    if recipe.dtype not in (None, info.dtype):
+        _log.warning(
+            "the index was made in %s and is searched in %s: cosines differ a little",
+            recipe.dtype,
+            info.dtype,
         )

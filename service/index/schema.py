@@ -71,6 +71,9 @@ class Recipe:
     records: bool = False
     """Whether long documents are read in segments, and read on from their records."""
 
+    dtype: str | None = None
+    """The precision of the vectors. Indexes that were made before it was kept have none."""
+
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
@@ -79,6 +82,8 @@ class Recipe:
         return cls(**json.loads(content))
 
     def differences(self, other: Recipe) -> dict[str, tuple[object, object]]:
-        """What the two say differently, by name."""
+        """What the two say differently, by name. A precision that was not kept fits any."""
         mine, theirs = asdict(self), asdict(other)
+        if None in (self.dtype, other.dtype):
+            theirs["dtype"] = mine["dtype"]
         return {name: (mine[name], theirs[name]) for name in mine if mine[name] != theirs[name]}

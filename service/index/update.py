@@ -119,6 +119,7 @@ def recipe_for(folder: Path, engine: AsyncEngine, model: str, *, records: bool =
         context=CONTEXT,
         chunk_tokens=CHUNK_TOKENS,
         records=records,
+        dtype=info.dtype,
     )
 
 
