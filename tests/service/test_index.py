@@ -17,7 +17,9 @@ import pytest
 
 from service.cli.__main__ import main
 from service.index.search import any_word_of, fuse
+from service.index.store import DATABASE
 from service.locks import AlreadyRunning, writers_lock
+from tests.engine.int8_forms import USED_AS_INT8, needs_reduced_int8
 from tests.service.processes import clean_environment
 
 Run = Callable[..., Any]
@@ -166,6 +168,34 @@ def test_another_model_is_refused(
     other = str(write_checkpoint(seed=1))
     assert "give another --index, or make it anew" in run("index", folder, "--model", other)
     assert run("index", folder, "--model", other, "--rebuild")[0]["read"] == 3
+
+
+@needs_reduced_int8
+def test_another_precision_is_refused_to_write_and_told_to_read(
+    folder: Path,
+    model: str,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run("index", folder, "--model", model)
+    assert len(run("search", "fox", "--index", folder)) == 3
+    assert "and is searched in" not in caplog.text
+    monkeypatch.setenv("LLN_ENGINE__DTYPE", "int8")
+    assert len(run("search", "fox", "--index", folder)) == 3
+    assert f"made in float32 and is searched in {USED_AS_INT8}" in caplog.text
+    refused = run("index", folder, "--model", model)
+    assert f"made with dtype float32, and not {USED_AS_INT8}" in refused
+    _forget_the_dtype(folder / ".lln" / DATABASE)
+    assert run("index", folder, "--model", model)[0]["unchanged"] == 3
+
+
+def _forget_the_dtype(database: Path) -> None:
+    """Makes an index such as versions wrote that did not keep it."""
+    with sqlite3.connect(database) as connection:
+        ((recipe,),) = connection.execute("SELECT content FROM recipe")
+        older = {name: value for name, value in json.loads(recipe).items() if name != "dtype"}
+        connection.execute("UPDATE recipe SET content = ?", (json.dumps(older),))
 
 
 def test_what_is_no_index(folder: Path, tmp_path: Path, run: Run) -> None:

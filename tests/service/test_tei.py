@@ -13,8 +13,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 
-from engine.platform.device import cpu_multiplies_int8
 from service.pb.tei.v1 import tei_pb2 as pb
+from tests.engine.int8_forms import USED_AS_INT8, needs_reduced_int8
 from tests.service.outside import vectors_of
 from tests.service.stubs import tei_info_stub, tei_stub
 
@@ -98,13 +98,13 @@ def test_info_has_the_fields_that_clients_look_for(http: httpx.Client) -> None:
     assert info["auto_truncate"] is False
 
 
-@pytest.mark.skipif(not cpu_multiplies_int8(), reason="this CPU has no instructions for int8")
+@needs_reduced_int8
 def test_a_server_in_int8_says_so(start_server: Any, write_checkpoint: WriteCheckpoint) -> None:
     server = start_server(LLN_MODELS=str(write_checkpoint("bert")), LLN_ENGINE__DTYPE="int8")
     with httpx.Client(base_url=server.http_url) as http:
-        assert http.get("/info").json()["model_dtype"] == "int8"
-        assert http.get("/v1/models").json()["data"][0]["dtype"] == "int8"
-        assert 'dtype="int8"' in http.get("/metrics").text
+        assert http.get("/info").json()["model_dtype"] == USED_AS_INT8
+        assert http.get("/v1/models").json()["data"][0]["dtype"] == USED_AS_INT8
+        assert f'dtype="{USED_AS_INT8}"' in http.get("/metrics").text
         alone, [_, beside] = (
             http.post("/embed", json={"inputs": inputs}).json()
             for inputs in (["a cat"], ["the dog and the cat", "a cat"])

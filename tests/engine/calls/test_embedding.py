@@ -11,14 +11,12 @@ from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.errors import InvalidInput, LLNError, TextTooLong
 from engine.model.embedding_model import EmbeddingModel, load_model
-from engine.platform.device import cpu_multiplies_bfloat16, cpu_multiplies_int8
+from engine.platform.device import cpu_multiplies_bfloat16
 from engine.types import ChunkPlan, EmbedOptions, Span, Truncate
+from tests.engine.int8_forms import INT8_FORMS
 
 needs_bfloat16 = pytest.mark.skipif(
     not cpu_multiplies_bfloat16(), reason="this CPU has no units for bfloat16"
-)
-needs_int8 = pytest.mark.skipif(
-    not cpu_multiplies_int8(), reason="this CPU has no instructions for int8"
 )
 
 
@@ -76,7 +74,7 @@ def test_same_text_same_vector(
     [
         "float32",
         pytest.param("bfloat16", marks=needs_bfloat16),
-        pytest.param("int8", marks=needs_int8),
+        *INT8_FORMS,
     ],
 )
 def test_a_batch_moves_no_text_in_its_last_bit(model: str, dtype: str, long_text: str) -> None:
@@ -107,14 +105,14 @@ def test_bfloat16_products_on_a_cpu_move_vectors_by_little(
     assert narrow.diagnose(long_text[:2_000], layers=[0, 5]).instruments
 
 
-@needs_int8
+@pytest.mark.parametrize("precision", INT8_FORMS)
 @pytest.mark.parametrize("model", ["default", "documents"])
 def test_int8_keeps_the_mean_cosine_above_three_nines(
-    model: str, cpu_config: EngineConfig, real_texts: list[str], long_text: str
+    model: str, precision: str, cpu_config: EngineConfig, real_texts: list[str], long_text: str
 ) -> None:
     wide = Engine.load(model, config=cpu_config)
-    narrow = Engine.load(model, config=EngineConfig(device="cpu", dtype="int8"))
-    assert narrow.info.dtype == "int8"
+    narrow = Engine.load(model, config=EngineConfig(device="cpu", dtype=precision))
+    assert narrow.info.dtype == precision
     passages = [*sorted(real_texts, key=len)[-25::4], long_text[:6_000]]
     cosines = (wide.embed(passages) * narrow.embed(passages)).sum(1)
     assert cosines.mean() > 0.999

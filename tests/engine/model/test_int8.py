@@ -14,7 +14,8 @@ from engine.config import EngineConfig
 from engine.errors import CheckpointError
 from engine.model.int8 import dequantised, multiplied, quantised, quantised_rows, smoothing_of
 from engine.model.layers import activate
-from engine.platform.device import cpu_multiplies_int8
+from engine.platform.device import REDUCED
+from tests.engine.int8_forms import INT8_FORMS, needs_reduced_int8
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,10 +23,9 @@ if TYPE_CHECKING:
     from engine.model.weights import Activation
     from tests.conftest import WriteCheckpoint
 
-pytestmark = pytest.mark.skipif(
-    not cpu_multiplies_int8(), reason="this CPU has no instructions for int8"
-)
+pytestmark = needs_reduced_int8
 INT8 = EngineConfig(device="cpu", dtype="int8")
+forms = pytest.mark.parametrize("form", INT8_FORMS)
 TEXTS = ["a cat", "the dog and the cat sat on the mat " * 8, "x"]
 
 
@@ -34,11 +34,14 @@ def _random(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 @torch.inference_mode()
+@forms
 @pytest.mark.parametrize(("rows", "num_in", "num_out"), [(1, 64, 63), (2, 61, 64), (500, 96, 33)])
-def test_products_are_those_of_the_quantised_numbers(rows: int, num_in: int, num_out: int) -> None:
+def test_products_are_those_of_the_quantised_numbers(
+    rows: int, num_in: int, num_out: int, form: str
+) -> None:
     x, weight, bias = _random(rows, num_in), _random(num_out, num_in, seed=1), _random(num_out)
     x[0] *= 1e4  # a row's size is nobody else's matter
-    layer = quantised(weight, bias)
+    layer = quantised(weight, bias, reduced=form == REDUCED)
     made = quantised_rows(x)
     near = made.rows[:, :num_in] * made.step.double() + made.least.double()
     assert ((near - x) / made.step).abs().max() < 0.51
@@ -46,7 +49,8 @@ def test_products_are_those_of_the_quantised_numbers(rows: int, num_in: int, num
     expected = near @ dequantised(layer).double().T + bias
     error = (multiplied(x, layer) - expected).abs() / made.step
     assert error.max() < 1e-3 * num_in
-    assert (dequantised(layer) - weight).abs().max() <= weight.abs().max() / 127 / 1.99
+    largest = weight.abs().max() * (2 if layer.reduced else 1)
+    assert (dequantised(layer) - weight).abs().max() <= largest / 127 / 1.99
 
 
 @torch.inference_mode()
@@ -59,8 +63,10 @@ def test_activations_use_all_eight_bits(activation: Activation) -> None:
 
 
 @torch.inference_mode()
-def test_every_row_has_the_same_bits_alone_and_among_others() -> None:
-    x, layer = _random(300, 384), quantised(_random(70, 384, seed=1), _random(70))
+@forms
+def test_every_row_has_the_same_bits_alone_and_among_others(form: str) -> None:
+    x, weight = _random(300, 384), _random(70, 384, seed=1)
+    layer = quantised(weight, _random(70), reduced=form == REDUCED)
     together = multiplied(x, layer)
     for start, end in ((0, 1), (7, 9), (100, 133), (299, 300)):
         assert torch.equal(multiplied(x[start:end], layer), together[start:end])
@@ -68,7 +74,7 @@ def test_every_row_has_the_same_bits_alone_and_among_others() -> None:
 
 @torch.inference_mode()
 def test_rows_of_zeros_and_rows_that_are_not_finite() -> None:
-    layer = quantised(_random(16, 32), _random(16))
+    layer = quantised(_random(16, 32), _random(16), reduced=True)
     x = torch.zeros(36, 32)
     x[1, 3], x[2, 3] = torch.inf, -torch.inf
     x[4:].fill_diagonal_(torch.nan)
@@ -85,19 +91,20 @@ def test_smoothing_saves_the_other_channels_from_an_outlier() -> None:
     x[:, 5] *= 100
     smoothing = smoothing_of(weight, x.abs().amax(0))
     errors = [
-        (multiplied(x, quantised(weight, None, chosen)) - x @ weight.T).norm()
+        (multiplied(x, quantised(weight, None, chosen, reduced=True)) - x @ weight.T).norm()
         for chosen in (None, smoothing)
     ]
     assert errors[1] < 0.3 * errors[0]
     assert torch.isfinite(smoothing_of(weight, torch.zeros(64))).all()
 
 
+@forms
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "modernbert"])
-def test_every_family(family: str, write_checkpoint: WriteCheckpoint) -> None:
+def test_every_family(family: str, form: str, write_checkpoint: WriteCheckpoint) -> None:
     folder = str(write_checkpoint(family))
     with (
         Engine.load(folder, config=EngineConfig(device="cpu")) as wide,
-        Engine.load(folder, config=INT8) as narrow,
+        Engine.load(folder, config=EngineConfig(device="cpu", dtype=form)) as narrow,
     ):
         expected, found = wide.embed(TEXTS), narrow.embed(TEXTS)
         assert (expected * found).sum(1).min() > 0.99

@@ -11,7 +11,7 @@ import torch
 from engine.config import EngineConfig
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.model.encoder import short_text_path
-from engine.platform.device import cpu_multiplies_int8
+from tests.engine.int8_forms import INT8_FORMS, needs_reduced_int8
 from tests.engine.model.test_tiled_pass import some_ids
 from tests.engine.small_models import calibrated
 
@@ -19,18 +19,14 @@ if TYPE_CHECKING:
     from tests.conftest import WriteCheckpoint
 
 
-needs_int8 = pytest.mark.skipif(
-    not cpu_multiplies_int8(), reason="this CPU has no instructions for int8"
-)
 FLOAT32 = pytest.param("float32")
-INT8 = pytest.param("int8", marks=needs_int8)
 
 
 def is_straight(model: EmbeddingModel) -> bool:
     return short_text_path(model.encoder.weights, model.encoder.attention) is not None
 
 
-@pytest.mark.parametrize("dtype", [FLOAT32, INT8])
+@pytest.mark.parametrize("dtype", [FLOAT32, *INT8_FORMS])
 @pytest.mark.parametrize("kind", ["softmax", "block_diagonal", "lln_diag", "lln"])
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
 @torch.inference_mode()
@@ -55,7 +51,7 @@ def test_the_default_model(default_model: EmbeddingModel) -> None:
             assert _has_the_same_bits(model, length), length
 
 
-@needs_int8
+@needs_reduced_int8
 @torch.inference_mode()
 def test_the_default_model_in_int8() -> None:
     model = load_model(config=EngineConfig(device="cpu", dtype="int8"))
@@ -68,7 +64,7 @@ def _has_the_same_bits(model: EmbeddingModel, length: int) -> bool:
     return torch.equal(model.encoder(ids, [0, length]), by_layer)
 
 
-@needs_int8
+@needs_reduced_int8
 @torch.inference_mode()
 def test_int8_hides_no_value_that_is_not_finite(write_checkpoint: WriteCheckpoint) -> None:
     encoder = load_model(

@@ -13,15 +13,15 @@ import torch
 
 from engine.errors import InvalidInput
 from engine.platform.device import (
+    REDUCED,
     choose_placement,
     cpu_multiplies_bfloat16,
     cpu_multiplies_int8,
+    possible_precisions,
 )
+from tests.engine.int8_forms import needs_int8, needs_reduced_int8
 
 ROOT = Path(__file__).parents[3]
-needs_int8 = pytest.mark.skipif(
-    not cpu_multiplies_int8(), reason="this CPU has no instructions for int8"
-)
 
 
 @pytest.mark.parametrize(
@@ -54,16 +54,30 @@ def test_units(
 def test_int8_without_its_instructions_is_refused_or_replaced(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    with pytest.raises(InvalidInput, match="no instructions that add int8") as refused:
-        choose_placement("cpu", "int8")
-    assert (refused.value.param, refused.value.actual) == ("dtype", "int8")
-    assert "fallback_dtype" in refused.value.message
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX")
+    for precision in ("int8", REDUCED):
+        with pytest.raises(InvalidInput, match="no instructions that add int8") as refused:
+            choose_placement("cpu", precision)
+        assert (refused.value.param, refused.value.actual) == ("dtype", precision)
+        assert "fallback_dtype" in refused.value.message
     with caplog.at_level(logging.WARNING):
         assert choose_placement("cpu", "int8", "float32").dtype is torch.float32
     assert "int8 cannot be used here, and float32 is used instead" in caplog.text
     with pytest.raises(InvalidInput, match="fallback_dtype 'float16' cannot be used"):
         choose_placement("cpu", "int8", "float16")
+
+
+@needs_reduced_int8
+def test_int8_without_vnni_has_another_name(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    with caplog.at_level(logging.WARNING):
+        placement = choose_placement("cpu", "int8")
+    assert (placement.precision, placement.dtype) == (REDUCED, torch.int8)
+    assert f"int8 is used as {REDUCED} here" in caplog.text
+    assert possible_precisions() == ("float32", REDUCED)
+    assert choose_placement("cpu", "bfloat16", "int8").precision == REDUCED
 
 
 @pytest.mark.parametrize(("dtype", "fallback"), [("int4", "none"), ("float32", "auto")])
@@ -73,26 +87,34 @@ def test_unknown_names(dtype: str, fallback: str) -> None:
 
 
 @needs_int8
-def test_right_answers_under_restricted_instructions() -> None:
-    """Bytes are added in 32 bits whatever torch itself may use; without VNNI int8 is refused."""
+def test_int8_and_its_reduced_range_are_both_to_be_had_with_vnni() -> None:
+    for precision in ("int8", REDUCED):
+        assert choose_placement("cpu", precision).precision == precision
+    assert {"int8", REDUCED} <= set(possible_precisions())
+
+
+@needs_reduced_int8
+@pytest.mark.parametrize(
+    "limit", ["ATEN_CPU_CAPABILITY=avx2", "ONEDNN_MAX_CPU_ISA=AVX2", "ONEDNN_MAX_CPU_ISA=AVX"]
+)
+def test_right_answers_under_restricted_instructions(limit: str) -> None:
+    """Where bytes are not added in 32 bits, whatever torch itself may use, the range is reduced."""
     code = (
         "import torch\n"
         "from engine.model.int8 import multiplied, quantised\n"
-        "from engine.platform.device import choose_placement\n"
-        "try: print(choose_placement('cpu', 'int8').dtype_name)\n"
-        "except Exception as error: print(type(error).__name__)\n"
+        "from engine.platform.device import REDUCED, choose_placement\n"
+        "try: found = choose_placement('cpu', 'int8').precision\n"
+        "except Exception as error: found = type(error).__name__\n"
         "x = torch.full((20, 64), 3.0); x[:, 32:] = 2.9\n"
+        "layer = quantised(torch.ones(32, 64), None, reduced=found != 'int8')\n"
         "with torch.inference_mode():\n"
-        "    print(float(multiplied(x, quantised(torch.ones(32, 64), None)).max()))\n"
+        "    print(found, float(multiplied(x, layer).max()))\n"
     )
-    answers = {
-        limit: _run(code, **dict([limit.split("=")]))
-        for limit in ("ATEN_CPU_CAPABILITY=avx2", "ONEDNN_MAX_CPU_ISA=AVX512_CORE")
-    }
-    precision, largest = answers["ATEN_CPU_CAPABILITY=avx2"]
-    assert precision == "int8"
+    precision, largest = _run(code, **dict([limit.split("=")]))
     assert float(largest) == pytest.approx(32 * (3.0 + 2.9), rel=0.01)
-    assert answers["ONEDNN_MAX_CPU_ISA=AVX512_CORE"][0] == "InvalidInput"
+    usual = "int8" if cpu_multiplies_int8() else REDUCED
+    expected = {"AVX2": REDUCED, "AVX": "InvalidInput"}
+    assert precision == expected.get(limit.partition("=")[2], usual)
 
 
 def _run(code: str, **environment: str) -> list[str]:
