@@ -42,8 +42,9 @@ class EngineConfig:
 
     dtype: str = "auto"
     """Precision of the linear layers' products: "auto" (bfloat16 on a GPU, float32 on a CPU),
-    "float32", "bfloat16", "float16" (GPU) or "int8" (CPU: weights by channel, activations by
-    token). A CPU needs instructions for bfloat16 and for int8."""
+    "float32", "bfloat16", "float16" (GPU), "int8" (CPU: weights by channel, activations by token)
+    or "int8_reduced" (the same with weights in a smaller range). A CPU needs instructions for
+    bfloat16 and for int8; without VNNI, "int8" is used as "int8_reduced"."""
 
     fallback_dtype: str = "none"
     """What to use where `dtype` is not possible, with a warning; "none" refuses to start."""
