@@ -75,9 +75,8 @@ def _retrieval(plan: Plan, wide: Engine, narrow: Engine) -> Iterator[Row]:
         contest.add(questions, scores)
     case = f"{len(vectors[NARROW])} corpora of passages"
     yield from contest.rows(case)
-    yield _nearness(
-        case, *(np.concatenate(found) for found in vectors.values()), Target(">=", 0.999)
-    )
+    expected, found = (np.concatenate(vectors[name]) for name in (FLOAT32, NARROW))
+    yield _nearness(case, expected, found, Target(">=", 0.999))
 
 
 def _nearness(case: str, wide: Vector, narrow: Vector, target: Target | None) -> Row:

@@ -85,7 +85,7 @@ def _scales(sizes: Tensor) -> Tensor:
 
 def _neighbours(weight: Tensor) -> Tensor:
     """The size of what inputs 2k and 2k + 1 can add up to, of either sign [out, in / 2 or more]."""
-    pairs = F.pad(weight, (0, weight.shape[1] % 2)).unflatten(1, (-1, 2))
+    pairs = F.pad(weight, (0, weight.shape[1] % 2)).reshape(len(weight), -1, 2)
     return torch.maximum(pairs.clamp_min(0).sum(2), -pairs.clamp_max(0).sum(2))
 
 
