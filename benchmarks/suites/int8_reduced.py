@@ -18,7 +18,7 @@ from engine.engine import Engine
 from engine.platform.device import REDUCED, possible_precisions
 from engine.types import Vector
 
-PASSAGES, QUICK_PASSAGES = 20, 8
+PASSAGES, QUICK_PASSAGES = 60, 8
 WORDS = (
     "harbour password population refund mitochondria tenant query snow quantum guitar Tuesday "
     "parliament enzyme bicycle lawyer cat revenue yellow swim theorem"
