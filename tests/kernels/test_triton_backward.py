@@ -171,6 +171,7 @@ def test_sequences_of_several_pieces() -> None:
     check_backward(Case(lengths=(150, 20), weights=True, biases=True))
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy remarks on what overflows
 @pytest.mark.parametrize(
     ("dtype", "scale"), [(torch.float32, 60.0), (torch.bfloat16, 60.0), (torch.float16, 15.0)]
 )
