@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from engine.calls.core import DEFAULTS
 from engine.calls.embedding_calls import EmbeddingCalls
-from engine.execution.documents import prepare_document_steps
-from engine.execution.inputs import PreparedText, check_input, lengths_alone
+from engine.execution.inputs import PreparedText, lengths_alone
 from engine.execution.results import chunks_read_alone
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline
-from engine.steps import Steps
 from engine.types import Chunking, DocumentChunks, EmbedOptions
 
 
@@ -27,11 +25,7 @@ class ChunkCalls(EmbeddingCalls):
         """The chunks of `embed_document`, the same to the bit. Where they take nothing from the
         document (context "alone" or "opening"), it is not read as a whole, which saves half."""
         deadline = Deadline(timeout_s)
-        with self._counting_rejections():
-            chosen = self._document_model(model, options)
-            check_input(text, "text")
-            steps = prepare_document_steps(text, chosen, options, chunks, title=title)
-        (document,) = await self._read(_as_list(steps), deadline, characters=len(text))
+        chosen, document = await self._read_text(text, model, options, chunks, title, deadline)
         if document.has_only_passages_alone:
             return await self._run_passages(chosen, document, options, deadline)
         found = await self._run_document(chosen, document, options, deadline, on_event=None)
@@ -57,7 +51,3 @@ class ChunkCalls(EmbeddingCalls):
                 session, model, document, options, deadline, progress=None, later_tokens=0
             )
         return chunks_read_alone(document, options, alone)
-
-
-def _as_list(steps: Steps[PreparedText]) -> Steps[list[PreparedText]]:
-    return [(yield from steps)]

@@ -124,11 +124,7 @@ class EmbeddingCalls(TextRuns):
         `on_event` is called on the event loop with progress, and with chunks as they are ready.
         """
         deadline = Deadline(timeout_s)
-        with self._counting_rejections():
-            chosen = self._document_model(model, options)
-            check_input(text, "text")
-            steps = prepare_document_steps(text, chosen, options, chunks, title=title)
-        (prepared,) = await self._read(_as_list(steps), deadline, characters=len(text))
+        chosen, prepared = await self._read_text(text, model, options, chunks, title, deadline)
         return await self._run_document(chosen, prepared, options, deadline, on_event)
 
     def open_document(
@@ -175,6 +171,23 @@ class EmbeddingCalls(TextRuns):
                 characters=num_characters(piece),
                 is_admitted=start > 0,
             )
+
+    async def _read_text(
+        self,
+        text: str,
+        model: str | None,
+        options: EmbedOptions,
+        chunks: Chunking | None,
+        title: str | None,
+        deadline: Deadline,
+    ) -> tuple[EmbeddingModel, PreparedText]:
+        """The model, and the document as it reads it."""
+        with self._counting_rejections():
+            chosen = self._document_model(model, options)
+            check_input(text, "text")
+            steps = prepare_document_steps(text, chosen, options, chunks, title=title)
+        (prepared,) = await self._read(_as_list(steps), deadline, characters=len(text))
+        return chosen, prepared
 
     def _document_model(self, name: str | None, options: EmbedOptions) -> EmbeddingModel:
         chosen = self._model(name)

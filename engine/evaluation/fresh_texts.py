@@ -26,9 +26,9 @@ _GAMES = Path("/usr/share/games")
 _COMMENTARY = Path("/usr/share/sword/modules/comments/zcom/mhcc")
 
 _CHAPTERS_TOGETHER = 3  # a chapter's commentary alone is half a page
-_LONG_ENOUGH = 9000  # characters of tales that follow each other
+_LONG_ENOUGH = 9000  # characters of a document that is joined from stories
 _SAID = r"^\t+(?:dialog )?`(?!You have failed)([^`]+)`"
-_SHORTEST_PARAGRAPH = 500  # characters of speeches and steps that are told together
+_SHORTEST_PARAGRAPH = 500  # characters; shorter speeches are joined into one paragraph
 
 
 def read_nations() -> Iterator[Document]:
@@ -88,7 +88,7 @@ def read_traditions() -> Iterator[Document]:
 
 
 def read_commentary() -> Iterator[Document]:
-    """Matthew Henry's commentary on the Bible, some chapters at a time, under what they tell."""
+    """Matthew Henry's commentary on the Bible, a few chapters to a document."""
     for testament in ("ot", "nt"):
         for book in _sword_books(_COMMENTARY, testament):
             name = re.search(r'<milestone n="([^"]+)" type="x-usfm-toc1"', book)
@@ -111,7 +111,7 @@ def _sword_books(folder: Path, testament: str) -> Iterator[str]:
 
 
 def _chapter_text(chapter: str) -> str:
-    """Sections under what the chapter's outline says of their verses."""
+    """Sections, each under the heading that the chapter's outline gives its verses."""
     outline = {
         verses: " ".join(what.split()).rstrip(".")
         for what, verses in re.findall(r"<cell>([^<]*)</cell><cell>\(([^)]*)\)</cell>", chapter)
@@ -127,7 +127,7 @@ def _chapter_text(chapter: str) -> str:
 def read_campaigns() -> Iterator[Document]:
     """Stories of wars: the scenarios of a game's campaigns, each under its name.
 
-    What is told before a scenario comes first, then what its people say.
+    The narration before a scenario comes first, then the lines of its characters.
     """
     campaigns = _GAMES / "wesnoth" / "1.16" / "data" / "campaigns"
     for folder in sorted(campaigns.glob("*/scenarios")):
@@ -150,16 +150,14 @@ def read_voyages() -> Iterator[Document]:
         tales = []
         for mission in missions[1:]:
             title = re.search(r'^\tname [`"]([^`"]+)[`"]', mission, re.MULTILINE)
-            told = re.findall(
-                r"^\t+(?:dialog )?`(?!You have failed)([^`]+)`", mission, re.MULTILINE
-            )
+            told = re.findall(_SAID, mission, re.MULTILINE)
             if title and told:
                 tales.append((title[1], _joined(told)))
         yield from _in_parts(file.stem, tales)
 
 
 def _in_parts(name: str, tales: Iterable[tuple[str, str]]) -> Iterator[Document]:
-    """Documents of tales that follow each other, each of them long enough."""
+    """Joins stories that follow each other into documents that are long enough."""
     bodies = [""]
     for heading, text in tales:
         if len(bodies[-1]) > _LONG_ENOUGH:
@@ -171,7 +169,7 @@ def _in_parts(name: str, tales: Iterable[tuple[str, str]]) -> Iterator[Document]
 
 
 def _joined(told: Iterable[str]) -> str:
-    """Paragraphs of what is said, several speeches in each if they are short."""
+    """Paragraphs of speech; short speeches share one."""
     paragraphs = [""]
     for one in told:
         if len(paragraphs[-1]) > _SHORTEST_PARAGRAPH:

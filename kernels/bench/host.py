@@ -170,7 +170,7 @@ def no_driver(launched: Callable[..., object] = lambda *_: None) -> Iterator[Non
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise RuntimeError("TRITON_INTERPRET is set: interpreted kernels are not launched")
     # Here, since it imports Triton, without which the other suites work.
-    from kernels.attention.gpu.no_driver import launches_end_at
+    from kernels.bench.no_driver import launches_end_at
 
     replaced = custom_op.runs_in_triton, arguments.check_finite
     custom_op.runs_in_triton = _as_on_a_gpu

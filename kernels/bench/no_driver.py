@@ -72,4 +72,4 @@ class _NoDriver(DriverBase):  # type: ignore[misc]
         return ty
 
     def get_benchmarker(self) -> Any:
-        raise NotImplementedError("nothing runs, so nothing can be timed")
+        raise RuntimeError("nothing runs here, so nothing can be timed")
