@@ -8,7 +8,6 @@ have a fixed order. d_x is the gradient of x.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -37,7 +36,6 @@ from kernels.attention.gpu.constants import (
 from kernels.attention.gpu.launch import (
     Arguments,
     Branches,
-    head_groups,
     launch,
     map_arguments,
     map_flags,
@@ -79,7 +77,7 @@ class StateGradient(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """What is given and found by row, [T, H, D] each. A group of heads is a slice of it."""
+    """What is given and found by row, [T, H, D] each."""
 
     q: Tensor
     k: Tensor
@@ -88,9 +86,6 @@ class _Rows(NamedTuple):
     d_q: Tensor
     d_k: Tensor
     d_v: Tensor
-
-    def of_heads(self, heads: slice) -> _Rows:
-        return _Rows(*(x[:, heads] for x in self))
 
     @property
     def arguments(self) -> Arguments:
@@ -120,39 +115,13 @@ def attention_backward(
     if state is None:
         _launch_rows(rows, branches._replace(block_size=block_size or WHOLE), None, None)
         return Gradients(d_q, d_k, d_v)
-    groups = []
-    for heads in head_groups(q, _first_pass_programs(q, branches)):
-        # Copied where it is a part: the kernels take a state as contiguous.
-        own = LLNState(*(part[:, heads].contiguous() for part in state))
-        groups.append(_differentiate_lln(rows.of_heads(heads), branches.of_heads(heads), own))
-    return groups[0] if len(groups) == 1 else _join_heads(groups, rows)
-
-
-def _first_pass_programs(q: Tensor, branches: Branches) -> int:
-    """Of one head."""
-    num_rows, _, head_dim = q.shape
-    constants = _state_constants(q, branches)
-    pieces: int = num_rows // constants["PIECE"]
-    return pieces * -(-head_dim // int(constants["BC"]))
-
-
-def _join_heads(groups: Sequence[Gradients], rows: _Rows) -> Gradients:
-    """All heads' gradients; those of the rows have been written in place."""
-
-    def joined(*parts: Tensor | None, dim: int) -> Tensor | None:
-        found = [part for part in parts if part is not None]
-        return torch.cat(found, dim) if found else None
-
-    alpha, beta, mix, *maps = zip(*(group[3:] for group in groups), strict=True)
-    return Gradients(
-        *(rows.d_q, rows.d_k, rows.d_v),
-        *(joined(*parts, dim=1) for parts in (alpha, beta, mix)),
-        *(joined(*parts, dim=0) for parts in maps),
-    )
+    # The kernels take a state as contiguous.
+    own = LLNState(*(part.contiguous() for part in state))
+    return _differentiate_lln(rows, branches, own)
 
 
 def _differentiate_lln(rows: _Rows, branches: Branches, state: LLNState) -> Gradients:
-    """Some heads with LLN, and with Diag where there is a block size."""
+    """With LLN, and with Diag where there is a block size."""
     alpha, beta, q_map, k_map = branches.alpha, branches.beta, branches.q_map, branches.k_map
     assert alpha is not None, "a state is read with alpha"
     assert beta is not None, "a state is written with beta"

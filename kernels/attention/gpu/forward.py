@@ -14,14 +14,12 @@ from kernels.attention.gpu import tiles
 from kernels.attention.gpu.forward_form import FormLaunches, launches_for
 from kernels.attention.gpu.launch import (
     Branches,
-    head_groups,
     is_captured,
     on_device_of,
     unit_stride,
 )
 from kernels.attention.gpu.locate import num_slots
 from kernels.attention.gpu.prepared import kept_stream
-from kernels.attention.gpu.tiles import piece_tokens
 from kernels.attention.state import LLNState, empty_state
 
 
@@ -54,23 +52,8 @@ def attention_forward(
         if beta is None:
             _attend_without_lln(q, k, v, out, branches)
             return out, None
-        groups = head_groups(k, q.shape[0] // piece_tokens(k.shape[2]))
-        if len(groups) == 1:
-            state = _attend(q, k, v, out, branches=branches, shortest=shortest, longest=longest)
-            return out, state if keep_state else None
-        states = [
-            _attend(
-                *(x[:, heads] for x in (q, k, v, out)),
-                branches=branches.of_heads(heads),
-                shortest=shortest,
-                longest=longest,
-            )
-            for heads in groups
-        ]
-        if not keep_state:
-            return out, None
-        log_mass, value = zip(*states, strict=True)
-        return out, LLNState(torch.cat(log_mass, dim=1), torch.cat(value, dim=1))
+        state = _attend(q, k, v, out, branches=branches, shortest=shortest, longest=longest)
+        return out, state if keep_state else None
 
 
 def lln_state_forward(
@@ -154,7 +137,7 @@ def _attend(
     shortest: int | None,
     longest: int | None,
 ) -> LLNState:
-    """Some heads: the short sequences, if any, in one launch, and the others in two passes."""
+    """The short sequences, if any, in one launch, and the others in two passes."""
     num_rows, _, head_dim = q.shape
     state = empty_state(k, branches.num_sequences, q.dtype)
     short = tiles.short_tokens(head_dim)

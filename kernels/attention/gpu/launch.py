@@ -1,4 +1,4 @@
-"""What every launch shares: arguments by the kernels' own names, the device, groups of heads.
+"""What every launch shares: arguments by the kernels' own names, and the device.
 
 Each helper turns tensors into the keyword arguments that a kernel takes for them: a pointer and
 its strides. Nothing here waits for the device.
@@ -7,8 +7,6 @@ its strides. Nothing here waits for the device.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -21,9 +19,6 @@ from kernels.attention.state import LLNState
 
 LAUNCH_ERRORS: tuple[type[Exception], ...] = (RuntimeError, TritonError)
 """What a launch raises that the device cannot run."""
-
-L2_SHARE = 1 / 3
-"""The part of the L2 cache for the two tensors of a group of heads. Other tensors stream by."""
 
 Arguments = dict[str, Any]
 _AS_IT_IS = contextlib.nullcontext()
@@ -46,27 +41,6 @@ class Branches(NamedTuple):
     @property
     def num_sequences(self) -> int:
         return self.cu_seqlens.numel() - 1
-
-    def of_heads(self, heads: slice) -> Branches:
-        return self._replace(
-            alpha=_of_heads(self.alpha, heads),
-            beta=_of_heads(self.beta, heads),
-            mix=_of_heads(self.mix, heads),
-            q_map=_map_of_heads(self.q_map, heads),
-            k_map=_map_of_heads(self.k_map, heads),
-        )
-
-
-def _of_heads(x: Tensor | None, heads: slice) -> Tensor | None:
-    """Of numbers by head; a single number is all heads'."""
-    return x if x is None or not x.dim() else x[..., heads]
-
-
-def _map_of_heads(affine: Map | None, heads: slice) -> Map | None:
-    if affine is None:
-        return None
-    weight, bias = affine
-    return None if weight is None else weight[heads], bias[heads]
 
 
 def launch(kernel: Any, num_programs: int, **arguments: object) -> Any:
@@ -161,35 +135,3 @@ def span_arguments(span: Span) -> Arguments:
 def sink_arguments(num_sinks: tuple[int, int]) -> Arguments:
     first, last = num_sinks
     return {"first_sinks": first, "last_sinks": last}
-
-
-def head_groups(rows: Tensor, programs_per_head: int) -> list[slice]:
-    """Groups of heads so small that what a first pass reads is in the L2 cache for the second.
-
-    The forward reads keys and values twice, the backward queries and the output's gradient. A
-    group must keep the first pass's programs on half of the device's processors, or what is saved
-    in bytes is lost in time. Groups change the order of work and never a result, so they may
-    depend on the length.
-    """
-    num_rows, num_heads, head_dim = rows.shape
-    if not rows.is_cuda:
-        return [slice(0, num_heads)]
-    cache_bytes, num_processors = _cache_and_processors(rows.get_device())
-    bytes_per_head = 2 * num_rows * head_dim * rows.element_size()
-    fitting = int(cache_bytes * L2_SHARE) // max(bytes_per_head, 1)
-    if fitting >= num_heads or 2 * fitting * programs_per_head < num_processors:
-        return [slice(0, num_heads)]
-    return list(_even_parts(num_heads, -(-num_heads // fitting)))
-
-
-@cache
-def _cache_and_processors(device: int) -> tuple[int, int]:
-    """Bytes of the L2 cache, and the number of processors."""
-    properties: Any = torch.cuda.get_device_properties(device)
-    return int(properties.L2_cache_size), int(properties.multi_processor_count)
-
-
-def _even_parts(num_heads: int, num_groups: int) -> Iterator[slice]:
-    size = -(-num_heads // num_groups)
-    for first in range(0, num_heads, size):
-        yield slice(first, min(first + size, num_heads))
