@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from engine.errors import EngineUnavailable, QueueFull
-from service.batches.records import OUTPUT, Batch, BatchStatus, Counts, StoredFile, new_id
+from service.batches.records import (
+    OUTPUT,
+    Batch,
+    BatchStatus,
+    Counts,
+    LineError,
+    StoredFile,
+    new_id,
+)
 from service.batches.requests import (
     Answered,
     Request,
@@ -69,6 +77,9 @@ class BatchRun:
         self._limits = limits
         self._metrics = metrics
         self._answering: asyncio.Task[None] | None = None
+        self._recording: set[asyncio.Task[None]] = set()
+        self._writing = asyncio.Lock()
+        self._input = store.path(batch.input_file_id)
         self._output = store.path(batch.output_file_id)
         self._errors = store.path(batch.error_file_id)
 
@@ -79,6 +90,9 @@ class BatchRun:
             self._answering.cancel()
 
     async def finish(self) -> None:
+        if not await asyncio.to_thread(self._input.exists):
+            await self.fail(LineError(code="file_not_found", message="the input file is gone"))
+            return
         if self.batch.status == "validating" and not await self._validate():
             return
         progress = await asyncio.to_thread(resume, self.batch, self._output, self._errors)
@@ -93,14 +107,15 @@ class BatchRun:
             self._answering.cancel()
         with suppress(asyncio.CancelledError):
             await self._answering
+        if self._recording:
+            await asyncio.wait(self._recording)
         await self._finalize()
 
     async def _validate(self) -> bool:
         """Whether the input can be answered; if not, the batch has failed."""
-        source = self._store.path(self.batch.input_file_id)
         checked = await asyncio.to_thread(
             check_input,
-            source,
+            self._input,
             self.batch.endpoint,
             max_requests=self._limits.batch_requests,
             max_line_bytes=self._limits.line_bytes,
@@ -109,24 +124,31 @@ class BatchRun:
             return True
         counts = Counts(total=checked.total)
         if checked.errors:
-            self.batch = self.batch.to("failed", errors=checked.errors, counts=counts)
-        else:
-            self.batch = self.batch.to("in_progress", counts=counts, model=checked.model)
+            await self.fail(*checked.errors, counts=counts)
+            return False
+        self.batch = self.batch.to("in_progress", counts=counts, model=checked.model)
         await asyncio.to_thread(self._store.save, self.batch)
-        return not checked.errors
+        return True
+
+    async def fail(self, *errors: LineError, **changes: Any) -> None:
+        self.batch = self.batch.to("failed", errors=errors, **changes)
+        await asyncio.to_thread(self._store.save, self.batch)
 
     async def _answer_all(self, answered: set[str]) -> None:
         slots = asyncio.Semaphore(_AT_ONCE)
         requests = self._unanswered(answered)
-        async with asyncio.TaskGroup() as group:
-            while (request := await asyncio.to_thread(next, requests, None)) is not None:
-                await slots.acquire()
-                task = group.create_task(self._answer_one(request))
-                task.add_done_callback(lambda _: slots.release())
+        try:
+            async with asyncio.TaskGroup() as group:
+                while (request := await asyncio.to_thread(next, requests, None)) is not None:
+                    await slots.acquire()
+                    task = group.create_task(self._answer_one(request))
+                    task.add_done_callback(lambda _: slots.release())
+        except ExceptionGroup as failures:
+            # The first failure cancelled the others.
+            raise failures.exceptions[0] from None
 
     def _unanswered(self, answered: set[str]) -> Iterator[Request]:
-        source = self._store.path(self.batch.input_file_id)
-        for request in read_requests(source, self.batch.endpoint):
+        for request in read_requests(self._input, self.batch.endpoint):
             if request.custom_id not in answered:
                 yield request
 
@@ -136,7 +158,10 @@ class BatchRun:
         line = answer_line(request, found)
         path = self._output if succeeded else self._errors
         # Once begun, the line is written to its end, and counted.
-        await asyncio.shield(self._record(path, line, succeeded, found.tokens))
+        recording = asyncio.create_task(self._record(path, line, succeeded, found.tokens))
+        self._recording.add(recording)
+        recording.add_done_callback(self._recording.discard)
+        await asyncio.shield(recording)
 
     async def _ask(self, request: Request) -> Answered:
         request_id = new_id("req")
@@ -149,7 +174,8 @@ class BatchRun:
     async def _record(self, path: Path, line: bytes, succeeded: bool, tokens: int) -> None:
         while True:
             try:
-                await asyncio.to_thread(_append, path, line)
+                async with self._writing:  # a line that fails is cut off again, and no other
+                    await asyncio.to_thread(_append, path, line)
                 break
             except OSError:
                 log.exception("an answer of a batch cannot be written; trying again")
@@ -176,7 +202,6 @@ class BatchRun:
         if end != "cancelled":
             self.batch = self.batch.to("finalizing")
             await asyncio.to_thread(self._store.save, self.batch)
-        # Lines that were being written when the batch was stopped are complete by now, and counted.
         progress = await asyncio.to_thread(resume, self.batch, self._output, self._errors)
         if end == "expired":
             await asyncio.to_thread(self._write_expired, progress.answered)
@@ -220,11 +245,13 @@ class BatchRun:
 
 def _append(path: Path, line: bytes) -> None:
     """Adds a line to its end or not at all, unless the process is killed meanwhile."""
-    with path.open("ab") as file:
+    # Unbuffered: what a buffer still holds of a line that failed would be written on closing.
+    with path.open("ab", buffering=0) as file:
         before = file.tell()
         try:
-            file.write(line)
-            file.flush()
+            rest = memoryview(line)
+            while rest:
+                rest = rest[file.write(rest) :]
         except OSError:
             with suppress(OSError):
                 os.truncate(path, before)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Self
 
 from engine.errors import InvalidInput, LLNError, QueueFull, shown, unknown_name
-from service.batches.records import ENDPOINTS, INPUT, WINDOW_S, Batch, new_id
+from service.batches.records import ENDPOINTS, INPUT, WINDOW_S, Batch, LineError, new_id
 from service.batches.run import RETRY_S, AnswerRequest, BatchLimits, BatchRun
 from service.batches.store import BatchStore
 from service.errors import StorageFailure
@@ -18,6 +18,7 @@ from service.metrics import Metrics
 log = logging.getLogger(__name__)
 
 _SWEEP_EVERY_S = 60.0
+_FAILED = "the server failed to process this batch; the reason is in its log"
 
 
 class Batches:
@@ -153,7 +154,7 @@ class Batches:
                 while waiting := await asyncio.to_thread(self.store.unfinished):
                     await self._run(waiting[0])
                     await self._measure()
-            except LLNError:  # the disk: what is stored stays, and is tried again
+            except (LLNError, OSError):  # the disk: what is stored stays, and is tried again
                 log.exception("batches are halted for a moment")
                 await asyncio.sleep(RETRY_S)
                 continue
@@ -162,9 +163,15 @@ class Batches:
                     await self._wake.wait()
 
     async def _run(self, batch: Batch) -> None:
-        self._running = BatchRun(batch, self.store, self._answer, self.limits, self._metrics)
+        run = BatchRun(batch, self.store, self._answer, self.limits, self._metrics)
+        self._running = run
         try:
-            await self._running.finish()
+            await run.finish()
+        except (LLNError, OSError):
+            raise
+        except Exception:  # a batch that cannot be answered must not hold up the others
+            log.exception("a batch failed")
+            await run.fail(LineError(code="internal_error", message=_FAILED))
         finally:
             self._running = None
 

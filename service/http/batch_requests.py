@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-import orjson
 from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
@@ -21,16 +21,15 @@ from service.http.routes.ranking import rerank
 from service.http.schemas.embedding import DocumentBody, EmbeddingsBody
 from service.http.schemas.ranking import RankBody
 
+log = logging.getLogger(__name__)
+
 Handle: TypeAlias = Callable[[Any, AsyncEngine, float, RequestRecord], Awaitable[Response]]
 
 
 async def _document(
     body: DocumentBody, engine: AsyncEngine, timeout_s: float, record: RequestRecord
 ) -> Response:
-    async def text() -> AsyncIterator[str]:
-        yield body.text
-
-    return await DocumentCall(engine, timeout_s, record).answer(text(), body)
+    return await DocumentCall(engine, timeout_s, record).answer_body(body)
 
 
 _HANDLERS: dict[str, tuple[type[BaseModel], Handle]] = {
@@ -55,6 +54,7 @@ class BatchRequests:
         except LLNError as error:
             response = error_response(error)
         except Exception as error:
+            log.exception("a request of a batch failed")
             response = error_response(as_lln_error(error))
         return Answered(response.status_code, bytes(response.body), record.tokens or 0, request_id)
 
@@ -63,8 +63,7 @@ class BatchRequests:
     ) -> Response:
         schema, handle = _HANDLERS[endpoint]
         try:
-            # The way over JSON is the strict schemas' own: lists stay lists.
-            request = schema.model_validate_json(orjson.dumps({**body, "priority": "background"}))
+            request = schema.model_validate({**body, "priority": "background"})
         except ValidationError as error:
             problem = error.errors()[0]
             problem["loc"] = ("body", *problem["loc"])

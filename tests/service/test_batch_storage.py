@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import resource
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 from engine.errors import InvalidInput, LLNError, QueueFull
 from service.batches import run as batch_run
 from service.batches.records import Batch, StoredFile
-from service.batches.requests import Answered
+from service.batches.requests import Answered, resume
 from service.batches.run import BatchLimits
 from service.batches.runner import Batches
 from service.batches.store import BatchStore
@@ -133,6 +135,82 @@ def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     found = asyncio.run(run_batch(store, answer_ok))
     assert (found.status, found.counts.completed) == ("completed", 20)
     assert len(lines_of(store.path(found.output_file_id))) == 20
+
+
+@contextmanager
+def files_of_at_most(num_bytes: int) -> Iterator[None]:
+    """The system then refuses to write more, as a full disk does."""
+    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
+
+
+def test_a_line_that_does_not_fit_leaves_nothing_behind(tmp_path: Path) -> None:
+    path = tmp_path / "answers"
+    batch_run._append(path, b"first\n")
+    with files_of_at_most(10), pytest.raises(OSError, match="too large"):
+        batch_run._append(path, b"a line that is longer\n")
+    assert path.read_bytes() == b"first\n"
+
+
+def test_answers_on_their_way_to_the_disk_count_when_a_batch_expires(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = batch_run._append
+
+    def slow(path: Path, line: bytes) -> None:
+        time.sleep(0.2)
+        append(path, line)
+
+    monkeypatch.setattr(batch_run, "_append", slow)
+    store = BatchStore(tmp_path / "b")
+    found = asyncio.run(run_batch(store, answer_ok, expires_at=int(time.time()) + 2))
+    assert (found.status, found.counts.completed) == ("completed", 20)
+    output = store.path(found.output_file_id)
+    assert sorted(line["custom_id"] for line in lines_of(output)) == sorted(
+        f"r{at}" for at in range(20)
+    )
+    assert not store.path(found.error_file_id).exists()
+
+
+def test_a_batch_that_cannot_be_answered_does_not_hold_up_the_next(store: BatchStore) -> None:
+    async def run() -> list[Batch]:
+        batches = Batches(store, answer_ok, LIMITS, Metrics())
+        lost, kept = add_file(store, requests(2)), add_file(store, requests(2))
+        made = [
+            await batches.create(file.id, "/v1/embeddings", metadata=None, output_expires_s=None)
+            for file in (lost, kept)
+        ]
+        store.path(lost.id).unlink()  # behind the server's back
+        async with asyncio.timeout(30), batches:
+            while not (await batches.get(made[1].id)).is_finished:
+                await asyncio.sleep(0.01)
+            return [await batches.get(batch.id) for batch in made]
+
+    lost, kept = asyncio.run(run())
+    assert (lost.status, lost.errors[0].code) == ("failed", "file_not_found")
+    assert (kept.status, kept.counts.completed) == ("completed", 2)
+
+
+def test_a_failing_disk_does_not_end_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = 2
+
+    def failing(*arguments: Any) -> Any:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise OSError(errno.EIO, "input/output error")
+        return resume(*arguments)
+
+    monkeypatch.setattr(batch_run, "resume", failing)
+    monkeypatch.setattr("service.batches.runner.RETRY_S", 0.01)
+    found = asyncio.run(run_batch(BatchStore(tmp_path / "b"), answer_ok))
+    assert (found.status, found.counts.completed) == ("completed", 20)
 
 
 def test_open_batches_and_stored_bytes_are_bounded(store: BatchStore) -> None:

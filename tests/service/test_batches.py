@@ -114,6 +114,24 @@ def test_other_routes(client: openai.OpenAI, endpoint: str, body: Any, field: st
     assert len(answer["response"]["body"][field]) == 2
 
 
+def test_a_document_with_a_record(client: openai.OpenAI) -> None:
+    lines = [
+        request_line("record", {"text": "One. Two.", "record": True}, "/v1/documents"),
+        request_line("fold", {"text": "One. Two.", "fold": True}, "/v1/documents"),
+        request_line("deep", {"text": "One.", "x": nested(400)}, "/v1/documents"),
+    ]
+    batch = wait_for(client, start(client, lines, "/v1/documents").id)
+    [answer] = answers_in(client, batch.output_file_id).values()
+    assert answer["response"]["body"]["record"]
+    failures = answers_in(client, batch.error_file_id)
+    for name in ("fold", "deep"):
+        assert failures[name]["response"]["body"]["error"]["code"] == "unknown_field", failures
+
+
+def nested(depth: int) -> Any:
+    return [] if not depth else [nested(depth - 1)]
+
+
 def test_files_are_listed_read_and_deleted(client: openai.OpenAI, http: httpx.Client) -> None:
     name, contents = as_file([request_line("a", {"input": "x"})])
     files = [
@@ -205,6 +223,14 @@ def test_refused_batches(
             {
                 "content": b"--b\r\nbroken",
                 "headers": {"content-type": "multipart/form-data; boundary=b"},
+            },
+            400,
+            "invalid_form",
+        ),
+        (
+            {
+                "content": b"",
+                "headers": {"content-type": f"multipart/form-data; boundary={'b' * 300}"},
             },
             400,
             "invalid_form",

@@ -127,6 +127,27 @@ class DocumentCall:
 
         return EventStream(work, self._record, self._timeout_s)
 
+    async def answer_body(self, body: DocumentBody) -> Response:
+        """A document whose text is a field."""
+        if body.record:
+            return await self.answer_living(
+                body,
+                {
+                    "text": body.text,
+                    "precision": body.record_precision or "float32",
+                    "fold": body.fold,
+                },
+            )
+        for name, given in (("record_precision", body.record_precision), ("fold", body.fold)):
+            if given:
+                raise InvalidInput(
+                    f"{name} is that of a record, and none is asked for; set record to true",
+                    code="unknown_field",
+                    param=name,
+                    actual=given,
+                )
+        return await self.answer(_only(body.text), body)
+
     async def answer_living(self, body: DocumentBody | UpdateBody, known: KnownRecord) -> Response:
         """The same for a document with a record."""
         info, options = self._engine.resolve(body.model), body.options()
@@ -231,24 +252,7 @@ async def documents(request: Request, body: DocumentBody, call: Call) -> Respons
             code="unknown_field",
             param=name,
         )
-    if body.record:
-        return await call.answer_living(
-            body,
-            {
-                "text": body.text,
-                "precision": body.record_precision or "float32",
-                "fold": body.fold,
-            },
-        )
-    for name, given in (("record_precision", body.record_precision), ("fold", body.fold)):
-        if given:
-            raise InvalidInput(
-                f"{name} is that of a record, and none is asked for; set record to true",
-                code="unknown_field",
-                param=name,
-                actual=given,
-            )
-    return await call.answer(_only(body.text), body)
+    return await call.answer_body(body)
 
 
 @router.patch(
