@@ -199,7 +199,7 @@ def _add_middleware(app: FastAPI, settings: Settings, methods: Sequence[str]) ->
         app.add_middleware(
             CORSMiddleware,
             allow_origins=settings.cors_origins,
-            allow_methods=["GET", "POST", "DELETE"],
+            allow_methods=["GET", "POST", "PATCH", "DELETE"],
             # OpenAI's browser client sends a dozen headers of its own, more with each release.
             allow_headers=["*"],
             expose_headers=_EXPOSED_HEADERS,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Iterator
+from contextlib import contextmanager
 from typing import IO, Any
 
 from python_multipart import MultipartParser
-from python_multipart.exceptions import MultipartParseError
+from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 
 from engine.errors import InvalidInput
@@ -40,18 +41,15 @@ class FormReader:
         self._value = bytearray()
         self._is_file = False
         self._ended = False
-        self._parser = MultipartParser(options[b"boundary"], self._callbacks())
+        with _reported():  # the boundary may be too long
+            self._parser = MultipartParser(options[b"boundary"], self._callbacks())
 
     async def read(self, pieces: AsyncIterable[bytes]) -> None:
         """Raises an error for a form that is broken, incomplete or too large."""
-        try:
+        with _reported():
             async for piece in pieces:
                 self._parser.write(piece)
             self._parser.finalize()
-        except MultipartParseError as error:
-            raise UnreadableBody(
-                f"the form cannot be read: {error}", code="invalid_form"
-            ) from error
         if not self._ended:
             raise UnreadableBody("the form ends before its last boundary", code="invalid_form")
         if self.filename is None:
@@ -120,6 +118,14 @@ class FormReader:
 
     def _end(self) -> None:
         self._ended = True
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    try:
+        yield
+    except FormParserError as error:
+        raise UnreadableBody(f"the form cannot be read: {error}", code="invalid_form") from error
 
 
 def too_large(actual: int, limit: int) -> BodyTooLarge:

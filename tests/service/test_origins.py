@@ -55,6 +55,14 @@ def test_unguarded_routes_are_open_to_all_origins(server: Any, headers: dict[str
         assert httpx.get(server.http_url + path, headers=headers).status_code == 200, path
 
 
+@pytest.mark.parametrize("verb", ["GET", "POST", "PATCH", "DELETE"])
+def test_a_named_origin_may_use_every_verb(named: Any, verb: str) -> None:
+    asked = {"origin": NAMED, "access-control-request-method": verb}
+    answer = httpx.options(f"{named.http_url}/v1/documents", headers=asked)
+    assert answer.status_code == 200, answer.text
+    assert verb in answer.headers["access-control-allow-methods"]
+
+
 def test_our_page_and_other_clients_are_served(server: Any) -> None:
     own = server.http_url.removeprefix("http://")
     for headers in (
