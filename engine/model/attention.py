@@ -15,14 +15,13 @@ from functools import cached_property, lru_cache
 from itertools import groupby, pairwise
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from engine.checkpoint.block_size import LongBlock, beyond_a_block, block_of
-from engine.model.layers import logistic
 from engine.types import Attention
 from kernels.attention import (
+    Gate,
     LLNState,
     PackedSequences,
     TileSinks,
@@ -32,6 +31,7 @@ from kernels.attention import (
     lln_diag_attention,
     lln_diag_tile,
     lln_read,
+    lln_shares,
     lln_state,
     sliding_window_attention,
     softmax_attention,
@@ -67,6 +67,14 @@ class LLNParameters:
     def k_map(self) -> Map:
         return self.key_map, self.key_shift
 
+    @cached_property
+    def mix_of_token(self) -> Tensor | Gate:
+        """LLN's share as attention takes it: by head, or by token with a gate."""
+        if self.gate is None:
+            return self.mix
+        with torch.inference_mode(False):
+            return Gate(self.gate, torch.logit(self.mix))
+
     def block_of(self, length: int) -> int:
         """The block size in a text of this length."""
         return block_of(length, self.block_size, self.long_block)
@@ -82,14 +90,6 @@ class LLNParameters:
         if len(runs) == 1:
             return attend(q, k, v, runs[0]._replace(packed=packed))
         return torch.cat([attend(q[run.rows], k[run.rows], v[run.rows], run) for run in runs])
-
-    def shares(self, q: Tensor) -> Tensor:
-        """LLN's share in each token's output: [H], or [T, H] with a gate."""
-        if self.gate is None:
-            return self.mix
-        # Not a matrix product, which takes ten times as long on a CPU for one row at a time.
-        logits = (q * self.gate).sum(-1) + torch.logit(self.mix)
-        return logistic(logits)
 
     def on(self, device: torch.device) -> LLNParameters:
         tensors: dict[str, Any] = {
@@ -334,7 +334,8 @@ class LLNDiagAttention:
             *(q, k, v),
             alpha=lln.alpha,
             beta=lln.beta,
-            mix=lln.shares(q) * _beyond_in(run, lln.mix),
+            mix=lln.mix_of_token,
+            mix_scale=_beyond_in(run, lln.mix),
             cu_seqlens=run.packed,
             block_size=run.block_size,
             num_sinks=lln.num_sinks,
@@ -369,7 +370,8 @@ class LLNDiagAttention:
             *(tile.q, tile.k, tile.v),
             state=tile.state,
             alpha=lln.alpha,
-            mix=self.shares(tile.q, tile.length),
+            mix=lln.mix_of_token,
+            mix_scale=self._beyond(tile.length),
             block_size=self.block_of(tile.length),
             sinks=tile.sinks,
             q_map=lln.q_map,
@@ -377,26 +379,31 @@ class LLNDiagAttention:
 
     def shares(self, q: Tensor, length: int) -> Tensor:
         """LLN's share for queries of one sequence of this length: (H,), or (n, H)."""
-        return self.parameters.shares(q) * beyond_a_block(length, self.block_of(length))
+        lln = self.parameters
+        return lln_shares(q, mix=lln.mix_of_token, mix_scale=self._beyond(length))
+
+    def _beyond(self, length: int) -> Tensor:
+        mix = self.parameters.mix
+        return _beyond((0, length), self.block_of(length), mix.device, mix.dtype)
 
 
 def _beyond_in(run: BlockRun, like: Tensor) -> Tensor:
     """Kept for the batch's other layers, because each copy makes the host wait for a GPU."""
     key, kept = (_beyond, run.block_size, like.device, like.dtype), run.packed.kept
     if key not in kept:
-        kept[key] = _beyond(run.packed.host_bounds(), run.block_size, like)
+        kept[key] = _beyond(run.packed.host_bounds(), run.block_size, like.device, like.dtype)
     beyond: Tensor = kept[key]
     return beyond
 
 
+@lru_cache(maxsize=64)  # every tile of a long text asks for the same
 @torch.inference_mode(False)  # kept tensors may be used under autograd later
-def _beyond(bounds: tuple[int, ...], block_size: int, like: Tensor) -> Tensor:
-    """`beyond_a_block` of every token's sequence [T, 1], or of the only one."""
-    lengths = np.diff(bounds)
-    parts = np.array([beyond_a_block(n, block_size) for n in lengths.tolist()])
-    if len(parts) > 1:
-        parts = parts.repeat(lengths)[:, None]
-    return torch.from_numpy(parts).to(like)
+def _beyond(
+    bounds: tuple[int, ...], block_size: int, device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """`beyond_a_block` of every sequence [B]."""
+    parts = [beyond_a_block(end - start, block_size) for start, end in pairwise(bounds)]
+    return torch.tensor(parts, dtype=torch.float64).to(device, dtype)
 
 
 CalibratedAttention: TypeAlias = LLNAttention | BlockDiagonalAttention | LLNDiagAttention

@@ -31,6 +31,7 @@ from engine.model.weights import (
     Rotary,
 )
 from engine.types import PositionScheme
+from kernels.attention.shares import logistic
 
 
 class Layer(Protocol):
@@ -222,11 +223,6 @@ def activate(x: Tensor, activation: Activation | None) -> Tensor:
             return F.relu(x)
         case "silu":
             return x * logistic(x) if on_cpu else F.silu(x)
-
-
-def logistic(x: Tensor) -> Tensor:
-    """The logistic function, computed by tanh; see `activate`."""
-    return (torch.tanh(x / 2) + 1) / 2
 
 
 @dataclass(frozen=True)

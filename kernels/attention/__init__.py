@@ -1,12 +1,13 @@
 """LLN+Diag attention over packed sequences, its parts, and the softmax it stands in for."""
 
-from kernels.attention.arguments import ArgumentError, PackedSequences
+from kernels.attention.arguments import ArgumentError, Gate, PackedSequences
 from kernels.attention.functional import (
     MomentMatch,
     block_diagonal_attention,
     lln_attention,
     lln_diag_attention,
     lln_read,
+    lln_shares,
     lln_state,
     paper_moment_matching,
     sliding_window_attention,
@@ -17,6 +18,7 @@ from kernels.attention.tile import TileSinks, block_diagonal_tile, lln_diag_tile
 
 __all__ = [
     "ArgumentError",
+    "Gate",
     "LLNState",
     "MomentMatch",
     "PackedSequences",
@@ -27,6 +29,7 @@ __all__ = [
     "lln_diag_attention",
     "lln_diag_tile",
     "lln_read",
+    "lln_shares",
     "lln_state",
     "merge_states",
     "paper_moment_matching",

@@ -37,6 +37,13 @@ class Sinks(NamedTuple):
     last: int
 
 
+class Gate(NamedTuple):
+    """By which each token chooses its mix: sigmoid(weight . q + bias)."""
+
+    weight: Tensor  # [H, D]
+    bias: Tensor  # [H]
+
+
 class AffineMap(NamedTuple):
     """One affine map a head, x W + b, for the LLN branch alone."""
 
@@ -222,7 +229,7 @@ def check_shared_scale(
 
 
 def check_mix(value: float | Tensor, rows: Tensor) -> Tensor:
-    """mix as (H,), or (T, H) for a gate per token and head, in the accumulation dtype."""
+    """mix as (H,), or (T, H) for one per token and head, in the accumulation dtype."""
     num_rows, num_heads, _ = rows.shape
     mix = _finite_tensor("mix", value, rows)
     if mix.dim() == 0:
@@ -233,6 +240,38 @@ def check_mix(value: float | Tensor, rows: Tensor) -> Tensor:
             f"got shape {tuple(mix.shape)}"
         )
     return mix
+
+
+def check_mix_or_gate(value: float | Tensor | Gate, rows: Tensor) -> Tensor | Gate:
+    """The same, or a gate in the accumulation dtype."""
+    if not isinstance(value, Gate):
+        return check_mix(value, rows)
+    _, num_heads, head_dim = rows.shape
+    shape = num_heads, head_dim
+    for name, tensor, expected in (
+        ("weight", value.weight, shape),
+        ("bias", value.bias, shape[:1]),
+    ):
+        if tensor.shape != expected:
+            raise ArgumentError(f"mix's {name} must be {expected}, got {tuple(tensor.shape)}")
+    # A bias may be infinite: that is a mix of 0 or 1.
+    bias = value.bias.to(rows.device, accumulation_dtype(rows))
+    return Gate(_finite_tensor("mix's weight", value.weight, rows), bias)
+
+
+def check_mix_scale(
+    value: float | Tensor | None, rows: Tensor, num_sequences: int
+) -> Tensor | None:
+    """mix_scale as a number or (B,), in the accumulation dtype."""
+    if value is None:
+        return None
+    scale = _finite_tensor("mix_scale", value, rows)
+    if scale.shape not in ((), (num_sequences,)):
+        raise ArgumentError(
+            f"mix_scale must be a number or (B,) with B = {num_sequences}, "
+            f"got shape {tuple(scale.shape)}"
+        )
+    return scale
 
 
 def check_block_size(size: int, name: str = "block_size") -> int:

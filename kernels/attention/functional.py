@@ -22,12 +22,14 @@ from kernels.attention.arguments import (
     AffineMap,
     ArgumentError,
     Bounds,
+    Gate,
     Map,
     PackedSequences,
     Sinks,
 )
 from kernels.attention.custom_op import Operands
 from kernels.attention.ragged import window_batches
+from kernels.attention.shares import token_shares
 from kernels.attention.state import LLNState
 
 # Slope and offset of the line between Var(log P_LLN) and the feature variance, as published with
@@ -45,7 +47,8 @@ def lln_diag_attention(
     *,
     alpha: float | Tensor,
     beta: float | Tensor,
-    mix: float | Tensor = 0.5,
+    mix: float | Tensor | Gate = 0.5,
+    mix_scale: float | Tensor | None = None,
     cu_seqlens: Bounds | None = None,
     block_size: int = 64,
     num_sinks: int | tuple[int, int] = 0,
@@ -55,10 +58,11 @@ def lln_diag_attention(
     """mix * LLN + (1 - mix) * Diag over packed sequences; README.md beside this file has the maths.
 
     q, k, v are (T, H, D) and cu_seqlens int32 (B + 1,), None for one sequence. alpha and beta are
-    a number, (H,) or (B, H); mix is a number, (H,) or (T, H). num_sinks counts the first tokens
-    of each sequence that every block may attend to, or (first, last). q_map and k_map are affine
-    maps ((H, D, D), (H, D)) applied before the LLN branch's exponentials alone; a weight of None
-    is the identity, and a bias alone costs nothing.
+    a number, (H,) or (B, H); mix is a number, (H,), (T, H), or a `Gate` by which each token
+    chooses its own; mix_scale is a factor of all mixes, or (B,) of each sequence's. num_sinks
+    counts the first tokens of each sequence that every block may attend to, or (first, last).
+    q_map and k_map are affine maps ((H, D, D), (H, D)) applied before the LLN branch's exponentials
+    alone; a weight of None is the identity, and a bias alone costs nothing.
     """
     arguments.check_rows(q=q, k=k, v=v)
     packed = arguments.check_cu_seqlens(cu_seqlens, q)
@@ -66,7 +70,8 @@ def lln_diag_attention(
         *(q, k, v, packed),
         alpha=arguments.check_shared_scale("alpha", alpha, q, packed.count),
         beta=arguments.check_shared_scale("beta", beta, k, packed.count),
-        mix=arguments.check_mix(mix, q),
+        mix=arguments.check_mix_or_gate(mix, q),
+        mix_scale=arguments.check_mix_scale(mix_scale, q, packed.count),
         block_size=arguments.check_block_size(block_size),
         num_sinks=arguments.check_sinks(num_sinks),
         q_map=arguments.check_map("q_map", q_map, q),
@@ -198,6 +203,20 @@ def lln_read(
     return read.to(q.dtype)
 
 
+def lln_shares(
+    q: Tensor,
+    *,
+    mix: float | Tensor | Gate,
+    mix_scale: float | Tensor | None = None,
+    cu_seqlens: Bounds | None = None,
+) -> Tensor:
+    """LLN's share in each token's output, as `lln_diag_attention` mixes: (H,), or (T, H)."""
+    arguments.check_rows(q=q)
+    packed = arguments.check_cu_seqlens(cu_seqlens, q)
+    factor = arguments.check_mix_scale(mix_scale, q, packed.count)
+    return token_shares(q, arguments.check_mix_or_gate(mix, q), factor, packed)
+
+
 def _attend(
     q: Tensor,
     k: Tensor,
@@ -206,7 +225,8 @@ def _attend(
     *,
     alpha: Tensor | None = None,
     beta: Tensor | None = None,
-    mix: Tensor | None = None,
+    mix: Tensor | Gate | None = None,
+    mix_scale: Tensor | None = None,
     block_size: int | None = None,
     num_sinks: Sinks = NO_SINKS,
     q_map: AffineMap | None = None,
@@ -215,15 +235,18 @@ def _attend(
     """Checked arguments; absent ones choose the branches, as in `custom_op`."""
     q_weight, q_bias = q_map or NO_MAP
     k_weight, k_bias = k_map or NO_MAP
-    tensors = q, k, v, alpha, beta, mix, q_weight, q_bias, k_weight, k_bias
+    maps = q_weight, q_bias, k_weight, k_bias
     in_triton = custom_op.runs_in_triton(q)
-    if in_triton and custom_op.is_untraced(q) and not custom_op.needs_gradient(*tensors):
+    of_mix = mix if isinstance(mix, Gate) else (mix,)
+    needs_gradient = custom_op.needs_gradient(q, k, v, alpha, beta, *of_mix, mix_scale, *maps)
+    if in_triton and custom_op.is_untraced(q) and not needs_gradient:
         # Without the operator, which takes the host longer than the launches do.
         launched: Tensor = custom_op.triton_forward().attention_forward(
             *(q, k, v),
             alpha=alpha,
             beta=beta,
             mix=mix,
+            mix_scale=mix_scale,
             cu_seqlens=packed.cu_seqlens,
             block_size=block_size,
             num_sinks=num_sinks,
@@ -233,8 +256,10 @@ def _attend(
             longest=packed.longest,
         )[0]
         return launched
+    # The operator takes every token's own share: autograd then leads on to what it is made of.
+    shares = None if mix is None else token_shares(q, mix, mix_scale, packed)
     operands = Operands(
-        *tensors,
+        *(q, k, v, alpha, beta, shares, *maps),
         cu_seqlens=packed.cu_seqlens,
         block_size=block_size,
         num_sinks=num_sinks,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention import arguments
-from kernels.attention.arguments import Map, Sinks
+from kernels.attention.arguments import Gate, Map, Sinks
 from kernels.attention.state import LLNState
 
 
@@ -24,7 +24,8 @@ def lln_diag_attention(
     *,
     alpha: float | Tensor,
     beta: float | Tensor,
-    mix: float | Tensor = 0.5,
+    mix: float | Tensor | Gate = 0.5,
+    mix_scale: float | Tensor | None = None,
     cu_seqlens: Tensor | None = None,
     block_size: int = 64,
     num_sinks: int | tuple[int, int] = 0,
@@ -50,8 +51,27 @@ def lln_diag_attention(
         num_sinks=num_sinks,
         dtype=dtype,
     )
-    share = arguments.check_mix(mix, q).unsqueeze(-1)
+    packed = arguments.check_cu_seqlens(cu_seqlens, q)
+    share = lln_shares(q, packed, mix=mix, mix_scale=mix_scale).unsqueeze(-1)
     return share * lln + (1 - share) * diag
+
+
+def lln_shares(
+    q: Tensor,
+    packed: arguments.PackedSequences,
+    *,
+    mix: float | Tensor | Gate,
+    mix_scale: float | Tensor | None,
+) -> Tensor:
+    """LLN's share in every token's output: [H] or [T, H]."""
+    share = arguments.check_mix_or_gate(mix, q)
+    if isinstance(share, Gate):
+        share = torch.sigmoid(torch.einsum("thd,hd->th", q, share.weight) + share.bias)
+    factor = arguments.check_mix_scale(mix_scale, q, packed.count)
+    if factor is None:
+        return share
+    lengths = torch.diff(torch.tensor(packed.host_bounds(), device=q.device))
+    return share * factor.expand(packed.count).repeat_interleave(lengths).unsqueeze(-1)
 
 
 def lln_attention(

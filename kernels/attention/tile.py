@@ -10,8 +10,9 @@ from typing import NamedTuple
 from torch import Tensor
 
 from kernels.attention import arguments, cpu, custom_op
-from kernels.attention.arguments import AffineMap, ArgumentError, Map
+from kernels.attention.arguments import AffineMap, ArgumentError, Gate, Map
 from kernels.attention.functional import block_diagonal_attention, lln_read
+from kernels.attention.shares import token_shares
 from kernels.attention.state import LLNState
 
 
@@ -41,32 +42,37 @@ def lln_diag_tile(
     *,
     state: LLNState,
     alpha: float | Tensor,
-    mix: float | Tensor,
+    mix: float | Tensor | Gate,
+    mix_scale: float | Tensor | None = None,
     block_size: int,
     sinks: TileSinks,
     q_map: Map | None = None,
 ) -> Tensor:
     """mix * LLN + (1 - mix) * Diag for one tile, LLN read from the whole sequence's state."""
     _check(q, k, v, sinks)
-    share = arguments.check_mix(mix, q)
+    checked_mix = arguments.check_mix_or_gate(mix, q)
+    factor = arguments.check_mix_scale(mix_scale, q, 1)
     if custom_op.runs_in_triton(q):
         arguments.check_state(state, q, 1)
         scale = arguments.check_shared_scale("alpha", alpha, q, 1)
         affine = arguments.check_map("q_map", q_map, q)
-        given = (q, k, v, sinks.k, sinks.v, *state, share, scale, *(affine or ()))
+        of_mix = checked_mix if isinstance(checked_mix, Gate) else (checked_mix,)
+        given = (q, k, v, sinks.k, sinks.v, *state, *of_mix, factor, scale, *(affine or ()))
         if not custom_op.needs_gradient(*given):
             return _in_triton(
                 *(q, k, v),
                 state=state,
                 alpha=scale,
-                mix=share,
+                mix=checked_mix,
+                mix_scale=factor,
                 block_size=block_size,
                 sinks=sinks,
                 q_map=affine,
             )
     diag = _diag_in_torch(q, k, v, block_size, sinks)
     lln = lln_read(q, state, alpha=alpha, q_map=q_map)
-    return cpu.mix_branches(diag, lln, share.to(q.dtype))
+    shares = token_shares(q, checked_mix, factor, arguments.check_cu_seqlens(None, q))
+    return cpu.mix_branches(diag, lln, shares.to(q.dtype))
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, sinks: TileSinks) -> None:
@@ -85,7 +91,8 @@ def _in_triton(
     sinks: TileSinks,
     state: LLNState | None = None,
     alpha: Tensor | None = None,
-    mix: Tensor | None = None,
+    mix: Tensor | Gate | None = None,
+    mix_scale: Tensor | None = None,
     q_map: AffineMap | None = None,
 ) -> Tensor:
     launched: Tensor = custom_op.triton_forward().tile_forward(
@@ -94,6 +101,7 @@ def _in_triton(
         state=state,
         alpha=alpha,
         mix=mix,
+        mix_scale=mix_scale,
         block_size=arguments.check_block_size(block_size),
         num_sinks=arguments.check_sinks(sinks.inside),
         outside=(sinks.k, sinks.v),

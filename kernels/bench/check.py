@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.attention import lln_diag_attention, reference, softmax_attention
+from kernels.attention import Gate, lln_diag_attention, reference, softmax_attention
 from kernels.bench import peers
 from kernels.bench.apart import run_apart
 from kernels.bench.report import first_line
@@ -179,12 +179,14 @@ def check_forms(device: torch.device, block_size: int, dtype: torch.dtype) -> No
     weight = torch.randn(NUM_HEADS, 64, 64, generator=generator).to(device) / 8
     bias = torch.randn(NUM_HEADS, 64, generator=generator).to(device)
     arguments |= {"num_sinks": (2, 1), "q_map": (weight, bias)}
-    gate = torch.rand(arguments["q"].shape[:2], generator=generator).to(device)
-    arguments |= {"k_map": (weight, bias), "mix": gate}
+    by_token = torch.rand(arguments["q"].shape[:2], generator=generator).to(device)
+    arguments |= {"k_map": (weight, bias), "mix": by_token}
     of_output, of_gradients = FORMS_DIFFER_BY[dtype]
-    truth = reference.lln_diag_attention(**arguments)
-    difference = float((lln_diag_attention(**arguments) - truth).abs().max())
-    require(difference <= of_output, f"differs by {difference:.2g}")
+    for mix in (Gate(bias / 8, torch.logit(by_token[0])), by_token):
+        given = arguments | {"mix": mix, "mix_scale": 0.7}
+        truth = reference.lln_diag_attention(**given)
+        difference = float((lln_diag_attention(**given) - truth).abs().max())
+        require(difference <= of_output, f"differs by {difference:.2g}")
     grad = torch.randn_like(arguments["q"])
     found = gradients(lambda given: lln_diag_attention(**given), arguments, grad)
     exact = gradients(lambda given: reference.lln_diag_attention(**given), arguments, grad.double())

@@ -60,14 +60,14 @@ class Work:
     tensors: float  # rows read and written
     columns: float = 0  # that its products multiply a row by
     exponentials: float = 0
-    numbers: int = 0  # float32 besides, as of a gate
+    numbers: int = 0  # float32 besides, as of a mix by token
 
 
-def forward_work(shape: Shape, *, maps: bool = False, gate: bool = False) -> Work:
+def forward_work(shape: Shape, *, maps: bool = False) -> Work:
     """LLN+Diag: k, v; q, k, v, out. The state and its reading, and two products with the block."""
     width, block = shape.head_dim, shape.keys
     columns = 2 * width + 2 * block + (2 * width if maps else 0)
-    return Work(6, columns, exponentials=2 * width + block, numbers=int(gate))
+    return Work(6, columns, exponentials=2 * width + block)
 
 
 def both_work(shape: Shape, *, maps: bool = False, gate: bool = False) -> Work:
@@ -75,7 +75,8 @@ def both_work(shape: Shape, *, maps: bool = False, gate: bool = False) -> Work:
 
     The backward reads q, g; q, k, v, g and writes dq, dk, dv. Of the block it needs its scores, the
     gradient of their weights and three products with them; of LLN four with the state and its
-    gradient; of a map one for its rows' gradient and one for its own, beside the mapping.
+    gradient; of a map one for its rows' gradient and one for its own, beside the mapping. A gate's
+    mixes by token are written once and read by both passes.
     """
     width, block = shape.head_dim, shape.keys
     columns = 6 * width + 7 * block + (8 * width if maps else 0)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention import (
+    Gate,
     PackedSequences,
     arguments,
     block_diagonal_attention,
@@ -137,18 +138,17 @@ def attend(
     num_heads, width = shape.num_heads, shape.head_dim
     float32: dict[str, Any] = {"dtype": torch.float32, "device": device}
     alpha, beta = (torch.ones(num_heads, **float32) for _ in range(2))
-    mix = torch.ones((shape.tokens, num_heads) if served else num_heads, **float32)
-    more: dict[str, Any] = {"block_size": shape.block_size}
+    more: dict[str, Any] = {"block_size": shape.block_size, "mix": torch.ones(num_heads, **float32)}
     if served:
         maps = (
             torch.ones(num_heads, width, width, **float32),
             torch.ones(num_heads, width, **float32),
         )
         more |= {"num_sinks": (1, 1), "q_map": maps, "k_map": maps}
+        more["mix"] = Gate(maps[1], more["mix"])
+        more["mix_scale"] = torch.ones(len(shape.lengths), **float32)
     packed = packed_of(shape, device)
-    return lambda: lln_diag_attention(
-        q, k, v, alpha=alpha, beta=beta, mix=mix, cu_seqlens=packed, **more
-    )
+    return lambda: lln_diag_attention(q, k, v, alpha=alpha, beta=beta, cu_seqlens=packed, **more)
 
 
 def rows_of(

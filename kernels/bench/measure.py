@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from kernels.attention import PackedSequences
+from kernels.attention import Gate, PackedSequences
 
 Run = Callable[[], object]
 
@@ -276,9 +276,10 @@ class Inputs:
         return torch.full((self.shape.num_heads,), 0.3, device=self.device)
 
     @cached_property
-    def gate(self) -> Tensor:
-        """A mix per token and head."""
-        return self.mix.repeat(self.shape.tokens, 1)
+    def gate(self) -> Gate:
+        """By which all tokens choose the same mix, which costs as much as any other."""
+        weight = torch.zeros(self.shape.num_heads, self.shape.head_dim, device=self.device)
+        return Gate(weight, torch.logit(self.mix))
 
     @cached_property
     def affine_map(self) -> tuple[Tensor, Tensor]:

@@ -36,10 +36,10 @@ def forms(bench: Bench) -> Iterator[Row]:
     }
     for form, more in given.items():
         name, once, both = f"{OURS}, {form}", forward_run(inputs, **more), both_run(inputs, **more)
-        costs = {"maps": form == "maps", "gate": form == "gate"}
-        yield bench.row("forms", name, shape, once, work=forward_work(shape, **costs))
-        name = f"{name}, forward and backward"
-        yield bench.row("forms", name, shape, both, work=both_work(shape, **costs))
+        work = forward_work(shape, maps=form == "maps")
+        yield bench.row("forms", name, shape, once, work=work)
+        work = both_work(shape, maps=form == "maps", gate=form == "gate")
+        yield bench.row("forms", f"{name}, forward and backward", shape, both, work=work)
 
 
 class Part(NamedTuple):

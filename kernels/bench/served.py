@@ -31,13 +31,13 @@ def served(bench: Bench) -> Iterator[Row]:
     sizes = ((4096, 512), (16384, 256), (131072, 256), (2**20, 256))
     for tokens, block_size in sizes if bench.large else ((1024, 512), (1024, 256)):
         shape = Shape(tokens, HEADS, WIDTH, block_size)
-        inputs, work = bench.inputs(shape), forward_work(shape, maps=True, gate=True)
+        inputs, work = bench.inputs(shape), forward_work(shape, maps=True)
         once = forward_run(inputs, **served_form(inputs))
         yield bench.aimed(bench.row("served", f"{OURS}, as served", shape, once, work=work))
     tokens, tile = (2**20, 2**16) if bench.large else (1024, 512)
     shape = Shape(tokens, HEADS, WIDTH, 256)
     run = sweep(bench.inputs(shape), tile)
-    work = forward_work(shape, maps=True, gate=True)
+    work = forward_work(shape, maps=True)
     row = bench.row("served", f"lln_diag_tile, swept by {tile:,}", shape, run, work=work)
     yield bench.aimed(row)
 
@@ -69,7 +69,7 @@ def sweep(inputs: Inputs, tile: int) -> Run:
                 *(q[rows], k[rows], v[rows]),
                 state=state,
                 alpha=alpha,
-                mix=gate[rows],
+                mix=gate,
                 block_size=size,
                 sinks=sinks,
                 q_map=affine,

@@ -31,7 +31,7 @@ TOKENS = 131072  # of the document
 SHORT_TOKENS = 200  # of the short text
 ROW_BYTES = DTYPE.itemsize
 FLOAT_BYTES = torch.float32.itemsize
-GATE_BYTES = FLOAT_BYTES  # a token and head
+MIX_BYTES = FLOAT_BYTES  # a token and head
 SINKS = 2
 
 
@@ -54,13 +54,18 @@ class Form:
         return {"weight": self.maps, "bias": self.maps}
 
     @property
+    def mix_flags(self) -> dict[str, Any]:
+        return {"gate": self.maps, "mix_scale": self.maps}
+
+    @property
     def row(self) -> int:
         """Bytes of one token's row in one tensor and head."""
         return self.head_dim * ROW_BYTES
 
     @property
-    def gate(self) -> int:
-        return GATE_BYTES if self.maps else 0
+    def mix(self) -> int:
+        """Bytes of a token's mix, which the backward is given."""
+        return MIX_BYTES if self.maps else 0
 
 
 SERVED = (Form(32, 512, maps=True, sinks=True), Form(32, 256, maps=True, sinks=True))
@@ -155,12 +160,13 @@ def _output(form: Form) -> Launch:
         lln=True,
         sinks=form.sinks,
         **form.flags,
+        **form.mix_flags,
     )
     span = query_span(form.block_size, constants["BM"])
     return Launch(
         *("output", form.name, lln_diag_kernel, constants),
         tokens=span.tokens / span.tiles,
-        bytes=4 * form.row + form.gate,
+        bytes=4 * form.row,
         rounds=_output_rounds(form, constants, form.block_size),
         skipped=_not_entered(constants),
         scores=form.head_dim + form.block_size,
@@ -176,6 +182,7 @@ def _tile(form: Form) -> Launch:
         sinks=False,
         outside=True,
         **form.flags,
+        **form.mix_flags,
     )
     return replace(_output(form), part="tile", constants=constants)
 
@@ -205,12 +212,13 @@ def _short(form: Form) -> Launch:
         sinks=form.sinks,
         q_map=form.flags,
         k_map=form.flags,
+        **form.mix_flags,
     )
     span = query_span(form.block_size, constants["BM"])
     return Launch(
         *("short text", form.name, short_sequences_kernel, constants),
         tokens=SHORT_TOKENS,
-        bytes=4 * form.row + form.gate,
+        bytes=4 * form.row,
         rounds={
             **_output_rounds(form, constants, form.block_size),
             "i_c": _parts(form.head_dim, constants["STATE_BC"]),
@@ -273,7 +281,7 @@ def _backward(form: Form) -> Iterator[Launch]:
     yield Launch(
         *("rows' gradient", form.name, rows_gradient_kernel, rows),
         tokens=tokens,
-        bytes=7 * form.row + 2 * form.gate,
+        bytes=7 * form.row + 2 * form.mix,
         rounds=rounds,
     )
 
@@ -284,7 +292,7 @@ def _state_gradient(form: Form) -> Launch:
     return Launch(
         *("state's gradient", _state_form(form), state_gradient_kernel, constants),
         tokens=piece / parts,
-        bytes=2 * form.row + form.gate + _piece_bytes(form.head_dim) / piece,
+        bytes=2 * form.row + form.mix + _piece_bytes(form.head_dim) / piece,
         rounds={
             "i_b": 0,
             "i_t": _parts(piece, constants["BT"]),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels.attention import (
+    Gate,
     block_diagonal_attention,
     lln_attention,
     lln_diag_attention,
@@ -107,7 +108,7 @@ def test_sinks_are_seen_once_by_every_block(
     heads=st.integers(1, 3),
     block_size=st.sampled_from([16, 48, 64]),
     sinks=st.tuples(st.integers(0, 3), st.integers(0, 3)),
-    gated=st.booleans(),
+    mixed_by=st.sampled_from(["number", "token", "gate"]),
     with_maps=st.booleans(),
     scale=st.sampled_from([0.0, 1.0, 10.0]),
 )
@@ -117,7 +118,7 @@ def test_any_shape(
     heads: int,
     block_size: int,
     sinks: tuple[int, int],
-    gated: bool,
+    mixed_by: str,
     with_maps: bool,
     scale: float,
 ) -> None:
@@ -131,10 +132,19 @@ def test_any_shape(
         )
         for _ in range(2)
     ]
+    mixes = {
+        "number": 0.3,
+        "token": torch.rand(rows, heads, generator=generator),
+        "gate": Gate(
+            torch.randn(heads, dim, generator=generator) / math.sqrt(dim),
+            torch.randn(heads, generator=generator),
+        ),
+    }
     arguments: dict[str, Any] = {
         "alpha": torch.rand(len(lengths), heads, generator=generator) + 0.5,
         "beta": 1.1,
-        "mix": torch.rand(rows, heads, generator=generator) if gated else 0.3,
+        "mix": mixes[mixed_by],
+        "mix_scale": torch.rand(len(lengths), generator=generator),
         "cu_seqlens": bounds_of(lengths),
         "block_size": block_size,
         "num_sinks": sinks,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from kernels.attention import ArgumentError, LLNState, arguments, lln_diag_attention, lln_read
+from kernels.attention import ArgumentError, Gate, LLNState, arguments, lln_diag_attention, lln_read
 
 GOOD: dict[str, Any] = {"alpha": 1.0, "beta": 1.0}
 QKV = tuple(torch.zeros(10, 2, 32) for _ in range(3))
@@ -37,6 +37,11 @@ def bounds(*values: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
         ({"mix": torch.ones(9, 2)}, r"\(9, 2\)"),
         ({"mix": float("inf")}, "mix must be finite, got inf"),
         ({"mix": torch.tensor([0.5, float("nan")])}, "mix must be finite"),
+        ({"mix": Gate(torch.ones(2, 31), torch.ones(2))}, r"\(2, 32\), got \(2, 31\)"),
+        ({"mix": Gate(torch.ones(2, 32), torch.ones(10, 2))}, r"\(2,\), got \(10, 2\)"),
+        ({"mix": Gate(torch.full((2, 32), float("nan")), torch.ones(2))}, "must be finite"),
+        ({"mix_scale": torch.ones(2)}, r"B = 1, got shape \(2,\)"),
+        ({"mix_scale": float("nan")}, "mix_scale must be finite, got nan"),
         ({"num_sinks": (1, -2)}, r"got \(1, -2\)"),
         ({"q_map": (torch.ones(2, 32, 31), torch.ones(2, 32))}, r"\(2, 32, 31\)"),
         ({"k_map": (None, torch.ones(2, 31))}, r"\(2, 31\)"),

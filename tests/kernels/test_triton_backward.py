@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.attention import Gate, custom_op, lln_diag_attention
 from tests.kernels.triton_cases import (
     OF_THREE_HEADS,
     Case,
@@ -41,10 +42,12 @@ def output_gradient(inputs: Inputs) -> Tensor:
 def run_backward(inputs: Inputs, case: Case, grad: Tensor) -> Gradients:
     """Forward, then backward with the state that the forward left."""
     branches = {"block_size": case.block_size, "num_sinks": case.sinks}
-    _, state = forward.attention_forward(**vars(inputs), **branches, keep_state=True)
-    found = backward.attention_backward(grad, **vars(inputs), **branches, state=state)
+    # Of gates and factors the kernels are given what they come to: mixes.
+    given = {name: x for name, x in vars(inputs).items() if name != "mix_scale"}
+    _, state = forward.attention_forward(**given, **branches, keep_state=True)
+    found = backward.attention_backward(grad, **given, **branches, state=state)
     gradients = {name: value for name, value in found._asdict().items() if value is not None}
-    if not case.gated:
+    if not case.mix_by_token:
         gradients["mix"] = gradients["mix"].sum(0)
     return gradients
 
@@ -67,10 +70,16 @@ def gradients_of(
         mapped = None if weight is None else leaf(f"{name}_weight", weight)
         return mapped, leaf(f"{name}_bias", bias)
 
-    names = ("q", "k", "v", "alpha", "beta", "mix")
+    def mix() -> Tensor | Gate:
+        if isinstance(inputs.mix, Gate):
+            return Gate(leaf("gate", inputs.mix.weight), leaf("gate's bias", inputs.mix.bias))
+        return leaf("mix", inputs.mix)
+
+    names = ("q", "k", "v", "alpha", "beta")
     traced = replace(
         inputs,
         **{name: leaf(name, getattr(inputs, name)) for name in names},
+        mix=mix(),
         q_map=affine("q"),
         k_map=affine("k"),
     )
@@ -125,10 +134,12 @@ def test_ragged_batches(head_dim: int, dtype: torch.dtype) -> None:
     "case",
     [
         pytest.param(Case(lengths=(1,)), id="one token"),
-        pytest.param(Case(lengths=(70,), block_size=16, gated=True), id="many blocks a tile"),
+        pytest.param(
+            Case(lengths=(70,), block_size=16, mix_by_token=True), id="many blocks a tile"
+        ),
         pytest.param(Case(lengths=(100, 3), block_size=80), id="blocks of uneven tiles"),
         pytest.param(
-            Case(lengths=(150,), block_size=128, sinks=(3, 2), gated=True),
+            Case(lengths=(150,), block_size=128, sinks=(3, 2), mix_by_token=True),
             id="sinks inside and outside blocks of several tiles",
         ),
         pytest.param(Case(lengths=(5, 1, 0, 2), sinks=(3, 4)), id="sinks that overlap"),
@@ -179,11 +190,32 @@ def test_each_branch_alone() -> None:
     lln = backward.attention_backward(grad, **rows, **scales, state=state)
     diag = backward.attention_backward(grad, **rows, block_size=case.block_size)
     for share, found in ((1.0, lln), (0.0, diag)):
-        whole = replace(inputs, mix=torch.full_like(inputs.mix, share))
+        whole = replace(inputs, mix=torch.tensor([share]))
         expected = gradients_of(expect_lln_diag, whole, case, grad, torch.float64)
         for name in ("q", "k", "v"):
             difference = getattr(found, name).double() - expected[name]
             assert float(difference.abs().max()) <= 2e-6 * float(expected[name].abs().max())
+
+
+@pytest.mark.parametrize("in_triton", [True, False])
+def test_a_gates_gradient(in_triton: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(lengths=(40, 0, 70), num_heads=2, sinks=(1, 1), gate=True)
+    inputs = make_inputs(case)
+    grad = output_gradient(inputs)
+
+    def public(given: Inputs, case: Case) -> Tensor:
+        sizes = {"block_size": case.block_size, "num_sinks": case.sinks}
+        return lln_diag_attention(**vars(given), **sizes)
+
+    truth = gradients_of(expect_lln_diag, inputs, case, grad, torch.float64)
+    plain = gradients_of(plain_lln_diag, inputs, case, grad, torch.float32)
+    monkeypatch.setattr(custom_op, "runs_in_triton", lambda _: in_triton)
+    found = gradients_of(public, inputs, case, grad, torch.float32)
+    assert {"gate", "gate's bias"} < found.keys()
+    floor = 16 * torch.finfo(torch.float32).eps * max(map(_largest, truth.values()))
+    for name, expected in truth.items():
+        allowed = 3 * _largest(plain[name].double() - expected) + floor
+        assert _largest(found[name].double() - expected) <= allowed, name
 
 
 def test_a_loss_scaled_to_float16s_end_does_not_overflow() -> None:
@@ -205,7 +237,9 @@ def test_nothing_to_do(lengths: tuple[int, ...]) -> None:
 
 @pytest.mark.usefixtures("short_pieces")
 def test_a_sequence_is_the_same_whatever_shares_its_batch() -> None:
-    case = Case(lengths=(40, 0, 130), head_dim=16, sinks=(1, 1), gated=True, dtype=torch.bfloat16)
+    case = Case(
+        lengths=(40, 0, 130), head_dim=16, sinks=(1, 1), mix_by_token=True, dtype=torch.bfloat16
+    )
     inputs = make_inputs(case)
     grad = output_gradient(inputs)
     together = run_backward(inputs, case, grad)

@@ -68,14 +68,16 @@ def test_lln_diag_on_odd_lengths(length: int) -> None:
         pytest.param(Case(block_size=80), id="blocks of uneven tiles"),
         pytest.param(Case(block_size=512), id="blocks longer than the sequences"),
         pytest.param(
-            Case((270,), block_size=256, sinks=(1, 1), gated=True, dtype=torch.bfloat16),
+            Case((270,), block_size=256, sinks=(1, 1), mix_by_token=True, dtype=torch.bfloat16),
             id="large blocks in bfloat16",
         ),
         pytest.param(Case((200,), block_size=192, dtype=torch.float16), id="and in float16"),
         pytest.param(Case(block_size=128, sinks=(3, 2)), id="sinks inside and outside blocks"),
         pytest.param(Case(lengths=(5, 1, 0, 2), sinks=(3, 4)), id="sinks that overlap"),
         pytest.param(Case(lengths=(70,), sinks=(20, 0), block_size=16), id="many sinks"),
-        pytest.param(Case(num_heads=2, gated=True), id="gate"),
+        pytest.param(Case(num_heads=2, mix_by_token=True), id="mix by token"),
+        pytest.param(Case(num_heads=2, gate=True, head_dim=20), id="gate"),
+        pytest.param(Case(lengths=(40, 150), gate=True, block_size=128), id="gate, large blocks"),
         pytest.param(Case(num_heads=2, weights=True, biases=True, head_dim=60), id="maps"),
         pytest.param(Case(biases=True), id="biases alone"),
         pytest.param(
@@ -85,7 +87,7 @@ def test_lln_diag_on_odd_lengths(length: int) -> None:
         pytest.param(Case(lengths=(40,), head_dim=200), id="200, channels in steps"),
         pytest.param(Case(lengths=(*[0] * 130, 5, 3), head_dim=16), id="many sequences"),
         pytest.param(Case(weights=True, biases=True, dtype=torch.bfloat16), id="bfloat16 maps"),
-        pytest.param(Case(block_size=128, gated=True, dtype=torch.float16), id="float16 gate"),
+        pytest.param(Case(block_size=128, gate=True, dtype=torch.float16), id="float16 gate"),
     ],
 )
 def test_lln_diag_in_every_form(case: Case) -> None:
@@ -109,7 +111,7 @@ def test_scores_far_beyond_what_exp_can_hold(
 def test_a_mass_over_the_limit_is_found_again_as_without_one(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = Case(lengths=(150,), block_size=144, sinks=(1, 1), gated=True, dtype=dtype)
+    case = Case(lengths=(150,), block_size=144, sinks=(1, 1), mix_by_token=True, dtype=dtype)
     inputs = make_inputs(case)
     found = {}
     for limit in (0.0, 1e-30, 2.0**15):
@@ -125,8 +127,8 @@ def test_a_mass_over_the_limit_is_found_again_as_without_one(
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(Case(lengths=(63, 0, 130), sinks=(1, 1), gated=True), id="ragged"),
-        pytest.param(Case(lengths=(70,), weights=True, biases=True), id="maps"),
+        pytest.param(Case(lengths=(63, 0, 130), sinks=(1, 1), mix_by_token=True), id="ragged"),
+        pytest.param(Case(lengths=(70, 9), gate=True, weights=True, biases=True), id="maps, gate"),
         pytest.param(Case(lengths=(150, 1), block_size=128, dtype=torch.bfloat16), id="tiles"),
         pytest.param(Case(lengths=(9,), head_dim=60), id="60"),
     ],
@@ -252,7 +254,7 @@ def test_a_sequence_is_the_same_whatever_shares_its_batch(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tiles, "SHORT_TOKENS", 40)
-    case = Case(lengths=(70, 0, 150, 33), head_dim=16, sinks=(1, 1), gated=True, dtype=dtype)
+    case = Case(lengths=(70, 0, 150, 33), head_dim=16, sinks=(1, 1), gate=True, dtype=dtype)
     inputs = make_inputs(case)
     together = run_lln_diag(inputs, case)
     assert torch.equal(together, run_lln_diag(inputs, case))

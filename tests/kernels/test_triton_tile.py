@@ -20,6 +20,7 @@ from tests.kernels.triton_cases import (
     assert_as_exact,
     expect_lln_diag,
     make_inputs,
+    mix_of,
     plain_diag,
     plain_lln_diag,
 )
@@ -35,9 +36,9 @@ pytestmark = [
 
 CASES = [
     *(Case((150,), head_dim=20, block_size=32, sinks=(1, 1), dtype=dtype) for dtype in DTYPES),
-    Case((140,), num_heads=2, sinks=(20, 3), gated=True, weights=True, biases=True),
-    Case((300,), block_size=128, sinks=(0, 2), gated=True, dtype=torch.bfloat16),
-    Case((140,), sinks=(0, 0)),
+    Case((140,), num_heads=2, sinks=(20, 3), gate=True, weights=True, biases=True),
+    Case((300,), block_size=128, sinks=(0, 2), gate=True, dtype=torch.bfloat16),
+    Case((140,), sinks=(0, 0), mix_by_token=True),
 ]
 NAMES = [*map(str, DTYPES), "many sinks, maps", "blocks of several steps", "no sinks"]
 
@@ -81,7 +82,8 @@ def by_tiles(inputs: Inputs, case: Case, *, with_state: bool) -> Tensor:
     outs = []
     for start, end in pairwise(bounds):
         sinks = tile_sinks(inputs, case, start, end)
-        mix = inputs.mix[start:end] if case.gated else inputs.mix
+        mix = mix_of(inputs.mix, slice(start, end))
+        of_mix = {"mix": mix, "mix_scale": inputs.mix_scale}
         outs.append(
             forward.tile_forward(
                 *(x[start:end] for x in (inputs.q, inputs.k, inputs.v)),
@@ -89,7 +91,7 @@ def by_tiles(inputs: Inputs, case: Case, *, with_state: bool) -> Tensor:
                 block_size=case.block_size,
                 num_sinks=sinks.inside,
                 outside=(sinks.k, sinks.v),
-                **({**lln, "mix": mix} if with_state else dict.fromkeys((*lln, "mix"))),
+                **({**lln, **of_mix} if with_state else dict.fromkeys((*lln, *of_mix))),
             )
         )
     return torch.cat(outs)
@@ -115,21 +117,23 @@ def test_tiles_of_diag_alone(case: Case) -> None:
 
 
 class MadeTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Remembers what torch operations wrote that is as large as the rows."""
+    """Remembers what torch operations wrote that has a number for every row."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, num_rows: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.size = size
+        self.num_rows = num_rows
         self.made: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if isinstance(result, Tensor) and result.numel() >= self.size and not func.is_view:
+        if isinstance(result, Tensor) and result.numel() >= self.num_rows and not func.is_view:
             self.made.append(str(func))
         return result
 
 
-def test_a_tile_is_one_launch_that_copies_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tile_is_one_launch_with_no_number_by_row_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     case = CASES[3]
     inputs = make_inputs(case)
     launched: list[str] = []
@@ -148,12 +152,13 @@ def test_a_tile_is_one_launch_that_copies_no_rows(monkeypatch: pytest.MonkeyPatc
     torch.use_deterministic_algorithms(False)  # which fill the output
     rows = slice(64, 128)
     sinks = tile_sinks(inputs, case, rows.start, rows.stop)
-    with MadeTensors(inputs.q[rows].numel()) as torch_did:
+    with MadeTensors(rows.stop - rows.start) as torch_did:
         lln_diag_tile(
             *(x[rows] for x in (inputs.q, inputs.k, inputs.v)),
             state=state,
             alpha=inputs.alpha,
-            mix=inputs.mix[rows],
+            mix=inputs.mix,
+            mix_scale=inputs.mix_scale,
             block_size=case.block_size,
             sinks=sinks,
             q_map=inputs.q_map,

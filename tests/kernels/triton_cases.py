@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention import reference
-from kernels.attention.arguments import Map, Sinks
+from kernels.attention.arguments import Gate, Map, Sinks
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -25,7 +25,8 @@ class Case:
     num_heads: int = 1
     block_size: int = 64
     sinks: tuple[int, int] = (0, 0)
-    gated: bool = False
+    mix_by_token: bool = False
+    gate: bool = False  # and a factor of each sequence's mix
     weights: bool = False
     biases: bool = False
     scale: float = 1.0
@@ -33,7 +34,7 @@ class Case:
 
 
 OF_THREE_HEADS = (
-    Case((150, 0, 70, 1), num_heads=3, head_dim=20, sinks=(2, 1), gated=True),
+    Case((150, 0, 70, 1), num_heads=3, head_dim=20, sinks=(2, 1), mix_by_token=True),
     Case((63, 130), num_heads=3, weights=True, biases=True, dtype=torch.bfloat16),
 )
 
@@ -45,7 +46,8 @@ class Inputs:
     v: Tensor
     alpha: Tensor
     beta: Tensor
-    mix: Tensor
+    mix: Tensor | Gate
+    mix_scale: Tensor | None
     cu_seqlens: Tensor
     q_map: Map | None
     k_map: Map | None
@@ -73,13 +75,19 @@ def make_inputs(case: Case, seed: int = 0) -> Inputs:
             return None, bias
         return (random(heads, dim, dim) / math.sqrt(dim)).to(DEVICE), bias
 
+    def mix() -> Tensor | Gate:
+        if case.gate:
+            return Gate(random(heads, dim).to(DEVICE), random(heads).to(DEVICE))
+        return random(*((rows, heads) if case.mix_by_token else (heads,))).sigmoid().to(DEVICE)
+
     return Inputs(
         q=(case.scale * random(rows, heads, dim)).to(DEVICE, case.dtype),
         k=(case.scale * random(rows, heads, dim)).to(DEVICE, case.dtype),
         v=random(rows, heads, dim).to(DEVICE, case.dtype),
         alpha=(1 + 0.3 * random(*per_sequence)).to(DEVICE),
         beta=(1 + 0.3 * random(*per_sequence)).to(DEVICE),
-        mix=random(*((rows, heads) if case.gated else (heads,))).sigmoid().to(DEVICE),
+        mix=mix(),
+        mix_scale=random(len(case.lengths)).sigmoid().to(DEVICE) if case.gate else None,
         cu_seqlens=cu_seqlens.to(DEVICE),
         q_map=affine(),
         k_map=affine(),
@@ -96,9 +104,15 @@ def only(inputs: Inputs, index: int) -> Inputs:
         v=inputs.v[rows],
         alpha=inputs.alpha[index : index + 1],
         beta=inputs.beta[index : index + 1],
-        mix=inputs.mix[rows],
+        mix=mix_of(inputs.mix, rows),
+        mix_scale=None if inputs.mix_scale is None else inputs.mix_scale[index : index + 1],
         cu_seqlens=torch.tensor([0, rows.stop - rows.start], dtype=torch.int32, device=DEVICE),
     )
+
+
+def mix_of(mix: Tensor | Gate, rows: slice) -> Tensor | Gate:
+    """Of some rows."""
+    return mix if isinstance(mix, Gate) or mix.dim() == 1 else mix[rows]
 
 
 def expect_lln_diag(inputs: Inputs, case: Case) -> Tensor:
@@ -119,9 +133,19 @@ def plain_lln_diag(inputs: Inputs, case: Case) -> Tensor:
         mean = torch.einsum("jhc,jhd->hcd", score.softmax(0), inputs.v[rows])
         lln = torch.einsum("ihc,hcd->ihd", pi, mean)
         diag = plain_diag(inputs.q[rows], inputs.k[rows], inputs.v[rows], case)
-        share = (inputs.mix[rows] if case.gated else inputs.mix).unsqueeze(-1).to(q.dtype)
+        share = plain_shares(inputs, index).unsqueeze(-1)
         out[rows] = share * lln + (1 - share) * diag
     return out
+
+
+def plain_shares(inputs: Inputs, index: int) -> Tensor:
+    rows, dtype = inputs.bounds[index], inputs.q.dtype
+    mix = mix_of(inputs.mix, rows)
+    if isinstance(mix, Gate):
+        weight, bias = (x.to(dtype) for x in mix)
+        mix = torch.sigmoid(torch.einsum("thd,hd->th", inputs.q[rows], weight) + bias)
+    scale = 1.0 if inputs.mix_scale is None else inputs.mix_scale[index].to(dtype)
+    return mix.to(dtype) * scale
 
 
 def plain_diag(q: Tensor, k: Tensor, v: Tensor, case: Case) -> Tensor:

@@ -111,7 +111,13 @@ def attention_backward(
     d_q, d_k, d_v = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(3))
     q, k, v, grad = (unit_stride(x) for x in (q, k, v, grad))
     rows = _Rows(q, k, v, grad, d_q, d_k, d_v)
-    branches = Branches(cu_seqlens, alpha, beta, mix, block_size, num_sinks, q_map, k_map)
+    branches = Branches(
+        *(cu_seqlens, alpha, beta, mix),
+        block_size=block_size,
+        num_sinks=num_sinks,
+        q_map=q_map,
+        k_map=k_map,
+    )
     if state is None:
         _launch_rows(rows, branches._replace(block_size=block_size or WHOLE), None, None)
         return Gradients(d_q, d_k, d_v)

@@ -95,6 +95,8 @@ def output_constants(
     sinks: bool,
     weight: bool,
     bias: bool,
+    gate: bool = False,
+    mix_scale: bool = False,
     outside: bool = False,
     family: str | None = None,
     tall: bool = True,
@@ -120,6 +122,8 @@ def output_constants(
         "ONE_STEP": one_step,
         "SINKS": sinks,
         "OUTSIDE": outside,
+        "GATE": gate,
+        "MIX_SCALE": mix_scale,
         "LIMIT": 0.0 if one_step else _mass_limit(head_dim, dtype),
         **precision(dtype),
         **_schedule(tile),
@@ -149,6 +153,8 @@ def short_constants(
     sinks: bool,
     q_map: dict[str, bool],
     k_map: dict[str, bool],
+    gate: bool = False,
+    mix_scale: bool = False,
 ) -> Constants:
     """Those of the state pass and of the output pass, in one program.
 
@@ -162,6 +168,8 @@ def short_constants(
         sinks=sinks,
         family=None,
         tall=False,  # most short sequences have fewer rows
+        gate=gate,
+        mix_scale=mix_scale,
         **q_map,
     )
     dropped = ("LLN", "WEIGHT", "BIAS", "OUTSIDE", "maxnreg")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.attention.arguments import Map
+from kernels.attention.arguments import Gate, Map
 from kernels.attention.gpu import tiles
 from kernels.attention.gpu.forward_form import FormLaunches, launches_for
 from kernels.attention.gpu.launch import (
@@ -31,7 +31,8 @@ def attention_forward(
     cu_seqlens: Tensor,  # int32 [B + 1]
     alpha: Tensor | None = None,  # float32 [B, H], [H] or []; None without LLN
     beta: Tensor | None = None,  # the same
-    mix: Tensor | None = None,  # float32 [H] or [T, H]; None unless there are both branches
+    mix: Tensor | Gate | None = None,  # float32 [H] or [T, H]; None unless there are both branches
+    mix_scale: Tensor | None = None,  # float32 [] or [B], a factor of the mix
     block_size: int | None = None,  # None without Diag; without LLN too: whole sequences
     num_sinks: tuple[int, int] = (0, 0),
     q_map: Map | None = None,
@@ -46,8 +47,11 @@ def attention_forward(
     multiplies in.
     """
     q, k, v, out = unit_stride(q), unit_stride(k), unit_stride(v), q.new_empty(q.shape)
-    q_map, k_map = _contiguous(q_map), _contiguous(k_map)
-    branches = Branches(cu_seqlens, alpha, beta, mix, block_size, num_sinks, q_map, k_map)
+    q_map, k_map = _contiguous_map(q_map), _contiguous_map(k_map)
+    branches = Branches(
+        *(cu_seqlens, alpha, beta, *_mix_and_gate(mix), mix_scale),
+        *(block_size, num_sinks, q_map, k_map),
+    )
     with on_device_of(q):
         if beta is None:
             _attend_without_lln(q, k, v, out, branches)
@@ -59,7 +63,7 @@ def attention_forward(
 def lln_state_forward(
     k: Tensor, v: Tensor, *, beta: Tensor, cu_seqlens: Tensor, k_map: Map | None
 ) -> LLNState:
-    k, v, k_map = unit_stride(k), unit_stride(v), _contiguous(k_map)
+    k, v, k_map = unit_stride(k), unit_stride(v), _contiguous_map(k_map)
     branches = Branches(cu_seqlens, beta=beta, k_map=k_map)
     state = empty_state(k, branches.num_sequences, torch.float32)
     launches = launches_for(None, k, v, None, branches, state=state)
@@ -72,7 +76,7 @@ def lln_state_forward(
 def lln_read_forward(
     q: Tensor, state: LLNState, *, alpha: Tensor, cu_seqlens: Tensor, q_map: Map | None
 ) -> Tensor:
-    q, q_map, out = unit_stride(q), _contiguous(q_map), q.new_empty(q.shape)
+    q, q_map, out = unit_stride(q), _contiguous_map(q_map), q.new_empty(q.shape)
     state = LLNState(*(part.contiguous() for part in state))
     branches = Branches(cu_seqlens, alpha=alpha, q_map=q_map)
     launches = launches_for(q, None, None, out, branches, state=state)
@@ -90,7 +94,8 @@ def tile_forward(
     cu_seqlens: Tensor,
     state: LLNState | None,  # of the whole sequence; None for Diag alone
     alpha: Tensor | None,
-    mix: Tensor | None,
+    mix: Tensor | Gate | None,
+    mix_scale: Tensor | None = None,
     block_size: int,
     num_sinks: tuple[int, int],  # of them among the rows
     outside: tuple[Tensor, Tensor],  # keys and values [n, H, D] of the others
@@ -98,10 +103,11 @@ def tile_forward(
 ) -> Tensor:
     """One tile of a long sequence, whose state and whose other sinks are given."""
     q, k, v, out = unit_stride(q), unit_stride(k), unit_stride(v), q.new_empty(q.shape)
-    q_map, outside = _contiguous(q_map), (outside[0].contiguous(), outside[1].contiguous())
+    q_map, outside = _contiguous_map(q_map), (outside[0].contiguous(), outside[1].contiguous())
     state = state and LLNState(*(part.contiguous() for part in state))
     branches = Branches(
-        *(cu_seqlens, alpha, None, mix, block_size, num_sinks, q_map),
+        *(cu_seqlens, alpha, None, *_mix_and_gate(mix), mix_scale),
+        *(block_size, num_sinks, q_map),
         outside=outside if len(outside[0]) else None,
     )
     launches = launches_for(q, k, v, out, branches, state=state)
@@ -111,12 +117,17 @@ def tile_forward(
     return out
 
 
-def _contiguous(affine: Map | None) -> Map | None:
+def _contiguous_map(affine: Map | None) -> Map | None:
     """The kernels take no strides for maps."""
     if affine is None:
         return None
     weight, bias = affine
     return None if weight is None else weight.contiguous(), bias.contiguous()
+
+
+def _mix_and_gate(mix: Tensor | Gate | None) -> tuple[Tensor | None, Tensor | None]:
+    """A gate's bias takes the place of a mix. The kernels take no strides for gates."""
+    return (mix.bias, mix.weight.contiguous()) if isinstance(mix, Gate) else (mix, None)
 
 
 def _attend_without_lln(q: Tensor, k: Tensor, v: Tensor, out: Tensor, branches: Branches) -> None:
@@ -185,6 +196,8 @@ def _attend_to_short(
         p_alpha=branches.alpha,
         p_beta=branches.beta,
         p_mix=branches.mix,
+        p_gate=branches.gate,
+        p_mix_scale=branches.mix_scale,
         p_cu_seqlens=branches.cu_seqlens,
     )
 
@@ -270,6 +283,8 @@ def _answer(
         p_bias=bias,
         p_alpha=branches.alpha,
         p_mix=branches.mix,
+        p_gate=branches.gate,
+        p_mix_scale=branches.mix_scale,
         p_outside_k=outside_k,
         p_outside_v=outside_v,
         p_cu_seqlens=branches.cu_seqlens,

@@ -48,6 +48,8 @@ class Form(NamedTuple):
     alpha: Strides | None  # of sequences and heads, where they differ in it; None without LLN
     beta: Strides | None
     mix: Strides | None  # of heads, or of tokens and heads
+    gate: bool
+    mix_scale: Strides | None  # of sequences, where they differ in it
     block_size: int | None
     num_sinks: tuple[int, int]
     num_outside: int  # sinks that are not among the rows
@@ -78,6 +80,7 @@ def launches_for(
             *(rows.device, rows.dtype, num_heads, head_dim),
             *(_strides(q), _strides(k), _strides(v), _strides(out)),
             *(_strides(branches.alpha), _strides(branches.beta), _strides(branches.mix)),
+            *(branches.gate is not None, _strides(branches.mix_scale)),
             *(branches.block_size, branches.num_sinks, _count(branches.outside)),
             *(q_map is not None and q_map[0] is not None, q_map is not None),
             *(k_map is not None and k_map[0] is not None, k_map is not None),
@@ -111,6 +114,7 @@ class FormLaunches:
         self._family = family_of(form.device)
         self._q_map = {"weight": form.q_weight, "bias": form.q_bias}
         self._k_map = {"weight": form.k_weight, "bias": form.k_bias}
+        self._mix_flags = {"gate": form.gate, "mix_scale": form.mix_scale is not None}
         self._scale = LOG2_E / math.sqrt(form.head_dim)
 
     @cached_property
@@ -165,6 +169,7 @@ class FormLaunches:
             outside=form.num_outside > 0,
             family=self._family,
             **self._q_map,
+            **self._mix_flags,
         )
 
     @cached_property
@@ -199,6 +204,7 @@ class FormLaunches:
             sinks=any(form.num_sinks),
             q_map=self._q_map,
             k_map=self._k_map,
+            **self._mix_flags,
         )
         span = _span(form, constants)
         return Prepared(
@@ -272,6 +278,7 @@ def _scale_strides(**scales: Strides | None) -> Arguments:
 
 
 def _mix_strides(form: Form) -> Arguments:
-    """A mix of each head [H] is the same for all rows; a gate [T, H] is not."""
+    """A mix of each head [H] is the same for all rows, one by token [T, H] is not."""
     stride_t, stride_h = (0, 0, *(form.mix or ()))[-2:]
-    return {"stride_mix_t": stride_t, "stride_mix_h": stride_h}
+    (stride_b,) = (0, *(form.mix_scale or ()))[-1:]
+    return {"stride_mix_t": stride_t, "stride_mix_h": stride_h, "stride_mix_b": stride_b}

@@ -13,6 +13,7 @@ import triton.language as tl
 
 from kernels.attention.gpu.forward_block import attend_to_all_sinks, attend_to_block_and_sinks
 from kernels.attention.gpu.forward_diag import accumulate, attend_to_tile
+from kernels.attention.gpu.forward_shares import lln_shares
 from kernels.attention.gpu.forward_state import LOG2_E, project
 from kernels.attention.gpu.locate import load_rows, locate
 
@@ -78,6 +79,8 @@ def answer_tile(
     p_bias,  # query map's bias, float32 [H, D]; unused without BIAS
     p_alpha,  # float32 [B, H]; unused without LLN
     p_mix,  # LLN's share, float32 [T, H] by its strides; unused unless LLN and DIAG
+    p_gate,  # by which tokens choose it, p_mix then its bias, float32 [H, D]; unused without GATE
+    p_mix_scale,  # factor of a sequence's shares, float32 [B]; unused without MIX_SCALE
     p_outside_k,  # keys of sinks outside the rows [num_outside, H, D]; unused without OUTSIDE
     p_outside_v,  # their values, likewise
     i_b,  # the sequence
@@ -105,6 +108,7 @@ def answer_tile(
     stride_alpha_h,
     stride_mix_t,
     stride_mix_h,
+    stride_mix_b,
     D: tl.constexpr,
     BD: tl.constexpr,
     BM: tl.constexpr,
@@ -119,6 +123,8 @@ def answer_tile(
     ONE_STEP: tl.constexpr,
     SINKS: tl.constexpr,
     OUTSIDE: tl.constexpr,
+    GATE: tl.constexpr,
+    MIX_SCALE: tl.constexpr,
     LIMIT: tl.constexpr,
     PRECISION: tl.constexpr,
     MAP_PRECISION: tl.constexpr,
@@ -154,7 +160,14 @@ def answer_tile(
         p_value += o_state * D * D
         p_weight += i_h * D * D
         p_bias += i_h * D
+        p_mix += i_h * stride_mix_h + i_row * stride_mix_t
+        p_gate += i_h * D
+        p_mix_scale += i_b * stride_mix_b
         alpha = tl.load(p_alpha + i_b * stride_alpha_b + i_h * stride_alpha_h)
+        if ONE_STEP:
+            b_mix = lln_shares(
+                b_q, m_m, p_mix, p_gate, p_mix_scale, stride_mix_t, D, BD, BM, GATE, MIX_SCALE
+            )
         if ONE_STEP or not DIAG:
             b_lln_share, b_out = read_state(
                 b_q, p_q_rows, m_m, p_log_mass, p_value, p_weight, p_bias, alpha,
@@ -193,6 +206,9 @@ def answer_tile(
             )  # fmt: skip
         # Where Diag takes several steps, registers hold one branch at a time.
         if LLN and not ONE_STEP:
+            b_mix = lln_shares(
+                b_q, m_m, p_mix, p_gate, p_mix_scale, stride_mix_t, D, BD, BM, GATE, MIX_SCALE
+            )
             b_lln_share, b_out = read_state(
                 b_q, p_q_rows, m_m, p_log_mass, p_value, p_weight, p_bias, alpha,
                 D, BD, BM, BC, WEIGHT, BIAS, PRECISION, MAP_PRECISION,
@@ -200,8 +216,6 @@ def answer_tile(
         # Both branches are divided by their masses and mixed in two multiplications a number.
         b_diag_share = 1.0 / b_mass
         if LLN:
-            p_mix_rows = p_mix + i_h * stride_mix_h + (i_row + o_m) * stride_mix_t
-            b_mix = tl.load(p_mix_rows, mask=m_m, other=0.0)
             b_diag_share *= 1.0 - b_mix
             b_out = (b_mix * b_lln_share)[:, None] * b_out + b_diag_share[:, None] * b_acc
         else:
@@ -216,9 +230,10 @@ def answer_tile(
 # choose the code, neither by its value nor by its alignment.
 @triton.jit(
     do_not_specialize=[
-        "p_alpha", "p_mix", "p_cu_seqlens", "num_sequences", "num_heads", "block_size", "span",
-        "tiles_per_span", "rows_per_tile", "first_sinks", "last_sinks", "num_outside", "short",
-        "stride_alpha_b", "stride_alpha_h", "stride_mix_t", "stride_mix_h",
+        "p_alpha", "p_mix", "p_gate", "p_mix_scale", "p_cu_seqlens", "num_sequences", "num_heads",
+        "block_size", "span", "tiles_per_span", "rows_per_tile", "first_sinks", "last_sinks",
+        "num_outside", "short", "stride_alpha_b", "stride_alpha_h", "stride_mix_t",
+        "stride_mix_h", "stride_mix_b",
     ]
 )  # fmt: skip
 def lln_diag_kernel(
@@ -232,6 +247,8 @@ def lln_diag_kernel(
     p_bias,  # query map's bias, float32 [H, D]; unused without BIAS
     p_alpha,  # float32 [B, H]; unused without LLN
     p_mix,  # LLN's share, float32 [T, H] by its strides; unused unless LLN and DIAG
+    p_gate,  # by which tokens choose it, p_mix then its bias, float32 [H, D]; unused without GATE
+    p_mix_scale,  # factor of a sequence's shares, float32 [B]; unused without MIX_SCALE
     p_outside_k,  # keys of sinks outside the rows [num_outside, H, D]; unused without OUTSIDE
     p_outside_v,  # their values, likewise
     p_cu_seqlens,  # first packed row of every sequence, then T, int32 [B + 1]
@@ -257,6 +274,7 @@ def lln_diag_kernel(
     stride_alpha_h,
     stride_mix_t,
     stride_mix_h,
+    stride_mix_b,
     D: tl.constexpr,
     BD: tl.constexpr,
     BM: tl.constexpr,
@@ -271,6 +289,8 @@ def lln_diag_kernel(
     ONE_STEP: tl.constexpr,
     SINKS: tl.constexpr,
     OUTSIDE: tl.constexpr,
+    GATE: tl.constexpr,
+    MIX_SCALE: tl.constexpr,
     LIMIT: tl.constexpr,
     PRECISION: tl.constexpr,
     MAP_PRECISION: tl.constexpr,
@@ -289,9 +309,10 @@ def lln_diag_kernel(
 
     answer_tile(
         p_q, p_k, p_v, p_out, p_log_mass, p_value, p_weight, p_bias, p_alpha, p_mix,
-        p_outside_k, p_outside_v, i_b, i_h, i_begin, length, i_span, i_m, num_heads, block_size,
-        span, rows_per_tile, first_sinks, last_sinks, num_outside, scale, stride_qt, stride_qh,
-        stride_kt, stride_kh, stride_vt, stride_vh, stride_ot, stride_alpha_b, stride_alpha_h,
-        stride_mix_t, stride_mix_h, D, BD, BM, BN, BC, BS, LLN, DIAG, WEIGHT, BIAS, ONE_BLOCK,
-        ONE_STEP, SINKS, OUTSIDE, LIMIT, PRECISION, MAP_PRECISION, UPCAST,
+        p_gate, p_mix_scale, p_outside_k, p_outside_v, i_b, i_h, i_begin, length, i_span, i_m,
+        num_heads, block_size, span, rows_per_tile, first_sinks, last_sinks, num_outside, scale,
+        stride_qt, stride_qh, stride_kt, stride_kh, stride_vt, stride_vh, stride_ot,
+        stride_alpha_b, stride_alpha_h, stride_mix_t, stride_mix_h, stride_mix_b, D, BD, BM, BN,
+        BC, BS, LLN, DIAG, WEIGHT, BIAS, ONE_BLOCK, ONE_STEP, SINKS, OUTSIDE, GATE, MIX_SCALE,
+        LIMIT, PRECISION, MAP_PRECISION, UPCAST,
     )  # fmt: skip

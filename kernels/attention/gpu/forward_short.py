@@ -19,9 +19,10 @@ from kernels.attention.gpu.forward_state import LOG2_E, store_state, sum_tokens
 # choose the code, neither by its value nor by its alignment.
 @triton.jit(
     do_not_specialize=[
-        "p_alpha", "p_beta", "p_mix", "p_cu_seqlens", "num_heads", "block_size", "span",
-        "rows_per_tile", "first_sinks", "last_sinks", "short", "stride_alpha_b",
-        "stride_alpha_h", "stride_beta_b", "stride_beta_h", "stride_mix_t", "stride_mix_h",
+        "p_alpha", "p_beta", "p_mix", "p_gate", "p_mix_scale", "p_cu_seqlens", "num_heads",
+        "block_size", "span", "rows_per_tile", "first_sinks", "last_sinks", "short",
+        "stride_alpha_b", "stride_alpha_h", "stride_beta_b", "stride_beta_h", "stride_mix_t",
+        "stride_mix_h", "stride_mix_b",
     ]
 )  # fmt: skip
 def short_sequences_kernel(
@@ -38,6 +39,8 @@ def short_sequences_kernel(
     p_alpha,  # float32 [B, H]
     p_beta,  # float32 [B, H]
     p_mix,  # LLN's share, float32 [T, H] by its strides; unused without DIAG
+    p_gate,  # by which tokens choose it, p_mix then its bias, float32 [H, D]; unused without GATE
+    p_mix_scale,  # factor of a sequence's shares, float32 [B]; unused without MIX_SCALE
     p_cu_seqlens,  # first packed row of every sequence, then T, int32 [B + 1]
     num_heads,
     block_size,
@@ -60,6 +63,7 @@ def short_sequences_kernel(
     stride_beta_h,
     stride_mix_t,
     stride_mix_h,
+    stride_mix_b,
     D: tl.constexpr,
     BD: tl.constexpr,
     BT: tl.constexpr,
@@ -76,6 +80,8 @@ def short_sequences_kernel(
     ONE_BLOCK: tl.constexpr,
     ONE_STEP: tl.constexpr,
     SINKS: tl.constexpr,
+    GATE: tl.constexpr,
+    MIX_SCALE: tl.constexpr,
     LIMIT: tl.constexpr,
     PRECISION: tl.constexpr,
     MAP_PRECISION: tl.constexpr,
@@ -112,10 +118,10 @@ def short_sequences_kernel(
             i_m = i_span + i_tile * rows_per_tile
             answer_tile(
                 p_q, p_k, p_v, p_out, p_log_mass, p_value, p_q_weight, p_q_bias, p_alpha,
-                p_mix, p_k, p_v, i_b, i_h, i_begin, length, i_span, i_m, num_heads, block_size,
-                span, rows_per_tile, first_sinks, last_sinks, 0, scale, stride_qt, stride_qh,
-                stride_kt, stride_kh, stride_vt, stride_vh, stride_ot, stride_alpha_b,
-                stride_alpha_h, stride_mix_t, stride_mix_h, D, BD, BM, BN, BC, BS, True, DIAG,
-                Q_WEIGHT, Q_BIAS, ONE_BLOCK, ONE_STEP, SINKS, False, LIMIT, PRECISION,
-                MAP_PRECISION, UPCAST,
+                p_mix, p_gate, p_mix_scale, p_k, p_v, i_b, i_h, i_begin, length, i_span, i_m,
+                num_heads, block_size, span, rows_per_tile, first_sinks, last_sinks, 0, scale,
+                stride_qt, stride_qh, stride_kt, stride_kh, stride_vt, stride_vh, stride_ot,
+                stride_alpha_b, stride_alpha_h, stride_mix_t, stride_mix_h, stride_mix_b, D, BD,
+                BM, BN, BC, BS, True, DIAG, Q_WEIGHT, Q_BIAS, ONE_BLOCK, ONE_STEP, SINKS, False,
+                GATE, MIX_SCALE, LIMIT, PRECISION, MAP_PRECISION, UPCAST,
             )  # fmt: skip

@@ -31,6 +31,8 @@ class Branches(NamedTuple):
     alpha: Tensor | None = None  # float32 [B, H], [H] or []; None without LLN
     beta: Tensor | None = None  # the same
     mix: Tensor | None = None  # float32 [H] or [T, H]; None unless there are both branches
+    gate: Tensor | None = None  # float32 [H, D]: then each token's mix is of q, and `mix` its bias
+    mix_scale: Tensor | None = None  # float32 [] or [B], a factor of the mix
     block_size: int | None = None  # None without Diag; without LLN too: whole sequences
     num_sinks: tuple[int, int] = (0, 0)
     q_map: Map | None = None
