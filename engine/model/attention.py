@@ -31,12 +31,12 @@ from kernels.attention import (
     lln_diag_attention,
     lln_diag_tile,
     lln_read,
-    lln_shares,
     lln_state,
     sliding_window_attention,
     softmax_attention,
 )
 from kernels.attention.arguments import Map
+from kernels.attention.functional import lln_shares
 
 
 @dataclass(frozen=True, kw_only=True)
