@@ -115,6 +115,7 @@ def compile_build(build: Build) -> dict[str, Any]:
 def kernel_of(build: Build) -> tuple[Any, dict[str, Any]]:
     head_dim, dtype = build.head_dim, build.dtype
     flags: dict[str, Any] = {"weight": build.weight, "bias": build.weight}
+    of_mix = {"gate": build.weight, "mix_scale": build.weight}  # as models have them
     both_maps: dict[str, Any] = {"q_map": flags, "k_map": flags}
     piece = tiles.piece_tokens(head_dim)
     match build.form:
@@ -124,7 +125,7 @@ def kernel_of(build: Build) -> tuple[Any, dict[str, Any]]:
             return merge_pieces_kernel, compiled_for.merge_constants(head_dim, piece)
         case "short":
             constants = compiled_for.short_constants(
-                head_dim, dtype, block_size=64, sinks=True, **both_maps
+                head_dim, dtype, block_size=64, sinks=True, **both_maps, **of_mix
             )
             return short_sequences_kernel, constants
         case "one tile a block" | "tiles of a block" | "Diag alone" | "LLN alone":
@@ -136,6 +137,7 @@ def kernel_of(build: Build) -> tuple[Any, dict[str, Any]]:
                 lln=build.form != "Diag alone",
                 sinks=build.form != "LLN alone",
                 **flags,
+                **(of_mix if build.form in FORWARD else {}),
             )
         case "whole sequences":
             return softmax_kernel, compiled_for.softmax_constants(head_dim, dtype)
