@@ -64,7 +64,11 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(custom_op, "runs_in_triton", lambda _: True)
     monkeypatch.setattr(custom_op, "is_untraced", lambda _: True)
     monkeypatch.setattr(arguments, "check_finite", lambda *_: None)
-    monkeypatch.setattr(prepared, "launch", lambda kernel, *_, **__: names.append(kernel.fn.__name__))
+
+    def launch(kernel: Any, *_: object, **__: object) -> None:
+        names.append(kernel.fn.__name__)
+
+    monkeypatch.setattr(prepared, "launch", launch)
     return names
 
 
