@@ -115,7 +115,8 @@ def compile_build(build: Build) -> dict[str, Any]:
 def kernel_of(build: Build) -> tuple[Any, dict[str, Any]]:
     head_dim, dtype = build.head_dim, build.dtype
     flags: dict[str, Any] = {"weight": build.weight, "bias": build.weight}
-    of_mix = {"gate": build.weight, "mix_scale": build.weight}  # as models have them
+    # As models have them.
+    of_mix: dict[str, Any] = {"gate": build.weight, "mix_scale": build.weight}
     both_maps: dict[str, Any] = {"q_map": flags, "k_map": flags}
     piece = tiles.piece_tokens(head_dim)
     match build.form:

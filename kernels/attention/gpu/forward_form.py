@@ -48,8 +48,6 @@ class Form(NamedTuple):
     alpha: Strides | None  # of sequences and heads, where they differ in it; None without LLN
     beta: Strides | None
     mix: Strides | None  # of heads, or of tokens and heads
-    gate: bool
-    mix_scale: Strides | None  # of sequences, where they differ in it
     block_size: int | None
     num_sinks: tuple[int, int]
     num_outside: int  # sinks that are not among the rows
@@ -59,6 +57,8 @@ class Form(NamedTuple):
     k_bias: bool
     state: tuple[torch.dtype, torch.dtype] | None  # None without LLN
     short: int  # sequences of at most so many tokens take a launch of their own
+    gate: bool
+    mix_scale: Strides | None  # of sequences, where they differ in it
 
 
 def launches_for(
@@ -80,12 +80,13 @@ def launches_for(
             *(rows.device, rows.dtype, num_heads, head_dim),
             *(_strides(q), _strides(k), _strides(v), _strides(out)),
             *(_strides(branches.alpha), _strides(branches.beta), _strides(branches.mix)),
-            *(branches.gate is not None, _strides(branches.mix_scale)),
             *(branches.block_size, branches.num_sinks, _count(branches.outside)),
             *(q_map is not None and q_map[0] is not None, q_map is not None),
             *(k_map is not None and k_map[0] is not None, k_map is not None),
             None if state is None else (state.log_mass.dtype, state.value.dtype),
             short,
+            gate=branches.gate is not None,
+            mix_scale=_strides(branches.mix_scale),
         )
     )
 
@@ -114,7 +115,6 @@ class FormLaunches:
         self._family = family_of(form.device)
         self._q_map = {"weight": form.q_weight, "bias": form.q_bias}
         self._k_map = {"weight": form.k_weight, "bias": form.k_bias}
-        self._mix_flags = {"gate": form.gate, "mix_scale": form.mix_scale is not None}
         self._scale = LOG2_E / math.sqrt(form.head_dim)
 
     @cached_property
@@ -168,8 +168,9 @@ class FormLaunches:
             sinks=any(form.num_sinks),
             outside=form.num_outside > 0,
             family=self._family,
+            gate=form.gate,
+            mix_scale=form.mix_scale is not None,
             **self._q_map,
-            **self._mix_flags,
         )
 
     @cached_property
@@ -204,7 +205,8 @@ class FormLaunches:
             sinks=any(form.num_sinks),
             q_map=self._q_map,
             k_map=self._k_map,
-            **self._mix_flags,
+            gate=form.gate,
+            mix_scale=form.mix_scale is not None,
         )
         span = _span(form, constants)
         return Prepared(
