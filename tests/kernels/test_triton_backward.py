@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -204,7 +205,7 @@ def test_a_gates_gradient(in_triton: bool, monkeypatch: pytest.MonkeyPatch) -> N
     grad = output_gradient(inputs)
 
     def public(given: Inputs, case: Case) -> Tensor:
-        sizes = {"block_size": case.block_size, "num_sinks": case.sinks}
+        sizes: dict[str, Any] = {"block_size": case.block_size, "num_sinks": case.sinks}
         return lln_diag_attention(**vars(given), **sizes)
 
     truth = gradients_of(expect_lln_diag, inputs, case, grad, torch.float64)
