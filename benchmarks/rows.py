@@ -7,7 +7,7 @@ Contenders are timed in turns, A B C A B C, so that other load on the machine sl
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter, sleep
 from typing import Literal
@@ -116,6 +116,10 @@ class Turns:
     warm: bool = True
     """Whether a first round goes unrecorded."""
     clock: Callable[[], float] = perf_counter
+
+    def taken(self, repeats: int, *, calls: int = 1) -> Turns:
+        """The same with other numbers of turns and calls."""
+        return replace(self, repeats=repeats, calls=calls)
 
 
 def take_turns(contenders: Mapping[str, Run], turns: Turns) -> dict[str, Seconds]:

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from transformers import BertModel
 
 from benchmarks.rivals.padded import MAX_TOKENS, Ids, PaddedBatches
+from engine.platform.device import cpu_multiplies_int8
 
 
 class OnnxRival(PaddedBatches):
@@ -59,7 +60,13 @@ def _session(folder: Path, threads: int, *, int8: bool) -> onnxruntime.Inference
         if int8:
             wide, path = path, path.with_name("int8.onnx")
             logging.disable(logging.WARNING)  # it advises what changes nothing here
-            quantize_dynamic(wide, path, weight_type=QuantType.QInt8, per_channel=True)
+            quantize_dynamic(
+                wide,
+                path,
+                weight_type=QuantType.QInt8,
+                per_channel=True,
+                reduce_range=not cpu_multiplies_int8(),  # as advised without VNNI: sums overflow
+            )
             logging.disable(logging.NOTSET)
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 

@@ -1,4 +1,4 @@
-"""int8 in reduced range, as CPUs without VNNI use it: speed, and how far vectors move.
+"""int8 in reduced range, as CPUs without VNNI use it, beside float32 and the int8 of others.
 
 Seconds are the processor's, which other load on the machine changes less.
 """
@@ -6,14 +6,14 @@ Seconds are the processor's, which other load on the machine changes less.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from time import process_time
 
 import numpy as np
 
+from benchmarks.int8_contest import FLOAT32, NEAR, RIVALS, Int8Contest, nearness_row
 from benchmarks.questions import Contest, new_corpora, passage_questions
-from benchmarks.rows import Plan, Row, Target, Turns, ratio_row, take_turns
-from benchmarks.workbench import LLN_DIAG, Workbench
+from benchmarks.rows import Plan, Row, Target, Turns
+from benchmarks.workbench import LLN_DIAG, Embed, Workbench
 from engine.engine import Engine
 from engine.platform.device import REDUCED, possible_precisions
 from engine.types import Vector
@@ -23,7 +23,7 @@ WORDS = (
     "harbour password population refund mitochondria tenant query snow quantum guitar Tuesday "
     "parliament enzyme bicycle lawyer cat revenue yellow swim theorem"
 )
-FLOAT32, NARROW = f"{LLN_DIAG} float32", f"{LLN_DIAG} {REDUCED}"
+NARROW = f"{LLN_DIAG} {REDUCED}"
 UNMOVED = Target("<=", 0.0)
 
 
@@ -32,29 +32,37 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
         return
     wide = bench.lln_diag
     with bench.lln_diag_in(REDUCED) as narrow:
-        yield from _speeds(bench, plan, wide, narrow)
+        contest = Int8Contest(NARROW, _contenders(bench, wide, narrow), "{} / {}, processor time")
+        turns = Turns(repeats=plan.turns(5), clock=process_time)
+        yield from contest.short_texts(bench, plan, turns)
+        yield from contest.document(bench, turns.taken(plan.turns(3)))
+        if not plan.quick:
+            yield from _longest(bench, plan, contest)
+        yield _whatever_the_batch(bench, narrow)
         yield from _retrieval(plan, wide, narrow)
         words = WORDS.split()
-        yield _nearness("words", wide.embed(words), narrow.embed(words), Target(">=", 0.998))
+        found = narrow.embed(words)
+        yield nearness_row("words", NARROW, wide.embed(words), found, Target(">=", 0.998))
 
 
-def _speeds(bench: Workbench, plan: Plan, wide: Engine, narrow: Engine) -> Iterator[Row]:
-    batch, document = bench.text.passages([128] * 32), [bench.text.document(8_192)]
-    for case, texts, repeats, calls in (
-        ("32 x 128 tokens", batch, 5, 1),
-        ("1 x 16 tokens", bench.text.passages([16]), 5, 20),
-        ("8,192 tokens", document, 3, 1),
-    ):
-        runs = {FLOAT32: partial(wide.embed, texts), NARROW: partial(narrow.embed, texts)}
-        taken = take_turns(
-            runs, Turns(repeats=plan.turns(repeats), calls=calls, clock=process_time)
-        )
-        measured = f"{FLOAT32} / {NARROW}, processor time"
-        yield ratio_row(taken, FLOAT32, NARROW, case=case, measure=measured)
-    yield _nearness("8,192 tokens", wide.embed(document), narrow.embed(document), None)
-    together = narrow.embed(batch[:8])
-    alone = np.concatenate([narrow.embed([text]) for text in batch[:8]])
-    yield Row(
+def _contenders(bench: Workbench, wide: Engine, narrow: Engine) -> dict[str, Embed]:
+    rivals = dict(zip(RIVALS, bench.int8_rivals, strict=True))
+    return {FLOAT32: wide.embed, NARROW: narrow.embed, **rivals}
+
+
+def _longest(bench: Workbench, plan: Plan, contest: Int8Contest) -> Iterator[Row]:
+    """Each reads it twice and no more: it takes a minute."""
+    document = [bench.text.speeches(262_144)]
+    once = Turns(repeats=plan.turns(2), warm=False, clock=process_time)
+    ours_alone = contest.between(FLOAT32, NARROW)
+    yield from ours_alone.speeds("262,144 tokens", document, once, None)
+
+
+def _whatever_the_batch(bench: Workbench, narrow: Engine) -> Row:
+    texts = bench.text.passages([128] * 8)
+    together = narrow.embed(texts)
+    alone = np.concatenate([narrow.embed([text]) for text in texts])
+    return Row(
         case="8 x 128 tokens",
         measure=f"{NARROW}: largest difference, alone and in one call",
         value=float(np.abs(together - alone).max()),
@@ -76,16 +84,4 @@ def _retrieval(plan: Plan, wide: Engine, narrow: Engine) -> Iterator[Row]:
     case = f"{len(vectors[NARROW])} corpora of passages"
     yield from contest.rows(case)
     expected, found = (np.concatenate(vectors[name]) for name in (FLOAT32, NARROW))
-    yield _nearness(case, expected, found, Target(">=", 0.999))
-
-
-def _nearness(case: str, wide: Vector, narrow: Vector, target: Target | None) -> Row:
-    cosines = (wide.astype(np.float64) * narrow).sum(1)
-    return Row(
-        case=case,
-        measure=f"mean cosine, {FLOAT32} and {NARROW}",
-        value=float(cosines.mean()),
-        target=target,
-        seconds={},
-        spread=(float(cosines.min()), float(cosines.max())),
-    )
+    yield nearness_row(case, NARROW, expected, found, NEAR)
