@@ -97,9 +97,10 @@ class _LateChunks:
     that share of the opening."""
 
     opening: float | None = None
-    """How much of the vector of the document's first tokens, or of its title, is added to that of
-    each chunk. 0 adds nothing; 1 adds as much as the chunk's own vector. It helps passages that do
-    not say which document they are from. None takes what `context` gives."""
+    """How much of the vector of the document's title, told or found at its beginning, or else of
+    its first tokens, is added to that of each chunk. 0 adds nothing; 1 adds as much as the chunk's
+    own vector. It helps passages that do not say which document they are from. None takes what
+    `context` gives."""
 
     alone: float | None = None
     """How much of each vector comes from the passage read alone, as a text of its own; the rest

@@ -17,6 +17,7 @@ from engine.evaluation.vector_store import VectorStore
 from engine.model.embedding_model import EmbeddingModel
 from engine.text.chunking import OPENING_TOKENS
 from engine.text.tokenizer import TextTokenizer
+from engine.training.data import Span
 from engine.training.encode import Vectors, ids_of, unit, window_spans
 from engine.types import Ids
 
@@ -63,7 +64,9 @@ class CorpusVectors:
     num_tokens: int
     passages: Parts
     chunks: Parts
-    openings: Parts
+    openings: Parts  # the first words
+    found: Parts  # the title that is found at the beginning; the first words where there is none
+    has_title: NDArray[np.bool_]  # [documents] whether one is found
     titled: Vectors  # the passages with the title put before
     titles: Vectors  # [documents, W]
     means: Vectors  # of each document's chunks read alone
@@ -93,7 +96,7 @@ def read_corpus(
     placed = PlacedParts(documents, model.tokenizer, limits)
     with_lln = store.read_whole(model, texts, placed.spans)
     without = store.read_whole(model.with_attention("block_diagonal"), texts, placed.spans)
-    alone = store.vectors_of(model, placed.alone(texts, model.tokenizer))
+    alone = store.vectors_of(model, _alone(texts, placed.spans, model.tokenizer))
     opening, passage, chunk = (
         Parts(placed.owners[rows], alone[rows], with_lln.late[rows], without.late[rows])
         for rows in (placed.kinds == kind for kind in range(3))
@@ -113,6 +116,8 @@ def read_corpus(
         passages=passage,
         chunks=chunk,
         openings=opening,
+        found=_found_openings(model, documents, store),
+        has_title=np.array([one.finds_title for one in documents], bool),
         titled=store.vectors_of(model, titled),
         titles=store.vectors_of(model, [between(one.title) for one in documents]),
         means=unit(sums),
@@ -125,6 +130,31 @@ def read_corpus(
             for label, other in (others or {}).items()
         },
     )
+
+
+def _found_openings(
+    model: EmbeddingModel, documents: Sequence[ReadingDocument], store: VectorStore
+) -> Parts:
+    texts = [one.ids for one in documents]
+    spans = [[one.opening] for one in documents]
+    without_lln = model.with_attention("block_diagonal")
+    return Parts(
+        owners=np.arange(len(documents)),
+        alone=store.vectors_of(model, _alone(texts, spans, model.tokenizer)),
+        late=store.read_whole(model, texts, spans).late,
+        late_without_lln=store.read_whole(without_lln, texts, spans).late,
+    )
+
+
+def _alone(
+    texts: Sequence[Ids], spans: Sequence[Sequence[Span]], tokenizer: TextTokenizer
+) -> list[Ids]:
+    """The parts as texts of their own."""
+    return [
+        tokenizer.between_special(text[max(start, tokenizer.num_prefix) : end])
+        for text, inside in zip(texts, spans, strict=True)
+        for start, end in inside
+    ]
 
 
 class PlacedParts:
@@ -145,13 +175,6 @@ class PlacedParts:
         self.kinds = np.concatenate(
             [np.repeat([0, 1, 2], [len(a), len(b), len(c)]) for a, b, c in by_document]
         )
-
-    def alone(self, texts: Sequence[Ids], tokenizer: TextTokenizer) -> list[Ids]:
-        return [
-            tokenizer.between_special(text[max(start, tokenizer.num_prefix) : end])
-            for text, inside in zip(texts, self.spans, strict=True)
-            for start, end in inside
-        ]
 
 
 def _one_pass(

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.evaluation.corpora import PARAGRAPH_CHARACTERS, Corpus
+from engine.text.chunking import OPENING_TOKENS
+from engine.text.titles import title_span
 from engine.text.tokenizer import TextTokenizer
 from engine.training.data import Document, Span
 from engine.training.pairs import LONGEST_PASSAGE, SHORTEST_PASSAGE, Passage, passages_of
@@ -52,6 +54,8 @@ class ReadingDocument:
 
     ids: Ids
     title: Ids
+    opening: Span  # the title that is found at the text's beginning, or its first words
+    finds_title: bool
     passages: list[Span]
     queries: dict[int, str]  # by the number of the passage that answers
     is_headed: bool  # queries name headings, not first sentences
@@ -109,14 +113,28 @@ def _reading_document(
         ]
         step = max(1, -(-len(answers) // limits.passages))
         queries = {number: passages[usable[number]].query for number in answers[::step]}
+    ids = tokenizer.between_special(np.concatenate([title, *parts]))
+    found = _found_title("\n\n".join(filter(None, [document.title, *texts])), tokenizer)
     return ReadingDocument(
-        ids=tokenizer.between_special(np.concatenate([title, *parts])),
+        ids=ids,
         title=title,
+        opening=found or (0, min(OPENING_TOKENS, len(ids))),
+        finds_title=found is not None,
         passages=[spans[at] for at in usable] if passages else [],
         queries=queries,
         is_headed=bool(headed),
         paragraphs=paragraphs,
     )
+
+
+def _found_title(text: str, tokenizer: TextTokenizer) -> Span | None:
+    """The tokens of the title that the server would find, as it would use them."""
+    title = title_span(text)
+    if title is None:
+        return None
+    before, until = tokenizer.encode_batch([text[: title.start] or " ", text[: title.end]])
+    start, end = tokenizer.num_prefix + before.num_content, tokenizer.num_prefix + until.num_content
+    return start, min(end, start + OPENING_TOKENS)
 
 
 _SENTENCE = re.compile(r"(\S.{20,200}?[.!?])\s+(?=\S)", re.DOTALL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -17,7 +18,7 @@ from engine.training.encode import Vectors, unit
 CUTOFF = 10
 """The reciprocal rank of an answer below this rank is 0."""
 
-PartKind: TypeAlias = Literal["passages", "chunks", "openings"]
+PartKind: TypeAlias = Literal["passages", "chunks", "openings", "found"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,7 @@ class Reading:
     without_lln: bool = False
     title_before: bool = False
     opening: float = 0.0
+    found_title: float = 0.0  # in place of the opening, where the text begins with a title
     mean: float = 0.0
     title: float = 0.0
     model: str = ""  # another model's late chunks, which read nothing alone
@@ -37,19 +39,25 @@ class Reading:
             return corpus.titled
         mixed = self._mixed(corpus, kind)
         owners = getattr(corpus, kind).owners
-        added = (
-            (self.opening, self._mixed(corpus, "openings")),
-            (self.mean, corpus.means),
-            (self.title, corpus.titles),
-        )
-        for share, vectors in added:
-            if share:
+        for shares, vectors in self._added(corpus):
+            if any(shares):
                 by_document = [
                     add_opening(mixed[owners == at], vectors[at], share)
-                    for at in range(corpus.num_documents)
+                    for at, share in enumerate(shares)
                 ]
                 mixed = np.concatenate(by_document)
         return unit(mixed)
+
+    def _added(self, corpus: CorpusVectors) -> Iterator[tuple[Sequence[float], Vectors]]:
+        """What is added to the parts of each document, and how much of it."""
+        count = corpus.num_documents
+        if self.found_title:
+            shares = np.where(corpus.has_title, self.found_title, self.opening).tolist()
+            yield shares, self._mixed(corpus, "found")
+        else:
+            yield [self.opening] * count, self._mixed(corpus, "openings")
+        yield [self.mean] * count, corpus.means
+        yield [self.title] * count, corpus.titles
 
     def wholes(self, corpus: CorpusVectors) -> Vectors:
         """Vectors of the whole documents."""

@@ -46,6 +46,7 @@ from engine.model.embedding_model import EmbeddingModel
 
 LATE_SHARES = (0.0, 0.5, 1.0)
 ADDED_SHARES = (0.0, 0.15, 0.2, 0.3, 0.6, 1.0)
+TITLE_SHARES = (0.15, 0.2, 0.3, 0.45, 0.6, 1.0)
 RIVAL_SHARES = (*ADDED_SHARES, 1.5, 2.0)
 TOLERANCE = 0.005
 """Later paragraphs may be found by this much less than with half late chunks and nothing added."""
@@ -231,9 +232,13 @@ def choose_readings(validation: Sequence[CorpusVectors]) -> dict[str, Reading]:
         return best(fitting or readings[:1])
 
     titles = [Reading(title=share) for share in RIVAL_SHARES]
+    words, rival = best_of_both(mixtures), best_of_both(openings)
+    share = _share_of_title(validation, words, rival, least)
     return {
-        "default": best_of_both(mixtures),
-        "opening": best_of_both(openings),
+        "default": replace(words, found_title=share),
+        "first words": words,
+        "title told": replace(words, opening=0.0, title=share),
+        "opening": replace(rival, found_title=share),
         "mean": best_of_both(means),
         "default for passages": best(mixtures),
         "opening for passages": best(openings),
@@ -241,6 +246,21 @@ def choose_readings(validation: Sequence[CorpusVectors]) -> dict[str, Reading]:
         "title": max(titles, key=lambda one: _score(BY_HEADING, validation, one)),
         **{name: best_of_both(readings) for name, readings in one_pass.items()},
     }
+
+
+def _share_of_title(
+    validation: Sequence[CorpusVectors], mixture: Reading, rival: Reading, least: float
+) -> float:
+    """The largest share of a title with which later paragraphs are found well enough by all that
+    add one: to the mixture, found or told, and to passages read alone."""
+
+    def is_fit(share: float) -> bool:
+        found = replace(mixture, found_title=share)
+        told = replace(mixture, opening=0.0, title=share)
+        readings = (found, told, replace(rival, found_title=share))
+        return all(_score(BY_PARAGRAPH, validation, one) >= least for one in readings)
+
+    return max(filter(is_fit, TITLE_SHARES), default=mixture.opening)
 
 
 def _models(corpora: Sequence[CorpusVectors]) -> list[str]:
@@ -296,6 +316,7 @@ def _part(
             one.name: {
                 "is_fresh": one.name in FRESH_SOURCES,
                 "documents": one.num_documents,
+                "titles_found": int(one.has_title.sum()),
                 "tokens": one.num_tokens,
                 "passages": len(one.passages.owners),
                 "queries_by_heading": len(one.by_heading.wanted),
@@ -367,9 +388,11 @@ def _readings(chosen: Mapping[str, Reading], models: Sequence[str]) -> dict[str,
         "alone and mean, for passages": chosen["mean for passages"],
         "alone and opening, for passages": chosen["opening for passages"],
         "default": chosen["default"],
+        "default, first words": chosen["first words"],
+        "default, title told": chosen["title told"],
         "mixture, for passages": chosen["default for passages"],
     }
-    for name in ("late", "half late", "default", "mixture, for passages"):
+    for name in ("late", "half late", "default", "default, first words", "mixture, for passages"):
         found[f"{name} without LLN"] = replace(found[name], without_lln=True)
     for name in models:
         found[f"{name}, late"] = Reading(late=1.0, model=name)
@@ -382,8 +405,11 @@ COMPARISONS = (
     ("default", "title before"),
     ("default", "half late"),
     ("default", "default without LLN"),
+    ("default, first words", "default, first words without LLN"),
     ("default", "alone and opening"),
     ("default", "alone and mean"),
+    ("default", "default, first words"),
+    ("default, title told", "title before"),
     ("late", "passage alone"),
     ("late", "late without LLN"),
     ("half late", "half late without LLN"),

@@ -14,16 +14,17 @@ from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline
 from engine.steps import Steps, finish, one_step
 from engine.text.chunking import (
-    OPENING_TOKENS,
+    NO_SHARES,
     SHARES,
-    Shares,
     Source,
     check_chunking,
     chunk_spans,
     needs_content,
     shares_of,
 )
+from engine.text.openings import Opening, opening_of
 from engine.text.streaming import READ_CHARACTERS, read_pieces
+from engine.text.titles import HEAD_CHARACTERS, title_span
 from engine.text.tokenizer import Encoded
 from engine.text.truncation import TruncatingBuffer
 from engine.text.unicode import Utf8Reader, check_unicode
@@ -117,7 +118,7 @@ class DocumentReader:
             check_title(title, plan)
         prompt = prompt_of(options, model)
         self._model = model
-        self._shares = Shares(0.0, 0.0) if plan is None else shares_of(plan)
+        self._shares = NO_SHARES if plan is None else shares_of(plan)
         self._title = None if title is None else prompt + title
         self._title_ids: Ids | None = None
         self._plan = plan
@@ -132,6 +133,7 @@ class DocumentReader:
         self._stream = model.tokenizer.stream(self._kept.take, with_offsets=needs_offsets)
         self._stream.feed(prompt)
         self._content: list[str] | None = [] if needs_content(plan) else None
+        self._head = ""
         self._num_characters = 0
 
     @property
@@ -148,6 +150,7 @@ class DocumentReader:
         if self._title is not None and self._title_ids is None:
             self._title_ids = title_ids(self._title, self._model)
         self._num_characters += len(text)
+        self._head += text[: HEAD_CHARACTERS - len(self._head)]
         if self._content is not None:
             self._content.append(text)
         self._stream.feed(text)
@@ -162,20 +165,32 @@ class DocumentReader:
         encoded, num_tokens, dropped = self._kept.result()
         source = Source("".join(self._content or ()), self._num_characters, dropped is not None)
         chunks = [] if self._plan is None else chunk_spans(encoded, self._plan, source)
-        alone, opening = self._shares if chunks else Shares(0.0, 0.0)
-        # The prompt does not count, or a long one would be the whole opening of every document.
-        end = min(encoded.num_prompt + OPENING_TOKENS, encoded.num_tokens)
-        begin = [Span(0, end)] if opening and self._title_ids is None else []
+        shares = self._shares if chunks else NO_SHARES
+        share, begin = shares.title, list[Span]()
+        if shares.opening and self._title_ids is None:
+            opening = self._opening(encoded)
+            share, begin = opening.share, [opening.tokens]
         return PreparedText(
             ids=encoded.ids,
             spans=(Span(0, encoded.num_tokens), *begin, *(chunk.tokens for chunk in chunks)),
             chunks=tuple(chunks),
-            opening=opening,
-            alone=alone,
+            opening=share,
+            alone=shares.alone,
             title=self._title_ids if chunks else None,
             num_prompt=encoded.num_prompt,
             num_tokens=num_tokens,
             dropped=dropped,
+        )
+
+    def _opening(self, encoded: Encoded) -> Opening:
+        first = encoded.num_prefix
+        return opening_of(
+            encoded.offsets[first : first + encoded.num_content],
+            title_span(self._head),
+            self._shares,
+            first=first,
+            num_prompt=encoded.num_prompt,
+            num_tokens=encoded.num_tokens,
         )
 
     def _check_memory(self) -> None:

@@ -16,7 +16,9 @@ from engine.errors import InvalidInput, TextTooLong
 from engine.execution.inputs import PreparedText, check_text, max_tokens_of, prompt_of
 from engine.model.embedding_model import EmbeddingModel
 from engine.steps import Steps
-from engine.text.chunking import MAX_CHUNKS, OPENING_TOKENS, SHARES, ChunkSpan
+from engine.text.chunking import MAX_CHUNKS, SHARES, ChunkSpan, Shares
+from engine.text.openings import Opening, opening_of
+from engine.text.titles import HEAD_CHARACTERS, title_span
 from engine.types import Context, EmbedOptions, Ids, Span
 
 
@@ -158,15 +160,43 @@ def _joined(
         for place in range(len(chunks))
     )
     shares = SHARES[context]
-    # As in documents that are read from their text: the prompt does not count.
-    opening = [Span(0, min(len(prompt) + OPENING_TOKENS, len(ids)))] if shares.opening else []
+    opening = _opening(chunks, model, shares, num_prompt=len(prompt), num_tokens=len(ids))
     return PreparedText(
         ids=ids,
-        spans=(Span(0, len(ids)), *opening, *(span.tokens for span in spans)),
+        spans=(
+            Span(0, len(ids)),
+            *([opening.tokens] if shares.opening else ()),
+            *(span.tokens for span in spans),
+        ),
         chunks=spans,
-        opening=shares.opening,
+        opening=opening.share,
         alone=shares.alone,
         num_prompt=len(prompt),
         num_tokens=len(ids),
         dropped=None,
+    )
+
+
+def _opening(
+    chunks: Sequence[str],
+    model: EmbeddingModel,
+    shares: Shares,
+    *,
+    num_prompt: int,
+    num_tokens: int,
+) -> Opening:
+    """The title is looked for in the first chunk, which may be nothing else."""
+    tokenizer = model.tokenizer
+    head = chunks[0][:HEAD_CHARACTERS]
+    title = title_span("\n\n".join([head, *chunks[1:2]]))
+    if title is not None and title.end > len(head):
+        title = None
+    (encoded,) = tokenizer.encode_batch([head], with_offsets=True)
+    return opening_of(
+        encoded.offsets[encoded.num_prefix : encoded.num_prefix + encoded.num_content],
+        title,
+        shares,
+        first=tokenizer.num_prefix + num_prompt,
+        num_prompt=num_prompt,
+        num_tokens=num_tokens,
     )

@@ -9,6 +9,7 @@ from engine.living.record import DocumentRecord, KeptSegment
 from engine.steps import Steps
 from engine.text.chunking import ChunkSpan
 from engine.text.segments import SegmentKey, key_matches, key_of, segment_at
+from engine.text.titles import Titles
 from engine.text.tokenizer import TextTokenizer
 from engine.types import Ids, Offsets, Span, Vector
 
@@ -35,13 +36,13 @@ class Part(NamedTuple):
 
 def parts_of(
     text: str,
-    title: str | None,
+    titles: Titles,
     tokenizer: TextTokenizer,
     record: DocumentRecord | None,
     read_again: Container[int],
 ) -> Steps[list[Part]]:
     # A title is read with the first segment, as the opening is.
-    first_too = record is not None and record.title != title
+    first_too = record is not None and record.titles != titles
     finder = _Finder(text, record)
     parts: list[Part] = []
     start = 0

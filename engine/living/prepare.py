@@ -17,12 +17,9 @@ from engine.model.embedding_model import EmbeddingModel
 from engine.model.segmented_pass import LayerStates, Reading, SinkRows
 from engine.model.tiled_pass import block_size, can_tile
 from engine.steps import Steps
-from engine.text.chunking import (
-    OPENING_TOKENS,
-    Shares,
-    check_chunking,
-    shares_of,
-)
+from engine.text.chunking import NO_SHARES, Shares, check_chunking, shares_of
+from engine.text.openings import opening_of
+from engine.text.titles import NO_TITLES, Titles, titles_of
 from engine.text.tokenizer import TextTokenizer
 from engine.text.truncation import never_truncated, too_long
 from engine.types import (
@@ -85,7 +82,7 @@ class LivingDocument:
     text: str
     options: EmbedOptions
     chunking: Chunking | None
-    title: str | None
+    titles: Titles
     shares: Shares
     parts: tuple[Part, ...]
     record: DocumentRecord | None
@@ -93,6 +90,10 @@ class LivingDocument:
     num_before: int  # tokens before the first of the text: special ones and those of a prompt
     block_size: int
     segmented: SegmentedText | None  # None if there is nothing to read
+
+    @property
+    def share_of_opening(self) -> float:
+        return self.shares.opening if self.titles == NO_TITLES else self.shares.title
 
     @property
     def num_read(self) -> int:
@@ -114,7 +115,8 @@ def prepare_living_steps(
     check_living(text, model, options, chunking, title)
     if record is not None and not _is_of(record, options, chunking):
         record = None
-    parts = yield from parts_of(text, title, model.tokenizer, record, read_again)
+    titles = titles_of(text, title)
+    parts = yield from parts_of(text, titles, model.tokenizer, record, read_again)
     prompt = _prompt_ids(model, options)
     around = model.tokenizer.num_special + len(prompt)
     num_tokens = sum(part.num_content for part in parts) + around
@@ -124,9 +126,9 @@ def prepare_living_steps(
     block = block_size(model.encoder, num_tokens)
     if record is not None and not _reads_alike(record, num_tokens, block):
         record = None
-        parts = yield from parts_of(text, title, model.tokenizer, None, ())
+        parts = yield from parts_of(text, titles, model.tokenizer, None, ())
     parts = yield from with_chunks(parts, text, chunking)
-    return _document(text, model, options, chunking, title, parts, record, prompt, num_tokens)
+    return _document(text, model, options, chunking, titles, parts, record, prompt, num_tokens)
 
 
 def check_living(
@@ -194,26 +196,26 @@ def _document(
     model: EmbeddingModel,
     options: EmbedOptions,
     chunking: Chunking | None,
-    title: str | None,
+    titles: Titles,
     parts: Sequence[Part],
     record: DocumentRecord | None,
     prompt: Ids,
     num_tokens: int,
 ) -> LivingDocument:
     has_chunks = any(part.chunks for part in parts)
-    shares = shares_of(chunking) if chunking is not None and has_chunks else Shares(0.0, 0.0)
+    shares = shares_of(chunking) if chunking is not None and has_chunks else NO_SHARES
     return LivingDocument(
         text=text,
         options=options,
         chunking=chunking,
-        title=title,
+        titles=titles,
         shares=shares,
         parts=tuple(parts),
         record=record,
         num_tokens=num_tokens,
         num_before=model.tokenizer.num_prefix + len(prompt),
         block_size=block_size(model.encoder, num_tokens),
-        segmented=_segmented(model, options, shares, title, parts, record, prompt, num_tokens),
+        segmented=_segmented(model, options, shares, titles, parts, record, prompt, num_tokens),
     )
 
 
@@ -221,14 +223,14 @@ def _segmented(
     model: EmbeddingModel,
     options: EmbedOptions,
     shares: Shares,
-    title: str | None,
+    titles: Titles,
     parts: Sequence[Part],
     record: DocumentRecord | None,
     prompt: Ids,
     num_tokens: int,
 ) -> SegmentedText | None:
     """What the device reads: the parts that are not kept, one after the other."""
-    used_title = title if shares.opening else None
+    told = titles.told if shares.opening else None
     if all(part.kept is not None for part in parts):
         return None
     tokenizer = model.tokenizer
@@ -243,9 +245,16 @@ def _segmented(
             readings.append(Reading(states=part.kept.states))
             continue
         own, first = _rows_of(part, index, len(parts), prompt, tokenizer)
-        if index == 0 and shares.opening and used_title is None:
+        if index == 0 and shares.opening and told is None:
+            assert part.offsets is not None, "a part to be read has offsets"
             has_opening = True
-            spans.append(Span(0, min(len(prompt) + OPENING_TOKENS, len(own))))
+            opening = opening_of(
+                *(part.offsets, titles.found, shares),
+                first=first,
+                num_prompt=len(prompt),
+                num_tokens=len(own),
+            )
+            spans.append(opening.tokens)
             alone += spans
         offset = start + first
         chunks = [Span(offset + one.tokens.start, offset + one.tokens.end) for one in part.chunks]
@@ -260,7 +269,7 @@ def _segmented(
         chunks=(),
         opening=shares.opening,
         alone=shares.alone,
-        title=title_ids(prompt_of(options, model) + used_title, model) if used_title else None,
+        title=title_ids(prompt_of(options, model) + told, model) if told else None,
         num_prompt=len(prompt),
         num_tokens=start,
         dropped=None,

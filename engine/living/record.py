@@ -25,6 +25,7 @@ from engine.model.embedding_model import EmbeddingModel
 from engine.model.segmented_pass import LayerStates, SinkRows
 from engine.text.chunking import ChunkSpan
 from engine.text.segments import SegmentKey
+from engine.text.titles import Titles
 from engine.types import (
     Chunking,
     ChunkPlan,
@@ -36,7 +37,7 @@ from engine.types import (
 )
 from kernels.attention import LLNState
 
-VERSION = 2
+VERSION = 3
 """Of the format. A record of another version is refused."""
 
 MAX_RECORD_BYTES = 1 << 30
@@ -85,13 +86,13 @@ class DocumentRecord:
     identity: Mapping[str, str]  # of the model
     prompt_name: str | None
     chunking: Chunking | None
-    title: str | None
+    titles: Titles
     num_tokens: int
     block_size: int
     first_sinks: SinkRows
     last_sinks: SinkRows
     opening: Vector
-    """[2, W] late and alone, [1, W] of a title or where nothing is read alone, or [0, W]."""
+    """[2, W] late and alone, [1, W] of a told title or where nothing is read alone, or [0, W]."""
     views: tuple[View, ...]
     """What segments saw of the rest when they were read; the last is what they would see now."""
     segments: tuple[KeptSegment, ...]
@@ -258,7 +259,8 @@ def _header(record: DocumentRecord) -> dict[str, Any]:
         "identity": dict(record.identity),
         "prompt_name": record.prompt_name,
         "chunking": _chunking_as_json(record.chunking),
-        "title": record.title,
+        "title": record.titles.told,
+        "found_title": record.titles.found,
         "num_tokens": record.num_tokens,
         "block_size": record.block_size,
         "precision": record.precision,
@@ -297,7 +299,7 @@ def _record(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Documen
         identity=header["identity"],
         prompt_name=header["prompt_name"],
         chunking=None if plan is None else _chunking_of(plan),
-        title=header["title"],
+        titles=_titles(header),
         num_tokens=int(header["num_tokens"]),
         block_size=int(header["block_size"]),
         first_sinks=_sinks_of("first", tensors, header["num_layers"]),
@@ -315,6 +317,11 @@ def _views(tensors: Mapping[str, Tensor]) -> Iterator[View]:
     shares = tensors["view.share"].tolist()
     for mass, values, sinks, share in zip(*sketches, shares, strict=True):
         yield View(mass, values, sinks, share)
+
+
+def _titles(header: Mapping[str, Any]) -> Titles:
+    found = header["found_title"]
+    return Titles(header["title"], None if found is None else Span(*found))
 
 
 def _chunking_of(plan: Mapping[str, Any]) -> Chunking:

@@ -99,7 +99,7 @@ def rounds_from(
         model,
         replace(options, prompt_name=options.prompt_name or record.prompt_name),
         chunks or record.chunking,
-        title=title or record.title,
+        title=title or record.titles.told,
         record=record,
         max_staleness=max_staleness,
         exact=exact,

@@ -66,7 +66,7 @@ def record_of(
         identity=identity_of(model),
         prompt_name=document.options.prompt_name,
         chunking=document.chunking,
-        title=document.title,
+        titles=document.titles,
         num_tokens=document.num_tokens,
         block_size=document.block_size,
         first_sinks=first,
@@ -183,7 +183,7 @@ class _Given(NamedTuple):
     alone: Vector  # [chunks read alone now, W]
     flat: Vector  # [segments read, W]
     rising: Vector  # [segments read, W]
-    opening: Vector  # [2, W] late and alone, [1, W] a title or a late opening, or [0, W]
+    opening: Vector  # [2, W] late and alone, [1, W] a told title or a late opening, or [0, W]
     reads_first: bool
 
     @classmethod
@@ -282,8 +282,8 @@ def _chunk_vectors(document: LivingDocument, record: DocumentRecord) -> Vector:
         late = blend_standalone(late, alone, shares.alone)
         if len(opening) == 2:
             opening = blend_standalone(opening[:1], opening[1:], shares.alone)
-    if shares.opening:
-        late = add_opening(late, opening[0], shares.opening)
+    if document.share_of_opening:
+        late = add_opening(late, opening[0], document.share_of_opening)
     return finish_vectors(late, document.options)
 
 

@@ -27,7 +27,8 @@ from engine.types import (
 )
 
 OPENING_TOKENS = 32
-"""Length of a document's opening, its title and first words. Longer openings retrieved worse."""
+"""Longest opening of a document: its title or, if it has none, its first words. Longer ones
+retrieved worse."""
 
 MOST_OPENING = 10.0
 """Largest weight of the opening. With more, a document's chunks are nearly the same."""
@@ -38,16 +39,20 @@ class Shares(NamedTuple):
 
     alone: float
     opening: float
+    title: float
+    """In place of the opening's, where the document has a title, told or found at its beginning."""
 
 
 SHARES: dict[Context, Shares] = {
-    "balanced": Shares(alone=0.5, opening=0.3),
-    "late": Shares(alone=0.0, opening=0.0),
-    "alone": Shares(alone=1.0, opening=0.0),
-    "title": Shares(alone=0.5, opening=1.0),
-    "opening": Shares(alone=1.0, opening=0.3),
+    "balanced": Shares(alone=0.5, opening=0.3, title=0.45),
+    "late": Shares(alone=0.0, opening=0.0, title=0.0),
+    "alone": Shares(alone=1.0, opening=0.0, title=0.0),
+    "title": Shares(alone=0.5, opening=1.0, title=1.0),
+    "opening": Shares(alone=1.0, opening=0.3, title=0.45),
 }
 """What each context means. docs/evaluation.md has the measurements."""
+
+NO_SHARES = Shares(alone=0.0, opening=0.0, title=0.0)
 
 MAX_CHUNKS = 65_536
 """Limit for one document, whose vectors are all in memory at once."""
@@ -110,6 +115,7 @@ def shares_of(plan: Chunking) -> Shares:
     return Shares(
         alone=shares.alone if plan.alone is None else plan.alone,
         opening=shares.opening if plan.opening is None else plan.opening,
+        title=shares.title if plan.opening is None else plan.opening,
     )
 
 

@@ -29,7 +29,7 @@ class Heading(NamedTuple):
     title: str
 
 
-class _Line(NamedTuple):
+class Line(NamedTuple):
     start: int
     text: str  # without the line break
 
@@ -41,9 +41,9 @@ class _Line(NamedTuple):
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|\Z)")
 
 
-def _lines_of(text: str) -> Iterator[_Line]:
+def lines_of(text: str) -> Iterator[Line]:
     for match in _LINE.finditer(text):
-        yield _Line(match.start(), match[0].rstrip("\r\n"))
+        yield Line(match.start(), match[0].rstrip("\r\n"))
 
 
 # Markdown
@@ -61,8 +61,8 @@ _MAX_FRONT_MATTER = 200  # lines
 
 def _markdown_headings(text: str) -> Iterator[Heading]:
     fence = ""
-    paragraph: list[_Line] = []  # the lines that an underline would turn into a heading
-    for line in _after_front_matter(_lines_of(text)):
+    paragraph: list[Line] = []  # the lines that an underline would turn into a heading
+    for line in after_front_matter(lines_of(text)):
         mark = _FENCE.match(line.text)
         if fence:
             closes = mark is not None and mark[1].startswith(fence) and not mark[2].strip()
@@ -72,7 +72,7 @@ def _markdown_headings(text: str) -> Iterator[Heading]:
             fence = mark[1]
             paragraph = []
             continue
-        heading = _atx(line) or _setext(paragraph, line)
+        heading = atx_heading(line) or _setext(paragraph, line)
         if heading is not None:
             yield heading
         if heading is not None or line.is_blank:
@@ -81,7 +81,7 @@ def _markdown_headings(text: str) -> Iterator[Heading]:
             paragraph = [*paragraph[:_MAX_TITLE_LINES], line]
 
 
-def _after_front_matter(lines: Iterator[_Line]) -> Iterator[_Line]:
+def after_front_matter(lines: Iterator[Line]) -> Iterator[Line]:
     """Skips the block between --- and --- that many files begin with."""
     front = list(islice(lines, _MAX_FRONT_MATTER))
     ends = [
@@ -92,7 +92,7 @@ def _after_front_matter(lines: Iterator[_Line]) -> Iterator[_Line]:
     yield from lines
 
 
-def _atx(line: _Line) -> Heading | None:
+def atx_heading(line: Line) -> Heading | None:
     """A heading such as "## Title ##"."""
     match = _ATX.match(line.text)
     if match is None:
@@ -104,7 +104,7 @@ def _atx(line: _Line) -> Heading | None:
     return Heading(line.start, len(match[1]), title) if len(title) <= MAX_TITLE else None
 
 
-def _setext(paragraph: list[_Line], line: _Line) -> Heading | None:
+def _setext(paragraph: list[Line], line: Line) -> Heading | None:
     """A paragraph with a row of = or - below it."""
     match = _SETEXT.match(line.text)
     if match is None or not 0 < len(paragraph) <= _MAX_TITLE_LINES:
@@ -125,7 +125,7 @@ _MARK = re.compile(
 _TAG = re.compile(r"<[^<>]*>")
 
 
-def _html_headings(text: str) -> Iterator[Heading]:
+def html_headings(text: str) -> Iterator[Heading]:
     opening: re.Match[str] | None = None
     position = 0
     while (mark := _MARK.search(text, position)) is not None:
@@ -178,20 +178,20 @@ class _StyledHeading(NamedTuple):
 
 def _plain_headings(text: str) -> Iterator[Heading]:
     kinds: list[str] = []  # in the order of their first headings, so the outermost first
-    for found in _styled_headings(_lines_of(text)):
+    for found in _styled_headings(lines_of(text)):
         if found.style.kind not in kinds:
             kinds.append(found.style.kind)
         level = kinds.index(found.style.kind) + 1 + found.style.depth
         yield Heading(found.start, level, found.title)
 
 
-def _styled_headings(lines: Iterator[_Line]) -> Iterator[_StyledHeading]:
-    end = _Line(0, "")
+def _styled_headings(lines: Iterator[Line]) -> Iterator[_StyledHeading]:
+    end = Line(0, "")
     window = deque(islice(lines, 3), maxlen=3)  # the current line and the next two
     window.extend([end] * (3 - len(window)))
     follows_blank, num_passed = True, 0
     while window[0] is not end:
-        found, length = _heading_at(*window) if follows_blank and not num_passed else (None, 1)
+        found, length = heading_at(*window) if follows_blank and not num_passed else (None, 1)
         if found is not None:
             yield found
             num_passed = length
@@ -200,11 +200,11 @@ def _styled_headings(lines: Iterator[_Line]) -> Iterator[_StyledHeading]:
         window.append(next(lines, end))
 
 
-def _heading_at(line: _Line, second: _Line, third: _Line) -> tuple[_StyledHeading | None, int]:
+def heading_at(line: Line, second: Line, third: Line) -> tuple[_StyledHeading | None, int]:
     """The heading that begins with a line, and how many lines it has; 1 if there is none."""
     if line.is_blank:
         return None, 1
-    if _is_boxed(line, second, third):
+    if is_boxed(line, second, third):
         style = _Style(f"boxed {line.text[0]}")
         return _StyledHeading(line.start, style, second.text.strip()), 3
     if _is_underlined(line, second):
@@ -214,7 +214,7 @@ def _heading_at(line: _Line, second: _Line, third: _Line) -> tuple[_StyledHeadin
     return (None if own is None else _StyledHeading(line.start, own, line.text.strip())), 1
 
 
-def _is_boxed(over: _Line, title: _Line, under: _Line) -> bool:
+def is_boxed(over: Line, title: Line, under: Line) -> bool:
     rule = over.text.rstrip()
     return (
         _RULE.match(over.text) is not None
@@ -224,7 +224,7 @@ def _is_boxed(over: _Line, title: _Line, under: _Line) -> bool:
     )
 
 
-def _is_underlined(title: _Line, under: _Line) -> bool:
+def _is_underlined(title: Line, under: Line) -> bool:
     # The rule may be two shorter: titles get edited, and some letters are wide.
     return (
         _RULE.match(under.text) is not None
@@ -233,7 +233,7 @@ def _is_underlined(title: _Line, under: _Line) -> bool:
     )
 
 
-def _style_of(line: _Line, *, is_alone: bool) -> _Style | None:
+def _style_of(line: Line, *, is_alone: bool) -> _Style | None:
     title = line.text.strip()
     if len(title) > _MAX_PLAIN_TITLE or title[-1] in ".,;?!" or len(line.text) - len(title) > 80:
         return None
@@ -261,7 +261,7 @@ class Section(NamedTuple):
 
 _FINDERS: Mapping[HeadingFormat, Callable[[str], Iterable[Heading]]] = {
     "markdown": _markdown_headings,
-    "html": _html_headings,
+    "html": html_headings,
     "plain": _plain_headings,
 }
 
@@ -282,7 +282,7 @@ def sections(text: str, form: HeadingFormat) -> list[Section]:
 
 def detect_format(text: str) -> HeadingFormat:
     """The format that the headings of a text seem to have."""
-    if next(_html_headings(text), None) is not None:
+    if next(html_headings(text), None) is not None:
         return "html"
     start = text[:_SAMPLE]
     found = len(list(islice(_markdown_headings(start), 2)))

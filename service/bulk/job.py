@@ -40,7 +40,7 @@ from service.bulk.space import check_space, told_if_full
 from service.files import whole_file
 from service.locks import writers_lock
 
-_VERSION = 2
+_VERSION = 3
 _OF_THE_MODEL = ("revision", "calibration", "dtype")
 """What decides vectors, besides the model's name."""
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Self
 
-VERSION = 1
+VERSION = 2
 """Of the tables. An index of another version is made anew."""
 
 TABLES = """

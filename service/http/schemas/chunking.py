@@ -31,7 +31,10 @@ class SpanBody(Body):
 
 Title: TypeAlias = Annotated[
     str | None,
-    Field(description="Title or metadata, at most 512 tokens, used in place of the opening."),
+    Field(
+        description="Title or metadata, at most 512 tokens. Without one: the title that the text "
+        "begins with, or its first words."
+    ),
 ]
 ChunkingType: TypeAlias = Literal["none", "fixed", "sentences", "headings", "spans"]
 
@@ -62,8 +65,9 @@ class ChunkingFields(BaseModel):
         default=None,
         ge=0,
         le=MOST_OPENING,
-        description=f"Weight of the vector of the document's first {OPENING_TOKENS} tokens in each "
-        "chunk's vector, or of the title's: for chunks that do not name their subject.",
+        description="Weight in each chunk's vector of that of the document's title, told or found "
+        f"at its beginning, or else of its first {OPENING_TOKENS} tokens: for chunks that do not "
+        "name their subject.",
     )
     alone: float | None = Field(
         default=None,

@@ -60,9 +60,14 @@ def vectors(engine: Engine, text: str, *, title: str | None = None, **fields: An
     return np.stack([chunk.vector for chunk in document.chunks])
 
 
+@pytest.mark.parametrize("begins_with_title", [False, True])
 @pytest.mark.parametrize("context", SHARES)
-def test_a_name_stands_for_its_shares(engine: Engine, text: str, context: Context) -> None:
-    shares = SHARES[context]._asdict()
+def test_a_name_stands_for_its_shares(
+    engine: Engine, text: str, context: Context, begins_with_title: bool
+) -> None:
+    alone, opening, title = SHARES[context]
+    text = ("Statements\n\n" if begins_with_title else "It says:\n\n") + text
+    shares = {"alone": alone, "opening": title if begins_with_title else opening}
     by_name = vectors(engine, text, context=context)
     for other in SHARES:
         np.testing.assert_array_equal(vectors(engine, text, context=other, **shares), by_name)

@@ -13,7 +13,17 @@ from engine.execution.results import StandaloneVectors
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.request import TimedResult
 from engine.text.chunking import OPENING_TOKENS
+from engine.text.titles import title_span
 from engine.types import Chunk, ChunkPlan, EmbedOptions, Span, SpanPlan
+
+
+def untitled(text: str) -> str:
+    """The text without the title that it begins with, whose place its first words then take."""
+    title = title_span(text)
+    assert title is not None
+    rest = text[title.end :].lstrip("*\n")
+    assert title_span(rest) is None
+    return rest
 
 
 def test_a_documents_opening_is_added_to_its_chunks(
@@ -22,7 +32,9 @@ def test_a_documents_opening_is_added_to_its_chunks(
     """A document no longer than its opening is its own opening."""
     with Engine(default_model) as engine:
         plans = (ChunkPlan(tokens=6, context="late", opening=opening) for opening in (None, 0.5))
-        plain, moved = (engine.embed_document(long_text[:60], chunks=plan) for plan in plans)
+        plain, moved = (
+            engine.embed_document(untitled(long_text)[:100], chunks=plan) for plan in plans
+        )
     assert plain.tokens <= OPENING_TOKENS
     np.testing.assert_array_equal(plain.vector, moved.vector)
     assert len(plain.chunks) > 2
@@ -82,8 +94,9 @@ def test_the_opening_is_read_alone_by_the_same_share(
 ) -> None:
     with Engine(default_model) as engine:
         plan = ChunkPlan(tokens=200, alone=1.0, opening=1.0)
-        document = engine.embed_document(long_text[:4_000], chunks=plan)
-        [ids] = default_model.tokenizer.encode_batch([long_text[:4_000]])
+        text = untitled(long_text)[:4_000]
+        document = engine.embed_document(text, chunks=plan)
+        [ids] = default_model.tokenizer.encode_batch([text])
         spans = [(1, OPENING_TOKENS), *(chunk.tokens for chunk in document.chunks)]
         opening, *own = engine.embed([ids.ids[slice(*span)].tolist() for span in spans])
     for chunk, wanted in zip(document.chunks, own, strict=True):
