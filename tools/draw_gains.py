@@ -26,8 +26,8 @@ PICTURE = ROOT / "docs" / "figures" / "gains.png"
 BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#999999"  # of Okabe and Ito's colours
 READINGS = {
     "passage alone": "passage alone",
-    "title put before it": "title before",
     "late chunk, LLN+Diag": "late",
+    "title put before it, told": "title before",
     "balanced (the default)": "default",
 }
 
@@ -55,13 +55,13 @@ def points(measured: list[dict[str, Any]], name: str) -> tuple[list[int], list[f
 
 
 def draw_passages(axis: Axes) -> None:
-    stored = json.loads((RESULTS / "training" / "readings.json").read_text(encoding="utf-8"))
+    stored = json.loads((RESULTS / "training" / "readings-fresh.json").read_text(encoding="utf-8"))
     found = stored["test"]["questions"]["passages that need their document"]["readings"]
     pooled = [found[reading]["pooled"] for reading in READINGS.values()]
     means = [one["mean"] for one in pooled]
     below = [one["mean"] - one["low"] for one in pooled]
     above = [one["high"] - one["mean"] for one in pooled]
-    colours = [GREY, GREY, BLUE, BLUE]
+    colours = [GREY, BLUE, GREY, BLUE]
     axis.barh(list(READINGS), means, xerr=(below, above), color=colours, capsize=3)
     for place, mean_rank in enumerate(means):
         axis.text(0.01, place, f"{mean_rank:.3f}", va="center", color="white")

@@ -185,13 +185,13 @@ def _opening(
     num_prompt: int,
     num_tokens: int,
 ) -> Opening:
-    """The title is looked for in the first chunk, which may be nothing else."""
+    """A title stands in the first chunk, which may be nothing else."""
     tokenizer = model.tokenizer
-    head = chunks[0][:HEAD_CHARACTERS]
-    title = title_span("\n\n".join([head, *chunks[1:2]]))
-    if title is not None and title.end > len(head):
+    first = chunks[0][:HEAD_CHARACTERS]
+    title = title_span("".join(chunk[:HEAD_CHARACTERS] for chunk in chunks[:HEAD_CHARACTERS]))
+    if title is not None and title.end > len(first):
         title = None
-    (encoded,) = tokenizer.encode_batch([head], with_offsets=True)
+    (encoded,) = tokenizer.encode_batch([first], with_offsets=True)
     return opening_of(
         encoded.offsets[encoded.num_prefix : encoded.num_prefix + encoded.num_content],
         title,

@@ -67,10 +67,12 @@ def test_a_name_stands_for_its_shares(
 ) -> None:
     alone, opening, title = SHARES[context]
     text = ("Statements\n\n" if begins_with_title else "It says:\n\n") + text
-    shares = {"alone": alone, "opening": title if begins_with_title else opening}
+    own = title if begins_with_title else opening
     by_name = vectors(engine, text, context=context)
     for other in SHARES:
-        np.testing.assert_array_equal(vectors(engine, text, context=other, **shares), by_name)
+        np.testing.assert_array_equal(
+            vectors(engine, text, context=other, alone=alone, opening=own), by_name
+        )
     assert np.array_equal(by_name, vectors(engine, text)) == (context == "balanced")
 
 

@@ -97,7 +97,9 @@ def test_a_title_that_truncation_dropped_is_not_used(engine: Engine, body: str) 
     assert document.opening == SHARES["balanced"].opening
 
 
-@pytest.mark.parametrize("chunks", [(f"{TITLE}\n\n", "It tells of them."), (TITLE, "\nOf ships.")])
+@pytest.mark.parametrize(
+    "chunks", [(f"{TITLE}\n\n", "It tells of them."), (TITLE, "\n\nOf ships.")]
+)
 def test_it_is_found_in_given_chunks(
     default_model: EmbeddingModel, engine: Engine, chunks: Sequence[str]
 ) -> None:
