@@ -20,9 +20,11 @@ from kernels.attention.gpu.backward_diag import diag_rows_kernel
 from kernels.attention.gpu.backward_rows import rows_gradient_kernel
 from kernels.attention.gpu.backward_state import state_gradient_kernel
 from kernels.attention.gpu.constants import Constants
+from kernels.attention.gpu.forward_merge import merge_groups_kernel, merge_pieces_kernel
 from kernels.attention.gpu.forward_output import lln_diag_kernel
 from kernels.attention.gpu.forward_short import short_sequences_kernel
-from kernels.attention.gpu.forward_state import lln_state_kernel, merge_pieces_kernel
+from kernels.attention.gpu.forward_state import lln_state_kernel
+from kernels.attention.gpu.groups import group_pieces
 from kernels.attention.gpu.tiles import query_span
 from kernels.instructions.sass import Body
 
@@ -121,7 +123,7 @@ def launches() -> Iterator[Launch]:
 
 def _forward(form: Form) -> Iterator[Launch]:
     yield _state(form)
-    yield _merge(form)
+    yield from _merge(form)
     yield _output(form)
 
 
@@ -142,14 +144,25 @@ def _state(form: Form) -> Launch:
     )
 
 
-def _merge(form: Form) -> Launch:
+def _merge(form: Form) -> Iterator[Launch]:
+    """Of each group first, then of the groups. Programs without a group end at once."""
     piece = compiled_for.state_constants(form.head_dim, DTYPE, **form.flags)["PIECE"]
+    of_groups = compiled_for.merge_groups_constants(form.head_dim, piece)
     constants = compiled_for.merge_constants(form.head_dim, piece)
-    return Launch(
+    group = group_pieces(TOKENS // piece) * piece
+    parts = _parts(form.head_dim, constants["BC"])
+    state = _piece_bytes(form.head_dim)
+    yield Launch(
+        *("merge of groups", f"D {form.head_dim}", merge_groups_kernel, of_groups),
+        tokens=group / parts,
+        bytes=state / piece + state / group,
+        rounds={"i_b": 0, "i_part": group / piece},
+    )
+    yield Launch(
         *("merge", f"D {form.head_dim}", merge_pieces_kernel, constants),
-        tokens=TOKENS / _parts(form.head_dim, constants["BC"]),
-        bytes=_piece_bytes(form.head_dim) / piece,
-        rounds={"i_piece": TOKENS / piece},
+        tokens=TOKENS / parts,
+        bytes=state / group,
+        rounds={"i_part": TOKENS / group},
     )
 
 

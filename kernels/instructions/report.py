@@ -32,7 +32,6 @@ def operations_table() -> str:
     lines = []
     for form in _forms(now.values()):
         for name, parts in (("forward", _forward(form)), ("backward", _backward(form))):
-            parts = [part for part in parts if part in now]
             cells = [_operation(parts, rows) for rows in (first, now)]
             lines.append(
                 [name, form, *(cell for pair in zip(*cells, strict=True) for cell in pair)]
@@ -69,7 +68,8 @@ def _forms(rows: Iterable[Stored]) -> list[str]:
 
 
 def _forward(form: str) -> list[str]:
-    return [f"state, {_without_block(form)}", f"merge, {_head(form)}", f"output, {form}"]
+    merges = f"merge of groups, {_head(form)}", f"merge, {_head(form)}"
+    return [f"state, {_without_block(form)}", *merges, f"output, {form}"]
 
 
 def _backward(form: str) -> list[str]:
@@ -86,7 +86,7 @@ def _without_block(form: str) -> str:
 
 
 def _operation(parts: Sequence[str], rows: Mapping[str, Stored]) -> tuple[str, str]:
-    present = [rows[part] for part in parts]
+    present = [rows[part] for part in parts if part in rows]
     return f"{sum(row['instructions'] for row in present):,.0f}", f"{_share(present):.0%}"
 
 

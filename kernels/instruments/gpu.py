@@ -353,7 +353,7 @@ def moments(x: Tensor, packed: PackedSequences) -> Moments:
         **constants,
     )
     if num_parts:
-        add_pieces(parts, cu_seqlens, sums, piece)
+        add_pieces(parts, cu_seqlens, sums, piece, num_rows)
     return _about_zero(sums.double(), x, cu_seqlens)
 
 

@@ -25,10 +25,11 @@ from kernels.attention.gpu.backward_rows import (
     rows_gradient_kernel,
 )
 from kernels.attention.gpu.backward_state import state_gradient_kernel
+from kernels.attention.gpu.forward_merge import merge_groups_kernel, merge_pieces_kernel
 from kernels.attention.gpu.forward_output import lln_diag_kernel
 from kernels.attention.gpu.forward_short import short_sequences_kernel
-from kernels.attention.gpu.forward_state import lln_state_kernel, merge_pieces_kernel
-from kernels.attention.gpu.pieces import add_pieces_kernel
+from kernels.attention.gpu.forward_state import lln_state_kernel
+from kernels.attention.gpu.pieces import add_groups_kernel, add_pieces_kernel
 from kernels.attention.gpu.softmax import softmax_kernel
 from kernels.instructions.compile import compile_kernel
 from kernels.instruments import gpu as instruments
@@ -36,10 +37,10 @@ from kernels.instruments.gpu import moments_kernel, row_statistics_kernel
 
 HEAD_DIMS = (16, 32, 64, 128, 256)
 CAPABILITIES = (80, 89, 90)
-FORWARD = ("state", "merge", "short", "one tile a block", "tiles of a block")
+FORWARD = ("state", "merge of groups", "merge", "short", "one tile a block", "tiles of a block")
 PARTS = ("LLN alone", "Diag alone", "whole sequences")
 BACKWARD = ("state gradient", "rows gradient, one tile", "rows gradient, tiles")
-SMALL = ("diag rows", "key map gradient", "add pieces", "add tiles", "add to sinks")
+SMALL = ("diag rows", "key map gradient", "add groups", "add pieces", "add tiles", "add to sinks")
 INSTRUMENTS = ("row statistics", "moments")
 FORMS = (*FORWARD, *PARTS, *BACKWARD, *SMALL, *INSTRUMENTS)
 MAPPED = {"state", "short", "one tile a block", "tiles of a block", "LLN alone", *BACKWARD}
@@ -122,6 +123,9 @@ def kernel_of(build: Build) -> tuple[Any, dict[str, Any]]:
     match build.form:
         case "state":
             return lln_state_kernel, compiled_for.state_constants(head_dim, dtype, **flags)
+        case "merge of groups":
+            constants = compiled_for.merge_groups_constants(head_dim, piece)
+            return merge_groups_kernel, constants
         case "merge":
             return merge_pieces_kernel, compiled_for.merge_constants(head_dim, piece)
         case "short":
@@ -159,8 +163,11 @@ def kernel_of(build: Build) -> tuple[Any, dict[str, Any]]:
             return rows_gradient_kernel, constants
         case "key map gradient":
             return key_map_gradient_kernel, compiled_for.key_map_constants(head_dim, dtype)
-        case "add pieces":
-            return add_pieces_kernel, compiled_for.add_pieces_constants(piece, head_dim**2)
+        case "add groups" | "add pieces":
+            constants = compiled_for.add_pieces_constants(piece, head_dim**2)
+            if build.form == "add groups":
+                return add_groups_kernel, compiled_for.add_groups_constants(constants)
+            return add_pieces_kernel, constants
         case "add tiles":
             return add_tiles_kernel, {"BT": compiled_for.ADDED_NUMBERS}
         case "add to sinks":

@@ -199,8 +199,8 @@ def _launch_state(rows: _Rows, branches: Branches, state: LLNState) -> StateGrad
         **constants,
     )
     if num_parts:
-        add_pieces(part_value, branches.cu_seqlens, value, piece)
-        add_pieces(part_channels, branches.cu_seqlens, channels, piece)
+        add_pieces(part_value, branches.cu_seqlens, value, piece, num_rows)
+        add_pieces(part_channels, branches.cu_seqlens, channels, piece, num_rows)
     return StateGradient(value, channels, None if part_weight is None else part_weight.sum(0))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import triton  # type: ignore[import-untyped]
 
+from kernels.attention.gpu import groups
 from kernels.attention.gpu.tiles import (
     merge_tile,
     output_tile,
@@ -79,10 +80,16 @@ def merge_constants(head_dim: int, piece: int) -> Constants:
     return {
         **_head(head_dim),
         "PIECE": piece,
+        "ONE_LEVEL": groups.ONE_LEVEL,
         "BC": tile.channels,
         "NUM_STAGES": tile.num_stages,
         "num_warps": tile.num_warps,
     }
+
+
+@cache
+def merge_groups_constants(head_dim: int, piece: int) -> Constants:
+    return merge_constants(head_dim, piece) | _group_span(piece)
 
 
 @cache
@@ -142,7 +149,13 @@ def softmax_constants(head_dim: int, dtype: torch.dtype, *, family: str | None =
     }
 
 
-KEPT += [state_constants, merge_constants, output_constants, softmax_constants]
+KEPT += [
+    state_constants,
+    merge_constants,
+    merge_groups_constants,
+    output_constants,
+    softmax_constants,
+]
 
 
 def short_constants(
@@ -206,7 +219,11 @@ def state_gradient_constants(
 
 
 def add_pieces_constants(piece: int, size: int) -> Constants:
-    return {"PIECE": piece, "SIZE": size, "BS": ADDED_NUMBERS}
+    return {"PIECE": piece, "ONE_LEVEL": groups.ONE_LEVEL, "SIZE": size, "BS": ADDED_NUMBERS}
+
+
+def add_groups_constants(pieces: Constants) -> Constants:
+    return pieces | _group_span(pieces["PIECE"])
 
 
 def rows_gradient_constants(
@@ -267,6 +284,11 @@ def _mass_limit(head_dim: int, dtype: torch.dtype) -> float:
     if padded_head_dim(head_dim) > 128:
         return 0.0
     return 2.0**15 if dtype == torch.float16 else 2.0**60
+
+
+def _group_span(piece: int) -> Constants:
+    """Tokens of the smallest group."""
+    return {"SPAN": piece * groups.group_pieces(groups.ONE_LEVEL + 1)}
 
 
 def _head(head_dim: int) -> Constants:

@@ -12,6 +12,7 @@ from torch import Tensor
 from kernels.attention.arguments import Gate, Map
 from kernels.attention.gpu import tiles
 from kernels.attention.gpu.forward_form import FormLaunches, launches_for
+from kernels.attention.gpu.groups import num_group_slots
 from kernels.attention.gpu.launch import (
     Branches,
     is_captured,
@@ -216,8 +217,8 @@ def _sum_state(
     num_rows, num_heads, head_dim = k.shape
     num_sequences, piece = branches.num_sequences, launches.piece
     slots = num_slots(num_rows, num_sequences, piece, 1, piece)
-    # Only a sequence of several pieces leaves any behind, and that takes more rows than a piece.
-    has_parts = (num_rows if longest is None else longest) > piece
+    longest = num_rows if longest is None else longest
+    has_parts = longest > piece  # only a sequence of several pieces leaves any behind
     part_peak = part_mass = part_sum = state.log_mass  # of the same type; neither read nor written
     if has_parts:
         part_peak = state.log_mass.new_empty(slots, num_heads, head_dim)
@@ -240,13 +241,21 @@ def _sum_state(
         p_part_sum=part_sum,
         num_sequences=num_sequences,
     )
+    parts = {"p_part_peak": part_peak, "p_part_mass": part_mass, "p_part_sum": part_sum}
+    if longest > launches.grouped_from:
+        group_slots = num_group_slots(num_rows, num_sequences, launches.group_span)
+        launches.merge_groups(
+            group_slots * num_heads * launches.merge_parts,
+            stream,
+            **parts,
+            p_cu_seqlens=branches.cu_seqlens,
+            num_sequences=num_sequences,
+        )
     if has_parts:
         launches.merge(
             num_sequences * num_heads * launches.merge_parts,
             stream,
-            p_part_peak=part_peak,
-            p_part_mass=part_mass,
-            p_part_sum=part_sum,
+            **parts,
             p_cu_seqlens=branches.cu_seqlens,
             p_log_mass=state.log_mass,
             p_value=state.value,

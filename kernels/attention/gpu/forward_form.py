@@ -11,9 +11,10 @@ from torch import Tensor
 
 from kernels.attention.gpu import constants as compiled_for
 from kernels.attention.gpu.constants import Constants
+from kernels.attention.gpu.forward_merge import merge_groups_kernel, merge_pieces_kernel
 from kernels.attention.gpu.forward_output import lln_diag_kernel
 from kernels.attention.gpu.forward_short import short_sequences_kernel
-from kernels.attention.gpu.forward_state import lln_state_kernel, merge_pieces_kernel
+from kernels.attention.gpu.forward_state import lln_state_kernel
 from kernels.attention.gpu.launch import (
     Arguments,
     Branches,
@@ -157,6 +158,24 @@ class FormLaunches:
     @cached_property
     def merge(self) -> Prepared:
         return Prepared(merge_pieces_kernel, num_heads=self.form.num_heads, **self._merge_constants)
+
+    @cached_property
+    def _group_constants(self) -> Constants:
+        return compiled_for.merge_groups_constants(self.form.head_dim, self.piece)
+
+    @cached_property
+    def grouped_from(self) -> int:
+        """Sequences of more tokens have groups of pieces."""
+        return self.piece * int(self._group_constants["ONE_LEVEL"])
+
+    @cached_property
+    def group_span(self) -> int:
+        """Tokens of the smallest group."""
+        return int(self._group_constants["SPAN"])
+
+    @cached_property
+    def merge_groups(self) -> Prepared:
+        return Prepared(merge_groups_kernel, num_heads=self.form.num_heads, **self._group_constants)
 
     @cached_property
     def _output_constants(self) -> Constants:

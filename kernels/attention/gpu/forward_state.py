@@ -15,7 +15,7 @@ import math
 import triton
 import triton.language as tl
 
-from kernels.attention.gpu.locate import first_slot, load_rows, locate
+from kernels.attention.gpu.locate import load_rows, locate
 
 LOG2_E = tl.constexpr(1 / math.log(2))
 LOG_2 = tl.constexpr(math.log(2))
@@ -247,60 +247,3 @@ def lln_state_kernel(
         tl.store(p_part_mass + o_channel, b_mass, mask=m_c)
         o_entry = o_channel[:, None] * D + o_d[None, :]
         tl.store(p_part_sum + o_entry, b_sum, mask=m_c[:, None] & m_d[None, :])
-
-
-@triton.jit(do_not_specialize=["p_cu_seqlens", "num_heads"])
-def merge_pieces_kernel(
-    p_part_peak,  # a piece's greatest score by channel, float32 [slots, H, D]
-    p_part_mass,  # a piece's sum of 2 ** (score - peak), float32 [slots, H, D]
-    p_part_sum,  # a piece's sum of 2 ** (score - peak) v, float32 [slots, H, D, D]
-    p_cu_seqlens,  # first packed row of every sequence, then T, int32 [B + 1]
-    p_log_mass,  # out: log s, float32 [B, H, D]
-    p_value,  # out: kappa V, any float type [B, H, D, D]
-    num_heads,
-    PIECE: tl.constexpr,
-    D: tl.constexpr,
-    BD: tl.constexpr,
-    BC: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
-):
-    """The pieces of one sequence, in their order; a sequence of one piece is done already."""
-    NC: tl.constexpr = (D + BC - 1) // BC
-    i_program = tl.program_id(0).to(tl.int64)
-    i_c = i_program % NC
-    i_h = i_program // NC % num_heads
-    i_b = i_program // NC // num_heads
-    i_begin = tl.load(p_cu_seqlens + i_b).to(tl.int64)
-    length = tl.load(p_cu_seqlens + i_b + 1).to(tl.int64) - i_begin
-    if length <= PIECE:
-        return
-
-    o_d = tl.arange(0, BD)
-    o_c = i_c * BC + tl.arange(0, BC)
-    m_c = o_c < D
-    m_entry = m_c[:, None] & (o_d < D)[None, :]
-    o_channel = i_h * D + o_c
-    o_entry = o_channel[:, None] * D + o_d[None, :]
-    i_slot = first_slot(i_begin, i_b, PIECE, 1, PIECE)
-    b_peak = tl.full([BC], float("-inf"), tl.float32)
-    b_mass = tl.zeros([BC], tl.float32)
-    b_sum = tl.zeros([BC, BD], tl.float32)
-    num_pieces = ((length + PIECE - 1) // PIECE).to(tl.int32)
-    for i_piece in tl.range(0, num_pieces, num_stages=NUM_STAGES):
-        o_piece = (i_slot + i_piece) * num_heads * D
-        b_part_peak = tl.load(p_part_peak + o_piece + o_channel, mask=m_c, other=0.0)
-        b_part_mass = tl.load(p_part_mass + o_piece + o_channel, mask=m_c, other=0.0)
-        b_part_sum = tl.load(p_part_sum + o_piece * D + o_entry, mask=m_entry, other=0.0)
-        b_new_peak = tl.maximum(b_peak, b_part_peak)
-        b_shrink = tl.exp2(b_peak - b_new_peak)
-        b_part_shrink = tl.exp2(b_part_peak - b_new_peak)
-        b_mass = b_mass * b_shrink + b_part_mass * b_part_shrink
-        b_sum = b_sum * b_shrink[:, None] + b_part_sum * b_part_shrink[:, None]
-        b_peak = b_new_peak
-
-    # Padded channels have no mass; only real ones are stored.
-    b_mass = tl.where(m_c, b_mass, 1.0)
-    b_log_mass = (b_peak + tl.log2(b_mass)) * LOG_2
-    tl.store(p_log_mass + i_b * num_heads * D + o_channel, b_log_mass, mask=m_c)
-    b_value = (b_sum / b_mass[:, None]).to(p_value.dtype.element_ty)
-    tl.store(p_value + i_b * num_heads * D * D + o_entry, b_value, mask=m_entry)
