@@ -229,7 +229,7 @@ def moments_kernel(
     o_c = i_c * BC + tl.arange(0, BC)
     m_d = o_d < D
     m_c = o_c < D
-    p_x += i_h * stride_xh + i_begin * stride_xt
+    p_x += i_h * stride_xh + i_begin.to(tl.int64) * stride_xt
     # An empty sequence has no first row.
     b_first = tl.load(p_x + o_d, mask=m_d & (length > 0), other=0.0).to(tl.float32)
     b_first_c = tl.load(p_x + o_c, mask=m_c & (length > 0), other=0.0).to(tl.float32)

@@ -40,6 +40,7 @@ from kernels.attention.gpu.launch import (
     map_arguments,
     map_flags,
     mix_arguments,
+    programs_by_head,
     row_arguments,
     scale_arguments,
     sink_arguments,
@@ -226,16 +227,12 @@ def _launch_rows(
     )
     span = query_span(branches.block_size or constants["BM"], constants["BM"])
     slots = num_slots(num_rows, num_sequences, *span.cut)
-    cut = {
-        "p_cu_seqlens": branches.cu_seqlens,
-        "num_heads": num_heads,
-        **span_arguments(span),
-    }
+    batch = {"p_cu_seqlens": branches.cu_seqlens, "num_heads": num_heads}
+    cut = {**batch, **span_arguments(span)}
     common = {
         **rows.arguments,
-        **cut,
+        **batch,
         "num_sequences": num_sequences,
-        "block_size": branches.block_size or span.tokens,
         **sink_arguments(branches.num_sinks),
         "scale": 1.0 / math.sqrt(head_dim),
     }
@@ -250,7 +247,7 @@ def _launch_rows(
         sink_k, sink_v = q.new_empty(2, *shape, dtype=torch.float32)
     launch(
         rows_gradient_kernel,
-        slots * num_heads,
+        programs_by_head(slots, num_heads),
         **common,
         p_dq=rows.d_q,
         p_dk=rows.d_k,
@@ -311,7 +308,7 @@ def _launch_diag_rows(
     mean = torch.empty_like(log_sum)
     launch(
         diag_rows_kernel,
-        slots * num_heads,
+        programs_by_head(slots, num_heads),
         **common,
         p_log_sum=log_sum,
         p_mean=mean,

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from kernels.attention.gpu.backward_state import average
 from kernels.attention.gpu.forward_state import LOG2_E
-from kernels.attention.gpu.locate import load_rows, locate, sinks_outside
+from kernels.attention.gpu.locate import head_and_slot, load_rows, locate, sinks_outside
 
 
 @triton.jit
@@ -211,8 +211,7 @@ def through_block_as_keys(
 
 @triton.jit(
     do_not_specialize=[
-        "p_cu_seqlens", "num_sequences", "num_heads", "block_size", "span", "tiles_per_span",
-        "rows_per_tile", "first_sinks", "last_sinks",
+        "p_cu_seqlens", "num_sequences", "num_heads", "first_sinks", "last_sinks",
     ]
 )  # fmt: skip
 def diag_rows_kernel(
@@ -225,10 +224,6 @@ def diag_rows_kernel(
     p_cu_seqlens,  # first packed row of every sequence, then T, int32 [B + 1]
     num_sequences,
     num_heads,
-    block_size,
-    span,
-    tiles_per_span,
-    rows_per_tile,
     first_sinks,
     last_sinks,
     scale,
@@ -245,24 +240,26 @@ def diag_rows_kernel(
     BM: tl.constexpr,
     BN: tl.constexpr,
     BS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SPAN: tl.constexpr,
+    TILES: tl.constexpr,
+    ROWS: tl.constexpr,
     SINKS: tl.constexpr,
     PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
     """Two numbers a row, which the keys of a block of several tiles need of its queries."""
-    i_program = tl.program_id(0)
-    i_h = (i_program % num_heads).to(tl.int64)
-    _, i_begin, length, i_tile = locate(
-        p_cu_seqlens, i_program // num_heads, num_sequences, span, tiles_per_span, rows_per_tile
-    )
-    i_span = (i_tile // tiles_per_span).to(tl.int64) * span
-    i_span_end = tl.minimum(i_span + span, length)
-    i_m = i_span + i_tile % tiles_per_span * rows_per_tile
+    i_h, i_slot = head_and_slot()
+    _, i_begin, length, i_tile = locate(p_cu_seqlens, i_slot, num_sequences, SPAN, TILES, ROWS)
+    i_h, i_begin = i_h.to(tl.int64), i_begin.to(tl.int64)
+    i_span = (i_tile // TILES).to(tl.int64) * SPAN
+    i_span_end = tl.minimum(i_span + SPAN, length)
+    i_m = i_span + i_tile % TILES * ROWS
     if i_m >= i_span_end:
         return
 
     o_m = tl.arange(0, BM)
-    m_m = o_m < tl.minimum(rows_per_tile, i_span_end - i_m)
+    m_m = o_m < tl.minimum(ROWS, i_span_end - i_m)
     i_row = i_begin + i_m
     b_q = load_rows(p_q + i_h * stride_qh + (i_row + o_m[:, None]) * stride_qt, m_m, D, BD, UPCAST)
     b_g = load_rows(p_g + i_h * stride_gh + (i_row + o_m[:, None]) * stride_gt, m_m, D, BD, UPCAST)
@@ -282,7 +279,7 @@ def diag_rows_kernel(
     if SINKS:
         b_peak, b_mass, b_mean = average_over_sinks(
             b_peak, b_mass, b_mean, b_q, b_g, tl.zeros([BM], tl.int32), p_k, p_v, i_span, length,
-            block_size, first_sinks, last_sinks, scale, stride_kt, stride_vt,
+            BLOCK, first_sinks, last_sinks, scale, stride_kt, stride_vt,
             D, BD, BS, PRECISION, UPCAST,
         )  # fmt: skip
     o_rows = (i_row + o_m) * num_heads + i_h

@@ -27,16 +27,16 @@ from kernels.attention.gpu.backward_lln import (
     through_state_as_queries,
 )
 from kernels.attention.gpu.backward_state import average
-from kernels.attention.gpu.locate import first_slot, load_rows, locate
+from kernels.attention.gpu.locate import first_slot, head_and_slot, load_rows, locate
 
 
 # A sequence's result must not depend on its batch, so nothing that varies with the batch may
 # choose the code, neither by its value nor by its alignment.
 @triton.jit(
     do_not_specialize=[
-        "p_alpha", "p_beta", "p_mix", "p_cu_seqlens", "num_sequences", "num_heads", "block_size",
-        "span", "tiles_per_span", "rows_per_tile", "first_sinks", "last_sinks", "stride_alpha_b",
-        "stride_alpha_h", "stride_beta_b", "stride_beta_h", "stride_mix_t", "stride_mix_h",
+        "p_alpha", "p_beta", "p_mix", "p_cu_seqlens", "num_sequences", "num_heads", "first_sinks",
+        "last_sinks", "stride_alpha_b", "stride_alpha_h", "stride_beta_b", "stride_beta_h",
+        "stride_mix_t", "stride_mix_h",
     ]
 )  # fmt: skip
 def rows_gradient_kernel(
@@ -67,10 +67,6 @@ def rows_gradient_kernel(
     p_cu_seqlens,  # first packed row of every sequence, then T, int32 [B + 1]
     num_sequences,
     num_heads,
-    block_size,
-    span,
-    tiles_per_span,
-    rows_per_tile,
     first_sinks,
     last_sinks,
     scale,
@@ -96,6 +92,10 @@ def rows_gradient_kernel(
     BC: tl.constexpr,
     BK: tl.constexpr,
     BS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SPAN: tl.constexpr,
+    TILES: tl.constexpr,
+    ROWS: tl.constexpr,
     LLN: tl.constexpr,
     DIAG: tl.constexpr,
     Q_WEIGHT: tl.constexpr,
@@ -108,22 +108,18 @@ def rows_gradient_kernel(
     MAP_PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    i_program = tl.program_id(0)
-    i_h = (i_program % num_heads).to(tl.int64)
-    i_slot = i_program // num_heads
-    i_b, i_begin, length, i_tile = locate(
-        p_cu_seqlens, i_slot, num_sequences, span, tiles_per_span, rows_per_tile
-    )
-    i_slot = i_slot.to(tl.int64)
-    i_span = (i_tile // tiles_per_span).to(tl.int64) * span
-    i_span_end = tl.minimum(i_span + span, length)
-    i_m = i_span + i_tile % tiles_per_span * rows_per_tile
+    i_h, i_slot = head_and_slot()
+    i_b, i_begin, length, i_tile = locate(p_cu_seqlens, i_slot, num_sequences, SPAN, TILES, ROWS)
+    i_h, i_slot, i_begin = i_h.to(tl.int64), i_slot.to(tl.int64), i_begin.to(tl.int64)
+    i_span = (i_tile // TILES).to(tl.int64) * SPAN
+    i_span_end = tl.minimum(i_span + SPAN, length)
+    i_m = i_span + i_tile % TILES * ROWS
     if i_m >= i_span_end:
         return
 
     o_m = tl.arange(0, BM)
     o_d = tl.arange(0, BD)
-    num_rows = tl.minimum(rows_per_tile, i_span_end - i_m).to(tl.int32)
+    num_rows = tl.minimum(ROWS, i_span_end - i_m).to(tl.int32)
     m_m = o_m < num_rows
     # Offsets within a tile fit in 32 bits; where it begins need not.
     i_row = i_begin + i_m
@@ -162,9 +158,9 @@ def rows_gradient_kernel(
         p_v += i_h * stride_vh + i_begin * stride_vt
         # Rows beyond the tile take the block of its last one, so that none is without keys.
         o_span_m = (i_m - i_span).to(tl.int32) + tl.minimum(o_m, num_rows - 1)
-        o_block = o_span_m // block_size
+        o_block = o_span_m // BLOCK
         if ONE_STEP:
-            m_visible = m_m[None, :] & (o_block[:, None] == (o_m // block_size)[None, :])
+            m_visible = m_m[None, :] & (o_block[:, None] == (o_m // BLOCK)[None, :])
             b_score, b_gain = score_and_gain(b_q, b_k, b_v, b_g, m_visible, scale, PRECISION)
             b_peak, b_mass, b_diag_mean = average(
                 tl.full([BM], float("-inf"), tl.float32), tl.zeros([BM], tl.float32),
@@ -172,8 +168,8 @@ def rows_gradient_kernel(
             )  # fmt: skip
             if SINKS:
                 b_peak, b_mass, b_diag_mean = average_over_sinks(
-                    b_peak, b_mass, b_diag_mean, b_q, b_g, o_block * block_size, p_k, p_v, i_span,
-                    length, block_size, first_sinks, last_sinks, scale, stride_kt, stride_vt,
+                    b_peak, b_mass, b_diag_mean, b_q, b_g, o_block * BLOCK, p_k, p_v, i_span,
+                    length, BLOCK, first_sinks, last_sinks, scale, stride_kt, stride_vt,
                     D, BD, BS, PRECISION, UPCAST,
                 )  # fmt: skip
             b_log_sum = b_peak + tl.log2(b_mass)
@@ -202,8 +198,8 @@ def rows_gradient_kernel(
         if SINKS:
             o_sinks = (i_slot * num_heads + i_h) * (first_sinks + last_sinks) * D
             b_dq = through_sinks(
-                b_dq, b_q, b_g, b_log_sum, b_diag_mean, b_diag_share, o_block * block_size, p_k,
-                p_v, p_sink_k + o_sinks, p_sink_v + o_sinks, i_span, length, block_size,
+                b_dq, b_q, b_g, b_log_sum, b_diag_mean, b_diag_share, o_block * BLOCK, p_k,
+                p_v, p_sink_k + o_sinks, p_sink_v + o_sinks, i_span, length, BLOCK,
                 first_sinks, last_sinks, scale, stride_kt, stride_vt, D, BD, BS, PRECISION, UPCAST,
             )  # fmt: skip
     tl.store(p_dv + o_entry, b_dv.to(p_dv.dtype.element_ty), mask=m_entry)

@@ -14,6 +14,7 @@ import triton  # type: ignore[import-untyped]
 
 from kernels.attention.gpu import groups
 from kernels.attention.gpu.tiles import (
+    Span,
     merge_tile,
     output_tile,
     padded_head_dim,
@@ -125,6 +126,7 @@ def output_constants(
         "DIAG": block_size is not None,
         "WEIGHT": weight,
         "BIAS": bias,
+        **_cut(span, block_size),
         "ONE_BLOCK": span.tokens == block_size,
         "ONE_STEP": one_step,
         "SINKS": sinks,
@@ -185,7 +187,7 @@ def short_constants(
         mix_scale=mix_scale,
         **q_map,
     )
-    dropped = ("LLN", "WEIGHT", "BIAS", "OUTSIDE", "maxnreg")
+    dropped = ("LLN", "WEIGHT", "BIAS", "OUTSIDE", "TILES", "maxnreg")
     return {name: value for name, value in output.items() if name not in dropped} | {
         # Both passes share one program's registers.
         "BT": min(state["BT"], 32) if k_map["weight"] else state["BT"],
@@ -240,6 +242,7 @@ def rows_gradient_constants(
     """Without a block size there is no Diag."""
     weight = q_map["weight"] or k_map["weight"]
     tile = rows_gradient_tile(head_dim, dtype, weight=weight, block_size=block_size, family=family)
+    span = query_span(block_size or tile.rows, tile.rows)
     return {
         **_head(head_dim),
         "BM": tile.rows,
@@ -250,7 +253,8 @@ def rows_gradient_constants(
         "LLN": lln,
         "DIAG": block_size is not None,
         **_maps(q_map, k_map),
-        "ONE_STEP": block_size is not None and query_span(block_size, tile.rows).is_one_tile,
+        **_cut(span, block_size),
+        "ONE_STEP": block_size is not None and span.is_one_tile,
         "SINKS": sinks,
         **precision(dtype),
         **_schedule(tile),
@@ -260,7 +264,7 @@ def rows_gradient_constants(
 def diag_rows_constants(rows: Constants) -> Constants:
     """Some of the rows' gradient: both must cut the rows alike."""
     names = ("D", "BD", "BM", "BN", "BS", "SINKS", "PRECISION", "UPCAST")
-    return _only(rows, *names, "num_warps", "num_stages")
+    return _only(rows, *names, "BLOCK", "SPAN", "TILES", "ROWS", "num_warps", "num_stages")
 
 
 def add_to_sinks_constants(head_dim: int) -> Constants:
@@ -293,6 +297,16 @@ def _group_span(piece: int) -> Constants:
 
 def _head(head_dim: int) -> Constants:
     return {"D": head_dim, "BD": padded_head_dim(head_dim)}
+
+
+def _cut(span: Span, block_size: int | None) -> Constants:
+    """Divided by at compile time: at run time that takes a program a hundred instructions."""
+    return {
+        "BLOCK": block_size or span.tokens,
+        "SPAN": span.tokens,
+        "TILES": span.tiles,
+        "ROWS": span.rows,
+    }
 
 
 def _maps(q_map: dict[str, bool], k_map: dict[str, bool]) -> Constants:

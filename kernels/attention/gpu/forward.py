@@ -17,6 +17,7 @@ from kernels.attention.gpu.launch import (
     Branches,
     is_captured,
     on_device_of,
+    programs_by_head,
     unit_stride,
 )
 from kernels.attention.gpu.locate import num_slots
@@ -280,7 +281,7 @@ def _answer(
     weight, bias = branches.q_map or (None, None)
     outside_k, outside_v = branches.outside or (None, None)
     launches.output(
-        num_slots(num_rows, num_sequences, *launches.output_span.cut) * num_heads,
+        programs_by_head(num_slots(num_rows, num_sequences, *launches.output_span.cut), num_heads),
         stream,
         p_q=q,
         p_k=k,
@@ -315,7 +316,7 @@ def _attend_to_all(
     num_rows, num_heads, _ = q.shape
     num_sequences, rows = branches.num_sequences, launches.softmax_rows
     launches.softmax(
-        num_slots(num_rows, num_sequences, rows, 1, rows) * num_heads,
+        programs_by_head(num_slots(num_rows, num_sequences, rows, 1, rows), num_heads),
         stream,
         p_q=q,
         p_k=k,

@@ -19,7 +19,6 @@ from kernels.attention.gpu.launch import (
     Arguments,
     Branches,
     sink_arguments,
-    span_arguments,
 )
 from kernels.attention.gpu.prepared import Prepared
 from kernels.attention.gpu.softmax import softmax_kernel
@@ -198,7 +197,7 @@ class FormLaunches:
 
     @cached_property
     def output(self) -> Prepared:
-        form, span = self.form, self.output_span
+        form = self.form
         return Prepared(
             lln_diag_kernel,
             **_row_strides(q=form.q, k=form.k, v=form.v),
@@ -206,8 +205,6 @@ class FormLaunches:
             **_scale_strides(alpha=form.alpha),
             **_mix_strides(form),
             num_heads=form.num_heads,
-            block_size=form.block_size or span.tokens,
-            **span_arguments(span),
             **sink_arguments(form.num_sinks),
             num_outside=form.num_outside,
             short=form.short,
@@ -227,7 +224,6 @@ class FormLaunches:
             gate=form.gate,
             mix_scale=form.mix_scale is not None,
         )
-        span = _span(form, constants)
         return Prepared(
             short_sequences_kernel,
             **_row_strides(q=form.q, k=form.k, v=form.v),
@@ -235,9 +231,6 @@ class FormLaunches:
             **_scale_strides(alpha=form.alpha, beta=form.beta),
             **_mix_strides(form),
             num_heads=form.num_heads,
-            block_size=form.block_size or span.tokens,
-            span=span.tokens,
-            rows_per_tile=span.rows,
             **sink_arguments(form.num_sinks),
             short=form.short,
             scale=self._scale,

@@ -15,7 +15,7 @@ from kernels.attention.gpu.forward_block import attend_to_all_sinks, attend_to_b
 from kernels.attention.gpu.forward_diag import accumulate, attend_to_tile
 from kernels.attention.gpu.forward_shares import lln_shares
 from kernels.attention.gpu.forward_state import LOG2_E, project
-from kernels.attention.gpu.locate import load_rows, locate
+from kernels.attention.gpu.locate import head_and_slot, load_rows, locate
 
 
 @triton.jit
@@ -90,9 +90,6 @@ def answer_tile(
     i_span,  # the first of the tokens that share their keys
     i_m,  # the tile's first token
     num_heads,
-    block_size,
-    span,
-    rows_per_tile,
     first_sinks,
     last_sinks,
     num_outside,
@@ -115,6 +112,9 @@ def answer_tile(
     BN: tl.constexpr,
     BC: tl.constexpr,
     BS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SPAN: tl.constexpr,
+    ROWS: tl.constexpr,
     LLN: tl.constexpr,
     DIAG: tl.constexpr,
     WEIGHT: tl.constexpr,
@@ -131,31 +131,33 @@ def answer_tile(
     UPCAST: tl.constexpr,
 ):
     """One tile of one sequence and head: read, attend, mix, store."""
-    num_keys = tl.minimum(span, length - i_span)
+    i_head = i_h.to(tl.int64)
+    num_keys = tl.minimum(SPAN, length - i_span)
     o_d = tl.arange(0, BD)
     o_m = tl.arange(0, BM)
-    num_queries = tl.minimum(rows_per_tile, num_keys - (i_m - i_span))
+    num_queries = tl.minimum(ROWS, num_keys - (i_m - i_span))
     m_m = o_m < num_queries
     m_md = m_m[:, None] & (o_d < D)[None, :]
     # Offsets within a tile fit in 32 bits; where the tile begins need not.
-    i_row = i_begin + i_m
-    p_q_rows = p_q + i_h * stride_qh + i_row * stride_qt + o_m[:, None] * stride_qt
+    i_row = (i_begin + i_m).to(tl.int64)
+    p_q_rows = p_q + i_head * stride_qh + i_row * stride_qt + o_m[:, None] * stride_qt
     b_q = tl.load(p_q_rows + o_d[None, :], mask=m_md, other=0.0)  # [BM, BD]
     if UPCAST:
         b_q = b_q.to(tl.float32)
 
     if DIAG:
-        p_k += i_h * stride_kh
-        p_v += i_h * stride_vh
-        p_span_k = p_k + (i_begin + i_span) * stride_kt
-        p_span_v = p_v + (i_begin + i_span) * stride_vt
+        p_k += i_head * stride_kh
+        p_v += i_head * stride_vh
+        i_first = (i_begin + i_span).to(tl.int64)
+        p_span_k = p_k + i_first * stride_kt
+        p_span_v = p_v + i_first * stride_vt
         o_n = tl.arange(0, BN)
         # Requested before LLN's products, so that they arrive meanwhile, where registers hold them.
         if ONE_STEP and BD <= 128:
             b_k = load_rows(p_span_k + o_n[:, None] * stride_kt, o_n < num_keys, D, BD, UPCAST)
             b_v = load_rows(p_span_v + o_n[:, None] * stride_vt, o_n < num_keys, D, BD, UPCAST)
     if LLN:
-        o_state = i_b * num_heads + i_h
+        o_state = (i_b * num_heads + i_h).to(tl.int64)
         p_log_mass += o_state * D
         p_value += o_state * D * D
         p_weight += i_h * D * D
@@ -179,28 +181,28 @@ def answer_tile(
         else:
             # Rows beyond the tile take the block of its last one, so that none is without keys.
             # Several blocks are one tile, which begins where they do.
-            o_first = tl.minimum(o_m, num_queries - 1) // block_size * block_size
+            o_first = tl.minimum(o_m, num_queries - 1) // BLOCK * BLOCK
         if ONE_STEP and BD > 128:
             b_k = load_rows(p_span_k + o_n[:, None] * stride_kt, o_n < num_keys, D, BD, UPCAST)
             b_v = load_rows(p_span_v + o_n[:, None] * stride_vt, o_n < num_keys, D, BD, UPCAST)
-        p_k += i_begin * stride_kt
-        p_v += i_begin * stride_vt
+        p_k += i_begin.to(tl.int64) * stride_kt
+        p_v += i_begin.to(tl.int64) * stride_vt
         p_outside_k += i_h * D
         p_outside_v += i_h * D
         if ONE_STEP:
             b_peak, b_mass, b_acc = attend_to_tile(
-                b_q, b_k, b_v, o_first, num_keys, block_size, scale, BD, BM, BN, ONE_BLOCK,
+                b_q, b_k, b_v, o_first, num_keys, BLOCK, scale, BD, BM, BN, ONE_BLOCK,
                 PRECISION,
             )  # fmt: skip
             b_peak, b_mass, b_acc = attend_to_all_sinks(
                 b_peak, b_mass, b_acc, b_q, o_first, p_k, p_v, p_outside_k, p_outside_v, i_span,
-                length, block_size, first_sinks, last_sinks, num_outside, scale, stride_kt,
+                length, BLOCK, first_sinks, last_sinks, num_outside, scale, stride_kt,
                 stride_vt, num_heads * D, D, BD, BS, SINKS, OUTSIDE, PRECISION, UPCAST,
             )  # fmt: skip
         else:
             b_mass, b_acc = attend_to_block_and_sinks(
                 b_q, o_first, p_k, p_v, p_outside_k, p_outside_v, p_span_k, p_span_v, i_span,
-                num_keys, length, block_size, first_sinks, last_sinks, num_outside, scale,
+                num_keys, length, BLOCK, first_sinks, last_sinks, num_outside, scale,
                 stride_kt, stride_vt, num_heads * D, D, BD, BM, BN, BS, SINKS, OUTSIDE, LIMIT,
                 PRECISION, UPCAST,
             )  # fmt: skip
@@ -231,9 +233,8 @@ def answer_tile(
 @triton.jit(
     do_not_specialize=[
         "p_alpha", "p_mix", "p_gate", "p_mix_scale", "p_cu_seqlens", "num_sequences", "num_heads",
-        "block_size", "span", "tiles_per_span", "rows_per_tile", "first_sinks", "last_sinks",
-        "num_outside", "short", "stride_alpha_b", "stride_alpha_h", "stride_mix_t",
-        "stride_mix_h", "stride_mix_b",
+        "first_sinks", "last_sinks", "num_outside", "short", "stride_alpha_b", "stride_alpha_h",
+        "stride_mix_t", "stride_mix_h", "stride_mix_b",
     ]
 )  # fmt: skip
 def lln_diag_kernel(
@@ -254,10 +255,6 @@ def lln_diag_kernel(
     p_cu_seqlens,  # first packed row of every sequence, then T, int32 [B + 1]
     num_sequences,
     num_heads,
-    block_size,
-    span,
-    tiles_per_span,
-    rows_per_tile,
     first_sinks,
     last_sinks,
     num_outside,
@@ -281,6 +278,10 @@ def lln_diag_kernel(
     BN: tl.constexpr,
     BC: tl.constexpr,
     BS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SPAN: tl.constexpr,
+    TILES: tl.constexpr,
+    ROWS: tl.constexpr,
     LLN: tl.constexpr,
     DIAG: tl.constexpr,
     WEIGHT: tl.constexpr,
@@ -296,23 +297,19 @@ def lln_diag_kernel(
     MAP_PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    # Heads vary fastest: neighbours read the same rows.
-    i_program = tl.program_id(0)
-    i_h = (i_program % num_heads).to(tl.int64)
-    i_b, i_begin, length, i_tile = locate(
-        p_cu_seqlens, i_program // num_heads, num_sequences, span, tiles_per_span, rows_per_tile
-    )
-    i_span = i_tile // tiles_per_span * span
-    i_m = i_span + i_tile % tiles_per_span * rows_per_tile
-    if (i_m - i_span >= tl.minimum(span, length - i_span)) | (length <= short):
+    i_h, i_slot = head_and_slot()
+    i_b, i_begin, length, i_tile = locate(p_cu_seqlens, i_slot, num_sequences, SPAN, TILES, ROWS)
+    i_span = i_tile // TILES * SPAN
+    i_m = i_span + i_tile % TILES * ROWS
+    if (i_m - i_span >= tl.minimum(SPAN, length - i_span)) | (length <= short):
         return
 
     answer_tile(
         p_q, p_k, p_v, p_out, p_log_mass, p_value, p_weight, p_bias, p_alpha, p_mix,
         p_gate, p_mix_scale, p_outside_k, p_outside_v, i_b, i_h, i_begin, length, i_span, i_m,
-        num_heads, block_size, span, rows_per_tile, first_sinks, last_sinks, num_outside, scale,
+        num_heads, first_sinks, last_sinks, num_outside, scale,
         stride_qt, stride_qh, stride_kt, stride_kh, stride_vt, stride_vh, stride_ot,
         stride_alpha_b, stride_alpha_h, stride_mix_t, stride_mix_h, stride_mix_b, D, BD, BM, BN,
-        BC, BS, LLN, DIAG, WEIGHT, BIAS, ONE_BLOCK, ONE_STEP, SINKS, OUTSIDE, GATE, MIX_SCALE,
-        LIMIT, PRECISION, MAP_PRECISION, UPCAST,
+        BC, BS, BLOCK, SPAN, ROWS, LLN, DIAG, WEIGHT, BIAS, ONE_BLOCK, ONE_STEP, SINKS, OUTSIDE,
+        GATE, MIX_SCALE, LIMIT, PRECISION, MAP_PRECISION, UPCAST,
     )  # fmt: skip

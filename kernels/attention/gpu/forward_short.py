@@ -20,9 +20,8 @@ from kernels.attention.gpu.forward_state import LOG2_E, store_state, sum_tokens
 @triton.jit(
     do_not_specialize=[
         "p_alpha", "p_beta", "p_mix", "p_gate", "p_mix_scale", "p_cu_seqlens", "num_heads",
-        "block_size", "span", "rows_per_tile", "first_sinks", "last_sinks", "short",
-        "stride_alpha_b", "stride_alpha_h", "stride_beta_b", "stride_beta_h", "stride_mix_t",
-        "stride_mix_h", "stride_mix_b",
+        "first_sinks", "last_sinks", "short", "stride_alpha_b", "stride_alpha_h", "stride_beta_b",
+        "stride_beta_h", "stride_mix_t", "stride_mix_h", "stride_mix_b",
     ]
 )  # fmt: skip
 def short_sequences_kernel(
@@ -43,9 +42,6 @@ def short_sequences_kernel(
     p_mix_scale,  # factor of a sequence's shares, float32 [B]; unused without MIX_SCALE
     p_cu_seqlens,  # first packed row of every sequence, then T, int32 [B + 1]
     num_heads,
-    block_size,
-    span,
-    rows_per_tile,
     first_sinks,
     last_sinks,
     short,  # the longest sequence that is done here
@@ -72,6 +68,9 @@ def short_sequences_kernel(
     BN: tl.constexpr,
     BC: tl.constexpr,
     BS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SPAN: tl.constexpr,
+    ROWS: tl.constexpr,
     DIAG: tl.constexpr,
     Q_WEIGHT: tl.constexpr,
     Q_BIAS: tl.constexpr,
@@ -87,16 +86,17 @@ def short_sequences_kernel(
     MAP_PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    i_program = tl.program_id(0).to(tl.int64)
-    i_h = i_program % num_heads
+    i_program = tl.program_id(0)
     i_b = i_program // num_heads
-    i_begin = tl.load(p_cu_seqlens + i_b).to(tl.int64)
-    length = (tl.load(p_cu_seqlens + i_b + 1).to(tl.int64) - i_begin).to(tl.int32)
+    i_begin = tl.load(p_cu_seqlens + i_b)
+    length = tl.load(p_cu_seqlens + i_b + 1) - i_begin
     if length > short:
         return
+    i_h = (i_program % num_heads).to(tl.int64)
+    i_begin = i_begin.to(tl.int64)
 
     beta = tl.load(p_beta + i_b * stride_beta_b + i_h * stride_beta_h)
-    o_state = i_program * D
+    o_state = i_program.to(tl.int64) * D
     for i_c in range(0, D, STATE_BC):
         o_c = i_c + tl.arange(0, STATE_BC)
         b_peak, b_mass, b_sum = sum_tokens(
@@ -112,16 +112,16 @@ def short_sequences_kernel(
         )
     # The state is small and in cache: it is read back as any other, once all threads have written.
     tl.debug_barrier()
-    for i_span in range(0, length, span):
-        num_tokens = tl.minimum(span, length - i_span)
-        for i_tile in range((num_tokens + rows_per_tile - 1) // rows_per_tile):
-            i_m = i_span + i_tile * rows_per_tile
+    for i_span in range(0, length, SPAN):
+        num_tokens = tl.minimum(SPAN, length - i_span)
+        for i_tile in range((num_tokens + ROWS - 1) // ROWS):
+            i_m = i_span + i_tile * ROWS
             answer_tile(
                 p_q, p_k, p_v, p_out, p_log_mass, p_value, p_q_weight, p_q_bias, p_alpha,
                 p_mix, p_gate, p_mix_scale, p_k, p_v, i_b, i_h, i_begin, length, i_span, i_m,
-                num_heads, block_size, span, rows_per_tile, first_sinks, last_sinks, 0, scale,
+                num_heads, first_sinks, last_sinks, 0, scale,
                 stride_qt, stride_qh, stride_kt, stride_kh, stride_vt, stride_vh, stride_ot,
                 stride_alpha_b, stride_alpha_h, stride_mix_t, stride_mix_h, stride_mix_b, D, BD,
-                BM, BN, BC, BS, True, DIAG, Q_WEIGHT, Q_BIAS, ONE_BLOCK, ONE_STEP, SINKS, False,
-                GATE, MIX_SCALE, LIMIT, PRECISION, MAP_PRECISION, UPCAST,
+                BM, BN, BC, BS, BLOCK, SPAN, ROWS, True, DIAG, Q_WEIGHT, Q_BIAS, ONE_BLOCK,
+                ONE_STEP, SINKS, False, GATE, MIX_SCALE, LIMIT, PRECISION, MAP_PRECISION, UPCAST,
             )  # fmt: skip

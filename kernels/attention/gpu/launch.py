@@ -20,7 +20,11 @@ from kernels.attention.state import LLNState
 LAUNCH_ERRORS: tuple[type[Exception], ...] = (RuntimeError, TritonError)
 """What a launch raises that the device cannot run."""
 
+MOST_ON_AXIS = 65_535
+"""Programs on the second and third axis of a launch, at most."""
+
 Arguments = dict[str, Any]
+Grid = tuple[int, int, int]
 _AS_IT_IS = contextlib.nullcontext()
 
 
@@ -45,18 +49,31 @@ class Branches(NamedTuple):
         return self.cu_seqlens.numel() - 1
 
 
-def launch(kernel: Any, num_programs: int, **arguments: object) -> Any:
+def programs_by_head(num_slots: int, num_heads: int) -> Grid:
+    """Heads vary fastest, since neighbours read the same rows; then slots, on two axes.
+
+    An axis saves each program a division.
+    """
+    return num_heads, min(num_slots, MOST_ON_AXIS), -(-num_slots // MOST_ON_AXIS)
+
+
+def launch(kernel: Any, programs: int | Grid, **arguments: object) -> Any:
     """Runs a kernel on the device of its tensors. Returns what was compiled for it, if anything.
 
     None is a tensor that this build of the kernel does not read. Triton wants a pointer for it
     all the same, and gets that of the first tensor.
     """
-    if not num_programs:
+    grid = as_grid(programs)
+    if not all(grid):
         return None
     first = next(x for x in arguments.values() if isinstance(x, Tensor))
     given = {name: first if x is None else x for name, x in arguments.items()}
     with on_device_of(first):
-        return kernel[(num_programs,)](**given)
+        return kernel[grid](**given)
+
+
+def as_grid(programs: int | Grid) -> Grid:
+    return (programs, 1, 1) if isinstance(programs, int) else programs
 
 
 def on_device_of(rows: Tensor) -> contextlib.AbstractContextManager[object]:

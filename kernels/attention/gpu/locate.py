@@ -10,7 +10,7 @@ the index adds one for the remainder). So the host sizes a launch from T and B w
 length; surplus slots find nothing to do and return.
 
 A packed row fits in 32 bits, because cu_seqlens does. An offset in a tensor need not: it is a row
-in 64 bits times a stride.
+times a stride in 64 bits, which is one instruction as long as both are of 32 bits.
 """
 
 from __future__ import annotations
@@ -62,15 +62,18 @@ def locate(
     tiles_per_span,
     rows_per_tile,
 ):
-    """The slot's sequence, the sequence's first packed row and length, the tile within it.
-
-    The first two lead to offsets in tensors, so they are in 64 bits.
-    """
+    """The slot's sequence, the sequence's first packed row and length, the tile within it."""
     i_b = find_sequence(p_cu_seqlens, i_slot, num_sequences, span, tiles_per_span, rows_per_tile)
     i_begin = tl.load(p_cu_seqlens + i_b)
     length = tl.load(p_cu_seqlens + i_b + 1) - i_begin
     i_tile = i_slot - first_slot(i_begin, i_b, span, tiles_per_span, rows_per_tile)
-    return i_b.to(tl.int64), i_begin.to(tl.int64), length, i_tile
+    return i_b, i_begin, length, i_tile
+
+
+@triton.jit
+def head_and_slot():
+    """Of a program of `programs_by_head`."""
+    return tl.program_id(0), tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)
 
 
 @triton.jit

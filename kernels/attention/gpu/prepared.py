@@ -18,7 +18,7 @@ from torch import Tensor
 from triton import knobs
 from triton.runtime import driver  # type: ignore[import-untyped]
 
-from kernels.attention.gpu.launch import Arguments, launch
+from kernels.attention.gpu.launch import Arguments, Grid, as_grid, launch
 
 ALIGNMENT = 16
 """Bytes. Triton compiles anew for a pointer that is no multiple of it."""
@@ -60,16 +60,17 @@ class Prepared:
         self._stand_in: str
         self._absent: tuple[str, ...]
 
-    def __call__(self, num_programs: int, stream: int | None, **given: object) -> None:
+    def __call__(self, programs: int | Grid, stream: int | None, **given: object) -> None:
         """`given` are tensors, and numbers that no build depends on.
 
         The same of them are None in each call. `stream` as `kept_stream` found it.
         """
-        if not num_programs:
+        grid = as_grid(programs)
+        if not all(grid):
             return
         build = self._build
         if build is None or stream is None:
-            build = launch(self._kernel, num_programs, **self._fixed, **given)
+            build = launch(self._kernel, grid, **self._fixed, **given)
             if stream is not None and _can_keep(build):
                 self._keep(build, given)
             return
@@ -77,7 +78,7 @@ class Prepared:
             given.update(dict.fromkeys(self._absent, given[self._stand_in]))
         # As Triton does when its search is over; nobody watches, so there is nothing to tell.
         build.run(
-            *(num_programs, 1, 1, stream, build.function, build.packed_metadata),
+            *(*grid, stream, build.function, build.packed_metadata),
             *(None, None, None),
             *self._in_order(self._fixed | given),
         )

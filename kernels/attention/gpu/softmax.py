@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from kernels.attention.gpu.forward_diag import accumulate
-from kernels.attention.gpu.locate import locate
+from kernels.attention.gpu.locate import head_and_slot, locate
 
 
 @triton.jit
@@ -75,13 +75,9 @@ def softmax_kernel(
     PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    # Heads vary fastest: neighbours read the same rows.
-    i_program = tl.program_id(0)
-    i_h = (i_program % num_heads).to(tl.int64)
-    _, i_begin, length, i_tile = locate(
-        p_cu_seqlens, i_program // num_heads, num_sequences, BM, 1, BM
-    )
-    length = length.to(tl.int64)
+    i_h, i_slot = head_and_slot()
+    _, i_begin, length, i_tile = locate(p_cu_seqlens, i_slot, num_sequences, BM, 1, BM)
+    i_h, i_begin, length = i_h.to(tl.int64), i_begin.to(tl.int64), length.to(tl.int64)
     i_m = i_tile.to(tl.int64) * BM
     if i_m >= length:
         return
