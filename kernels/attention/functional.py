@@ -254,6 +254,7 @@ def _attend(
             k_map=k_map,
             shortest=packed.shortest,
             longest=packed.longest,
+            packed=packed,
         )[0]
         return launched
     # The operator takes every token's own share: autograd then leads on to what it is made of.

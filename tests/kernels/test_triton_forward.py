@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.attention import reference
+from kernels.attention import PackedSequences, reference
 from kernels.attention.gpu import tiles
 from tests.kernels.triton_cases import (
     DEVICE,
@@ -28,6 +28,7 @@ from tests.kernels.triton_cases import (
 
 constants = pytest.importorskip("kernels.attention.gpu.constants")
 forward = pytest.importorskip("kernels.attention.gpu.forward")
+launch = pytest.importorskip("kernels.attention.gpu.launch")
 prepared = pytest.importorskip("kernels.attention.gpu.prepared")
 
 pytestmark = [
@@ -167,11 +168,56 @@ def test_a_captured_graph_holds_the_launches_for_any_bounds(
     out, _ = forward.attention_forward(**vars(inputs), block_size=64, **known)
     monkeypatch.undo()
     inputs.cu_seqlens.copy_(make_inputs(rows).cu_seqlens)
-    for (launch, *names), arguments in launched:
-        launch(*names, **arguments)
+    for (run, *names), arguments in launched:
+        run(*names, **arguments)
     end = sum(replayed_with)
     replayed = replace(inputs, q=inputs.q[:end], k=inputs.k[:end], v=inputs.v[:end])
     assert_as_exact(out[:end], plain_lln_diag(replayed, rows), expect_lln_diag(replayed, rows))
+
+
+@pytest.mark.parametrize(
+    ("case", "short"),
+    [
+        pytest.param(Case((70, 0, 150, 33), num_heads=2, sinks=(1, 1)), 40, id="short ones"),
+        pytest.param(Case((0, 150, 90), block_size=80, dtype=torch.bfloat16), -1, id="uneven"),
+        pytest.param(Case((9, 70, 64), block_size=16), -1, id="many blocks a tile"),
+    ],
+)
+def test_listed_tiles_are_those_that_programs_search_for(
+    case: Case, short: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiles, "SHORT_TOKENS", short)
+    inputs = make_inputs(case)
+    packed = PackedSequences.of(inputs.cu_seqlens.tolist(), DEVICE)
+    branches = {"block_size": case.block_size, "num_sinks": case.sinks}
+    listed, _ = forward.attention_forward(**vars(inputs), **branches, packed=packed)
+    assert torch.equal(listed, run_lln_diag(inputs, case))
+    (tile_list,) = packed.kept.values()
+    assert set(tile_list[:, 0].tolist()) == {i for i, n in enumerate(case.lengths) if n > short}
+    rows = {"q": inputs.q, "k": inputs.k, "v": inputs.v, "cu_seqlens": inputs.cu_seqlens}
+    softmax, _ = forward.attention_forward(**rows, packed=packed)
+    assert torch.equal(softmax, forward.attention_forward(**rows)[0])
+
+
+def test_a_captured_graph_searches_for_its_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be replayed with other bounds than those that a list is made of."""
+    monkeypatch.setattr(forward, "is_captured", lambda _: True)
+    case = Case((40, 30), head_dim=16)
+    inputs = make_inputs(case)
+    packed = PackedSequences.of(inputs.cu_seqlens.tolist(), DEVICE)
+    forward.attention_forward(**vars(inputs), block_size=case.block_size, packed=packed)
+    assert not packed.kept
+
+
+def test_slots_beyond_one_axis_of_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case((150, 0, 130), num_heads=2, head_dim=16)
+    inputs = make_inputs(case)
+    expected = run_lln_diag(inputs, case)
+    packed = PackedSequences.of(inputs.cu_seqlens.tolist(), DEVICE)
+    monkeypatch.setattr(launch, "MOST_ON_AXIS", 2)
+    assert torch.equal(run_lln_diag(inputs, case), expected)
+    listed, _ = forward.attention_forward(**vars(inputs), block_size=case.block_size, packed=packed)
+    assert torch.equal(listed, expected)
 
 
 @pytest.mark.usefixtures("short_pieces")

@@ -9,11 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.attention.arguments import Gate, Map
+from kernels.attention.arguments import Gate, Map, PackedSequences
 from kernels.attention.gpu import tiles
-from kernels.attention.gpu.forward_form import FormLaunches, launches_for
+from kernels.attention.gpu.forward_form import NOT_SHORT, FormLaunches, launches_for
 from kernels.attention.gpu.groups import num_group_slots
 from kernels.attention.gpu.launch import (
+    Arguments,
     Branches,
     is_captured,
     on_device_of,
@@ -22,6 +23,8 @@ from kernels.attention.gpu.launch import (
 )
 from kernels.attention.gpu.locate import num_slots
 from kernels.attention.gpu.prepared import kept_stream
+from kernels.attention.gpu.tile_list import tile_list
+from kernels.attention.gpu.tiles import Span
 from kernels.attention.state import LLNState, empty_state
 
 
@@ -41,6 +44,7 @@ def attention_forward(
     k_map: Map | None = None,
     shortest: int | None = None,  # no sequence has fewer tokens, where that is known
     longest: int | None = None,  # no sequence has more, where that is known
+    packed: PackedSequences | None = None,  # the bounds, where the host knows them
     keep_state: bool = False,
 ) -> tuple[Tensor, LLNState | None]:
     """mix * LLN + (1 - mix) * Diag, or one of them, or softmax over whole sequences.
@@ -53,6 +57,7 @@ def attention_forward(
     branches = Branches(
         *(cu_seqlens, alpha, beta, *_mix_and_gate(mix), mix_scale),
         *(block_size, num_sinks, q_map, k_map),
+        packed=None if is_captured(q) else packed,
     )
     with on_device_of(q):
         if beta is None:
@@ -276,12 +281,12 @@ def _answer(
 ) -> None:
     """Answers the queries of sequences of more than `short` tokens."""
     num_rows, num_heads, _ = q.shape
-    num_sequences = branches.num_sequences
     log_mass, value = state or (None, None)
     weight, bias = branches.q_map or (None, None)
     outside_k, outside_v = branches.outside or (None, None)
+    listed, slots = _slots(branches, num_rows, launches.output_span, launches.form.short)
     launches.output(
-        programs_by_head(num_slots(num_rows, num_sequences, *launches.output_span.cut), num_heads),
+        programs_by_head(slots, num_heads),
         stream,
         p_q=q,
         p_k=k,
@@ -297,9 +302,23 @@ def _answer(
         p_mix_scale=branches.mix_scale,
         p_outside_k=outside_k,
         p_outside_v=outside_v,
-        p_cu_seqlens=branches.cu_seqlens,
-        num_sequences=num_sequences,
+        **listed,
+        num_sequences=branches.num_sequences,
     )
+
+
+def _slots(branches: Branches, num_rows: int, span: Span, short: int) -> tuple[Arguments, int]:
+    """How programs find their tiles, and how many slots there are."""
+    cu_seqlens, listed = branches.cu_seqlens, tile_list(branches.packed, span, short)
+    num_listed = 0 if listed is None else len(listed)
+    found = {
+        "p_cu_seqlens": cu_seqlens,
+        "p_tiles": cu_seqlens if listed is None else listed,
+        "num_listed": num_listed,
+    }
+    if listed is None:
+        return found, num_slots(num_rows, branches.num_sequences, *span.cut)
+    return found, num_listed
 
 
 def _attend_to_all(
@@ -314,14 +333,14 @@ def _attend_to_all(
 ) -> None:
     """Softmax over whole sequences."""
     num_rows, num_heads, _ = q.shape
-    num_sequences, rows = branches.num_sequences, launches.softmax_rows
+    listed, slots = _slots(branches, num_rows, launches.softmax_span, NOT_SHORT)
     launches.softmax(
-        programs_by_head(num_slots(num_rows, num_sequences, rows, 1, rows), num_heads),
+        programs_by_head(slots, num_heads),
         stream,
         p_q=q,
         p_k=k,
         p_v=v,
         p_out=out,
-        p_cu_seqlens=branches.cu_seqlens,
-        num_sequences=num_sequences,
+        **listed,
+        num_sequences=branches.num_sequences,
     )

@@ -243,9 +243,10 @@ class FormLaunches:
         return compiled_for.softmax_constants(form.head_dim, form.dtype, family=self._family)
 
     @cached_property
-    def softmax_rows(self) -> int:
-        """Queries of a tile."""
-        return int(self._softmax_constants["BM"])
+    def softmax_span(self) -> Span:
+        """A tile of queries."""
+        rows = int(self._softmax_constants["BM"])
+        return Span(rows, 1, rows)
 
     @cached_property
     def softmax(self) -> Prepared:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from triton.errors import TritonError  # type: ignore[import-untyped]
 
-from kernels.attention.arguments import Map
+from kernels.attention.arguments import Map, PackedSequences
 from kernels.attention.gpu.tiles import Span
 from kernels.attention.state import LLNState
 
@@ -43,6 +43,7 @@ class Branches(NamedTuple):
     k_map: Map | None = None
     outside: tuple[Tensor, Tensor] | None = None
     """Keys and values [n, H, D] of a tile's sinks that are not among its rows."""
+    packed: PackedSequences | None = None  # the bounds, where the host knows them
 
     @property
     def num_sequences(self) -> int:

@@ -7,7 +7,8 @@ Every sequence is cut into tiles counted from its own start: `tiles_per_span` ti
 the slots from f(x) + its index on, where f(x) = x // span * tiles_per_span + x % span //
 rows_per_tile. That never gives a sequence fewer slots than it has tiles (f is superadditive, and
 the index adds one for the remainder). So the host sizes a launch from T and B without reading a
-length; surplus slots find nothing to do and return.
+length; surplus slots find nothing to do and return. Where the host knows the lengths of several
+sequences, it lists the tiles of a batch once, and the programs of the output pass read the list.
 
 A packed row fits in 32 bits, because cu_seqlens does. An offset in a tensor need not: it is a row
 times a stride in 64 bits, which is one instruction as long as both are of 32 bits.
@@ -67,6 +68,32 @@ def locate(
     i_begin = tl.load(p_cu_seqlens + i_b)
     length = tl.load(p_cu_seqlens + i_b + 1) - i_begin
     i_tile = i_slot - first_slot(i_begin, i_b, span, tiles_per_span, rows_per_tile)
+    return i_b, i_begin, length, i_tile
+
+
+@triton.jit
+def locate_tile(
+    p_cu_seqlens,  # first packed row of every sequence, then T [B + 1]
+    p_tiles,  # a batch's tiles as `tile_list` lists them [num_listed, 4]
+    num_listed,  # 0 where there is no list
+    i_slot,
+    num_sequences,
+    span,
+    tiles_per_span,
+    rows_per_tile,
+):
+    """The same, from the list where there is one."""
+    if num_listed > 0:
+        p_tile = p_tiles + i_slot * 4
+        is_listed = i_slot < num_listed
+        i_b = tl.load(p_tile, mask=is_listed, other=0)
+        i_begin = tl.load(p_tile + 1, mask=is_listed, other=0)
+        length = tl.load(p_tile + 2, mask=is_listed, other=0)
+        i_tile = tl.load(p_tile + 3, mask=is_listed, other=0)
+    else:
+        i_b, i_begin, length, i_tile = locate(
+            p_cu_seqlens, i_slot, num_sequences, span, tiles_per_span, rows_per_tile
+        )
     return i_b, i_begin, length, i_tile
 
 

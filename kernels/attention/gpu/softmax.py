@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from kernels.attention.gpu.forward_diag import accumulate
-from kernels.attention.gpu.locate import head_and_slot, locate
+from kernels.attention.gpu.locate import head_and_slot, locate_tile
 
 
 @triton.jit
@@ -51,13 +51,17 @@ def attend_to_keys(
 
 # A sequence's result must not depend on its batch, so nothing that varies with the batch may
 # choose the code, neither by its value nor by its alignment.
-@triton.jit(do_not_specialize=["p_cu_seqlens", "num_sequences", "num_heads"])
+@triton.jit(
+    do_not_specialize=["p_cu_seqlens", "p_tiles", "num_listed", "num_sequences", "num_heads"]
+)
 def softmax_kernel(
     p_q,  # queries [T, H, D]
     p_k,  # keys [T, H, D]
     p_v,  # values [T, H, D]
     p_out,  # out: [T, H, D], heads side by side
     p_cu_seqlens,  # first packed row of every sequence, then T, int32 [B + 1]
+    p_tiles,  # the batch's tiles as `tile_list` lists them, int32 [num_listed, 4]
+    num_listed,  # 0 where there is no list
     num_sequences,
     num_heads,
     scale,  # log2(e) / sqrt(D)
@@ -76,7 +80,9 @@ def softmax_kernel(
     UPCAST: tl.constexpr,
 ):
     i_h, i_slot = head_and_slot()
-    _, i_begin, length, i_tile = locate(p_cu_seqlens, i_slot, num_sequences, BM, 1, BM)
+    _, i_begin, length, i_tile = locate_tile(
+        p_cu_seqlens, p_tiles, num_listed, i_slot, num_sequences, BM, 1, BM
+    )
     i_h, i_begin, length = i_h.to(tl.int64), i_begin.to(tl.int64), length.to(tl.int64)
     i_m = i_tile.to(tl.int64) * BM
     if i_m >= length:
