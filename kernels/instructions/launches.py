@@ -3,7 +3,7 @@
 The models that ship have heads of 32 numbers with maps, a gate and a sink at either end, in blocks
 of 512 tokens, and of 256 in long texts. Heads of 64 and 128 are those of larger models. A document
 has so many tokens that what happens once a document does not count; a short text has 200. Either is
-alone in its batch: in others every program searches the batch for its sequence.
+alone in its batch: in others every program also reads which rows are its own.
 """
 
 from __future__ import annotations
