@@ -301,6 +301,14 @@ def triton_forward() -> Any:
     return forward
 
 
+@cache
+def triton_gate() -> Any:
+    """The launchers of a gate that is differentiated, likewise."""
+    from kernels.attention.gpu import gate
+
+    return gate
+
+
 def without_autocast(x: Tensor) -> contextlib.AbstractContextManager[object]:
     """Keeps autocast from narrowing torch operations."""
     device = x.device.type

@@ -258,7 +258,10 @@ def _attend(
         )[0]
         return launched
     # The operator takes every token's own share: autograd then leads on to what it is made of.
-    shares = None if mix is None else token_shares(q, mix, mix_scale, packed)
+    if in_triton and isinstance(mix, Gate) and custom_op.is_untraced(q):
+        shares = custom_op.triton_gate().gate_shares(q, mix, mix_scale, packed.cu_seqlens)
+    else:
+        shares = None if mix is None else token_shares(q, mix, mix_scale, packed)
     operands = Operands(
         *(q, k, v, alpha, beta, shares, *maps),
         cu_seqlens=packed.cu_seqlens,

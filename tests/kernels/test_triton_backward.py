@@ -199,8 +199,11 @@ def test_each_branch_alone() -> None:
 
 
 @pytest.mark.parametrize("in_triton", [True, False])
-def test_a_gates_gradient(in_triton: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case(lengths=(40, 0, 70), num_heads=2, sinks=(1, 1), gate=True)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_a_gates_gradient(
+    in_triton: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case((40, 0, 270), num_heads=2, head_dim=20, sinks=(1, 1), gate=True, dtype=dtype)
     inputs = make_inputs(case)
     grad = output_gradient(inputs)
 
@@ -209,9 +212,9 @@ def test_a_gates_gradient(in_triton: bool, monkeypatch: pytest.MonkeyPatch) -> N
         return lln_diag_attention(**vars(given), **sizes)
 
     truth = gradients_of(expect_lln_diag, inputs, case, grad, torch.float64)
-    plain = gradients_of(plain_lln_diag, inputs, case, grad, torch.float32)
+    plain = gradients_of(plain_lln_diag, inputs, case, grad, dtype)
     monkeypatch.setattr(custom_op, "runs_in_triton", lambda _: in_triton)
-    found = gradients_of(public, inputs, case, grad, torch.float32)
+    found = gradients_of(public, inputs, case, grad, dtype)
     assert {"gate", "gate's bias"} < found.keys()
     floor = 16 * torch.finfo(torch.float32).eps * max(map(_largest, truth.values()))
     for name, expected in truth.items():
