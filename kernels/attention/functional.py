@@ -258,7 +258,8 @@ def _attend(
         )[0]
         return launched
     # The operator takes every token's own share: autograd then leads on to what it is made of.
-    if in_triton and isinstance(mix, Gate) and custom_op.is_untraced(q):
+    by_gate = isinstance(mix, Gate) and not custom_op.needs_gradient(mix_scale)
+    if in_triton and by_gate and custom_op.is_untraced(q):
         shares = custom_op.triton_gate().gate_shares(q, mix, mix_scale, packed.cu_seqlens)
     else:
         shares = None if mix is None else token_shares(q, mix, mix_scale, packed)

@@ -42,7 +42,7 @@ class GateShares(torch.autograd.Function):
         q, weight = unit_stride(q), weight.contiguous()
         ctx.save_for_backward(q, weight, bias, mix_scale, cu_seqlens)
         shares = q.new_empty(q.shape[:2], dtype=torch.float32)
-        num_rows, num_heads, head_dim = q.shape
+        num_heads, head_dim = q.shape[1:]
         constants = gate_constants(head_dim, q.dtype)
         launch(
             gate_kernel,
@@ -56,7 +56,7 @@ class GateShares(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_shares: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         q, weight, bias, mix_scale, cu_seqlens = ctx.saved_tensors
-        num_rows, num_heads, head_dim = q.shape
+        num_heads, head_dim = q.shape[1:]
         constants = gate_constants(head_dim, q.dtype)
         slots = _slots(q, cu_seqlens, constants)
         d_q = q.new_empty(q.shape)
