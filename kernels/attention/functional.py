@@ -258,11 +258,7 @@ def _attend(
         )[0]
         return launched
     # The operator takes every token's own share: autograd then leads on to what it is made of.
-    by_gate = isinstance(mix, Gate) and not custom_op.needs_gradient(mix_scale)
-    if in_triton and by_gate and custom_op.is_untraced(q):
-        shares = custom_op.triton_gate().gate_shares(q, mix, mix_scale, packed.cu_seqlens)
-    else:
-        shares = None if mix is None else token_shares(q, mix, mix_scale, packed)
+    shares = None if mix is None else _shares(q, mix, mix_scale, packed)
     operands = Operands(
         *(q, k, v, alpha, beta, shares, *maps),
         cu_seqlens=packed.cu_seqlens,
@@ -274,6 +270,17 @@ def _attend(
     if in_triton or q.is_cuda or torch.compiler.is_compiling():
         return custom_op.attend(operands)
     return custom_op.attend_in_torch(operands, packed)
+
+
+def _shares(
+    q: Tensor, mix: Tensor | Gate, mix_scale: Tensor | None, packed: PackedSequences
+) -> Tensor:
+    """With a gradient where one is wanted. Factors have theirs from torch alone."""
+    in_triton = custom_op.runs_in_triton(q) and custom_op.is_untraced(q)
+    if in_triton and isinstance(mix, Gate) and not custom_op.needs_gradient(mix_scale):
+        shares: Tensor = custom_op.triton_gate().gate_shares(q, mix, mix_scale, packed.cu_seqlens)
+        return shares
+    return token_shares(q, mix, mix_scale, packed)
 
 
 class MomentMatch(NamedTuple):

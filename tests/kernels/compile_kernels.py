@@ -29,6 +29,7 @@ from kernels.attention.gpu.forward_merge import merge_groups_kernel, merge_piece
 from kernels.attention.gpu.forward_output import lln_diag_kernel
 from kernels.attention.gpu.forward_short import short_sequences_kernel
 from kernels.attention.gpu.forward_state import lln_state_kernel
+from kernels.attention.gpu.gate import gate_constants, gate_gradient_kernel, gate_kernel
 from kernels.attention.gpu.pieces import add_groups_kernel, add_pieces_kernel
 from kernels.attention.gpu.softmax import softmax_kernel
 from kernels.instructions.compile import compile_kernel
@@ -41,8 +42,9 @@ FORWARD = ("state", "merge of groups", "merge", "short", "one tile a block", "ti
 PARTS = ("LLN alone", "Diag alone", "whole sequences")
 BACKWARD = ("state gradient", "rows gradient, one tile", "rows gradient, tiles")
 SMALL = ("diag rows", "key map gradient", "add groups", "add pieces", "add tiles", "add to sinks")
+GATE = ("gate", "gate gradient")
 INSTRUMENTS = ("row statistics", "moments")
-FORMS = (*FORWARD, *PARTS, *BACKWARD, *SMALL, *INSTRUMENTS)
+FORMS = (*FORWARD, *PARTS, *BACKWARD, *SMALL, *GATE, *INSTRUMENTS)
 MAPPED = {"state", "short", "one tile a block", "tiles of a block", "LLN alone", *BACKWARD}
 
 
@@ -172,6 +174,10 @@ def kernel_of(build: Build) -> tuple[Any, dict[str, Any]]:
             return add_tiles_kernel, {"BT": compiled_for.ADDED_NUMBERS}
         case "add to sinks":
             return add_to_sinks_kernel, compiled_for.add_to_sinks_constants(head_dim)
+        case "gate":
+            return gate_kernel, gate_constants(head_dim, dtype)
+        case "gate gradient":
+            return gate_gradient_kernel, gate_constants(head_dim, dtype)
         case "row statistics":
             constants = instruments.row_constants(head_dim, scores=True, channels=True)
             return row_statistics_kernel, constants
