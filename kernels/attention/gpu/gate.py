@@ -8,6 +8,7 @@ shares, and no tensor holds them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -54,7 +55,7 @@ class GateShares(torch.autograd.Function):
         return shares
 
     @staticmethod
-    def backward(ctx: Any, d_shares: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d_shares: Tensor) -> tuple[Tensor | None, ...]:
         q, weight, bias, mix_scale, cu_seqlens = ctx.saved_tensors
         num_heads, head_dim = q.shape[1:]
         constants = gate_constants(head_dim, q.dtype)
@@ -79,8 +80,8 @@ class GateShares(torch.autograd.Function):
 def gate_shares(q: Tensor, gate: Gate, mix_scale: Tensor | None, cu_seqlens: Tensor) -> Tensor:
     if mix_scale is None:
         mix_scale = gate.bias.new_ones(())
-    shares: Tensor = GateShares.apply(q, gate.weight, gate.bias, mix_scale, cu_seqlens)
-    return shares
+    apply: Callable[..., Tensor] = GateShares.apply
+    return apply(q, gate.weight, gate.bias, mix_scale, cu_seqlens)
 
 
 def gate_constants(head_dim: int, dtype: torch.dtype) -> Constants:
