@@ -21,7 +21,7 @@ from kernels.attention.gpu.constants import Constants, wide_dtype
 # Pointers in the dtype of the inputs.
 ROWS = {"p_q", "p_k", "p_v", "p_g", "p_x", "p_out", "p_dq", "p_dk", "p_dv", "p_rows", "p_value"}
 ROWS |= {"p_outside_k", "p_outside_v"}
-INTEGERS = {"p_cu_seqlens", "p_tile_sequence", "p_tile_rows", "p_tile_first"}
+INTEGERS = {"p_cu_seqlens", "p_listed", "p_tile_sequence", "p_tile_rows", "p_tile_first"}
 POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
 OPTIONS = ("num_warps", "num_stages", "maxnreg")
 

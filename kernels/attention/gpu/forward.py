@@ -313,7 +313,7 @@ def _slots(branches: Branches, num_rows: int, span: Span, short: int) -> tuple[A
     num_listed = 0 if listed is None else len(listed)
     found = {
         "p_cu_seqlens": cu_seqlens,
-        "p_tiles": cu_seqlens if listed is None else listed,
+        "p_listed": cu_seqlens if listed is None else listed,
         "num_listed": num_listed,
     }
     if listed is None:

@@ -232,7 +232,7 @@ def answer_tile(
 # choose the code, neither by its value nor by its alignment.
 @triton.jit(
     do_not_specialize=[
-        "p_alpha", "p_mix", "p_gate", "p_mix_scale", "p_cu_seqlens", "p_tiles", "num_listed",
+        "p_alpha", "p_mix", "p_gate", "p_mix_scale", "p_cu_seqlens", "p_listed", "num_listed",
         "num_sequences", "num_heads", "first_sinks", "last_sinks", "num_outside", "short",
         "stride_alpha_b", "stride_alpha_h", "stride_mix_t", "stride_mix_h", "stride_mix_b",
     ]
@@ -253,7 +253,7 @@ def lln_diag_kernel(
     p_outside_k,  # keys of sinks outside the rows [num_outside, H, D]; unused without OUTSIDE
     p_outside_v,  # their values, likewise
     p_cu_seqlens,  # first packed row of every sequence, then T, int32 [B + 1]
-    p_tiles,  # the batch's tiles as `tile_list` lists them, int32 [num_listed, 4]
+    p_listed,  # the batch's tiles as `tile_list` lists them, int32 [num_listed, 4]
     num_listed,  # 0 where there is no list
     num_sequences,
     num_heads,
@@ -301,7 +301,7 @@ def lln_diag_kernel(
 ):
     i_h, i_slot = head_and_slot()
     i_b, i_begin, length, i_tile = locate_tile(
-        p_cu_seqlens, p_tiles, num_listed, i_slot, num_sequences, SPAN, TILES, ROWS
+        p_cu_seqlens, p_listed, num_listed, i_slot, num_sequences, SPAN, TILES, ROWS
     )
     i_span = i_tile // TILES * SPAN
     i_m = i_span + i_tile % TILES * ROWS

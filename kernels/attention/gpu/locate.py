@@ -74,7 +74,7 @@ def locate(
 @triton.jit
 def locate_tile(
     p_cu_seqlens,  # first packed row of every sequence, then T [B + 1]
-    p_tiles,  # a batch's tiles as `tile_list` lists them [num_listed, 4]
+    p_listed,  # a batch's tiles as `tile_list` lists them [num_listed, 4]
     num_listed,  # 0 where there is no list
     i_slot,
     num_sequences,
@@ -84,7 +84,7 @@ def locate_tile(
 ):
     """The same, from the list where there is one."""
     if num_listed > 0:
-        p_tile = p_tiles + i_slot * 4
+        p_tile = p_listed + i_slot * 4
         is_listed = i_slot < num_listed
         i_b = tl.load(p_tile, mask=is_listed, other=0)
         i_begin = tl.load(p_tile + 1, mask=is_listed, other=0)

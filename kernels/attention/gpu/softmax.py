@@ -52,7 +52,7 @@ def attend_to_keys(
 # A sequence's result must not depend on its batch, so nothing that varies with the batch may
 # choose the code, neither by its value nor by its alignment.
 @triton.jit(
-    do_not_specialize=["p_cu_seqlens", "p_tiles", "num_listed", "num_sequences", "num_heads"]
+    do_not_specialize=["p_cu_seqlens", "p_listed", "num_listed", "num_sequences", "num_heads"]
 )
 def softmax_kernel(
     p_q,  # queries [T, H, D]
@@ -60,7 +60,7 @@ def softmax_kernel(
     p_v,  # values [T, H, D]
     p_out,  # out: [T, H, D], heads side by side
     p_cu_seqlens,  # first packed row of every sequence, then T, int32 [B + 1]
-    p_tiles,  # the batch's tiles as `tile_list` lists them, int32 [num_listed, 4]
+    p_listed,  # the batch's tiles as `tile_list` lists them, int32 [num_listed, 4]
     num_listed,  # 0 where there is no list
     num_sequences,
     num_heads,
@@ -81,7 +81,7 @@ def softmax_kernel(
 ):
     i_h, i_slot = head_and_slot()
     _, i_begin, length, i_tile = locate_tile(
-        p_cu_seqlens, p_tiles, num_listed, i_slot, num_sequences, BM, 1, BM
+        p_cu_seqlens, p_listed, num_listed, i_slot, num_sequences, BM, 1, BM
     )
     i_h, i_begin, length = i_h.to(tl.int64), i_begin.to(tl.int64), length.to(tl.int64)
     i_m = i_tile.to(tl.int64) * BM
