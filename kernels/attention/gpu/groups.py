@@ -63,4 +63,4 @@ def locate_group(
     i_piece = i_span * (SPAN // PIECE)
     size = tl.where(i_piece % size == 0, size, 0)
     i_first = first_slot(i_begin, i_b, PIECE, 1, PIECE) + i_piece
-    return i_first, tl.minimum(size, num_pieces - i_piece)
+    return i_first.to(tl.int64), tl.minimum(size, num_pieces - i_piece)
