@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import subprocess
@@ -11,7 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -25,6 +26,8 @@ _STOP_TIMEOUT_S = 60.0
 class Served:
     target: Target
     process: subprocess.Popen[bytes]
+    ready_s: float
+    """From its start to its readiness."""
 
     def metric(self, name: str) -> float:
         """The sum over all series of a metric."""
@@ -37,6 +40,12 @@ class Served:
         with urllib.request.urlopen(url, timeout=30) as answer:
             content: bytes = answer.read()
         return content.decode()
+
+    def memory_mb(self, field: str) -> float:
+        """A figure of the kernel's about the process, such as VmRSS or RssAnon."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        kib = next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
+        return kib * 1024 / 1e6
 
     @property
     def cpu_s(self) -> float:
@@ -62,15 +71,17 @@ def our_server(threads: int, **settings: str) -> Iterator[Served]:
             **settings,
         }
         command = [sys.executable, "-m", "service.cli", "serve"]
+        started_at = time.monotonic()
         with _running(command, environment) as process:
-            yield _wait_until_ready(process, port, "/health/ready")
+            yield _wait_until_ready(process, port, "/health/ready", started_at)
 
 
 @contextmanager
 def other_server(command: Sequence[str], port: int, **environment: str) -> Iterator[Served]:
     """Another server, started by this command on this port, once it is ready."""
+    started_at = time.monotonic()
     with _running(command, environment) as process:
-        yield _wait_until_ready(process, port, "/v1/models")
+        yield _wait_until_ready(process, port, "/v1/models", started_at)
 
 
 def free_port() -> int:
@@ -97,16 +108,17 @@ def _running(
             process.wait()
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], port: int, path: str) -> Served:
-    served = Served(Target(host="127.0.0.1", port=port), process)
-    deadline = time.monotonic() + _START_TIMEOUT_S
-    while time.monotonic() < deadline and process.poll() is None:
+def _wait_until_ready(
+    process: subprocess.Popen[bytes], port: int, path: str, started_at: float
+) -> Served:
+    starting = Served(Target(host="127.0.0.1", port=port), process, ready_s=math.inf)
+    while time.monotonic() < started_at + _START_TIMEOUT_S and process.poll() is None:
         try:
-            served.get(path)
+            starting.get(path)
         except (urllib.error.URLError, ConnectionError, TimeoutError):  # it listens before it loads
-            time.sleep(0.2)
+            time.sleep(0.05)
         else:
-            return served
+            return replace(starting, ready_s=time.monotonic() - started_at)
     code = process.poll()
     if code is not None:
         raise RuntimeError(f"the server ended with exit code {code} before it was ready")

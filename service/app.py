@@ -16,6 +16,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from engine.async_engine import AsyncEngine
 from engine.errors import LLNError
+from engine.model.embedding_model import EmbeddingModel, load_models
 from engine.ranks.place import RankPlace
 from service.batches.run import BatchLimits
 from service.batches.runner import Batches
@@ -136,12 +137,19 @@ def create_app(
     return app
 
 
-def load_engine(
-    settings: Settings, metrics: Metrics, place: RankPlace | None = None
+def load_engine(settings: Settings, metrics: Metrics) -> AsyncEngine:
+    return engine_of(load_models(settings.models, config=settings.engine), settings, metrics)
+
+
+def engine_of(
+    models: Sequence[EmbeddingModel],
+    settings: Settings,
+    metrics: Metrics,
+    place: RankPlace | None = None,
 ) -> AsyncEngine:
     """`place` is that of the first rank, where a launcher starts the others."""
-    return AsyncEngine.load(
-        settings.models,
+    return AsyncEngine(
+        models,
         config=settings.engine,
         observer=metrics,
         aliases=settings.model_aliases,

@@ -1,6 +1,7 @@
 """Checks the papers' claims once per process, in the background, when a caller starts it.
 
-The application owns the task and stops it; the routes start it and read the rows.
+The application owns the task and stops it; the routes start it and read the rows. The claims are
+imported when someone asks for them: a server starts without.
 """
 
 from __future__ import annotations
@@ -8,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from engine.async_engine import AsyncEngine
-from engine.claims.check import CLAIMS, check_claims, document_start
-from engine.claims.claim import ClaimRow
 from engine.errors import LLNError
 from service.errors import as_lln_error
+
+if TYPE_CHECKING:
+    from engine.claims.claim import ClaimRow
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,8 @@ class ClaimsJob:
 
     def read(self) -> ClaimsProgress:
         """The rows so far."""
+        from engine.claims.check import CLAIMS
+
         return ClaimsProgress(self._state, len(CLAIMS), tuple(self._rows), self._failure)
 
     @property
@@ -53,7 +57,7 @@ class ClaimsJob:
             return "failed"
         if self._task is None:
             return "not_started"
-        return "done" if len(self._rows) == len(CLAIMS) else "computing"
+        return "done" if self._task.done() else "computing"
 
     async def stop(self) -> None:
         """Cancels the checks."""
@@ -62,6 +66,8 @@ class ClaimsJob:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _check(self) -> None:
+        from engine.claims.check import check_claims, document_start
+
         try:
             await check_claims(self._engine, text=document_start(), progress=self._rows.append)
         except Exception as failure:

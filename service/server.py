@@ -1,4 +1,4 @@
-"""The process of `lln serve`: its ports, its signals, and a stop that answers every request."""
+"""The process of `lln serve`: its protocols, its signals, and a stop that answers every request."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from functools import partial
 from types import FrameType
 from typing import cast
@@ -16,15 +17,14 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 
+from engine.model.embedding_model import EmbeddingModel
 from engine.platform.process import freeze_loaded_objects
-from engine.ranks.place import RankPlace, check_devices
-from engine.ranks.worker import serve_rank
+from engine.ranks.place import RankPlace
 from service.addresses import Target, own_address
-from service.app import create_app, load_engine
+from service.app import create_app, engine_of
 from service.deadlines import Draining
 from service.http.connection import MAX_HEAD_BYTES, Connection
 from service.metrics import Metrics
-from service.ports import bind_port
 from service.settings import Settings
 from service.tracing import tracing_of
 
@@ -42,28 +42,20 @@ _LAST_ANSWERS_S = 1.0
 """Time to send the errors of requests that the drain deadline cut short, and the last traces."""
 
 
-def serve(settings: Settings) -> None:
-    """Serves until SIGTERM or SIGINT, then answers the requests in flight and returns.
+def serve(
+    settings: Settings,
+    models: Sequence[EmbeddingModel],
+    listener: socket.socket,
+    place: RankPlace | None = None,
+) -> None:
+    """Serves these models until SIGTERM or SIGINT, then answers the requests in flight and returns.
 
-    From the end of the notice on, HTTP, gRPC, the engine and tracing share one deadline. Under a
-    launcher like torchrun the first rank serves, and the others read their parts of documents.
+    From the end of the notice on, HTTP, gRPC, the engine and tracing share one deadline. `place` is
+    that of the first rank, where a launcher starts the others.
     """
-    place = RankPlace.from_environment(os.environ)
-    if place is not None and place.num_ranks > 1:
-        if place.rank:
-            serve_rank(place, join_s=settings.engine.rank_start_s)
-            return
-        settings = settings.model_copy(update={"engine": place.fit(settings.engine)})
-    else:
-        place = None
-    check_devices(settings.engine, place.num_local if place else settings.engine.ranks)
-    listener = bind_port(settings.http_host, settings.http_port)
-    # gRPC binds its port itself, later. A conflict shows now.
-    bind_port(settings.grpc_host, settings.grpc_port).close()
     tracing = tracing_of(settings)
     metrics = Metrics(tracing)
-    engine = load_engine(settings, metrics, place)
-    app = create_app(settings, engine, metrics)
+    app = create_app(settings, engine_of(models, settings, metrics, place), metrics)
     config = uvicorn.Config(
         app,
         http=_connection(settings),

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 if TYPE_CHECKING:
-    from engine.execution.cost_model import Price
     from engine.model.encoder import Encoder
 
 _SMALL_WIDTH = 64
@@ -31,27 +30,32 @@ def prices_folder() -> Path:
 
 
 def share_prices(folder: Path) -> None:
+    for function in ("_measure_sizes", "_measure"):
+        _share(function, folder)
+
+
+def _share(function: str, folder: Path) -> None:
+    """Makes one of the functions that measure look first for what another process has measured."""
     from engine.execution import cost_model
 
-    measure = cost_model._measure
+    measure = getattr(cost_model, function)
 
-    def measured_once(encoder: Encoder) -> Price:
+    def measured_once(encoder: Encoder) -> object:
         if encoder.weights.width <= _SMALL_WIDTH:
             return measure(encoder)
-        stored = folder / _shape(encoder)
+        stored = folder / f"{_shape(encoder)}.{function}"
         if stored.exists():
-            price: Price = pickle.loads(stored.read_bytes())
-            return price
-        price = measure(encoder)
-        complete = stored.with_suffix(f".{os.getpid()}")
-        complete.write_bytes(pickle.dumps(price))
+            return pickle.loads(stored.read_bytes())
+        found = measure(encoder)
+        complete = stored.with_name(f"{stored.name}.{os.getpid()}")
+        complete.write_bytes(pickle.dumps(found))
         complete.rename(stored)
-        return price
+        return found
 
-    mock.patch.object(cost_model, "_measure", measured_once).start()
+    mock.patch.object(cost_model, function, measured_once).start()
 
 
 def _shape(encoder: Encoder) -> str:
     attention = "-".join(type(layer).__name__ for layer in encoder.attention)
     words = encoder.weights.words
-    return f"{attention}-{words.shape[0]}x{words.shape[1]}-{words.dtype}-{words.device}.price"
+    return f"{attention}-{words.shape[0]}x{words.shape[1]}-{words.dtype}-{words.device}"

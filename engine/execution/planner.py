@@ -210,7 +210,7 @@ class Planner:
         if not tiled or price.tile is None:
             return price.packed_bytes(tokens)
         held = kept_bytes(model.encoder, tokens, keep_projections=keep)
-        return held + price.tile.visit_peak(tokens, keep_projections=keep)
+        return held + price.visit_peak(tokens, keep_projections=keep)
 
     def _seconds(self, model: EmbeddingModel, tokens: int, *, tiled: bool, keep: bool) -> float:
         price = price_of(model.encoder)

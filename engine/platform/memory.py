@@ -21,6 +21,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from engine.platform.process import trim_heap
+
 _CPU_MESSAGES = ("can't allocate memory", "not enough memory")
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -125,6 +127,11 @@ def watch_peak(device: torch.device) -> Iterator[PeakBytes]:
 class _LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Tracks every tensor that an operation returns, since torch's CPU allocator has no counter."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here. torch would load its compiler, for two seconds, to say so."""
+        return False
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.peak = 0
@@ -183,7 +190,7 @@ class PeakMemory:
         self._is_supported = device.type == "cuda" or _can_reset()
         self._peak = 0
         if self._is_supported:
-            _trim_heap()
+            trim_heap()  # what glibc keeps would hide what the work needs
             self._start = self._current()
 
     @property
@@ -227,13 +234,6 @@ def _can_reset() -> bool:
 def resident_bytes() -> int:
     """Resident memory of this process, on Linux."""
     return _status_bytes("VmRSS")
-
-
-def _trim_heap() -> None:
-    """Returns freed memory to the system: what glibc keeps would hide what the work needs."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def _status_bytes(field: str) -> int:

@@ -11,6 +11,8 @@ import math
 import os
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _SPIN_COUNT = "5000"
@@ -24,6 +26,9 @@ _LOWER_BY, _LOWEST = 10, 19
 """Of Linux's nice values: ten steps leave about a tenth of a core that others want too."""
 
 _CGROUPS = Path("/sys/fs/cgroup")
+
+_QUICK_TURN_S = 0.0005
+"""A tenth of Python's own interval."""
 
 
 def prepare_process() -> None:
@@ -52,23 +57,55 @@ def _reuse_freed_pages() -> None:
     few percent. It is worse off the main thread, whose arena alone grows in place, so all threads
     share that one.
     """
-    libc = ctypes.CDLL(None) if os.name == "posix" else None
-    if not hasattr(libc, "mallopt") or any(name.startswith("MALLOC_") for name in os.environ):
+    libc = _glibc()
+    if libc is None or any(name.startswith("MALLOC_") for name in os.environ):
         return
-    assert libc is not None, "it has mallopt"
     libc.mallopt(_M_ARENA_MAX, 1)
     libc.mallopt(_M_TRIM_THRESHOLD, 256 * _MIB)
     libc.mallopt(_M_MMAP_THRESHOLD, 128 * _MIB)
 
 
+def _glibc() -> ctypes.CDLL | None:
+    """None where another library manages memory."""
+    libc = ctypes.CDLL(None) if os.name == "posix" else None
+    return libc if hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim") else None
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Surrounds imports and the loading of models, side by side.
+
+    What they make stays. So it is not searched for garbage, now or later. Threads take turns more
+    often: one that runs many short operations of torch waits for Python's lock after each.
+    """
+    turn_s = sys.getswitchinterval()
+    sys.setswitchinterval(_QUICK_TURN_S)
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+        sys.setswitchinterval(turn_s)
+
+
 def freeze_loaded_objects() -> None:
-    """Exempts what a server has loaded from garbage collection. Call it once, after loading.
+    """Exempts what a server has loaded from garbage collection, and returns what loading freed to
+    the system. Call it once, after loading.
 
     Modules, routes and models are some hundred thousand objects. A full collection visits them all,
     which stops every request for a fifth of a second, and under load it happens every few seconds.
     """
     gc.collect()
     gc.freeze()
+    trim_heap()
+
+
+def trim_heap() -> None:
+    """Returns freed memory to the system, where glibc would keep it for the next operation."""
+    libc = _glibc()
+    if libc is not None:
+        libc.malloc_trim(0)
 
 
 def lower_priority() -> None:

@@ -75,9 +75,9 @@ def _serve(chosen: Chosen) -> None:
 
         serve_replicas(settings, options, address=chosen.address)
         return
-    from service.server import serve
+    from service.start import start
 
-    serve(settings)
+    start(settings)
 
 
 def _replicas(chosen: Chosen) -> ReplicaOptions | None:

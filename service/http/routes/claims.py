@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
-from engine.claims.check import find_claims
 from service.claims import ClaimsProgress
 from service.errors import error_fields
 from service.http.dependencies import Claims
@@ -49,6 +48,8 @@ async def start_claims(claims: Claims, only: Only = None) -> Response:
     """Starts the checks in the background, unless they run or are done; checks that failed start
     again. They take a minute or two at low priority. `only` chooses what is answered, not what is
     checked."""
+    from engine.claims.check import find_claims
+
     find_claims(only)  # a misspelt name starts nothing
     claims.start()
     return _answer(claims.read(), only)
@@ -56,6 +57,8 @@ async def start_claims(claims: Claims, only: Only = None) -> Response:
 
 def _answer(found: ClaimsProgress, only: list[str] | None) -> Response:
     """The status is 202 while there is more to come, for GET too: clients wait by it."""
+    from engine.claims.check import find_claims
+
     wanted = {claim.id for claim in find_claims(only)}
     answer = {
         "object": "list",

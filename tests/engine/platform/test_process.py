@@ -1,10 +1,15 @@
-"""freeze_loaded_objects: the garbage collector skips what is loaded."""
+"""What a server does with Python's collector and glibc's heap while it loads and afterwards."""
 
 from __future__ import annotations
 
 import gc
+import sys
 
-from engine.platform.process import freeze_loaded_objects
+import pytest
+import torch
+
+from engine.platform.memory import resident_bytes
+from engine.platform.process import freeze_loaded_objects, loading, trim_heap
 
 
 def test_frozen_objects_are_not_collected_again() -> None:
@@ -20,3 +25,35 @@ def test_frozen_objects_are_not_collected_again() -> None:
         assert not visited & {id(one) for one in objects}
     finally:
         gc.unfreeze()
+
+
+@pytest.mark.parametrize("error", [None, ValueError])
+def test_loading_is_not_interrupted_and_leaves_python_as_it_was(
+    error: type[Exception] | None,
+) -> None:
+    turn_s = sys.getswitchinterval()
+    try:
+        with loading():
+            made = [[number] for number in range(1000)]
+            assert not gc.isenabled()
+            assert sys.getswitchinterval() < turn_s
+            if error is not None:
+                raise error
+    except ValueError:
+        pass
+    try:
+        assert gc.isenabled()
+        assert sys.getswitchinterval() == pytest.approx(turn_s)
+        assert gc.get_freeze_count() >= len(made)
+    finally:
+        gc.unfreeze()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the resident memory of Linux")
+def test_freed_memory_returns_to_the_system() -> None:
+    size = 64 << 20  # below what glibc maps by itself
+    used = torch.ones(size // 4)
+    with_it = resident_bytes()
+    del used
+    trim_heap()
+    assert resident_bytes() < with_it - size // 2

@@ -1,0 +1,106 @@
+"""How long `lln serve` takes from the command to a right vector, and its memory after short texts.
+
+Real servers, started one after the other with the models served by default and warm files.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.rows import Plan, Row, Target, least_row
+from benchmarks.servers import Served, our_server
+from benchmarks.workbench import PUBLISHED_MODEL, Workbench
+from engine.checkpoint.registry import DEFAULT_MODEL
+
+DTYPES: Mapping[str, float] = {"float32": 0.99999, "int8": 0.99}
+"""What is started, and the least cosine of a right vector to the engine's own in float32."""
+
+READY_S = Target("<=", 3.0)
+RESIDENT_MB = Target("<=", 400.0)
+_MEMORY = {"VmRSS": "resident", "RssAnon": "of it anonymous", "VmHWM": "resident at the peak"}
+_TURNS = 5
+_NUM_TEXTS, _QUICK_NUM_TEXTS = 200, 20
+_LENGTHS = (8, 16, 32, 64)
+
+
+@dataclass(frozen=True)
+class Started:
+    """What one server did."""
+
+    ready_s: float
+    first_vector_s: float
+    cosine: float  # of the first vector
+    memory_mb: Mapping[str, float]
+
+
+def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
+    number = _QUICK_NUM_TEXTS if plan.quick else _NUM_TEXTS
+    texts = bench.text.passages([_LENGTHS[at % len(_LENGTHS)] for at in range(number)])
+    expected = bench.lln_diag.embed(texts[:1])[0]
+    turns: dict[str, list[Started]] = {dtype: [] for dtype in DTYPES}
+    for _ in range(plan.turns(_TURNS) + 1):  # the first warms the files up
+        for dtype, started in turns.items():
+            started.append(_start(bench.threads, dtype, texts, expected))
+    for dtype, started in turns.items():
+        yield from _rows(dtype, started[1:], number)
+
+
+def _start(
+    threads: int, dtype: str, texts: Sequence[str], expected: NDArray[np.float32]
+) -> Started:
+    began_at = time.monotonic()
+    models = f"{DEFAULT_MODEL},{PUBLISHED_MODEL}"
+    with our_server(threads, LLN_ENGINE__DTYPE=dtype, LLN_MODELS=models) as served:
+        first = _embed(served, texts[0])
+        first_vector_s = time.monotonic() - began_at
+        for text in texts[1:]:
+            _embed(served, text)
+        memory_mb = {field: served.memory_mb(field) for field in _MEMORY}
+    return Started(served.ready_s, first_vector_s, float(first @ expected), memory_mb)
+
+
+def _embed(served: Served, text: str) -> NDArray[np.float32]:
+    request = urllib.request.Request(
+        f"http://{served.target.host}:{served.target.port}/v1/embeddings",
+        json.dumps({"model": DEFAULT_MODEL, "input": text}).encode(),
+        {"content-type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return np.array(json.load(answer)["data"][0]["embedding"], dtype=np.float32)
+
+
+def _rows(dtype: str, started: Sequence[Started], num_texts: int) -> Iterator[Row]:
+    seconds = {
+        "ready": tuple(one.ready_s for one in started),
+        "first vector": tuple(one.first_vector_s for one in started),
+    }
+    for name, taken in seconds.items():
+        yield Row(
+            case=f"{dtype}, two models",
+            measure=f"seconds from the command to {name}",
+            value=median(taken),
+            target=READY_S,
+            seconds={name: taken},
+            spread=(min(taken), max(taken)),
+        )
+    cosines = [one.cosine for one in started]
+    right = Target(">=", DTYPES[dtype])
+    yield least_row(cosines, case=dtype, measure="least cosine of the first vector", target=right)
+    for field, what in _MEMORY.items():
+        used = [one.memory_mb[field] for one in started]
+        yield Row(
+            case=f"{dtype}, after {num_texts} short texts",
+            measure=f"MB {what}",
+            value=median(used),
+            target=RESIDENT_MB if (dtype, field) == ("int8", "VmRSS") else None,
+            seconds={},
+            spread=(min(used), max(used)),
+        )

@@ -1,0 +1,57 @@
+"""The start of `lln serve`. What may fail early fails first; then models load beside imports."""
+
+from __future__ import annotations
+
+import os
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from engine.platform.process import loading
+from engine.platform.torch_parts import import_torch
+from service.ports import bind_port
+from service.settings import Settings
+
+if TYPE_CHECKING:
+    from engine.model.embedding_model import EmbeddingModel
+
+
+def start(settings: Settings) -> None:
+    """Serves until SIGTERM or SIGINT. Under a launcher like torchrun the first rank serves, and the
+    others read their parts of documents."""
+    with loading():
+        import_torch()
+        from engine.ranks.place import RankPlace, check_devices
+    place = RankPlace.from_environment(os.environ)
+    if place is not None and place.num_ranks > 1:
+        if place.rank:
+            from engine.ranks.worker import serve_rank
+
+            serve_rank(place, join_s=settings.engine.rank_start_s)
+            return
+        settings = settings.model_copy(update={"engine": place.fit(settings.engine)})
+    else:
+        place = None
+    check_devices(settings.engine, place.num_local if place else settings.engine.ranks)
+    listener = _take_ports(settings)
+    with loading(), ThreadPoolExecutor(1, thread_name_prefix="lln-load") as pool:
+        models = pool.submit(_load_models, settings)
+        from service.server import serve
+    serve(settings, models.result(), listener, place)
+
+
+def _take_ports(settings: Settings) -> socket.socket:
+    """The listener of HTTP. gRPC binds its port itself, later; a conflict shows now."""
+    listener = bind_port(settings.http_host, settings.http_port)
+    bind_port(settings.grpc_host, settings.grpc_port).close()
+    return listener
+
+
+def _load_models(settings: Settings) -> list[EmbeddingModel]:
+    from engine.execution.cost_model import sizes_of
+    from engine.model.embedding_model import load_models
+
+    models = load_models(settings.models, config=settings.engine)
+    for model in models:
+        sizes_of(model.encoder)
+    return models
