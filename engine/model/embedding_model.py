@@ -16,7 +16,7 @@ from engine.checkpoint.calibration import (
     has_own_calibration,
 )
 from engine.checkpoint.folder import Checkpoint, read_checkpoint
-from engine.checkpoint.locate import locate
+from engine.checkpoint.locate import CheckpointLocation, locate
 from engine.checkpoint.registry import DEFAULT_MODEL, is_converted
 from engine.config import EngineConfig
 from engine.errors import CheckpointError, InvalidInput, unknown_name
@@ -145,7 +145,7 @@ def _load_one(
     config: EngineConfig,
 ) -> EmbeddingModel:
     location = locate(name)
-    checkpoint = read_checkpoint(location.folder, expected_sha256=location.expected_sha256)
+    checkpoint = shared.checkpoint(location)
     return _assemble(
         name,
         shared.of(checkpoint),
@@ -170,7 +170,16 @@ class _SharedParts:
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
+        self._read: dict[tuple[Path, str | None], Checkpoint] = {}
         self._of: dict[tuple[Path, str], ModelParts] = {}
+
+    def checkpoint(self, location: CheckpointLocation) -> Checkpoint:
+        key = (location.folder, location.expected_sha256)
+        if key not in self._read:
+            self._read[key] = read_checkpoint(
+                location.folder, expected_sha256=location.expected_sha256
+            )
+        return self._read[key]
 
     def of(self, checkpoint: Checkpoint) -> ModelParts:
         key = (checkpoint.folder, checkpoint.sha256)
