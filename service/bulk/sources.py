@@ -9,19 +9,20 @@ import csv
 import glob
 import io
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Literal, TypeAlias, get_args
 
+import orjson
+
 from engine.errors import InvalidInput
 from service.bulk.remote import RemoteFile, find_remote, is_url
 from service.bulk.rows import BadRow, InputRow, TextRow
 from service.readers.extra import need
 from service.readers.extracted import Unreadable
-from service.readers.files import files_in, read_bytes, read_content
+from service.readers.files import files_in, read_bytes, read_content, readable_name
 
 Format: TypeAlias = Literal["auto", "jsonl", "csv", "tsv", "parquet", "lines", "text"]
 FORMATS = get_args(Format)
@@ -94,7 +95,7 @@ def _sources(given: str, form: Format) -> Iterator[Source]:
     if not files:
         raise InvalidInput(f"{given} names no file", code="no_files", param="from", actual=given)
     for file, name in files:
-        yield Source(file, name, _format_of(name) if form == "auto" else form)
+        yield Source(file, readable_name(name), _format_of(name) if form == "auto" else form)
 
 
 def _format_of(name: str) -> Format:
@@ -261,8 +262,8 @@ def _no_column(source: Source, name: str, known: Sequence[str]) -> InvalidInput:
 def _row(found: Mapping[str, Any], name: str, fields: Fields, size: int) -> InputRow:
     """A row with a text, or the reason why it is none."""
     own = found.get(fields.id)
-    row_id = own if isinstance(own, str | int) and not isinstance(own, bool) else name
-    if isinstance(row_id, str) and _is_broken(row_id):
+    row_id = _plain(own) if isinstance(own, str | int) and not isinstance(own, bool) else name
+    if _is_broken(row_id):
         row_id = name
     text = found.get(fields.text)
     problem = _problem(found, text, fields)
@@ -289,14 +290,14 @@ def _problem(found: Mapping[str, Any], text: object, fields: Fields) -> tuple[st
     if not text.strip():
         return "empty_text", f"{fields.text!r} is empty"
     for name in fields.all:
-        value = found.get(name)
-        if isinstance(value, str) and _is_broken(value):
+        if _is_broken(found.get(name)):
             return "not_utf8", f"{name!r} is not text in UTF-8"
     return None
 
 
-def _is_broken(text: str) -> bool:
-    """Whether it has halves of surrogate pairs, which UTF-8 cannot write."""
+def _is_broken(value: Any) -> bool:
+    """Whether a text in it has halves of surrogate pairs, which UTF-8 cannot write."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -305,14 +306,13 @@ def _is_broken(text: str) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON can write it; others, such as dates, as text."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
+    """A value as every output can write it; others, such as dates and integers of more than 64
+    bits, as text."""
     try:
-        json.dumps(value)
-    except (TypeError, ValueError):
-        return str(value)
-    return value
+        return orjson.loads(orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATETIME))
+    except TypeError:
+        is_nested = isinstance(value, dict | list)
+        return json.dumps(value, default=str) if is_nested else str(value)
 
 
 _ROWS: Mapping[str, Callable[[Source, Fields], Iterator[InputRow]]] = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from service.index.store import FileState
-from service.readers.files import files_in
+from service.readers.files import files_in, readable_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +16,7 @@ class Found:
     """A file of the folder."""
 
     file: Path
-    path: str  # below the folder, with / between its parts
+    path: str  # below the folder, with / between its parts, as text
     size: int
     mtime_ns: int
 
@@ -51,7 +51,7 @@ def _files(folder: Path, place: Path) -> Iterator[Found]:
             continue
         yield Found(
             file=file,
-            path=file.relative_to(folder).as_posix(),
+            path=readable_name(file.relative_to(folder).as_posix()),
             size=stat.st_size,
             mtime_ns=stat.st_mtime_ns,
         )

@@ -28,6 +28,11 @@ MAX_FILE_BYTES = 256 * 1024 * 1024
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules"})
 
 
+def readable_name(name: str) -> str:
+    """A file's name as text that can be stored: bytes that are not UTF-8 are written as \\xNN."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
 def read_bytes(path: Path) -> bytes:
     check_size(path.stat().st_size)
     return path.read_bytes()
@@ -70,6 +75,8 @@ def files_in(folder: Path) -> Iterator[Path]:
 
 def may_be_in(folder: Path, path: Path) -> bool:
     """Whether a path below the folder could be one of its files, by its names alone."""
+    if path == folder:  # it was removed itself
+        return True
     *folders, name = path.relative_to(folder).parts
     is_skipped = any(part in _SKIPPED_FOLDERS for part in folders)
     return not is_skipped and not any(part.startswith(".") for part in (*folders, name))

@@ -189,6 +189,47 @@ def test_bad_rows_go_to_a_file_of_their_own(model: str, run: Run, tmp_path: Path
     }
 
 
+@pytest.mark.parametrize("suffix", [".jsonl", ".npy", ".parquet"])
+def test_what_an_output_cannot_hold(model: str, run: Run, tmp_path: Path, suffix: str) -> None:
+    """Found out with the row, and not when all rows are embedded."""
+    corpus = tmp_path / "corpus.jsonl"
+    large, deep = str(2**70), "[" * 400 + "]" * 400
+    corpus.write_text(
+        f'{{"id": {large}, "text": "the fox", "kept": {large}}}\n'
+        f'{{"id": 2, "text": "the dog", "kept": {{"a": [{large}, NaN]}}}}\n'
+        '{"id": 3, "text": "the cat", "kept": {"a": "\\ud800"}}\n'
+        f'{{"id": 4, "text": "the cow", "kept": {deep}}}\n'
+    )
+    out = tmp_path / f"out{suffix}"
+    done = run("--from", corpus, "--out", out, "--model", model, "--keep", "kept")
+    assert (done["texts"], done["bad"]) == (3, 1)
+    [bad] = lines(tmp_path / f"{out.name}.bad.jsonl")
+    assert (bad["id"], bad["code"]) == (3, "not_utf8")
+    rows = rows_in(out)
+    assert [str(row["id"]) for row in rows] == [large, "2", "4"]
+    assert [row["kept"] for row in rows] == [large, f'{{"a": [{large}, NaN]}}', deep]
+
+
+def rows_in(out: Path) -> list[dict[str, Any]]:
+    if out.suffix == ".parquet":
+        found: list[dict[str, Any]] = (
+            pytest.importorskip("pyarrow.parquet").read_table(out).to_pylist()
+        )
+        return found
+    return lines(out if out.suffix == ".jsonl" else out.with_suffix(".rows.jsonl"))
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".npy"])
+def test_a_file_whose_name_is_not_utf8(model: str, run: Run, tmp_path: Path, suffix: str) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / os.fsdecode(b"caf\xe9.txt")).write_text("the fox")
+    out = tmp_path / f"out{suffix}"
+    run("--from", folder, "--out", out, "--model", model, "--keep", "file")
+    [row] = rows_in(out)
+    assert row["id"] == row["file"] == "caf\\xe9.txt"
+
+
 def test_a_field_to_keep_that_no_row_has_is_told(
     corpus: Path, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

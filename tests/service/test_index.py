@@ -150,6 +150,20 @@ def test_files_that_cannot_be_read_are_told_and_not_tried_again(
     assert (summary["read"], summary["unchanged"], summary["problems"]) == (0, 8, {})
 
 
+def test_a_file_whose_name_is_not_utf8(folder: Path, model: str, run: Run) -> None:
+    file = folder / os.fsdecode(b"caf\xe9.txt")
+    file.write_text("A walrus sings.")
+    [summary] = run("index", folder, "--model", model)
+    assert (summary["read"], summary["problems"]) == (4, {})
+    [hit, *_] = run("search", "walrus", "--index", folder)
+    assert hit["file"] == "caf\\xe9.txt"
+    [summary] = run("index", folder, "--model", model)
+    assert summary["unchanged"] == 4
+    file.unlink()
+    [summary] = run("index", folder, "--model", model)
+    assert summary["removed"] == 1
+
+
 def test_two_writers_are_refused(folder: Path, model: str, run: Run) -> None:
     place = folder / ".lln"
     place.mkdir()
