@@ -16,7 +16,13 @@ from service.grpc.arrivals import Arrivals
 from service.grpc.context import Context, timeout_s, write
 from service.grpc.errors import error_message
 from service.grpc.handlers import current_record
-from service.grpc.living import Arrived, answer_living, arrived, has_record
+from service.grpc.living import (
+    Arrived,
+    answer_living,
+    arrived,
+    check_without_record,
+    has_record,
+)
 from service.grpc.messages import (
     Undecodable,
     VectorPacker,
@@ -121,6 +127,8 @@ class EmbeddingsServicer:
                 )
             record.add(request.model, living.tokens_read)
             return
+
+        check_without_record(first.open)
 
         async def send(event: Event) -> None:
             await write(context, document_event(event, packer))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable
+from collections.abc import AsyncIterable, Callable, Sequence
 from functools import partial
 from typing import NamedTuple, get_args
 
 from engine.async_engine import AsyncEngine
+from engine.errors import InvalidInput
 from engine.text.unicode import Utf8Reader
 from engine.types import LivingEmbedding, RecordPrecision
 from service.documents import (
@@ -22,6 +23,9 @@ from service.grpc.context import Context, write
 from service.grpc.messages import VectorPacker, document_event, record_pieces
 from service.pb.lln.v1 import embeddings_pb2 as pb
 
+_CHOSEN_WITH_FIRST = ("record_precision", "fold")
+_OF_RECORDS = (*_CHOSEN_WITH_FIRST, "max_staleness", "exact")
+
 
 class Arrived(NamedTuple):
     """A document and its record, whole."""
@@ -32,6 +36,19 @@ class Arrived(NamedTuple):
 
 def has_record(first: pb.EmbedDocumentRequest) -> bool:
     return first.open.with_record or bool(first.record)
+
+
+def check_without_record(options: pb.DocumentOptions) -> None:
+    """Raises for an option that only documents with a record have."""
+    _refuse(options, _OF_RECORDS, "is that of a record, and none is asked for; set with_record")
+
+
+def _refuse(options: pb.DocumentOptions, names: Sequence[str], why: str) -> None:
+    for field, value in options.ListFields():
+        if field.name in names:
+            raise InvalidInput(
+                f"{field.name} {why}", code="unknown_field", param=field.name, actual=value
+            )
 
 
 async def arrived(
@@ -78,6 +95,8 @@ async def answer_living(
     packer: VectorPacker,
 ) -> LivingEmbedding:
     """Writes the events of a document with a record, the record before the result."""
+    if document.record is not None:
+        _refuse(options, _CHOSEN_WITH_FIRST, "is chosen with the first record, which keeps it")
     living = LivingRequest(
         model=request.model,
         options=request.options,

@@ -76,7 +76,7 @@ async def grpc_server(
         _MODELS: ModelsServicer(engine, settings),
         _DIAGNOSTICS: DiagnosticsServicer(engine, settings),
         _TEI_EMBED: TeiEmbedServicer(engine, settings, arrivals, stream_tasks),
-        _TEI_RERANK: TeiRerankServicer(engine, settings, arrivals),
+        _TEI_RERANK: TeiRerankServicer(engine, settings, arrivals, stream_tasks),
         _TEI_TOKENIZE: TeiTokenizeServicer(engine, settings, arrivals, stream_tasks),
         _TEI_INFO: TeiInfoServicer(engine, settings),
         _BENCHMARKS: BenchmarksServicer(engine, settings, jobs, http),

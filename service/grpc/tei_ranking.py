@@ -4,12 +4,12 @@ clients."""
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Callable
 from functools import partial
 from typing import TypeAlias
 
 from engine.async_engine import AsyncEngine
-from engine.errors import InvalidInput, LLNError
+from engine.errors import EngineUnavailable, InvalidInput, LLNError
 from engine.types import RankOptions
 from service.errors import InvalidField, report_params
 from service.fairness import receive_within
@@ -30,10 +30,13 @@ _SAME = ("query", "truncate", "raw_scores", "return_text", "truncation_direction
 
 
 class TeiRerankServicer:
-    def __init__(self, engine: AsyncEngine, settings: Settings, arrivals: Arrivals) -> None:
+    def __init__(
+        self, engine: AsyncEngine, settings: Settings, arrivals: Arrivals, stream_tasks: StreamTasks
+    ) -> None:
         self._engine = engine
         self._settings = settings
         self._arrivals = arrivals
+        self._stream_tasks = stream_tasks
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
         arrived_at = time.perf_counter()
@@ -60,19 +63,30 @@ class TeiRerankServicer:
     async def RerankStream(
         self, requests: AsyncIterable[pb.RerankStreamRequest | Undecodable], context: Context
     ) -> pb.RerankResponse:
-        whole: pb.RerankRequest | None = None
-        num_bytes = 0
+        whole = pb.RerankRequest()
         pieces = decode_each(receive_within(requests, self._settings.body_timeout_s))
         with self._arrivals.hold_pieces() as count:
-            async for piece in pieces:
-                if whole is None:
-                    whole = pb.RerankRequest(**{name: getattr(piece, name) for name in _SAME})
-                _check_same(piece, whole)
-                num_bytes += len(piece.text)
-                self._check_room(len(whole.texts), num_bytes)
-                count(len(piece.text))
-                whole.texts.append(piece.text)
-            return await self.Rerank(whole or pb.RerankRequest(query="?"), context)
+            if not await self._stream_tasks.run(self._read(pieces, whole, count)):
+                raise EngineUnavailable("the server is stopping and did not read all texts")
+            if not whole.texts:  # refused for that, not for the query
+                whole.query = "?"
+            return await self.Rerank(whole, context)
+
+    async def _read(
+        self,
+        pieces: AsyncIterable[pb.RerankStreamRequest],
+        whole: pb.RerankRequest,
+        count: Callable[[int], None],
+    ) -> None:
+        num_characters = 0
+        async for piece in pieces:
+            if not whole.texts:
+                whole.MergeFrom(pb.RerankRequest(**{name: getattr(piece, name) for name in _SAME}))
+            _check_same(piece, whole)
+            num_characters += len(piece.text)
+            self._check_room(len(whole.texts), num_characters)
+            count(len(piece.text))
+            whole.texts.append(piece.text)
 
     def _check_room(self, num_texts: int, num_characters: int) -> None:
         """A stream is held to the limits of one body."""

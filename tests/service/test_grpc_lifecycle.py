@@ -16,8 +16,9 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 
 from service.pb.lln.v1 import embeddings_pb2 as pb
+from service.pb.tei.v1 import tei_pb2
 from tests.service.outside import metric, wait_for
-from tests.service.stubs import embeddings_stub, health_stub
+from tests.service.stubs import embeddings_stub, health_stub, tei_rank_stub
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -101,6 +102,11 @@ class Client:
         self.unary = embeddings_stub(channel).Embed.future(some_work(16))
         self.stream = embeddings_stub(channel).EmbedStream(self._requests())
         self.watch = health_stub(channel).Watch(health_pb2.HealthCheckRequest())
+        self.ranking = tei_rank_stub(channel).RerankStream.future(self._texts())
+
+    def _texts(self) -> Iterator[tei_pb2.RerankStreamRequest]:
+        yield tei_pb2.RerankStreamRequest(query="a query", text="a text")
+        self.over.wait(120)
 
     def _requests(self) -> Iterator[pb.EmbedStreamRequest]:
         for number in range(20):
@@ -126,4 +132,5 @@ def test_stopping_answers_what_is_in_flight(start_server: Any) -> None:
         assert "stopping" in str(raised.value.details())
         assert [answer.id for answer in answers] == [str(number) for number in range(20)]
         assert [change.status for change in client.watch] == [NOT_SERVING]
+        assert client.ranking.code() == StatusCode.UNAVAILABLE
         client.over.set()

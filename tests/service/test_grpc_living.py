@@ -91,6 +91,12 @@ def test_a_document_without_a_record_has_none(embed: Any) -> None:
         (b"", {"with_record": True, "record_precision": "int4"}, "invalid_field"),
         (b"", {"with_record": True, "max_staleness": 0.1}, "no_record"),
         (b"", {"with_record": True, "exact": True}, "no_record"),
+        (b"", {"exact": True}, "unknown_field"),
+        (b"", {"max_staleness": 0.0}, "unknown_field"),
+        (b"", {"record_precision": "float16"}, "unknown_field"),
+        (b"", {"fold": True}, "unknown_field"),
+        (b"x" * 200, {"fold": True}, "unknown_field"),
+        (b"x" * 200, {"record_precision": "float16"}, "unknown_field"),
     ],
 )
 def test_bad_records_are_refused(

@@ -239,6 +239,22 @@ def test_an_unread_large_answer_times_out(patient: Any) -> None:
     assert "without completing" not in patient.log()
 
 
+def test_an_unread_file_times_out(patient: Any) -> None:
+    form = {"data": {"purpose": "batch"}, "files": {"file": ("a.jsonl", b"x" * 20_000_000)}}
+    file = httpx.post(f"{patient.http_url}/v1/files", timeout=60, **form).json()["id"]
+    wait_for(lambda: has_room(patient), "the place of the upload", 4 * ANSWER_TIMEOUT_S)
+    address = urlsplit(patient.http_url)
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect((address.hostname, address.port))
+        connection.sendall(b"GET /v1/files/%b/content HTTP/1.1\r\nHost: x\r\n\r\n" % file.encode())
+        assert connection.recv(12) == b"HTTP/1.1 200"
+        assert not has_room(patient)
+        wait_for(lambda: has_room(patient), "the place to be free", 4 * ANSWER_TIMEOUT_S)
+    assert given_up(patient, "GET /v1/files/{file_id}/content") == 1
+    assert "Traceback" not in patient.log()
+
+
 def test_leaving_a_large_answer_releases_the_request_slot(patient: Any) -> None:
     with unread(patient):
         assert not has_room(patient)

@@ -185,13 +185,11 @@ def _in_pieces(send: Send, timeout_s: float) -> Send:
     """A send that returns once the caller has read all but the last piece of a large body.
 
     uvicorn accepts a whole body at once and buffers what the caller does not read. Raises
-    AnswerNotTaken if the caller does not read the body in time.
+    AnswerNotTaken if the caller does not read in time: a body that is sent as one message, or the
+    next message of one that comes in several, such as a file.
     """
 
     async def send_in_pieces(message: Message) -> None:
-        if len(message.get("body", b"")) <= _PIECE_BYTES:
-            await send(message)
-            return
         async with write_timeout(timeout_s):
             for piece in _pieces(message):
                 await send(piece)
@@ -200,7 +198,10 @@ def _in_pieces(send: Send, timeout_s: float) -> Send:
 
 
 def _pieces(message: Message) -> Iterator[Message]:
-    body: bytes = message["body"]
+    body: bytes = message.get("body", b"")
+    if len(body) <= _PIECE_BYTES:
+        yield message
+        return
     for start in range(0, len(body), _PIECE_BYTES):
         yield {**message, "body": body[start : start + _PIECE_BYTES], "more_body": True}
     yield {**message, "body": b""}  # sent once the others have left
