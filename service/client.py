@@ -25,6 +25,16 @@ Vectors = NDArray[np.float32]
 
 _RETRIED_STATUSES = (429, 503)
 
+_DTYPES = {
+    "float": "<f4",
+    "float16": "<f2",
+    "int8": "i1",
+    "uint8": "u1",
+    "binary": "i1",
+    "ubinary": "u1",
+}
+"""How the numbers of each `output_dtype` are sent."""
+
 
 class LLNClientError(Exception):
     """An error answer of the server. The attributes are the fields of its error envelope."""
@@ -41,7 +51,7 @@ class LLNClientError(Exception):
 class LivingDocument(NamedTuple):
     """A document's vectors, and with a record what it takes to read it on after a change."""
 
-    vector: Vectors  # [dim]
+    vector: NDArray[Any]  # [dim], of float32 or as output_dtype says
     chunks: list[dict[str, Any]]
     """As POST /v1/documents answers them, each with its `vector` as an array."""
     record: bytes | None
@@ -181,12 +191,13 @@ class LLNClient:
         body |= {"model": self._model, "encoding_format": "base64"}
         body |= {} if chunking is None else {"chunking": chunking}
         answer = self._request("/v1/documents", body, method=method)
+        dtype = _DTYPES[body.get("output_dtype", "float")]
         chunks = answer.pop("chunks")
         for chunk in chunks:
-            chunk["vector"] = _vector(chunk["vector"])
+            chunk["vector"] = _vector(chunk["vector"], dtype)
         record = answer.pop("record", None)
         return LivingDocument(
-            vector=_vector(answer.pop("vector")),
+            vector=_vector(answer.pop("vector"), dtype),
             chunks=chunks,
             record=None if record is None else base64.b64decode(record),
             details=answer,
@@ -322,9 +333,10 @@ def _error_of(refusal: urllib.error.HTTPError) -> dict[str, Any]:
     return error if isinstance(error, dict) else {}
 
 
-def _vector(encoded: str) -> Vectors:
+def _vector(encoded: str, dtype: str = "<f4") -> NDArray[Any]:
     """Returns a copy: an array over bytes would be read-only."""
-    return np.frombuffer(base64.b64decode(encoded), "<f4").astype(np.float32)
+    numbers = np.frombuffer(base64.b64decode(encoded), dtype)
+    return numbers.astype(numbers.dtype.newbyteorder("="))
 
 
 def _normalised(vectors: Vectors) -> Vectors:

@@ -144,7 +144,8 @@ async def _rows(load: asyncio.subprocess.Process, plan: bytes) -> AsyncIterator[
         yield json.loads(line)
     if await load.wait():
         reason = (await load.stderr.read()).decode(errors="replace").strip()
-        raise NotAvailable(f"the load generator failed: {reason.splitlines()[-1][:200]}")
+        last = reason.splitlines()[-1][:200] if reason else f"it ended with {load.returncode}"
+        raise NotAvailable(f"the load generator failed: {last}")
 
 
 _TOKENS = Measure("tokens", "tokens", "lower")

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from io import TextIOWrapper
 
 from engine.errors import LLNError
 from engine.platform.process import prepare_process
@@ -39,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code: 0, 1 if it failed, 2 for a wrong setting or
     option, and above 128 if it was interrupted."""
     prepare_process()
+    if isinstance(sys.stdout, TextIOWrapper):  # names of files may be in no encoding
+        sys.stdout.reconfigure(errors="backslashreplace")
     chosen = parser().parse_args(arguments)
     run: Callable[[argparse.Namespace], None] = chosen.run
     try:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from engine.async_engine import AsyncEngine
-from engine.errors import DeadlineExceeded, InvalidInput, ResourceNotFound
+from engine.errors import InvalidInput, ResourceNotFound
+from engine.scheduling.deadline import Deadline
 from service.errors import NotAvailable
 from service.index.open import check_model
 from service.index.place import index_folder
@@ -50,7 +51,8 @@ class IndexSearch:
         """What is indexed; None if the server has no index."""
         if self._place is None:
             return None
-        return await self._run(_facts, timeout_s)
+        async with Deadline(timeout_s).over():
+            return await self._run(_facts)
 
     async def search(
         self, query: str, *, limit: int, ways: Ways, timeout_s: float
@@ -65,23 +67,22 @@ class IndexSearch:
                 limit=MAX_LIMIT,
                 actual=limit,
             )
-        loop = asyncio.get_running_loop()
-        began_at = loop.time()
         vector, tokens = None, 0
-        if ways != "words":
-            model = await self._run(lambda opened: opened.store.recipe.model, timeout_s)
-            (found,) = await self._engine.embed([query], model=model, timeout_s=timeout_s)
-            vector, tokens = found.vector, found.accounting.tokens_embedded
-        left_s = timeout_s - (loop.time() - began_at)
-        hits = await self._run(
-            lambda opened: opened.searcher.search(query, vector, limit=limit, ways=ways), left_s
-        )
+        async with Deadline(timeout_s).over():
+            if ways != "words":
+                model = await self._run(lambda opened: opened.store.recipe.model)
+                (found,) = await self._engine.embed([query], model=model, timeout_s=timeout_s)
+                vector, tokens = found.vector, found.accounting.tokens_embedded
+            hits = await self._run(
+                lambda opened: opened.searcher.search(query, vector, limit=limit, ways=ways)
+            )
         return hits, tokens
 
     async def document(self, path: str, timeout_s: float) -> Document:
         """A file of the index with its text."""
         self._check_is_there()
-        found = await self._run(lambda opened: opened.store.document(path), timeout_s)
+        async with Deadline(timeout_s).over():
+            found = await self._run(lambda opened: opened.store.document(path))
         if found is None:
             raise ResourceNotFound(f"the index has no file {path!r}", param="file", actual=path)
         return found
@@ -92,16 +93,9 @@ class IndexSearch:
                 "this server searches no folder; start it with LLN_INDEX=FOLDER", code="no_index"
             )
 
-    async def _run(self, ask: Callable[[_Opened], Answer], timeout_s: float) -> Answer:
+    async def _run(self, ask: Callable[[_Opened], Answer]) -> Answer:
         """Asks the index in its thread. A caller who leaves is not waited for."""
-        work = asyncio.get_running_loop().run_in_executor(self._pool, self._ask, ask)
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await work
-        except TimeoutError:
-            raise DeadlineExceeded(
-                "The deadline passed before the index was searched.", limit=timeout_s
-            ) from None
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._ask, ask)
 
     def _ask(self, ask: Callable[[_Opened], Answer]) -> Answer:
         assert self._place is not None, "asked only if there is an index"

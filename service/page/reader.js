@@ -91,7 +91,7 @@ export class Reader {
   }
 }
 
-function pieceStarts(text) {
+export function pieceStarts(text) {
   const starts = [];
   for (let start = 0; start < text.length; ) {
     starts.push(start);
@@ -100,11 +100,16 @@ function pieceStarts(text) {
   return starts;
 }
 
+// Looks only near the wanted end: the next line may be as far as the end of the text.
 function pieceEnd(text, start) {
   const wanted = start + PIECE;
   if (wanted >= text.length) return text.length;
-  const line = text.indexOf("\n", wanted - PIECE / 2);
-  if (line >= 0 && line < wanted + PIECE) return line + 1;
-  const space = text.lastIndexOf(" ", wanted);
-  return space > start ? space + 1 : wanted;
+  const line = text.slice(wanted - PIECE / 2, wanted + PIECE).indexOf("\n");
+  if (line >= 0) return wanted - PIECE / 2 + line + 1;
+  const space = text.slice(start, wanted + 1).lastIndexOf(" ");
+  if (space > 0) return start + space + 1;
+  return isWithinPair(text, wanted) ? wanted + 1 : wanted;
 }
+
+// Whether a character of two units would be cut here.
+const isWithinPair = (text, unit) => text.codePointAt(unit - 1) > 0xffff;

@@ -16,7 +16,7 @@ const reader = new Reader(byId("found-text"), ["passage", "word"]);
 const searching = new Newest();
 const opening = new Newest();
 let buttons = new Map(); // of the passages on the page
-let opened = null; // the file whose text is shown, with its text
+let opened = null; // the file whose text is shown, with its text and the promise that all of it is
 
 let started = false;
 
@@ -93,9 +93,9 @@ async function open(hit, words) {
   try {
     if (opened?.file !== hit.file) {
       const { file, title, text } = await get(`v1/search/document?${new URLSearchParams({ file: hit.file })}`, signal);
-      opened = { file, title, text };
-      await reader.open(text);
+      opened = { file, title, text, shown: reader.open(text) };
     }
+    await opened.shown;
     if (signal.aborted) return;
     byId("found-title").textContent = opened.title ? `${opened.title} \u2013 ${opened.file}` : opened.file;
     const characters = new Characters(opened.text);

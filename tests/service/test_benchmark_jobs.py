@@ -12,11 +12,13 @@ from threading import Event
 import pytest
 
 from engine.async_engine import AsyncEngine
+from service.benchmarks import suites
 from service.benchmarks.history import History
 from service.benchmarks.job import BenchmarkJob
 from service.benchmarks.jobs import BenchmarkJobs
 from service.benchmarks.plan import checked_plan
 from service.benchmarks.suites import BenchmarkPlan
+from service.errors import NotAvailable
 from service.metrics import Metrics
 
 
@@ -32,6 +34,19 @@ class SlowHistory(History):
             self.is_asked.set()
             assert self.may_write.wait(30)
         super().save(job)
+
+
+def test_a_load_generator_that_is_killed_is_told() -> None:
+    async def run() -> None:
+        pipe = asyncio.subprocess.PIPE
+        load = await asyncio.create_subprocess_exec(
+            *("sh", "-c", "kill -9 $$"), stdin=pipe, stdout=pipe, stderr=pipe
+        )
+        with pytest.raises(NotAvailable, match="it ended with -9"):
+            async for _ in suites._rows(load, b"{}"):
+                pass
+
+    asyncio.run(run())
 
 
 @pytest.fixture

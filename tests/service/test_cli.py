@@ -169,6 +169,14 @@ def rows_of(found: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in found.stdout.splitlines()]
 
 
+def test_a_file_whose_name_is_not_utf8(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9.txt")
+    path.write_text("A text.")
+    [row] = rows_of(lln("embed", "--file", str(path), "--json"))
+    assert row["file"] == str(path)
+    assert "caf\\udce9.txt: " in lln("embed", "--file", str(path)).stdout
+
+
 def test_embed_files_names_each(tmp_path: Path) -> None:
     """`--file *.txt`, as the shell passes it on, and repeated."""
     texts = {"a.txt": "Hello from a file.", "b.txt": "Another.", "c.txt": "A third\nin two lines."}

@@ -113,6 +113,19 @@ def test_vectors_can_be_written_to(client: LLNClient) -> None:
         vector /= 2
 
 
+@pytest.mark.parametrize("dtype", ["float16", "int8", "ubinary"])
+def test_documents_in_fewer_bytes(client: LLNClient, http: httpx.Client, dtype: str) -> None:
+    chunking = {"type": "fixed", "tokens": 16}
+    body = {"text": " ".join(TEXTS), "model": PUBLISHED, "chunking": chunking}
+    answer = http.post("/v1/documents", json=body | {"output_dtype": dtype}).json()
+    found = client.embed_document(body["text"], chunking=chunking, output_dtype=dtype)
+    assert found.vector.tolist() == answer["vector"]
+    assert found.vector.dtype == {"float16": "f2", "int8": "i1", "ubinary": "u1"}[dtype]
+    assert [chunk["vector"].tolist() for chunk in found.chunks] == [
+        chunk["vector"] for chunk in answer["chunks"]
+    ]
+
+
 @pytest.fixture(scope="module")
 def narrow(launch_server: Any) -> Any:
     return launch_server(

@@ -52,6 +52,32 @@ def test_nothing_is_wider_than_a_phone(page: Page, width: int) -> None:
     assert width_of(page) <= width
 
 
+def test_a_long_text_without_lines_or_spaces_is_cut_at_once(page: Page) -> None:
+    """Looking for the next line through the whole text, for each piece, would take a minute."""
+    seconds: float = page.evaluate(
+        r"""async () => {
+          const { pieceStarts } = await import("/page/reader.js");
+          const text = "\u5b57".repeat(6_000_000);
+          const began = performance.now();
+          pieceStarts(text);
+          return (performance.now() - began) / 1000;
+        }"""
+    )
+    assert seconds < 2
+
+
+def test_no_piece_of_a_text_cuts_a_character(page: Page) -> None:
+    cut: int = page.evaluate(
+        r"""async () => {
+          const { pieceStarts } = await import("/page/reader.js");
+          const isCut = (text) => (start) => /[\udc00-\udfff]/.test(text[start]);
+          const texts = ["", "a"].map((first) => first + "\u{1f6a2}".repeat(5_000));
+          return texts.flatMap((text) => pieceStarts(text).filter(isCut(text))).length;
+        }"""
+    )
+    assert cut == 0
+
+
 def first_paint(page: Page) -> float:
     page.reload()
     page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length")

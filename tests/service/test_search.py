@@ -144,6 +144,56 @@ def test_the_page_shows_a_passage_in_its_document(browser: Browser, url: str) ->
         assert tab.locator("#found-text").text_content() == FILES["kitchen/cake.txt"]
 
 
+def test_a_passage_is_chosen_while_its_document_is_being_shown(
+    browser: Browser, http: httpx.Client
+) -> None:
+    """The second passage lies at the end of a document that takes a moment to show."""
+    text = "word " * 200_000 + "swordfish"
+    ends = [(0, 9), (len(text) - 9, len(text))]
+    hits = [hit_at(start, text[start:end]) for start, end in ends]
+    found = {"object": "list", "data": hits, "usage": {"prompt_tokens": 1, "total_tokens": 1}}
+    described = {"folder": "notes", "files": 1, "passages": 2, "tokens": 9}
+    click_second = """() => new MutationObserver(() => {
+      const second = document.querySelectorAll(".hit")[1];
+      const isShowing = document.querySelector("#found-text").childElementCount;
+      if (second?.ariaPressed === "false" && isShowing) second.click();
+    }).observe(document.querySelector("#found"), { childList: true, subtree: true })"""
+    with fresh_tab(browser, str(http.base_url)) as tab:
+        tab.route(
+            "**/v1/search",
+            lambda route: route.fulfill(
+                json=found if route.request.method == "POST" else {"index": described}
+            ),
+        )
+        tab.route(
+            "**/v1/search/document*",
+            lambda route: route.fulfill(json={"file": "a.txt", "title": None, "text": text}),
+        )
+        go(tab, "/#view=search")
+        tab.wait_for_selector("#query:enabled")
+        tab.evaluate(click_second)
+        tab.fill("#query", "swordfish")
+        tab.press("#query", "Enter")
+        wait_for(lambda: tab.evaluate("CSS.highlights.has('passage')"), "the passage's mark")
+        wait_for(lambda: texts_of(tab, "passage") == ["swordfish"], "the second passage's mark")
+        assert tab.locator("#search-error").is_hidden()
+
+
+def hit_at(start: int, text: str) -> dict[str, Any]:
+    return {
+        "file": "a.txt",
+        "title": None,
+        "headings": [],
+        "page": None,
+        "text": text,
+        "characters": {"start": start, "end": start + len(text)},
+        "score": 1.0,
+        "words_rank": 1,
+        "vectors_rank": None,
+        "similarity": None,
+    }
+
+
 def texts_of(tab: Page, name: str) -> list[str]:
     """What a highlight of the text covers."""
     found: list[str] = tab.evaluate(f"[...CSS.highlights.get('{name}')].map(String)")

@@ -11,6 +11,7 @@ import orjson
 from fastapi import Response
 from numpy.typing import NDArray
 
+from engine.errors import InvalidInput
 from engine.types import Vector
 
 EmbedDtype: TypeAlias = Literal["float32", "float16", "bfloat16"]
@@ -18,6 +19,21 @@ Endianness: TypeAlias = Literal["native", "big", "little"]
 
 BINARY = ("bytes", "bytes_only")
 """Values of encoding_format that answer with bytes."""
+
+MOST_WITH_PLACES = 500
+"""Texts of one answer whose places fit in a header: clients read at most 64 KiB of one."""
+
+
+def check_places_fit(num_texts: int) -> None:
+    if num_texts > MOST_WITH_PLACES:
+        raise InvalidInput(
+            f"encoding_format bytes says in a header where each of at most {MOST_WITH_PLACES} "
+            f"vectors lies, got {num_texts} texts; send fewer, or ask for bytes_only or base64",
+            code="too_many_inputs",
+            param="encoding_format",
+            limit=MOST_WITH_PLACES,
+            actual=num_texts,
+        )
 
 
 def as_bytes(vector: Vector, dtype: EmbedDtype, endianness: Endianness) -> NDArray[Any]:

@@ -9,6 +9,10 @@ from engine.types import Accounting
 DROPPED_HEADER = "x-lln-dropped-tokens"
 """Tokens that were dropped, for each text that was cut: `2:130, 5:7` for the texts 2 and 5."""
 
+MOST_TOLD = 200
+"""Of the first texts that were cut; `...` stands for the others. Many clients and proxies refuse an
+answer with more than 8,190 bytes in a header, or 4,096 in all of them."""
+
 
 def dropped_headers(costs: Iterable[Accounting]) -> dict[str, str]:
     cut = [
@@ -16,7 +20,8 @@ def dropped_headers(costs: Iterable[Accounting]) -> dict[str, str]:
         for index, cost in enumerate(costs)
         if cost.tokens_embedded < cost.tokens
     ]
-    return {DROPPED_HEADER: ", ".join(cut)} if cut else {}
+    told = cut if len(cut) <= MOST_TOLD else [*cut[:MOST_TOLD], "..."]
+    return {DROPPED_HEADER: ", ".join(told)} if told else {}
 
 
 def dropped_usage(costs: Iterable[Accounting]) -> dict[str, int]:

@@ -14,7 +14,14 @@ from engine.errors import InvalidInput
 from engine.scheduling.deadline import Deadline
 from engine.types import EmbedOptions, Truncate
 from service.errors import report_names
-from service.http.dialects.binary import BINARY, EmbedDtype, Endianness, as_bytes, bytes_response
+from service.http.dialects.binary import (
+    BINARY,
+    EmbedDtype,
+    Endianness,
+    as_bytes,
+    bytes_response,
+    check_places_fit,
+)
 from service.http.dialects.call import Call, DialectCall, Embedded
 from service.http.dialects.dialect import Claim, Dialect
 from service.http.dialects.dropped import dropped_usage
@@ -218,6 +225,8 @@ async def _embed(
         options = _not_normalised(options)
     names = {"max_tokens": "truncate_prompt_tokens"}
     inputs = as_inputs(body.input, "input")
+    if body.encoding_format == "bytes":
+        check_places_fit(len(inputs))
     found = await call.embed(inputs, body.model, options, names, each_token=each_token)
     head = _head(body.model, call, prefix, found)
     vectors = [embedding.vector for embedding in found.found]

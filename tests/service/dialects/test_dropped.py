@@ -8,6 +8,8 @@ import httpx
 import numpy as np
 import pytest
 
+from engine.types import Accounting
+from service.http.dialects.dropped import dropped_headers
 from tests.service.dialects.conftest import as_array
 
 KEPT = " ".join("abcdefghijklmnopqrstuvwxyz" * 3)[:123]  # 62 tokens and two special ones
@@ -51,6 +53,14 @@ def test_what_was_dropped_is_told(api: httpx.Client, vendor: str) -> None:
     assert "dropped_tokens" not in kept.text
     cut, short = (as_array(at(one.json(), vector)) for one in (answer, kept))
     assert np.array_equal(cut, short)
+
+
+def test_a_header_that_clients_and_proxies_read() -> None:
+    cut = Accounting(tokens=1_048_576, tokens_embedded=8)
+    header = dropped_headers([cut] * 2_048)["x-lln-dropped-tokens"]
+    assert header.startswith("0:1048568, 1:1048568, ")
+    assert header.endswith("199:1048568, ...")
+    assert len(header) < 4_096
 
 
 @pytest.mark.parametrize("vendor", REFUSED)

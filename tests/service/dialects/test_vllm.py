@@ -58,6 +58,16 @@ def test_bytes(
     assert b"".join(pieces) == answer.content
 
 
+def test_places_that_no_header_holds(api: httpx.Client) -> None:
+    """Clients read at most 64 KiB of a header: they would not see the answer at all."""
+    most = post(api, input=["a"] * 500, encoding_format="bytes").raise_for_status()
+    assert len(json.loads(most.headers["metadata"])["data"]) == 500
+    assert len(most.headers["metadata"]) < 65_536
+    error = post(api, input=["a"] * 501, encoding_format="bytes").json()["error"]
+    assert (error["param"], error["limit"], error["actual"]) == ("encoding_format", 500, 501)
+    post(api, input=["a"] * 501, encoding_format="bytes_only").raise_for_status()
+
+
 @pytest.mark.parametrize(
     ("fields", "kept"),
     [
