@@ -18,6 +18,7 @@ text read once more in passages.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -247,17 +248,16 @@ def choose_boundaries(
 ) -> list[int]:
     """The given boundaries and the deepest places, as many as give segments of this scale."""
     wanted = round((content.end - content.start) / scale) - 1
-    chosen = sorted(given)
-    taken = [content.start, *chosen, content.end]
+    taken = [content.start, *sorted(given), content.end]
     for index in np.argsort(-depth, kind="stable").tolist():
-        if len(chosen) >= wanted or depth[index] <= 0:
+        if len(taken) - 2 >= wanted or depth[index] <= 0:
             break
         place = int(places[index])
-        nearest = min(abs(place - other) for other in taken)
+        at = bisect_left(taken, place)
+        nearest = min(place - taken[at - 1], taken[at] - place)
         if nearest * _NEAREST >= scale:
-            chosen.append(place)
-            taken.append(place)
-    return sorted(chosen)
+            taken.insert(at, place)
+    return taken[1:-1]
 
 
 def nested(
@@ -274,7 +274,8 @@ def _within(
 ) -> tuple[Segment, ...]:
     if level == len(levels):
         return ()
-    inner = [place for place in levels[level] if whole.start < place < whole.end]
+    places = levels[level]
+    inner = places[bisect_right(places, whole.start) : bisect_left(places, whole.end)]
     if not inner and level + 1 < len(levels):
         return _within(document, whole, levels, level + 1)
     if not inner and level:

@@ -48,6 +48,8 @@ _PASSAGES = ChunkPlan(tokens=PASSAGE_TOKENS)
 _QUERY_PROMPTS = ("query",)
 _TEXT_PROMPTS = ("document", "passage")
 _LONG_AT_ONCE = 4
+_COSINES_AT_ONCE = 2**22
+"""Of a query's tokens and a text's: 16 MiB."""
 _DEFAULTS = RankOptions()
 _SCORINGS: tuple[RankScoring, ...] = ("vectors", "tokens")
 
@@ -207,14 +209,15 @@ class RankingCalls(EmbeddingCalls):
         asked: _Asked,
     ) -> tuple[Accounting, list[_Scored]]:
         """A few texts at a time: their states are large, and no longer needed once scored."""
+        with self._counting_rejections(), _named("input", "query"):
+            check_token_states(question.num_embedded, self.config)
         [asked_for] = await self._run_all([token_by_token(question)], asked)
         wanted = _unit(asked_for[1].value)
         scored: list[_Scored] = []
         for group in self._within_states(prepared):
             for timed in await self._run_all([token_by_token(text) for text in group], asked):
-                text = texts[len(scored)]
-                scored.append(_best_passage(wanted, timed, Span(0, len(text))))
-                await asyncio.sleep(0)
+                whole = Span(0, len(texts[len(scored)]))
+                scored.append(await asyncio.to_thread(_best_passage, wanted, timed, whole))
         return accounting(*asked_for), scored
 
     def _within_states(self, texts: Sequence[PreparedText]) -> Iterator[list[PreparedText]]:
@@ -284,15 +287,17 @@ def _as_a_whole(text: PreparedText) -> PreparedText:
 def _best_passage(wanted: Vector, timed: Timed, whole: Span) -> _Scored:
     """Scores a text by its token states. `wanted` are the query's, [tokens, dim]."""
     text, result = timed
-    cosines = wanted @ _unit(result.value).T  # [query's tokens, text's tokens]
-    if len(text.chunks) <= 1:
-        return _Scored(float(cosines.max(1).mean()), whole, accounting(*timed))
-    scores = [
-        float(cosines[:, chunk.tokens.start : chunk.tokens.end].max(1).mean())
-        for chunk in text.chunks
-    ]
-    best = int(np.argmax(scores))
-    return _Scored(scores[best], text.chunks[best].characters, accounting(*timed))
+    states = _unit(result.value)
+    is_long = len(text.chunks) > 1
+    passages = [chunk.tokens for chunk in text.chunks] if is_long else [Span(0, len(states))]
+    sums = np.zeros(len(passages))
+    step = max(1, _COSINES_AT_ONCE // len(states))
+    for start in range(0, len(wanted), step):
+        cosines = wanted[start : start + step] @ states.T  # [some of the query, text's tokens]
+        sums += [cosines[:, tokens.start : tokens.end].max(1).sum() for tokens in passages]
+    best = int(np.argmax(sums))
+    characters = text.chunks[best].characters if is_long else whole
+    return _Scored(float(sums[best] / len(wanted)), characters, accounting(*timed))
 
 
 def _unit(vectors: Vector) -> Vector:

@@ -336,6 +336,7 @@ def _segments(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[
     for index, described in enumerate(header["segments"]):
         end, end_alone = at + described["num_chunks"], at_alone + described["num_alone"]
         seen, digest, sees_end = described["key"]
+        _check_counts(described, seen, len(tensors["view.share"]))
         segments.append(
             KeptSegment(
                 key=SegmentKey(seen, digest, sees_end),
@@ -358,6 +359,22 @@ def _segments(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[
     if at != len(late) or at_alone != len(alone) or not segments:
         raise ValueError("counts of chunks and vectors differ")
     return segments
+
+
+def _check_counts(described: Mapping[str, Any], seen: object, num_views: int) -> None:
+    """Anyone can make a record, with a checksum that fits. These numbers decide how often something
+    is done, so they are held to what any segment of a text has."""
+    rows, content = described["num_rows"], described["num_content"]
+    for value, least, most in (
+        (seen, described["num_characters"], None),
+        (described["num_characters"], 1, None),
+        (rows, content, None),
+        (content, 0, None),
+        (described["num_sealed"], 0, content),
+        (described["view"], 0, num_views - 1),
+    ):
+        if not isinstance(value, int) or value < least or (most is not None and value > most):
+            raise ValueError("no segment has such numbers")
 
 
 def _states(segment: int, num_layers: int, tensors: Mapping[str, Tensor]) -> LayerStates:

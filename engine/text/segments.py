@@ -39,6 +39,8 @@ _PARAGRAPH_END = re.compile(r"\n[^\S\n]*\n\s*(?=\S)")
 _LINE_END = re.compile(r"\n+(?=[^\n])")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=\S)")
 _SPACE = re.compile(r"\s+(?=\S)")
+_KINDS_OF_ENDS = (_PARAGRAPH_END, _LINE_END, _SENTENCE_END, _SPACE)
+"""Where a segment may end, the best first."""
 
 
 class Segment(NamedTuple):
@@ -139,8 +141,8 @@ def _chosen_end(window: str, tokens: _Tokens, left: int) -> int | None:
     is the more likely to be the last the longer it is, so segments are of one length whatever the
     length of paragraphs."""
     last = 0
-    for match in _PARAGRAPH_END.finditer(window):
-        end, count = match.end(), tokens.before(match.end())
+    for end in ends_in(window, _PARAGRAPH_END):
+        count = tokens.before(end)
         if count > MOST_TOKENS:
             return None
         share = (count - max(last, LEAST_TOKENS)) / (USUAL_TOKENS - LEAST_TOKENS)
@@ -154,16 +156,22 @@ def _forced_end(window: str, tokens: _Tokens) -> int:
     """Where a segment ends that would be too long: the place with the smallest hash, of the best
     kind of place that there is."""
     limit = tokens.end_of(MOST_TOKENS - 1)
-    for pattern in (_PARAGRAPH_END, _LINE_END, _SENTENCE_END, _SPACE):
-        ends = (match.end() for match in pattern.finditer(window))
+    for pattern in _KINDS_OF_ENDS:
         places = [
             end
-            for end in ends
+            for end in ends_in(window, pattern)
             if end <= limit and LEAST_TOKENS <= tokens.before(end) <= MOST_TOKENS
         ]
         if places:
             return min(places, key=lambda end: _hash(window, end))
     return limit
+
+
+def ends_in(window: str, pattern: re.Pattern[str]) -> Iterator[int]:
+    """Where matches end. All end before other text, so the white space at the window's end has
+    none. It is left out: a search would try each of its characters up to the end of all."""
+    searched = window.rstrip("\n" if pattern is _LINE_END else None)
+    return (match.end() for match in pattern.finditer(window, 0, len(searched)))
 
 
 def _hash(window: str, end: int) -> float:

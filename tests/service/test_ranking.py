@@ -120,6 +120,13 @@ def test_equal_scores_keep_the_callers_order(http: httpx.Client) -> None:
             "texts[1]",
         ),
         (
+            "/rerank",
+            {"query": "z " * 17_000, "texts": ["y"], "scoring": "tokens"},
+            400,
+            "too_many_token_states",
+            "query",
+        ),
+        (
             "/similarity",
             {"inputs": {"source_sentence": "x", "sentences": ["y", ""]}},
             400,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from itertools import pairwise
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,20 @@ import pytest
 import torch
 
 from engine.analysis.cache import ByteCache
-from engine.analysis.open_document import LINE, PARAGRAPH, SENTENCE, breaks_before, open_document
+from engine.analysis.open_document import (
+    LINE,
+    PARAGRAPH,
+    SENTENCE,
+    OpenDocument,
+    breaks_before,
+    open_document,
+)
 from engine.analysis.passages import cohesion_of_passages, passage_vectors
 from engine.analysis.segmentation import (
     choose_boundaries,
     cohesion,
     depths,
+    nested,
     places_of,
     spans_at,
     sums_of,
@@ -170,6 +179,35 @@ def test_boundaries_are_the_deepest_that_keep_their_distance() -> None:
     found = choose_boundaries(places, depth, scale=25, content=content, given=[80])
     assert found == [20, 30, 80]
     assert choose_boundaries(places, depth, scale=1, content=content) == [10, 20, 30, 60]
+
+
+def test_many_small_segments_take_no_quadratic_time() -> None:
+    """A million tokens at the finest scale would hold the device for minutes."""
+    content = Span(0, 500_000)
+    places = np.arange(5, content.end, 8)
+    depth = np.random.default_rng(0).random(len(places))
+    began_at = perf_counter()
+    found = choose_boundaries(places, depth, scale=16, content=content)
+    assert len(found) == content.end // 16 - 1
+    assert found == sorted(set(found))
+    assert perf_counter() - began_at < 5
+
+
+def test_segments_nest_in_no_quadratic_time(default_model: EmbeddingModel) -> None:
+    count = 40_000
+    offsets = np.stack([np.arange(count), np.arange(1, count + 1)], axis=1).astype(np.int32)
+    document = OpenDocument(
+        handle="doc-x",
+        model=default_model,
+        ids=np.zeros(count, np.int32),
+        offsets=offsets,
+        breaks=np.zeros(count, np.int8),
+    )
+    levels = [list(range(2, count, 4)), list(range(1, count))]
+    began_at = perf_counter()
+    segments = nested(document, Span(0, count), levels)
+    assert perf_counter() - began_at < 5
+    assert [len(one.children) for one in segments[:3]] == [2, 4, 4]
 
 
 @pytest.mark.parametrize(("length", "reach"), [(30, 8), (500, 70), (500, 2_000), (128, 64)])

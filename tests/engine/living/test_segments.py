@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import random
+import re
 from collections.abc import Iterator
+from time import perf_counter
 
 import numpy as np
 import pytest
 
 from engine.model.embedding_model import EmbeddingModel
 from engine.text.segments import (
+    _KINDS_OF_ENDS,
     LEAST_TOKENS,
     MOST_TOKENS,
     Segment,
+    ends_in,
     key_matches,
     key_of,
     segments_of,
@@ -31,6 +36,19 @@ def text(long_text: str) -> str:
 
 def found(text: str, tokenizer: TextTokenizer) -> list[Segment]:
     return list(segments_of(text, tokenizer))
+
+
+@pytest.mark.parametrize("pattern", _KINDS_OF_ENDS, ids=["paragraph", "line", "sentence", "space"])
+def test_white_space_at_the_end_is_not_searched(pattern: re.Pattern[str]) -> None:
+    """Searching it took time by the square of its length: an hour for half a million characters."""
+    rng = random.Random(0)
+    for _ in range(2_000):
+        window = "".join(rng.choices("a. \n\t", weights=(3, 1, 2, 3, 1), k=rng.randrange(30)))
+        expected = [match.end() for match in pattern.finditer(window)]
+        assert list(ends_in(window, pattern)) == expected, repr(window)
+    began_at = perf_counter()
+    assert list(ends_in("a" + "\n" * 500_000, pattern)) == []
+    assert perf_counter() - began_at < 1
 
 
 def test_segments_are_the_whole_text_and_its_tokens(text: str, tokenizer: TextTokenizer) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from safetensors.torch import save
 
 from engine.engine import Engine
 from engine.errors import InvalidInput, LLNError
+from engine.living import record as record_module
 from engine.living.record import VERSION, from_bytes
 from engine.living.staleness import UNSEEN
 from engine.living.update import staleness_of
@@ -226,6 +229,35 @@ def test_a_document_that_outgrows_one_block_is_read_anew(engine: Engine) -> None
     assert_same(grown, engine.embed_document(TEXT, chunks=CHUNKS, record=True))
     back = engine.update_document(grown.record, short)
     assert_same(back, first)
+
+
+def forged(record: bytes, **numbers: object) -> bytes:
+    """With other numbers in its second segment, and a checksum that fits."""
+    header, tensors = record_module._opened(record)
+    header["segments"][1].update(numbers)
+    checksum = record_module._checksum(header, tensors)
+    return save(tensors, {"lln": json.dumps({"header": header, "sha256": checksum})})
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"num_characters": 0},  # would be found again and again at one place, without end
+        {"num_characters": 10**9},
+        {"num_sealed": 10**12},  # would be listed one by one
+        {"num_sealed": -1},
+        {"num_content": -(10**6)},
+        {"num_rows": 0},
+        {"num_rows": 1.5},
+        {"view": 1},
+        {"key": [0, "", False]},
+    ],
+)
+def test_forged_records_are_refused(engine: Engine, numbers: dict[str, object]) -> None:
+    record = engine.embed_document(TEXT, record=True).record
+    assert from_bytes(forged(record), engine.model).num_tokens > 0
+    with pytest.raises(InvalidInput, match=r"not one of LLN's"):
+        from_bytes(forged(record, **numbers), engine.model)
 
 
 def test_damaged_records_are_refused(engine: Engine) -> None:
