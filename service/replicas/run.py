@@ -17,7 +17,7 @@ from service.ports import bind_port
 from service.replicas.errors import ReplicasFailed
 from service.replicas.options import APPLICATION, GRPC, REPLICAS, ReplicaOptions
 from service.replicas.proxy import CALLBACK, CALLBACK_PATH
-from service.settings import Settings
+from service.settings import Settings, SettingsError
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +28,11 @@ def serve_replicas(
     settings: Settings, options: ReplicaOptions, *, address: str | None = None
 ) -> None:
     """Serves until SIGTERM or SIGINT, then answers the requests in flight and returns."""
+    if settings.tls_client_ca_file is not None:
+        raise SettingsError(
+            "LLN_TLS_CLIENT_CA_FILE does not go with --replicas: Ray Serve asks no client "
+            "for a certificate over HTTP; put a proxy that does in front, or require API keys"
+        )
     for host, port in (
         (settings.http_host, settings.http_port),
         (settings.grpc_host, settings.grpc_port),
@@ -81,8 +86,6 @@ def _http_options(settings: Settings) -> dict[str, Any]:
     if settings.tls is not None:
         options["ssl_certfile"] = str(settings.tls_cert_file)
         options["ssl_keyfile"] = str(settings.tls_key_file)
-        if settings.tls_client_ca_file is not None:
-            options["ssl_ca_certs"] = str(settings.tls_client_ca_file)
     return options
 
 

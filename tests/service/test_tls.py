@@ -16,6 +16,7 @@ import pytest
 import trustme
 
 from service.client import LLNClient, LLNClientError
+from tests.service.processes import lln
 from tests.service.stubs import MODEL, grpc_status
 
 
@@ -137,6 +138,18 @@ def test_https_without_a_clients_certificate(tls_server: Any, authority: trustme
     context = client_context(authority, with_certificate=False)
     with httpx.Client(verify=context) as client, pytest.raises(httpx.TransportError):
         client.get(f"{tls_server.http_url}/health/live")
+
+
+def test_replicas_do_not_start_where_clients_need_certificates(pem: Path) -> None:
+    """Ray Serve would serve clients without one."""
+    settings = {
+        "LLN_TLS_CERT_FILE": str(pem / "server.pem"),
+        "LLN_TLS_KEY_FILE": str(pem / "server.key"),
+        "LLN_TLS_CLIENT_CA_FILE": str(pem / "ca.pem"),
+    }
+    found = lln("serve", "--replicas", "2", "--http-port", "0", "--grpc-port", "0", **settings)
+    assert found.returncode == 2
+    assert "LLN_TLS_CLIENT_CA_FILE does not go with --replicas" in found.stderr
 
 
 def test_plain_http_is_not_answered(tls_server: Any) -> None:
