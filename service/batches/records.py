@@ -1,4 +1,4 @@
-"""Files and batches as OpenAI tells them."""
+"""Files and batches, in the form that OpenAI's clients expect."""
 
 from __future__ import annotations
 

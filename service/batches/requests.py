@@ -18,6 +18,8 @@ MAX_LINE_ERRORS = 100
 class Request(NamedTuple):
     custom_id: str
     body: dict[str, Any]
+    num_bytes: int
+    """Of its line. What it takes once it is read is a few times that."""
 
 
 class Answered(NamedTuple):
@@ -112,7 +114,7 @@ def _read(line: bytes, endpoint: str) -> Request | LineError:
         )
     if not isinstance(body, dict):
         return LineError(code="invalid_request", message="body must be an object", param="body")
-    return Request(custom_id, body)
+    return Request(custom_id, body, len(line))
 
 
 def answer_line(request: Request, answered: Answered) -> bytes:

@@ -1,4 +1,4 @@
-"""One batch, from whatever it has come to, to its end.
+"""Runs one batch to its end, from whatever state it is in.
 
 An answer counts once its line is in the batch's files. A server that is killed loses only answers
 that it had not written; their requests are answered again, once.
@@ -11,12 +11,13 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from engine.errors import EngineUnavailable, QueueFull
+from engine.scheduling.admission import MemoryBudget
 from service.batches.records import (
     OUTPUT,
     Batch,
@@ -47,6 +48,9 @@ too. Raises QueueFull or EngineUnavailable if it should be asked again later."""
 _AT_ONCE = 16
 """Requests in flight: enough to fill the device's batches with short texts."""
 
+_BYTES_AT_ONCE = 32 * 1024 * 1024
+"""Of their lines together. A longer line is in flight alone."""
+
 RETRY_S = 5.0
 _DONE = 200
 
@@ -61,7 +65,7 @@ class BatchLimits:
 
 
 class BatchRun:
-    """One batch, from whatever it has come to, to its end."""
+    """Runs one batch to its end, from whatever state it is in."""
 
     def __init__(
         self,
@@ -135,13 +139,15 @@ class BatchRun:
         await asyncio.to_thread(self._store.save, self.batch)
 
     async def _answer_all(self, answered: set[str]) -> None:
-        slots = asyncio.Semaphore(_AT_ONCE)
+        slots, memory = asyncio.Semaphore(_AT_ONCE), MemoryBudget(_BYTES_AT_ONCE)
         requests = self._unanswered(answered)
         try:
             async with asyncio.TaskGroup() as group:
                 while (request := await asyncio.to_thread(next, requests, None)) is not None:
                     await slots.acquire()
-                    task = group.create_task(self._answer_one(request))
+                    held = AsyncExitStack()
+                    await held.enter_async_context(memory.reserve(request.num_bytes))
+                    task = group.create_task(self._answer_one(request, held))
                     task.add_done_callback(lambda _: slots.release())
         except ExceptionGroup as failures:
             # The first failure cancelled the others.
@@ -152,16 +158,18 @@ class BatchRun:
             if request.custom_id not in answered:
                 yield request
 
-    async def _answer_one(self, request: Request) -> None:
-        found = await self._ask(request)
-        succeeded = found.status == _DONE
-        line = answer_line(request, found)
-        path = self._output if succeeded else self._errors
-        # Once begun, the line is written to its end, and counted.
-        recording = asyncio.create_task(self._record(path, line, succeeded, found.tokens))
-        self._recording.add(recording)
-        recording.add_done_callback(self._recording.discard)
-        await asyncio.shield(recording)
+    async def _answer_one(self, request: Request, held: AsyncExitStack) -> None:
+        """`held` is its memory."""
+        async with held:
+            found = await self._ask(request)
+            succeeded = found.status == _DONE
+            line = answer_line(request, found)
+            path = self._output if succeeded else self._errors
+            # Once begun, the line is written to its end, and counted.
+            recording = asyncio.create_task(self._record(path, line, succeeded, found.tokens))
+            self._recording.add(recording)
+            recording.add_done_callback(self._recording.discard)
+            await asyncio.shield(recording)
 
     async def _ask(self, request: Request) -> Answered:
         request_id = new_id("req")

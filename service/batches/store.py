@@ -1,4 +1,4 @@
-"""Files and batches in a folder: contents as files, what is known of them in SQLite.
+"""Stores files and batches in a folder: contents as files, everything else in SQLite.
 
 One server at a time uses the folder. All methods block while the disk works.
 """

@@ -137,6 +137,25 @@ def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(lines_of(store.path(found.output_file_id))) == 20
 
 
+def test_long_requests_are_not_all_in_flight_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_run, "_BYTES_AT_ONCE", 170)
+    assert 70 < max(map(len, requests(20).splitlines())) < 85
+    in_flight = most = 0
+
+    async def answer(endpoint: str, body: Any, request_id: str) -> Answered:
+        nonlocal in_flight, most
+        in_flight += 1
+        most = max(most, in_flight)
+        await asyncio.sleep(0.01)
+        in_flight -= 1
+        return await answer_ok(endpoint, body, request_id)
+
+    found = asyncio.run(run_batch(BatchStore(tmp_path / "b"), answer))
+    assert (found.status, found.counts.completed, most) == ("completed", 20, 2)
+
+
 @contextmanager
 def files_of_at_most(num_bytes: int) -> Iterator[None]:
     """The system then refuses to write more, as a full disk does."""
