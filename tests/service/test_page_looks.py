@@ -53,7 +53,7 @@ def test_nothing_is_wider_than_a_phone(page: Page, width: int) -> None:
 
 
 def test_a_long_text_without_lines_or_spaces_is_cut_at_once(page: Page) -> None:
-    """Looking for the next line through the whole text, for each piece, would take a minute."""
+    """Looking for the next line through the whole text takes time by the square of its length."""
     seconds: float = page.evaluate(
         r"""async () => {
           const { pieceStarts } = await import("/page/reader.js");

@@ -182,7 +182,7 @@ def test_boundaries_are_the_deepest_that_keep_their_distance() -> None:
 
 
 def test_many_small_segments_take_no_quadratic_time() -> None:
-    """A million tokens at the finest scale would hold the device for minutes."""
+    """The device does nothing else meanwhile."""
     content = Span(0, 500_000)
     places = np.arange(5, content.end, 8)
     depth = np.random.default_rng(0).random(len(places))
