@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from engine.async_engine import AsyncEngine
-from engine.errors import InvalidInput, ResourceNotFound
+from engine.errors import InvalidInput, ResourceNotFound, shown
 from engine.scheduling.deadline import Deadline
 from service.errors import NotAvailable
 from service.index.open import check_model
@@ -84,7 +84,9 @@ class IndexSearch:
         async with Deadline(timeout_s).over():
             found = await self._run(lambda opened: opened.store.document(path))
         if found is None:
-            raise ResourceNotFound(f"the index has no file {path!r}", param="file", actual=path)
+            raise ResourceNotFound(
+                f"the index has no file {shown(path)!r}", param="file", actual=path
+            )
         return found
 
     def _check_is_there(self) -> None:

@@ -202,6 +202,19 @@ def test_watching_follows_edits_and_not_the_index_itself(
     assert ("new.txt",) in rows(place, "SELECT path FROM files")
 
 
+def test_a_watched_folder_that_is_removed_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "watched"
+    folder.mkdir()
+
+    async def watch() -> None:
+        told = asyncio.ensure_future(anext(changes_of(folder, tmp_path / "index")))
+        await asyncio.sleep(0.5)  # the watcher has begun
+        folder.rmdir()
+        await told
+
+    in_time(watch)
+
+
 def test_a_folder_that_is_gone_empties_no_index(
     folder: Path, model: EmbeddingModel, tmp_path: Path
 ) -> None:
