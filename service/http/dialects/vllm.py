@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any
 from uuid import uuid4
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, Field
 
 from engine.errors import InvalidInput
 from engine.scheduling.deadline import Deadline
-from engine.types import EmbedOptions, Truncate
+from engine.types import EmbedOptions
 from service.errors import report_names
 from service.http.dialects.binary import (
     BINARY,
-    EmbedDtype,
-    Endianness,
     as_bytes,
     bytes_response,
     check_places_fit,
@@ -26,180 +23,24 @@ from service.http.dialects.call import Call, DialectCall, Embedded
 from service.http.dialects.dialect import Claim, Dialect
 from service.http.dialects.dropped import dropped_usage
 from service.http.dialects.ranking import rerank
-from service.http.dialects.refusals import TEXT_ONLY, refuse, refuse_given
+from service.http.dialects.refusals import refuse
+from service.http.dialects.vllm_bodies import (
+    DetokenizeBody,
+    EmbedBody,
+    PoolingAnswer,
+    PoolingBody,
+    Prompt,
+    ScoreAnswer,
+    ScoreBody,
+    TokenizeBody,
+    Version,
+)
 from service.http.json_request import JsonRoute
 from service.http.json_response import dump_list, encode_vector, json_response
-from service.http.schemas.fields import Body, Input, Text, Whole, as_inputs
+from service.http.schemas.fields import as_inputs
 from service.version import version_of
 
 router = APIRouter(route_class=JsonRoute, tags=["vLLM"])
-
-EncodingFormat: TypeAlias = Literal["float", "base64", "bytes", "bytes_only"]
-
-
-class PoolingFields(Body):
-    """What vLLM's requests to pooling models have in common."""
-
-    model: str | None = None
-    user: str | None = Field(None, description="Accepted; not used.")
-    request_id: str | None = Field(None, description="Accepted; X-Request-Id names a request here.")
-    priority: Whole | None = Field(None, description="Accepted; not used.")
-    cache_salt: str | None = Field(None, description="Accepted; nothing is cached.")
-    truncate_prompt_tokens: Whole | None = Field(
-        None, description="Cut texts to so many tokens; -1 cuts at the model's limit."
-    )
-    truncation_side: Literal["left", "right"] | None = None
-    use_activation: bool | None = Field(None, description="Whether vectors are normalised.")
-    padding: Literal["max_length", "do_not_pad"] | None = None
-    mm_processor_kwargs: dict[str, Any] | None = None
-
-    def options(self, call: DialectCall, dimensions: int | None = None) -> EmbedOptions:
-        if self.padding == "max_length":
-            raise refuse("padding", "max_length", "texts are never padded here")
-        refuse_given(self, {"mm_processor_kwargs": TEXT_ONLY})
-        call.resolve(self.model)
-        limit = self.truncate_prompt_tokens
-        policy: Truncate = "start" if self.truncation_side == "left" else "end"
-        return EmbedOptions(
-            dimensions=dimensions,
-            normalize=self.use_activation is not False,
-            truncate="error" if limit is None else policy,
-            max_tokens=None if limit == -1 else limit,
-        )
-
-
-class EmbedBody(PoolingFields):
-    """vLLM's request for embeddings."""
-
-    input: Input
-    encoding_format: EncodingFormat | None = "float"
-    dimensions: Whole | None = None
-    embed_dtype: EmbedDtype | None = Field(
-        "float32", description="The numbers in base64 and bytes."
-    )
-    endianness: Endianness | None = "native"
-    add_special_tokens: bool | None = True
-
-    def check(self) -> None:
-        if self.add_special_tokens is False:
-            raise refuse(
-                "add_special_tokens", "false", "the models were trained with their special tokens"
-            )
-
-    @property
-    def binary(self) -> tuple[EmbedDtype, Endianness]:
-        return self.embed_dtype or "float32", self.endianness or "native"
-
-
-class PoolingBody(EmbedBody):
-    """vLLM's request for the states of tokens, or for vectors."""
-
-    task: str | None = Field("token_embed", description="token_embed, or embed.")
-
-
-class ScoreBody(PoolingFields):
-    """vLLM's request to compare texts. The pairs of texts have four names."""
-
-    text_1: Text | list[Text] | None = None
-    text_2: Text | list[Text] | None = None
-    data_1: Text | list[Text] | None = None
-    data_2: Text | list[Text] | None = None
-    queries: Text | list[Text] | None = None
-    documents: Text | list[Text] | None = None
-    items: Text | list[Text] | None = None
-
-    def sides(self) -> tuple[str, list[str], str, list[str]]:
-        """Names and texts of the first and second side; a single text is compared with all."""
-        for one, other in _SIDES:
-            first, second = getattr(self, one), getattr(self, other)
-            if first is None or second is None:
-                continue
-            firsts = [first] if isinstance(first, str) else first
-            seconds = [second] if isinstance(second, str) else second
-            if len(firsts) not in (1, len(seconds)):
-                raise InvalidInput(
-                    f"{one} has {len(firsts)} texts and {other} {len(seconds)}; send one, or as "
-                    "many of both",
-                    param=one,
-                    limit=len(seconds),
-                    actual=len(firsts),
-                )
-            return one, firsts, other, seconds
-        raise InvalidInput("text_1 and text_2 are required", code="missing_field", param="text_1")
-
-
-_SIDES = (
-    ("text_1", "text_2"),
-    ("data_1", "data_2"),
-    ("queries", "documents"),
-    ("queries", "items"),
-)
-
-
-class TokenizeBody(Body):
-    """vLLM's request for the tokens of a prompt."""
-
-    prompt: Text
-    model: str | None = None
-    add_special_tokens: bool | None = True
-    return_token_strs: bool | None = False
-
-
-class DetokenizeBody(Body):
-    """vLLM's request for the text of tokens."""
-
-    tokens: list[Whole]
-    model: str | None = None
-
-
-class Usage(BaseModel):
-    prompt_tokens: int
-    total_tokens: int
-
-
-class Pooled(BaseModel):
-    index: int
-    object: str
-    data: list[list[float]] | list[float] | str
-
-
-class PoolingAnswer(BaseModel):
-    id: str
-    object: str
-    created: int
-    model: str
-    data: list[Pooled]
-    usage: Usage
-
-
-class Score(BaseModel):
-    index: int
-    object: str
-    score: float
-
-
-class ScoreAnswer(BaseModel):
-    id: str
-    object: str
-    created: int
-    model: str
-    data: list[Score]
-    usage: Usage
-
-
-class Tokens(BaseModel):
-    count: int
-    max_model_len: int
-    tokens: list[int]
-    token_strs: list[str] | None
-
-
-class Prompt(BaseModel):
-    prompt: str
-
-
-class Version(BaseModel):
-    version: str
 
 
 async def embeddings(body: EmbedBody, call: Call) -> Response:

@@ -11,11 +11,9 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Iterable,
-    Iterator,
 )
 from functools import partial
-from typing import Annotated, Any, Required, TypedDict
+from typing import Annotated, Required, TypedDict
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.routing import APIRoute
@@ -26,17 +24,11 @@ from starlette.types import Scope
 from engine.errors import InvalidInput
 from engine.model.quantized import check_output_dtype
 from engine.types import (
-    Chunk,
-    ChunksReady,
     DocumentEmbedding,
-    LivingChunk,
-    LivingEmbedding,
-    Progress,
     RecordPrecision,
 )
 from service.documents import (
     EVENT_NAMES,
-    Accepted,
     DocumentRequest,
     Event,
     LivingRequest,
@@ -48,6 +40,7 @@ from service.documents import (
 from service.edits import apply_edits
 from service.fairness import receive_within
 from service.http.dependencies import Engine, Record, ServerSettings, TimeoutS
+from service.http.document_answers import chunk_fields, event_fields, living_fields
 from service.http.json_request import JsonRoute
 from service.http.json_response import (
     VectorForm,
@@ -55,7 +48,6 @@ from service.http.json_response import (
     dump_list,
     json_response,
     server_timing,
-    span,
     usage,
 )
 from service.http.media_types import (
@@ -65,7 +57,7 @@ from service.http.media_types import (
     require_utf8,
     wants_events,
 )
-from service.http.records import decoded, encoded
+from service.http.records import decoded
 from service.http.schemas.embedding import DocumentBody, DocumentQuery, UpdateBody
 from service.http.schemas.responses.embedding import DocumentAnswer, LivingDocumentAnswer
 from service.http.streaming import EventStream, SendEvent
@@ -185,10 +177,10 @@ class DocumentCall:
             "object": "document_embedding",
             "model": model,
             "vector": form.write(found.vector),
-            "chunks": await dump_list(_chunks(found.chunks, form)),
+            "chunks": await dump_list(chunk_fields(found.chunks, form)),
             "accounting": accounting(found.accounting),
             "usage": usage(found.accounting.tokens_embedded),
-            **_living(found),
+            **living_fields(found),
         }
         return json_response(document, headers=server_timing([found.accounting]))
 
@@ -300,65 +292,8 @@ async def _body(request: Request) -> AsyncIterator[bytes]:
         yield piece
 
 
-def _fields(event: Event, form: VectorForm) -> dict[str, Any]:
-    if isinstance(event, Accepted):
-        return {"model": event.model, "tokens": event.tokens}
-    if isinstance(event, Progress):
-        return {
-            "tokens_done": event.tokens_done,
-            "tokens_total": event.tokens_total,
-            "seconds_left": event.seconds_left,
-        }
-    if isinstance(event, ChunksReady):
-        return {"chunks": list(_chunks(event.chunks, form))}
-    found = event.embedding
-    return {
-        "model": event.model,
-        "vector": form.write(found.vector),
-        "num_chunks": len(found.chunks),
-        "accounting": accounting(found.accounting),
-        "usage": usage(found.accounting.tokens_embedded),
-        **_living(found),
-    }
-
-
-def _living(found: DocumentEmbedding) -> dict[str, Any]:
-    """What an answer with a record has besides."""
-    if not isinstance(found, LivingEmbedding):
-        return {}
-    return {
-        "record": encoded(found.record),
-        "tokens_read": found.tokens_read,
-        "segments": found.segments,
-        "segments_read": found.segments_read,
-        "staleness": found.staleness,
-        "gone": found.gone,
-        "rounds": found.rounds,
-        "sealed": found.sealed,
-        "sealed_staleness": found.sealed_staleness,
-    }
-
-
-def _chunks(chunks: Iterable[Chunk], form: VectorForm) -> Iterator[dict[str, Any]]:
-    for chunk in chunks:
-        yield {
-            "index": chunk.index,
-            "tokens": span(chunk.tokens),
-            "characters": span(chunk.characters),
-            "headings": chunk.headings,
-            "vector": form.write(chunk.vector),
-            **_living_chunk(chunk),
-        }
-
-
-def _living_chunk(chunk: Chunk) -> dict[str, Any]:
-    if not isinstance(chunk, LivingChunk):
-        return {}
-    return {"previous": chunk.previous, "staleness": chunk.staleness}
-
-
 def _sender(send: SendEvent, form: VectorForm) -> Callable[[Event], Awaitable[None]]:
     async def send_event(event: Event) -> None:
-        await send({"event": EVENT_NAMES[type(event)], **_fields(event, form)})
+        await send({"event": EVENT_NAMES[type(event)], **event_fields(event, form)})
 
     return send_event
