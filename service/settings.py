@@ -323,7 +323,7 @@ def _pairs_in(value: str) -> dict[str, str]:
         if not (alias and equals and name):
             raise ValueError(f"write NAME=MODEL, separated by commas; got {pair!r}")
         if alias in pairs:
-            raise ValueError(f"{alias} is there twice")
+            raise ValueError(f"{alias} appears twice")
         pairs[alias] = name
     return pairs
 

@@ -59,7 +59,7 @@ def check_input(path: Path, endpoint: str, *, max_requests: int, max_line_bytes:
         if isinstance(found, LineError):
             error = found
         elif found.custom_id in seen:
-            message = f"custom_id {found.custom_id[:80]!r} is there twice"
+            message = f"custom_id {found.custom_id[:80]!r} appears twice"
             error = LineError(code="duplicate_custom_id", message=message, param="custom_id")
         else:
             seen.add(found.custom_id)

@@ -26,7 +26,7 @@ _ROUNDING = 1e-6
 
 
 class ClusterUnreachable(LLNError):
-    """No Ray cluster answers at the address, or it is none that this Ray can talk to."""
+    """No Ray cluster answers at the address, or its version of Ray differs."""
 
     code = "cluster_unreachable"
 

@@ -193,7 +193,7 @@ class _Deaths:
             else "starting again"
         )
         raise WorkerLost(
-            f"{what} ended {_MAX_DEATHS} workers, perhaps for want of memory; what is written "
+            f"{what} ended {_MAX_DEATHS} workers, perhaps because memory ran out; what is written "
             f"is kept. Ray says: {error}",
             limit=_MAX_DEATHS,
         )
@@ -244,7 +244,7 @@ async def _started(worker: _Worker) -> WorkerInfo:
         except _WorkerDied as error:
             died = error
     raise WorkerLost(
-        f"{_MAX_DEATHS} processes ended while they loaded the model, perhaps for want of memory. "
+        f"{_MAX_DEATHS} processes ended while they loaded the model, perhaps as memory ran out. "
         f"Ray says: {died}",
         limit=_MAX_DEATHS,
     )

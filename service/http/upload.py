@@ -88,7 +88,9 @@ class FormReader:
         self._is_file = self._name == "file"
         if self._is_file:
             if self.filename is not None:
-                raise InvalidInput("file is there twice", code="invalid_form", param="file")
+                raise InvalidInput(
+                    "the form has more than one file", code="invalid_form", param="file"
+                )
             self.filename = options.get(b"filename", b"file").decode("utf-8", "replace")
         elif len(self.fields) == _MAX_FIELDS:
             raise InvalidInput(
