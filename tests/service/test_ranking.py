@@ -232,6 +232,13 @@ def test_refused_streams_of_texts(
     assert (metadata["lln-error-code"], metadata["lln-error-param"]) == (code, param)
 
 
+def test_tokens_of_several_texts_are_held_to_the_limit_of_one(http: httpx.Client) -> None:
+    answer = http.post("/tokenize", json={"inputs": ["a " * 600_000] * 2})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (400, "text_too_long", "inputs")
+    assert (error["limit"], error["actual"]) == (1_048_576, 1_200_004)
+
+
 def test_tokens_over_grpc(http: httpx.Client, channel: grpc.Channel) -> None:
     stub = tei_tokens_stub(channel)
     [expected] = ask(http, "/tokenize", {"inputs": ANSWER})

@@ -8,7 +8,7 @@ from typing import cast
 
 from fastapi import APIRouter, Response
 
-from engine.errors import InvalidInput
+from engine.errors import InvalidInput, TextTooLong
 from engine.scheduling.deadline import Deadline
 from service.errors import NotAvailable, report_params
 from service.http.dependencies import Engine, Record, TimeoutS
@@ -45,6 +45,7 @@ async def tokenize_texts(
                     keep_special=body.add_special_tokens,
                 )
             record.tokens += count
+            _check_answer(record.tokens, engine)
             lists.append(await dump_list(token._asdict() for token in tokens))
     return json_response(lists)
 
@@ -88,6 +89,18 @@ def _check_count(items: Sequence[object], param: str, engine: Engine) -> None:
             param=param,
             limit=most,
             actual=len(items),
+        )
+
+
+def _check_answer(num_tokens: int, engine: Engine) -> None:
+    """Each token is an object of the answer, whichever text it is of."""
+    most = engine.config.max_text_tokens
+    if num_tokens > most:
+        raise TextTooLong(
+            f"the texts have more than {most} tokens together, which is the limit of one answer",
+            param="inputs",
+            limit=most,
+            actual=num_tokens,
         )
 
 
