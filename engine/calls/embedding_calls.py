@@ -77,6 +77,8 @@ class EmbeddingCalls(TextRuns):
         deadline = Deadline(timeout_s)
         chosen = self._checked(inputs, model, options)
         pieces = self._prepared_pieces(inputs, chosen, options)
+        if chosen.checkpoint.pooling == "none":  # its answers are states of tokens
+            pieces = self._pieces_within_states(pieces)
         with self._worker.session() as session:
             texts, results = await self._run_texts(
                 session, chosen, pieces, options, deadline, wait_for_room=wait_for_room
@@ -296,13 +298,20 @@ class EmbeddingCalls(TextRuns):
     async def _token_by_token(
         self, pieces: AsyncIterator[list[PreparedText]]
     ) -> AsyncIterator[list[PreparedText]]:
-        """Ask for the state of every token, as long as the answer stays within its limit."""
+        """Ask for the state of every token."""
+        async for piece in self._pieces_within_states(pieces):
+            yield [token_by_token(text) for text in piece]
+
+    async def _pieces_within_states(
+        self, pieces: AsyncIterator[list[PreparedText]]
+    ) -> AsyncIterator[list[PreparedText]]:
+        """The same pieces, as long as their tokens' states stay within the limit of a call."""
         num_tokens = 0
         async for piece in pieces:
             num_tokens += sum(text.num_embedded for text in piece)
             with self._counting_rejections():
                 check_token_states(num_tokens, self.config)
-            yield [token_by_token(text) for text in piece]
+            yield piece
 
 
 def _as_list(steps: Steps[T]) -> Steps[list[T]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pytest
@@ -22,12 +22,16 @@ from engine.errors import (
     LLNError,
     ModelNotFound,
     QueueFull,
+    TextTooLong,
 )
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.scheduling.admission import MemoryBudget
 from engine.scheduling.deadline import Deadline
 from engine.scheduling.observer import EngineObserver
 from engine.types import ChunkPlan, EmbedOptions
+
+if TYPE_CHECKING:
+    from tests.conftest import WriteCheckpoint
 
 Result = TypeVar("Result")
 
@@ -63,6 +67,22 @@ def serve(
             return await work(engine)
 
     return asyncio.run(run())
+
+
+def test_states_of_a_model_that_does_not_pool_are_bounded(
+    write_checkpoint: WriteCheckpoint,
+) -> None:
+    model = load_model(str(write_checkpoint("bert", pooling="none")))
+
+    async def work(engine: AsyncEngine) -> None:
+        [found] = await engine.embed(["the quick brown fox"])
+        assert found.vector.ndim == 2
+        with pytest.raises(TextTooLong) as caught:
+            await engine.embed(["the quick brown fox"] * 4)
+        assert (caught.value.code, caught.value.limit) == ("too_many_token_states", 20)
+
+    config = EngineConfig(device="cpu", max_token_states=20)
+    serve({"bare": model}, work, config=config)
 
 
 def test_many_callers_get_their_own_vectors(
