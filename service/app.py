@@ -55,7 +55,7 @@ from service.http.routes import (
 from service.http.schemas.responses.base import ErrorAnswer
 from service.index.serving import IndexSearch
 from service.metrics import Metrics
-from service.security import ApiKeys, Origins, RequestLimit
+from service.security import Origins, RequestLimit
 from service.settings import Settings
 from service.version import version_of
 
@@ -111,9 +111,7 @@ def create_app(
     app.state.settings = settings
     app.state.engine = engine
     app.state.metrics = metrics or Metrics()
-    app.state.keys = ApiKeys(
-        (key.get_secret_value() for key in settings.api_keys), settings.api_keys_file
-    )
+    app.state.keys = settings.open_keys()
     app.state.dialects = dialects_named(settings.dialects)
     app.state.unguarded = _unguarded(settings) | app.state.dialects.open_paths
     app.state.request_limit = RequestLimit(settings.max_open_requests, app.state.metrics)

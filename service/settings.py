@@ -30,7 +30,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from engine.config import EngineConfig, check_aliases
 from engine.errors import InvalidInput
 from service.replica import REPLICA_NAME, host_name
-from service.security import TlsFiles, check_api_key, read_key_file, read_origin
+from service.security import ApiKeys, TlsFiles, check_api_key, read_key_file, read_origin
 
 PREFIX = "LLN_"
 _DELIMITER = "__"
@@ -291,6 +291,10 @@ class Settings(BaseSettings):
     def grpc_message_bytes(self) -> int:
         """Largest message that is read."""
         return min(self.max_message_bytes, self.max_body_bytes)
+
+    def open_keys(self) -> ApiKeys:
+        """The keys that callers must send one of, if there are any."""
+        return ApiKeys((key.get_secret_value() for key in self.api_keys), self.api_keys_file)
 
     @property
     def replica_name(self) -> str:

@@ -18,7 +18,8 @@ import grpc
 from grpc import StatusCode, aio
 
 from engine.errors import EngineUnavailable
-from service.grpc.context import Context
+from service.fairness import read_timeout
+from service.grpc.context import Context, text_metadata
 from service.grpc.errors import status_on_error
 from service.grpc.listening import listen, server_options
 from service.replicas.errors import ReplicaLost
@@ -29,6 +30,9 @@ from service.replicas.price import Price, price_of_message, takes_stream
 from service.settings import Settings
 
 log = logging.getLogger(__name__)
+
+_HEALTH = "/grpc.health.v1.Health/"
+"""Probes need no key."""
 
 _FIRST_REPLICA_S = 60.0
 _LOOK_EVERY_S = 0.1
@@ -41,6 +45,7 @@ class GrpcFront:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._keys = settings.open_keys()
         self._channels: dict[str, aio.Channel] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._numbers = count()
@@ -74,9 +79,17 @@ class GrpcFront:
 
     async def _forward(self, method: str, messages: AsyncIterator[bytes], context: Context) -> None:
         async with status_on_error(context):
-            first = await anext(messages, b"")
+            if not method.startswith(_HEALTH):
+                self._check_key(context)
+            async with read_timeout(self._settings.body_timeout_s):
+                first = await anext(messages, b"")
             rest = messages if takes_stream(method) else None
             await self._send(method, first, rest, context)
+
+    def _check_key(self, context: Context) -> None:
+        """The replicas do so too, but a message would have been received by then."""
+        metadata = text_metadata(context)
+        self._keys.check(metadata.get("authorization"), metadata.get("x-api-key"))
 
     async def _send(
         self, method: str, first: bytes, rest: AsyncIterator[bytes] | None, context: Context

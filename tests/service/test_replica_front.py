@@ -1,0 +1,63 @@
+"""What listens for gRPC before replicas: callers without a key, and streams that say nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from grpc import StatusCode, aio
+
+from service.grpc.listening import server_options
+from service.replicas.front import GrpcFront, _Everything
+from service.settings import Settings
+
+KEY = "0123456789abcdef"
+SILENCE_S = 0.3
+
+
+async def nothing() -> AsyncIterator[bytes]:
+    await asyncio.sleep(60)
+    yield b""
+
+
+def refusal(method: str, *metadata: tuple[str, str], **settings: Any) -> aio.AioRpcError:
+    """Of a call that sends no message; there are no replicas."""
+
+    async def ask() -> aio.AioRpcError:
+        chosen = Settings(body_timeout_s=SILENCE_S, **settings)
+        front = GrpcFront(chosen)
+        server = aio.server(handlers=[_Everything(front._forward)], options=server_options(chosen))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        try:
+            async with aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                with pytest.raises(aio.AioRpcError) as caught:
+                    await channel.stream_unary(method)(nothing(), metadata=metadata, timeout=30)
+                return caught.value
+        finally:
+            await server.stop(0)
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize("method", ["/lln.v1.Embeddings/Embed", "/lln.v1.Embeddings/EmbedStream"])
+def test_a_caller_without_a_key_sends_no_message(method: str) -> None:
+    assert refusal(method, api_keys=KEY).code() == StatusCode.UNAUTHENTICATED
+    assert refusal(method, ("x-api-key", "wrong"), api_keys=KEY).code() == (
+        StatusCode.UNAUTHENTICATED
+    )
+
+
+def test_a_stream_that_says_nothing_ends() -> None:
+    for found in (
+        refusal("/lln.v1.Embeddings/EmbedStream", ("x-api-key", KEY), api_keys=KEY),
+        refusal("/grpc.health.v1.Health/Watch", api_keys=KEY),
+    ):
+        assert found.code() == StatusCode.DEADLINE_EXCEEDED
+        metadata = dict(found.trailing_metadata() or ())
+        assert (metadata["lln-error-code"], metadata["lln-error-limit"]) == (
+            "body_timeout",
+            str(SILENCE_S),
+        )
