@@ -119,11 +119,11 @@ def test_documents_in_fewer_bytes(client: LLNClient, http: httpx.Client, dtype: 
     body = {"text": " ".join(TEXTS), "model": PUBLISHED, "chunking": chunking}
     answer = http.post("/v1/documents", json=body | {"output_dtype": dtype}).json()
     found = client.embed_document(body["text"], chunking=chunking, output_dtype=dtype)
-    assert found.vector.tolist() == answer["vector"]
-    assert found.vector.dtype == {"float16": "f2", "int8": "i1", "ubinary": "u1"}[dtype]
-    assert [chunk["vector"].tolist() for chunk in found.chunks] == [
-        chunk["vector"] for chunk in answer["chunks"]
-    ]
+    kind = {"float16": "f2", "int8": "i1", "ubinary": "u1"}[dtype]
+    assert found.vector.dtype == kind
+    assert np.array_equal(found.vector, np.array(answer["vector"], kind))
+    for own, other in zip(found.chunks, answer["chunks"], strict=True):
+        assert np.array_equal(own["vector"], np.array(other["vector"], kind))
 
 
 @pytest.fixture(scope="module")
