@@ -116,9 +116,10 @@ def test_vectors_can_be_written_to(client: LLNClient) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "int8", "ubinary"])
 def test_documents_in_fewer_bytes(client: LLNClient, http: httpx.Client, dtype: str) -> None:
     chunking = {"type": "fixed", "tokens": 16}
-    body = {"text": " ".join(TEXTS), "model": PUBLISHED, "chunking": chunking}
-    answer = http.post("/v1/documents", json=body | {"output_dtype": dtype}).json()
-    found = client.embed_document(body["text"], chunking=chunking, output_dtype=dtype)
+    text = " ".join(TEXTS)
+    body = {"text": text, "model": PUBLISHED, "chunking": chunking, "output_dtype": dtype}
+    answer = http.post("/v1/documents", json=body).json()
+    found = client.embed_document(text, chunking=chunking, output_dtype=dtype)
     kind = {"float16": "f2", "int8": "i1", "ubinary": "u1"}[dtype]
     assert found.vector.dtype == kind
     assert np.array_equal(found.vector, np.array(answer["vector"], kind))

@@ -240,7 +240,7 @@ def test_an_unread_large_answer_times_out(patient: Any) -> None:
 
 
 def test_an_unread_file_times_out(patient: Any) -> None:
-    form = {"data": {"purpose": "batch"}, "files": {"file": ("a.jsonl", b"x" * 20_000_000)}}
+    form: Any = {"data": {"purpose": "batch"}, "files": {"file": ("a.jsonl", b"x" * 20_000_000)}}
     file = httpx.post(f"{patient.http_url}/v1/files", timeout=60, **form).json()["id"]
     wait_for(lambda: has_room(patient), "the place of the upload", 4 * ANSWER_TIMEOUT_S)
     address = urlsplit(patient.http_url)

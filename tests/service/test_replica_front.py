@@ -33,8 +33,9 @@ def refusal(method: str, *metadata: tuple[str, str], **settings: Any) -> aio.Aio
         await server.start()
         try:
             async with aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                call = channel.stream_unary(method, None, None)
                 with pytest.raises(aio.AioRpcError) as caught:
-                    await channel.stream_unary(method)(nothing(), metadata=metadata, timeout=30)
+                    await call(nothing(), metadata=metadata, timeout=30)
                 return caught.value
         finally:
             await server.stop(0)
@@ -56,7 +57,7 @@ def test_a_stream_that_says_nothing_ends() -> None:
         refusal("/grpc.health.v1.Health/Watch", api_keys=KEY),
     ):
         assert found.code() == StatusCode.DEADLINE_EXCEEDED
-        metadata = dict(found.trailing_metadata() or ())
+        metadata: dict[str, Any] = dict(found.trailing_metadata() or ())  # type: ignore[arg-type]
         assert (metadata["lln-error-code"], metadata["lln-error-limit"]) == (
             "body_timeout",
             str(SILENCE_S),

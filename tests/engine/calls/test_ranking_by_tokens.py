@@ -17,7 +17,8 @@ from engine.types import Span
 
 def unit(rng: np.random.Generator, count: int) -> np.ndarray:
     rows = rng.standard_normal((count, 16)).astype(np.float32)
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    found: np.ndarray = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return found
 
 
 @pytest.mark.parametrize("at_once", [1, 100, 2**22])
