@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from engine.platform.process import loading
-from engine.platform.torch_parts import import_torch
 from service.ports import bind_port
 from service.settings import Settings
 
@@ -20,7 +19,6 @@ def start(settings: Settings) -> None:
     """Serves until SIGTERM or SIGINT. Under a launcher like torchrun the first rank serves, and the
     others read their parts of documents."""
     with loading():
-        import_torch()
         from engine.ranks.place import RankPlace, check_devices
     place = RankPlace.from_environment(os.environ)
     if place is not None and place.num_ranks > 1:
