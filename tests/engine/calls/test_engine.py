@@ -78,10 +78,10 @@ def test_states_of_a_model_that_does_not_pool_are_bounded(
         [found] = await engine.embed(["the quick brown fox"])
         assert found.vector.ndim == 2
         with pytest.raises(TextTooLong) as caught:
-            await engine.embed(["the quick brown fox"] * 4)
-        assert (caught.value.code, caught.value.limit) == ("too_many_token_states", 20)
+            await engine.embed(["the quick brown fox"] * 12)
+        assert (caught.value.code, caught.value.limit) == ("too_many_token_states", 40)
 
-    config = EngineConfig(device="cpu", max_token_states=20)
+    config = EngineConfig(device="cpu", max_token_states=40)
     serve({"bare": model}, work, config=config)
 
 
