@@ -24,7 +24,13 @@ from benchmarks.store import commit
 from engine import Engine
 from engine.evaluation.bootstrap import Interval, minus, pooled
 from engine.evaluation.corpora import available, load_corpus
-from engine.evaluation.corpus_vectors import CorpusVectors, Parts, PlacedParts, read_corpus
+from engine.evaluation.corpus_vectors import (
+    CorpusVectors,
+    PartKind,
+    Parts,
+    PlacedParts,
+    read_corpus,
+)
 from engine.evaluation.reading_documents import (
     DocumentLimits,
     ReadingDocument,
@@ -115,14 +121,15 @@ def _in_segments(
     ]
     late = unit(np.concatenate([one[1:] for one in read]))
 
-    def of_kind(parts: Parts, kind: int) -> Parts:
+    def of_kind(parts: Parts, kind: PartKind) -> Parts:
         return replace(parts, late=late[placed.kinds == kind])
 
     return replace(
         vectors,
-        openings=of_kind(vectors.openings, 0),
-        passages=of_kind(vectors.passages, 1),
-        chunks=of_kind(vectors.chunks, 2),
+        openings=of_kind(vectors.openings, PartKind.FIRST_WORDS),
+        found=of_kind(vectors.found, PartKind.FOUND),
+        passages=of_kind(vectors.passages, PartKind.PASSAGE),
+        chunks=of_kind(vectors.chunks, PartKind.CHUNK),
         wholes=unit(np.stack([one[0] for one in read])),
     )
 

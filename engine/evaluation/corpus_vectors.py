@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -97,9 +99,9 @@ def read_corpus(
     with_lln = store.read_whole(model, texts, placed.spans)
     without = store.read_whole(model.with_attention("block_diagonal"), texts, placed.spans)
     alone = store.vectors_of(model, _alone(texts, placed.spans, model.tokenizer))
-    opening, passage, chunk = (
+    opening, found, passage, chunk = (
         Parts(placed.owners[rows], alone[rows], with_lln.late[rows], without.late[rows])
-        for rows in (placed.kinds == kind for kind in range(3))
+        for rows in (placed.kinds == kind for kind in PartKind)
     )
     between = model.tokenizer.between_special
     titled = [
@@ -116,7 +118,7 @@ def read_corpus(
         passages=passage,
         chunks=chunk,
         openings=opening,
-        found=_found_openings(model, documents, store),
+        found=found,
         has_title=np.array([one.finds_title for one in documents], bool),
         titled=store.vectors_of(model, titled),
         titles=store.vectors_of(model, [between(one.title) for one in documents]),
@@ -132,20 +134,6 @@ def read_corpus(
     )
 
 
-def _found_openings(
-    model: EmbeddingModel, documents: Sequence[ReadingDocument], store: VectorStore
-) -> Parts:
-    texts = [one.ids for one in documents]
-    spans = [[one.opening] for one in documents]
-    without_lln = model.with_attention("block_diagonal")
-    return Parts(
-        owners=np.arange(len(documents)),
-        alone=store.vectors_of(model, _alone(texts, spans, model.tokenizer)),
-        late=store.read_whole(model, texts, spans).late,
-        late_without_lln=store.read_whole(without_lln, texts, spans).late,
-    )
-
-
 def _alone(
     texts: Sequence[Ids], spans: Sequence[Sequence[Span]], tokenizer: TextTokenizer
 ) -> list[Ids]:
@@ -157,8 +145,15 @@ def _alone(
     ]
 
 
+class PartKind(IntEnum):
+    FIRST_WORDS = 0
+    FOUND = 1
+    PASSAGE = 2
+    CHUNK = 3
+
+
 class PlacedParts:
-    """Where the openings, passages and chunks of documents are, in one list."""
+    """Where the first words, titles, passages and chunks of documents are, in one list."""
 
     def __init__(
         self,
@@ -167,13 +162,14 @@ class PlacedParts:
         limits: DocumentLimits,
     ) -> None:
         openings = [[(0, min(OPENING_TOKENS, len(one.ids)))] for one in documents]
+        found = [[one.opening] for one in documents]
         passages = [one.passages for one in documents]
         chunks = [window_spans(len(one.ids), tokenizer, limits.chunk) for one in documents]
-        by_document = list(zip(openings, passages, chunks, strict=True))
-        self.spans = [[*a, *b, *c] for a, b, c in by_document]
+        by_document = list(zip(openings, found, passages, chunks, strict=True))
+        self.spans = [list(chain.from_iterable(kinds)) for kinds in by_document]
         self.owners = np.repeat(np.arange(len(documents)), [len(one) for one in self.spans])
         self.kinds = np.concatenate(
-            [np.repeat([0, 1, 2], [len(a), len(b), len(c)]) for a, b, c in by_document]
+            [np.repeat(list(PartKind), [len(kind) for kind in kinds]) for kinds in by_document]
         )
 
 
@@ -184,7 +180,7 @@ def _one_pass(
     store: VectorStore,
 ) -> OnePass:
     read = store.read_whole(model, [one.ids for one in documents], placed.spans)
-    openings, passages, chunks = (read.late[placed.kinds == kind] for kind in range(3))
+    openings, _, passages, chunks = (read.late[placed.kinds == kind] for kind in PartKind)
     return OnePass(
         passages=passages,
         chunks=chunks,

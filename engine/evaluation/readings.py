@@ -18,7 +18,7 @@ from engine.training.encode import Vectors, unit
 CUTOFF = 10
 """The reciprocal rank of an answer below this rank is 0."""
 
-PartKind: TypeAlias = Literal["passages", "chunks", "openings", "found"]
+PartName: TypeAlias = Literal["passages", "chunks", "openings", "found"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Reading:
     title: float = 0.0
     model: str = ""  # another model's late chunks, which read nothing alone
 
-    def vectors(self, corpus: CorpusVectors, kind: PartKind) -> Vectors:
+    def vectors(self, corpus: CorpusVectors, kind: PartName) -> Vectors:
         if self.title_before:
             return corpus.titled
         mixed = self._mixed(corpus, kind)
@@ -75,7 +75,7 @@ class Reading:
         other = corpus.others.get(self.model)
         return corpus.by_paragraph.vectors if other is None else other.paragraph_queries
 
-    def _mixed(self, corpus: CorpusVectors, kind: PartKind) -> Vectors:
+    def _mixed(self, corpus: CorpusVectors, kind: PartName) -> Vectors:
         if self.model:
             late: Vectors = getattr(corpus.others[self.model], kind)
             return late

@@ -160,16 +160,20 @@ def _joined(
         for place in range(len(chunks))
     )
     shares = SHARES[context]
-    opening = _opening(chunks, model, shares, num_prompt=len(prompt), num_tokens=len(ids))
+    opening = (
+        _opening(chunks, model, shares, num_prompt=len(prompt), num_tokens=len(ids))
+        if shares.opening
+        else None
+    )
     return PreparedText(
         ids=ids,
         spans=(
             Span(0, len(ids)),
-            *([opening.tokens] if shares.opening else ()),
+            *([opening.tokens] if opening else ()),
             *(span.tokens for span in spans),
         ),
         chunks=spans,
-        opening=opening.share,
+        opening=opening.share if opening else 0.0,
         alone=shares.alone,
         num_prompt=len(prompt),
         num_tokens=len(ids),
@@ -185,13 +189,13 @@ def _opening(
     num_prompt: int,
     num_tokens: int,
 ) -> Opening:
-    """A title stands in the first chunk, which may be nothing else."""
+    """The title is looked for in the first chunk, which may hold nothing else."""
     tokenizer = model.tokenizer
-    first = chunks[0][:HEAD_CHARACTERS]
+    beginning = chunks[0][:HEAD_CHARACTERS]
     title = title_span("".join(chunk[:HEAD_CHARACTERS] for chunk in chunks[:HEAD_CHARACTERS]))
-    if title is not None and title.end > len(first):
+    if title is not None and title.end > len(beginning):
         title = None
-    (encoded,) = tokenizer.encode_batch([first], with_offsets=True)
+    (encoded,) = tokenizer.encode_batch([beginning], with_offsets=True)
     return opening_of(
         encoded.offsets[encoded.num_prefix : encoded.num_prefix + encoded.num_content],
         title,

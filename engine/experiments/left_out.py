@@ -20,6 +20,7 @@ from engine.evaluation.bootstrap import Answers
 from engine.evaluation.corpora import load_corpus
 from engine.evaluation.corpus_vectors import (
     Asked,
+    PartKind,
     PlacedParts,
     asked_by_heading,
     asked_by_paragraph,
@@ -51,7 +52,7 @@ class LeftOutCorpus:
     def ask(self, read: ReadDocument, readers: Readers) -> Mapping[Figure, Answers]:
         """Reciprocal ranks of what late chunks find in one pass over each document."""
         late = self._late_chunks(read, readers)
-        _, passage, chunk = (self.placed.kinds == kind for kind in range(3))
+        passage, chunk = (self.placed.kinds == kind for kind in (PartKind.PASSAGE, PartKind.CHUNK))
         asked, later = self.by_heading, self.by_paragraph
         found = answers_of_passages(asked.vectors, late[passage], asked)
         owners = self.placed.owners[chunk]

@@ -32,12 +32,11 @@ _NOT_AT_END = ",;:"
 
 
 class Titles(NamedTuple):
-    """What the chunks of a document are told of it."""
+    """The title of a document: given by the caller, or found in the text."""
 
-    told: str | None = None  # by the caller
-    found: Span | None = (
-        None  # the characters of the title at the text's beginning, if none is told
-    )
+    told: str | None = None
+    found: Span | None = None
+    """Characters at the beginning of the text; looked for only if the caller gives no title."""
 
 
 NO_TITLES = Titles()

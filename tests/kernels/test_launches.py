@@ -101,7 +101,7 @@ def test_a_pass_over_a_long_text_is_one_launch_that_fills_the_device_several_tim
         pytest.param(MIDDLE, [3, 5], id="several pieces"),
         pytest.param(ONE_LEVEL, [3, 5], id="one level"),
         pytest.param(TWO_LEVELS, [4, 7], id="two levels"),
-        # Only the forward is told of the longest.
+        # Only the forward is given the longest sequence's length.
         pytest.param(2 * ONE_LEVEL, [3, 7], id="two of one level"),
     ],
 )
