@@ -31,13 +31,13 @@ from engine.evaluation.corpus_vectors import (
     PlacedParts,
     read_corpus,
 )
+from engine.evaluation.questions import QUESTIONS, WHOLE_BY_PARAGRAPH
 from engine.evaluation.reading_documents import (
     DocumentLimits,
     ReadingDocument,
     reading_documents,
 )
 from engine.evaluation.readings import Reading
-from engine.evaluation.readings_report import QUESTIONS, WHOLE_BY_PARAGRAPH
 from engine.evaluation.vector_store import VectorStore
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.pooling import pool

@@ -52,6 +52,7 @@ class OnePass:
     passages: Vectors
     chunks: Vectors
     openings: Vectors
+    found: Vectors
     wholes: Vectors
     heading_queries: Vectors
     paragraph_queries: Vectors
@@ -180,11 +181,12 @@ def _one_pass(
     store: VectorStore,
 ) -> OnePass:
     read = store.read_whole(model, [one.ids for one in documents], placed.spans)
-    openings, _, passages, chunks = (read.late[placed.kinds == kind] for kind in PartKind)
+    openings, found, passages, chunks = (read.late[placed.kinds == kind] for kind in PartKind)
     return OnePass(
         passages=passages,
         chunks=chunks,
         openings=openings,
+        found=found,
         wholes=read.whole,
         heading_queries=asked_by_heading(model, documents, store).vectors,
         paragraph_queries=asked_by_paragraph(model, documents, store).vectors,

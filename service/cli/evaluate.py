@@ -130,9 +130,10 @@ def _evaluate(chosen: Chosen) -> None:
 
 
 def _evaluate_readings(chosen: Chosen, models: Sequence[EmbeddingModel]) -> None:
+    from engine.evaluation.corpus_split import split_corpora
     from engine.evaluation.model_pairs import models_by_name, pairs_in_order
     from engine.evaluation.reading_documents import FRESH_LIMITS, DocumentLimits
-    from engine.evaluation.readings_report import evaluate_readings, split_corpora
+    from engine.evaluation.readings_report import evaluate_readings
     from engine.evaluation.vector_store import VectorStore
 
     split = split_corpora(chosen.corpora or (), chosen.leave_out or ())

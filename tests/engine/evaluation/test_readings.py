@@ -11,12 +11,14 @@ import pytest
 
 from engine.checkpoint.calibration import Calibration
 from engine.errors import InvalidInput
-from engine.evaluation import readings_report, texts
+from engine.evaluation import corpus_split, readings_report, texts
 from engine.evaluation.bootstrap import Answers, interval, minus, pooled
 from engine.evaluation.corpora import FRESH_SOURCES, NEW_SOURCES, TRAINED_SOURCES, Corpus
+from engine.evaluation.corpus_split import split_corpora
 from engine.evaluation.corpus_vectors import CorpusVectors, read_corpus
 from engine.evaluation.model_pairs import ModelPair
 from engine.evaluation.pages import documents_of, plain_title
+from engine.evaluation.reading_choice import TOLERANCE, choose_readings
 from engine.evaluation.reading_documents import DocumentLimits, led_passages, reading_documents
 from engine.evaluation.readings import (
     Reading,
@@ -24,7 +26,7 @@ from engine.evaluation.readings import (
     answers_by_paragraph,
     answers_by_paragraph_whole,
 )
-from engine.evaluation.readings_report import choose_readings, evaluate_readings, split_corpora
+from engine.evaluation.readings_report import evaluate_readings
 from engine.evaluation.vector_store import VectorStore
 from engine.model.embedding_model import EmbeddingModel
 from engine.training.data import Document
@@ -127,7 +129,7 @@ def test_corpora_are_split_by_what_is_left_out() -> None:
 
 
 def test_a_group_is_its_corpora_that_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readings_report, "installed", lambda sources: list(sources)[:2])
+    monkeypatch.setattr(corpus_split, "installed", lambda sources: list(sources)[:2])
     split = split_corpora(["trained", "fresh", "essays"])
     assert split.validation == tuple(TRAINED_SOURCES)[:2]
     assert split.test == (*tuple(FRESH_SOURCES)[:2], "essays")
@@ -251,7 +253,7 @@ def test_shares_are_chosen_for_both_kinds_of_question(read: CorpusVectors) -> No
     assert chosen["opening"].late == chosen["mean"].late == 0
     half = answers_by_paragraph(read, Reading(late=0.5)).values.mean()
     found = answers_by_paragraph(read, chosen["default"]).values.mean()
-    assert found >= half - readings_report.TOLERANCE
+    assert found >= half - TOLERANCE
 
 
 def test_the_whole_report(

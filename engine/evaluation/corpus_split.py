@@ -1,0 +1,40 @@
+"""Which corpora shares are chosen on, and which are judged on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from engine.errors import InvalidInput, find_named
+from engine.evaluation.corpora import GROUPS, SOURCES, TRAINED_SOURCES, installed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    validation: tuple[str, ...]
+    test: tuple[str, ...]
+
+
+def split_corpora(names: Sequence[str], leave_out: Sequence[str] = ()) -> Split:
+    """Validation and test corpora; by default those that no model was trained on are left out.
+
+    The name of a group stands for those of its corpora that are installed.
+    """
+    chosen, left_out = _without_groups(names or GROUPS), _without_groups(leave_out)
+    for name in (*chosen, *left_out):
+        find_named("corpus", name, SOURCES, code="unknown_corpus")
+    test = left_out or tuple(name for name in chosen if name not in TRAINED_SOURCES)
+    validation = tuple(name for name in chosen if name not in test and name in TRAINED_SOURCES)
+    if not validation:
+        raise InvalidInput(
+            "no corpus is left to choose shares on; leave fewer out, or install their packages",
+            code="no_validation_corpus",
+            param="leave_out",
+        )
+    return Split(validation=validation, test=test)
+
+
+def _without_groups(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(
+        name for one in names for name in (installed(GROUPS[one]) if one in GROUPS else [one])
+    )

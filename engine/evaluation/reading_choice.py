@@ -1,0 +1,104 @@
+"""The shares of each reading, chosen on the validation corpora alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from engine.evaluation.bootstrap import pooled
+from engine.evaluation.corpus_vectors import CorpusVectors
+from engine.evaluation.questions import BY_HEADING, BY_PARAGRAPH, Question
+from engine.evaluation.readings import Reading
+
+HALF = Reading(late=0.5)
+LATE_SHARES = (0.0, 0.5, 1.0)
+ADDED_SHARES = (0.0, 0.15, 0.2, 0.3, 0.6, 1.0)
+TITLE_SHARES = (0.15, 0.2, 0.3, 0.45, 0.6, 1.0)
+RIVAL_SHARES = (*ADDED_SHARES, 1.5, 2.0)
+TOLERANCE = 0.005
+"""Later paragraphs may be found by this much less than with half late chunks and nothing added."""
+
+
+def choose_readings(validation: Sequence[CorpusVectors]) -> dict[str, Reading]:
+    """The default and its rivals, each with the shares that are best on the validation corpora.
+
+    All but those "for passages", and the told title, find later paragraphs within TOLERANCE of
+    half late chunks. The readings "for passages" are best for passages alone, whatever they cost
+    later paragraphs.
+    """
+    choice = _Choice(validation)
+    mixtures = [Reading(late=late, opening=share) for late in LATE_SHARES for share in ADDED_SHARES]
+    openings = [Reading(opening=share) for share in RIVAL_SHARES]
+    means = [Reading(mean=share) for share in RIVAL_SHARES]
+    titles = [Reading(title=share) for share in RIVAL_SHARES]
+    words, rival = choice.best_of_both(mixtures), choice.best_of_both(openings)
+    share = choice.share_of_title(words, rival)
+    return {
+        "default": replace(words, found_title=share),
+        "first words": words,
+        "title told": replace(words, opening=0.0, title=share),
+        "opening": replace(rival, found_title=share),
+        "mean": choice.best_of_both(means),
+        "default for passages": choice.best(mixtures),
+        "opening for passages": choice.best(openings),
+        "mean for passages": choice.best(means),
+        "title": choice.best(titles),
+        **choice.one_pass("late"),
+        **{
+            label: reading
+            for name in models_beside(validation)
+            for label, reading in choice.one_pass(f"{name}, late", name).items()
+        },
+    }
+
+
+def models_beside(corpora: Sequence[CorpusVectors]) -> list[str]:
+    """The other models that have read these corpora."""
+    return list(corpora[0].others) if corpora else []
+
+
+def score(question: Question, corpora: Sequence[CorpusVectors], reading: Reading) -> float:
+    found = pooled(list(question.answers(corpora, reading).values()))
+    return found.mean if found else 0.0
+
+
+class _Choice:
+    def __init__(self, validation: Sequence[CorpusVectors]) -> None:
+        self._validation = validation
+
+    def best(self, readings: Sequence[Reading]) -> Reading:
+        """What finds most passages; of equally good ones the first."""
+        return max(readings, key=lambda one: score(BY_HEADING, self._validation, one))
+
+    def best_of_both(self, readings: Sequence[Reading]) -> Reading:
+        """The best of those that find later paragraphs well enough, or else the first."""
+        return self.best(list(filter(self._is_fit, readings)) or readings[:1])
+
+    def share_of_title(self, mixture: Reading, rival: Reading) -> float:
+        """The largest share of a title with which later paragraphs are found well enough by all
+        that add one: to the mixture, found or told, and to passages read alone."""
+
+        def is_fit(share: float) -> bool:
+            found = replace(mixture, found_title=share)
+            told = replace(mixture, opening=0.0, title=share)
+            return all(map(self._is_fit, (found, told, replace(rival, found_title=share))))
+
+        return max(filter(is_fit, TITLE_SHARES), default=mixture.opening)
+
+    def one_pass(self, label: str, model: str = "") -> dict[str, Reading]:
+        """Late chunks alone, with the opening: first words, or the title where one is found."""
+        late = Reading(late=1.0, model=model)
+        words = self.best_of_both([replace(late, opening=share) for share in ADDED_SHARES])
+        titled = [replace(words, found_title=share) for share in TITLE_SHARES]
+        return {
+            f"{label} and first words": words,
+            f"{label} and title": self.best_of_both([words, *titled]),
+        }
+
+    def _is_fit(self, reading: Reading) -> bool:
+        return score(BY_PARAGRAPH, self._validation, reading) >= self._least
+
+    @cached_property
+    def _least(self) -> float:
+        return score(BY_PARAGRAPH, self._validation, HALF) - TOLERANCE
