@@ -234,6 +234,11 @@ def test_another_model_is_read_in_one_pass(
         one = Reading(late=1.0, model=name)
         assert np.array_equal(one.vectors(read, "passages"), reading.vectors(read, "passages"))
         assert np.array_equal(one.wholes(read), reading.wholes(read))
+        first, second = (
+            replace(each, opening=0.3, found_title=0.45).vectors(read, "chunks")
+            for each in (one, reading)
+        )
+        assert first == pytest.approx(second, abs=1e-6)
     kept = sorted(tmp_path.iterdir())
     again = read_corpus(model, "small", documents, LIMITS, others, store)
     assert sorted(tmp_path.iterdir()) == kept
@@ -254,6 +259,11 @@ def test_shares_are_chosen_for_both_kinds_of_question(read: CorpusVectors) -> No
     half = answers_by_paragraph(read, Reading(late=0.5)).values.mean()
     found = answers_by_paragraph(read, chosen["default"]).values.mean()
     assert found >= half - TOLERANCE
+    words, titled = chosen["late and first words"], chosen["late and title"]
+    assert words.late == titled.late == 1
+    assert titled == replace(words, found_title=titled.found_title)
+    by_heading = [answers_by_heading(read, one).values.mean() for one in (words, titled)]
+    assert by_heading[1] >= by_heading[0]
 
 
 def test_the_whole_report(
