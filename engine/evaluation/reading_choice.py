@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from statistics import fmean
 
 from engine.evaluation.bootstrap import pooled
 from engine.evaluation.corpus_vectors import CorpusVectors
@@ -15,6 +16,7 @@ HALF = Reading(late=0.5)
 LATE_SHARES = (0.0, 0.5, 1.0)
 ADDED_SHARES = (0.0, 0.15, 0.2, 0.3, 0.6, 1.0)
 TITLE_SHARES = (0.15, 0.2, 0.3, 0.45, 0.6, 1.0)
+TITLE_SHARES_OF_ONE_PASS = (*TITLE_SHARES, 1.5, 2.0)
 RIVAL_SHARES = (*ADDED_SHARES, 1.5, 2.0)
 TOLERANCE = 0.005
 """Later paragraphs may be found by this much less than with half late chunks and nothing added."""
@@ -44,12 +46,27 @@ def choose_readings(validation: Sequence[CorpusVectors]) -> dict[str, Reading]:
         "opening for passages": choice.best(openings),
         "mean for passages": choice.best(means),
         "title": choice.best(titles),
-        **choice.one_pass("late"),
-        **{
-            label: reading
-            for name in models_beside(validation)
-            for label, reading in choice.one_pass(f"{name}, late", name).items()
-        },
+        **_of_one_pass(validation, [""]),
+        **_of_one_pass(validation, models_beside(validation)),
+    }
+
+
+def _of_one_pass(validation: Sequence[CorpusVectors], models: Sequence[str]) -> dict[str, Reading]:
+    """Late chunks with the opening: first words, or the title where one is found. All of the models
+    have the same shares, so that nothing else makes them differ."""
+    if not models:
+        return {}
+    choice = _Choice(validation, models)
+    words = choice.best_of_both([Reading(late=1.0, opening=share) for share in ADDED_SHARES])
+    titled = [replace(words, found_title=share) for share in TITLE_SHARES_OF_ONE_PASS]
+    chosen = {
+        "late and first words": words,
+        "late and title": choice.best_of_both([words, *titled]),
+    }
+    return {
+        f"{name}, {how}" if name else how: replace(one, model=name)
+        for name in models
+        for how, one in chosen.items()
     }
 
 
@@ -64,12 +81,15 @@ def score(question: Question, corpora: Sequence[CorpusVectors], reading: Reading
 
 
 class _Choice:
-    def __init__(self, validation: Sequence[CorpusVectors]) -> None:
+    """Chooses readings for all of the models together; "" is the model that is judged."""
+
+    def __init__(self, validation: Sequence[CorpusVectors], models: Sequence[str] = ("",)) -> None:
         self._validation = validation
+        self._models = models
 
     def best(self, readings: Sequence[Reading]) -> Reading:
         """What finds most passages; of equally good ones the first."""
-        return max(readings, key=lambda one: score(BY_HEADING, self._validation, one))
+        return max(readings, key=lambda one: self._score(BY_HEADING, one))
 
     def best_of_both(self, readings: Sequence[Reading]) -> Reading:
         """The best of those that find later paragraphs well enough, or else the first."""
@@ -86,19 +106,14 @@ class _Choice:
 
         return max(filter(is_fit, TITLE_SHARES), default=mixture.opening)
 
-    def one_pass(self, label: str, model: str = "") -> dict[str, Reading]:
-        """Late chunks alone, with the opening: first words, or the title where one is found."""
-        late = Reading(late=1.0, model=model)
-        words = self.best_of_both([replace(late, opening=share) for share in ADDED_SHARES])
-        titled = [replace(words, found_title=share) for share in TITLE_SHARES]
-        return {
-            f"{label} and first words": words,
-            f"{label} and title": self.best_of_both([words, *titled]),
-        }
-
     def _is_fit(self, reading: Reading) -> bool:
-        return score(BY_PARAGRAPH, self._validation, reading) >= self._least
+        return self._score(BY_PARAGRAPH, reading) >= self._least
 
     @cached_property
     def _least(self) -> float:
         return score(BY_PARAGRAPH, self._validation, HALF) - TOLERANCE
+
+    def _score(self, question: Question, reading: Reading) -> float:
+        return fmean(
+            score(question, self._validation, replace(reading, model=name)) for name in self._models
+        )
