@@ -82,7 +82,7 @@ class Embedding:
     accounting: Accounting
 
 
-Context: TypeAlias = Literal["balanced", "late", "alone", "title", "opening"]
+Context: TypeAlias = Literal["balanced", "late", "alone", "title", "opening", "one_pass"]
 """What a chunk's vector takes from its document. `engine.text.chunking.SHARES` has the numbers."""
 
 
@@ -94,7 +94,8 @@ class _LateChunks:
     """"balanced": half from the late chunk, half from the passage read alone, plus a share of the
     document's opening. "late": the late chunk alone. "alone": the passage read alone. "title": as
     balanced, with as much of the opening as of the chunk. "opening": the passage read alone, plus
-    that share of the opening."""
+    that share of the opening. "one_pass": the late chunk plus a share of the opening, so that
+    nothing is read twice."""
 
     opening: float | None = None
     """How much of the vector of the document's title, told or found at its beginning, or else of

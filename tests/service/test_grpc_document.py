@@ -94,9 +94,11 @@ def test_pieces_of_any_size_give_the_same_result(embed: Any, http: httpx.Client,
 
 def test_contexts_and_titles_are_those_of_http(embed: Any, http: httpx.Client) -> None:
     text = TEXT[:300]
-    for context in ("balanced", "late", "alone", "title", "opening", None):
+    for context in ("balanced", "late", "alone", "title", "opening", "one_pass", None):
         named: dict[str, Any] = {} if context is None else {"context": context}
-        titled = {"title": "Größe"} if context in ("balanced", "title", "opening") else {}
+        titled = (
+            {"title": "Größe"} if context in ("balanced", "title", "opening", "one_pass") else {}
+        )
         fields = {"text": text, "chunking": {"type": "fixed", "tokens": 16, **named}, **titled}
         body = fields | {"encoding_format": "base64"}
         whole = http.post("/v1/documents", json=body).json()

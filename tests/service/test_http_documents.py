@@ -109,6 +109,7 @@ SHARES = {
     "alone": (1, 0),
     "title": (0.5, 1),
     "opening": (1, 0.3),
+    "one_pass": (0, 0.2),
 }
 
 

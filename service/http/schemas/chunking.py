@@ -59,7 +59,8 @@ class ChunkingFields(BaseModel):
         default=None,
         description="late: the late chunk. alone: the passage alone. balanced (the default): half "
         "of each and a share of the opening. title: with the opening at weight 1. opening: the "
-        "passage alone and that share of the opening.",
+        "passage alone and that share of the opening. one_pass: the late chunk and a share of the "
+        "opening, so that nothing is read twice.",
     )
     opening: float | None = Field(
         default=None,

@@ -101,6 +101,8 @@ def test_the_documents_own_vector_and_its_cost(engine: Engine, text: str) -> Non
         text, chunks=replace(PLAN, context="late", opening=1), title="A title"
     )
     assert only_title.accounting.tokens_alone == 4
+    one_pass = engine.embed_document("Otters\n\n" + text, chunks=replace(PLAN, context="one_pass"))
+    assert one_pass.accounting.tokens_alone == 0
 
 
 def test_a_title_is_read_behind_the_prompt(default_model: EmbeddingModel, text: str) -> None:
@@ -133,7 +135,7 @@ def test_titles_that_are_refused(
     error = caught.value
     assert (error.code, error.param) == (code, "title")
     if code == "unused_title":
-        assert error.limit == "balanced, title, opening"
+        assert error.limit == "balanced, title, opening, one_pass"
     if code == "title_too_long":
         assert isinstance(error, TextTooLong)
         assert (error.limit, error.actual) == (512, 513)
@@ -145,7 +147,7 @@ def test_a_title_without_chunks_is_refused(engine: Engine) -> None:
 
 
 def test_unknown_contexts_are_refused_with_the_known_ones(engine: Engine) -> None:
-    known = "balanced, late, alone, title, opening"
+    known = "balanced, late, alone, title, opening, one_pass"
     with pytest.raises(InvalidInput, match=f"{known}, got 'early'") as caught:
         vectors(engine, "a text", context="early")
     assert (caught.value.code, caught.value.param) == ("invalid_chunking", "chunking.context")
