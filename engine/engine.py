@@ -205,7 +205,8 @@ class Engine:
         """Embed the document as it is now, reading only segments that its record does not hold.
 
         With `max_staleness`, kept segments that may be further from a fresh reading are read again
-        too; with `exact`, all are. Without `chunks` or `title`, those of the record hold.
+        too; with `exact`, all are. Without `chunks` or `title`, those of the record hold; an
+        empty title takes away the record's.
         """
         return self._living(
             rounds_from(

@@ -69,7 +69,8 @@ class LivingCalls(EmbeddingCalls):
         """The document as it is now: only segments that its record does not hold are read.
 
         With `max_staleness`, kept segments that may be further from a fresh reading are read again
-        too; with `exact`, all are. Without `chunks` or `title`, those of the record hold.
+        too; with `exact`, all are. Without `chunks` or `title`, those of the record hold; an
+        empty title takes away the record's.
         """
         deadline = Deadline(timeout_s)
         with self._counting_rejections():

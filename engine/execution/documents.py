@@ -24,7 +24,7 @@ from engine.text.chunking import (
 )
 from engine.text.openings import Opening, opening_of
 from engine.text.streaming import READ_CHARACTERS, read_pieces
-from engine.text.titles import HEAD_CHARACTERS, title_span
+from engine.text.titles import HEAD_CHARACTERS, is_visible, title_span
 from engine.text.tokenizer import Encoded
 from engine.text.truncation import TruncatingBuffer
 from engine.text.unicode import Utf8Reader, check_unicode
@@ -216,7 +216,7 @@ class DocumentReader:
 
 def check_title(title: str, plan: Chunking | None) -> None:
     """Reject a title that is empty, or that no vector would use."""
-    if not title.strip():
+    if not is_visible(title):
         raise InvalidInput(
             "title is empty; leave it out if the document has none",
             code="empty_title",

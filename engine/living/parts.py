@@ -9,7 +9,6 @@ from engine.living.record import DocumentRecord, KeptSegment
 from engine.steps import Steps
 from engine.text.chunking import ChunkSpan
 from engine.text.segments import SegmentKey, key_matches, key_of, segment_at
-from engine.text.titles import Titles
 from engine.text.tokenizer import TextTokenizer
 from engine.types import Ids, Offsets, Span, Vector
 
@@ -36,20 +35,21 @@ class Part(NamedTuple):
 
 def parts_of(
     text: str,
-    titles: Titles,
+    told: str | None,
     tokenizer: TextTokenizer,
     record: DocumentRecord | None,
     read_again: Container[int],
 ) -> Steps[list[Part]]:
-    # A title is read with the first segment, as the opening is.
-    first_too = record is not None and record.titles != titles
+    # A told title is read with the first segment. One that is found stands in it, and is as before
+    # where the segment is.
+    reads_title = record is not None and record.titles.told != told
     finder = _Finder(text, record)
     parts: list[Part] = []
     start = 0
     while start < len(text):
         found = finder.find(start)
         kept = None if record is None or found is None else record.segments[found]
-        is_asked_for = len(parts) in read_again or (first_too and not parts)
+        is_asked_for = len(parts) in read_again or (reads_title and not parts)
         if kept is not None and not is_asked_for:
             characters = Span(start, start + kept.num_characters)
             part = Part(characters, kept.key, kept, found, kept.chunks)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from engine.errors import InvalidInput
-from engine.execution.documents import check_title, title_ids
+from engine.execution.documents import title_ids
 from engine.execution.inputs import PreparedText, check_input, check_pools, prompt_of
 from engine.living.part_chunks import with_chunks
 from engine.living.parts import Part, parts_of
@@ -112,11 +112,10 @@ def prepare_living_steps(
 ) -> Steps[LivingDocument]:
     """Reads the text as far as the record does not know it. `read_again` are segments of the
     document as it is now that are read although they are known."""
-    check_living(text, model, options, chunking, title)
+    check_living(text, model, options, chunking)
     if record is not None and not _is_of(record, options, chunking):
         record = None
-    titles = titles_of(text, title)
-    parts = yield from parts_of(text, titles, model.tokenizer, record, read_again)
+    parts = yield from parts_of(text, title, model.tokenizer, record, read_again)
     prompt = _prompt_ids(model, options)
     around = model.tokenizer.num_special + len(prompt)
     num_tokens = sum(part.num_content for part in parts) + around
@@ -126,7 +125,8 @@ def prepare_living_steps(
     block = block_size(model.encoder, num_tokens)
     if record is not None and not _reads_alike(record, num_tokens, block):
         record = None
-        parts = yield from parts_of(text, titles, model.tokenizer, None, ())
+        parts = yield from parts_of(text, title, model.tokenizer, None, ())
+    titles = _titles(text, title, parts[0], record)
     parts = yield from with_chunks(parts, text, chunking)
     return _document(text, model, options, chunking, titles, parts, record, prompt, num_tokens)
 
@@ -136,7 +136,6 @@ def check_living(
     model: EmbeddingModel,
     options: EmbedOptions,
     chunking: Chunking | None,
-    title: str | None,
 ) -> None:
     """Rejects what no record can be made of."""
     check_input(text, "text")
@@ -168,8 +167,6 @@ def check_living(
         )
     if chunking is not None:
         check_chunking(chunking)
-    if title is not None:
-        check_title(title, chunking)
 
 
 def _is_of(record: DocumentRecord, options: EmbedOptions, chunking: Chunking | None) -> bool:
@@ -181,6 +178,13 @@ def _reads_alike(record: DocumentRecord, num_tokens: int, block: int) -> bool:
     """Whether segments are read with blocks of the same size, and with LLN if they were."""
     same_lln = (record.num_tokens > record.block_size) == (num_tokens > block)
     return record.block_size == block and same_lln
+
+
+def _titles(text: str, told: str | None, first: Part, record: DocumentRecord | None) -> Titles:
+    """The title, if it stands in the first segment: it is read with it."""
+    if record is not None and first.kept is not None:
+        return record.titles
+    return titles_of(text, told).within(first.characters.end)
 
 
 def _prompt_ids(model: EmbeddingModel, options: EmbedOptions) -> Ids:

@@ -6,6 +6,7 @@ from collections.abc import Container
 from dataclasses import replace
 
 from engine.errors import InvalidInput
+from engine.execution.documents import check_title
 from engine.living.prepare import LivingDocument, prepare_living_steps
 from engine.living.record import DocumentRecord
 from engine.living.update import ReadVectors, Work, answer_of, record_of, staleness_of
@@ -37,6 +38,9 @@ class Rounds:
         folded: bool = False,
     ) -> None:
         check_staleness(max_staleness, exact)
+        # A record keeps its title also while its chunks do not use it.
+        if title is not None and (record is None or title != record.titles.told):
+            check_title(title, chunking)
         self.text = text
         self._model = model
         self.options = options
@@ -93,13 +97,14 @@ def rounds_from(
     max_staleness: float | None = None,
     exact: bool = False,
 ) -> Rounds:
-    """The rounds that read a document on. What is not given is as in the record."""
+    """The rounds that read a document on. What is not given is as in the record; an empty title
+    takes away the record's."""
     return Rounds(
         text,
         model,
         replace(options, prompt_name=options.prompt_name or record.prompt_name),
         chunks or record.chunking,
-        title=title or record.titles.told,
+        title=record.titles.told if title is None else title or None,
         record=record,
         max_staleness=max_staleness,
         exact=exact,

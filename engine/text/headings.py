@@ -39,10 +39,16 @@ class Line(NamedTuple):
 
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|\Z)")
+_BYTE_ORDER_MARK = "\ufeff"
+
+
+def first_character(text: str) -> int:
+    """Where a text begins: after the byte order mark that some editors put before it."""
+    return len(_BYTE_ORDER_MARK) if text.startswith(_BYTE_ORDER_MARK) else 0
 
 
 def lines_of(text: str) -> Iterator[Line]:
-    for match in _LINE.finditer(text):
+    for match in _LINE.finditer(text, first_character(text)):
         yield Line(match.start(), match[0].rstrip("\r\n"))
 
 
@@ -72,12 +78,12 @@ def _markdown_headings(text: str) -> Iterator[Heading]:
             fence = mark[1]
             paragraph = []
             continue
-        heading = atx_heading(line) or _setext(paragraph, line)
+        heading = atx_heading(line) or _setext_heading(paragraph, line)
         if heading is not None:
             yield heading
         if heading is not None or line.is_blank:
             paragraph = []
-        elif paragraph or not _NO_PARAGRAPH.match(line.text):
+        elif paragraph or _begins_paragraph(line):
             paragraph = [*paragraph[:_MAX_TITLE_LINES], line]
 
 
@@ -104,7 +110,15 @@ def atx_heading(line: Line) -> Heading | None:
     return Heading(line.start, len(match[1]), title) if len(title) <= MAX_TITLE else None
 
 
-def _setext(paragraph: list[Line], line: Line) -> Heading | None:
+def is_setext_heading(line: Line, below: Line) -> bool:
+    return _begins_paragraph(line) and _setext_heading([line], below) is not None
+
+
+def _begins_paragraph(line: Line) -> bool:
+    return _NO_PARAGRAPH.match(line.text) is None
+
+
+def _setext_heading(paragraph: list[Line], line: Line) -> Heading | None:
     """A paragraph with a row of = or - below it."""
     match = _SETEXT.match(line.text)
     if match is None or not 0 < len(paragraph) <= _MAX_TITLE_LINES:
@@ -269,9 +283,9 @@ _SAMPLE = 200_000  # characters that are searched for Markdown
 
 
 def sections(text: str, form: HeadingFormat) -> list[Section]:
-    """The sections in order; together they are the whole text."""
+    """The sections in order; together they are the whole text, but for a byte order mark."""
     found = list(_FINDERS[detect_format(text) if form == "auto" else form](text))
-    starts = [0, *(heading.start for heading in found), len(text)]
+    starts = [first_character(text), *(heading.start for heading in found), len(text)]
     paths = [(), *_paths(found)]
     return [
         Section(Span(start, end), path)
@@ -287,7 +301,8 @@ def detect_format(text: str) -> HeadingFormat:
     start = text[:_SAMPLE]
     found = len(list(islice(_markdown_headings(start), 2)))
     # A single # may be a comment in another language, unless the text begins with it.
-    is_markdown = found == 2 or (found == 1 and start.lstrip().startswith("#"))
+    begins_with_one = start[first_character(start) :].lstrip().startswith("#")
+    is_markdown = found == 2 or (found == 1 and begins_with_one)
     return "markdown" if is_markdown else "plain"
 
 

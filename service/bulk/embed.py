@@ -7,6 +7,7 @@ from time import monotonic
 
 from engine.async_engine import AsyncEngine
 from engine.errors import InsufficientMemory, InvalidInput
+from engine.text.chunking import shares_of
 from engine.types import ModelInfo, Span, Vector
 from service.bulk import parts
 from service.bulk.pieces import Piece, Stretch, embedded_piece
@@ -93,7 +94,7 @@ async def embed_row(row: InputRow, engine: AsyncEngine, how: RowOptions) -> Embe
                 row.text,
                 model=how.model,
                 chunks=how.chunking,
-                title=row.title,
+                title=row.title if shares_of(how.chunking).opening else None,
                 options=how.options,
             )
             cost = document.accounting

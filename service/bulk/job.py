@@ -81,7 +81,7 @@ class BulkProgress:
     bytes_done: int = 0
     bytes_total: int | None = None
     absent: set[str] = field(default_factory=set)
-    """Fields to keep that no row so far has: misspelt, perhaps."""
+    """Fields asked for that no row so far has: misspelt, perhaps."""
 
 
 class PartEmbedder(Protocol):
@@ -175,10 +175,13 @@ def _fingerprint(job: BulkJob, weights: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _filled(rows: Sequence[InputRow]) -> set[str]:
-    """Fields to keep that any of these rows has."""
-    kept = (row.kept for row in rows if isinstance(row, TextRow))
-    return {name for one in kept for name, value in one.items() if value is not None}
+def _filled(rows: Sequence[InputRow], title_field: str | None) -> set[str]:
+    """Fields asked for that any of these rows has."""
+    texts = [row for row in rows if isinstance(row, TextRow)]
+    kept = {name for row in texts for name, value in row.kept.items() if value is not None}
+    if title_field is not None and any(row.title is not None for row in texts):
+        kept.add(title_field)
+    return kept
 
 
 @dataclass
@@ -200,7 +203,7 @@ class _Run:
         """Of all parts, in order."""
 
         self.progress = BulkProgress(
-            bytes_total=total_bytes(job.sources), absent=set(job.fields.keep)
+            bytes_total=total_bytes(job.sources), absent=job.fields.asked_for
         )
 
     def missing(self) -> Iterator[Stretch]:
@@ -208,7 +211,7 @@ class _Run:
         for part in split(rows_of(self._job.sources, self._job.fields)):
             self.numbers.append(part.number)
             if self.progress.absent:
-                self.progress.absent -= _filled(part.rows)
+                self.progress.absent -= _filled(part.rows, self._job.fields.title)
             header = self._parts.header(part.number)
             if header is not None and header.digest == part.digest:
                 self._count(header.texts, header.vectors, header.bad, part.num_bytes, earlier=True)

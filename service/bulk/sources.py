@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Literal, TypeAlias, get_args
 import orjson
 
 from engine.errors import InvalidInput
+from engine.text.titles import is_visible
 from service.bulk.remote import RemoteFile, find_remote, is_url
 from service.bulk.rows import BadRow, InputRow, TextRow
 from service.readers.extra import need
@@ -48,6 +49,11 @@ class Fields:
     id: str = "id"
     title: str | None = None
     keep: tuple[str, ...] = ()
+
+    @property
+    def asked_for(self) -> set[str]:
+        """Those that rows need not have."""
+        return {*self.keep, *([self.title] if self.title else [])}
 
     @property
     def all(self) -> list[str]:
@@ -128,7 +134,7 @@ def _document(source: Source, fields: Fields) -> Iterator[InputRow]:
         yield TextRow(
             id=source.name,
             text=extracted.text,
-            title=extracted.title or None,
+            title=extracted.title,
             kept={name: extracted.text if name == fields.text else kept[name] for name in kept},
             num_bytes=len(content),
         )
@@ -271,10 +277,11 @@ def _row(found: Mapping[str, Any], name: str, fields: Fields, size: int) -> Inpu
         return BadRow(id=row_id, code=problem[0], reason=problem[1], num_bytes=size)
     assert isinstance(text, str), "a row without one has a problem"
     title = found.get(fields.title) if fields.title else None
+    assert title is None or isinstance(title, str), "a row with another title has a problem"
     return TextRow(
         id=row_id,
         text=text,
-        title=title if isinstance(title, str) and title.strip() else None,
+        title=title if title and is_visible(title) else None,
         kept={field: _plain(found.get(field)) for field in fields.keep},
         num_bytes=size,
     )
@@ -289,6 +296,9 @@ def _problem(found: Mapping[str, Any], text: object, fields: Fields) -> tuple[st
         return "not_a_text", f"{fields.text!r} must be a text, got {type(text).__name__}"
     if not text.strip():
         return "empty_text", f"{fields.text!r} is empty"
+    title = found.get(fields.title) if fields.title else None
+    if title is not None and not isinstance(title, str):
+        return "not_a_text", f"{fields.title!r} must be a text, got {type(title).__name__}"
     for name in fields.all:
         if _is_broken(found.get(name)):
             return "not_utf8", f"{name!r} is not text in UTF-8"

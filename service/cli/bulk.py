@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -33,6 +33,7 @@ from service.settings import load_settings
 if TYPE_CHECKING:
     from service.bulk.cluster import ClusterOptions
     from service.bulk.job import BulkJob, BulkProgress, PartEmbedder
+    from service.bulk.sources import Fields
 
 _FORMATS = ("auto", "jsonl", "csv", "tsv", "parquet", "lines", "text")
 _CHUNKS = ("headings", "sentences", "fixed")
@@ -106,13 +107,13 @@ def embed_corpus(chosen: Chosen) -> None:
 
     async def run(embedder: PartEmbedder) -> BulkProgress:
         line = ProgressLine()
-        may_be_misspelt = set(job.fields.keep)
+        has_begun = False
 
         def report(progress: BulkProgress) -> None:
-            if may_be_misspelt and progress.absent:
-                absent = ", ".join(sorted(progress.absent))
-                tell(f"no row so far has a value of {absent}, which --keep names")
-            may_be_misspelt.clear()  # told once, by the first rows
+            nonlocal has_begun
+            if not has_begun:  # told once, by the first rows
+                _tell_absent(progress.absent, job.fields)
+            has_begun = True
             line.show(
                 f"{progress.texts} texts, {progress.vectors} vectors, {progress.bad} bad",
                 done=progress.bytes_done,
@@ -141,6 +142,14 @@ def embed_corpus(chosen: Chosen) -> None:
     else:
         resumed = f", {done.resumed} of them by an earlier run" if done.resumed else ""
         print(f"{job.out}: {done.vectors} vectors of {done.texts} texts{resumed}")
+
+
+def _tell_absent(absent: Container[str], fields: Fields) -> None:
+    asked_for = {"--keep": fields.keep, "--title-field": [fields.title] if fields.title else []}
+    for option, given in asked_for.items():
+        missing = ", ".join(sorted(name for name in given if name in absent))
+        if missing:
+            tell(f"no row so far has a value of {missing}, which {option} names")
 
 
 def _with_embedder(
@@ -217,8 +226,15 @@ def _chunking(chosen: Chosen) -> Chunking | None:
             if getattr(chosen, name) is not None:
                 raise InvalidInput(f"--{name.replace('_', '-')} needs --chunks")
         return None
+    from engine.text.chunking import SHARES
+
     tokens = chosen.chunk_tokens or 256
     context: Context = chosen.context or "balanced"
+    if chosen.title_field is not None and not SHARES[context].opening:
+        using = ", ".join(name for name, shares in SHARES.items() if shares.opening)
+        raise InvalidInput(
+            f"--title-field has no use with --context {context}; contexts that use titles: {using}"
+        )
     if chosen.chunks == "fixed":
         return ChunkPlan(tokens=tokens, context=context)
     if chosen.chunks == "sentences":

@@ -38,14 +38,17 @@ class FileReader:
 
     async def read(self, extracted: Extracted, before: FileState | None) -> DocumentEmbedding:
         """The document, read on from what the index has of it if it has a record."""
-        text, title = extracted.text, extracted.title or None
+        text, title = extracted.text, extracted.title
         if not self._store.recipe.records or len(text) < LEAST_CHARACTERS:
             return await self._engine.embed_document(text, chunks=PLAN, title=title)
-        record = self._record(before, title)
+        record = None if before is None else self._store.record(before)
         if record is not None:
             try:
                 return await self._engine.update_document(
-                    record, text, chunks=PLAN, title=title, max_staleness=self._max_staleness
+                    *(record, text),
+                    chunks=PLAN,
+                    title=title or "",  # not the record's, if the file has none any more
+                    max_staleness=self._max_staleness,
                 )
             except InvalidInput as error:
                 # Made by another version or precision, or damaged: it serves no more.
@@ -54,12 +57,6 @@ class FileReader:
         return await self._engine.embed_living_document(
             text, chunks=PLAN, title=title, precision=PRECISION
         )
-
-    def _record(self, before: FileState | None, title: str | None) -> bytes | None:
-        # Without a title, the one in the record would stay.
-        if before is None or (before.title and not title):
-            return None
-        return self._store.record(before)
 
 
 def record_of(embedded: DocumentEmbedding) -> bytes | None:

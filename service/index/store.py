@@ -37,7 +37,6 @@ class FileState(NamedTuple):
     mtime_ns: int
     sha256: str
     problem: str
-    title: str | None
 
 
 class Passage(NamedTuple):
@@ -146,7 +145,7 @@ class IndexStore:
 
     def file_states(self) -> dict[str, FileState]:
         """Every file, by path."""
-        found = self._all("SELECT id, path, size, mtime_ns, sha256, problem, title FROM files")
+        found = self._all("SELECT id, path, size, mtime_ns, sha256, problem FROM files")
         return {row[1]: FileState(*row) for row in found}
 
     def put(self, file: IndexedFile) -> None:

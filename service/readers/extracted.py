@@ -6,6 +6,7 @@ import codecs
 from dataclasses import dataclass
 
 from engine.errors import InvalidInput
+from engine.text.titles import MAX_LINE, is_visible
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,13 @@ def page_of(page_starts: tuple[int, ...], character: int) -> int | None:
     if not page_starts:
         return None
     return max(1, sum(start <= character for start in page_starts))
+
+
+def told_title(metadata: str | None) -> str | None:
+    """A title as it is told to the model: on one line, and no longer than titles are, since a file
+    may say anything of itself. None if there is nothing to be seen."""
+    line = " ".join((metadata or "").encode("utf-8", "ignore").decode().split())
+    return line[:MAX_LINE].rstrip() if is_visible(line[:MAX_LINE]) else None
 
 
 class Unreadable(InvalidInput):

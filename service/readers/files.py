@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from service.readers.extracted import Extracted, Unreadable
+from service.readers.extracted import Extracted, Unreadable, told_title
 from service.readers.html import read_html
 from service.readers.markdown import read_markdown
 from service.readers.pdf import read_pdf
@@ -50,7 +51,8 @@ def check_size(size: int) -> None:
 
 def read_content(name: str, content: bytes) -> Extracted:
     """The text of a file of this name."""
-    return READERS.get(Path(name).suffix.lower(), read_plain)(content)
+    found = READERS.get(Path(name).suffix.lower(), read_plain)(content)
+    return replace(found, title=told_title(found.title))
 
 
 def files_in(folder: Path) -> Iterator[Path]:

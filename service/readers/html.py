@@ -14,7 +14,7 @@ def read_html(content: bytes) -> Extracted:
     plain = need("resiliparse.extract.html2text", "reading HTML")
     tree = html.HTMLTree.parse(_decode(content))
     text = plain.extract_plain_text(tree, alt_texts=False, skip_elements=list(_NAVIGATION))
-    return Extracted(text=text.replace("\0", "\ufffd"), title=" ".join((tree.title or "").split()))
+    return Extracted(text=text.replace("\0", "\ufffd"), title=tree.title)
 
 
 def _decode(content: bytes) -> str:

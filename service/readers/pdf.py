@@ -25,7 +25,7 @@ def read_pdf(content: bytes) -> Extracted:
             raise Unreadable(f"it is not a PDF that can be read: {error}", code="bad_pdf") from None
         try:
             pages = [_text(document[number]) for number in range(len(document))]
-            title = document.get_metadata_value("Title").strip() or None
+            title = document.get_metadata_value("Title")
         except pdfium.PdfiumError as error:
             raise Unreadable(f"a page of it cannot be read: {error}", code="bad_pdf") from None
         finally:

@@ -23,7 +23,7 @@ from pyarrow import parquet
 from engine import Engine
 from engine.errors import InvalidInput
 from engine.model.quantized import quantize
-from engine.types import ChunkPlan
+from engine.types import ChunkPlan, Context, SentencePlan
 from service.bulk import job as bulk_job
 from service.bulk import parts as bulk_parts
 from service.bulk.rows import BadRow, InputRow, TextRow
@@ -31,6 +31,7 @@ from service.bulk.sources import Fields, find_sources, rows_of
 from service.bulk.space import DiskFull, check_space
 from service.cli.__main__ import main
 from service.locks import writers_lock
+from service.readers.extracted import told_title
 from tests.service.bulk_kills import kill_within_a_part
 from tests.service.processes import clean_environment
 
@@ -158,6 +159,41 @@ def test_chunks_are_rows_with_their_characters(model: str, run: Run, tmp_path: P
         assert np.array_equal(np.array(row["embedding"], np.float32), chunk.vector)
 
 
+@pytest.mark.parametrize("context", ["opening", "alone", "late"])
+def test_files_with_titles_are_embedded_in_every_context(
+    model: str, run: Run, tmp_path: Path, context: Context
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "fox.md").write_text("# the fox\n\n" + TEXTS[0])
+    out = tmp_path / "out.jsonl"
+    how = ("--chunks", "sentences", "--context", context)
+    assert run("--from", folder, "--out", out, "--model", model, *how)["bad"] == 0
+    plan = SentencePlan(min_tokens=128, max_tokens=256, context=context)
+    title = "the fox" if context == "opening" else None
+    with Engine.load(model) as engine:
+        document = engine.embed_document("# the fox\n\n" + TEXTS[0], chunks=plan, title=title)
+    [row], [chunk] = lines(out), document.chunks
+    assert np.array_equal(np.array(row["embedding"], np.float32), chunk.vector)
+
+
+@pytest.mark.parametrize(
+    ("stated", "told"),
+    [
+        (None, None),
+        ("", None),
+        (" \n\t", None),
+        ("\0\u200b", None),
+        ("The  fox\nand the dog", "The fox and the dog"),
+        ("fox \ud800", "fox"),
+        ("fox " * 600, "fox " * 29 + "fox"),
+    ],
+)
+def test_what_a_file_says_it_is_called(stated: str | None, told: str | None) -> None:
+    """However long or odd it is, the file is read."""
+    assert told_title(stated) == told
+
+
 def test_bad_rows_go_to_a_file_of_their_own(model: str, run: Run, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_bytes(
@@ -170,12 +206,15 @@ def test_bad_rows_go_to_a_file_of_their_own(model: str, run: Run, tmp_path: Path
         b'{"id": 7, "text": 7}\n'
         b'{"id": 8, "text": "\\ud800"}\n'
         b"[1]\n\n"
-        b'{"id": 10, "text": "the dog"}'
+        b'{"id": 10, "text": "the dog", "title": null}\n'
+        b'{"id": 11, "text": "the dog", "title": 11}\n'
+        b'{"id": 12, "text": "the dog", "title": "\\u0000"}\n'
     )
     out = tmp_path / "out.jsonl"
-    done = run("--from", corpus, "--out", out, "--model", model)
-    assert (done["texts"], done["bad"]) == (2, 8)
-    assert [row["id"] for row in lines(out)] == [1, 10]
+    how = ("--chunks", "fixed", "--title-field", "title")
+    done = run("--from", corpus, "--out", out, "--model", model, *how)
+    assert (done["texts"], done["bad"]) == (3, 9)
+    assert [row["id"] for row in lines(out)] == [1, 10, 12]
     bad = {row["id"]: row["code"] for row in lines(tmp_path / "out.jsonl.bad.jsonl")}
     assert bad == {
         2: "null_text",
@@ -186,6 +225,7 @@ def test_bad_rows_go_to_a_file_of_their_own(model: str, run: Run, tmp_path: Path
         7: "not_a_text",
         8: "not_utf8",
         f"{corpus}:9": "invalid_row",
+        11: "not_a_text",
     }
 
 
@@ -234,9 +274,11 @@ def test_a_field_to_keep_that_no_row_has_is_told(
     corpus: Path, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["embed", "--from", str(corpus), "--model", model, "--keep", "year,yaer"]
-    assert main([*command, "--out", str(tmp_path / "out.npy")]) == 0
+    titled = ["--chunks", "fixed", "--title-field", "titel"]
+    assert main([*command, *titled, "--out", str(tmp_path / "out.npy")]) == 0
     told = capsys.readouterr().err
     assert told.count("no row so far has a value of yaer, which --keep names\n") == 1
+    assert told.count("no row so far has a value of titel, which --title-field names\n") == 1
 
 
 def test_a_text_that_is_too_long_is_a_bad_row(
@@ -382,6 +424,9 @@ def test_what_is_refused(corpus: Path, model: str, run: Run, tmp_path: Path) -> 
     assert "unknown format of the output '.txt'" in run(*source, "--out", tmp_path / "out.txt")
     assert "names no file" in run("--from", tmp_path / "none*.txt", "--out", out)
     assert "--context needs --chunks" in run(*source, "--out", out, "--context", "late")
+    assert "--title-field has no use with --context alone" in run(
+        *(*source, "--out", out, "--chunks", "fixed", "--title-field", "t", "--context", "alone")
+    )
     assert "has a tokens of its own" in run(*source, "--out", out, "--keep", "tokens")
     assert "cannot be combined" in run("A text.", *source, "--out", out)
     csv = tmp_path / "rows.csv"

@@ -126,6 +126,7 @@ def test_the_client(server: RunningServer) -> None:
         ({"text": ""}, (400, "empty_text", "text")),
         ({"edits": [{"start": 0, "end": len(TEXT)}]}, (400, "empty_text", "text")),
         ({"unknown": 1}, (422, "unknown_field", "unknown")),
+        ({"chunking": {"type": "none"}}, (400, "invalid_chunking", "chunking.type")),
         ({"truncate": "end"}, (400, "invalid_truncate", "truncate")),
         (
             {"model": "sentence-transformers/all-MiniLM-L6-v2"},

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
+from engine.errors import InvalidInput
 from engine.types import Chunking as EngineChunking
 from engine.types import Context, RecordPrecision
 from service.http.schemas.chunking import Chunking, ChunkingFields, Title
@@ -69,7 +70,9 @@ class UpdateBody(VectorBody):
         description="Changes of `text`, which is then the document before them. Characters count "
         "in that text; edits may not overlap.",
     )
-    title: Title = None
+    title: str | None = Field(
+        None, description="Another title than the record's; an empty one takes that away."
+    )
     chunking: Chunking | None = Field(None, description="Other chunks than the record's.")
     max_staleness: float | None = Field(
         None,
@@ -78,7 +81,18 @@ class UpdateBody(VectorBody):
     exact: bool = Field(False, description="Read every segment again.")
 
     def chunk_plan(self) -> EngineChunking | None:
-        return None if self.chunking is None else self.chunking.plan()
+        if self.chunking is None:
+            return None
+        if "type" in self.chunking.model_fields_set and self.chunking.type == "none":
+            raise InvalidInput(
+                "a document that is read on keeps the chunks of its record or gets others; send it "
+                "by POST if it is to have none",
+                code="invalid_chunking",
+                param="chunking.type",
+                limit="fixed, sentences, headings",
+                actual="none",
+            )
+        return self.chunking.plan()
 
 
 class DocumentQuery(VectorFields, ChunkingFields):

@@ -16,7 +16,9 @@ from engine.living import record as record_module
 from engine.living.record import VERSION, from_bytes
 from engine.living.staleness import UNSEEN
 from engine.living.update import staleness_of
-from engine.text.chunking import plan_chunks
+from engine.text.chunking import plan_chunks, shares_of
+from engine.text.segments import segment_at
+from engine.text.titles import title_span
 from engine.types import (
     Chunking,
     ChunkPlan,
@@ -212,6 +214,42 @@ def test_a_title_is_read_again_where_it_changed(engine: Engine) -> None:
     fresh = engine.embed_document(TEXT, chunks=CHUNKS, title="a lazy dog", record=True)
     assert 0 < other.tokens_read < fresh.tokens_read
     assert_same(other, fresh)
+
+
+def test_a_told_title_is_taken_away(engine: Engine) -> None:
+    first = engine.embed_document(TEXT, chunks=CHUNKS, title="seven wizards", record=True)
+    kept = engine.update_document(first.record, TEXT)
+    assert_same(kept, first)
+    without = engine.update_document(first.record, TEXT, title="")
+    assert 0 < without.tokens_read < first.tokens
+    assert_same(without, engine.embed_document(TEXT, chunks=CHUNKS, record=True))
+    with pytest.raises(InvalidInput, match="title is empty"):
+        engine.update_document(first.record, TEXT, title=" ")
+
+
+def test_a_told_title_outlasts_chunks_that_do_not_use_it(engine: Engine) -> None:
+    first = engine.embed_document(TEXT, chunks=CHUNKS, title="seven wizards", record=True)
+    late = engine.update_document(first.record, TEXT, chunks=replace(CHUNKS, context="late"))
+    assert_same(engine.update_document(late.record, TEXT, chunks=CHUNKS), first)
+    with pytest.raises(InvalidInput, match="not used when context is late"):
+        engine.update_document(late.record, TEXT, title="a lazy dog")
+
+
+def test_a_title_beyond_the_first_segment_is_not_used(engine: Engine) -> None:
+    """The first words have its place, with their own share."""
+    text = next(
+        text
+        for number in range(999)
+        for text in [f"---\n{'.' * 800}{number}\n---\n\n# seven wizards\n\n{TEXT}"]
+        if segment_at(text, 0, engine.model.tokenizer).characters.end < 900
+    )
+    title = title_span(text)
+    assert title is not None
+    assert text[slice(*title)] == "seven wizards"
+    words = replace(CHUNKS, opening=shares_of(CHUNKS).opening)
+    record = engine.embed_document(text, chunks=CHUNKS, record=True)
+    assert_same(record, engine.embed_document(text, chunks=words, record=True))
+    assert engine.update_document(record.record, text).tokens_read == 0
 
 
 @pytest.mark.parametrize("other", [ChunkPlan(tokens=100), replace(CHUNKS, context="late")])

@@ -85,6 +85,12 @@ def test_markdown() -> None:
     assert starts == ["---\nt", "# One", "Two\nl", "## Su", "sub-s", "### D"]
 
 
+@pytest.mark.parametrize("form", ["auto", "markdown"])
+def test_a_byte_order_mark_hides_no_heading(form: HeadingFormat) -> None:
+    assert found(f"\ufeff{MARKDOWN}", form) == found(MARKDOWN, form)
+    assert found("\ufeff# One\n\ntext", form) == [("One",)]
+
+
 def test_html() -> None:
     assert found(HTML, "html") == [
         (),
