@@ -173,7 +173,8 @@ class LLNClient:
         """The document as it is now: only segments that its record does not hold are read.
 
         With `max_staleness`, kept segments that may be staler are read again too; with `exact`,
-        all are.
+        all are. Without `chunking` or `title`, those of the record hold; an empty title takes away
+        the record's.
         """
         body = {
             "record": base64.b64encode(record).decode(),

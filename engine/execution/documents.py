@@ -15,12 +15,12 @@ from engine.scheduling.deadline import Deadline
 from engine.steps import Steps, finish, one_step
 from engine.text.chunking import (
     NO_SHARES,
-    SHARES,
     Source,
     check_chunking,
     chunk_spans,
     needs_content,
     shares_of,
+    titled_contexts,
 )
 from engine.text.openings import Opening, opening_of
 from engine.text.streaming import READ_CHARACTERS, read_pieces
@@ -230,7 +230,7 @@ def check_title(title: str, plan: Chunking | None) -> None:
             param="title",
         )
     if shares_of(plan).opening == 0:
-        using = ", ".join(name for name, shares in SHARES.items() if shares.opening)
+        using = titled_contexts()
         why = "opening is 0" if plan.opening == 0 else f"context is {plan.context}"
         raise InvalidInput(
             f"title is not used when {why}; contexts that use it: {using}",

@@ -13,7 +13,7 @@ import numpy as np
 
 from engine.config import EngineConfig
 from engine.errors import InvalidInput, TextTooLong
-from engine.execution.inputs import PreparedText, check_text, max_tokens_of, prompt_of
+from engine.execution.inputs import PreparedText, check_text, max_tokens_of, prompt_ids_of
 from engine.model.embedding_model import EmbeddingModel
 from engine.steps import Steps
 from engine.text.chunking import MAX_CHUNKS, SHARES, ChunkSpan, Shares
@@ -59,7 +59,7 @@ def prepare_given_steps(
     context: Context,
 ) -> Steps[list[PreparedText]]:
     """Tokenise checked documents. One beyond the model's limit is read no further than that."""
-    prompt = _prompt_ids(model, options)
+    prompt = prompt_ids_of(options, model)
     prepared: list[PreparedText] = []
     for index, chunks in enumerate(documents):
         budget = _Budget(model, options, len(prompt), f"documents[{index}]")
@@ -112,14 +112,6 @@ without reading all of it."""
 
 def _batches(chunks: Sequence[str]) -> list[Sequence[str]]:
     return [chunks[at : at + _BATCH_CHUNKS] for at in range(0, len(chunks), _BATCH_CHUNKS)]
-
-
-def _prompt_ids(model: EmbeddingModel, options: EmbedOptions) -> Ids:
-    prompt = prompt_of(options, model)
-    if not prompt:
-        return np.zeros(0, np.int32)
-    (encoded,) = model.tokenizer.encode_batch([prompt])
-    return encoded.content
 
 
 def _check_has_tokens(chunk: str, content: Ids, param: str) -> None:

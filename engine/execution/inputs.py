@@ -238,6 +238,15 @@ def prompt_of(options: EmbedOptions, model: EmbeddingModel) -> str:
     return prompts[name]
 
 
+def prompt_ids_of(options: EmbedOptions, model: EmbeddingModel) -> Ids:
+    """The tokens of the prompt, without special ones."""
+    prompt = prompt_of(options, model)
+    if not prompt:
+        return np.zeros(0, np.int32)
+    (encoded,) = model.tokenizer.encode_batch([prompt])
+    return encoded.content
+
+
 def prepare(
     inputs: Sequence[TextInput],
     model: EmbeddingModel,

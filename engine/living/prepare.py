@@ -9,7 +9,13 @@ import numpy as np
 
 from engine.errors import InvalidInput
 from engine.execution.documents import title_ids
-from engine.execution.inputs import PreparedText, check_input, check_pools, prompt_of
+from engine.execution.inputs import (
+    PreparedText,
+    check_input,
+    check_pools,
+    prompt_ids_of,
+    prompt_of,
+)
 from engine.living.part_chunks import with_chunks
 from engine.living.parts import Part, parts_of
 from engine.living.record import DocumentRecord
@@ -116,7 +122,7 @@ def prepare_living_steps(
     if record is not None and not _is_of(record, options, chunking):
         record = None
     parts = yield from parts_of(text, title, model.tokenizer, record, read_again)
-    prompt = _prompt_ids(model, options)
+    prompt = prompt_ids_of(options, model)
     around = model.tokenizer.num_special + len(prompt)
     num_tokens = sum(part.num_content for part in parts) + around
     if num_tokens > model.info.max_tokens:
@@ -185,14 +191,6 @@ def _titles(text: str, told: str | None, first: Part, record: DocumentRecord | N
     if record is not None and first.kept is not None:
         return record.titles
     return titles_of(text, told).within(first.characters.end)
-
-
-def _prompt_ids(model: EmbeddingModel, options: EmbedOptions) -> Ids:
-    prompt = prompt_of(options, model)
-    if not prompt:
-        return np.zeros(0, np.int32)
-    (encoded,) = model.tokenizer.encode_batch([prompt])
-    return encoded.content
 
 
 def _document(

@@ -120,6 +120,11 @@ def shares_of(plan: Chunking) -> Shares:
     )
 
 
+def titled_contexts() -> str:
+    """The contexts in which a document's title counts."""
+    return ", ".join(name for name, shares in SHARES.items() if shares.opening)
+
+
 def needs_content(plan: Chunking | None) -> bool:
     """Whether chunking reads the text itself and not only its tokens."""
     return isinstance(plan, SentencePlan | HeadingPlan)

@@ -226,14 +226,14 @@ def _chunking(chosen: Chosen) -> Chunking | None:
             if getattr(chosen, name) is not None:
                 raise InvalidInput(f"--{name.replace('_', '-')} needs --chunks")
         return None
-    from engine.text.chunking import SHARES
+    from engine.text.chunking import SHARES, titled_contexts
 
     tokens = chosen.chunk_tokens or 256
     context: Context = chosen.context or "balanced"
     if chosen.title_field is not None and not SHARES[context].opening:
-        using = ", ".join(name for name, shares in SHARES.items() if shares.opening)
         raise InvalidInput(
-            f"--title-field has no use with --context {context}; contexts that use titles: {using}"
+            f"--title-field has no use with --context {context}; "
+            f"contexts that use titles: {titled_contexts()}"
         )
     if chosen.chunks == "fixed":
         return ChunkPlan(tokens=tokens, context=context)

@@ -199,8 +199,9 @@ def _search(chosen: Chosen) -> None:
 
 
 def _hits(chosen: Chosen, store: IndexStore) -> list[Hit]:
-    from service.index.search import Searcher
+    from service.index.search import Searcher, check_query
 
+    check_query(chosen.query)  # before a model is loaded
     searcher = Searcher(store)
     if chosen.by == "words":
         return searcher.search(chosen.query, None, limit=chosen.limit, ways="words")

@@ -76,6 +76,21 @@ def test_finds_passages_with_their_characters(folder: Path, model: str, run: Run
     assert len(run("search", "lazy", "--index", folder, "--by", "vectors", "-n", "2")) == 2
 
 
+@pytest.mark.parametrize("by", ["both", "words", "vectors"])
+def test_an_empty_query_is_refused(folder: Path, model: str, run: Run, by: str) -> None:
+    run("index", folder, "--model", model)
+    assert run("search", "", "--index", folder, "--by", by) == "lln: the query is empty"
+
+
+def test_a_file_is_indexed_whatever_it_says_it_is_called(
+    folder: Path, model: str, run: Run
+) -> None:
+    (folder / "long.html").write_text(f"<title>{'fox ' * 900}</title><p>The fox sleeps.</p>")
+    (folder / "blank.html").write_text("<title>\u200b</title><p>The dog sleeps.</p>")
+    [summary] = run("index", folder, "--model", model)
+    assert (summary["read"], summary["problems"]) == (5, {})
+
+
 def test_a_search_by_words_does_not_wait_for_torch(folder: Path, model: str, run: Run) -> None:
     run("index", folder, "--model", model)
     search = ["search", "fox", "--index", str(folder), "--by", "words"]
