@@ -138,8 +138,8 @@ def read_campaigns() -> Iterator[Document]:
             told = re.findall(r'\b(?:message|story)\s*=\s*_\s*"((?:[^"]|"")+)"', script)
             if title and told:
                 said = (" ".join(one.replace('""', '"').split()) for one in told)
-                tales.append((title[1], _joined(said)))
-        yield from _in_parts(folder.parent.name.replace("_", " "), tales)
+                tales.append((title[1], joined(said)))
+        yield from in_parts(folder.parent.name.replace("_", " "), tales)
 
 
 def read_voyages() -> Iterator[Document]:
@@ -152,11 +152,11 @@ def read_voyages() -> Iterator[Document]:
             title = re.search(r'^\tname [`"]([^`"]+)[`"]', mission, re.MULTILINE)
             told = re.findall(_SAID, mission, re.MULTILINE)
             if title and told:
-                tales.append((title[1], _joined(told)))
-        yield from _in_parts(file.stem, tales)
+                tales.append((title[1], joined(told)))
+        yield from in_parts(file.stem, tales)
 
 
-def _in_parts(name: str, tales: Iterable[tuple[str, str]]) -> Iterator[Document]:
+def in_parts(name: str, tales: Iterable[tuple[str, str]]) -> Iterator[Document]:
     """Joins stories that follow each other into documents that are long enough."""
     bodies = [""]
     for heading, text in tales:
@@ -168,7 +168,7 @@ def _in_parts(name: str, tales: Iterable[tuple[str, str]]) -> Iterator[Document]
         yield Document(title, title, body.strip(), title)
 
 
-def _joined(told: Iterable[str]) -> str:
+def joined(told: Iterable[str]) -> str:
     """Paragraphs of speech; short speeches share one."""
     paragraphs = [""]
     for one in told:

@@ -16,7 +16,7 @@ import torch
 
 from engine.evaluation.bootstrap import COVERAGE, RESAMPLES, Answers, pooled, pooled_by_name
 from engine.evaluation.corpora import (
-    FRESH_SOURCES,
+    LATER_SOURCES,
     TRAINED_SOURCES,
     held_out_part,
     load_corpus,
@@ -98,7 +98,7 @@ class _Reader:
         found = []
         for number, name in enumerate(names, start=1):
             corpus = held_out_part(name) if name in TRAINED_SOURCES else load_corpus(name)
-            limits = self.fresh_limits if name in FRESH_SOURCES else self.limits
+            limits = self.fresh_limits if name in LATER_SOURCES else self.limits
             documents = reading_documents(corpus, self.model.tokenizer, limits)
             if len(documents) > 1:
                 tokens = sum(len(one.ids) for one in documents)
@@ -152,7 +152,7 @@ def _part(
     return {
         "corpora": {
             one.name: {
-                "is_fresh": one.name in FRESH_SOURCES,
+                "is_fresh": one.name in LATER_SOURCES,
                 "documents": one.num_documents,
                 "titles_found": int(one.has_title.sum()),
                 "tokens": one.num_tokens,
@@ -278,7 +278,7 @@ COMPARISONS = (
 
 
 def _as_rows(corpora: Mapping[str, Answers]) -> Report:
-    fresh = [answers for name, answers in corpora.items() if name in FRESH_SOURCES]
+    fresh = [answers for name, answers in corpora.items() if name in LATER_SOURCES]
     intervals = {**pooled_by_name(corpora), "pooled_fresh": pooled(fresh)}
     return {
         name: None
