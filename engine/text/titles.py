@@ -69,8 +69,10 @@ def title_span(head: str) -> Span | None:
 
 
 def is_visible(text: str) -> bool:
-    """Whether a reader sees anything of a text: characters of control and spaces do not show."""
-    return any(letter.isprintable() and not letter.isspace() for letter in text)
+    """Whether a reader sees anything of a text, or of a long one's beginning: spaces and characters
+    of control do not show."""
+    beginning = text.strip()[:HEAD_CHARACTERS]
+    return any(letter.isprintable() and not letter.isspace() for letter in beginning)
 
 
 def _has_words(text: str) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from time import process_time
+
 import pytest
 
-from engine.text.titles import HEAD_CHARACTERS, MAX_LINE, title_span
+from engine.text.titles import HEAD_CHARACTERS, MAX_LINE, is_visible, title_span
 
 BODY = "The first sentence of the text says what it is about."
 
@@ -76,6 +78,25 @@ def test_a_title_is_found(text: str, title: str) -> None:
 )
 def test_what_is_no_title(text: str) -> None:
     assert title_span(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "visible"),
+    [
+        ("", False),
+        (" \n\t\u3000", False),
+        ("\0\u200b\ufeff", False),
+        (" \u200bShips", True),
+        ("🚀", True),
+        (" " * 10_000_000 + "Ships", True),
+        ("\0" * 10_000_000, False),
+    ],
+)
+def test_what_can_be_seen(text: str, visible: bool) -> None:
+    """However long it is: the event loop waits for the answer."""
+    began = process_time()
+    assert is_visible(text) == visible
+    assert process_time() - began < 0.2
 
 
 def test_only_the_beginning_counts() -> None:
