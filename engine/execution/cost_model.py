@@ -180,7 +180,7 @@ def _tile_visits(encoder: Encoder, rows: int, *, keep_projections: bool) -> Iter
 
 
 def _tile_peak(encoder: Encoder, rows: int, *, keep_projections: bool) -> int:
-    with watch_peak(encoder.device) as peak:
+    with watch_peak(encoder.device, multiplies=False) as peak:
         next(_tile_visits(encoder, rows, keep_projections=keep_projections))
     return peak.peak
 
@@ -193,7 +193,7 @@ def _walk(encoder: Encoder, num_tokens: int) -> Iterator[object]:
 
 def _peak(encoder: Encoder, num_tokens: int) -> int:
     """One layer needs as much memory at once as all of them."""
-    with watch_peak(encoder.device) as peak:
+    with watch_peak(encoder.device, multiplies=False) as peak:
         next(_walk(encoder, num_tokens))
     return peak.peak
 

@@ -69,13 +69,12 @@ def quantised(
     if smoothing is not None:
         weight = weight / smoothing
     scales = _scales(_neighbours(weight) if reduced else weight.abs())
-    rounded = (weight / scales).round().to(torch.int8)
+    steps = weight.div(scales).round_()
     scale = scales.flatten()
     zero = torch.zeros(len(scale), dtype=torch.int64)
-    sums = rounded.sum(1) * scale
-    return Int8Affine(
-        packed(F.pad(rounded, (0, _TAIL))), bias, scale, zero, sums, smoothing, reduced
-    )
+    sums = steps.sum(1) * scale  # of whole numbers far below 2^24, so exact
+    rounded = F.pad(steps.to(torch.int8), (0, _TAIL))
+    return Int8Affine(packed(rounded), bias, scale, zero, sums, smoothing, reduced)
 
 
 def _scales(sizes: Tensor) -> Tensor:
@@ -85,8 +84,10 @@ def _scales(sizes: Tensor) -> Tensor:
 
 def _neighbours(weight: Tensor) -> Tensor:
     """The size of what inputs 2k and 2k + 1 can add up to, of either sign [out, in / 2 or more]."""
-    pairs = F.pad(weight, (0, weight.shape[1] % 2)).reshape(len(weight), -1, 2)
-    return torch.maximum(pairs.clamp_min(0).sum(2), -pairs.clamp_max(0).sum(2))
+    one, other = F.pad(weight, (0, weight.shape[1] % 2)).unflatten(1, (-1, 2)).unbind(2)
+    above = one.clamp_min(0) + other.clamp_min(0)
+    below = one.clamp_max(0) + other.clamp_max(0)
+    return torch.maximum(above, -below)
 
 
 def dequantised(layer: Int8Affine) -> Tensor:

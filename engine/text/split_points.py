@@ -149,7 +149,7 @@ class _CharacterKinds:
         blocks = codes // _BLOCK
         is_new = ~self._is_known[blocks]
         if is_new.any():
-            for block in np.unique(blocks[is_new]).tolist():
+            for block in np.flatnonzero(np.bincount(blocks[is_new])).tolist():
                 self._learn(block)
         kinds: Kinds = self._kinds[codes]
         return kinds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -41,6 +41,9 @@ SEND_TEXT = "send the text itself (LangChain's OpenAIEmbeddings: check_embedding
 
 _UNUSED = re.compile(r"\[unused\d+\]")
 """BERT's vocabularies have places that their tokenizers never write."""
+
+_UNUSED_START = "[unused"
+"""Few tokens begin with it, and this is tried sooner than a pattern."""
 
 _LONG_TEXT = 2 * PART_CHARACTERS
 """A text of more characters is encoded in parts."""
@@ -101,7 +104,7 @@ class TextTokenizer:
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size = 1 + max(vocabulary.values(), default=-1)
         self._unused = np.zeros(self.vocab_size, np.bool_)  # [vocab_size]
-        self._unused[[index for token, index in vocabulary.items() if _UNUSED.fullmatch(token)]] = 1
+        self._unused[_unused_ids(vocabulary)] = 1
         self.prefix_ids, self.suffix_ids = special_ids(tokenizer, vocabulary)
         self._splitter = choose_splitter(tokenizer)
 
@@ -286,6 +289,14 @@ class TextTokenizer:
 def start_parallel_threads() -> None:
     """Starts the library's threads, which all tokenizers of the process share."""
     Tokenizer(models.WordLevel({"": 0}, unk_token="")).encode_batch(["", ""])
+
+
+def _unused_ids(vocabulary: Mapping[str, int]) -> list[int]:
+    return [
+        index
+        for token, index in vocabulary.items()
+        if token.startswith(_UNUSED_START) and _UNUSED.fullmatch(token)
+    ]
 
 
 def _is_long(text: object) -> bool:

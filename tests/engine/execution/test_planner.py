@@ -17,7 +17,7 @@ from engine.config import EngineConfig
 from engine.errors import DeadlineExceeded, InsufficientMemory, InvalidInput, LLNError
 from engine.execution.cost_model import price_of
 from engine.execution.planner import Pace, Planner
-from engine.model.embedding_model import EmbeddingModel
+from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.model.tiled_pass import TiledPass
 from engine.platform.memory import free_bytes, is_out_of_memory, watch_peak
 from engine.scheduling.deadline import Deadline
@@ -242,6 +242,21 @@ def test_the_peak_is_of_what_lives_at_once() -> None:
     assert peak.peak == pytest.approx(2 << 20, rel=0.01)
     del pair, view
     gc.collect()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("attention", ["lln_diag", "softmax"])
+def test_the_peak_is_the_same_without_products(dtype: str, attention: str) -> None:
+    model = load_model(
+        "default", attention=attention, config=EngineConfig(device="cpu", dtype=dtype)
+    )
+    ids, peaks, states = torch.arange(1_500), [], []
+    for multiplies in (True, False):
+        with torch.inference_mode(), watch_peak(CPU, multiplies=multiplies) as peak:
+            states.append(next(model.encoder.walk(ids, [0, len(ids)])))
+        peaks.append(peak.peak)
+    assert peaks[0] == pytest.approx(peaks[1], rel=0.005)
+    assert not torch.equal(*states), "products were computed"
 
 
 def test_there_is_some_memory() -> None:
