@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 from uuid import uuid4
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from engine.errors import InvalidInput
 from engine.types import EmbedOptions, Truncate
@@ -21,6 +21,7 @@ from service.http.dialects.shapes import with_message
 from service.http.json_request import JsonRoute
 from service.http.json_response import dump_list, json_response
 from service.http.schemas.fields import AtLeastOne, Body, Whole
+from service.http.schemas.responses.base import Described
 
 router = APIRouter(route_class=JsonRoute, tags=["Cohere"])
 
@@ -113,7 +114,7 @@ def _text_of(item: MixedInput, param: str) -> str:
     return "\n".join(part.text or "" for part in item.content)
 
 
-class EmbedAnswer(BaseModel):
+class EmbedAnswer(Described):
     id: str
     response_type: str
     embeddings: dict[str, list[Any]] | list[list[float]]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from engine.errors import InvalidInput
 from engine.scheduling.deadline import Deadline
@@ -17,6 +17,7 @@ from service.http.dialects.call import Call
 from service.http.json_request import JsonRoute
 from service.http.json_response import dump_list, json_response
 from service.http.schemas.fields import AtLeastOne, Body, Text
+from service.http.schemas.responses.base import Described
 
 router = APIRouter(route_class=JsonRoute, tags=["Jina"])
 
@@ -51,11 +52,11 @@ class SegmentBody(Body):
         return slice(self.head) if self.tail is None else slice(-self.tail, None)
 
 
-class SegmentUsage(BaseModel):
+class SegmentUsage(Described):
     tokens: int
 
 
-class Segmented(BaseModel):
+class Segmented(Described):
     num_tokens: int
     tokenizer: str
     usage: SegmentUsage

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from engine.async_engine import AsyncEngine
 from engine.errors import InvalidInput
@@ -23,6 +23,7 @@ from service.http.json_request import JsonRoute
 from service.http.json_response import dump_list, json_response
 from service.http.media_types import FORM
 from service.http.schemas.fields import AtLeastOne, Body
+from service.http.schemas.responses.base import Described
 from service.version import version_of
 
 _LATEST = ":latest"
@@ -88,7 +89,7 @@ class ShowBody(Body):
     options: dict[str, Any] | None = None
 
 
-class EmbedAnswer(BaseModel):
+class EmbedAnswer(Described):
     model: str
     embeddings: list[list[float]]
     total_duration: int
@@ -96,19 +97,19 @@ class EmbedAnswer(BaseModel):
     prompt_eval_count: int
 
 
-class OldEmbedAnswer(BaseModel):
+class OldEmbedAnswer(Described):
     embedding: list[float]
 
 
-class Version(BaseModel):
+class Version(Described):
     version: str
 
 
-class Tags(BaseModel):
+class Tags(Described):
     models: list[dict[str, Any]]
 
 
-class Shown(BaseModel):
+class Shown(Described):
     details: dict[str, Any]
     model_info: dict[str, Any]
     capabilities: list[str]

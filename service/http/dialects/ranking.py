@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from fastapi import Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from engine.errors import InvalidInput
 from engine.types import Ranking, RankOptions, Truncate
@@ -19,6 +19,7 @@ from service.http.dialects.refusals import refuse, refuse_given
 from service.http.json_response import dump_list, json_response, server_timing
 from service.http.schemas.fields import AtLeastOne, Body, Text, Whole
 from service.http.schemas.ranking import DocumentValue, texts_of
+from service.http.schemas.responses.base import Described
 
 
 class RerankBody(Body):
@@ -84,13 +85,13 @@ class RerankBody(Body):
         }
 
 
-class Ranked(BaseModel):
+class Ranked(Described):
     index: int
     relevance_score: float
     document: dict[str, str] | str | None = None
 
 
-class RerankAnswer(BaseModel):
+class RerankAnswer(Described):
     id: str
     object: str
     created: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from engine.errors import InvalidInput
 from engine.types import EmbedOptions, Truncate
@@ -12,6 +12,7 @@ from service.http.dialects.binary import EmbedDtype, Endianness
 from service.http.dialects.call import DialectCall
 from service.http.dialects.refusals import TEXT_ONLY, refuse, refuse_given
 from service.http.schemas.fields import Body, Input, Text, Whole
+from service.http.schemas.responses.base import Described
 
 EncodingFormat: TypeAlias = Literal["float", "base64", "bytes", "bytes_only"]
 
@@ -131,18 +132,18 @@ class DetokenizeBody(Body):
     model: str | None = None
 
 
-class Usage(BaseModel):
+class Usage(Described):
     prompt_tokens: int
     total_tokens: int
 
 
-class Pooled(BaseModel):
+class Pooled(Described):
     index: int
     object: str
     data: list[list[float]] | list[float] | str
 
 
-class PoolingAnswer(BaseModel):
+class PoolingAnswer(Described):
     id: str
     object: str
     created: int
@@ -151,13 +152,13 @@ class PoolingAnswer(BaseModel):
     usage: Usage
 
 
-class Score(BaseModel):
+class Score(Described):
     index: int
     object: str
     score: float
 
 
-class ScoreAnswer(BaseModel):
+class ScoreAnswer(Described):
     id: str
     object: str
     created: int
@@ -166,16 +167,16 @@ class ScoreAnswer(BaseModel):
     usage: Usage
 
 
-class Tokens(BaseModel):
+class Tokens(Described):
     count: int
     max_model_len: int
     tokens: list[int]
     token_strs: list[str] | None
 
 
-class Prompt(BaseModel):
+class Prompt(Described):
     prompt: str
 
 
-class Version(BaseModel):
+class Version(Described):
     version: str

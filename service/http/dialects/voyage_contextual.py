@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from engine.async_engine import AsyncEngine
 from engine.errors import InvalidInput
@@ -25,6 +25,7 @@ from service.http.dialects.voyage_fields import VectorFields
 from service.http.json_request import JsonRoute
 from service.http.json_response import VectorForm, dump_list, json_response, server_timing
 from service.http.schemas.fields import AtLeastOne, AtLeastZero, json_type
+from service.http.schemas.responses.base import Described
 
 CHUNKER_VERSION = "lln-1"
 """Changes whenever the same text would be cut in other places."""
@@ -73,24 +74,24 @@ class ContextualBody(VectorFields):
     )
 
 
-class ContextualChunk(BaseModel):
+class ContextualChunk(Described):
     object: str
     embedding: list[float] | list[int] | str
     index: int
     text: str | None = None
 
 
-class ContextualDocument(BaseModel):
+class ContextualDocument(Described):
     object: str
     data: list[ContextualChunk]
     index: int
 
 
-class ContextualUsage(BaseModel):
+class ContextualUsage(Described):
     total_tokens: int
 
 
-class ContextualAnswer(BaseModel):
+class ContextualAnswer(Described):
     object: str
     data: list[ContextualDocument]
     model: str

@@ -12,7 +12,14 @@ VectorValue: TypeAlias = list[float] | str
 """Numbers, or base64 of little-endian float32."""
 
 
-class Answer(BaseModel):
+class Described(BaseModel):
+    """What some route answers, for its description. Routes write their answers themselves, so a
+    server has no use for the rest of a model before somebody reads the descriptions."""
+
+    model_config = ConfigDict(defer_build=True)
+
+
+class Answer(Described):
     model_config = ConfigDict(extra="forbid")
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel
-
-from service.http.schemas.responses.base import Answer
+from service.http.schemas.responses.base import Answer, Described
 
 
 class ModelAnswer(Answer):
@@ -55,7 +53,7 @@ class RanksAnswer(Answer):
     present: int
 
 
-class InfoAnswer(BaseModel):
+class InfoAnswer(Described):
     """What runs here. The fields from `model_id` on are those of text-embeddings-inference, for the
     default model."""
 
