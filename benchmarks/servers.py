@@ -95,7 +95,7 @@ def free_port() -> int:
 def _running(
     command: Sequence[str], environment: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("LLN_")}
+    inherited = {name: value for name, value in os.environ.items() if not _is_left_out(name)}
     process = subprocess.Popen(command, env={**inherited, **environment}, stdout=subprocess.DEVNULL)
     try:
         yield process
@@ -106,6 +106,12 @@ def _running(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _is_left_out(name: str) -> bool:
+    """Settings of ours, and a developer's wish for no bytecode: without it Python compiles all of
+    our modules at each start, which takes longer than to load them."""
+    return name.startswith("LLN_") or name == "PYTHONDONTWRITEBYTECODE"
 
 
 def _wait_until_ready(
