@@ -84,7 +84,8 @@ def _scales(sizes: Tensor) -> Tensor:
 
 def _neighbours(weight: Tensor) -> Tensor:
     """The size of what inputs 2k and 2k + 1 can add up to, of either sign [out, in / 2 or more]."""
-    one, other = F.pad(weight, (0, weight.shape[1] % 2)).unflatten(1, (-1, 2)).unbind(2)
+    pairs = F.pad(weight, (0, weight.shape[1] % 2)).reshape(len(weight), -1, 2)
+    one, other = pairs.unbind(2)
     above = one.clamp_min(0) + other.clamp_min(0)
     below = one.clamp_max(0) + other.clamp_max(0)
     return torch.maximum(above, -below)
