@@ -10,9 +10,9 @@ from typing import Self
 
 from engine.errors import InvalidInput, LLNError, QueueFull, shown, unknown_name
 from service.batches.records import ENDPOINTS, INPUT, WINDOW_S, Batch, LineError, new_id
+from service.batches.room import Room
 from service.batches.run import RETRY_S, AnswerRequest, BatchLimits, BatchRun
 from service.batches.store import BatchStore
-from service.errors import StorageFailure
 from service.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ class Batches:
     ) -> None:
         self.store = store
         self.limits = limits
+        self.room = Room(store, limits.stored_bytes)
         self._answer = answer
         self._metrics = metrics
         self._wake = asyncio.Event()
@@ -48,17 +49,6 @@ class Batches:
         with suppress(asyncio.CancelledError):
             await self._worker
         await asyncio.to_thread(self.store.close)
-
-    async def check_room(self, num_bytes: int) -> None:
-        """Raises InvalidInput if a file of this size would not fit beside the others."""
-        stored = await asyncio.to_thread(lambda: self.store.stored_bytes)
-        if stored + num_bytes > self.limits.stored_bytes:
-            raise StorageFailure(
-                f"files hold {stored} bytes, the limit is {self.limits.stored_bytes}; delete some",
-                code="storage_full",
-                limit=self.limits.stored_bytes,
-                actual=stored + num_bytes,
-            )
 
     async def create(
         self,

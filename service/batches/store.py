@@ -125,12 +125,18 @@ class BatchStore:
 
     @property
     def stored_bytes(self) -> int:
-        """Of all contents, known or being written."""
-        sizes = 0
+        """Of all contents, also of uploads that still arrive."""
+        return sum(size for _, size in self._sizes())
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of all contents but uploads that still arrive."""
+        return sum(size for name, size in self._sizes() if not name.endswith(_UPLOAD))
+
+    def _sizes(self) -> Iterator[tuple[str, int]]:
         for entry in os.scandir(self._contents):
             with suppress(FileNotFoundError):  # deleted meanwhile
-                sizes += entry.stat().st_size
-        return sizes
+                yield entry.name, entry.stat().st_size
 
     def sweep(self, now: float | None = None) -> None:
         """Delete the files that have expired."""

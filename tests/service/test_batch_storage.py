@@ -18,6 +18,7 @@ from engine.errors import InvalidInput, LLNError, QueueFull
 from service.batches import run as batch_run
 from service.batches.records import Batch, StoredFile
 from service.batches.requests import Answered, resume
+from service.batches.room import Room
 from service.batches.run import BatchLimits
 from service.batches.runner import Batches
 from service.batches.store import BatchStore
@@ -232,7 +233,7 @@ def test_a_failing_disk_does_not_end_the_work(
     assert (found.status, found.counts.completed) == ("completed", 20)
 
 
-def test_open_batches_and_stored_bytes_are_bounded(store: BatchStore) -> None:
+def test_open_batches_are_bounded(store: BatchStore) -> None:
     async def run() -> None:
         batches = Batches(store, answer_ok, LIMITS, Metrics())
         file = add_file(store, requests(2))
@@ -241,9 +242,69 @@ def test_open_batches_and_stored_bytes_are_bounded(store: BatchStore) -> None:
         with pytest.raises(QueueFull) as caught:
             await batches.create(file.id, "/v1/embeddings", metadata=None, output_expires_s=None)
         assert (caught.value.code, caught.value.limit) == ("too_many_batches", 2)
-        with pytest.raises(StorageFailure) as full:
-            await batches.check_room(20_000)
-        assert (full.value.code, full.value.limit) == ("storage_full", 20_000)
+
+    asyncio.run(run())
+
+
+def test_uploads_that_arrive_at_once_stay_within_the_limit_together(store: BatchStore) -> None:
+    limit, each, number = 20_000, 3_000, 12
+    room = Room(store, limit)
+    most_on_disk = 0
+
+    async def upload(announced: int, name: str) -> None:
+        """In three pieces; nobody announces the size of some files."""
+        nonlocal most_on_disk
+        file = StoredFile(id=name, filename="a", purpose="batch", num_bytes=each, created_at=1)
+        async with room.place(announced) as place:
+            try:
+                with store.open_upload(file.id) as contents:
+                    for size in (1_000, 2_000, 3_000):
+                        await place.reach(size)
+                        contents.write(b"x" * 1_000)
+                        contents.flush()
+                        most_on_disk = max(most_on_disk, store.stored_bytes)
+                        await asyncio.sleep(0.001)
+                await place.keep(file)
+            finally:
+                store.drop_upload(file.id)
+
+    async def run() -> list[BaseException | None]:
+        uploads = (upload(each * (at % 2), f"file_{at}") for at in range(number))
+        refused = [one for one in await asyncio.gather(*uploads, return_exceptions=True) if one]
+        # Those that were refused have left their places to others.
+        for at in range((limit - store.stored_bytes) // each):
+            await upload(each, f"file_later_{at}")
+        with pytest.raises(StorageFailure):
+            await upload(each, "file_last")
+        return refused
+
+    refused = asyncio.run(run())
+    assert len(refused) >= number - limit // each
+    for error in refused:
+        assert isinstance(error, StorageFailure)
+        assert (error.code, error.limit) == ("storage_full", limit)
+    assert store.stored_bytes == limit // each * each
+    assert most_on_disk <= limit
+
+
+def test_a_caller_who_leaves_frees_the_place_of_the_upload(store: BatchStore) -> None:
+    room = Room(store, 20_000)
+
+    async def run() -> None:
+        async def arrive() -> None:
+            async with room.place(20_000):
+                await asyncio.sleep(60)
+
+        arriving = asyncio.create_task(arrive())
+        while not room._taken_bytes:
+            await asyncio.sleep(0.001)
+        with pytest.raises(StorageFailure, match="others that arrive 20000"):
+            async with room.place(1):
+                pass
+        arriving.cancel()
+        await asyncio.wait({arriving})
+        async with room.place(20_000):
+            pass
 
     asyncio.run(run())
 

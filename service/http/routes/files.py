@@ -14,6 +14,7 @@ from starlette.responses import FileResponse
 
 from engine.errors import InvalidInput, shown
 from service.batches.records import INPUT, StoredFile, new_id
+from service.batches.room import Place
 from service.batches.runner import Batches
 from service.errors import StorageFailure
 from service.fairness import receive_within
@@ -23,6 +24,7 @@ from service.http.media_types import MULTIPART
 from service.http.paging import page_of
 from service.http.schemas.responses.batches import DeletedFile, FileAnswer, FileList
 from service.http.upload import FormReader, too_large
+from service.settings import Settings
 
 router = APIRouter(tags=["batches"])
 
@@ -61,24 +63,8 @@ async def upload(request: Request, batches: BatchesOfServer, settings: ServerSet
     """The input of a batch: a JSON object on each line, with `custom_id`, `method` POST, `url` and
     `body`. The file goes to the disk while it arrives."""
     _check_size(request, batches)
-    await batches.check_room(_announced(request))
-    file_id = new_id("file")
-    contents = await asyncio.to_thread(batches.store.open_upload, file_id)
-    try:
-        with contents:
-            form = FormReader(
-                request.headers.get("content-type", ""), contents, batches.limits.file_bytes
-            )
-            await form.read(receive_within(_pieces(request), settings.body_timeout_s))
-            file = _stored_file(file_id, form)
-            await batches.check_room(0)
-            await asyncio.to_thread(_sync, contents)
-        await asyncio.to_thread(batches.store.add_upload, file)
-    except OSError as error:
-        raise StorageFailure(f"the file cannot be stored: {error}") from error
-    finally:
-        with suppress(OSError):
-            batches.store.drop_upload(file_id)
+    async with batches.room.place(_announced(request)) as place:
+        file = await _receive(request, batches, settings, place)
     return json_response(file.document())
 
 
@@ -114,6 +100,28 @@ async def delete_file(file_id: str, batches: BatchesOfServer) -> Response:
     return json_response({"id": file_id, "object": "file", "deleted": True})
 
 
+async def _receive(
+    request: Request, batches: Batches, settings: Settings, place: Place
+) -> StoredFile:
+    file_id = new_id("file")
+    contents = await asyncio.to_thread(batches.store.open_upload, file_id)
+    try:
+        with contents:
+            form = FormReader(
+                request.headers.get("content-type", ""), contents, batches.limits.file_bytes
+            )
+            await form.read(receive_within(_pieces(request, place), settings.body_timeout_s))
+            file = _stored_file(file_id, form)
+            await asyncio.to_thread(_sync, contents)
+        await place.keep(file)
+    except OSError as error:
+        raise StorageFailure(f"the file cannot be stored: {error}") from error
+    finally:
+        with suppress(OSError):
+            batches.store.drop_upload(file_id)
+    return file
+
+
 def _announced(request: Request) -> int:
     length = request.headers.get("content-length", "")
     return int(length) if length.isdecimal() else 0
@@ -126,8 +134,11 @@ def _check_size(request: Request, batches: Batches) -> None:
         raise too_large(_announced(request), limit)
 
 
-async def _pieces(request: Request) -> AsyncIterator[bytes]:
+async def _pieces(request: Request, place: Place) -> AsyncIterator[bytes]:
+    num_bytes = 0
     async for piece in request.stream():
+        num_bytes += len(piece)
+        await place.reach(num_bytes)
         yield piece
 
 
