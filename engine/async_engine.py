@@ -20,19 +20,18 @@ from engine.calls.token_calls import TokenCalls
 from engine.checkpoint.registry import DEFAULT_MODEL
 from engine.config import EngineConfig
 from engine.execution.cost_model import price_of
-from engine.execution.inputs import PreparedText
+from engine.execution.inputs import PreparedText, canary_options
 from engine.model.embedding_model import EmbeddingModel, load_models
 from engine.model.quantized import range_for
 from engine.ranks.place import RankPlace
 from engine.scheduling.deadline import Deadline
 from engine.scheduling.observer import EngineObserver
 from engine.scheduling.request import CallKind
-from engine.types import EmbedOptions, ModelInfo, Outstanding, Ranks
+from engine.types import ModelInfo, Outstanding, Ranks
 
 Item = TypeVar("Item")
 
 _CANARY = "A short text, to see that the model answers."
-_WITHIN_ANY_LIMIT = EmbedOptions(truncate="end")
 
 
 class AsyncEngine(
@@ -75,7 +74,8 @@ class AsyncEngine(
                 await asyncio.to_thread(self._fleet.start)
             for name, model in self._models.items():
                 await self._worker.call(price_of, model.encoder, kind="calibration", model=name)
-                [canary] = await self.embed([_CANARY], model=name, options=_WITHIN_ANY_LIMIT)
+                options = canary_options(model, self.config)
+                [canary] = await self.embed([_CANARY], model=name, options=options)
                 self._infos[name] = replace(self._infos[name], int8_range=range_for(canary.vector))
         except BaseException:
             await self.stop(Deadline(0))

@@ -11,7 +11,7 @@ from typing import TypeVar
 from engine.analysis.cache import ByteCache
 from engine.config import EngineConfig, check_aliases
 from engine.errors import LLNError, ModelNotFound, unknown_name
-from engine.execution.inputs import PreparedText
+from engine.execution.inputs import PreparedText, check_room_for_states
 from engine.execution.model_runner import run_batch
 from engine.execution.planner import Planner
 from engine.execution.tokenizer_pool import TokenizerPool
@@ -57,6 +57,8 @@ class EngineCore:
         self._default = models[0]
         self._aliases = dict(aliases or {})
         check_aliases(self._aliases, self._models)
+        for model in models:
+            check_room_for_states(model, config)
         self._infos = {
             name: replace(model.info, aliases=(*model.info.aliases, *self._aliases_of(name)))
             for name, model in self._models.items()

@@ -219,6 +219,32 @@ def check_token_states(num_tokens: int, config: EngineConfig) -> None:
         )
 
 
+def check_room_for_states(model: EmbeddingModel, config: EngineConfig) -> None:
+    """Raises InvalidInput if a model that does not pool could not answer even one token."""
+    if model.checkpoint.pooling != "none":
+        return
+    prompt = prompt_of(EmbedOptions(), model)
+    least = model.tokenizer.encode_batch([prompt])[0].num_tokens + 1
+    limit = config.max_token_states
+    if limit < least:
+        raise InvalidInput(
+            f"max_token_states must be at least {least}, got {limit}: {model.name} does not pool, "
+            "and answers states of special tokens and of its prompt too",
+            code="invalid_setting",
+            param="max_token_states",
+            limit=least,
+            actual=limit,
+        )
+
+
+def canary_options(model: EmbeddingModel, config: EngineConfig) -> EmbedOptions:
+    """How a text is embedded that no limit may refuse."""
+    if model.checkpoint.pooling != "none":
+        return EmbedOptions(truncate="end")
+    most = min(config.max_token_states, model.info.max_tokens)
+    return EmbedOptions(truncate="end", max_tokens=most)
+
+
 def prompt_of(options: EmbedOptions, model: EmbeddingModel) -> str:
     """The prompt put before each text; empty where there is none."""
     prompts = model.checkpoint.prompts
