@@ -29,6 +29,8 @@ _MEMORY = {"VmRSS": "resident", "RssAnon": "of it anonymous", "VmHWM": "resident
 _TURNS = 5
 _NUM_TEXTS, _QUICK_NUM_TEXTS = 200, 20
 _LENGTHS = (8, 16, 32, 64)
+_MANY_LENGTHS = range(2, 130)
+"""oneDNN keeps a kernel for each number of rows that it has multiplied."""
 
 
 @dataclass(frozen=True)
@@ -40,22 +42,28 @@ class Started:
     first_vector_s: float
     cosine: float  # of the first vector
     memory_mb: Mapping[str, float]
+    many_lengths_mb: float  # resident after texts of many lengths
 
 
 def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
     number = _QUICK_NUM_TEXTS if plan.quick else _NUM_TEXTS
     texts = bench.text.passages([_LENGTHS[at % len(_LENGTHS)] for at in range(number)])
+    others = bench.text.passages(_MANY_LENGTHS)
     expected = bench.lln_diag.embed(texts[:1])[0]
     turns: dict[str, list[Started]] = {dtype: [] for dtype in DTYPES}
     for _ in range(plan.turns(_TURNS) + 1):  # the first warms the files up
         for dtype, started in turns.items():
-            started.append(_start(bench.threads, dtype, texts, expected))
+            started.append(_start(bench.threads, dtype, texts, others, expected))
     for dtype, started in turns.items():
         yield from _rows(dtype, started[1:], number)
 
 
 def _start(
-    threads: int, dtype: str, texts: Sequence[str], expected: NDArray[np.float32]
+    threads: int,
+    dtype: str,
+    texts: Sequence[str],
+    others: Sequence[str],
+    expected: NDArray[np.float32],
 ) -> Started:
     began_at = time.monotonic()
     models = f"{DEFAULT_MODEL},{PUBLISHED_MODEL}"
@@ -65,7 +73,11 @@ def _start(
         for text in texts[1:]:
             _embed(served, text)
         memory_mb = {field: served.memory_mb(field) for field in _MEMORY}
-    return Started(served.ready_s, cpu_s, first_vector_s, float(first @ expected), memory_mb)
+        for text in others:
+            _embed(served, text)
+        many_mb = served.memory_mb("VmRSS")
+    cosine = float(first @ expected)
+    return Started(served.ready_s, cpu_s, first_vector_s, cosine, memory_mb, many_mb)
 
 
 def _embed(served: Served, text: str) -> NDArray[np.float32]:
@@ -113,3 +125,11 @@ def _rows(dtype: str, started: Sequence[Started], num_texts: int) -> Iterator[Ro
             seconds={},
             spread=(min(used), max(used)),
         )
+    many = [one.many_lengths_mb for one in started]
+    yield Row(
+        case=f"{dtype}, after texts of {len(_MANY_LENGTHS)} lengths",
+        measure="MB resident",
+        value=median(many),
+        seconds={},
+        spread=(min(many), max(many)),
+    )
