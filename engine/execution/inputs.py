@@ -223,8 +223,7 @@ def check_room_for_states(model: EmbeddingModel, config: EngineConfig) -> None:
     """Raises InvalidInput if a model that does not pool could not answer even one token."""
     if model.checkpoint.pooling != "none":
         return
-    prompt = prompt_of(EmbedOptions(), model)
-    least = model.tokenizer.encode_batch([prompt])[0].num_tokens + 1
+    least = len(prompt_ids_of(EmbedOptions(), model)) + model.tokenizer.num_special + 1
     limit = config.max_token_states
     if limit < least:
         raise InvalidInput(
