@@ -268,7 +268,7 @@ def test_uploads_that_arrive_at_once_stay_within_the_limit_together(store: Batch
             finally:
                 store.drop_upload(file.id)
 
-    async def run() -> list[BaseException | None]:
+    async def run() -> list[BaseException]:
         uploads = (upload(each * (at % 2), f"file_{at}") for at in range(number))
         refused = [one for one in await asyncio.gather(*uploads, return_exceptions=True) if one]
         # Those that were refused have left their places to others.
