@@ -11,21 +11,27 @@ from torch import Tensor
 
 from kernels.attention.arguments import Gate, Map, PackedSequences
 from kernels.attention.gpu import tiles
-from kernels.attention.gpu.forward_form import NOT_SHORT, FormLaunches, launches_for
-from kernels.attention.gpu.groups import num_group_slots
+from kernels.attention.gpu.forward_form import FormLaunches, launches_for
+from kernels.attention.gpu.forward_plan import (
+    StatePlan,
+    TilesPlan,
+    forward_plan,
+    kept_tiles_plan,
+    state_plan,
+    tiles_plan,
+)
 from kernels.attention.gpu.launch import (
-    Arguments,
     Branches,
+    Grid,
     is_captured,
     on_device_of,
-    programs_by_head,
     unit_stride,
 )
-from kernels.attention.gpu.locate import num_slots
 from kernels.attention.gpu.prepared import kept_stream
-from kernels.attention.gpu.tile_list import tile_list
-from kernels.attention.gpu.tiles import Span
 from kernels.attention.state import LLNState, empty_state
+
+ABSENT = (None, None)
+"""Of a map, a state or the sinks outside, as a kernel's arguments."""
 
 
 def attention_forward(
@@ -53,17 +59,22 @@ def attention_forward(
     multiplies in.
     """
     q, k, v, out = unit_stride(q), unit_stride(k), unit_stride(v), q.new_empty(q.shape)
-    q_map, k_map = _contiguous_map(q_map), _contiguous_map(k_map)
+    if is_captured(q):
+        # A graph is replayed with other bounds than those it is captured with: it holds the
+        # launches for any.
+        packed = shortest = longest = None
+    elif cu_seqlens.numel() == 2:
+        shortest = longest = q.shape[0]
     branches = Branches(
         *(cu_seqlens, alpha, beta, *_mix_and_gate(mix), mix_scale),
-        *(block_size, num_sinks, q_map, k_map),
-        packed=None if is_captured(q) else packed,
+        *(block_size, num_sinks, _contiguous_map(q_map), _contiguous_map(k_map)),
+        packed=packed,
     )
     with on_device_of(q):
         if beta is None:
             _attend_without_lln(q, k, v, out, branches)
             return out, None
-        state = _attend(q, k, v, out, branches=branches, shortest=shortest, longest=longest)
+        state = _attend(q, k, v, out, branches, shortest, longest)
         return out, state if keep_state else None
 
 
@@ -73,10 +84,11 @@ def lln_state_forward(
     k, v, k_map = unit_stride(k), unit_stride(v), _contiguous_map(k_map)
     branches = Branches(cu_seqlens, beta=beta, k_map=k_map)
     state = empty_state(k, branches.num_sequences, torch.float32)
-    launches = launches_for(None, k, v, None, branches, state=state)
+    launches = launches_for(None, k, v, None, branches, state=torch.float32)
+    plan = state_plan(launches, branches, len(k), longest=None)
     with on_device_of(k):
         stream = kept_stream(k, v, *(k_map or ()))
-        _sum_state(launches, k, v, state, branches, longest=None, stream=stream)
+        _sum_state(launches, k, v, state, branches, plan, stream)
     return state
 
 
@@ -86,10 +98,11 @@ def lln_read_forward(
     q, q_map, out = unit_stride(q), _contiguous_map(q_map), q.new_empty(q.shape)
     state = LLNState(*(part.contiguous() for part in state))
     branches = Branches(cu_seqlens, alpha=alpha, q_map=q_map)
-    launches = launches_for(q, None, None, out, branches, state=state)
-    stream = kept_stream(q, *state, *(q_map or ()))
+    launches = launches_for(q, None, None, out, branches, state=state.value.dtype)
+    plan = tiles_plan(launches, branches, len(q), launches.output_span)
     with on_device_of(q):
-        _answer(launches, q, None, None, out, state, branches, stream=stream)
+        stream = kept_stream(q, *state, *(q_map or ()))
+        _answer(launches, q, None, None, out, state, branches, plan, stream)
     return out
 
 
@@ -117,10 +130,11 @@ def tile_forward(
         *(block_size, num_sinks, q_map),
         outside=outside if len(outside[0]) else None,
     )
-    launches = launches_for(q, k, v, out, branches, state=state)
-    stream = kept_stream(q, k, v, *(state or ()), *(q_map or ()), *(branches.outside or ()))
+    launches = launches_for(q, k, v, out, branches, state=state and state.value.dtype)
+    plan = tiles_plan(launches, branches, len(q), launches.output_span)
     with on_device_of(q):
-        _answer(launches, q, k, v, out, state, branches, stream=stream)
+        stream = kept_stream(q, k, v, *(state or ()), *(q_map or ()), *(branches.outside or ()))
+        _answer(launches, q, k, v, out, state, branches, plan, stream)
     return out
 
 
@@ -140,9 +154,11 @@ def _mix_and_gate(mix: Tensor | Gate | None) -> tuple[Tensor | None, Tensor | No
 def _attend_without_lln(q: Tensor, k: Tensor, v: Tensor, out: Tensor, branches: Branches) -> None:
     launches, stream = launches_for(q, k, v, out, branches), kept_stream(q, k, v)
     if branches.block_size is None:
-        _attend_to_all(launches, q, k, v, out, branches, stream=stream)
+        plan = kept_tiles_plan(launches, branches, len(q), launches.softmax_span)
+        _attend_to_all(launches, q, k, v, out, branches, plan, stream)
     else:
-        _answer(launches, q, k, v, out, None, branches, stream=stream)
+        plan = kept_tiles_plan(launches, branches, len(q), launches.output_span)
+        _answer(launches, q, k, v, out, None, branches, plan, stream)
 
 
 def _attend(
@@ -150,27 +166,21 @@ def _attend(
     k: Tensor,
     v: Tensor,
     out: Tensor,
-    *,
     branches: Branches,
     shortest: int | None,
     longest: int | None,
 ) -> LLNState:
-    """The short sequences, if any, in one launch, and the others in two passes."""
     num_rows, _, head_dim = q.shape
-    state = empty_state(k, branches.num_sequences, q.dtype)
     short = tiles.short_tokens(head_dim)
-    launches = launches_for(q, k, v, out, branches, state=state, short=short)
-    stream = kept_stream(q, k, v, out, *(branches.q_map or ()), *(branches.k_map or ()))
-    if is_captured(q):
-        # A graph is replayed with other bounds than those it is captured with: it holds both.
-        shortest = longest = None
-    elif branches.num_sequences == 1:
-        shortest = longest = num_rows
-    if (shortest or 0) <= short:
-        _attend_to_short(launches, q, k, v, out, state, branches, stream=stream)
-    if (num_rows if longest is None else longest) > short:
-        _sum_state(launches, k, v, state, branches, longest=longest, stream=stream)
-        _answer(launches, q, k, v, out, state, branches, stream=stream)
+    launches = launches_for(q, k, v, out, branches, state=q.dtype, short=short)
+    plan = forward_plan(launches, branches, num_rows, shortest, longest)
+    state = empty_state(k, plan.num_sequences, q.dtype)
+    stream = kept_stream(q, k, v, *(branches.q_map or ()), *(branches.k_map or ()))
+    if plan.short:
+        _attend_to_short(launches, q, k, v, out, state, branches, plan.short, stream)
+    if plan.state and plan.tiles:
+        _sum_state(launches, k, v, state, branches, plan.state, stream)
+        _answer(launches, q, k, v, out, state, branches, plan.tiles, stream)
     return state
 
 
@@ -182,30 +192,14 @@ def _attend_to_short(
     out: Tensor,
     state: LLNState,
     branches: Branches,
-    *,
+    programs: Grid,
     stream: int | None,
 ) -> None:
-    q_weight, q_bias = branches.q_map or (None, None)
-    k_weight, k_bias = branches.k_map or (None, None)
     launches.short_sequences(
-        branches.num_sequences * launches.form.num_heads,
-        stream,
-        p_q=q,
-        p_k=k,
-        p_v=v,
-        p_out=out,
-        p_log_mass=state.log_mass,
-        p_value=state.value,
-        p_q_weight=q_weight,
-        p_q_bias=q_bias,
-        p_k_weight=k_weight,
-        p_k_bias=k_bias,
-        p_alpha=branches.alpha,
-        p_beta=branches.beta,
-        p_mix=branches.mix,
-        p_gate=branches.gate,
-        p_mix_scale=branches.mix_scale,
-        p_cu_seqlens=branches.cu_seqlens,
+        *(programs, stream, q, k, v, out, state.log_mass, state.value),
+        *(*(branches.q_map or ABSENT), *(branches.k_map or ABSENT)),
+        *(branches.alpha, branches.beta, branches.mix, branches.gate, branches.mix_scale),
+        branches.cu_seqlens,
     )
 
 
@@ -215,57 +209,23 @@ def _sum_state(
     v: Tensor,
     state: LLNState,
     branches: Branches,
-    *,
-    longest: int | None,
+    plan: StatePlan,
     stream: int | None,
 ) -> None:
     """Writes the states of sequences of more than `short` tokens."""
-    num_rows, num_heads, head_dim = k.shape
-    num_sequences, piece = branches.num_sequences, launches.piece
-    slots = num_slots(num_rows, num_sequences, piece, 1, piece)
-    longest = num_rows if longest is None else longest
-    has_parts = longest > piece  # only a sequence of several pieces leaves any behind
-    part_peak = part_mass = part_sum = state.log_mass  # of the same type; neither read nor written
-    if has_parts:
-        part_peak = state.log_mass.new_empty(slots, num_heads, head_dim)
-        part_mass = torch.empty_like(part_peak)
-        part_sum = part_peak.new_empty(slots, num_heads, head_dim, head_dim)
-    weight, bias = branches.k_map or (None, None)
+    cu_seqlens = branches.cu_seqlens
+    parts = state.log_mass  # of the same type; neither read nor written
+    if plan.num_parts:
+        _, num_heads, head_dim = k.shape
+        parts = state.log_mass.new_empty(plan.num_parts, num_heads, head_dim + 2, head_dim)
     launches.state(
-        slots * num_heads * launches.state_parts,
-        stream,
-        p_k=k,
-        p_v=v,
-        p_weight=weight,
-        p_bias=bias,
-        p_beta=branches.beta,
-        p_cu_seqlens=branches.cu_seqlens,
-        p_log_mass=state.log_mass,
-        p_value=state.value,
-        p_part_peak=part_peak,
-        p_part_mass=part_mass,
-        p_part_sum=part_sum,
-        num_sequences=num_sequences,
+        *(plan.programs, stream, k, v, *(branches.k_map or ABSENT), branches.beta, cu_seqlens),
+        *(state.log_mass, state.value, parts, plan.num_sequences),
     )
-    parts = {"p_part_peak": part_peak, "p_part_mass": part_mass, "p_part_sum": part_sum}
-    if longest > launches.grouped_from:
-        group_slots = num_group_slots(num_rows, num_sequences, launches.group_span)
-        launches.merge_groups(
-            group_slots * num_heads * launches.merge_parts,
-            stream,
-            **parts,
-            p_cu_seqlens=branches.cu_seqlens,
-            num_sequences=num_sequences,
-        )
-    if has_parts:
-        launches.merge(
-            num_sequences * num_heads * launches.merge_parts,
-            stream,
-            **parts,
-            p_cu_seqlens=branches.cu_seqlens,
-            p_log_mass=state.log_mass,
-            p_value=state.value,
-        )
+    if plan.merge_groups:
+        launches.merge_groups(plan.merge_groups, stream, parts, cu_seqlens, plan.num_sequences)
+    if plan.merge:
+        launches.merge(plan.merge, stream, parts, cu_seqlens, state.log_mass, state.value)
 
 
 def _answer(
@@ -276,49 +236,16 @@ def _answer(
     out: Tensor,
     state: LLNState | None,  # None without LLN
     branches: Branches,
-    *,
+    plan: TilesPlan,
     stream: int | None,
 ) -> None:
     """Answers the queries of sequences of more than `short` tokens."""
-    num_rows, num_heads, _ = q.shape
-    log_mass, value = state or (None, None)
-    weight, bias = branches.q_map or (None, None)
-    outside_k, outside_v = branches.outside or (None, None)
-    listed, slots = _slots(branches, num_rows, launches.output_span, launches.form.short)
     launches.output(
-        programs_by_head(slots, num_heads),
-        stream,
-        p_q=q,
-        p_k=k,
-        p_v=v,
-        p_out=out,
-        p_log_mass=log_mass,
-        p_value=value,
-        p_weight=weight,
-        p_bias=bias,
-        p_alpha=branches.alpha,
-        p_mix=branches.mix,
-        p_gate=branches.gate,
-        p_mix_scale=branches.mix_scale,
-        p_outside_k=outside_k,
-        p_outside_v=outside_v,
-        **listed,
-        num_sequences=branches.num_sequences,
+        *(plan.programs, stream, q, k, v, out, *(state or ABSENT), *(branches.q_map or ABSENT)),
+        *(branches.alpha, branches.mix, branches.gate, branches.mix_scale),
+        *(*(branches.outside or ABSENT), branches.cu_seqlens),
+        *(plan.listed, plan.num_listed, plan.num_sequences),
     )
-
-
-def _slots(branches: Branches, num_rows: int, span: Span, short: int) -> tuple[Arguments, int]:
-    """How programs find their tiles, and how many slots there are."""
-    cu_seqlens, listed = branches.cu_seqlens, tile_list(branches.packed, span, short)
-    num_listed = 0 if listed is None else len(listed)
-    found = {
-        "p_cu_seqlens": cu_seqlens,
-        "p_listed": cu_seqlens if listed is None else listed,
-        "num_listed": num_listed,
-    }
-    if listed is None:
-        return found, num_slots(num_rows, branches.num_sequences, *span.cut)
-    return found, num_listed
 
 
 def _attend_to_all(
@@ -328,19 +255,11 @@ def _attend_to_all(
     v: Tensor,
     out: Tensor,
     branches: Branches,
-    *,
+    plan: TilesPlan,
     stream: int | None,
 ) -> None:
     """Softmax over whole sequences."""
-    num_rows, num_heads, _ = q.shape
-    listed, slots = _slots(branches, num_rows, launches.softmax_span, NOT_SHORT)
     launches.softmax(
-        programs_by_head(slots, num_heads),
-        stream,
-        p_q=q,
-        p_k=k,
-        p_v=v,
-        p_out=out,
-        **listed,
-        num_sequences=branches.num_sequences,
+        *(plan.programs, stream, q, k, v, out, branches.cu_seqlens),
+        *(plan.listed, plan.num_listed, plan.num_sequences),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,7 +23,6 @@ from kernels.attention.gpu.launch import (
 from kernels.attention.gpu.prepared import Prepared
 from kernels.attention.gpu.softmax import softmax_kernel
 from kernels.attention.gpu.tiles import Span, family_of, query_span
-from kernels.attention.state import LLNState
 
 LOG2_E = 1 / math.log(2)
 NOT_SHORT = -1
@@ -55,7 +54,7 @@ class Form(NamedTuple):
     q_bias: bool
     k_weight: bool
     k_bias: bool
-    state: tuple[torch.dtype, torch.dtype] | None  # None without LLN
+    state: torch.dtype | None  # of kappa V; None without LLN
     short: int  # sequences of at most so many tokens take a launch of their own
     gate: bool
     mix_scale: Strides | None  # of sequences, where they differ in it
@@ -68,40 +67,43 @@ def launches_for(
     out: Tensor | None,
     branches: Branches,
     *,
-    state: LLNState | None = None,
+    state: torch.dtype | None = None,
     short: int = NOT_SHORT,
 ) -> FormLaunches:
     rows = k if q is None else q
     assert rows is not None, "there are queries or keys"
     _, num_heads, head_dim = rows.shape
-    q_map, k_map = branches.q_map, branches.k_map
+    _, alpha, beta, mix, gate, mix_scale, block_size, num_sinks, q_map, k_map, outside, _ = branches
     return launches_of(
-        Form(
-            *(rows.device, rows.dtype, num_heads, head_dim),
-            *(_strides(q), _strides(k), _strides(v), _strides(out)),
-            *(_strides(branches.alpha), _strides(branches.beta), _strides(branches.mix)),
-            *(branches.block_size, branches.num_sinks, _count(branches.outside)),
-            *(q_map is not None and q_map[0] is not None, q_map is not None),
-            *(k_map is not None and k_map[0] is not None, k_map is not None),
-            None if state is None else (state.log_mass.dtype, state.value.dtype),
-            short,
-            gate=branches.gate is not None,
-            mix_scale=_strides(branches.mix_scale),
-        )
+        rows.device,
+        rows.dtype,
+        num_heads,
+        head_dim,
+        None if q is None else q.stride(),
+        None if k is None else k.stride(),
+        None if v is None else v.stride(),
+        None if out is None else out.stride(),
+        None if alpha is None else alpha.stride(),
+        None if beta is None else beta.stride(),
+        None if mix is None else mix.stride(),
+        block_size,
+        num_sinks,
+        0 if outside is None else len(outside[0]),
+        q_map is not None and q_map[0] is not None,
+        q_map is not None,
+        k_map is not None and k_map[0] is not None,
+        k_map is not None,
+        state,
+        short,
+        gate is not None,
+        None if mix_scale is None else mix_scale.stride(),
     )
 
 
-def _count(outside: tuple[Tensor, Tensor] | None) -> int:
-    return 0 if outside is None else len(outside[0])
-
-
-def _strides(x: Tensor | None) -> Strides | None:
-    return None if x is None else x.stride()
-
-
 @lru_cache(maxsize=KEPT_FORMS)
-def launches_of(form: Form) -> FormLaunches:
-    return FormLaunches(form)
+def launches_of(*form: Any) -> FormLaunches:
+    """Of the fields of a form, which is not made where it is known."""
+    return FormLaunches(Form(*form))
 
 
 compiled_for.KEPT.append(launches_of)

@@ -11,21 +11,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.attention.gpu.forward_state import LOG_2
+from kernels.attention.gpu.forward_state import LOG_2, store_part
 from kernels.attention.gpu.groups import find_groups, locate_group
 from kernels.attention.gpu.locate import first_slot
 
 
 @triton.jit
 def merge_parts(
-    p_part_peak,  # greatest scores by channel, float32 [slots, H, D]
-    p_part_mass,  # sums of 2 ** (score - peak), float32 [slots, H, D]
-    p_part_sum,  # sums of 2 ** (score - peak) v, float32 [slots, H, D, D]
-    i_slot,  # of the first
+    p_part,  # the first, of one head, as `store_part` leaves it: float32 [D + 2, D]
     num_parts,
-    step,  # slots from one to the next
-    i_h,
-    num_heads,
+    stride,  # from one to the next
     o_c,  # [BC] channels
     D: tl.constexpr,
     BD: tl.constexpr,
@@ -36,16 +31,15 @@ def merge_parts(
     o_d = tl.arange(0, BD)
     m_c = o_c < D
     m_entry = m_c[:, None] & (o_d < D)[None, :]
-    o_channel = i_h * D + o_c
-    o_entry = o_channel[:, None] * D + o_d[None, :]
+    o_entry = (o_c[:, None] + 2) * D + o_d[None, :]
     b_peak = tl.full([BC], float("-inf"), tl.float32)
     b_mass = tl.zeros([BC], tl.float32)
     b_sum = tl.zeros([BC, BD], tl.float32)
     for i_part in tl.range(0, num_parts, num_stages=NUM_STAGES):
-        o_part = (i_slot + i_part * step) * num_heads * D
-        b_part_peak = tl.load(p_part_peak + o_part + o_channel, mask=m_c, other=0.0)
-        b_part_mass = tl.load(p_part_mass + o_part + o_channel, mask=m_c, other=0.0)
-        b_part_sum = tl.load(p_part_sum + o_part * D + o_entry, mask=m_entry, other=0.0)
+        o_part = i_part * stride
+        b_part_peak = tl.load(p_part + o_part + o_c, mask=m_c, other=0.0)
+        b_part_mass = tl.load(p_part + o_part + D + o_c, mask=m_c, other=0.0)
+        b_part_sum = tl.load(p_part + o_part + o_entry, mask=m_entry, other=0.0)
         b_new_peak = tl.maximum(b_peak, b_part_peak)
         b_shrink = tl.exp2(b_peak - b_new_peak)
         b_part_shrink = tl.exp2(b_part_peak - b_new_peak)
@@ -57,9 +51,7 @@ def merge_parts(
 
 @triton.jit(do_not_specialize=["p_cu_seqlens", "num_sequences", "num_heads"])
 def merge_groups_kernel(
-    p_part_peak,  # in and out: greatest scores by channel, float32 [slots, H, D]
-    p_part_mass,  # in and out: sums of 2 ** (score - peak), float32 [slots, H, D]
-    p_part_sum,  # in and out: sums of 2 ** (score - peak) v, float32 [slots, H, D, D]
+    p_parts,  # in and out: what pieces left behind, float32 [slots, H, D + 2, D]
     p_cu_seqlens,  # first packed row of every sequence, then T, int32 [B + 1]
     num_sequences,
     num_heads,
@@ -82,26 +74,17 @@ def merge_groups_kernel(
     if num_parts < 2:
         return
 
-    b_peak, b_mass, b_sum = merge_parts(
-        p_part_peak, p_part_mass, p_part_sum, i_slot, num_parts, 1, i_h, num_heads, o_c,
-        D, BD, BC, NUM_STAGES,
-    )  # fmt: skip
+    stride = num_heads.to(tl.int64) * ((D + 2) * D)
+    p_part = p_parts + i_slot * stride + i_h * ((D + 2) * D)
+    b_peak, b_mass, b_sum = merge_parts(p_part, num_parts, stride, o_c, D, BD, BC, NUM_STAGES)
     # Threads that share a channel have read the first piece before one of them writes there.
     tl.debug_barrier()
-    o_d = tl.arange(0, BD)
-    m_c = o_c < D
-    o_channel = (i_slot * num_heads + i_h) * D + o_c
-    tl.store(p_part_peak + o_channel, b_peak, mask=m_c)
-    tl.store(p_part_mass + o_channel, b_mass, mask=m_c)
-    p_entries = p_part_sum + o_channel[:, None] * D + o_d[None, :]
-    tl.store(p_entries, b_sum, mask=m_c[:, None] & (o_d < D)[None, :])
+    store_part(p_part, b_peak, b_mass, b_sum, o_c, D, BD)
 
 
 @triton.jit(do_not_specialize=["p_cu_seqlens", "num_heads"])
 def merge_pieces_kernel(
-    p_part_peak,  # greatest scores by channel, float32 [slots, H, D]
-    p_part_mass,  # sums of 2 ** (score - peak), float32 [slots, H, D]
-    p_part_sum,  # sums of 2 ** (score - peak) v, float32 [slots, H, D, D]
+    p_parts,  # what pieces left behind, float32 [slots, H, D + 2, D]
     p_cu_seqlens,  # first packed row of every sequence, then T, int32 [B + 1]
     p_log_mass,  # out: log s, float32 [B, H, D]
     p_value,  # out: kappa V, any float type [B, H, D, D]
@@ -126,9 +109,10 @@ def merge_pieces_kernel(
     num_pieces, size = find_groups(length, PIECE, ONE_LEVEL)
     o_c = i_program % NC * BC + tl.arange(0, BC)
     i_slot = first_slot(i_begin, i_b, PIECE, 1, PIECE)
+    stride = num_heads.to(tl.int64) * ((D + 2) * D)
     b_peak, b_mass, b_sum = merge_parts(
-        p_part_peak, p_part_mass, p_part_sum, i_slot, (num_pieces + size - 1) // size, size, i_h,
-        num_heads, o_c, D, BD, BC, NUM_STAGES,
+        p_parts + i_slot * stride + i_h * ((D + 2) * D), (num_pieces + size - 1) // size,
+        size * stride, o_c, D, BD, BC, NUM_STAGES,
     )  # fmt: skip
 
     # Padded channels have no mass; only real ones are stored.

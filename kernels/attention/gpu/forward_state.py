@@ -162,6 +162,24 @@ def store_state(
     tl.store(p_value + o_c[:, None] * D + o_d[None, :], b_value, mask=m_entry)
 
 
+@triton.jit
+def store_part(
+    p_part,  # out: what a piece leaves behind, of one head, float32 [D + 2, D]
+    b_peak,  # [BC] greatest score: the first row
+    b_mass,  # [BC] sum of 2 ** (score - peak): the second
+    b_sum,  # [BC, BD] sum of 2 ** (score - peak) v: all others
+    o_c,  # [BC] channels
+    D: tl.constexpr,
+    BD: tl.constexpr,
+):
+    o_d = tl.arange(0, BD)
+    m_c = o_c < D
+    tl.store(p_part + o_c, b_peak, mask=m_c)
+    tl.store(p_part + D + o_c, b_mass, mask=m_c)
+    p_entries = p_part + 2 * D + o_c[:, None] * D + o_d[None, :]
+    tl.store(p_entries, b_sum, mask=m_c[:, None] & (o_d < D)[None, :])
+
+
 # A sequence's result must not depend on its batch, so nothing that varies with the batch may
 # choose the code, neither by its value nor by its alignment.
 @triton.jit(
@@ -179,9 +197,7 @@ def lln_state_kernel(
     p_cu_seqlens,  # first packed row of every sequence, then T, int32 [B + 1]
     p_log_mass,  # out: log s of sequences of one piece, float32 [B, H, D]
     p_value,  # out: kappa V of sequences of one piece, any float type [B, H, D, D]
-    p_part_peak,  # out: a piece's greatest score by channel, float32 [slots, H, D]
-    p_part_mass,  # out: a piece's sum of 2 ** (score - peak), float32 [slots, H, D]
-    p_part_sum,  # out: a piece's sum of 2 ** (score - peak) v, float32 [slots, H, D, D]
+    p_parts,  # out: what other pieces leave behind, float32 [slots, H, D + 2, D]
     num_sequences,
     num_heads,
     short,  # sequences of at most so many tokens have their own kernel
@@ -215,9 +231,7 @@ def lln_state_kernel(
         return
 
     beta = tl.load(p_beta + i_b * stride_beta_b + i_h * stride_beta_h)
-    o_d = tl.arange(0, BD)
     o_c = i_c * BC + tl.arange(0, BC)
-    m_d = o_d < D
     m_c = o_c < D
     num_tokens = tl.minimum(length - i_first, PIECE).to(tl.int32)
     # Offsets within a piece fit in 32 bits; where it begins need not.
@@ -239,11 +253,5 @@ def lln_state_kernel(
             b_peak, b_mass, b_sum, p_log_mass + o_state, p_value + o_state * D, length, o_c, D, BD
         )
     else:
-        o_part = i_slot.to(tl.int64) * num_heads * D
-        p_part_peak += o_part
-        p_part_mass += o_part
-        p_part_sum += o_part * D
-        tl.store(p_part_peak + o_channel, b_peak, mask=m_c)
-        tl.store(p_part_mass + o_channel, b_mass, mask=m_c)
-        o_entry = o_channel[:, None] * D + o_d[None, :]
-        tl.store(p_part_sum + o_entry, b_sum, mask=m_c[:, None] & m_d[None, :])
+        p_part = p_parts + (i_slot.to(tl.int64) * num_heads + i_h) * ((D + 2) * D)
+        store_part(p_part, b_peak, b_mass, b_sum, o_c, D, BD)

@@ -8,8 +8,6 @@ prepared once, with all numbers that a build depends on, later goes straight to 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -18,7 +16,7 @@ from torch import Tensor
 from triton import knobs
 from triton.runtime import driver  # type: ignore[import-untyped]
 
-from kernels.attention.gpu.launch import Arguments, Grid, as_grid, launch
+from kernels.attention.gpu.launch import Grid, launch
 
 ALIGNMENT = 16
 """Bytes. Triton compiles anew for a pointer that is no multiple of it."""
@@ -46,49 +44,39 @@ def kept_stream(rows: Tensor, *others: Tensor | None) -> int | None:
 
 
 def _is_watched() -> bool:
-    hooks = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
-    return any(getattr(hook, "calls", hook) for hook in hooks)
+    entered, left = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+    return bool(getattr(entered, "calls", entered) or getattr(left, "calls", left))
 
 
 class Prepared:
-    """A kernel with what does not differ between its launches on one device."""
+    """A kernel with what does not differ between its launches on one device: its last arguments."""
 
     def __init__(self, kernel: Any, **fixed: object) -> None:
         self._kernel, self._fixed = kernel, fixed
-        self._build: Any = None
-        self._in_order: Callable[[Arguments], tuple[Any, ...]]
-        self._stand_in: str
-        self._absent: tuple[str, ...]
+        self._run: Any = None
+        self._first: tuple[object, ...]  # of Triton's launcher, after the grid and the stream
+        self._last: tuple[object, ...]
 
-    def __call__(self, programs: int | Grid, stream: int | None, **given: object) -> None:
-        """`given` are tensors, and numbers that no build depends on.
+    def __call__(self, grid: Grid, stream: int | None, *given: object) -> None:
+        """`given` are the kernel's first arguments: tensors, and numbers that no build depends on.
 
         The same of them are None in each call. `stream` as `kept_stream` found it.
         """
-        grid = as_grid(programs)
-        if not all(grid):
-            return
-        build = self._build
-        if build is None or stream is None:
-            build = launch(self._kernel, grid, **self._fixed, **given)
+        if self._run is None or stream is None:
+            names = self._kernel.arg_names
+            first = dict(zip(names, given, strict=False))
+            build = launch(self._kernel, grid, **first, **self._fixed)
             if stream is not None and _can_keep(build):
-                self._keep(build, given)
-            return
-        if self._absent:
-            given.update(dict.fromkeys(self._absent, given[self._stand_in]))
-        # As Triton does when its search is over; nobody watches, so there is nothing to tell.
-        build.run(
-            *(*grid, stream, build.function, build.packed_metadata),
-            *(None, None, None),
-            *self._in_order(self._fixed | given),
-        )
+                self._keep(build, names[len(given) :])
+        elif 0 not in grid:
+            # An absent tensor is a null pointer, which the build does not read.
+            self._run(*grid, stream, *self._first, *given, *self._last)
 
-    def _keep(self, build: Any, given: Arguments) -> None:
-        """As in `launch`, the first tensor stands in for those that are absent."""
-        self._in_order = itemgetter(*self._kernel.arg_names)
-        self._stand_in = next(name for name, x in given.items() if isinstance(x, Tensor))
-        self._absent = tuple(name for name, x in given.items() if x is None)
-        self._build = build
+    def _keep(self, build: Any, last: list[str]) -> None:
+        """As Triton launches when its search is over; nobody watches, so nobody is told."""
+        self._last = tuple(self._fixed[name] for name in last)
+        self._first = build.function, build.packed_metadata, None, None, None
+        self._run = build.run
 
 
 def _can_keep(build: Any) -> bool:
