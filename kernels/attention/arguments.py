@@ -111,13 +111,27 @@ Bounds: TypeAlias = Tensor | PackedSequences
 """cu_seqlens as callers give them: int32 (B + 1,), or checked before as PackedSequences."""
 
 
-def check_rows(**tensors: Tensor) -> None:
+class RowsForm(NamedTuple):
+    """What the other arguments must agree with, asked of the rows once: torch takes its time."""
+
+    num_rows: int
+    num_heads: int
+    head_dim: int
+    device: torch.device
+    wide_dtype: torch.dtype  # of sums and parameters
+
+    @classmethod
+    def of(cls, rows: Tensor) -> Self:
+        return cls(*rows.shape, rows.device, accumulation_dtype(rows))
+
+
+def check_rows(**tensors: Tensor) -> RowsForm:
     """q, k and v agree in shape, dtype and device, and all of these are supported."""
     (first_name, first), *others = tensors.items()
     shape, dtype, device = first.shape, first.dtype, first.device
     if len(shape) != 3:
         raise ArgumentError(f"{first_name} must be (T, H, D), got shape {tuple(shape)}")
-    _, num_heads, head_dim = shape
+    num_rows, num_heads, head_dim = shape
     if not MIN_HEAD_DIM <= head_dim <= MAX_HEAD_DIM:
         raise ArgumentError(
             f"head size must be {MIN_HEAD_DIM} to {MAX_HEAD_DIM}, got {head_dim} in {first_name}"
@@ -135,6 +149,7 @@ def check_rows(**tensors: Tensor) -> None:
                 raise ArgumentError(
                     f"{first_name} and {name} differ in {what}: {_shown(mine)} and {_shown(theirs)}"
                 )
+    return RowsForm(num_rows, num_heads, head_dim, device, _wide(dtype))
 
 
 def _shown(value: object) -> str:
@@ -206,31 +221,31 @@ def _check_bounds(bounds: tuple[int, ...]) -> None:
             raise ArgumentError(f"cu_seqlens falls from {start} to {end} at {index}")
 
 
-def check_scale(name: str, value: float | Tensor, rows: Tensor, num_sequences: int) -> Tensor:
+def check_scale(name: str, value: float | Tensor, rows: RowsForm, num_sequences: int) -> Tensor:
     """alpha or beta as (B, H) in the accumulation dtype."""
     scale = check_shared_scale(name, value, rows, num_sequences)
-    return scale.expand(num_sequences, rows.shape[1])
+    return scale.expand(num_sequences, rows.num_heads)
 
 
 def check_shared_scale(
-    name: str, value: float | Tensor, rows: Tensor, num_sequences: int
+    name: str, value: float | Tensor, rows: RowsForm, num_sequences: int
 ) -> Tensor:
     """The same, but one number for all, or (H,), where sequences share it."""
-    num_heads = rows.shape[1]
     scale = _finite_tensor(name, value, rows)
-    if scale.dim() > 2 or (scale.dim() >= 1 and scale.shape[-1] != num_heads):
+    shape = scale.shape
+    if len(shape) > 2 or (shape and shape[-1] != rows.num_heads):
         raise ArgumentError(
-            f"{name} must be a number, (H,) or (B, H) with H = {num_heads}, "
-            f"got shape {tuple(scale.shape)}"
+            f"{name} must be a number, (H,) or (B, H) with H = {rows.num_heads}, "
+            f"got shape {tuple(shape)}"
         )
-    if scale.dim() == 2 and scale.shape[0] != num_sequences:
-        raise ArgumentError(f"{name} has {scale.shape[0]} rows for {num_sequences} sequences")
+    if len(shape) == 2 and shape[0] != num_sequences:
+        raise ArgumentError(f"{name} has {shape[0]} rows for {num_sequences} sequences")
     return scale
 
 
-def check_mix(value: float | Tensor, rows: Tensor) -> Tensor:
+def check_mix(value: float | Tensor, rows: RowsForm) -> Tensor:
     """mix as (H,), or (T, H) for one per token and head, in the accumulation dtype."""
-    num_rows, num_heads, _ = rows.shape
+    num_rows, num_heads, *_ = rows
     mix = _finite_tensor("mix", value, rows)
     if mix.dim() == 0:
         return mix.expand(num_heads)
@@ -242,25 +257,20 @@ def check_mix(value: float | Tensor, rows: Tensor) -> Tensor:
     return mix
 
 
-def check_mix_or_gate(value: float | Tensor | Gate, rows: Tensor) -> Tensor | Gate:
+def check_mix_or_gate(value: float | Tensor | Gate, rows: RowsForm) -> Tensor | Gate:
     """The same, or a gate in the accumulation dtype."""
     if not isinstance(value, Gate):
         return check_mix(value, rows)
-    _, num_heads, head_dim = rows.shape
-    shape = num_heads, head_dim
-    for name, tensor, expected in (
-        ("weight", value.weight, shape),
-        ("bias", value.bias, shape[:1]),
-    ):
-        if tensor.shape != expected:
-            raise ArgumentError(f"mix's {name} must be {expected}, got {tuple(tensor.shape)}")
+    weight, bias = value
+    shape = rows.num_heads, rows.head_dim
+    _check_shape("mix's weight", weight, shape)
+    _check_shape("mix's bias", bias, shape[:1])
     # A bias may be infinite: that is a mix of 0 or 1.
-    bias = value.bias.to(rows.device, accumulation_dtype(rows))
-    return Gate(_finite_tensor("mix's weight", value.weight, rows), bias)
+    return Gate(_finite_tensor("mix's weight", weight, rows), _converted(bias, rows))
 
 
 def check_mix_scale(
-    value: float | Tensor | None, rows: Tensor, num_sequences: int
+    value: float | Tensor | None, rows: RowsForm, num_sequences: int
 ) -> Tensor | None:
     """mix_scale as a number or (B,), in the accumulation dtype."""
     if value is None:
@@ -283,34 +293,35 @@ def check_block_size(size: int, name: str = "block_size") -> int:
 
 
 def check_sinks(num_sinks: int | tuple[int, int]) -> Sinks:
-    sinks = Sinks(num_sinks, 0) if isinstance(num_sinks, int) else Sinks(*num_sinks)
-    if min(sinks) < 0:
+    first, last = (num_sinks, 0) if isinstance(num_sinks, int) else num_sinks
+    if first < 0 or last < 0:
         raise ArgumentError(f"num_sinks must not be negative, got {num_sinks}")
-    return sinks
+    return Sinks(first, last)
 
 
 def check_map(
-    name: str, value: tuple[Tensor | None, Tensor] | None, rows: Tensor
+    name: str, value: tuple[Tensor | None, Tensor] | None, rows: RowsForm
 ) -> AffineMap | None:
     if value is None:
         return None
     weight, bias = value
-    _, num_heads, head_dim = rows.shape
-    shape = num_heads, head_dim, head_dim
-    for part, tensor, expected in (("bias", bias, shape[:2]), ("weight", weight, shape)):
-        if tensor is None:
-            continue
-        if tensor.shape != expected:
-            raise ArgumentError(f"{name}'s {part} must be {expected}, got {tuple(tensor.shape)}")
-        if tensor.device != rows.device:
-            raise ArgumentError(f"{name}'s {part} is on {tensor.device}, the rows on {rows.device}")
-    dtype = accumulation_dtype(rows)
-    return AffineMap(None if weight is None else _as(dtype, weight), _as(dtype, bias))
+    shape = rows.num_heads, rows.head_dim, rows.head_dim
+    bias = _part_of_map(f"{name}'s bias", bias, shape[:2], rows)
+    if weight is not None:
+        weight = _part_of_map(f"{name}'s weight", weight, shape, rows)
+    return AffineMap(weight, bias)
 
 
-def _as(dtype: torch.dtype, x: Tensor) -> Tensor:
-    """Without a call where there is nothing to convert."""
-    return x if x.dtype is dtype else x.to(dtype)
+def _part_of_map(name: str, value: Tensor, shape: tuple[int, ...], rows: RowsForm) -> Tensor:
+    _check_shape(name, value, shape)
+    if value.device != rows.device:
+        raise ArgumentError(f"{name} is on {value.device}, the rows on {rows.device}")
+    return value if value.dtype is rows.wide_dtype else value.to(rows.wide_dtype)
+
+
+def _check_shape(name: str, value: Tensor, shape: tuple[int, ...]) -> None:
+    if value.shape != shape:
+        raise ArgumentError(f"{name} must be {shape}, got {tuple(value.shape)}")
 
 
 def check_state(state: LLNState, rows: Tensor, num_sequences: int) -> None:
@@ -326,7 +337,11 @@ def check_state(state: LLNState, rows: Tensor, num_sequences: int) -> None:
 
 def accumulation_dtype(rows: Tensor) -> torch.dtype:
     """Sums and states are float32 for every input dtype but float64, which keeps itself."""
-    return torch.float64 if rows.dtype == torch.float64 else torch.float32
+    return _wide(rows.dtype)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype is torch.float64 else torch.float32
 
 
 def check_finite(name: str, value: Tensor) -> None:
@@ -336,16 +351,20 @@ def check_finite(name: str, value: Tensor) -> None:
         raise ArgumentError(f"{name} must be finite, got {value.detach().tolist()}")
 
 
-def _finite_tensor(name: str, value: float | Tensor, rows: Tensor) -> Tensor:
+def _finite_tensor(name: str, value: float | Tensor, rows: RowsForm) -> Tensor:
     # Tracing sees no values; the operator checks them when it runs.
     is_traced = torch.compiler.is_compiling()
     if isinstance(value, Tensor):
         if not is_traced:
             check_finite(name, value)
-        dtype = accumulation_dtype(rows)
-        if value.dtype is dtype and value.device == rows.device:
-            return value
-        return value.to(rows.device, dtype)
+        return _converted(value, rows)
     if not is_traced and not math.isfinite(value):
         raise ArgumentError(f"{name} must be finite, got {value}")
-    return torch.full((), value, device=rows.device, dtype=accumulation_dtype(rows))
+    return torch.full((), value, device=rows.device, dtype=rows.wide_dtype)
+
+
+def _converted(value: Tensor, rows: RowsForm) -> Tensor:
+    """Without a call of torch where there is nothing to convert."""
+    if value.dtype is rows.wide_dtype and value.device == rows.device:
+        return value
+    return value.to(rows.device, rows.wide_dtype)

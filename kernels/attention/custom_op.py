@@ -118,6 +118,11 @@ def is_untraced(rows: Tensor) -> bool:
     )
 
 
+def launches_at_once(rows: Tensor) -> bool:
+    """Whether kernels are launched without the operator, whatever the other arguments are."""
+    return runs_in_triton(rows) and is_untraced(rows) and not torch.is_grad_enabled()
+
+
 def attend_in_torch(operands: Operands, packed: PackedSequences) -> Tensor:
     """In torch operations, differentiable as they are; computed in at least float32."""
     dtype = operands.q.dtype

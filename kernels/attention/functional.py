@@ -64,18 +64,33 @@ def lln_diag_attention(
     q_map and k_map are affine maps ((H, D, D), (H, D)) applied before the LLN branch's exponentials
     alone; a weight of None is the identity, and a bias alone costs nothing.
     """
-    arguments.check_rows(q=q, k=k, v=v)
+    if custom_op.launches_at_once(q):
+        again: Tensor | None = custom_op.triton_forward().attend_again(
+            *(q, k, v, cu_seqlens),
+            alpha=alpha,
+            beta=beta,
+            mix=mix,
+            mix_scale=mix_scale,
+            block_size=block_size,
+            num_sinks=num_sinks,
+            q_map=q_map,
+            k_map=k_map,
+        )
+        if again is not None:
+            return again
+    rows = arguments.check_rows(q=q, k=k, v=v)
     packed = arguments.check_cu_seqlens(cu_seqlens, q)
+    count = packed.count
     return _attend(
         *(q, k, v, packed),
-        alpha=arguments.check_shared_scale("alpha", alpha, q, packed.count),
-        beta=arguments.check_shared_scale("beta", beta, k, packed.count),
-        mix=arguments.check_mix_or_gate(mix, q),
-        mix_scale=arguments.check_mix_scale(mix_scale, q, packed.count),
+        alpha=arguments.check_shared_scale("alpha", alpha, rows, count),
+        beta=arguments.check_shared_scale("beta", beta, rows, count),
+        mix=arguments.check_mix_or_gate(mix, rows),
+        mix_scale=arguments.check_mix_scale(mix_scale, rows, count),
         block_size=arguments.check_block_size(block_size),
         num_sinks=arguments.check_sinks(num_sinks),
-        q_map=arguments.check_map("q_map", q_map, q),
-        k_map=arguments.check_map("k_map", k_map, k),
+        q_map=arguments.check_map("q_map", q_map, rows),
+        k_map=arguments.check_map("k_map", k_map, rows),
     )
 
 
@@ -91,14 +106,14 @@ def lln_attention(
     k_map: Map | None = None,
 ) -> Tensor:
     """LLN alone: every query reads its sequence's state."""
-    arguments.check_rows(q=q, k=k, v=v)
+    rows = arguments.check_rows(q=q, k=k, v=v)
     packed = arguments.check_cu_seqlens(cu_seqlens, q)
     return _attend(
         *(q, k, v, packed),
-        alpha=arguments.check_shared_scale("alpha", alpha, q, packed.count),
-        beta=arguments.check_shared_scale("beta", beta, k, packed.count),
-        q_map=arguments.check_map("q_map", q_map, q),
-        k_map=arguments.check_map("k_map", k_map, k),
+        alpha=arguments.check_shared_scale("alpha", alpha, rows, packed.count),
+        beta=arguments.check_shared_scale("beta", beta, rows, packed.count),
+        q_map=arguments.check_map("q_map", q_map, rows),
+        k_map=arguments.check_map("k_map", k_map, rows),
     )
 
 
@@ -162,10 +177,10 @@ def lln_state(
     k_map: Map | None = None,
 ) -> LLNState:
     """LLN's state of every sequence, in the accumulation dtype."""
-    arguments.check_rows(k=k, v=v)
+    rows = arguments.check_rows(k=k, v=v)
     packed = arguments.check_cu_seqlens(cu_seqlens, k)
-    scale = arguments.check_scale("beta", beta, k, packed.count)
-    affine = arguments.check_map("k_map", k_map, k)
+    scale = arguments.check_scale("beta", beta, rows, packed.count)
+    affine = arguments.check_map("k_map", k_map, rows)
     if custom_op.runs_in_triton(k) and not custom_op.needs_gradient(k, v, scale, *(affine or ())):
         launched: LLNState = custom_op.triton_forward().lln_state_forward(
             k, v, beta=scale, cu_seqlens=packed.cu_seqlens, k_map=affine
@@ -185,11 +200,11 @@ def lln_read(
     q_map: Map | None = None,
 ) -> Tensor:
     """What every query reads from its own sequence's state."""
-    arguments.check_rows(q=q)
+    rows = arguments.check_rows(q=q)
     packed = arguments.check_cu_seqlens(cu_seqlens, q)
     arguments.check_state(state, q, packed.count)
-    scale = arguments.check_scale("alpha", alpha, q, packed.count)
-    affine = arguments.check_map("q_map", q_map, q)
+    scale = arguments.check_scale("alpha", alpha, rows, packed.count)
+    affine = arguments.check_map("q_map", q_map, rows)
     if custom_op.runs_in_triton(q) and not custom_op.needs_gradient(
         q, *state, scale, *(affine or ())
     ):
@@ -211,10 +226,10 @@ def lln_shares(
     cu_seqlens: Bounds | None = None,
 ) -> Tensor:
     """LLN's share in each token's output, as `lln_diag_attention` mixes: (H,), or (T, H)."""
-    arguments.check_rows(q=q)
+    rows = arguments.check_rows(q=q)
     packed = arguments.check_cu_seqlens(cu_seqlens, q)
-    factor = arguments.check_mix_scale(mix_scale, q, packed.count)
-    return token_shares(q, arguments.check_mix_or_gate(mix, q), factor, packed)
+    factor = arguments.check_mix_scale(mix_scale, rows, packed.count)
+    return token_shares(q, arguments.check_mix_or_gate(mix, rows), factor, packed)
 
 
 def _attend(
@@ -252,8 +267,6 @@ def _attend(
             num_sinks=num_sinks,
             q_map=q_map,
             k_map=k_map,
-            shortest=packed.shortest,
-            longest=packed.longest,
             packed=packed,
         )[0]
         return launched

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention import arguments
-from kernels.attention.arguments import Gate, Map, Sinks
+from kernels.attention.arguments import Gate, Map, RowsForm, Sinks
 from kernels.attention.state import LLNState
 
 
@@ -64,10 +64,11 @@ def lln_shares(
     mix_scale: float | Tensor | None,
 ) -> Tensor:
     """LLN's share in every token's output: [H] or [T, H]."""
-    share = arguments.check_mix_or_gate(mix, q)
+    form = RowsForm.of(q)
+    share = arguments.check_mix_or_gate(mix, form)
     if isinstance(share, Gate):
         share = torch.sigmoid(torch.einsum("thd,hd->th", q, share.weight) + share.bias)
-    factor = arguments.check_mix_scale(mix_scale, q, packed.count)
+    factor = arguments.check_mix_scale(mix_scale, form, packed.count)
     if factor is None:
         return share
     lengths = torch.diff(torch.tensor(packed.host_bounds(), device=q.device))
@@ -235,13 +236,14 @@ def scaled_rows(
     affine: Map | None,
 ) -> Tensor:
     """alpha (q W + b), or the same with beta and k: [T, H, D]."""
-    checked = arguments.check_map(f"{name} map", affine, rows)
+    form = RowsForm.of(rows)
+    checked = arguments.check_map(f"{name} map", affine, form)
     if checked is not None:
         if checked.weight is not None:
             rows = torch.einsum("thc,hcd->thd", rows, checked.weight)
         rows = rows + checked.bias
     lengths = torch.diff(torch.tensor(packed.host_bounds(), device=rows.device))
-    per_sequence = arguments.check_scale(name, scale, rows, packed.count)  # [B, H]
+    per_sequence = arguments.check_scale(name, scale, form, packed.count)  # [B, H]
     return per_sequence.repeat_interleave(lengths, dim=0).unsqueeze(-1) * rows
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from kernels.attention import arguments, cpu, custom_op
-from kernels.attention.arguments import AffineMap, ArgumentError, Gate, Map
+from kernels.attention.arguments import AffineMap, ArgumentError, Gate, Map, RowsForm
 from kernels.attention.functional import block_diagonal_attention, lln_read
 from kernels.attention.shares import token_shares
 from kernels.attention.state import LLNState
@@ -49,13 +49,13 @@ def lln_diag_tile(
     q_map: Map | None = None,
 ) -> Tensor:
     """mix * LLN + (1 - mix) * Diag for one tile, LLN read from the whole sequence's state."""
-    _check(q, k, v, sinks)
-    checked_mix = arguments.check_mix_or_gate(mix, q)
-    factor = arguments.check_mix_scale(mix_scale, q, 1)
+    rows = _check(q, k, v, sinks)
+    checked_mix = arguments.check_mix_or_gate(mix, rows)
+    factor = arguments.check_mix_scale(mix_scale, rows, 1)
     if custom_op.runs_in_triton(q):
         arguments.check_state(state, q, 1)
-        scale = arguments.check_shared_scale("alpha", alpha, q, 1)
-        affine = arguments.check_map("q_map", q_map, q)
+        scale = arguments.check_shared_scale("alpha", alpha, rows, 1)
+        affine = arguments.check_map("q_map", q_map, rows)
         of_mix = checked_mix if isinstance(checked_mix, Gate) else (checked_mix,)
         given = (q, k, v, sinks.k, sinks.v, *state, *of_mix, factor, scale, *(affine or ()))
         if not custom_op.needs_gradient(*given):
@@ -75,11 +75,12 @@ def lln_diag_tile(
     return cpu.mix_branches(diag, lln, shares.to(q.dtype))
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor, sinks: TileSinks) -> None:
-    arguments.check_rows(q=q, k=k, v=v)
+def _check(q: Tensor, k: Tensor, v: Tensor, sinks: TileSinks) -> RowsForm:
+    rows = arguments.check_rows(q=q, k=k, v=v)
     arguments.check_rows(k=sinks.k, v=sinks.v)
     if len(sinks.k) and sinks.inside[1] > len(q):
         raise ArgumentError(f"a tile of {len(q)} rows cannot hold {sinks.inside[1]} sinks")
+    return rows
 
 
 def _in_triton(

@@ -46,16 +46,20 @@ def row_statistics(
     need. `rows` are packed rows in ascending order, all by default. The result is float64 on a CPU
     and float32 on a GPU.
     """
-    arguments.check_rows(q=q, k=k)
+    form = arguments.check_rows(q=q, k=k)
     packed = arguments.check_cu_seqlens(cu_seqlens, q)
     has_channels = check_kind(kind) != "softmax"
     scaled_q = scaled_k = log_mass = None
     if has_channels:
-        alphas = arguments.check_scale("alpha", alpha, q, packed.count)
-        betas = arguments.check_scale("beta", beta, k, packed.count)
+        alphas = arguments.check_scale("alpha", alpha, form, packed.count)
+        betas = arguments.check_scale("beta", beta, form, packed.count)
         owners = _owners(packed.host_bounds()).to(q.device)
-        scaled_q = alphas[owners].unsqueeze(-1) * _mapped(q, arguments.check_map("q_map", q_map, q))
-        scaled_k = betas[owners].unsqueeze(-1) * _mapped(k, arguments.check_map("k_map", k_map, k))
+        scaled_q = alphas[owners].unsqueeze(-1) * _mapped(
+            q, arguments.check_map("q_map", q_map, form)
+        )
+        scaled_k = betas[owners].unsqueeze(-1) * _mapped(
+            k, arguments.check_map("k_map", k_map, form)
+        )
         log_mass = lln_state(scaled_k, scaled_k, beta=1.0, cu_seqlens=packed.cu_seqlens).log_mass
     question = Question(
         kind=kind,
@@ -64,7 +68,7 @@ def row_statistics(
         scaled_q=scaled_q,
         scaled_k=scaled_k,
         log_mass=log_mass,
-        mix=arguments.check_mix(mix, q).expand(q.shape[:2]) if kind == "lln_diag" else None,
+        mix=arguments.check_mix(mix, form).expand(q.shape[:2]) if kind == "lln_diag" else None,
         packed=packed,
         block_size=arguments.check_block_size(block_size),
         sinks=arguments.check_sinks(num_sinks),

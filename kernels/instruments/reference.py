@@ -36,7 +36,7 @@ def row_statistics(
     packed = arguments.check_cu_seqlens(cu_seqlens, q)
     scaled_q = scaled_rows("alpha", alpha, q, packed, q_map)
     scaled_k = scaled_rows("beta", beta, k, packed, k_map)
-    share = arguments.check_mix(mix, q).expand(q.shape[:2])
+    share = arguments.check_mix(mix, arguments.RowsForm.of(q)).expand(q.shape[:2])
     found = []
     for start, end in itertools.pairwise(packed.host_bounds()):
         rows = slice(start, end)

@@ -32,11 +32,17 @@ def seen(run):
     # Three of Triton's are for profilers, of whom there are none.
     return [(grid, *[told(x) for x in (*given[:5], *given[8:])]) for grid, *given in launches]
 
+def agrees(mine, other):
+    # A build that is kept gets nothing where Triton's search wants some tensor.
+    pairs = zip(mine, other, strict=True)
+    return all(a == b or (b is None and isinstance(a, tuple)) for a, b in pairs)
+
 device, dtype = torch.device("cpu"), torch.bfloat16
 with host.no_driver(lambda *given: launches.append(given)), torch.inference_mode():
     for call in list(host.calls(device, dtype))[1:6:2]:
         searched, kept = seen(call.run), seen(call.run)
-        assert searched == kept, (call.name, searched, kept)
+        assert all(map(agrees, searched, kept)), (call.name, searched, kept)
+        assert len(searched) == len(kept)
         print(call.name, len(kept))
     rows = torch.zeros(3 * 64 * 32 + 1, dtype=dtype)
     run = lambda first: seen(

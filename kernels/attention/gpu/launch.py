@@ -25,6 +25,8 @@ MOST_ON_AXIS = 65_535
 
 Arguments = dict[str, Any]
 Grid = tuple[int, int, int]
+ABSENT = (None, None)
+"""Of a map, a state or sinks outside, as a kernel's arguments."""
 _AS_IT_IS = contextlib.nullcontext()
 
 
