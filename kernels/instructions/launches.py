@@ -85,6 +85,7 @@ SCORES_FOLLOWED = "b_shrink = tl.exp2(b_peak - b_new_peak)"
 ONE_PIECE = Body("b_divisor = tl.where(length > 0, b_mass, 1.0)")
 SHORT_STEP = Body('b_score = tl.where(m_t[:, None], b_score, float("-inf"))')
 LAST_STEP = Body(MASKED, "if num_whole < num_keys:")
+LAST_QUERIES = Body(MASKED, "if num_whole < num_queries:")
 LAST_UNDER_PEAK = Body(MASKED_LAST, "if num_whole < num_keys:")
 SECOND_TIME = Body(SCORES_FOLLOWED, "if overflows:")
 SHORT_BLOCK = Body(MASKED, "elif num_keys < BN:")
@@ -288,14 +289,16 @@ def _backward(form: Form) -> Iterator[Launch]:
         yield Launch(
             *("rows' sums", form.name, diag_rows_kernel, compiled_for.diag_rows_constants(rows)),
             tokens=tokens,
-            bytes=4 * form.row + 2 * FLOAT_BYTES,
+            bytes=4 * form.row + form.mix + 3 * FLOAT_BYTES,
             rounds=rounds,
+            skipped=(LAST_STEP, SECOND_TIME),
         )
     yield Launch(
         *("rows' gradient", form.name, rows_gradient_kernel, rows),
         tokens=tokens,
         bytes=7 * form.row + 2 * form.mix,
         rounds=rounds,
+        skipped=() if rows["ONE_STEP"] else (LAST_STEP, LAST_QUERIES),
     )
 
 

@@ -232,11 +232,13 @@ def _launch_rows(
     common = {
         **rows.arguments,
         **batch,
+        "num_rows": num_rows,
         "num_sequences": num_sequences,
         **sink_arguments(branches.num_sinks),
+        **mix_arguments(branches.mix),
         "scale": 1.0 / math.sqrt(head_dim),
     }
-    log_sum, mean = _launch_diag_rows(q, slots, common, constants)
+    sums = _launch_diag_rows(q, slots, common, constants)
     d_mix = tile_beta = sink_k = sink_v = None
     if constants["LLN"] and constants["DIAG"]:
         d_mix = q.new_empty(num_rows, num_heads, dtype=torch.float32)
@@ -260,12 +262,10 @@ def _launch_rows(
         **state_arguments(state),
         p_value_gradient=None if d_state is None else d_state.value,
         p_channels=None if d_state is None else d_state.channels,
-        p_log_sum=log_sum,
-        p_mean=mean,
+        p_sums=sums,
         **map_arguments(branches.q_map, "q_"),
         **map_arguments(branches.k_map, "k_"),
         **scale_arguments(alpha=branches.alpha, beta=branches.beta),
-        **mix_arguments(branches.mix),
         **constants,
     )
     for parts, gradient in ((sink_k, rows.d_k), (sink_v, rows.d_v)):
@@ -296,25 +296,23 @@ def _launch_rows(
 
 def _launch_diag_rows(
     q: Tensor, slots: int, common: Arguments, constants: Constants
-) -> tuple[Tensor | None, Tensor | None]:
-    """log2 of every row's mass, and its g . diag, [T, H] each.
+) -> Tensor | None:
+    """log2 of every row's mass, its scaled g . diag, and Diag's share: [3, H, T].
 
     Only keys of blocks that take several steps need them beforehand.
     """
     if not constants["DIAG"] or constants["ONE_STEP"]:
-        return None, None
+        return None
     num_rows, num_heads, _ = q.shape
-    log_sum = q.new_empty(num_rows, num_heads, dtype=torch.float32)
-    mean = torch.empty_like(log_sum)
+    sums = q.new_empty(3, num_heads, num_rows, dtype=torch.float32)
     launch(
         diag_rows_kernel,
         programs_by_head(slots, num_heads),
         **common,
-        p_log_sum=log_sum,
-        p_mean=mean,
+        p_sums=sums,
         **diag_rows_constants(constants),
     )
-    return log_sum, mean
+    return sums
 
 
 def _launch_key_weight(

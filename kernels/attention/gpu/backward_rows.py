@@ -27,6 +27,7 @@ from kernels.attention.gpu.backward_lln import (
     through_state_as_queries,
 )
 from kernels.attention.gpu.backward_state import average
+from kernels.attention.gpu.forward_state import LOG2_E
 from kernels.attention.gpu.locate import first_slot, head_and_slot, load_rows, locate
 
 
@@ -34,9 +35,9 @@ from kernels.attention.gpu.locate import first_slot, head_and_slot, load_rows, l
 # choose the code, neither by its value nor by its alignment.
 @triton.jit(
     do_not_specialize=[
-        "p_alpha", "p_beta", "p_mix", "p_cu_seqlens", "num_sequences", "num_heads", "first_sinks",
-        "last_sinks", "stride_alpha_b", "stride_alpha_h", "stride_beta_b", "stride_beta_h",
-        "stride_mix_t", "stride_mix_h",
+        "p_alpha", "p_beta", "p_mix", "p_cu_seqlens", "num_rows", "num_sequences", "num_heads",
+        "first_sinks", "last_sinks", "stride_alpha_b", "stride_alpha_h", "stride_beta_b",
+        "stride_beta_h", "stride_mix_t", "stride_mix_h",
     ]
 )  # fmt: skip
 def rows_gradient_kernel(
@@ -55,8 +56,7 @@ def rows_gradient_kernel(
     p_value,  # kappa V of every sequence [B, H, D, D]; unused without LLN
     p_value_gradient,  # gradient of kappa V, any float type [B, H, D, D]; unused without LLN
     p_channels,  # e and more of every channel, float32 [B, H, 3, D]; unused without LLN
-    p_log_sum,  # log2 of each row's mass, float32 [T, H]; unused with ONE_STEP
-    p_mean,  # g . diag, float32 [T, H]; unused with ONE_STEP
+    p_sums,  # what `diag_rows_kernel` writes of each row, float32 [3, H, T]; unused with ONE_STEP
     p_q_weight,  # query map's weight, float32 [H, D, D]; unused without Q_WEIGHT
     p_q_bias,  # query map's bias, float32 [H, D]; unused without Q_BIAS
     p_k_weight,  # key map's weight, float32 [H, D, D]; unused without K_WEIGHT
@@ -65,6 +65,7 @@ def rows_gradient_kernel(
     p_beta,  # float32 [B, H]; unused without LLN
     p_mix,  # LLN's share, float32 [T, H] by its strides; unused unless LLN and DIAG
     p_cu_seqlens,  # first packed row of every sequence, then T, int32 [B + 1]
+    num_rows,
     num_sequences,
     num_heads,
     first_sinks,
@@ -119,8 +120,8 @@ def rows_gradient_kernel(
 
     o_m = tl.arange(0, BM)
     o_d = tl.arange(0, BD)
-    num_rows = tl.minimum(ROWS, i_span_end - i_m).to(tl.int32)
-    m_m = o_m < num_rows
+    tile_rows = tl.minimum(ROWS, i_span_end - i_m).to(tl.int32)
+    m_m = o_m < tile_rows
     # Offsets within a tile fit in 32 bits; where it begins need not.
     i_row = i_begin + i_m
     p_q_rows = p_q + i_h * stride_qh + i_row * stride_qt + o_m[:, None] * stride_qt
@@ -157,14 +158,14 @@ def rows_gradient_kernel(
         p_k += i_h * stride_kh + i_begin * stride_kt
         p_v += i_h * stride_vh + i_begin * stride_vt
         # Rows beyond the tile take the block of its last one, so that none is without keys.
-        o_span_m = (i_m - i_span).to(tl.int32) + tl.minimum(o_m, num_rows - 1)
+        o_span_m = (i_m - i_span).to(tl.int32) + tl.minimum(o_m, tile_rows - 1)
         o_block = o_span_m // BLOCK
         if ONE_STEP:
             m_visible = m_m[None, :] & (o_block[:, None] == (o_m // BLOCK)[None, :])
-            b_score, b_gain = score_and_gain(b_q, b_k, b_v, b_g, m_visible, scale, PRECISION)
+            b_score, b_gain = score_and_gain(b_q, b_k, b_v, b_g, m_visible, True, PRECISION)
             b_peak, b_mass, b_diag_mean = average(
                 tl.full([BM], float("-inf"), tl.float32), tl.zeros([BM], tl.float32),
-                tl.zeros([BM], tl.float32), b_score, b_gain,
+                tl.zeros([BM], tl.float32), b_score, b_gain, scale * LOG2_E,
             )  # fmt: skip
             if SINKS:
                 b_peak, b_mass, b_diag_mean = average_over_sinks(
@@ -173,14 +174,17 @@ def rows_gradient_kernel(
                     D, BD, BS, PRECISION, UPCAST,
                 )  # fmt: skip
             b_log_sum = b_peak + tl.log2(b_mass)
-            b_diag_mean /= b_mass
+            b_diag_mean *= scale / b_mass
             b_dq, b_dk, b_dv = through_own_rows(
                 b_q, b_k, b_v, b_g, b_score, b_gain, b_log_sum, b_diag_mean, b_diag_share, b_dv,
                 scale, PRECISION,
             )  # fmt: skip
         else:
-            b_log_sum = tl.load(p_log_sum + o_rows, mask=m_m, other=0.0)
-            b_diag_mean = tl.load(p_mean + o_rows, mask=m_m, other=0.0)
+            stride_sums = num_heads.to(tl.int64) * num_rows
+            p_sums += i_h * num_rows + i_begin + i_span
+            o_own = (i_m - i_span).to(tl.int32) + o_m
+            b_log_sum = tl.load(p_sums + o_own, mask=m_m, other=0.0)
+            b_diag_mean = tl.load(p_sums + stride_sums + o_own, mask=m_m, other=0.0)
             num_keys = (i_span_end - i_span).to(tl.int32)
             b_dq = through_block_as_queries(
                 b_q, b_g, b_log_sum, b_diag_mean, b_diag_share, p_k + i_span * stride_kt,
@@ -190,9 +194,8 @@ def rows_gradient_kernel(
             i_first = i_begin + i_span
             b_dk, b_dv = through_block_as_keys(
                 b_k, b_v, b_dv, p_q + i_h * stride_qh + i_first * stride_qt,
-                p_g + i_h * stride_gh + i_first * stride_gt, p_log_sum + i_first * num_heads + i_h,
-                p_mean + i_first * num_heads + i_h, p_mix - (i_m - i_span) * stride_mix_t, num_keys,
-                num_heads, scale, stride_qt, stride_gt, stride_mix_t,
+                p_g + i_h * stride_gh + i_first * stride_gt, p_sums, p_sums + stride_sums,
+                p_sums + 2 * stride_sums, num_keys, scale, stride_qt, stride_gt,
                 D, BD, BM, BN, LLN, PRECISION, UPCAST,
             )  # fmt: skip
         if SINKS:
@@ -219,7 +222,7 @@ def rows_gradient_kernel(
             D, BD, BM, BC, BK, Q_WEIGHT, Q_BIAS, PRECISION, MAP_PRECISION, UPCAST,
         )  # fmt: skip
         if DIAG:
-            tl.store(p_dmix + o_rows, b_lln_mean - b_diag_mean, mask=m_m)
+            tl.store(p_dmix + o_rows, b_lln_mean - b_diag_mean / scale, mask=m_m)
     tl.store(p_dq + o_entry, b_dq.to(p_dq.dtype.element_ty), mask=m_entry)
 
 

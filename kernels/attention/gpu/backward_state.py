@@ -118,22 +118,23 @@ def pick_channels(
             p_q_rows, p_g_rows, m_rows, i_c + tl.arange(0, BC), p_log_mass, p_value, p_weight,
             p_bias, alpha, D, BD, BT, BC, BK, WEIGHT, BIAS, PRECISION, MAP_PRECISION, UPCAST,
         )  # fmt: skip
-        b_peak, b_mass, b_mean = average(b_peak, b_mass, b_mean, b_score, b_gain)
+        b_peak, b_mass, b_mean = average(b_peak, b_mass, b_mean, b_score, b_gain, 1.0)
     return b_peak + tl.log2(b_mass), b_mean / b_mass
 
 
 @triton.jit
 def average(
-    b_peak,  # [BM] greatest score so far
-    b_mass,  # [BM] sum of 2 ** (score - peak) so far
-    b_mean,  # [BM] sum of 2 ** (score - peak) gain so far
+    b_peak,  # [BM] greatest score so far, times scale
+    b_mass,  # [BM] sum of 2 ** (score scale - peak) so far
+    b_mean,  # [BM] sum of 2 ** (score scale - peak) gain so far
     b_score,  # [BM, BN] new scores, -inf where hidden; one in every first row is finite
     b_gain,  # [BM, BN] what is averaged
+    scale,  # not negative
 ):
     """One step of an online softmax whose values are the gradient of its weights."""
-    b_new_peak = tl.maximum(b_peak, tl.max(b_score, 1))
+    b_new_peak = tl.maximum(b_peak, tl.max(b_score, 1) * scale)
     b_shrink = tl.exp2(b_peak - b_new_peak)
-    b_weight = tl.exp2(b_score - b_new_peak[:, None])
+    b_weight = tl.exp2(b_score * scale - b_new_peak[:, None])
     b_mass = b_mass * b_shrink + tl.sum(b_weight, 1)
     b_mean = b_mean * b_shrink + tl.sum(b_weight * b_gain, 1)
     return b_new_peak, b_mass, b_mean

@@ -263,7 +263,7 @@ def rows_gradient_constants(
 
 def diag_rows_constants(rows: Constants) -> Constants:
     """Some of the rows' gradient: both must cut the rows alike."""
-    names = ("D", "BD", "BM", "BN", "BS", "SINKS", "PRECISION", "UPCAST")
+    names = ("D", "BD", "BM", "BN", "BS", "LLN", "SINKS", "PRECISION", "UPCAST")
     return _only(rows, *names, "BLOCK", "SPAN", "TILES", "ROWS", "num_warps", "num_stages")
 
 
