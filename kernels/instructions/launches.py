@@ -85,7 +85,6 @@ SCORES_FOLLOWED = "b_shrink = tl.exp2(b_peak - b_new_peak)"
 ONE_PIECE = Body("b_divisor = tl.where(length > 0, b_mass, 1.0)")
 SHORT_STEP = Body('b_score = tl.where(m_t[:, None], b_score, float("-inf"))')
 LAST_STEP = Body(MASKED, "if num_whole < num_keys:")
-LAST_QUERIES = Body(MASKED, "if num_whole < num_queries:")
 LAST_UNDER_PEAK = Body(MASKED_LAST, "if num_whole < num_keys:")
 SECOND_TIME = Body(SCORES_FOLLOWED, "if overflows:")
 SHORT_BLOCK = Body(MASKED, "elif num_keys < BN:")
@@ -278,9 +277,11 @@ def _backward(form: Form) -> Iterator[Launch]:
     )
     span = query_span(form.block_size, rows["BM"])
     tokens = span.tokens / span.tiles
+    steps = _parts(form.block_size, rows["BN"])
     rounds = {
         "i_b": 0,
-        "i_n": _parts(form.block_size, rows["BN"]),
+        "i_n": steps,
+        "i_rest": 0 if rows["BD"] <= 64 else steps,
         "i_s": _parts(SINKS, rows["BS"]),
         "i_c": _parts(form.head_dim, rows["BC"]),
         "i_k": _parts(form.head_dim, rows["BK"]),
@@ -291,14 +292,13 @@ def _backward(form: Form) -> Iterator[Launch]:
             tokens=tokens,
             bytes=4 * form.row + form.mix + 3 * FLOAT_BYTES,
             rounds=rounds,
-            skipped=(LAST_STEP, SECOND_TIME),
+            skipped=(SECOND_TIME,),
         )
     yield Launch(
         *("rows' gradient", form.name, rows_gradient_kernel, rows),
         tokens=tokens,
         bytes=7 * form.row + 2 * form.mix,
         rounds=rounds,
-        skipped=() if rows["ONE_STEP"] else (LAST_STEP, LAST_QUERIES),
     )
 
 

@@ -144,6 +144,12 @@ def through_own_rows(
 
 
 @triton.jit
+def whole_steps(num_rows, BD: tl.constexpr, BN: tl.constexpr):
+    """Steps over a block that hide nothing. Registers hold no code of both kinds for wide heads."""
+    return num_rows // BN if BD <= 64 else 0
+
+
+@triton.jit
 def add_to_queries(
     b_dq,  # [BM, BD] the queries' gradient so far, but for their shares
     b_q,  # [BM, BD] queries
@@ -189,7 +195,7 @@ def through_block_as_queries(
     o_n = tl.arange(0, BN)
     p_k_rows = p_k + o_n[:, None] * stride_kt
     p_v_rows = p_v + o_n[:, None] * stride_vt
-    num_steps = num_keys // BN
+    num_steps = whole_steps(num_keys, BD, BN)
     for i_n in range(num_steps):  # noqa: B007
         b_k = load_whole_rows(p_k_rows, D, BD, UPCAST)
         b_v = load_whole_rows(p_v_rows, D, BD, UPCAST)
@@ -198,14 +204,15 @@ def through_block_as_queries(
         )
         p_k_rows += BN * stride_kt
         p_v_rows += BN * stride_vt
-    num_whole = num_steps * BN
-    if num_whole < num_keys:
-        m_n = o_n < num_keys - num_whole
+    for i_rest in range(num_steps * BN, num_keys, BN):
+        m_n = o_n < num_keys - i_rest
         b_k = load_rows(p_k_rows, m_n, D, BD, UPCAST)
         b_v = load_rows(p_v_rows, m_n, D, BD, UPCAST)
         b_dq = add_to_queries(
             b_dq, b_q, b_g, b_log_sum, b_mean, b_k, b_v, m_n[None, :], scale, True, PRECISION
         )
+        p_k_rows += BN * stride_kt
+        p_v_rows += BN * stride_vt
     return b_dq * b_share[:, None]
 
 
@@ -266,7 +273,7 @@ def through_block_as_keys(
     o_n = tl.arange(0, BN)
     p_q_rows = p_q + o_n[:, None] * stride_qt
     p_g_rows = p_g + o_n[:, None] * stride_gt
-    num_steps = num_queries // BN
+    num_steps = whole_steps(num_queries, BD, BN)
     for i_n in range(num_steps):  # noqa: B007
         b_q = load_whole_rows(p_q_rows, D, BD, UPCAST)
         b_g = load_whole_rows(p_g_rows, D, BD, UPCAST)
@@ -283,9 +290,8 @@ def through_block_as_keys(
         p_log_sum += BN
         p_mean += BN
         p_share += BN
-    num_whole = num_steps * BN
-    if num_whole < num_queries:
-        m_n = o_n < num_queries - num_whole
+    for i_rest in range(num_steps * BN, num_queries, BN):
+        m_n = o_n < num_queries - i_rest
         b_q = load_rows(p_q_rows, m_n, D, BD, UPCAST)
         b_g = load_rows(p_g_rows, m_n, D, BD, UPCAST)
         b_log_sum = tl.load(p_log_sum + o_n, mask=m_n, other=0.0)
@@ -296,6 +302,11 @@ def through_block_as_keys(
             b_dk, b_dv, b_k, b_v, b_q, b_g, b_log_sum, b_mean, b_share, m_n[None, :], scale, LLN,
             True, PRECISION,
         )  # fmt: skip
+        p_q_rows += BN * stride_qt
+        p_g_rows += BN * stride_gt
+        p_log_sum += BN
+        p_mean += BN
+        p_share += BN
     return b_dk, b_dv
 
 
@@ -346,7 +357,7 @@ def sum_under_peak(
     o_n = tl.arange(0, BN)
     p_k_rows = p_k + o_n[:, None] * stride_kt
     p_v_rows = p_v + o_n[:, None] * stride_vt
-    num_steps = num_keys // BN
+    num_steps = whole_steps(num_keys, BD, BN)
     for i_n in range(num_steps):  # noqa: B007
         b_k = load_whole_rows(p_k_rows, D, BD, UPCAST)
         b_v = load_whole_rows(p_v_rows, D, BD, UPCAST)
@@ -355,14 +366,15 @@ def sum_under_peak(
         )
         p_k_rows += BN * stride_kt
         p_v_rows += BN * stride_vt
-    num_whole = num_steps * BN
-    if num_whole < num_keys:
-        m_n = o_n < num_keys - num_whole
+    for i_rest in range(num_steps * BN, num_keys, BN):
+        m_n = o_n < num_keys - i_rest
         b_k = load_rows(p_k_rows, m_n, D, BD, UPCAST)
         b_v = load_rows(p_v_rows, m_n, D, BD, UPCAST)
         b_masses, b_means = add_to_sums(
             b_peak, b_masses, b_means, b_q, b_g, b_k, b_v, m_n[None, :], scale, True, PRECISION
         )
+        p_k_rows += BN * stride_kt
+        p_v_rows += BN * stride_vt
     return tl.sum(b_masses, 1), tl.sum(b_means, 1)
 
 
