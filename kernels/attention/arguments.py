@@ -122,7 +122,8 @@ class RowsForm(NamedTuple):
 
     @classmethod
     def of(cls, rows: Tensor) -> Self:
-        return cls(*rows.shape, rows.device, accumulation_dtype(rows))
+        num_rows, num_heads, head_dim = rows.shape
+        return cls(num_rows, num_heads, head_dim, rows.device, accumulation_dtype(rows))
 
 
 def check_rows(**tensors: Tensor) -> RowsForm:

@@ -42,7 +42,7 @@ def bounds(*ends: int) -> arguments.PackedSequences:
     return arguments.PackedSequences.of([0, *ends], torch.device("cpu"))
 
 
-def rows(count: int) -> dict[str, Tensor]:
+def rows(count: int) -> dict[str, Any]:
     """Slices of one projection, as in a layer."""
     q, k, v = torch.zeros(count, 3, HEADS, DIM, dtype=torch.bfloat16).unbind(1)
     return {"q": q, "k": k, "v": v}

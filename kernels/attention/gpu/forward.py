@@ -99,8 +99,11 @@ def attend_again(
         return None
     packed = check_cu_seqlens(cu_seqlens, q)
     sinks = (num_sinks, 0) if isinstance(num_sinks, int) else tuple(num_sinks)
-    given: Any = (alpha, beta, *_mix_and_gate(mix), mix_scale, block_size, sinks, q_map, k_map)
-    branches = Branches(packed.cu_seqlens, *given, packed=packed)
+    given: Any = (
+        *(packed.cu_seqlens, alpha, beta, *_mix_and_gate(mix), mix_scale),
+        *(block_size, sinks, q_map, k_map, None, packed),
+    )
+    branches = Branches(*given)
     try:
         launches = KNOWN_CALLS.find(key_of(q, k, v, branches))
     except AttributeError:
@@ -181,7 +184,7 @@ def _contiguous_map(affine: Map | None) -> Map | None:
     return None if weight is None else weight.contiguous(), bias.contiguous()
 
 
-def _mix_and_gate(mix: Tensor | Gate | None) -> tuple[Tensor | None, Tensor | None]:
+def _mix_and_gate(mix: float | Tensor | Gate | None) -> tuple[Any, Tensor | None]:
     """A gate's bias takes the place of a mix. The kernels take no strides for gates."""
     return (mix.bias, mix.weight.contiguous()) if isinstance(mix, Gate) else (mix, None)
 
