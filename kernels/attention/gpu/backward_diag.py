@@ -473,7 +473,9 @@ def diag_rows_kernel(
     p_block_k = p_k + i_span * stride_kt
     p_block_v = p_v + i_span * stride_vt
     overflows = True
-    b_peak = b_mass = b_mean = tl.zeros([BM], tl.float32)
+    b_peak = tl.zeros([BM], tl.float32)
+    b_mass = tl.zeros([BM], tl.float32)
+    b_mean = tl.zeros([BM], tl.float32)
     if BD <= 64:
         b_peak = first_peak(
             b_q, p_block_k, num_keys, scale * LOG2_E, stride_kt, D, BD, BS, PRECISION, UPCAST
