@@ -292,7 +292,7 @@ def _backward(form: Form) -> Iterator[Launch]:
             tokens=tokens,
             bytes=4 * form.row + form.mix + 3 * FLOAT_BYTES,
             rounds=rounds,
-            skipped=(LAST_STEP, SECOND_TIME) if rows["BD"] <= 64 else (),
+            skipped=(SECOND_TIME,),
         )
     yield Launch(
         *("rows' gradient", form.name, rows_gradient_kernel, rows),

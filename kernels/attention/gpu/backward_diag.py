@@ -357,7 +357,7 @@ def sum_under_peak(
     o_n = tl.arange(0, BN)
     p_k_rows = p_k + o_n[:, None] * stride_kt
     p_v_rows = p_v + o_n[:, None] * stride_vt
-    num_steps = num_keys // BN
+    num_steps = whole_steps(num_keys, BD, BN)
     for i_n in range(num_steps):  # noqa: B007
         b_k = load_whole_rows(p_k_rows, D, BD, UPCAST)
         b_v = load_whole_rows(p_v_rows, D, BD, UPCAST)
@@ -366,14 +366,15 @@ def sum_under_peak(
         )
         p_k_rows += BN * stride_kt
         p_v_rows += BN * stride_vt
-    num_whole = num_steps * BN
-    if num_whole < num_keys:
-        m_n = o_n < num_keys - num_whole
+    for i_rest in range(num_steps * BN, num_keys, BN):
+        m_n = o_n < num_keys - i_rest
         b_k = load_rows(p_k_rows, m_n, D, BD, UPCAST)
         b_v = load_rows(p_v_rows, m_n, D, BD, UPCAST)
         b_masses, b_means = add_to_sums(
             b_peak, b_masses, b_means, b_q, b_g, b_k, b_v, m_n[None, :], scale, True, PRECISION
         )
+        p_k_rows += BN * stride_kt
+        p_v_rows += BN * stride_vt
     return tl.sum(b_masses, 1), tl.sum(b_means, 1)
 
 
@@ -472,19 +473,14 @@ def diag_rows_kernel(
     num_keys = (i_span_end - i_span).to(tl.int32)
     p_block_k = p_k + i_span * stride_kt
     p_block_v = p_v + i_span * stride_vt
-    overflows = True
-    b_peak = tl.zeros([BM], tl.float32)
-    b_mass = tl.zeros([BM], tl.float32)
-    b_mean = tl.zeros([BM], tl.float32)
-    if BD <= 64:
-        b_peak = first_peak(
-            b_q, p_block_k, num_keys, scale * LOG2_E, stride_kt, D, BD, BS, PRECISION, UPCAST
-        )
-        b_mass, b_mean = sum_under_peak(
-            b_peak, b_q, b_g, p_block_k, p_block_v, num_keys, scale * LOG2_E, stride_kt,
-            stride_vt, D, BD, BM, BN, PRECISION, UPCAST,
-        )  # fmt: skip
-        overflows = tl.sum(tl.where(b_mass < MOST_MASS, 0, 1), 0) > 0  # or is not a number
+    b_peak = first_peak(
+        b_q, p_block_k, num_keys, scale * LOG2_E, stride_kt, D, BD, BS, PRECISION, UPCAST
+    )
+    b_mass, b_mean = sum_under_peak(
+        b_peak, b_q, b_g, p_block_k, p_block_v, num_keys, scale * LOG2_E, stride_kt, stride_vt,
+        D, BD, BM, BN, PRECISION, UPCAST,
+    )  # fmt: skip
+    overflows = tl.sum(tl.where(b_mass < MOST_MASS, 0, 1), 0) > 0  # or is not a number
     if overflows:
         b_peak, b_mass, b_mean = sum_under_peaks(
             b_q, b_g, p_block_k, p_block_v, num_keys, scale * LOG2_E, stride_kt, stride_vt,
