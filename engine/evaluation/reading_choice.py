@@ -15,8 +15,7 @@ from engine.evaluation.readings import Reading
 HALF = Reading(late=0.5)
 LATE_SHARES = (0.0, 0.5, 1.0)
 ADDED_SHARES = (0.0, 0.15, 0.2, 0.3, 0.6, 1.0)
-TITLE_SHARES = (0.15, 0.2, 0.3, 0.45, 0.6, 1.0)
-TITLE_SHARES_OF_ONE_PASS = (*TITLE_SHARES, 1.5, 2.0)
+TITLE_SHARES = (0.15, 0.2, 0.3, 0.45, 0.6, 0.75, 0.9, 1.0, 1.5, 2.0)
 RIVAL_SHARES = (*ADDED_SHARES, 1.5, 2.0)
 TOLERANCE = 0.005
 """Later paragraphs may be found by this much less than with half late chunks and nothing added."""
@@ -36,11 +35,15 @@ def choose_readings(validation: Sequence[CorpusVectors]) -> dict[str, Reading]:
     titles = [Reading(title=share) for share in RIVAL_SHARES]
     words, rival = choice.best_of_both(mixtures), choice.best_of_both(openings)
     share = choice.share_of_title(words, rival)
+    evened = [replace(one, evens_title=True) for one in (words, rival)]
+    share_evened = choice.share_of_title(*evened)
     return {
         "default": replace(words, found_title=share),
         "first words": words,
         "title told": replace(words, opening=0.0, title=share),
         "opening": replace(rival, found_title=share),
+        "title evened": replace(evened[0], found_title=share_evened),
+        "opening, title evened": replace(evened[1], found_title=share_evened),
         "mean": choice.best_of_both(means),
         "default for passages": choice.best(mixtures),
         "opening for passages": choice.best(openings),
@@ -58,7 +61,7 @@ def _of_one_pass(validation: Sequence[CorpusVectors], models: Sequence[str]) -> 
         return {}
     choice = _Choice(validation, models)
     words = choice.best_of_both([Reading(late=1.0, opening=share) for share in ADDED_SHARES])
-    titled = [replace(words, found_title=share) for share in TITLE_SHARES_OF_ONE_PASS]
+    titled = [replace(words, found_title=share) for share in TITLE_SHARES]
     chosen = {
         "late and first words": words,
         "late and title": choice.best_of_both([words, *titled]),

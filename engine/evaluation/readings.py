@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from engine.evaluation.bootstrap import Answers
 from engine.evaluation.corpus_vectors import Asked, CorpusVectors, Parts
+from engine.evaluation.evened_titles import with_title
 from engine.evaluation.retrieval import ranks_of
 from engine.execution.results import add_opening, blend_standalone
 from engine.training.encode import Vectors, unit
@@ -31,7 +32,8 @@ class Reading:
     opening: float = 0.0
     found_title: float = 0.0  # in place of the opening, where the text begins with a title
     mean: float = 0.0
-    title: float = 0.0
+    title: float = 0.0  # told
+    evens_title: bool = False  # titles, read alone, weigh the same in every part
     model: str = ""  # another model's late chunks, which read nothing alone
 
     def vectors(self, corpus: CorpusVectors, kind: PartName) -> Vectors:
@@ -46,18 +48,34 @@ class Reading:
                     for at, share in enumerate(shares)
                 ]
                 mixed = np.concatenate(by_document)
+        if self.evens_title:
+            mixed = self._with_titles(mixed, owners, corpus)
         return unit(mixed)
+
+    def _with_titles(
+        self, mixed: Vectors, owners: NDArray[np.int64], corpus: CorpusVectors
+    ) -> Vectors:
+        titles = corpus.titles if self.title else corpus.found.alone
+        weights = np.full(corpus.num_documents, self.title)
+        if self.found_title:
+            weights = np.where(corpus.has_title, self.found_title, 0.0)
+        by_document = [
+            with_title(mixed[owners == at], titles[at], weight)
+            for at, weight in enumerate(weights.tolist())
+        ]
+        return np.concatenate(by_document)
 
     def _added(self, corpus: CorpusVectors) -> Iterator[tuple[Sequence[float], Vectors]]:
         """What is added to the parts of each document, and how much of it."""
         count = corpus.num_documents
         if self.found_title:
-            shares = np.where(corpus.has_title, self.found_title, self.opening).tolist()
+            of_title = 0.0 if self.evens_title else self.found_title
+            shares = np.where(corpus.has_title, of_title, self.opening).tolist()
             yield shares, self._mixed(corpus, "found")
         else:
             yield [self.opening] * count, self._mixed(corpus, "openings")
         yield [self.mean] * count, corpus.means
-        yield [self.title] * count, corpus.titles
+        yield [0.0 if self.evens_title else self.title] * count, corpus.titles
 
     def wholes(self, corpus: CorpusVectors) -> Vectors:
         """Vectors of the whole documents."""
