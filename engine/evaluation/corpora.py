@@ -14,7 +14,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from engine.errors import InvalidInput, find_named
-from engine.evaluation import fresh_texts, pages, texts, unread_texts
+from engine.evaluation import fresh_texts, last_texts, pages, texts
 from engine.model.embedding_model import EmbeddingModel
 from engine.training.data import Document, fingerprint, held_out, read_text
 from engine.training.model_folder import TrainingRecord, read_record, with_earlier_records
@@ -292,14 +292,14 @@ FRESH_SOURCES: Mapping[str, CorpusSource] = {
 }
 """The same, and no reading was judged on these before they were added."""
 
-UNREAD_SOURCES: Mapping[str, CorpusSource] = {
-    "psalms": CorpusSource("sword-comm-tdavid (Debian)", unread_texts.read_psalms),
-    "sagas": CorpusSource("naev-data (Debian)", unread_texts.read_sagas),
-    "servers": CorpusSource("debian-handbook (Debian)", unread_texts.read_servers),
+LAST_SOURCES: Mapping[str, CorpusSource] = {
+    "psalms": CorpusSource("sword-comm-tdavid (Debian)", last_texts.read_psalms),
+    "sagas": CorpusSource("naev-data (Debian)", last_texts.read_sagas),
+    "servers": CorpusSource("debian-handbook (Debian)", last_texts.read_servers),
 }
-"""The same, added after the fresh ones were judged on: no reading was judged on these."""
+"""The same, added after the fresh ones were judged on."""
 
-LATER_SOURCES: Mapping[str, CorpusSource] = {**FRESH_SOURCES, **UNREAD_SOURCES}
+LATER_SOURCES: Mapping[str, CorpusSource] = {**FRESH_SOURCES, **LAST_SOURCES}
 """Of their documents the short ones are read, and pooled apart from those scored before."""
 
 SOURCES: Mapping[str, CorpusSource] = {**TRAINED_SOURCES, **NEW_SOURCES, **LATER_SOURCES}
@@ -308,7 +308,7 @@ GROUPS: Mapping[str, Mapping[str, CorpusSource]] = {
     "trained": TRAINED_SOURCES,
     "scored": NEW_SOURCES,
     "fresh": FRESH_SOURCES,
-    "unread": UNREAD_SOURCES,
+    "last": LAST_SOURCES,
 }
 """Corpora that are named together."""
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from engine.errors import InvalidInput, find_named
 from engine.evaluation.corpora import GROUPS, SOURCES, TRAINED_SOURCES, installed
 
-_READ = [name for name in GROUPS if name != "unread"]  # unread corpora are judged on if named
-
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
@@ -22,7 +20,7 @@ def split_corpora(names: Sequence[str], leave_out: Sequence[str] = ()) -> Split:
 
     The name of a group stands for those of its corpora that are installed.
     """
-    chosen, left_out = _without_groups(names or _READ), _without_groups(leave_out)
+    chosen, left_out = _without_groups(names or GROUPS), _without_groups(leave_out)
     for name in (*chosen, *left_out):
         find_named("corpus", name, SOURCES, code="unknown_corpus")
     test = left_out or tuple(name for name in chosen if name not in TRAINED_SOURCES)

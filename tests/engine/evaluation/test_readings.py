@@ -15,9 +15,9 @@ from engine.evaluation import corpus_split, readings_report, texts
 from engine.evaluation.bootstrap import Answers, interval, minus, pooled
 from engine.evaluation.corpora import (
     FRESH_SOURCES,
+    LAST_SOURCES,
     NEW_SOURCES,
     TRAINED_SOURCES,
-    UNREAD_SOURCES,
     Corpus,
 )
 from engine.evaluation.corpus_split import split_corpora
@@ -140,8 +140,7 @@ def test_a_group_is_its_corpora_that_are_installed(monkeypatch: pytest.MonkeyPat
     assert split.validation == tuple(TRAINED_SOURCES)[:2]
     assert split.test == (*tuple(FRESH_SOURCES)[:2], "essays")
     assert split_corpora([], ["fresh"]).test == tuple(FRESH_SOURCES)[:2]
-    assert not {*split_corpora([]).test} & {*UNREAD_SOURCES}
-    assert split_corpora(["trained", "unread"]).test == tuple(UNREAD_SOURCES)[:2]
+    assert split_corpora(["trained", "last"]).test == tuple(LAST_SOURCES)[:2]
     with pytest.raises(InvalidInput) as error:
         split_corpora(["fresh"])
     assert error.value.code == "no_validation_corpus"

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.evaluation import unread_texts
-from engine.evaluation.corpora import FRESH_SOURCES, NEW_SOURCES, TRAINED_SOURCES, UNREAD_SOURCES
+from engine.evaluation import last_texts
+from engine.evaluation.corpora import FRESH_SOURCES, LAST_SOURCES, NEW_SOURCES, TRAINED_SOURCES
 
 
 def test_no_corpus_is_in_two_groups() -> None:
-    assert not UNREAD_SOURCES.keys() & {*FRESH_SOURCES, *NEW_SOURCES, *TRAINED_SOURCES}
+    assert not LAST_SOURCES.keys() & {*FRESH_SOURCES, *NEW_SOURCES, *TRAINED_SOURCES}
 
 
 def test_a_psalm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,8 +26,8 @@ def test_a_psalm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = zlib.compress(chapter.encode())
     (tmp_path / "ot.czz").write_bytes(packed)
     (tmp_path / "ot.czs").write_bytes(struct.pack("<III", 0, len(packed), len(chapter)))
-    monkeypatch.setattr(unread_texts, "_PSALMS", tmp_path)
-    [psalm] = unread_texts.read_psalms()
+    monkeypatch.setattr(last_texts, "_PSALMS", tmp_path)
+    [psalm] = last_texts.read_psalms()
     assert psalm.title == psalm.query == "Psalm 23, The Lord is my shepherd"
     assert psalm.body == (
         "## Verse 1\n\nWhat care.\n\n## He maketh me to lie down\n\nRest.\n\nMore.\n\nOnly this."
@@ -39,7 +39,7 @@ def test_a_saga(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = '<mission name="The {0}">\n<campaign>Far</campaign>\ntext = _([[{1}]])\nx = _("Go")'
     (tmp_path / "a.lua").write_text(script.format("Start", long), encoding="utf-8")
     (tmp_path / "b.lua").write_text(script.format("End", long), encoding="utf-8")
-    monkeypatch.setattr(unread_texts, "_MISSIONS", tmp_path)
-    [saga] = unread_texts.read_sagas()
+    monkeypatch.setattr(last_texts, "_MISSIONS", tmp_path)
+    [saga] = last_texts.read_sagas()
     assert saga.title == "Far, part 1"
     assert saga.body == f"## The Start\n\n{long.strip()}\n\n## The End\n\n{long.strip()}"
