@@ -29,7 +29,7 @@ _MEMORY = {"VmRSS": "resident", "RssAnon": "of it anonymous", "VmHWM": "resident
 _TURNS = 5
 _NUM_TEXTS, _QUICK_NUM_TEXTS = 200, 20
 _LENGTHS = (8, 16, 32, 64)
-_MANY_LENGTHS = range(2, 130)
+_MANY_LENGTHS = range(3, 131)
 """oneDNN keeps a kernel for each number of rows that it has multiplied."""
 
 
