@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from kernels.attention.gpu import constants as compiled_for
-from kernels.attention.gpu.backward_diag import diag_rows_kernel
 from kernels.attention.gpu.backward_rows import rows_gradient_kernel
 from kernels.attention.gpu.backward_state import state_gradient_kernel
+from kernels.attention.gpu.backward_sums import diag_rows_kernel
 from kernels.attention.gpu.constants import Constants
 from kernels.attention.gpu.forward_merge import merge_groups_kernel, merge_pieces_kernel
 from kernels.attention.gpu.forward_output import lln_diag_kernel

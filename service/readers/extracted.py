@@ -32,8 +32,8 @@ def page_of(page_starts: tuple[int, ...], character: int) -> int | None:
 
 
 def told_title(metadata: str | None) -> str | None:
-    """A title as it is told to the model: on one line, and no longer than titles are, since a file
-    may say anything of itself. None if there is nothing to be seen."""
+    """A title from a file's metadata, in the form that the model reads: on one line, and cut to
+    MAX_LINE characters, since metadata may hold anything. None if nothing of it is visible."""
     line = " ".join((metadata or "").encode("utf-8", "ignore").decode().split())
     return line[:MAX_LINE].rstrip() if is_visible(line[:MAX_LINE]) else None
 

@@ -15,7 +15,6 @@ import triton  # type: ignore[import-untyped]
 from torch import Tensor
 
 from kernels.attention.arguments import Map
-from kernels.attention.gpu.backward_diag import diag_rows_kernel
 from kernels.attention.gpu.backward_lln import key_map_gradient_kernel
 from kernels.attention.gpu.backward_rows import (
     add_tiles_kernel,
@@ -23,6 +22,7 @@ from kernels.attention.gpu.backward_rows import (
     rows_gradient_kernel,
 )
 from kernels.attention.gpu.backward_state import state_gradient_kernel
+from kernels.attention.gpu.backward_sums import diag_rows_kernel
 from kernels.attention.gpu.constants import (
     ADDED_NUMBERS,
     Constants,

@@ -14,7 +14,6 @@ import triton
 import triton.language as tl
 
 from kernels.attention.gpu.backward_diag import (
-    average_over_sinks,
     score_and_gain,
     through_block_as_keys,
     through_block_as_queries,
@@ -27,6 +26,7 @@ from kernels.attention.gpu.backward_lln import (
     through_state_as_queries,
 )
 from kernels.attention.gpu.backward_state import average
+from kernels.attention.gpu.backward_sums import average_over_sinks
 from kernels.attention.gpu.forward_state import LOG2_E
 from kernels.attention.gpu.locate import first_slot, head_and_slot, load_rows, locate
 

@@ -73,7 +73,7 @@ class Prepared:
             self._run(*grid, stream, *self._first, *given, *self._last)
 
     def _keep(self, build: Any, last: list[str]) -> None:
-        """As Triton launches when its search is over; nobody watches, so nobody is told."""
+        """Keep what Triton passes to a build that it has found. Its launch hooks are left out."""
         self._last = tuple(self._fixed[name] for name in last)
         self._first = build.function, build.packed_metadata, None, None, None
         self._run = build.run
