@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, get_args
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from engine.analysis.layer_capture import capture_at_once, head_view
 from engine.diagnostics import Effort, measure
@@ -169,18 +170,25 @@ class Trainer:
         return report
 
     def _learn_from(self, step: StepLoss) -> None:
-        if not bool(torch.isfinite(step.loss)):
-            raise CheckpointError(
-                f"the loss of step {self.step} is {float(step.loss)}; lower the rates and resume",
-                code="training_diverged",
-                param="rates",
-                actual=float(step.loss),
-            )
+        self._check_finite("loss", step.loss)
         # No gradient where LLN alone is trained and the texts are too short for it.
         if step.loss.requires_grad:
             step.loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self._student.tensors.values(), self._plan.clip)
+        tensors = self._student.tensors.values()
+        # Clipping would spread one number that is not finite over all tensors.
+        self._check_finite("gradient", torch.nn.utils.clip_grad_norm_(tensors, self._plan.clip))
         self._optimizer.step()
+
+    def _check_finite(self, what: str, number: Tensor) -> None:
+        """Before the tensors change: what is saved is always worth resuming."""
+        if not bool(torch.isfinite(number)):
+            raise CheckpointError(
+                f"the {what} of step {self.step} is {float(number)}; lower the rates and "
+                "train into another folder: a run resumes at its own",
+                code="training_diverged",
+                param="rates",
+                actual=float(number),
+            )
 
     def _watch_attention(self) -> None:
         student = self._teacher.with_calibration(self._student.calibration())

@@ -181,6 +181,20 @@ def test_diverging_rates_are_an_error(
         Trainer(teacher, student, corpus, PLAN, tmp_path).run()
 
 
+def test_a_gradient_that_is_no_number_changes_nothing(
+    teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus, tmp_path: Path
+) -> None:
+    student = Student(teacher, calibration, StudentPlan())
+    student.tensors["alpha"].register_hook(lambda gradient: gradient * torch.nan)
+    before = dict(trained(student))
+    with pytest.raises(CheckpointError, match="the gradient of step 0 is nan") as caught:
+        Trainer(teacher, student, corpus, PLAN, tmp_path).run()
+    assert caught.value.code == "training_diverged"
+    assert "into another folder" in str(caught.value)
+    for name, tensor in trained(student):
+        assert torch.equal(tensor, before[name]), name
+
+
 def test_distilling_into_a_folder(
     write_checkpoint: WriteCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
