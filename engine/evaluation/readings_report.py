@@ -8,21 +8,18 @@ question by question, with a bootstrap interval by documents; `pooled` lets each
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
 import torch
 
+from engine.errors import InvalidInput
 from engine.evaluation.bootstrap import COVERAGE, RESAMPLES, Answers, pooled, pooled_by_name
-from engine.evaluation.corpora import (
-    LATER_SOURCES,
-    TRAINED_SOURCES,
-    held_out_part,
-    load_corpus,
-)
+from engine.evaluation.corpora import LATER_SOURCES
+from engine.evaluation.corpus_reader import CorpusReader, load_corpora
 from engine.evaluation.corpus_split import Split
-from engine.evaluation.corpus_vectors import CorpusVectors, read_corpus
+from engine.evaluation.corpus_vectors import CorpusVectors
 from engine.evaluation.model_pairs import ModelPair, difference_of, mean_difference
 from engine.evaluation.questions import BY_HEADING, BY_PARAGRAPH, QUESTIONS, Question
 from engine.evaluation.reading_choice import (
@@ -33,11 +30,7 @@ from engine.evaluation.reading_choice import (
     models_beside,
     score,
 )
-from engine.evaluation.reading_documents import (
-    FRESH_LIMITS,
-    DocumentLimits,
-    reading_documents,
-)
+from engine.evaluation.reading_documents import FRESH_LIMITS, DocumentLimits
 from engine.evaluation.readings import CUTOFF, Reading, answers_by_heading
 from engine.evaluation.vector_store import VectorStore
 from engine.model.embedding_model import EmbeddingModel
@@ -64,12 +57,23 @@ def evaluate_readings(
 
     `others` are models to compare, by name: the late chunks of one pass, and nothing read alone.
     `pairs` are those of them that were trained alike, with LLN and without.
+    The result has warnings if one of the models may have been trained on these documents.
     """
     tell = progress or (lambda _: None)
-    limits, fresh_limits = limits or DocumentLimits(), fresh_limits or FRESH_LIMITS
-    others = others or {}
-    reader = _Reader(model, others, store or VectorStore(), limits, fresh_limits, tell)
+    reader = CorpusReader(
+        model=model,
+        others=others or {},
+        corpora=load_corpora((*split.validation, *split.test)),
+        store=store or VectorStore(),
+        limits=limits or DocumentLimits(),
+        fresh_limits=fresh_limits or FRESH_LIMITS,
+        tell=tell,
+    )
+    warnings = list(reader.warnings())
+    for warning in warnings:
+        tell(f"warning: {warning}")
     validation = reader.read(split.validation)
+    _check_validation(validation, split, reader.limits)
     chosen = choose_readings(validation)
     tell(f"chosen: {chosen['default']}")
     test = reader.read(split.test)
@@ -77,37 +81,27 @@ def evaluate_readings(
         "model": model.name,
         "weights": model.checkpoint.sha256,
         "calibration": model.info.calibration,
-        "others": {name: one.info.calibration for name, one in others.items()},
+        "others": {name: one.info.calibration for name, one in reader.others.items()},
         "torch": torch.__version__,
-        "limits": asdict(limits),
-        "fresh_limits": asdict(fresh_limits),
+        "limits": asdict(reader.limits),
+        "fresh_limits": asdict(reader.fresh_limits),
+        "warnings": warnings,
         **report_on(validation, test, chosen, pairs),
     }
 
 
-@dataclass(frozen=True)
-class _Reader:
-    model: EmbeddingModel
-    others: Mapping[str, EmbeddingModel]
-    store: VectorStore
-    limits: DocumentLimits
-    fresh_limits: DocumentLimits
-    tell: Callable[[str], None]
-
-    def read(self, names: Sequence[str]) -> list[CorpusVectors]:
-        found = []
-        for number, name in enumerate(names, start=1):
-            corpus = held_out_part(name) if name in TRAINED_SOURCES else load_corpus(name)
-            limits = self.fresh_limits if name in LATER_SOURCES else self.limits
-            documents = reading_documents(corpus, self.model.tokenizer, limits)
-            if len(documents) > 1:
-                tokens = sum(len(one.ids) for one in documents)
-                counted = f"{len(documents)} documents, {tokens:,} tokens"
-                self.tell(f"{name}, corpus {number} of {len(names)}: {counted}")
-                found.append(
-                    read_corpus(self.model, name, documents, limits, self.others, self.store)
-                )
-        return found
+def _check_validation(
+    validation: Sequence[CorpusVectors], split: Split, limits: DocumentLimits
+) -> None:
+    if not validation:
+        raise InvalidInput(
+            f"no share can be chosen: none of {', '.join(split.validation)} has two documents "
+            f"within the limits, at most {limits.documents} of {limits.shortest} to "
+            f"{limits.longest} tokens and {limits.tokens} together",
+            code="no_validation_corpus",
+            param="corpora",
+            limit=2,
+        )
 
 
 def report_on(
@@ -185,7 +179,7 @@ def _on_question(
         for first, second in compared
         if first in answers and second in answers
     }
-    for how in _ONE_PASS if pairs else ():
+    for how in _ONE_PASS if pairs and models else ():
         each = [differences[" minus ".join(one.readings(how))] for one in pairs]
         differences[f"mean over the pairs, {how}"] = mean_difference(each)
     return {

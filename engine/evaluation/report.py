@@ -22,6 +22,7 @@ from engine.evaluation.corpora import (
 )
 from engine.evaluation.passages import headed_documents, passage_retrieval_on
 from engine.evaluation.retrieval import (
+    PLANTED_TOKENS,
     DocumentsRead,
     Questions,
     Scorer,
@@ -33,6 +34,7 @@ from engine.evaluation.retrieval import (
 )
 from engine.model.embedding_model import EmbeddingModel
 from engine.training.data import TokenCorpus, fingerprint
+from engine.training.encode import teacher_window
 
 _HAS_BM25 = "rank_bm25"
 
@@ -49,7 +51,7 @@ class EvaluationPlan:
     passage_tokens: int = 60_000  # of each corpus's headed documents, for passages
     planted_documents: int = 100  # of this length, for recall by position
     planted_length: int = 2048
-    window: int = 512  # what the teacher reads at once
+    window: int = 512  # of a chunk, and what a teacher with a position table reads at once
     without_lln: bool = False  # each model once more, without its LLN branch
     seed: int = 1
 
@@ -61,7 +63,8 @@ def evaluate(
     progress: Callable[[str], None] | None = None,
     keep: Callable[[Report], None] | None = None,
 ) -> Report:
-    """Evaluate on the held-out parts of corpora; lengths that no document has are left out.
+    """Evaluate on the held-out parts of corpora. Lengths that no document has are left out, and
+    `progress` is told so.
 
     The result has warnings if a model may have been trained on these documents. `keep` is called
     with the result so far whenever a row is added.
@@ -170,15 +173,16 @@ def _fidelity(
     plan: EvaluationPlan,
     tell: Callable[[str], None],
 ) -> Iterator[dict[str, Any]]:
+    window = teacher_window(teacher, plan.window)
     for length in plan.lengths:
         tell(f"fidelity at {length} tokens")
-        count = max(20, min(plan.texts, 100_000 // length))
-        try:
-            found = fidelity_at(
-                teacher, students, tokens, length, count=count, window=plan.window, seed=plan.seed
-            )
-        except InvalidInput:
+        if length > tokens.longest:
+            tell(_too_short(tokens, "fidelity", length))
             continue
+        count = max(20, min(plan.texts, 100_000 // length))
+        found = fidelity_at(
+            teacher, students, tokens, length, count=count, window=window, seed=plan.seed
+        )
         yield from (asdict(one) for one in found)
 
 
@@ -189,6 +193,10 @@ def _recall(
     tell: Callable[[str], None],
 ) -> Iterator[dict[str, Any]]:
     tell("recall by position")
+    host = plan.planted_length - PLANTED_TOKENS
+    if host > tokens.longest:
+        tell(_too_short(tokens, "recall by position", host))
+        return
     for name, student in students.items():
         found = recall_by_position(
             student,
@@ -198,6 +206,10 @@ def _recall(
             seed=plan.seed,
         )
         yield from ({"model": name, **asdict(one)} for one in found)
+
+
+def _too_short(tokens: TokenCorpus, what: str, length: int) -> str:
+    return f"{what} at {length} tokens is left out: the longest document has {tokens.longest}"
 
 
 def _retrieval(

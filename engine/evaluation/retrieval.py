@@ -299,6 +299,10 @@ class DocumentsRead:
             yield "BM25", bm25(texts, [document.body for document in self._corpus.documents])
 
 
+PLANTED_TOKENS = 128
+"""Of the passage that a document is found by, wherever it was planted."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PositionRecall:
     """How well documents are found by a passage that was planted at one position."""
@@ -313,7 +317,7 @@ def recall_by_position(
     *,
     length: int = 2048,
     count: int = 100,
-    planted_tokens: int = 128,
+    planted_tokens: int = PLANTED_TOKENS,
     positions: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
     seed: int = 2,
 ) -> list[PositionRecall]:

@@ -13,7 +13,7 @@ from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.training.calibrate import CalibrationPlan, calibrate, check_pools_by_mean, other_windows
 from engine.training.data import DATA_FILE, documents_in, no_text
-from engine.training.encode import vectors_of, window_means
+from engine.training.encode import teacher_window, vectors_of, window_means
 from engine.training.model_folder import publish, read_record, workplace, write_record
 
 _COPIED = (".json", ".txt", ".safetensors", ".model", ".md")
@@ -52,7 +52,8 @@ def adapt_model(
         calibration = calibrate(teacher, texts, plan, progress)
         copy_model(teacher.checkpoint.folder, built)
         write_calibration(built / FILE_NAME, calibration)
-        wanted = window_means(teacher, others, plan.sample_tokens)
+        window = teacher_window(teacher, plan.sample_tokens)
+        wanted = window_means(teacher, others, window)
         cosines = (wanted * vectors_of(teacher.with_calibration(calibration), others)).sum(1)
         publish(built, out)
     return Conversion(

@@ -36,7 +36,7 @@ from engine.training.data import (
     texts_of,
     training_parts,
 )
-from engine.training.encode import pooling_of
+from engine.training.encode import pooling_of, teacher_window
 from engine.training.model_folder import (
     TrainingRecord,
     publish,
@@ -49,7 +49,7 @@ from engine.training.pairs import PairCorpus
 from engine.training.recipe import Stage, TrainingPlan
 from engine.training.student import Student, StudentPlan
 from engine.training.trainer import ATTENTION_FILE, METRICS_FILE, StepReport, Trainer
-from engine.training.training_steps import anchor_lengths, teacher_window
+from engine.training.training_steps import anchor_lengths
 
 _RUN_FOLDER = "training"
 _DESCRIPTION = "begun.json"
@@ -154,7 +154,7 @@ def _prepare(
 def _check_plan(run: _Run) -> None:
     """Reject a plan that is impossible or pointless before minutes are spent on it."""
     pooling = pooling_of(run.teacher)
-    window = teacher_window(run.teacher, run.plan.training)
+    window = teacher_window(run.teacher, run.plan.training.teacher_window)
     for stage in run.plan.training.stages:
         _check_lengths(stage, run.windows, pooling, window)
         if stage.kind == "pairs" and run.pairs is not None:

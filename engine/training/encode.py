@@ -42,6 +42,16 @@ def pooling_of(model: EmbeddingModel) -> Pooling:
     return pooling
 
 
+def teacher_window(teacher: EmbeddingModel, window: int) -> int:
+    """How many tokens the teacher reads at once where a student is compared with it.
+
+    A teacher without a position table reads all that it was trained to read as well as short texts.
+    """
+    if teacher.encoder.weights.positions is None:
+        return max(window, teacher.info.position_table)
+    return window
+
+
 @torch.inference_mode()
 def vectors_of(model: EmbeddingModel, texts: Sequence[NDArray[Any]]) -> Vectors:
     """Unit vectors of texts; `texts` include special tokens."""

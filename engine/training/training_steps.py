@@ -15,7 +15,7 @@ from engine.model.encoder import Encoder
 from engine.model.pooling import PooledSpan, whole_texts
 from engine.training.chunks import ChunkCorpus
 from engine.training.data import Batch, TokenCorpus
-from engine.training.encode import pooling_of
+from engine.training.encode import pooling_of, teacher_window
 from engine.training.losses import (
     attention_loss,
     chunk_losses,
@@ -61,7 +61,7 @@ class TrainingSteps:
     ) -> None:
         self._teacher = teacher.encoder
         self._pooling = pooling_of(teacher)
-        self._window = teacher_window(teacher, plan)
+        self._window = teacher_window(teacher, plan.teacher_window)
         self._student = student
         self._windows = windows
         self._pairs = pairs
@@ -273,16 +273,6 @@ class DocumentMemory:
 
     def load(self, state: Mapping[str, Any]) -> None:
         self._of_source = {int(source): (seen[0], seen[1]) for source, seen in state.items()}
-
-
-def teacher_window(teacher: EmbeddingModel, plan: TrainingPlan) -> int:
-    """How many tokens the teacher reads at once where the student imitates it.
-
-    A teacher without a position table reads all that it was trained to read as well as short texts.
-    """
-    if teacher.encoder.weights.positions is None:
-        return max(plan.teacher_window, teacher.info.position_table)
-    return plan.teacher_window
 
 
 def anchor_lengths(window: int) -> list[int]:

@@ -266,6 +266,10 @@ def check_options(chosen: Chosen) -> None:
         raise InvalidInput(
             "--text is not read with --train, which calibrates on its own documents", param="text"
         )
+    if chosen.text and chosen.further:
+        raise InvalidInput(
+            "--text is not read with --further, which calibrates nothing", param="text"
+        )
 
 
 def _check_numbers(chosen: Chosen) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.errors import InvalidInput
 from service.cli.common import (
     Chosen,
     Commands,
@@ -94,12 +95,38 @@ def add_evaluate(commands: Commands) -> None:
         help="with --readings: keep vectors here, so that an interrupted evaluation goes on",
     )
     command.add_argument(
-        "--out", type=Path, help="file for the results as JSON, written after each part"
+        "--out",
+        type=Path,
+        help="file for the results as JSON, written after each part; with --readings, at the end",
     )
     add_json(command)
 
 
+_WITH_READINGS = ("tokens", "pairs", "leave_out", "cache")
+_WITHOUT_READINGS = ("teacher", "lengths", "without_lln")
+"""Options that only one kind of evaluation reads."""
+
+
+def _check_options(chosen: Chosen) -> None:
+    """Reject options that would be ignored, and a file that cannot be written hours later."""
+    ignored = _WITHOUT_READINGS if chosen.readings else _WITH_READINGS
+    given = [name for name in ignored if getattr(chosen, name) not in (None, False)]
+    if given:
+        options = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        told = "not read with" if chosen.readings else "read only with"
+        verb = "is" if len(given) == 1 else "are"
+        raise InvalidInput(f"{options} {verb} {told} --readings", param=given[0])
+    if chosen.out and not chosen.out.parent.is_dir():
+        raise InvalidInput(
+            f"the folder of {chosen.out} does not exist",
+            code="no_folder",
+            param="out",
+            actual=str(chosen.out),
+        )
+
+
 def _evaluate(chosen: Chosen) -> None:
+    _check_options(chosen)
     config = load_settings().engine
     from engine.evaluation.corpora import LongDocuments
     from engine.evaluation.report import EvaluationPlan, evaluate
@@ -155,6 +182,7 @@ def _evaluate_readings(chosen: Chosen, models: Sequence[EmbeddingModel]) -> None
         print_json(found)
     else:
         _print_readings(found)
+        _print_warnings(found)
 
 
 def _print_readings(found: dict[str, Any]) -> None:
@@ -220,6 +248,10 @@ def _print_report(found: dict[str, Any]) -> None:
             ),
         ]
     )
+    _print_warnings(found)
+
+
+def _print_warnings(found: dict[str, Any]) -> None:
     for warning in found["warnings"]:
         print(f"\nWarning: {warning}")
 

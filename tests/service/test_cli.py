@@ -294,6 +294,25 @@ def test_lines_of_standard_input() -> None:
             ["adapt", "default", "--out", "/nowhere", "--train", "speeches", "--recipe", "x.json"],
             "x.json is missing",
         ),
+        (
+            [
+                *["adapt", "default", "--out", "/nowhere", "--further"],
+                *["--rise", "0.5", "--text", "x.txt"],
+            ],
+            "--text is not read with --further, which calibrates nothing",
+        ),
+        (
+            ["evaluate", "--pairs", "--cache", "/nowhere"],
+            "--pairs and --cache are read only with --readings",
+        ),
+        (
+            ["evaluate", "--readings", "--lengths", "64"],
+            "--lengths is not read with --readings",
+        ),
+        (
+            ["evaluate", "--out", "/nowhere/found.json"],
+            "the folder of /nowhere/found.json does not exist",
+        ),
     ],
 )
 def test_mistakes_are_told_in_a_line(

@@ -11,7 +11,7 @@ import pytest
 
 from engine.checkpoint.calibration import Calibration
 from engine.errors import InvalidInput
-from engine.evaluation import corpus_split, readings_report, texts
+from engine.evaluation import corpus_reader, corpus_split, texts
 from engine.evaluation.bootstrap import Answers, interval, minus, pooled
 from engine.evaluation.corpora import (
     FRESH_SOURCES,
@@ -277,12 +277,15 @@ def test_the_whole_report(
     model: EmbeddingModel, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for load in ("load_corpus", "held_out_part"):
-        monkeypatch.setattr(readings_report, load, lambda _: corpus)
+        monkeypatch.setattr(corpus_reader, load, lambda _: corpus)
     told: list[str] = []
     split = split_corpora(["kernel", "essays", "nations"])
     fresh_limits = replace(LIMITS, documents=2)
     found = evaluate_readings(model, split, LIMITS, told.append, fresh_limits=fresh_limits)
-    assert told[0].startswith("kernel, corpus 1 of 1: 4 documents, ")
+    [warning] = found["warnings"]
+    assert warning.endswith("that may include documents it is evaluated on")
+    assert told[0] == f"warning: {warning}"
+    assert told[1].startswith("kernel, corpus 1 of 1: 4 documents, ")
     assert told[-1].startswith("nations, corpus 2 of 2: 2 documents, ")
     again = json.loads(json.dumps(found))
     assert {name: one["is_fresh"] for name, one in again["test"]["corpora"].items()} == {
@@ -307,7 +310,7 @@ def test_pairs_are_compared_and_averaged(
     model: EmbeddingModel, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for load in ("load_corpus", "held_out_part"):
-        monkeypatch.setattr(readings_report, load, lambda _: corpus)
+        monkeypatch.setattr(corpus_reader, load, lambda _: corpus)
     control = model.with_attention("block_diagonal")
     others = {"a": model, "a control": control, "b": control, "b control": model}
     pairs = [ModelPair("a", "a control"), ModelPair("b", "b control")]
@@ -326,11 +329,37 @@ def test_pairs_are_compared_and_averaged(
         assert "a control, late minus b, late" not in differences
 
 
+def test_pairs_where_no_corpus_is_left_to_judge_on(
+    model: EmbeddingModel, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus_reader, "held_out_part", lambda _: corpus)
+    others = {"a": model, "a control": model.with_attention("block_diagonal")}
+    split = split_corpora(["kernel"])
+    pairs = [ModelPair("a", "a control")]
+    found = evaluate_readings(model, split, LIMITS, others=others, pairs=pairs)
+    mean = "mean over the pairs, late"
+    for part, is_judged in (("validation", True), ("test", False)):
+        for question in found[part]["questions"].values():
+            assert (mean in question["differences"]) == is_judged
+
+
+def test_one_document_tells_nothing_from_another(
+    model: EmbeddingModel, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus_reader, "held_out_part", lambda _: corpus)
+    told: list[str] = []
+    limits = replace(LIMITS, documents=1)
+    with pytest.raises(InvalidInput, match="none of kernel has two documents") as caught:
+        evaluate_readings(model, split_corpora(["kernel"]), limits, told.append)
+    assert caught.value.code == "no_validation_corpus"
+    assert told[-1] == "kernel, corpus 1 of 1: left out, 1 documents within the limits"
+
+
 def test_a_run_that_was_cut_goes_on(
     model: EmbeddingModel, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for load in ("load_corpus", "held_out_part"):
-        monkeypatch.setattr(readings_report, load, lambda _: corpus)
+        monkeypatch.setattr(corpus_reader, load, lambda _: corpus)
     split = split_corpora(["kernel", "essays"])
     store = VectorStore(tmp_path)
 

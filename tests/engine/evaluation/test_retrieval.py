@@ -18,6 +18,7 @@ from engine.evaluation.corpora import (
     TRAINED_SOURCES,
     Corpus,
     LongDocuments,
+    held_out_part,
     overlap_warnings,
 )
 from engine.evaluation.passages import headed_documents, passage_retrieval_on
@@ -228,13 +229,36 @@ def test_the_whole_report(model: EmbeddingModel) -> None:
     assert found["held_out"]["speeches"]
     assert found["warnings"] == []
     assert len(found["recall_by_position"]) == 5
+    longest = TokenCorpus.of(held_out_bodies("speeches"), model.tokenizer).longest
     assert told == [
         "fidelity at 32 tokens",
         "fidelity at 10000000 tokens",
+        f"fidelity at 10000000 tokens is left out: the longest document has {longest}",
         "retrieval among 3 documents of speeches",
         "recall by position",
     ]
     json.dumps(found)
+
+
+def held_out_bodies(corpus: str) -> list[str]:
+    return [document.body for document in held_out_part(corpus).documents]
+
+
+def test_documents_too_short_to_plant_in_cost_no_other_part(model: EmbeddingModel) -> None:
+    told: list[str] = []
+    found = evaluate(model, [model], replace(SMALL_PLAN, planted_length=10**7), told.append)
+    assert found["retrieval"]
+    assert found["recall_by_position"] == []
+    assert told[-1].startswith("recall by position at 9999872 tokens is left out")
+
+
+def test_a_teacher_of_rotary_positions_reads_beyond_the_window(
+    write_checkpoint: WriteCheckpoint,
+) -> None:
+    """As in training: it has no table to read windows by, so it is itself at any length."""
+    model = load_model(str(write_checkpoint("modernbert")), config=EngineConfig(device="cpu"))
+    kept = opening_of(model, [model], plan=replace(SMALL_PLAN, lengths=(200,)))
+    assert kept["fidelity"][0]["mean_cosine"] == pytest.approx(1, abs=1e-5)
 
 
 def adapted(model: EmbeddingModel) -> EmbeddingModel:
@@ -252,7 +276,10 @@ class Enough(Exception):
 
 
 def opening_of(
-    teacher: EmbeddingModel, students: Sequence[EmbeddingModel], told: list[str] | None = None
+    teacher: EmbeddingModel,
+    students: Sequence[EmbeddingModel],
+    told: list[str] | None = None,
+    plan: EvaluationPlan = SMALL_PLAN,
 ) -> Report:
     """The first that an evaluation keeps."""
     kept: list[Report] = []
@@ -262,7 +289,7 @@ def opening_of(
         raise Enough
 
     with pytest.raises(Enough):
-        evaluate(teacher, students, SMALL_PLAN, None if told is None else told.append, keep)
+        evaluate(teacher, students, plan, None if told is None else told.append, keep)
     return kept[0]
 
 
