@@ -6,6 +6,7 @@ score. Test: it runs at that rate from seeds of its own. All of them count, none
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -132,18 +133,12 @@ class ContestRun:
         contest that does not tune."""
         if not self.plan.contest.tuning_seeds:
             return dict.fromkeys(self.plan.methods, self.plan.contest.rates[0])
-        scores = {trial: self._measure(trial).figures[SCORE] for trial in self.plan.tuning_trials()}
-        return {
-            method: max(
-                self.plan.contest.rates,
-                key=lambda rate: fmean(
-                    score
-                    for trial, score in scores.items()
-                    if (trial.method, trial.rate) == (method, rate)
-                ),
-            )
-            for method in self.plan.methods
-        }
+        measured = {trial: self._measure(trial) for trial in self.plan.tuning_trials()}
+        chosen: dict[str, float] = {}
+        for method in self.plan.methods:
+            scores = sweep_of(measured, method)
+            chosen[method] = max(scores, key=lambda rate: _or_worst(scores[rate]))
+        return chosen
 
     def test(self, chosen: Mapping[str, float]) -> dict[str, list[Measured]]:
         found: dict[str, list[Measured]] = {method: [] for method in self.plan.methods}
@@ -165,6 +160,20 @@ class ContestRun:
         if is_new:
             self.progress(self.done, self.plan.num_trials, trial, measured)
         return measured
+
+
+def sweep_of(measured: Mapping[Trial, Measured], method: str) -> dict[float, float]:
+    """The mean score of each rate over the tuning seeds, by which the rate is chosen."""
+    scores: dict[float, list[float]] = {}
+    for trial, one in measured.items():
+        if (trial.method, trial.part) == (method, "tuning"):
+            scores.setdefault(trial.rate, []).append(one.figures[SCORE])
+    return {rate: fmean(found) for rate, found in scores.items()}
+
+
+def _or_worst(score: float) -> float:
+    """A trial that diverged has no number for a score, and is worse than all that have one."""
+    return -math.inf if math.isnan(score) else score
 
 
 def run_contest(
@@ -205,9 +214,8 @@ def _judged(
         "is_edge_of_sweep": bool(plan.contest.tuning_seeds)
         and rate in (plan.contest.rates[0], plan.contest.rates[-1]),
         "sweep": {
-            str(trial.rate): store.measured[trial].figures[SCORE]
-            for trial in plan.tuning_trials()
-            if trial.method == method and trial.seed == 0
+            str(rate): None if math.isnan(score) else score
+            for rate, score in sweep_of(store.measured, method).items()
         },
         "figures": {name: _interval(over_seeds(_values(own, name))) for name in own[0].figures},
         "minus_reference": {

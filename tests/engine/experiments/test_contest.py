@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,6 +82,26 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(tmp_path: Path) -> None
     assert len(last.ran) == 3 * (3 * 2 + 3) - 11
     assert (parts / RESULT_FILE).read_bytes() == (whole / RESULT_FILE).read_bytes()
     assert len((parts / MACHINES_FILE).read_text().splitlines()) == 2
+
+
+def test_the_sweep_is_what_rates_were_chosen_by(tmp_path: Path) -> None:
+    found = run(Arithmetic(), tmp_path)["methods"]["plain"]
+    assert found["sweep"] == pytest.approx({"1.0": -0.95, "2.0": 0.05, "3.0": -0.95})
+
+
+@dataclass
+class Diverging(Arithmetic):
+    """Its first rate leads nowhere."""
+
+    def measure(self, trial: Trial) -> Mapping[str, float]:
+        found = super().measure(trial)
+        return {"score": math.nan} if trial.rate == self.rates[0] else found
+
+
+def test_a_rate_that_diverged_is_not_kept(tmp_path: Path) -> None:
+    found = run(Diverging(), tmp_path)["methods"]
+    assert [one["rate"] for one in found.values()] == [2.0, 2.0, 3.0]
+    assert found["plain"]["sweep"]["1.0"] is None  # JSON has no other word for it
 
 
 def test_methods_can_be_added_but_not_left_out(tmp_path: Path) -> None:
