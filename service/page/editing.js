@@ -27,7 +27,11 @@ export function startEditing(models) {
     keep(null);
     byId("edit-form").requestSubmit();
   });
-  byId("edit-model").addEventListener("change", () => keep(null));
+  byId("edit-model").addEventListener("change", () => {
+    reading.stop(); // its record would be of the other model
+    byId("edited").removeAttribute("aria-busy");
+    keep(null);
+  });
 }
 
 // With a record the next reading goes on from it.

@@ -4,6 +4,7 @@ import { UNAUTHORIZED } from "./api.js";
 import { byId, make, show } from "./dom.js";
 
 const refused = []; // retries that wait for an API key
+const failed = new Map(); // by box: what failed since it was last hidden
 
 // again: retries the failed action with its original arguments.
 export function fail(failure, again = null, box = byId("error")) {
@@ -11,14 +12,18 @@ export function fail(failure, again = null, box = byId("error")) {
     if (again) refused.push(again);
     return;
   }
-  box.replaceChildren(make("span", {}, failure.message), ...(again ? [againButton(again, box)] : []));
+  const waiting = box.hidden ? [] : (failed.get(box) ?? []);
+  failed.set(box, again ? [...waiting, again] : []);
+  box.replaceChildren(make("span", {}, failure.message), ...(again ? [againButton(box)] : []));
   show(box, true);
 }
 
-function againButton(again, box) {
+// Several actions may have failed for one reason, such as a map and its topics.
+function againButton(box) {
   const onclick = () => {
+    const retries = failed.get(box);
     clearError(box);
-    again();
+    for (const again of retries) again();
   };
   return make("button", { type: "button", onclick }, "Try again");
 }

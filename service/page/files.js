@@ -4,7 +4,11 @@ import { byId } from "./dom.js";
 
 export function startFiles(onFile) {
   byId("open-file").addEventListener("click", () => byId("file").click());
-  byId("file").addEventListener("change", ({ target }) => target.files[0] && onFile(target.files[0]));
+  byId("file").addEventListener("change", ({ target }) => {
+    const [file] = target.files;
+    target.value = ""; // or the same file, changed meanwhile, could not be opened again
+    if (file) onFile(file);
+  });
   const { body } = document;
   body.addEventListener("dragover", (event) => {
     if (!carriesFiles(event)) return;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -147,6 +148,21 @@ def test_topics_are_of_the_head_that_is_named(page: Page) -> None:
     page.wait_for_selector(".topic")
 
 
+def test_all_that_failed_is_tried_again(page: Page) -> None:
+    """A head has a map and topics: where both failed, one button is for both."""
+    page.click("#sample")
+    settle(page)
+    page.route("**/v1/attention/map", lambda route: route.abort())
+    page.click("[data-place='5.5']")
+    page.wait_for_selector("#topics-hint:has-text('could not be read')")
+    page.wait_for_selector("[aria-busy=true]", state="detached")
+    page.unroute("**/v1/attention/map")
+    page.click("#error button")
+    page.wait_for_selector(".topic")
+    page.wait_for_selector(".map[aria-label*='layer 5, head 5']")
+    assert page.locator("#error").is_hidden()
+
+
 def fail_topics(route: Route) -> None:
     if '"topics"' in (route.request.post_data or ""):
         QUEUE_FULL(route)
@@ -209,3 +225,13 @@ def test_text_that_is_dragged_is_left_to_the_browser(page: Page) -> None:
     assert page.evaluate(prevented, "data.items.add(new File(['words'], 'a.txt'))")
     settle(page)
     assert shown_text(page) == "words"
+
+
+def test_a_file_can_be_opened_again(page: Page, tmp_path: Path) -> None:
+    """A browser tells of a choice only if it is not what the field holds already."""
+    file = tmp_path / "notes.txt"
+    file.write_text(SHORT)
+    page.set_input_files("#file", file)
+    settle(page)
+    assert shown_text(page) == SHORT
+    assert page.input_value("#file") == ""

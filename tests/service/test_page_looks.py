@@ -15,7 +15,7 @@ from tests.service.browser import (
 )
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
 
 def test_numbers_are_read_on_every_shade(page: Page) -> None:
@@ -50,6 +50,27 @@ def test_nothing_is_wider_than_a_phone(page: Page, width: int) -> None:
     page.click("#sample")
     settle(page)
     assert width_of(page) <= width
+
+
+def test_long_names_fit_a_phone(page: Page) -> None:
+    name = "/srv/" + "averylongname" * 6
+    index = {"folder": name, "files": 1, "passages": 1, "tokens": 1}
+    page.route("**/v1/search", lambda route: route.fulfill(json={"index": index}))
+    page.route("**/v1/tokenize", lambda route: renamed(route, name))
+    page.reload()
+    page.set_viewport_size({"width": 320, "height": 740})
+    page.click("#sample")
+    page.wait_for_selector(f"#facts:has-text('{name}')")
+    settle(page)
+    assert width_of(page) <= 320
+    page.click("#tab-search")
+    page.wait_for_selector(f"#search-title:has-text('{name}')")
+    assert width_of(page) <= 320
+
+
+def renamed(route: Route, model: str) -> None:
+    answer = route.fetch()
+    route.fulfill(response=answer, json={**answer.json(), "model": model})
 
 
 def test_a_long_text_without_lines_or_spaces_is_cut_at_once(page: Page) -> None:

@@ -60,3 +60,18 @@ def test_the_newest_comparison_is_shown(page: Page) -> None:
     page.click("#add-text")
     labels = page.locator("#texts textarea").evaluate_all("all => all.map(one => one.ariaLabel)")
     assert labels == ["Text 1", "Text 2", "Text 3"]
+
+
+def test_a_record_goes_with_its_model(page: Page) -> None:
+    """A reading of a model that is no longer chosen leaves nothing to read on from."""
+    page.click("#tab-edit")
+    held: list[Any] = []
+    page.route("**/v1/documents", lambda route: held.append(route))
+    page.fill("#edit-text", "A text of one line.")
+    with page.expect_request("**/v1/documents"):
+        page.click("#edit-read")
+    page.dispatch_event("#edit-model", "change")
+    held[0].continue_()
+    page.wait_for_selector("#edited[aria-busy]", state="detached")
+    assert page.locator("#passages > li").count() == 0
+    assert page.inner_text("#edit-read") == "Read"
