@@ -166,23 +166,21 @@ def _rows(
                 question.answers(corpora, reading) for corpora in (whole, parted)
             )
             differences = [minus(in_segments[corpus], in_one[corpus]) for corpus in in_one]
-            if not differences:
+            measured = (list(in_one.values()), list(in_segments.values()), differences)
+            shown = [asdict(found) for one in measured if (found := pooled(one)) is not None]
+            if not shown:  # no corpus has two documents with such questions
                 continue
-            shown = (pooled(list(in_one.values())), pooled(list(in_segments.values())))
             yield {
                 "question": question.name,
                 "reading": name,
                 "questions": sum(len(one.values) for one in differences),
-                **dict(zip(_SHOWN, map(_as_row, (*shown, pooled(differences))), strict=True)),
+                **dict(zip(_SHOWN, shown, strict=True)),
             }
 
 
 _SHOWN = ("in_one_piece", "in_segments", "difference")
 
 
-def _as_row(found: Interval | None) -> dict[str, float]:
-    assert found is not None, "there are questions"
-    return asdict(found)
 
 
 def _show(found: dict[str, Any]) -> None:

@@ -1,7 +1,9 @@
 """Bootstrap intervals of means and of paired differences, resampled by documents.
 
 The questions of one document are not independent: a resample draws whole documents. Over several
-corpora the documents are drawn within each corpus, and each corpus counts alike.
+corpora the documents are drawn within each corpus, and each corpus counts alike. A corpus with one
+document would always be drawn as it is, as if it were certain: it has no interval, and no part in
+that of several corpora.
 """
 
 from __future__ import annotations
@@ -43,6 +45,11 @@ class Answers:
                 actual=len(self.values),
             )
 
+    @property
+    def num_documents(self) -> int:
+        """That have questions."""
+        return len(np.unique(self.documents))
+
 
 def minus(first: Answers, second: Answers) -> Answers:
     """The difference question by question; both must answer the same questions."""
@@ -52,21 +59,27 @@ def minus(first: Answers, second: Answers) -> Answers:
 
 
 def interval(answers: Answers, seed: int = 0) -> Interval | None:
-    """The mean of one corpus's questions with its interval; None without questions."""
+    """The mean of one corpus's questions with its interval; None with fewer than two documents."""
     return pooled([answers], seed)
 
 
 def pooled(corpora: Sequence[Answers], seed: int = 0) -> Interval | None:
-    """The mean of the corpora's means with its interval; None if no corpus has questions."""
-    asked = [one for one in corpora if len(one.values)]
+    """The mean of the corpora's means with its interval, of those with two documents or more; None
+    if there are none."""
+    asked = [one for one in corpora if one.num_documents > 1]
     if not asked:
         return None
     generator = np.random.default_rng(seed)
     drawn = np.mean([_resampled_means(one, generator) for one in asked], axis=0)
     edge = 50 * (1 - COVERAGE)
     low, high = np.percentile(drawn, [edge, 100 - edge])
-    mean = np.mean([one.values.mean() for one in asked])
-    return Interval(mean=float(mean), low=float(low), high=float(high))
+    return Interval(mean=mean_of_means(asked), low=float(low), high=float(high))
+
+
+def mean_of_means(corpora: Sequence[Answers]) -> float:
+    """Of the corpora that have questions, each counting alike; 0 if none has."""
+    means = [float(one.values.mean()) for one in corpora if len(one.values)]
+    return float(np.mean(means)) if means else 0.0
 
 
 def _resampled_means(answers: Answers, generator: np.random.Generator) -> Values:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from statistics import fmean
 
-from engine.evaluation.bootstrap import pooled
+from engine.evaluation.bootstrap import mean_of_means
 from engine.evaluation.corpus_vectors import CorpusVectors
 from engine.evaluation.questions import BY_HEADING, BY_PARAGRAPH, Question
 from engine.evaluation.readings import Reading
@@ -79,8 +79,7 @@ def models_beside(corpora: Sequence[CorpusVectors]) -> list[str]:
 
 
 def score(question: Question, corpora: Sequence[CorpusVectors], reading: Reading) -> float:
-    found = pooled(list(question.answers(corpora, reading).values()))
-    return found.mean if found else 0.0
+    return mean_of_means(list(question.answers(corpora, reading).values()))
 
 
 class _Choice:

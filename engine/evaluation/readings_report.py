@@ -114,8 +114,9 @@ def report_on(
     return {
         "metric": f"mean reciprocal rank at {CUTOFF}",
         "intervals": f"{COVERAGE:.0%}, {RESAMPLES} resamples by documents within each corpus; "
-        "pooled: the mean of the corpora's means, each corpus counting alike; pooled_fresh: the "
-        "same over the corpora that were never scored before",
+        "pooled: the mean of the corpora's means, each corpus counting alike, without "
+        "those of one document, which have no interval; pooled_fresh: the same over the corpora "
+        "that were never scored before",
         "pairs": [asdict(one) for one in pairs],
         "chosen_on_validation": {name: asdict(one) for name, one in chosen.items()},
         "grid_on_validation": _grid(validation),
@@ -184,6 +185,7 @@ def _on_question(
         differences[f"mean over the pairs, {how}"] = mean_difference(each)
     return {
         "queries": {name: len(one.values) for name, one in answers["passage alone"].items()},
+        "documents": {name: one.num_documents for name, one in answers["passage alone"].items()},
         "readings": {name: _as_rows(found) for name, found in answers.items()},
         "differences": {name: _as_rows(found) for name, found in differences.items()},
     }

@@ -18,7 +18,7 @@ from torch.optim import AdamW
 
 from engine.config import EngineConfig
 from engine.errors import InvalidInput
-from engine.evaluation.bootstrap import Answers, pooled
+from engine.evaluation.bootstrap import Answers, mean_of_means
 from engine.evaluation.corpora import load_corpus
 from engine.evaluation.reading_documents import DocumentLimits
 from engine.experiments.contest import SCORE
@@ -125,7 +125,7 @@ class SelectivityContest:
 
     def _judge(self, layers: UpperLayers, below: Below, part: Part) -> Findings:
         found = self._answers(layers, below, part)
-        means = {figure: _mean(answers) for figure, answers in found.items()}
+        means = {figure: mean_of_means(list(answers.values())) for figure, answers in found.items()}
         return Findings(
             {SCORE: means["passages"], **means},
             {figure: by_document(answers) for figure, answers in found.items()},
@@ -199,9 +199,3 @@ class SelectivityContest:
     @cached_property
     def _corpora_of(self) -> dict[Part, list[LeftOutCorpus]]:
         return {}
-
-
-def _mean(answers: Mapping[str, Answers]) -> float:
-    found = pooled(list(answers.values()))
-    assert found is not None, "corpora without questions are left out"
-    return found.mean

@@ -12,7 +12,7 @@ import pytest
 from engine.checkpoint.calibration import Calibration
 from engine.errors import InvalidInput
 from engine.evaluation import corpus_reader, corpus_split, texts
-from engine.evaluation.bootstrap import Answers, interval, minus, pooled
+from engine.evaluation.bootstrap import Answers, interval, mean_of_means, minus, pooled
 from engine.evaluation.corpora import (
     FRESH_SOURCES,
     LAST_SOURCES,
@@ -96,13 +96,19 @@ def test_questions_of_one_document_are_drawn_together() -> None:
 def test_intervals_of_little() -> None:
     assert interval(answers([], [])) is None
     assert pooled([]) is None
-    one = interval(answers([0.0, 1.0], [3, 3]))
-    assert one is not None
-    assert (one.mean, one.low, one.high) == (0.5, 0.5, 0.5)
     same = interval(answers([0.2] * 5, list(range(5))))
     assert same is not None
     assert same.low == pytest.approx(0.2)
     assert same.high == pytest.approx(0.2)
+
+
+def test_one_document_is_not_certain() -> None:
+    """It would be drawn each time, and leave an interval without width."""
+    one = answers([0.0, 1.0], [3, 3])
+    assert interval(one) is None
+    others = answers([0.0, 1.0, 0.5], [0, 1, 2])
+    assert pooled([one, others]) == interval(others)
+    assert mean_of_means([one, answers([1.0], [0])]) == 0.75
 
 
 def test_each_corpus_counts_alike() -> None:
