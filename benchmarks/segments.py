@@ -181,8 +181,6 @@ def _rows(
 _SHOWN = ("in_one_piece", "in_segments", "difference")
 
 
-
-
 def _show(found: dict[str, Any]) -> None:
     print(
         f"{found['documents']} documents of {len(found['corpora'])} corpora, {found['tokens']:,} "

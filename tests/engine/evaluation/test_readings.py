@@ -11,7 +11,7 @@ import pytest
 
 from engine.checkpoint.calibration import Calibration
 from engine.errors import InvalidInput
-from engine.evaluation import corpus_reader, corpus_split, texts
+from engine.evaluation import corpus_reader, corpus_split, readings_report, texts
 from engine.evaluation.bootstrap import Answers, interval, mean_of_means, minus, pooled
 from engine.evaluation.corpora import (
     FRESH_SOURCES,
