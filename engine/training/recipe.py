@@ -58,8 +58,8 @@ class Stage:
     the document as well. The teacher reads each stretch alone."""
 
     shortest: int = 0
-    """For "chunks", and for steps of "pairs" that look for whole documents: those of fewer tokens are
-    not drawn. Passages are looked for in documents of any length."""
+    """For "chunks", and for steps of "pairs" that look for whole documents: those of fewer tokens
+    are not drawn. Passages are looked for in documents of any length."""
 
     held_share: float = 0.0
     """For "pairs": the weight of the window loss, which holds documents and their windows near the
