@@ -185,7 +185,8 @@ def test_a_gradient_that_is_no_number_changes_nothing(
     teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus, tmp_path: Path
 ) -> None:
     student = Student(teacher, calibration, StudentPlan())
-    student.tensors["alpha"].register_hook(lambda gradient: gradient * torch.nan)
+    alpha = student.tensors["alpha"]
+    alpha.register_hook(lambda gradient: gradient * torch.nan)  # type: ignore[no-untyped-call]
     before = dict(trained(student))
     with pytest.raises(CheckpointError, match="the gradient of step 0 is nan") as caught:
         Trainer(teacher, student, corpus, PLAN, tmp_path).run()
