@@ -1,4 +1,4 @@
-"""How long `lln serve` takes from the command to a right vector, and its memory after short texts.
+"""How long `lln serve` takes from the command to a right vector, and its memory after texts.
 
 Real servers, started one after the other with the models served by default and warm files.
 """
@@ -32,6 +32,10 @@ _LENGTHS = (8, 16, 32, 64)
 _MANY_LENGTHS = range(3, 131)
 """oneDNN keeps a kernel for each number of rows that it has multiplied."""
 
+_LONG_TOKENS, _NUM_LONG = 16_384, 3
+_REST_S = 3.0
+"""A server gives freed memory back when it has had no work for a second."""
+
 
 @dataclass(frozen=True)
 class Started:
@@ -43,17 +47,21 @@ class Started:
     cosine: float  # of the first vector
     memory_mb: Mapping[str, float]
     many_lengths_mb: float  # resident after texts of many lengths
+    long_mb: float  # right after long texts of different lengths
+    at_rest_mb: float  # some seconds later
 
 
 def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
     number = _QUICK_NUM_TEXTS if plan.quick else _NUM_TEXTS
     texts = bench.text.passages([_LENGTHS[at % len(_LENGTHS)] for at in range(number)])
     others = bench.text.passages(_MANY_LENGTHS)
+    num_long = 1 if plan.quick else _NUM_LONG
+    long = bench.text.passages([_LONG_TOKENS - 1_000 * at for at in range(num_long)])
     expected = bench.lln_diag.embed(texts[:1])[0]
     turns: dict[str, list[Started]] = {dtype: [] for dtype in DTYPES}
     for _ in range(plan.turns(_TURNS) + 1):  # the first warms the files up
         for dtype, started in turns.items():
-            started.append(_start(bench.threads, dtype, texts, others, expected))
+            started.append(_start(bench.threads, dtype, texts, others, long, expected))
     for dtype, started in turns.items():
         yield from _rows(dtype, started[1:], number)
 
@@ -62,7 +70,8 @@ def _start(
     threads: int,
     dtype: str,
     texts: Sequence[str],
-    others: Sequence[str],
+    many: Sequence[str],
+    long: Sequence[str],
     expected: NDArray[np.float32],
 ) -> Started:
     began_at = time.monotonic()
@@ -73,11 +82,27 @@ def _start(
         for text in texts[1:]:
             _embed(served, text)
         memory_mb = {field: served.memory_mb(field) for field in _MEMORY}
-        for text in others:
-            _embed(served, text)
-        many_mb = served.memory_mb("VmRSS")
+        many_mb = _resident_after(served, many)
+        long_mb = _resident_after(served, long)
+        time.sleep(_REST_S)
+        at_rest_mb = served.memory_mb("VmRSS")
     cosine = float(first @ expected)
-    return Started(served.ready_s, cpu_s, first_vector_s, cosine, memory_mb, many_mb)
+    return Started(
+        ready_s=served.ready_s,
+        cpu_s=cpu_s,
+        first_vector_s=first_vector_s,
+        cosine=cosine,
+        memory_mb=memory_mb,
+        many_lengths_mb=many_mb,
+        long_mb=long_mb,
+        at_rest_mb=at_rest_mb,
+    )
+
+
+def _resident_after(served: Served, texts: Sequence[str]) -> float:
+    for text in texts:
+        _embed(served, text)
+    return served.memory_mb("VmRSS")
 
 
 def _embed(served: Served, text: str) -> NDArray[np.float32]:
@@ -125,11 +150,16 @@ def _rows(dtype: str, started: Sequence[Started], num_texts: int) -> Iterator[Ro
             seconds={},
             spread=(min(used), max(used)),
         )
-    many = [one.many_lengths_mb for one in started]
-    yield Row(
-        case=f"{dtype}, after texts of {len(_MANY_LENGTHS)} lengths",
-        measure="MB resident",
-        value=median(many),
-        seconds={},
-        spread=(min(many), max(many)),
-    )
+    afterwards = {
+        f"after texts of {len(_MANY_LENGTHS)} lengths": [one.many_lengths_mb for one in started],
+        f"right after long texts, up to {_LONG_TOKENS:,} tokens": [one.long_mb for one in started],
+        f"{_REST_S:g} s later": [one.at_rest_mb for one in started],
+    }
+    for when, used in afterwards.items():
+        yield Row(
+            case=f"{dtype}, {when}",
+            measure="MB resident",
+            value=median(used),
+            seconds={},
+            spread=(min(used), max(used)),
+        )

@@ -17,6 +17,7 @@ from engine.execution.planner import Planner
 from engine.execution.tokenizer_pool import TokenizerPool
 from engine.living.segmented_run import open_run
 from engine.model.embedding_model import EmbeddingModel
+from engine.platform.idle_memory import IdleMemory
 from engine.ranks.fleet import Fleet
 from engine.ranks.opening import open_over_ranks
 from engine.ranks.place import RankPlace
@@ -77,6 +78,7 @@ class EngineCore:
             open_tiled=self._open_tiled_run,
             scheduler=_scheduler(models, config, self._planner.max_bytes),
             observer=self._observer,
+            on_idle=IdleMemory().give_back,
         )
 
     def _model(self, name: str | None) -> EmbeddingModel:

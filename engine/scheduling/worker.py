@@ -37,6 +37,9 @@ from engine.types import Outstanding
 
 logger = logging.getLogger(__name__)
 
+IDLE_S = 1.0
+"""The thread is idle when it has had no work for so long."""
+
 
 class DeviceWorker(Submitter[PayloadT, ResultT]):
     """Runs units in the scheduler's order and answers the callers that wait for them."""
@@ -48,9 +51,12 @@ class DeviceWorker(Submitter[PayloadT, ResultT]):
         open_tiled: Callable[[str, PayloadT], TiledWork[ResultT]],
         scheduler: Scheduler,
         observer: EngineObserver | None = None,
+        on_idle: Callable[[], None] = lambda: None,
         name: str = "lln-device",
     ) -> None:
+        """`on_idle` runs on the thread, once each time that it becomes idle."""
         self._scheduler = scheduler
+        self._on_idle = on_idle
         self._limits = QueueLimits(scheduler)
         self._observer = observer or EngineObserver()
         self._executor = UnitExecutor(
@@ -286,7 +292,9 @@ class DeviceWorker(Submitter[PayloadT, ResultT]):
 
     def _next_unit(self) -> Unit | None:
         """Wait for work; None when there is none left and no more will come."""
+        is_idle = False
         while True:
+            was_woken = True
             with self._changed:
                 self._running = None
                 given_up = [
@@ -300,9 +308,13 @@ class DeviceWorker(Submitter[PayloadT, ResultT]):
                     if self._is_done:
                         self._state = "ended"
                         return None
-                    self._changed.wait()
-            for entry in given_up:  # without the lock, since freeing memory takes time
+                    was_woken = self._changed.wait(None if is_idle else IDLE_S)
+            # Without the lock, since freeing memory takes time.
+            for entry in given_up:
                 self._executor.drop(entry)
+            if not was_woken:
+                is_idle = True
+                self._on_idle()
 
     @property
     def _is_done(self) -> bool:

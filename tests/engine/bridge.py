@@ -159,11 +159,18 @@ def new_device(
     run: Run,
     observer: EngineObserver | None = None,
     open_tiled: Callable[[str, int], TiledWork[int]] = tiles,
+    on_idle: Callable[[], None] = lambda: None,
     **limits: Any,
 ) -> Device:
     defaults = {"max_batch_tokens": 100, "max_batch_sequences": 64, "max_queue_tokens": 100_000}
     scheduler = Scheduler(**{**defaults, **limits})
-    return Device(run_batch=run, open_tiled=open_tiled, scheduler=scheduler, observer=observer)
+    return Device(
+        run_batch=run,
+        open_tiled=open_tiled,
+        scheduler=scheduler,
+        observer=observer,
+        on_idle=on_idle,
+    )
 
 
 @asynccontextmanager
@@ -171,9 +178,10 @@ async def running(
     run: Run,
     observer: EngineObserver | None = None,
     open_tiled: Callable[[str, int], TiledWork[int]] = tiles,
+    on_idle: Callable[[], None] = lambda: None,
     **limits: Any,
 ) -> AsyncIterator[Device]:
-    device = new_device(run, observer, open_tiled, **limits)
+    device = new_device(run, observer, open_tiled, on_idle, **limits)
     await device.start()
     try:
         yield device

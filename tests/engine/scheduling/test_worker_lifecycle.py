@@ -13,6 +13,7 @@ from engine.errors import (
     EngineUnavailable,
     LLNError,
 )
+from engine.scheduling import worker
 from engine.scheduling.deadline import Deadline
 from engine.scheduling.observer import EngineObserver
 from tests.engine.bridge import (
@@ -206,3 +207,26 @@ async def test_a_session_open_for_too_long_is_given_up_by_a_stop() -> None:
             await device.stop(Deadline(0.05))
             with pytest.raises(EngineUnavailable):
                 session.call(print)
+
+
+@on_loop
+async def test_an_idle_thread_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "IDLE_S", 0.05)
+    idle: list[int] = []
+    async with running(squares, on_idle=lambda: idle.append(1)) as device:
+        await asyncio.sleep(0.3)
+        assert len(idle) == 1
+        assert (await device.submit_text(3, 1)).value == 9
+        await asyncio.sleep(0.3)
+        assert len(idle) == 2
+
+
+@on_loop
+async def test_a_thread_with_work_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "IDLE_S", 0.1)
+    idle: list[int] = []
+    async with running(squares, on_idle=lambda: idle.append(1)) as device:
+        for _ in range(20):
+            await device.submit_text(3, 1)
+            await asyncio.sleep(0.01)
+        assert not idle

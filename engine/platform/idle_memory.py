@@ -1,0 +1,35 @@
+"""Gives freed memory back to the system while there is no work."""
+
+from __future__ import annotations
+
+import sys
+
+from engine.platform.memory import resident_bytes
+from engine.platform.process import trim_heap
+
+_WORTH_A_SEARCH = 64 << 20
+"""Growth from which the heap is searched, which stops all threads for up to a tenth of a second.
+Short texts stay below it."""
+
+
+class IdleMemory:
+    """What batches and documents leave behind.
+
+    Between two batches freed memory is used again. glibc itself gives back only what lies at the
+    end of its heap, and the results of an operation lie below what oneDNN keeps for later ones. So
+    a server would hold the memory of its largest documents for good.
+    """
+
+    def __init__(self) -> None:
+        self._at_rest = _resident()
+
+    def give_back(self) -> None:
+        """Call it when work has ended and no more has come."""
+        if _resident() - self._at_rest >= _WORTH_A_SEARCH:
+            trim_heap()
+            self._at_rest = _resident()
+
+
+def _resident() -> int:
+    """0 where the system does not tell, and where glibc is not in use."""
+    return resident_bytes() if sys.platform == "linux" else 0

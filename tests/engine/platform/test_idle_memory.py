@@ -1,0 +1,44 @@
+"""What an idle process gives back."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+
+from engine.platform import idle_memory
+from engine.platform.idle_memory import IdleMemory
+from engine.platform.memory import resident_bytes
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="reads the resident memory of Linux"
+)
+_BLOCK = 2 << 20
+_NUM_BLOCKS = 64
+
+
+def test_memory_between_what_is_kept_goes_back() -> None:
+    memory = IdleMemory()
+    blocks, kept = [], []
+    for _ in range(_NUM_BLOCKS):
+        blocks.append(torch.ones(_BLOCK // 4))
+        kept.append(torch.ones(1024))
+    with_blocks = resident_bytes()
+    blocks.clear()
+    memory.give_back()
+    assert resident_bytes() < with_blocks - _NUM_BLOCKS * _BLOCK // 2
+    assert all(one.sum() == 1024 for one in kept)
+
+
+def test_the_heap_is_not_searched_for_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    searches = []
+    monkeypatch.setattr(idle_memory, "trim_heap", lambda: searches.append(1))
+    memory = IdleMemory()
+    memory.give_back()
+    assert not searches
+    held = torch.ones(_NUM_BLOCKS * _BLOCK // 4)
+    memory.give_back()
+    memory.give_back()
+    assert len(searches) == 1, "what is still held is known after the first search"
+    del held
