@@ -30,11 +30,11 @@ from engine.execution.inputs import (
 from engine.execution.model_runner import run_batch
 from engine.execution.planner import Planner
 from engine.execution.results import StandaloneVectors, document_embedding, embedding
-from engine.living.prepare import SegmentedText
 from engine.living.price import plan_of_update
 from engine.living.record import from_bytes
 from engine.living.rounds import Rounds, rounds_from
 from engine.living.segmented_run import open_run
+from engine.living.segmented_text import SegmentedText
 from engine.living.update import ReadVectors
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.ranks.fleet import Fleet

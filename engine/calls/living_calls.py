@@ -9,10 +9,10 @@ from engine.calls.core import DEFAULTS
 from engine.calls.embedding_calls import EmbeddingCalls, OnDocumentEvent
 from engine.execution.inputs import check_input
 from engine.execution.results import WholeProgress
-from engine.living.prepare import SegmentedText
 from engine.living.price import plan_of_segments, plan_of_update
 from engine.living.record import DocumentRecord, from_bytes
 from engine.living.rounds import Rounds, rounds_from
+from engine.living.segmented_text import SegmentedText
 from engine.living.update import ReadVectors
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline

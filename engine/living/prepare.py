@@ -1,84 +1,23 @@
-"""What the device reads of a document: the segments that its record does not hold."""
+"""A document as it is now: what its record still holds of it, and what is to be read."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
-
-import numpy as np
+from dataclasses import dataclass
 
 from engine.errors import InvalidInput
-from engine.execution.documents import title_ids
-from engine.execution.inputs import (
-    PreparedText,
-    check_input,
-    check_pools,
-    prompt_ids_of,
-    prompt_of,
-)
+from engine.execution.inputs import check_input, check_pools, prompt_ids_of
 from engine.living.part_chunks import with_chunks
 from engine.living.parts import Part, parts_of
 from engine.living.record import DocumentRecord
+from engine.living.segmented_text import SegmentedText, segmented_text
 from engine.model.embedding_model import EmbeddingModel
-from engine.model.segmented_pass import LayerStates, Reading, SinkRows
 from engine.model.tiled_pass import block_size, can_tile
 from engine.steps import Steps
 from engine.text.chunking import NO_SHARES, Shares, check_chunking, shares_of
-from engine.text.openings import opening_of
 from engine.text.titles import NO_TITLES, Titles, titles_of
-from engine.text.tokenizer import TextTokenizer
 from engine.text.truncation import never_truncated, too_long
-from engine.types import (
-    Chunking,
-    EmbedOptions,
-    Ids,
-    Span,
-    SpanPlan,
-)
-
-
-@dataclass
-class SegmentsRead:
-    """What a run leaves behind besides vectors. Set when it ends."""
-
-    states: list[LayerStates] = field(default_factory=list)  # of the segments read
-    sinks: tuple[SinkRows, SinkRows] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class SegmentedText(PreparedText):
-    """The segments of a document that the device reads, in order."""
-
-    readings: tuple[Reading, ...]  # of all segments
-    length: int  # tokens of the document
-    first_sinks: SinkRows | None
-    last_sinks: SinkRows | None
-    ids_of_prompt: Ids
-    has_opening: bool  # whether the first span after the whole is the document's opening
-    spans_alone: tuple[Span, ...]  # of the spans, those that are read alone too
-    read: SegmentsRead = field(default_factory=SegmentsRead)
-
-    def content_rows(self, tokenizer: TextTokenizer) -> Span:
-        first, last = self.readings[0], self.readings[-1]
-        before = 0 if first.is_kept else tokenizer.num_prefix + self.num_prompt
-        after = 0 if last.is_kept else tokenizer.num_suffix
-        return Span(before, self.num_embedded - after)
-
-    def prompt_ids(self, tokenizer: TextTokenizer) -> Ids:
-        return self.ids_of_prompt
-
-    @property
-    def is_tiled(self) -> bool:
-        return True
-
-    @property
-    def read_alone(self) -> tuple[Span, ...]:
-        return self.spans_alone
-
-    @property
-    def rows_read(self) -> list[int]:
-        """The rows of each segment that is read."""
-        return [reading.num_rows for reading in self.readings if not reading.is_kept]
+from engine.types import Chunking, EmbedOptions, Ids, SpanPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,80 +156,12 @@ def _document(
         num_tokens=num_tokens,
         num_before=model.tokenizer.num_prefix + len(prompt),
         block_size=block_size(model.encoder, num_tokens),
-        segmented=_segmented(model, options, shares, titles, parts, record, prompt, num_tokens),
+        segmented=segmented_text(
+            *(parts, model, options),
+            shares=shares,
+            titles=titles,
+            record=record,
+            prompt=prompt,
+            length=num_tokens,
+        ),
     )
-
-
-def _segmented(
-    model: EmbeddingModel,
-    options: EmbedOptions,
-    shares: Shares,
-    titles: Titles,
-    parts: Sequence[Part],
-    record: DocumentRecord | None,
-    prompt: Ids,
-    num_tokens: int,
-) -> SegmentedText | None:
-    """What the device reads: the parts that are not kept, one after the other."""
-    told = titles.told if shares.opening else None
-    if all(part.kept is not None for part in parts):
-        return None
-    tokenizer = model.tokenizer
-    rows: list[Ids] = []
-    readings: list[Reading] = []
-    spans: list[Span] = []
-    alone: list[Span] = []
-    has_opening = False
-    start = 0
-    for index, part in enumerate(parts):
-        if part.kept is not None:
-            readings.append(Reading(states=part.kept.states))
-            continue
-        own, first = _rows_of(part, index, len(parts), prompt, tokenizer)
-        if index == 0 and shares.opening and told is None:
-            assert part.offsets is not None, "a part to be read has offsets"
-            has_opening = True
-            opening = opening_of(
-                *(part.offsets, titles.found, shares),
-                first=first,
-                num_prompt=len(prompt),
-                num_tokens=len(own),
-            )
-            spans.append(opening.tokens)
-            alone += spans
-        offset = start + first
-        chunks = [Span(offset + one.tokens.start, offset + one.tokens.end) for one in part.chunks]
-        spans += chunks
-        alone += chunks if part.alone is None else ()
-        rows.append(own)
-        readings.append(Reading(num_rows=len(own)))
-        start += len(own)
-    return SegmentedText(
-        ids=np.concatenate(rows),
-        spans=(Span(0, start), *spans),
-        chunks=(),
-        opening=shares.opening,
-        alone=shares.alone,
-        title=title_ids(prompt_of(options, model) + told, model) if told else None,
-        num_prompt=len(prompt),
-        num_tokens=start,
-        dropped=None,
-        readings=tuple(readings),
-        length=num_tokens,
-        first_sinks=None if record is None else record.first_sinks,
-        last_sinks=None if record is None else record.last_sinks,
-        ids_of_prompt=prompt,
-        has_opening=has_opening,
-        spans_alone=tuple(alone if shares.alone else ()),
-    )
-
-
-def _rows_of(
-    part: Part, index: int, count: int, prompt: Ids, tokenizer: TextTokenizer
-) -> tuple[Ids, int]:
-    """The part's tokens with what stands at the document's ends, and the row of the first token
-    of its own."""
-    assert part.ids is not None
-    before = np.concatenate([tokenizer.prefix_ids, prompt]) if index == 0 else prompt[:0]
-    after = tokenizer.suffix_ids if index == count - 1 else prompt[:0]
-    return np.concatenate([before, part.ids, after]).astype(np.int32), len(before)

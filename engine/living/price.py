@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from engine.execution.inputs import lengths_alone
 from engine.execution.planner import Planner
-from engine.living.prepare import LivingDocument, SegmentedText
+from engine.living.prepare import LivingDocument
+from engine.living.segmented_text import SegmentedText
 from engine.model.embedding_model import EmbeddingModel
 from engine.types import Plan
 

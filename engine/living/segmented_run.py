@@ -9,7 +9,7 @@ import torch
 
 from engine.execution.inputs import PreparedText
 from engine.execution.model_runner import TiledRun
-from engine.living.prepare import SegmentedText
+from engine.living.segmented_text import SegmentedText
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.pooling import PooledSpan
 from engine.model.segmented_pass import LayerStates, Reading, SegmentedPass, SinkRows
