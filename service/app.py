@@ -54,7 +54,7 @@ from service.http.routes import (
 )
 from service.http.schemas.responses.base import ErrorAnswer
 from service.index.serving import IndexSearch
-from service.metrics import Metrics
+from service.metrics import BatchApiMetrics, Metrics
 from service.security import Origins, RequestLimit
 from service.settings import Settings
 from service.version import version_of
@@ -156,7 +156,7 @@ def engine_of(
 
 
 async def open_batches(
-    settings: Settings, engine: AsyncEngine, metrics: Metrics
+    settings: Settings, engine: AsyncEngine, metrics: BatchApiMetrics
 ) -> Batches | LLNError:
     """The server's batches, or why it has none: everything else works without."""
     if not settings.batch_folder:
@@ -236,7 +236,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         state.engine = await asyncio.to_thread(load_engine, settings, state.metrics)
     async with state.engine as engine:
         state.metrics.start_models(engine.models.values())
-        state.metrics.start_suites(SUITES)
+        state.metrics.benchmarks.start_suites(SUITES)
         state.metrics.start_readiness(lambda: engine.ready and not state.draining.announced)
         device_type = next(iter(engine.models.values())).device.partition(":")[0]
         state.metrics.start_limits(
@@ -244,9 +244,11 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             batch_tokens=settings.engine.batch_tokens_on(device_type),
         )
         history = await asyncio.to_thread(History, settings.benchmark_history)
-        state.jobs = BenchmarkJobs(engine, history, state.metrics, replica=settings.replica_name)
+        state.jobs = BenchmarkJobs(
+            engine, history, state.metrics.benchmarks, replica=settings.replica_name
+        )
         state.claims = ClaimsJob(engine)
-        state.batches = await open_batches(settings, engine, state.metrics)
+        state.batches = await open_batches(settings, engine, state.metrics.batch_api)
         state.search = await asyncio.to_thread(IndexSearch, settings.index, engine)
         state.started_at = int(time.time())
         rpc = grpc_server(

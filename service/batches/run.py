@@ -37,7 +37,7 @@ from service.batches.requests import (
     resume,
 )
 from service.batches.store import BatchStore
-from service.metrics import Metrics
+from service.metrics import BatchApiMetrics
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class BatchRun:
         store: BatchStore,
         answer: AnswerRequest,
         limits: BatchLimits,
-        metrics: Metrics,
+        metrics: BatchApiMetrics,
     ) -> None:
         self.batch = batch
         self._store = store
@@ -198,7 +198,7 @@ class BatchRun:
                 tokens=counts.tokens + (tokens if succeeded else 0),
             ),
         )
-        self._metrics.batch_request_answered("completed" if succeeded else "failed")
+        self._metrics.request_answered("completed" if succeeded else "failed")
 
     async def _finalize(self) -> None:
         if self.batch.status == "cancelling":

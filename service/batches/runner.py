@@ -13,7 +13,7 @@ from service.batches.records import ENDPOINTS, INPUT, WINDOW_S, Batch, LineError
 from service.batches.room import Room
 from service.batches.run import RETRY_S, AnswerRequest, BatchLimits, BatchRun
 from service.batches.store import BatchStore
-from service.metrics import Metrics
+from service.metrics import BatchApiMetrics
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,11 @@ class Batches:
     """The files and batches of one server. Use it as an asynchronous context manager."""
 
     def __init__(
-        self, store: BatchStore, answer: AnswerRequest, limits: BatchLimits, metrics: Metrics
+        self,
+        store: BatchStore,
+        answer: AnswerRequest,
+        limits: BatchLimits,
+        metrics: BatchApiMetrics,
     ) -> None:
         self.store = store
         self.limits = limits
@@ -168,4 +172,4 @@ class Batches:
     async def _measure(self) -> None:
         open_batches = len(await asyncio.to_thread(self.store.unfinished))
         stored = await asyncio.to_thread(lambda: self.store.stored_bytes)
-        self._metrics.batches_are(open_batches, stored)
+        self._metrics.changed(num_open=open_batches, stored_bytes=stored)

@@ -15,7 +15,7 @@ from service.benchmarks.history import History
 from service.benchmarks.job import BenchmarkJob, JobState, describe_machine, new_id, replica_of
 from service.benchmarks.suites import SUITES, Bench, BenchmarkPlan, Row
 from service.errors import NotAvailable, StorageFailure, as_lln_error, error_fields
-from service.metrics import Metrics
+from service.metrics import BenchmarkMetrics
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class BenchmarkJobs:
     """Runs benchmarks one after the other. On the device they count as long work."""
 
     def __init__(
-        self, engine: AsyncEngine, history: History, metrics: Metrics, *, replica: str = ""
+        self, engine: AsyncEngine, history: History, metrics: BenchmarkMetrics, *, replica: str = ""
     ) -> None:
         """`replica` is this server's name among those that answer the same address."""
         self._engine = engine
@@ -136,7 +136,7 @@ class BenchmarkJobs:
         try:
             async with self._running:
                 job.start()
-                with self._metrics.benchmark_running(job.plan.suite):
+                with self._metrics.running(job.plan.suite):
                     await self._measure(job, bench)
                 job.finish("done")
         except asyncio.CancelledError:
@@ -148,7 +148,7 @@ class BenchmarkJobs:
                 log.exception("benchmark failed", extra={"fields": {"benchmark": job.id}})
             job.finish("failed", error_fields(error))
         finally:
-            self._metrics.benchmark_finished(suite=job.plan.suite, state=job.state)
+            self._metrics.finished(suite=job.plan.suite, state=job.state)
             if await self._save(job):
                 del self._current[job.id]
 
@@ -163,7 +163,7 @@ class BenchmarkJobs:
     def _count(self, suite: str, row: Row) -> None:
         match row:
             case {"attention": str(kind), "tokens": int(tokens), "tokens_per_s": float(speed)}:
-                self._metrics.benchmark_measured(
+                self._metrics.measured(
                     suite=suite, attention=kind, tokens=tokens, tokens_per_s=speed
                 )
 

@@ -53,11 +53,11 @@ DO_NOT_ADD_UP = ("s", "bytes", "percentunit")
 def started_metrics() -> Metrics:
     metrics = Metrics()
     metrics.start_models([MODEL])
-    metrics.start_suites(["encoder"])
+    metrics.benchmarks.start_suites(["encoder"])
     metrics.start_readiness(lambda: True)
     metrics.start_limits(queue_tokens=4_194_304, batch_tokens=MAX_BATCH_TOKENS)
     metrics.queue_changed(depth=3, tokens=900)
-    metrics.benchmark_measured(suite="encoder", attention="lln", tokens=16, tokens_per_s=1e4)
+    metrics.benchmarks.measured(suite="encoder", attention="lln", tokens=16, tokens_per_s=1e4)
     return metrics
 
 
@@ -90,7 +90,7 @@ def work(metrics: Metrics) -> None:
         metrics.served([TimedResult(None, queue_s=0.1, compute_s=1.0, tokens=tokens)])
     for instrument in ("entropy", "spectral_gap", "temperature"):
         metrics.attention_sampled(model=MODEL.name, layer=0, instrument=instrument, value=0.5)
-    metrics.benchmark_finished(suite="encoder", state="done")
+    metrics.benchmarks.finished(suite="encoder", state="done")
 
 
 def samples(metrics: Metrics) -> list[Sample]:

@@ -83,8 +83,8 @@ def busy_metrics() -> Metrics:
     metrics = Metrics()
     metrics.start_methods("http", ["/v1/embeddings"])
     metrics.start_models([MODEL])
-    metrics.start_suites(SUITES)
-    metrics.benchmark_measured(suite="encoder", attention="lln", tokens=16, tokens_per_s=1.0)
+    metrics.benchmarks.start_suites(SUITES)
+    metrics.benchmarks.measured(suite="encoder", attention="lln", tokens=16, tokens_per_s=1.0)
     for instrument in ("entropy", "spectral_gap", "temperature"):
         metrics.attention_sampled(model=MODEL.name, layer=0, instrument=instrument, value=1.0)
     return metrics

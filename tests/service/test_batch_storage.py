@@ -66,7 +66,7 @@ def requests(number: int) -> bytes:
 async def run_batch(store: BatchStore, answer: Any, number: int = 20, **changes: Any) -> Batch:
     """Answers a batch by a stand-in for the routes, which may fail as they seldom do."""
     file = add_file(store, requests(number))
-    batches = Batches(store, answer, LIMITS, Metrics())
+    batches = Batches(store, answer, LIMITS, Metrics().batch_api)
     async with asyncio.timeout(30):
         batch = await batches.create(
             file.id, "/v1/embeddings", metadata=None, output_expires_s=None
@@ -198,7 +198,7 @@ def test_answers_on_their_way_to_the_disk_count_when_a_batch_expires(
 
 def test_a_batch_that_cannot_be_answered_does_not_hold_up_the_next(store: BatchStore) -> None:
     async def run() -> list[Batch]:
-        batches = Batches(store, answer_ok, LIMITS, Metrics())
+        batches = Batches(store, answer_ok, LIMITS, Metrics().batch_api)
         lost, kept = add_file(store, requests(2)), add_file(store, requests(2))
         made = [
             await batches.create(file.id, "/v1/embeddings", metadata=None, output_expires_s=None)
@@ -235,7 +235,7 @@ def test_a_failing_disk_does_not_end_the_work(
 
 def test_open_batches_are_bounded(store: BatchStore) -> None:
     async def run() -> None:
-        batches = Batches(store, answer_ok, LIMITS, Metrics())
+        batches = Batches(store, answer_ok, LIMITS, Metrics().batch_api)
         file = add_file(store, requests(2))
         for _ in range(2):
             await batches.create(file.id, "/v1/embeddings", metadata=None, output_expires_s=None)

@@ -59,7 +59,7 @@ async def jobs_with(history: History) -> AsyncIterator[tuple[BenchmarkJobs, Benc
     """With a plan that finishes at once."""
     async with AsyncEngine.load(["default"]) as engine:
         plan = checked_plan(engine.resolve(None), lengths=[16], attentions=["softmax"], repeats=1)
-        async with BenchmarkJobs(engine, history, Metrics()) as jobs:
+        async with BenchmarkJobs(engine, history, Metrics().benchmarks) as jobs:
             yield jobs, plan
 
 
