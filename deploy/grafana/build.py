@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from deploy.grafana.dashboards import DASHBOARDS
+from deploy.grafana.boards import DASHBOARDS
 from deploy.grafana.panels import dashboard_json
 
 OUTPUT = Path(__file__).resolve().parent / "dashboards"
