@@ -17,16 +17,8 @@ from engine.attention_types import SAMPLED_ROWS, Diagnosis
 from engine.checkpoint.registry import DEFAULT_MODEL
 from engine.config import EngineConfig
 from engine.execution.documents import prepare_document
-from engine.execution.inputs import (
-    PIECE_TEXTS,
-    PreparedText,
-    check_inputs,
-    check_options,
-    check_pools,
-    lengths_alone,
-    prepare,
-    texts_alone,
-)
+from engine.execution.input_checks import check_inputs, check_options, check_pools
+from engine.execution.inputs import PIECE_TEXTS, PreparedText, lengths_alone, prepare, texts_alone
 from engine.execution.model_runner import run_batch
 from engine.execution.planner import Planner
 from engine.execution.results import StandaloneVectors, document_embedding, embedding

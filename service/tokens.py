@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from engine.async_engine import AsyncEngine
 from engine.errors import find_named
-from engine.execution.inputs import check_text
+from engine.execution.input_checks import check_text
 from engine.types import Tokenization
 
 

@@ -25,7 +25,8 @@ from engine.analysis.layer_capture import (
 )
 from engine.errors import InvalidInput, ResourceNotFound, shown
 from engine.execution.documents import encode_behind_prompt
-from engine.execution.inputs import PreparedText, check_text
+from engine.execution.input_checks import check_text
+from engine.execution.inputs import PreparedText
 from engine.model.embedding_model import EmbeddingModel
 from engine.steps import Steps
 from engine.text.headings import sections

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import InvalidInput
-from engine.execution.inputs import PreparedText, check_pools
+from engine.execution.input_checks import check_pools
+from engine.execution.inputs import PreparedText
 from engine.execution.model_runner import run_batch
 from engine.execution.results import finish_vectors
 from engine.model.embedding_model import EmbeddingModel

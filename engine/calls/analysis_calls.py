@@ -27,7 +27,8 @@ from engine.analysis.segmentation import plan_structure, structure_steps
 from engine.attention_types import SAMPLED_ROWS, AttentionMap, Diagnosis, MapOptions, Structure
 from engine.calls.core import DEFAULTS, EngineCore, T
 from engine.execution.documents import prepare_document_steps
-from engine.execution.inputs import PreparedText, check_input, check_text
+from engine.execution.input_checks import check_input, check_text
+from engine.execution.inputs import PreparedText
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline
 from engine.scheduling.request import TimedResult

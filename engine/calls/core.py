@@ -11,7 +11,8 @@ from typing import TypeVar
 from engine.analysis.cache import ByteCache
 from engine.config import EngineConfig, check_aliases
 from engine.errors import LLNError, ModelNotFound, unknown_name
-from engine.execution.inputs import PreparedText, check_room_for_states
+from engine.execution.input_checks import check_room_for_states
+from engine.execution.inputs import PreparedText
 from engine.execution.model_runner import run_batch
 from engine.execution.planner import Planner
 from engine.execution.tokenizer_pool import TokenizerPool

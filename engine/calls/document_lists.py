@@ -14,7 +14,8 @@ from engine.execution.given_chunks import (
     check_documents,
     prepare_given_steps,
 )
-from engine.execution.inputs import PreparedText, check_input
+from engine.execution.input_checks import check_input
+from engine.execution.inputs import PreparedText
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline
 from engine.steps import Steps, one_step

@@ -12,16 +12,18 @@ from typing import TypeAlias, TypeVar
 from engine.calls.core import DEFAULTS
 from engine.calls.text_runs import TextRuns
 from engine.execution.documents import DocumentReader, DocumentStream, prepare_document_steps
-from engine.execution.inputs import (
-    PIECE_TEXTS,
-    PreparedText,
-    batches,
+from engine.execution.input_checks import (
     check_ids_are_ours,
     check_input,
     check_inputs,
     check_options,
     check_pools,
     check_token_states,
+)
+from engine.execution.inputs import (
+    PIECE_TEXTS,
+    PreparedText,
+    batches,
     lengths_alone,
     num_characters,
     prepare_steps,

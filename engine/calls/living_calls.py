@@ -7,7 +7,7 @@ from functools import partial
 
 from engine.calls.core import DEFAULTS
 from engine.calls.embedding_calls import EmbeddingCalls, OnDocumentEvent
-from engine.execution.inputs import check_input
+from engine.execution.input_checks import check_input
 from engine.execution.results import WholeProgress
 from engine.living.price import plan_of_segments, plan_of_update
 from engine.living.record import DocumentRecord, from_bytes

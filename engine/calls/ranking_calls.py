@@ -16,16 +16,13 @@ import numpy as np
 from engine.calls.embedding_calls import EmbeddingCalls
 from engine.errors import InvalidInput, LLNError, unknown_name
 from engine.execution.documents import prepare_document_steps
-from engine.execution.inputs import (
-    PIECE_TEXTS,
-    PreparedText,
+from engine.execution.input_checks import (
     check_input,
     check_options,
     check_pools,
     check_token_states,
-    prepare_steps,
-    token_by_token,
 )
+from engine.execution.inputs import PIECE_TEXTS, PreparedText, prepare_steps, token_by_token
 from engine.execution.results import accounting, finish_vectors
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline

@@ -9,9 +9,7 @@ from itertools import accumulate
 
 from engine.calls.core import EngineCore
 from engine.errors import DeadlineExceeded
-from engine.execution.inputs import (
-    PreparedText,
-)
+from engine.execution.inputs import PreparedText
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline
 from engine.scheduling.request import Request, TimedResult

@@ -6,11 +6,8 @@ from collections.abc import Sequence
 
 from engine.calls.core import DEFAULTS, EngineCore
 from engine.errors import InvalidInput
-from engine.execution.inputs import (
-    check_ids_to_decode,
-    check_input,
-    prompt_of,
-)
+from engine.execution.input_checks import check_ids_to_decode, check_input
+from engine.execution.prompts import prompt_of
 from engine.execution.results import (
     decoded,
     tokenization,

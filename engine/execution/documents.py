@@ -8,7 +8,9 @@ from functools import partial
 from typing import TypeVar
 
 from engine.errors import InvalidInput, TextTooLong
-from engine.execution.inputs import PreparedText, check_input, max_tokens_of, prompt_of
+from engine.execution.input_checks import check_input
+from engine.execution.inputs import PreparedText, max_tokens_of
+from engine.execution.prompts import prompt_of
 from engine.execution.tokenizer_pool import TokenizerPool
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline

@@ -13,7 +13,9 @@ import numpy as np
 
 from engine.config import EngineConfig
 from engine.errors import InvalidInput, TextTooLong
-from engine.execution.inputs import PreparedText, check_text, max_tokens_of, prompt_ids_of
+from engine.execution.input_checks import check_text
+from engine.execution.inputs import PreparedText, max_tokens_of
+from engine.execution.prompts import prompt_ids_of
 from engine.model.embedding_model import EmbeddingModel
 from engine.steps import Steps
 from engine.text.chunking import MAX_CHUNKS, SHARES, ChunkSpan, Shares

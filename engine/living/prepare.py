@@ -6,7 +6,8 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from engine.errors import InvalidInput
-from engine.execution.inputs import check_input, check_pools, prompt_ids_of
+from engine.execution.input_checks import check_input, check_pools
+from engine.execution.prompts import prompt_ids_of
 from engine.living.part_chunks import with_chunks
 from engine.living.parts import Part, parts_of
 from engine.living.record import DocumentRecord
