@@ -33,7 +33,7 @@ from engine.evaluation.corpora import available, load_corpus
 from engine.evaluation.reading_documents import led_passages
 from engine.evaluation.readings import CUTOFF
 from engine.evaluation.retrieval import ranks_of
-from engine.living.record import from_bytes
+from engine.living.record_bytes import from_bytes
 from engine.training.data import Document
 from engine.training.pairs import Passage, passages_of
 from engine.types import ChunkPlan, LivingEmbedding, Span

@@ -27,7 +27,7 @@ from benchmarks.store import commit
 from benchmarks.volumes import volumes
 from engine import Engine
 from engine.evaluation.corpora import available, load_corpus
-from engine.living.record import from_bytes
+from engine.living.record_bytes import from_bytes
 from engine.living.staleness import movement
 from engine.training.data import Document
 from engine.types import ChunkPlan, LivingEmbedding

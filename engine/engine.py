@@ -23,7 +23,7 @@ from engine.execution.model_runner import run_batch
 from engine.execution.planner import Planner
 from engine.execution.results import StandaloneVectors, document_embedding, embedding
 from engine.living.price import plan_of_update
-from engine.living.record import from_bytes
+from engine.living.record_bytes import from_bytes
 from engine.living.rounds import Rounds, rounds_from
 from engine.living.segmented_run import open_run
 from engine.living.segmented_text import SegmentedText

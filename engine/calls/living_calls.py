@@ -10,7 +10,8 @@ from engine.calls.embedding_calls import EmbeddingCalls, OnDocumentEvent
 from engine.execution.input_checks import check_input
 from engine.execution.results import WholeProgress
 from engine.living.price import plan_of_segments, plan_of_update
-from engine.living.record import DocumentRecord, from_bytes
+from engine.living.record import DocumentRecord
+from engine.living.record_bytes import from_bytes
 from engine.living.rounds import Rounds, rounds_from
 from engine.living.segmented_text import SegmentedText
 from engine.living.update import ReadVectors

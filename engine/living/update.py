@@ -19,13 +19,8 @@ from engine.execution.results import (
 from engine.living.fold import fold
 from engine.living.pooling import pooled_whole
 from engine.living.prepare import LivingDocument
-from engine.living.record import (
-    DocumentRecord,
-    KeptSegment,
-    SegmentVectors,
-    identity_of,
-    to_bytes,
-)
+from engine.living.record import DocumentRecord, KeptSegment, SegmentVectors, identity_of
+from engine.living.record_bytes import to_bytes
 from engine.living.staleness import BESIDE, LEAST, UNSEEN, bound, movement, view_of
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.segmented_pass import SinkRows

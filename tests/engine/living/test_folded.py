@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from engine.engine import Engine
-from engine.living.record import from_bytes
+from engine.living.record_bytes import from_bytes
 from engine.types import ChunkPlan, HeadingPlan, LivingEmbedding
 from tests.engine.small_models import calibrated
 

@@ -12,8 +12,8 @@ from safetensors.torch import save
 
 from engine.engine import Engine
 from engine.errors import InvalidInput, LLNError
-from engine.living import record as record_module
-from engine.living.record import VERSION, from_bytes
+from engine.living import record_bytes
+from engine.living.record_bytes import VERSION, from_bytes
 from engine.living.staleness import UNSEEN
 from engine.living.update import staleness_of
 from engine.text.chunking import plan_chunks, shares_of
@@ -271,9 +271,9 @@ def test_a_document_that_outgrows_one_block_is_read_anew(engine: Engine) -> None
 
 def forged(record: bytes, **numbers: object) -> bytes:
     """With other numbers in its second segment, and a checksum that fits."""
-    header, tensors = record_module._opened(record)
+    header, tensors = record_bytes._opened(record)
     header["segments"][1].update(numbers)
-    checksum = record_module._checksum(header, tensors)
+    checksum = record_bytes._checksum(header, tensors)
     return save(tensors, {"lln": json.dumps({"header": header, "sha256": checksum})})
 
 
