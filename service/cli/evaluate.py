@@ -203,6 +203,20 @@ def _write(path: Path, found: dict[str, Any]) -> None:
 
 
 def _print_report(found: dict[str, Any]) -> None:
+    _print_fidelity(found["fidelity"])
+    print()
+    for title, rows in (
+        ("WHOLE DOCUMENTS", _retrieval(found, "query")),
+        ("BY A LATER PARAGRAPH", _retrieval(found, "later paragraph")),
+        ("PASSAGES", found["passages"]),
+    ):
+        _print_retrieval(title, rows)
+        print()
+    _print_recall_by_position(found["recall_by_position"])
+    _print_warnings(found)
+
+
+def _print_fidelity(rows: Sequence[dict[str, Any]]) -> None:
     print_table(
         [
             ("MODEL", "TOKENS", "COSINE", "5TH PERCENTILE", "TOP 10", "SPEARMAN"),
@@ -215,26 +229,25 @@ def _print_report(found: dict[str, Any]) -> None:
                     f"{row['top_10_agreement']:.3f}",
                     f"{row['spearman']:.4f}",
                 )
-                for row in found["fidelity"]
+                for row in rows
             ),
         ]
     )
-    print()
-    for title, rows in (
-        ("WHOLE DOCUMENTS", _retrieval(found, "query")),
-        ("BY A LATER PARAGRAPH", _retrieval(found, "later paragraph")),
-        ("PASSAGES", found["passages"]),
-    ):
-        print_table(
-            [
-                (title, "METHOD", "R@1", "R@10", "MRR", "NDCG@10"),
-                *(
-                    (row["corpus"], row["method"], *(f"{row[name]:.3f}" for name in _QUALITIES))
-                    for row in rows
-                ),
-            ]
-        )
-        print()
+
+
+def _print_retrieval(title: str, rows: Sequence[dict[str, Any]]) -> None:
+    print_table(
+        [
+            (title, "METHOD", "R@1", "R@10", "MRR", "NDCG@10"),
+            *(
+                (row["corpus"], row["method"], *(f"{row[name]:.3f}" for name in _QUALITIES))
+                for row in rows
+            ),
+        ]
+    )
+
+
+def _print_recall_by_position(rows: Sequence[dict[str, Any]]) -> None:
     print_table(
         [
             ("MODEL", "PLANTED AT", "R@1", "R@10", "MRR", "NDCG@10"),
@@ -244,11 +257,10 @@ def _print_report(found: dict[str, Any]) -> None:
                     f"{row['position']:.0%}",
                     *(f"{row['quality'][key]:.3f}" for key in _QUALITIES),
                 )
-                for row in found["recall_by_position"]
+                for row in rows
             ),
         ]
     )
-    _print_warnings(found)
 
 
 def _print_warnings(found: dict[str, Any]) -> None:
