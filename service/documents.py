@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from engine.async_engine import AsyncEngine
 from engine.errors import EngineUnavailable, InvalidInput
-from engine.execution.documents import DocumentStream
+from engine.execution.document_stream import DocumentStream
 from engine.scheduling.deadline import deadline_exceeded
 from engine.types import (
     Chunking,

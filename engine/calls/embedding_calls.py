@@ -11,7 +11,8 @@ from typing import TypeAlias, TypeVar
 
 from engine.calls.core import DEFAULTS
 from engine.calls.text_runs import TextRuns
-from engine.execution.documents import DocumentReader, DocumentStream, prepare_document_steps
+from engine.execution.document_stream import DocumentStream
+from engine.execution.documents import DocumentReader, prepare_document_steps
 from engine.execution.input_checks import (
     check_ids_are_ours,
     check_input,

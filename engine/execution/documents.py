@@ -1,20 +1,14 @@
-"""Reads documents into token ids and late chunks, whole or as a caller sends them in pieces."""
+"""Reads documents into token ids and late chunks, whole or in pieces."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
-from typing import TypeVar
-
-from engine.errors import InvalidInput, TextTooLong
+from engine.errors import InvalidInput
 from engine.execution.input_checks import check_input
 from engine.execution.inputs import PreparedText, max_tokens_of
 from engine.execution.prompts import prompt_of
-from engine.execution.tokenizer_pool import TokenizerPool
+from engine.execution.told_titles import check_title, title_ids
 from engine.model.embedding_model import EmbeddingModel
-from engine.scheduling.deadline import Deadline
-from engine.steps import Steps, finish, one_step
+from engine.steps import Steps, finish
 from engine.text.chunking import (
     NO_SHARES,
     Source,
@@ -22,17 +16,13 @@ from engine.text.chunking import (
     chunk_spans,
     needs_content,
     shares_of,
-    titled_contexts,
 )
 from engine.text.openings import Opening, opening_of
-from engine.text.streaming import READ_CHARACTERS, read_pieces
-from engine.text.titles import HEAD_CHARACTERS, is_visible, title_span
+from engine.text.streaming import read_pieces
+from engine.text.titles import HEAD_CHARACTERS, title_span
 from engine.text.tokenizer import Encoded
 from engine.text.truncation import TruncatingBuffer
-from engine.text.unicode import Utf8Reader, check_unicode
-from engine.types import Chunking, DocumentEmbedding, EmbedOptions, Ids, Span
-
-T = TypeVar("T")
+from engine.types import Chunking, EmbedOptions, Ids, Span
 
 MAX_UNCUT_CHARACTERS = 4_194_304
 """Most characters of a stream in a row without a place to cut them. Each costs some hundred
@@ -40,13 +30,6 @@ bytes."""
 
 MAX_READ_CHARACTERS = 16_777_216
 """Most characters of a stream whose chunks need the text itself, and not only its tokens."""
-
-MAX_TITLE_TOKENS = 512
-"""Longest title, prompt and special tokens included."""
-
-READ_BYTES = READ_CHARACTERS
-"""Bytes of a stream tokenised in one go. Handing over smaller pieces would take longer than reading
-them, and larger ones would hide for too long that the caller has left."""
 
 
 def prepare_document(
@@ -214,145 +197,3 @@ class DocumentReader:
                 limit=MAX_READ_CHARACTERS,
                 actual=self._num_characters,
             )
-
-
-def check_title(title: str, plan: Chunking | None) -> None:
-    """Reject a title that is empty, or that no vector would use."""
-    if not is_visible(title):
-        raise InvalidInput(
-            "title is empty; leave it out if the document has none",
-            code="empty_title",
-            param="title",
-        )
-    check_unicode(title, "title", param="title")
-    if plan is None:
-        raise InvalidInput(
-            "title is used for the vectors of chunks, and chunking asks for none",
-            code="unused_title",
-            param="title",
-        )
-    if shares_of(plan).opening == 0:
-        using = titled_contexts()
-        why = "opening is 0" if plan.opening == 0 else f"context is {plan.context}"
-        raise InvalidInput(
-            f"title is not used when {why}; contexts that use it: {using}",
-            code="unused_title",
-            param="title",
-            limit=using,
-            actual=plan.context,
-        )
-
-
-def title_ids(title: str, model: EmbeddingModel) -> Ids:
-    """The token ids of a title, after the prompt if there is one."""
-    (encoded,) = model.tokenizer.encode_batch([title])
-    limit = min(MAX_TITLE_TOKENS, model.info.max_tokens)
-    if encoded.num_tokens > limit:
-        raise TextTooLong(
-            f"title has {encoded.num_tokens} tokens, the limit is {limit}",
-            code="title_too_long",
-            param="title",
-            limit=limit,
-            actual=encoded.num_tokens,
-        )
-    return encoded.ids
-
-
-class DocumentStream:
-    """Takes the pieces of one document, then returns its embedding.
-
-    Pieces are strings or bytes of UTF-8, cut anywhere. They are tokenised as they arrive, off the
-    event loop. Await each call before the next. An error or `abort` closes the document.
-    """
-
-    def __init__(
-        self,
-        reader: DocumentReader,
-        run: Callable[[PreparedText, Deadline], Awaitable[DocumentEmbedding]],
-        deadline: Deadline,
-        counting_rejections: Callable[[], AbstractContextManager[None]],
-        pool: TokenizerPool,
-    ) -> None:
-        self._reader: DocumentReader | None = reader
-        self._run = run
-        self._pool = pool
-        self._deadline = deadline
-        self._counting_rejections = counting_rejections
-        self._utf8 = Utf8Reader()
-        self._gathered = bytearray()
-        self._prepared: PreparedText | None = None  # once it has ended
-
-    @property
-    def tokens(self) -> int:
-        """Tokens read so far; 0 once the document is closed."""
-        return 0 if self._reader is None else self._reader.num_tokens
-
-    async def feed(self, piece: bytes | str) -> None:
-        """Add a piece. Raises as soon as the document is known to be refused."""
-        with self._reading() as reader:
-            if isinstance(piece, str):
-                check_unicode(piece, "the piece", param="text")
-                piece = piece.encode()
-            # A large piece is not copied as a whole: that would hold up others.
-            for start in range(0, len(piece), READ_BYTES):
-                self._gathered += piece[start : start + READ_BYTES]
-                if len(self._gathered) >= READ_BYTES:
-                    await self._read(reader)
-
-    async def end(self) -> None:
-        """Read what is left, without embedding it. `tokens` is then final, and the document is
-        known to be accepted."""
-        with self._reading() as reader:
-            await self._read(reader)
-            self._utf8.finish()
-            self._prepared = await self._in_pool(reader, reader.finish)
-
-    async def finish(self) -> DocumentEmbedding:
-        """Embed the document, and close it."""
-        if self._prepared is None:
-            await self.end()
-        assert self._prepared is not None  # set by `end`
-        prepared = self._prepared
-        self.abort()
-        with self._counting_rejections():
-            self._deadline.check()
-        return await self._run(prepared, self._deadline)
-
-    def abort(self) -> None:
-        """Close the document and free what was read of it."""
-        self._reader = None
-        self._prepared = None
-        self._gathered.clear()
-
-    async def _read(self, reader: DocumentReader) -> None:
-        data = bytes(self._gathered)
-        self._gathered.clear()
-        for start in range(0, len(data), READ_BYTES):
-            self._deadline.check()
-            piece = data[start : start + READ_BYTES]
-            await self._in_pool(reader, partial(self._tokenize, reader, piece))
-
-    def _tokenize(self, reader: DocumentReader, data: bytes) -> None:
-        reader.feed(self._utf8.read(data))
-
-    async def _in_pool(self, reader: DocumentReader, work: Callable[[], T]) -> T:
-        """Documents that were long so far are read with the long ones. All were admitted when they
-        were opened: what waits of each is one piece."""
-        async with self._deadline.over():
-            return await self._pool.run(
-                one_step(work), characters=reader.num_characters + READ_BYTES, is_admitted=True
-            )
-
-    @contextmanager
-    def _reading(self) -> Iterator[DocumentReader]:
-        """Close the document if anything goes wrong, also if the caller leaves."""
-        try:
-            with self._counting_rejections():
-                if self._reader is None or self._prepared is not None:
-                    raise InvalidInput(
-                        "the document has ended or was closed", code="document_closed"
-                    )
-                yield self._reader
-        except BaseException:
-            self.abort()
-            raise

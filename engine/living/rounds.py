@@ -6,7 +6,7 @@ from collections.abc import Container
 from dataclasses import replace
 
 from engine.errors import InvalidInput
-from engine.execution.documents import check_title
+from engine.execution.told_titles import check_title
 from engine.living.prepare import LivingDocument, prepare_living_steps
 from engine.living.record import DocumentRecord
 from engine.living.update import ReadVectors, Work, answer_of, record_of, staleness_of

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine.execution.documents import title_ids
 from engine.execution.inputs import PreparedText
 from engine.execution.prompts import prompt_of
+from engine.execution.told_titles import title_ids
 from engine.living.parts import Part
 from engine.living.record import DocumentRecord
 from engine.model.embedding_model import EmbeddingModel

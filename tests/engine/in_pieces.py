@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from engine.async_engine import AsyncEngine
 from engine.config import EngineConfig
-from engine.execution.documents import DocumentReader, DocumentStream
+from engine.execution.document_stream import DocumentStream
+from engine.execution.documents import DocumentReader
 from engine.execution.inputs import PreparedText
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.observer import EngineObserver

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from engine.async_engine import AsyncEngine
 from engine.config import EngineConfig
 from engine.errors import DeadlineExceeded, InvalidInput, TextTooLong
-from engine.execution.documents import READ_BYTES, DocumentReader, prepare_document
+from engine.execution.document_stream import READ_BYTES
+from engine.execution.documents import DocumentReader, prepare_document
 from engine.execution.inputs import PreparedText, prepare
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.observer import EngineObserver
