@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias, TypeVar
@@ -59,6 +60,9 @@ from engine.types import (
 T = TypeVar("T")
 
 OnDocumentEvent: TypeAlias = Callable[[DocumentEvent], None]
+
+Piece: TypeAlias = list[PreparedText]
+Answers: TypeAlias = list[asyncio.Future[TimedResult[Vector]]]
 
 
 class EmbeddingCalls(TextRuns):
@@ -262,41 +266,36 @@ class EmbeddingCalls(TextRuns):
         Chunks that overlap may have many times the document's tokens. So only two pieces of a
         batch's size are in memory and in the queue at a time, and other texts wait for no more.
         """
+        pieces = batches(
+            texts_alone(document, model.tokenizer),
+            max_tokens=self.config.batch_tokens_on(model.encoder.device.type),
+            max_texts=self.config.max_batch_sequences,
+        )
+        submit = partial(self._submit_piece, session, model, options, deadline, later_tokens)
         results: list[TimedResult[Vector]] = []
         num_tokens = 0
-        queued: deque[tuple[list[PreparedText], list[asyncio.Future[TimedResult[Vector]]]]]
-        queued = deque()
-
-        async def receive() -> None:
-            nonlocal num_tokens
-            piece, futures = queued[0]
-            found = await asyncio.gather(*futures)
-            queued.popleft()
-            self._record(model, piece, found)
-            results.extend(found)
-            num_tokens += sum(text.num_embedded for text in piece)
-            if progress is not None:
-                progress.report_alone(num_tokens)
-
-        texts = texts_alone(document, model.tokenizer)
-        max_tokens = self.config.batch_tokens_on(model.encoder.device.type)
-        max_texts = self.config.max_batch_sequences
-        try:
-            with deadline.as_a_whole():
-                for piece in batches(texts, max_tokens=max_tokens, max_texts=max_texts):
-                    if len(queued) == 2:
-                        await receive()
-                    with self._counting_rejections():
-                        requests = self._requests(model, piece, options, deadline)
-                    futures = session.submit(requests, deadline.left_s, later_tokens=later_tokens)
-                    queued.append((piece, futures))
-                while queued:
-                    await receive()
-        finally:
-            for _, futures in queued:
-                for future in futures:
-                    future.cancel()
+        with deadline.as_a_whole():
+            async with aclosing(_two_at_a_time(pieces, submit)) as read:
+                async for piece, found in read:
+                    self._record(model, piece, found)
+                    results.extend(found)
+                    num_tokens += sum(text.num_embedded for text in piece)
+                    if progress is not None:
+                        progress.report_alone(num_tokens)
         return StandaloneVectors.of(results, num_tokens)
+
+    def _submit_piece(
+        self,
+        session: Session[PreparedText, Vector],
+        model: EmbeddingModel,
+        options: EmbedOptions,
+        deadline: Deadline,
+        later_tokens: int,
+        piece: Piece,
+    ) -> Answers:
+        with self._counting_rejections():
+            requests = self._requests(model, piece, options, deadline)
+        return session.submit(requests, deadline.left_s, later_tokens=later_tokens)
 
     async def _token_by_token(
         self, pieces: AsyncIterator[list[PreparedText]]
@@ -315,6 +314,33 @@ class EmbeddingCalls(TextRuns):
             with self._counting_rejections():
                 check_token_states(num_tokens, self.config)
             yield piece
+
+
+async def _two_at_a_time(
+    pieces: Iterable[Piece], submit: Callable[[Piece], Answers]
+) -> AsyncGenerator[tuple[Piece, list[TimedResult[Vector]]], None]:
+    """Each piece with its results, in order. Two pieces at most are submitted and not received."""
+    submitted: deque[tuple[Piece, Answers]] = deque()
+    try:
+        for piece in pieces:
+            if len(submitted) == 2:
+                yield await _received(submitted)
+            submitted.append((piece, submit(piece)))
+        while submitted:
+            yield await _received(submitted)
+    finally:
+        for _, answers in submitted:
+            for answer in answers:
+                answer.cancel()
+
+
+async def _received(
+    submitted: deque[tuple[Piece, Answers]],
+) -> tuple[Piece, list[TimedResult[Vector]]]:
+    piece, answers = submitted[0]
+    results = await asyncio.gather(*answers)
+    submitted.popleft()
+    return piece, results
 
 
 def _as_list(steps: Steps[T]) -> Steps[list[T]]:
