@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -15,7 +14,6 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from engine.async_engine import AsyncEngine
 from engine.errors import EngineUnavailable, InvalidInput
 from engine.execution.document_stream import DocumentStream
-from engine.scheduling.deadline import deadline_exceeded
 from engine.types import (
     Chunking,
     ChunksReady,
@@ -25,7 +23,7 @@ from engine.types import (
     Progress,
     RecordPrecision,
 )
-from service.fairness import write_timeout_at
+from service.fairness import read_by_then, write_timeout_at
 
 _ACCEPTED_EVERY_TOKENS = 16_384
 
@@ -181,19 +179,13 @@ async def stream_events(
 async def _read(
     document: DocumentStream, request: DocumentRequest, pieces: Pieces, on_event: OnEvent
 ) -> None:
-    reported, began_at = 0, time.monotonic()
-    try:
-        async with asyncio.timeout(request.timeout_s):
-            async for piece in pieces:
-                await document.feed(piece)
-                if document.tokens >= reported + _ACCEPTED_EVERY_TOKENS:
-                    reported = document.tokens
-                    on_event(Accepted(model=request.model, tokens=reported))
-    except TimeoutError:
-        waited_s = time.monotonic() - began_at
-        raise deadline_exceeded(
-            request.timeout_s, waited_s, before="the document was read"
-        ) from None
+    reported = 0
+    async with read_by_then(request.timeout_s):
+        async for piece in pieces:
+            await document.feed(piece)
+            if document.tokens >= reported + _ACCEPTED_EVERY_TOKENS:
+                reported = document.tokens
+                on_event(Accepted(model=request.model, tokens=reported))
 
 
 async def embed_living(

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
+from engine.scheduling.deadline import deadline_exceeded
 from service.errors import AnswerNotTaken, BodyTimeout
 
 Item = TypeVar("Item")
@@ -42,6 +43,19 @@ async def read_timeout(seconds: float) -> AsyncIterator[asyncio.Timeout]:
         raise BodyTimeout(
             f"no more of the request arrived within {seconds:g} s", limit=seconds
         ) from None
+
+
+@asynccontextmanager
+async def read_by_then(timeout_s: float, what: str = "the document was") -> AsyncIterator[None]:
+    """Raises DeadlineExceeded if what arrives in pieces is not there in time: each piece may come
+    in time, and they never end."""
+    began_at = time.monotonic()
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError:
+        waited_s = time.monotonic() - began_at
+        raise deadline_exceeded(timeout_s, waited_s, before=f"{what} read") from None
 
 
 @asynccontextmanager

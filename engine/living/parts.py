@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import NamedTuple
 
 from engine.living.record import DocumentRecord, KeptSegment
@@ -39,13 +39,15 @@ def parts_of(
     tokenizer: TextTokenizer,
     record: DocumentRecord | None,
     read_again: Container[int],
+    check: Callable[[int], None],
 ) -> Steps[list[Part]]:
+    """`check` is called with the content tokens so far. It raises to stop reading."""
     # A told title is read with the first segment. One that is found stands in it, and is as before
     # where the segment is.
     reads_title = record is not None and record.titles.told != told
     finder = _Finder(text, record)
     parts: list[Part] = []
-    start = 0
+    start = num_content = 0
     while start < len(text):
         found = finder.find(start)
         kept = None if record is None or found is None else record.segments[found]
@@ -65,6 +67,8 @@ def parts_of(
             )
             yield
         parts.append(part)
+        num_content += part.num_content
+        check(num_content)
         start = part.characters.end
     return parts
 

@@ -61,17 +61,21 @@ def prepare_living_steps(
     check_living(text, model, options, chunking)
     if record is not None and not _is_of(record, options, chunking):
         record = None
-    parts = yield from parts_of(text, title, model.tokenizer, record, read_again)
     prompt = prompt_ids_of(options, model)
     around = model.tokenizer.num_special + len(prompt)
+
+    def check_fits(num_content: int) -> None:
+        num_tokens, limit = num_content + around, model.info.max_tokens
+        if num_tokens > limit:
+            with never_truncated():
+                raise too_long(num_tokens, limit, "text", has_ended=False)
+
+    parts = yield from parts_of(text, title, model.tokenizer, record, read_again, check_fits)
     num_tokens = sum(part.num_content for part in parts) + around
-    if num_tokens > model.info.max_tokens:
-        with never_truncated():
-            raise too_long(num_tokens, model.info.max_tokens, "text")
     block = block_size(model.encoder, num_tokens)
     if record is not None and not _reads_alike(record, num_tokens, block):
         record = None
-        parts = yield from parts_of(text, title, model.tokenizer, None, ())
+        parts = yield from parts_of(text, title, model.tokenizer, None, (), check_fits)
     titles = _titles(text, title, parts[0], record)
     parts = yield from with_chunks(parts, text, chunking)
     return _document(text, model, options, chunking, titles, parts, record, prompt, num_tokens)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -118,7 +118,7 @@ def answer_of(
 ) -> LivingEmbedding:
     """What the caller gets, from the new record. `before` is the one that was read on from."""
     staleness = staleness_of(record, model)
-    chunks = tuple(_chunks(document, record, staleness, _previous_of(work, before)))
+    chunks = tuple(_chunks(document, record, staleness, _previous_of(work, document, before)))
     first = record.segments[0]
     kept = {chunk.previous for chunk in chunks} | set(range(first.num_sealed))
     num_before = 0 if before is None else before.num_chunks
@@ -244,7 +244,7 @@ def _chunks(
     document: LivingDocument,
     record: DocumentRecord,
     staleness: Sequence[float],
-    previous_of: Mapping[int, int],
+    previous_of: Mapping[int, Sequence[int | None]],
 ) -> Iterator[LivingChunk]:
     vectors = iter(_chunk_vectors(document, record))
     rows = accumulate((one.num_rows for one in record.segments), initial=0)
@@ -252,15 +252,15 @@ def _chunks(
     for number, (part, start) in enumerate(zip(document.parts, rows, strict=False)):
         before = _rows_before(document, number)
         index += record.segments[number].num_sealed
-        for place, chunk in enumerate(part.chunks):
-            previous = previous_of.get(number)
+        numbers = previous_of.get(number, repeat(None))
+        for chunk, previous in zip(part.chunks, numbers, strict=False):
             yield LivingChunk(
                 index=index,
                 tokens=_moved(chunk.tokens, start + before),
                 characters=_moved(chunk.characters, part.characters.start),
                 vector=next(vectors),
                 headings=chunk.headings,
-                previous=None if previous is None else previous + place,
+                previous=previous,
                 staleness=staleness[number],
             )
             index += 1
@@ -282,11 +282,23 @@ def _chunk_vectors(document: LivingDocument, record: DocumentRecord) -> Vector:
     return finish_vectors(late, document.options)
 
 
-def _previous_of(work: Work, before: DocumentRecord | None) -> dict[int, int]:
-    """For each segment that no round read, the index that its first chunk had before."""
+def _previous_of(
+    work: Work, document: LivingDocument, before: DocumentRecord | None
+) -> dict[int, list[int | None]]:
+    """For each segment that no round read, the index that each of its chunks had before. A chunk
+    that stands under other headings now has none: what its caller keeps of it is to be replaced."""
     segments = () if before is None else before.segments
     starts = list(accumulate((one.num_chunks for one in segments), initial=0))
-    return {at: starts[number] for at, number in work.kept_at.items()}
+    return {
+        at: [
+            index if chunk.headings == was.headings else None
+            for index, (chunk, was) in enumerate(
+                zip(document.parts[at].chunks, segments[number].chunks, strict=True),
+                starts[number],
+            )
+        ]
+        for at, number in work.kept_at.items()
+    }
 
 
 def _rows_before(document: LivingDocument, number: int) -> int:

@@ -39,8 +39,11 @@ def _samples(tokenizer: Tokenizer, vocabulary: Iterable[str]) -> Iterator[Encodi
 
 
 def as_integers(ids: Sequence[int] | Ids, *, param: str | None) -> NDArray[np.integer[Any]]:
-    array = _as_array(ids)
-    if array.size == 0:
+    try:
+        array = _as_array(ids)
+    except ValueError:  # lists of several lengths or depths
+        array = np.zeros((0, 0))
+    if array.size == 0 and array.ndim == 1:
         return np.zeros(0, dtype=np.int32)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise InvalidInput(

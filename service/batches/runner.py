@@ -37,21 +37,22 @@ class Batches:
         self._answer = answer
         self._metrics = metrics
         self._wake = asyncio.Event()
-        self._worker: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._running: BatchRun | None = None
         self._changes = asyncio.Lock()  # of the statuses of batches
 
     async def __aenter__(self) -> Self:
         await self._measure()
-        self._worker = asyncio.create_task(self._work())
+        self._tasks = [asyncio.create_task(self._work()), asyncio.create_task(self._sweep())]
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """What is unfinished is resumed by the next server."""
-        assert self._worker is not None, "entered before"
-        self._worker.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._worker
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with suppress(asyncio.CancelledError):
+                await task
         await asyncio.to_thread(self.store.close)
 
     async def create(
@@ -144,7 +145,6 @@ class Batches:
         while True:
             self._wake.clear()
             try:
-                await asyncio.to_thread(self.store.sweep)
                 while waiting := await asyncio.to_thread(self.store.unfinished):
                     await self._run(waiting[0])
                     await self._measure()
@@ -152,9 +152,18 @@ class Batches:
                 log.exception("batches are halted for a moment")
                 await asyncio.sleep(RETRY_S)
                 continue
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_SWEEP_EVERY_S):
-                    await self._wake.wait()
+            await self._wake.wait()
+
+    async def _sweep(self) -> None:
+        """Deletes what has expired, also while a batch takes its hours."""
+        while True:
+            try:
+                async with self._changes:  # no batch begins with a file that is being deleted
+                    await asyncio.to_thread(self.store.sweep)
+                await self._measure()
+            except (LLNError, OSError):  # what has expired is deleted by the next sweep
+                log.exception("files that have expired cannot be deleted now")
+            await asyncio.sleep(_SWEEP_EVERY_S)
 
     async def _run(self, batch: Batch) -> None:
         run = BatchRun(batch, self.store, self._answer, self.limits, self._metrics)

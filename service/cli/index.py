@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import shutil
 import sys
@@ -153,12 +154,18 @@ async def _update(chosen: Chosen, writer: IndexWriter) -> None:
 async def _update_again_and_again(chosen: Chosen, writer: IndexWriter) -> None:
     from service.index.watch import changes_of
 
+    changes = changes_of(writer.folder, writer.place)
+    # It watches from here on: the first update may take an hour, in which files change.
+    change = asyncio.ensure_future(anext(changes))
+    await asyncio.sleep(0)
     await _update(chosen, writer)
     tell(f"watching {writer.folder}; stop with Ctrl-C")
-    async for _ in changes_of(writer.folder, writer.place):
+    while True:
+        await change
         summary = await writer.update()
         if summary.changed_anything:
             _print_summary(chosen, summary, writer.place)
+        change = asyncio.ensure_future(anext(changes))
 
 
 def _print_summary(chosen: Chosen, summary: Summary, place: Path) -> None:

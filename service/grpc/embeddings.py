@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterable, AsyncIterator, Callable
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
 from engine.async_engine import AsyncEngine
 from engine.errors import EngineUnavailable, LLNError
+from engine.scheduling.deadline import Deadline
 from service.documents import DocumentRequest, Event, stream_document
 from service.errors import InvalidField, as_lln_error
-from service.fairness import receive_within
+from service.fairness import read_by_then, receive_within
 from service.grpc.arrivals import Arrivals
 from service.grpc.context import Context, timeout_s, write
 from service.grpc.errors import error_message
@@ -120,11 +122,14 @@ class EmbeddingsServicer:
             timeout_s=timeout_s(context, self._settings),
         )
         if has_record(first):
+            deadline = Deadline(request.timeout_s)
             with self._arrivals.hold_pieces() as count:
-                document = await self._arrived(first, messages, count)
-                living = await answer_living(
-                    self._engine, request, first.open, document, context, packer
-                )
+                document = await self._arrived(first, messages, count, request.timeout_s)
+                left = replace(request, timeout_s=max(deadline.left_s or 0.0, 0.0))
+                with deadline.as_a_whole():
+                    living = await answer_living(
+                        self._engine, left, first.open, document, context, packer
+                    )
             record.add(request.model, living.tokens_read)
             return
 
@@ -149,13 +154,15 @@ class EmbeddingsServicer:
         first: pb.EmbedDocumentRequest,
         messages: AsyncIterator[pb.EmbedDocumentRequest],
         count: Callable[[int], None],
+        timeout_s: float,
     ) -> Arrived:
         """The whole document and its record, unless the server stops meanwhile."""
         found: list[Arrived] = []
 
         async def read() -> None:
             limit = self._settings.max_body_bytes
-            found.append(await arrived(first, messages, max_bytes=limit, count=count))
+            async with read_by_then(timeout_s):
+                found.append(await arrived(first, messages, max_bytes=limit, count=count))
 
         if not await self._stream_tasks.run(read()):
             raise EngineUnavailable("the server is stopping and did not read the whole document")

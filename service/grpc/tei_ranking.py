@@ -11,8 +11,8 @@ from typing import TypeAlias
 from engine.async_engine import AsyncEngine
 from engine.errors import EngineUnavailable, InvalidInput, LLNError
 from engine.types import RankOptions
-from service.errors import InvalidField, report_params
-from service.fairness import receive_within
+from service.errors import BodyTooLarge, InvalidField, report_params
+from service.fairness import read_by_then, receive_within
 from service.grpc.arrivals import Arrivals
 from service.grpc.context import Context, timeout_s, write
 from service.grpc.handlers import current_record
@@ -66,7 +66,8 @@ class TeiRerankServicer:
         whole = pb.RerankRequest()
         pieces = decode_each(receive_within(requests, self._settings.body_timeout_s))
         with self._arrivals.hold_pieces() as count:
-            if not await self._stream_tasks.run(self._read(pieces, whole, count)):
+            reading = self._read(pieces, whole, count, timeout_s(context, self._settings))
+            if not await self._stream_tasks.run(reading):
                 raise EngineUnavailable("the server is stopping and did not read all texts")
             if not whole.texts:  # refused for that, not for the query
                 whole.query = "?"
@@ -77,31 +78,38 @@ class TeiRerankServicer:
         pieces: AsyncIterable[pb.RerankStreamRequest],
         whole: pb.RerankRequest,
         count: Callable[[int], None],
+        timeout_s: float,
     ) -> None:
-        num_characters = 0
-        async for piece in pieces:
-            if not whole.texts:
-                whole.MergeFrom(pb.RerankRequest(**{name: getattr(piece, name) for name in _SAME}))
-            _check_same(piece, whole)
-            num_characters += len(piece.text)
-            self._check_room(len(whole.texts), num_characters)
-            count(len(piece.text))
-            whole.texts.append(piece.text)
+        num_bytes = 0
+        async with read_by_then(timeout_s, "all texts were"):
+            async for piece in pieces:
+                if not whole.texts:
+                    same = {name: getattr(piece, name) for name in _SAME}
+                    whole.MergeFrom(pb.RerankRequest(**same))
+                _check_same(piece, whole)
+                size = len(piece.text.encode())
+                num_bytes += size
+                self._check_room(len(whole.texts) + 1, num_bytes)
+                count(size)
+                whole.texts.append(piece.text)
 
-    def _check_room(self, num_texts: int, num_characters: int) -> None:
+    def _check_room(self, num_texts: int, num_bytes: int) -> None:
         """A stream is held to the limits of one body."""
-        for limit, actual, what in (
-            (self._settings.engine.max_inputs, num_texts + 1, "texts"),
-            (self._settings.max_body_bytes, num_characters, "characters"),
-        ):
-            if actual > limit:
-                raise InvalidInput(
-                    f"texts has more than {limit} {what}, which is the limit",
-                    code="too_many_inputs" if what == "texts" else "body_too_large",
-                    param="texts",
-                    limit=limit,
-                    actual=actual,
-                )
+        if num_texts > (most := self._settings.engine.max_inputs):
+            raise InvalidInput(
+                f"texts has more than {most} texts, which is the limit",
+                code="too_many_inputs",
+                param="texts",
+                limit=most,
+                actual=num_texts,
+            )
+        if num_bytes > (most := self._settings.max_body_bytes):
+            raise BodyTooLarge(
+                f"texts has more than {most} bytes, which is the limit",
+                param="texts",
+                limit=most,
+                actual=num_bytes,
+            )
 
 
 def _check_same(piece: pb.RerankStreamRequest, first: pb.RerankRequest) -> None:

@@ -34,6 +34,9 @@ from service.http.media_types import JSON, media_type, require_json
 
 _MANY_IDS = 10_000
 
+_FIELDS_OF_IDS = frozenset({"input", "inputs", "ids", "tokens"})
+"""Whoever reads one of these takes arrays too. No other field becomes one."""
+
 _MAX_VALUES = 2_000_000
 """A large body has at most this many values, token ids in long lists aside. Each becomes an object,
 of which 32 MiB of JSON can hold millions."""
@@ -238,7 +241,8 @@ def _pickled(body: bytes) -> bytes:
     try:
         document = _parse(body)
         if isinstance(document, dict):
-            document = {name: _with_arrays(value) for name, value in document.items()}
+            for name in _FIELDS_OF_IDS & document.keys():
+                document[name] = _with_arrays(document[name])
         if _has_too_many_values(document):
             message = f"the body has more than {_MAX_VALUES} values"
             document = _Unreadable(message, "too_many_values", limit=_MAX_VALUES)

@@ -12,7 +12,8 @@ from typing import NamedTuple, TypeVar
 from engine.async_engine import AsyncEngine
 from engine.errors import InvalidInput, ResourceNotFound, shown
 from engine.scheduling.deadline import Deadline
-from service.errors import NotAvailable
+from service.errors import NotAvailable, StorageFailure
+from service.index.errors import IndexMismatch, IndexNotFound
 from service.index.open import check_model
 from service.index.place import index_folder
 from service.index.search import Hit, Searcher, Ways, check_query
@@ -106,7 +107,7 @@ class IndexSearch:
             if self._opened is not None:
                 self._opened.store.close()
                 self._opened = None
-            self._opened = _Opened(self._place, self._engine)
+            self._opened = _opened_again(self._place, self._engine)
         return ask(self._opened)
 
 
@@ -115,10 +116,11 @@ class _Opened:
 
     def __init__(self, place: Path, engine: AsyncEngine) -> None:
         self._database = place / DATABASE
+        # Before it is opened: an index that takes its place in between is another.
+        self._inode = _inode_of(self._database)
         self.store = IndexStore.open(place)
         try:
             check_model(self.store.recipe, engine)
-            self._inode = os.stat(self._database).st_ino
         except BaseException:
             self.store.close()
             raise
@@ -126,10 +128,28 @@ class _Opened:
 
     @property
     def is_current(self) -> bool:
-        try:
-            return os.stat(self._database).st_ino == self._inode
-        except OSError:
-            return False
+        return self._inode is not None and _inode_of(self._database) == self._inode
+
+
+def _inode_of(path: Path) -> int | None:
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return None
+
+
+def _opened_again(place: Path, engine: AsyncEngine) -> _Opened:
+    """Raises StorageFailure if there is no such index any more: a search is not to blame for that,
+    and the index may be about to be made anew."""
+    try:
+        return _Opened(place, engine)
+    except (IndexNotFound, IndexMismatch) as error:
+        raise StorageFailure(
+            f"the index cannot be searched now: {error.message}",
+            code=error.code,
+            limit=error.limit,
+            actual=error.actual,
+        ) from error
 
 
 def _facts(opened: _Opened) -> IndexFacts:

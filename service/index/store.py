@@ -138,10 +138,11 @@ class IndexStore:
         return number
 
     def totals(self) -> Totals:
-        files, unreadable, tokens = self._one(
-            "SELECT count(*), coalesce(sum(problem != ''), 0), coalesce(sum(tokens), 0) FROM files"
+        files, unreadable, tokens, chunks = self._one(
+            "SELECT count(*), coalesce(sum(problem != ''), 0), coalesce(sum(tokens), 0),"
+            " (SELECT count(*) FROM chunks) FROM files"
         )
-        return Totals(files, unreadable, self._one("SELECT count(*) FROM chunks")[0], tokens)
+        return Totals(files, unreadable, chunks, tokens)
 
     def file_states(self) -> dict[str, FileState]:
         """Every file, by path."""
@@ -182,7 +183,7 @@ class IndexStore:
 
     def vectors(self) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], Vector]:
         """The numbers of all chunks, in order, and their vectors: [chunks], [chunks, dim]."""
-        with self._reading() as db:
+        with self._snapshot() as db:
             (count,) = db.execute("SELECT count(*) FROM chunks").fetchone()
             ids = np.empty(count, np.int64)
             matrix = np.empty((count, self.recipe.dim), np.float32)
@@ -235,6 +236,17 @@ class IndexStore:
             yield self._db
         except sqlite3.Error as error:
             raise StorageFailure(f"the index in {self.folder} cannot be read: {error}") from error
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[sqlite3.Connection]:
+        """Several statements see the index as the first of them does, whatever is written
+        meanwhile."""
+        with self._reading() as db:
+            db.execute("BEGIN")
+            try:
+                yield db
+            finally:
+                db.execute("ROLLBACK")
 
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -23,7 +23,7 @@ from service.index.scan import Changes, Found, changes_in, digest
 from service.index.schema import Recipe
 from service.index.store import FileState, IndexStore
 from service.readers.extracted import Extracted, NotText, Unreadable
-from service.readers.files import read_bytes, read_content
+from service.readers.files import Reader, read_bytes, read_content, reader_of
 
 _MAX_CHARACTERS_AT_ONCE = 400_000
 """Of the files that are read side by side, so that short ones share batches."""
@@ -151,7 +151,7 @@ class IndexWriter:
         changes = changes_in(self.folder, known, self.place)
         summary = Summary(unchanged=changes.unchanged)
         total_bytes = sum(found.size for found in changes.suspects)
-        gone = {known[path].sha256: path for path in changes.removed}
+        gone = _Gone(known[path] for path in changes.removed)
         files = bytes_done = 0
         async for draft, embedded in in_order(
             _drafts(changes, known, gone),
@@ -171,7 +171,7 @@ class IndexWriter:
                     tokens=summary.tokens,
                 )
             )
-        removed = [path for path in changes.removed if path in gone.values()]
+        removed = gone.paths
         self._store.remove(removed)
         summary.removed = len(removed)
         return summary
@@ -185,13 +185,28 @@ class IndexWriter:
             return _Problem(found=draft.found, sha256=draft.sha256, reason=error.message)
 
 
-def _drafts(
-    changes: Changes, known: Mapping[str, FileState], gone: dict[str, str]
-) -> Iterator[_Draft]:
-    """Reads the files that may have changed, and finds those that have. Runs in a thread.
+class _Gone:
+    """The files that are no longer there, by what they held and how that is read."""
 
-    `gone` has the files that are no longer there, by their content; those that moved are taken out.
-    """
+    def __init__(self, states: Iterable[FileState]) -> None:
+        self._paths: dict[tuple[str, Reader], list[str]] = {}
+        for state in states:
+            key = (state.sha256, reader_of(state.path))
+            self._paths.setdefault(key, []).append(state.path)
+
+    def take(self, path: str, sha256: str) -> str | None:
+        """The file that has moved to this path, which is gone no longer; None if there is none."""
+        paths = self._paths.get((sha256, reader_of(path)))
+        return paths.pop() if paths else None
+
+    @property
+    def paths(self) -> list[str]:
+        """Those that have not moved."""
+        return [path for paths in self._paths.values() for path in paths]
+
+
+def _drafts(changes: Changes, known: Mapping[str, FileState], gone: _Gone) -> Iterator[_Draft]:
+    """Reads the files that may have changed, and finds those that have. Runs in a thread."""
     for found in changes.suspects:
         try:
             content = read_bytes(found.file)
@@ -207,8 +222,8 @@ def _drafts(
         before = known.get(found.path)
         if before is not None and before.sha256 == sha256:
             yield _Same(found=found, was=found.path)
-        elif before is None and sha256 in gone:
-            yield _Same(found=found, was=gone.pop(sha256))
+        elif before is None and (was := gone.take(found.path, sha256)) is not None:
+            yield _Same(found=found, was=was)
         else:
             yield _read(found, sha256, content, before)
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 from service.readers.extracted import Extracted, Unreadable, told_title
 from service.readers.html import read_html
@@ -13,7 +14,9 @@ from service.readers.markdown import read_markdown
 from service.readers.pdf import read_pdf
 from service.readers.plain import read_plain
 
-READERS: Mapping[str, Callable[[bytes], Extracted]] = {
+Reader: TypeAlias = Callable[[bytes], Extracted]
+
+READERS: Mapping[str, Reader] = {
     ".md": read_markdown,
     ".markdown": read_markdown,
     ".html": read_html,
@@ -49,9 +52,13 @@ def check_size(size: int) -> None:
         )
 
 
+def reader_of(name: str) -> Reader:
+    return READERS.get(Path(name).suffix.lower(), read_plain)
+
+
 def read_content(name: str, content: bytes) -> Extracted:
     """The text of a file of this name."""
-    found = READERS.get(Path(name).suffix.lower(), read_plain)(content)
+    found = reader_of(name)(content)
     return replace(found, title=told_title(found.title))
 
 

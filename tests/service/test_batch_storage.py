@@ -338,6 +338,36 @@ def test_expired_files_are_deleted_unless_they_are_needed(store: BatchStore) -> 
         store.delete_file(needed.id)
 
 
+def test_files_expire_also_while_a_batch_is_answered(
+    store: BatchStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.batches.runner._SWEEP_EVERY_S", 0.01)
+    is_asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def answer(endpoint: str, body: Any, request_id: str) -> Answered:
+        is_asked.set()
+        await may_answer.wait()
+        return await answer_ok(endpoint, body, request_id)
+
+    async def run() -> Batch:
+        batches = Batches(store, answer, LIMITS, Metrics().batch_api)
+        file = add_file(store, requests(2))
+        batch = await batches.create(
+            file.id, "/v1/embeddings", metadata=None, output_expires_s=None
+        )
+        async with asyncio.timeout(30), batches:
+            await is_asked.wait()
+            old = add_file(store, b"x", expires_at=int(time.time()))
+            while store.path(old.id).exists():
+                await asyncio.sleep(0.01)
+            may_answer.set()
+            while not (found := await batches.get(batch.id)).is_finished:
+                await asyncio.sleep(0.01)
+            return found
+
+    assert asyncio.run(run()).counts.completed == 2
+
+
 def test_one_server_uses_a_folder(store: BatchStore, tmp_path: Path) -> None:
     with pytest.raises(NotAvailable) as caught:
         BatchStore(tmp_path / "batches")

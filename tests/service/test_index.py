@@ -124,6 +124,32 @@ def test_reads_only_what_changed(folder: Path, model: str, run: Run) -> None:
     assert (summary["read"], summary["unchanged"]) == (0, 3)
 
 
+def test_equal_files_leave_together_and_move_together(folder: Path, model: str, run: Run) -> None:
+    for name in ("copies/one.txt", "copies/two.txt", "three.txt", "four.txt"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("A walrus sings.")
+    run("index", folder, "--model", model)
+    (folder / "copies").rename(folder / "moved")
+    (folder / "three.txt").unlink()
+    (folder / "four.txt").unlink()
+    [summary] = run("index", folder, "--model", model)
+    assert [summary[name] for name in ("read", "moved", "removed")] == [0, 2, 2]
+    found = run("search", "walrus", "--index", folder, "--by", "words")
+    assert {hit["file"] for hit in found} == {"moved/one.txt", "moved/two.txt"}
+
+
+def test_a_file_that_is_now_read_in_another_way_is_read_again(
+    folder: Path, model: str, run: Run
+) -> None:
+    (folder / "page.txt").write_text("<title>The sea</title><p>A walrus sings.</p>")
+    run("index", folder, "--model", model)
+    (folder / "page.txt").rename(folder / "page.html")
+    [summary] = run("index", folder, "--model", model)
+    assert [summary[name] for name in ("read", "moved", "removed")] == [1, 0, 1]
+    [hit] = run("search", "walrus", "--index", folder, "--by", "words")
+    assert (hit["file"], hit["title"], hit["text"]) == ("page.html", "The sea", "A walrus sings.")
+
+
 def test_an_updated_index_is_that_of_a_new_one(folder: Path, model: str, run: Run) -> None:
     place, fresh = folder.parent / "one", folder.parent / "two"
     run("index", folder, "--model", model, "--index", place)

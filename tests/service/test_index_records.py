@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from argparse import Namespace
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from engine.async_engine import AsyncEngine
 from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel
+from service.cli import index as index_command
 from service.index.open import has_records, open_to_write
 from service.index.update import IndexWriter, Summary, recipe_for
 from service.index.watch import changes_of
@@ -200,6 +202,35 @@ def test_watching_follows_edits_and_not_the_index_itself(
 
     in_time(watch)
     assert ("new.txt",) in rows(place, "SELECT path FROM files")
+
+
+def test_watching_misses_nothing_that_changes_during_the_first_update(
+    folder: Path, model: EmbeddingModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "index"
+    summaries: list[Summary] = []
+
+    async def watch() -> None:
+        async with writing(folder, place, model) as writer:
+            update = writer.update
+
+            async def updated(*arguments: Any) -> Summary:
+                summaries.append(await update(*arguments))
+                if len(summaries) == 1:
+                    (folder / "new.txt").write_text("Numbers 0 1 2 3.")
+                return summaries[-1]
+
+            monkeypatch.setattr(writer, "update", updated)
+            watching = asyncio.ensure_future(
+                index_command._update_again_and_again(Namespace(json=True), writer)
+            )
+            while len(summaries) < 2:
+                await asyncio.sleep(0.05)
+            watching.cancel()
+            await asyncio.wait({watching})
+
+    in_time(watch)
+    assert summaries[1].read == 1
 
 
 def test_a_watched_folder_that_is_removed_is_told(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
@@ -24,8 +24,9 @@ from starlette.types import Message
 from service.errors import AnswerNotTaken
 from service.http.middleware.observe import _in_pieces
 from service.pb.lln.v1 import embeddings_pb2 as pb
+from service.pb.tei.v1 import tei_pb2
 from tests.service.outside import wait_for
-from tests.service.stubs import embeddings_stub, reflection_stub, tei_stub
+from tests.service.stubs import embeddings_stub, reflection_stub, tei_rank_stub, tei_stub
 
 SILENCE_S = 1.0
 TIMEOUT_S = 4.0
@@ -191,6 +192,65 @@ def test_unread_answers_of_a_stream_time_out(narrow: Any, channel: grpc.Channel)
     assert given_up(narrow, "lln.v1.Embeddings/EmbedStream") == before + 1
     answers.cancel()
     assert "Traceback" not in narrow.log()
+
+
+def slowly(*, record: bool) -> Iterator[pb.EmbedDocumentRequest]:
+    """Each piece comes in time, and the last never does."""
+    yield pb.EmbedDocumentRequest(open=pb.DocumentOptions(with_record=record))
+    while True:
+        time.sleep(SILENCE_S / 3)
+        yield pb.EmbedDocumentRequest(text=b"a word ")
+
+
+def slow_texts() -> Iterator[tei_pb2.RerankStreamRequest]:
+    while True:
+        time.sleep(SILENCE_S / 3)
+        yield tei_pb2.RerankStreamRequest(query="a query", text="a text")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda channel: list(embeddings_stub(channel).EmbedDocument(slowly(record=False))),
+        lambda channel: list(embeddings_stub(channel).EmbedDocument(slowly(record=True))),
+        lambda channel: tei_rank_stub(channel).RerankStream(slow_texts()),
+    ],
+)
+def test_pieces_without_end_time_out(
+    narrow: Any, channel: grpc.Channel, call: Callable[[grpc.Channel], Any]
+) -> None:
+    started_at = time.monotonic()
+    with pytest.raises(grpc.RpcError) as caught:
+        call(channel)
+    error: Any = caught.value
+    assert error.code() == StatusCode.DEADLINE_EXCEEDED
+    assert dict(error.trailing_metadata())["lln-error-limit"].startswith(f"{TIMEOUT_S:g}")
+    assert time.monotonic() - started_at < 2 * TIMEOUT_S
+    wait_for(lambda: has_room(narrow), "the place to be free", TIMEOUT_S)
+
+
+def test_a_file_without_end_times_out(narrow: Any) -> None:
+    address = urlsplit(narrow.http_url)
+    started_at = time.monotonic()
+    with socket.socket() as connection:
+        connection.settimeout(SILENCE_S / 3)
+        connection.connect((address.hostname, address.port))
+        begin = b'--b\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
+        connection.sendall(
+            b"POST /v1/files HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
+            b"Content-Type: multipart/form-data; boundary=b\r\n\r\n"
+            b"%x\r\n%b\r\n" % (len(begin), begin)
+        )
+        answer = b""
+        while not answer:
+            try:
+                answer = connection.recv(4096)
+            except TimeoutError:
+                connection.sendall(b"1\r\nx\r\n")
+    assert answer.startswith(b"HTTP/1.1 504")
+    assert b"before the file was read" in answer
+    assert time.monotonic() - started_at < 2 * TIMEOUT_S
+    assert httpx.get(f"{narrow.http_url}/v1/files", timeout=60).json()["data"] == []
 
 
 ANSWER_TIMEOUT_S = 6.0

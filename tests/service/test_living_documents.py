@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from service.client import LLNClient, LLNClientError
+from service.pb.lln.v1 import embeddings_pb2 as pb
 from service.pb.lln.v1 import models_pb2
-from tests.service.stubs import models_stub
+from tests.service.stubs import embeddings_stub, models_stub
 
 if TYPE_CHECKING:
     from tests.service.conftest import RunningServer
@@ -200,3 +201,30 @@ def test_updates_that_cannot_be_planned(
 ) -> None:
     answer = http.post("/v1/plan", json={"record": first["record"], "text": TEXT, **changes})
     assert (answer.status_code, error_of(answer)[2]) == (400, param)
+
+
+def test_kept_chunks_under_another_heading_are_told(
+    http: httpx.Client, channel: grpc.Channel
+) -> None:
+    text = f"# Ships\n\n{TEXT}\n\n## Harbours\n\n{TEXT}"
+    headed = {"type": "headings", "context": "late"}
+    before = post(http, text=text, chunking=headed)
+    after = text.replace("Harbours", "Ports")
+    update = patch(http, record=before["record"], text=after)
+    assert 0 < update["segments_read"] < update["segments"]
+    for chunk in update["chunks"]:
+        if chunk["headings"][-1] == "Ports":
+            assert chunk["previous"] is None
+        elif chunk["previous"] is not None:
+            assert chunk["headings"] == before["chunks"][chunk["previous"]]["headings"]
+    previous = [chunk["previous"] for chunk in update["chunks"]]
+    assert set(update["gone"]) == set(range(len(before["chunks"]))) - set(previous)
+    assert any(chunk["previous"] is None and chunk["staleness"] for chunk in update["chunks"])
+
+    request = pb.EmbedDocumentRequest(
+        open=pb.DocumentOptions(), text=after.encode(), record=base64.b64decode(before["record"])
+    )
+    events = list(embeddings_stub(channel).EmbedDocument(iter([request])))
+    chunks = [chunk for event in events for chunk in event.chunks.chunks]
+    found = [chunk.previous if chunk.HasField("previous") else None for chunk in chunks]
+    assert (found, list(events[-1].result.gone)) == (previous, update["gone"])

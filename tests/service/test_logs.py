@@ -109,6 +109,13 @@ def test_http(server: Any, http: httpx.Client) -> None:
     assert logged(line_of(server, "log-http")) == ("ok", "default", 2 * TOKENS, "127.0.0.1")
 
 
+def test_an_update_counts_what_was_read(server: Any, http: httpx.Client) -> None:
+    first = http.post("/v1/documents", json={"text": TEXT, "record": True}).json()
+    update = {"record": first["record"], "text": TEXT}
+    http.patch("/v1/documents", json=update, headers={"x-request-id": "log-update"})
+    assert logged(line_of(server, "log-update")) == ("ok", "default", 0, "127.0.0.1")
+
+
 @pytest.mark.parametrize(("said", "peer"), [("10.0.0.7", "10.0.0.7"), ("anything at all", None)])
 def test_the_peer_is_the_address_that_a_local_proxy_reports(
     server: Any, http: httpx.Client, said: str, peer: str | None

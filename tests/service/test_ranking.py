@@ -147,6 +147,13 @@ def test_equal_scores_keep_the_callers_order(http: httpx.Client) -> None:
             "empty_input",
             "inputs.sentences",
         ),
+        (
+            "/similarity",
+            {"inputs": {"source_sentence": "x", "sentences": ["y"] * 2_048}},
+            400,
+            "too_many_inputs",
+            "inputs",
+        ),
         ("/tokenize", {"inputs": ["x", ""]}, 400, "empty_text", "inputs[1]"),
         ("/tokenize", {"inputs": []}, 400, "empty_input", "inputs"),
         ("/tokenize", {"inputs": "x", "prompt_name": "q"}, 400, "unknown_prompt", "prompt_name"),

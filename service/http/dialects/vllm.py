@@ -125,6 +125,7 @@ async def score(body: ScoreBody, call: Call) -> Response:
     }
     if not seconds:
         raise InvalidInput(f"{other} has no texts", code="empty_input", param=other, limit=1)
+    _check_number(len(firsts) + len(seconds), one, other, call)
     found = await call.embed([*firsts, *seconds], body.model, options, names)
     vectors = [embedding.vector for embedding in found.found]
     left, right = vectors[: len(firsts)], vectors[len(firsts) :]
@@ -135,6 +136,18 @@ async def score(body: ScoreBody, call: Call) -> Response:
     )
     head = _head(body.model, call, "score", found)
     return json_response({**head, "data": await dump_list(items)}, headers=found.headers)
+
+
+def _check_number(count: int, one: str, other: str, call: DialectCall) -> None:
+    """The engine counts the texts of both sides, and would name one of them."""
+    if count > (most := call.engine.config.max_inputs):
+        raise InvalidInput(
+            f"{one} and {other} hold {count} texts together, the limit is {most}",
+            code="too_many_inputs",
+            param=other,
+            limit=most,
+            actual=count,
+        )
 
 
 def _places(name: str, texts: Sequence[str], body: ScoreBody) -> list[str]:
@@ -168,12 +181,12 @@ async def tokenize(body: TokenizeBody, call: Call) -> Response:
 async def detokenize(body: DetokenizeBody, call: Call) -> Response:
     """The text of token ids. Tokenising it again need not give the same ids."""
     call.resolve(body.model)
-    call.record.tokens = len(body.tokens)
     with report_names({"ids": "tokens"}):
         async with Deadline(call.timeout_s).over():
             text = await call.engine.decode(
                 body.tokens, model=body.model, skip_special_tokens=False
             )
+    call.record.tokens = len(body.tokens)
     return json_response({"prompt": text})
 
 

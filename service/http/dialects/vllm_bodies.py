@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from engine.errors import InvalidInput
 from engine.types import EmbedOptions, Truncate
 from service.http.dialects.binary import EmbedDtype, Endianness
 from service.http.dialects.call import DialectCall
 from service.http.dialects.refusals import TEXT_ONLY, refuse, refuse_given
-from service.http.schemas.fields import Body, Input, Text, Whole
+from service.http.schemas.fields import IDS, Body, Input, Text, Whole
 from service.http.schemas.responses.base import Described
 
 EncodingFormat: TypeAlias = Literal["float", "base64", "bytes", "bytes_only"]
@@ -128,7 +128,7 @@ class TokenizeBody(Body):
 class DetokenizeBody(Body):
     """vLLM's request for the text of tokens."""
 
-    tokens: list[Whole]
+    tokens: Annotated[Any, WithJsonSchema(IDS)] = Field(description="The engine checks them.")
     model: str | None = None
 
 

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from engine.async_engine import AsyncEngine
 from engine.errors import InvalidInput
+from engine.scheduling.deadline import Deadline
 from engine.types import (
     Accounting,
     Chunking,
@@ -114,7 +115,8 @@ async def contextualized_embeddings(
     if body.enable_auto_chunking:
         documents = await _cut_documents(body, engine, timeout_s)
     else:
-        documents = await _given_documents(body, engine, timeout_s)
+        async with Deadline(timeout_s).over():  # both parts of it together
+            documents = await _given_documents(body, engine, timeout_s)
     costs = [document.cost for document in documents]
     tokens = record.tokens = _num_tokens(costs)
     data = [

@@ -109,6 +109,7 @@ class DocumentCall:
         form = VectorForm(fields.output_dtype, fields.encoding_format, info)
         if not wants_events(self._accept):
             found = await embed_document(self._engine, request, pieces)
+            self._record.tokens = found.accounting.tokens_embedded
             return await self._whole(found, name, form)
 
         async def work(send: SendEvent) -> None:
@@ -172,7 +173,6 @@ class DocumentCall:
         return EventStream(work, self._record, self._timeout_s)
 
     async def _whole(self, found: DocumentEmbedding, model: str, form: VectorForm) -> Response:
-        self._record.tokens = found.accounting.tokens_embedded
         document = {
             "object": "document_embedding",
             "model": model,
@@ -257,8 +257,9 @@ async def update_document(body: UpdateBody, call: Call) -> Response:
     """The document as it is now, from the record of how it was: only segments that changed are
     read. The answer has a new record; the old one stays valid.
 
-    Chunks that were kept say which they were (`previous`), and what 1 - cosine to a fresh reading
-    stays within for 99 % of them (`staleness`). `gone` lists the chunks that are no more.
+    Chunks that were kept, and their headings, say which they were (`previous`), and what 1 - cosine
+    to a fresh reading stays within for 99 % of them (`staleness`). `gone` lists the others of the
+    record.
     """
     text = body.text if body.edits is None else apply_edits(body.text, body.edits)
     return await call.answer_living(

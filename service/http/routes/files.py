@@ -17,8 +17,8 @@ from service.batches.records import INPUT, StoredFile, new_id
 from service.batches.room import Place
 from service.batches.runner import Batches
 from service.errors import StorageFailure
-from service.fairness import receive_within
-from service.http.dependencies import BatchesOfServer, ServerSettings
+from service.fairness import read_by_then, receive_within
+from service.http.dependencies import BatchesOfServer, ServerSettings, TimeoutS
 from service.http.json_response import dump_list, json_response
 from service.http.media_types import MULTIPART
 from service.http.paging import page_of
@@ -59,12 +59,14 @@ _FIELDS = ("purpose", *_EXPIRY)
         }
     },
 )
-async def upload(request: Request, batches: BatchesOfServer, settings: ServerSettings) -> Response:
+async def upload(
+    request: Request, batches: BatchesOfServer, settings: ServerSettings, timeout_s: TimeoutS
+) -> Response:
     """The input of a batch: a JSON object on each line, with `custom_id`, `method` POST, `url` and
     `body`. The file goes to the disk while it arrives."""
     _check_size(request, batches)
     async with batches.room.place(_announced(request)) as place:
-        file = await _receive(request, batches, settings, place)
+        file = await _receive(request, batches, settings, place, timeout_s)
     return json_response(file.document())
 
 
@@ -101,7 +103,7 @@ async def delete_file(file_id: str, batches: BatchesOfServer) -> Response:
 
 
 async def _receive(
-    request: Request, batches: Batches, settings: Settings, place: Place
+    request: Request, batches: Batches, settings: Settings, place: Place, timeout_s: float
 ) -> StoredFile:
     file_id = new_id("file")
     contents = await asyncio.to_thread(batches.store.open_upload, file_id)
@@ -110,7 +112,8 @@ async def _receive(
             form = FormReader(
                 request.headers.get("content-type", ""), contents, batches.limits.file_bytes
             )
-            await form.read(receive_within(_pieces(request, place), settings.body_timeout_s))
+            async with read_by_then(timeout_s, "the file was"):
+                await form.read(receive_within(_pieces(request, place), settings.body_timeout_s))
             file = _stored_file(file_id, form)
             await asyncio.to_thread(_sync, contents)
         await place.keep(file)

@@ -126,7 +126,7 @@ def _param_of_similarity(param: str) -> str:
     """The engine's input 0 is the source sentence, and 1 is sentence 0."""
     found = _INPUT.fullmatch(param)
     if found is None:
-        return param
+        return "inputs" if param == "input" else param
     index = int(found[1])
     return f"inputs.sentences[{index - 1}]" if index else "inputs.source_sentence"
 

@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 from safetensors.torch import save
 
+from engine.config import EngineConfig
 from engine.engine import Engine
-from engine.errors import InvalidInput, LLNError
+from engine.errors import InvalidInput, LLNError, TextTooLong
 from engine.living import record_bytes
 from engine.living.record_bytes import VERSION, from_bytes
 from engine.living.staleness import UNSEEN
 from engine.living.update import staleness_of
+from engine.model.embedding_model import load_model
 from engine.text.chunking import plan_chunks, shares_of
-from engine.text.segments import segment_at
+from engine.text.segments import MOST_TOKENS, segment_at
 from engine.text.titles import title_span
 from engine.types import (
     Chunking,
@@ -206,6 +208,22 @@ def test_headings_reach_over_segments(engine: Engine) -> None:
     assert {chunk.headings[0] for chunk in renamed.chunks} == {"Over everything"}
 
 
+def test_a_kept_chunk_under_another_heading_is_not_as_before(engine: Engine) -> None:
+    text = f"# Above all\n\n{TEXT}\n\n## Below\n\n{TEXT}"
+    first = engine.embed_document(text, chunks=HeadingPlan(max_tokens=200), record=True)
+    renamed = engine.update_document(first.record, text.replace("Below", "seven wizards"))
+    under_it = [one for one in renamed.chunks if one.headings[1:] == ("seven wizards",)]
+    assert any(one.staleness > 0 for one in under_it), "not all were read again"
+    assert all(one.previous is None for one in under_it)
+    kept = [one for one in renamed.chunks if one.previous is not None]
+    assert kept
+    for one in kept:
+        assert one.previous is not None
+        assert one.headings == first.chunks[one.previous].headings
+    left = {one.previous for one in kept}
+    assert renamed.gone == tuple(at for at in range(len(first.chunks)) if at not in left)
+
+
 def test_a_title_is_read_again_where_it_changed(engine: Engine) -> None:
     first = engine.embed_document(TEXT, chunks=CHUNKS, title="seven wizards", record=True)
     same = engine.update_document(first.record, TEXT, title="seven wizards")
@@ -250,6 +268,14 @@ def test_a_title_beyond_the_first_segment_is_not_used(engine: Engine) -> None:
     record = engine.embed_document(text, chunks=CHUNKS, record=True)
     assert_same(record, engine.embed_document(text, chunks=words, record=True))
     assert engine.update_document(record.record, text).tokens_read == 0
+
+
+def test_a_document_beyond_the_limit_is_read_no_further() -> None:
+    config = EngineConfig(device="cpu", max_text_tokens=1_000, max_softmax_text_tokens=50)
+    engine = Engine(load_model("default", config=config), config=config)
+    with pytest.raises(TextTooLong, match="more than 1000 tokens, which is the limit") as caught:
+        engine.embed_document(TEXT * 20, record=True)
+    assert 1_000 < int(caught.value.actual or 0) < 1_000 + MOST_TOKENS
 
 
 @pytest.mark.parametrize("other", [ChunkPlan(tokens=100), replace(CHUNKS, context="late")])

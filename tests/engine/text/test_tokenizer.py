@@ -168,7 +168,9 @@ def test_token_ids_that_the_tokenizer_never_writes(minilm: TextTokenizer) -> Non
     assert caught.value.actual == 11
 
 
-@pytest.mark.parametrize("bad", [[1.5], ["a"], [[1, 2], [3, 4]], [True]])
+@pytest.mark.parametrize(
+    "bad", [[1.5], ["a"], [[1, 2], [3, 4]], [[1], [2, 3]], [1, [2]], [[]], [True]]
+)
 def test_token_ids_that_are_not_integers(minilm: TextTokenizer, bad: list[int]) -> None:
     with pytest.raises(InvalidInput) as caught:
         minilm.encode_ids(bad)

@@ -130,6 +130,14 @@ def test_tokens_of_a_prompt(api: httpx.Client) -> None:
     assert api.get("/version").json() == {"version": version_of("lln")}
 
 
+def test_tokens_of_a_large_body(api: httpx.Client) -> None:
+    word = api.post("/v1/tokenize", json={"text": "otter"}).json()["ids"][1:-1]
+    answer = post(api, "/detokenize", tokens=word * 200_000).raise_for_status().json()
+    some = post(api, "/detokenize", tokens=word * 2).raise_for_status().json()["prompt"]
+    assert answer["prompt"].startswith(some)
+    assert len(answer["prompt"]) > 1_000_000
+
+
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
@@ -151,11 +159,23 @@ def test_tokens_of_a_prompt(api: httpx.Client) -> None:
         ("/score", {"text_1": "a", "text_2": ["b", ""]}, "text_2[1]"),
         ("/score", {"text_1": "", "text_2": "b"}, "text_1"),
         ("/score", {"text_1": "a", "text_2": []}, "text_2"),
+        ("/score", {"text_1": "a", "text_2": ["b"] * 2_048}, "text_2"),
         ("/tokenize", {"prompt": ""}, "prompt"),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": [101, 999_999]}, "tokens"),
         ("/detokenize", {"tokens": [-1]}, "tokens"),
         ("/detokenize", {"tokens": "101"}, "tokens"),
+        ("/detokenize", {"tokens": 101}, "tokens"),
+        ("/detokenize", {"tokens": ["101"]}, "tokens"),
+        ("/detokenize", {"tokens": []}, "tokens"),
+        ("/detokenize", {"tokens": [101, [102]]}, "tokens"),
+        ("/v1/embeddings", {"input": "a", "embed_dtype": [7] * 500_000}, "embed_dtype"),
+        ("/v1/embeddings", {"input": "a", "encoding_format": [7] * 500_000}, "encoding_format"),
+        (
+            "/v1/rerank",
+            {"query": "a", "documents": ["a"], "max_tokens_per_query": [7] * 500_000},
+            "max_tokens_per_query",
+        ),
     ],
 )
 def test_what_is_refused(api: httpx.Client, path: str, body: dict[str, Any], param: str) -> None:

@@ -59,8 +59,9 @@ class DocumentAnswer(Answer):
 
 
 class LivingChunkItem(ChunkItem):
-    """A chunk of a document with a record. `previous` is the number of a kept chunk in the record;
-    `staleness` is what 1 - cosine to a fresh reading stays within for 99 % of kept chunks."""
+    """A chunk of a document with a record. `previous` is the number of a kept chunk in the record,
+    null if it was read now or has other headings now; `staleness` is what 1 - cosine to a fresh
+    reading stays within for 99 % of kept chunks."""
 
     previous: int | None
     staleness: float
