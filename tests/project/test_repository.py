@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("kernels", "engine", "service")
 RESULTS = "benchmarks/results/"
 FOLDERS = (*PACKAGES, "proto", "deploy", "docs", "examples", "benchmarks", "tests", "tools")
+MERGE_SUFFIXES = {".orig", ".rej", ".bak", ".swp"}
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".yaml", ".yml", ".proto", ".sh", ".json", ".txt"}
 LEFTOVERS = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b")
 PATHS_OF_ONE_MACHINE = re.compile(r"(?<![\w.])/(?:home/(?!lln\b)\w+|Users/\w+|work|root)/")
@@ -82,6 +83,11 @@ def test_nothing_is_left_over(pattern: re.Pattern[str]) -> None:
         if (match := pattern.search(path.read_text(encoding="utf-8")))
     ]
     assert found == []
+
+
+def test_editors_and_merges_leave_no_files() -> None:
+    """Git may still list a file that is deleted; `tracked_files` does not."""
+    assert [path for path in tracked_files() if path.suffix in MERGE_SUFFIXES] == []
 
 
 def test_every_module_says_what_it_is() -> None:
