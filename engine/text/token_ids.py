@@ -41,7 +41,7 @@ def _samples(tokenizer: Tokenizer, vocabulary: Iterable[str]) -> Iterator[Encodi
 def as_integers(ids: Sequence[int] | Ids, *, param: str | None) -> NDArray[np.integer[Any]]:
     try:
         array = _as_array(ids)
-    except ValueError:  # lists of several lengths or depths
+    except ValueError:  # lists of several lengths or depths, or booleans
         array = np.zeros((0, 0))
     if array.size == 0 and array.ndim == 1:
         return np.zeros(0, dtype=np.int32)
@@ -56,7 +56,15 @@ def as_integers(ids: Sequence[int] | Ids, *, param: str | None) -> NDArray[np.in
 
 def _as_array(ids: Sequence[int] | Ids) -> NDArray[Any]:
     """A part at a time: other threads cannot run while a list is turned into an array."""
-    if isinstance(ids, np.ndarray) or len(ids) <= _IDS_AT_ONCE:
-        return np.asarray(ids)
-    starts = range(0, len(ids), _IDS_AT_ONCE)
-    return np.concatenate([np.asarray(ids[start : start + _IDS_AT_ONCE]) for start in starts])
+    if isinstance(ids, np.ndarray):
+        return ids
+    starts = range(0, max(len(ids), 1), _IDS_AT_ONCE)
+    parts = [_without_booleans(ids[start : start + _IDS_AT_ONCE]) for start in starts]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _without_booleans(ids: Sequence[int]) -> NDArray[Any]:
+    """numpy takes them for 0 and 1 if they are among numbers."""
+    if bool in set(map(type, ids)):
+        raise ValueError("a boolean is no token id")
+    return np.asarray(ids)

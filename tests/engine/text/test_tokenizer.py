@@ -169,7 +169,8 @@ def test_token_ids_that_the_tokenizer_never_writes(minilm: TextTokenizer) -> Non
 
 
 @pytest.mark.parametrize(
-    "bad", [[1.5], ["a"], [[1, 2], [3, 4]], [[1], [2, 3]], [1, [2]], [[]], [True]]
+    "bad",
+    [[1.5], ["a"], [[1, 2], [3, 4]], [[1], [2, 3]], [1, [2]], [[]], [True], [5, True]],
 )
 def test_token_ids_that_are_not_integers(minilm: TextTokenizer, bad: list[int]) -> None:
     with pytest.raises(InvalidInput) as caught:
