@@ -21,6 +21,7 @@ from torch import Tensor
 
 from engine.errors import InvalidInput
 from engine.living.record import DocumentRecord, KeptSegment, SegmentVectors, identity_of
+from engine.living.record_shapes import check_shapes
 from engine.living.staleness import View
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.segmented_pass import LayerStates, SinkRows
@@ -64,6 +65,9 @@ def from_bytes(data: bytes, model: EmbeddingModel) -> DocumentRecord:
     header, tensors = _opened(data)
     _check_identity(header, model)
     try:
+        if header["num_layers"] != len(model.encoder.weights.layers):
+            raise ValueError("the model has another number of layers")
+        check_shapes(tensors, model, len(header["segments"]))
         return _record(header, tensors)
     except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
         raise _refused(f"the record is not one of LLN's: {type(error).__name__}") from None

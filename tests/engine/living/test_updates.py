@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from safetensors.torch import save
+from torch import Tensor
 
 from engine.config import EngineConfig
 from engine.engine import Engine
@@ -322,6 +324,33 @@ def test_forged_records_are_refused(engine: Engine, numbers: dict[str, object]) 
     assert from_bytes(forged(record), engine.model).num_tokens > 0
     with pytest.raises(InvalidInput, match=r"not one of LLN's"):
         from_bytes(forged(record, **numbers), engine.model)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("late", lambda x: x[:, :-1]),
+        ("flat", lambda x: x[:1]),
+        ("opening", lambda x: x[0]),
+        ("chunks", lambda x: x.float()),
+        ("chunks", lambda x: x[:, :3]),
+        ("first.k.0", lambda x: x[..., :1]),  # would be broadcast
+        ("last.v.1", lambda x: x[:, :1]),
+        ("value.0", lambda x: x[..., :1]),
+        ("log_mass.1", lambda x: x[:1]),
+        ("view.share", lambda x: x[:, None]),
+    ],
+)
+def test_records_with_other_shapes_are_refused(
+    name: str, change: Callable[[Tensor], Tensor], engine: Engine
+) -> None:
+    record = engine.embed_document(TEXT, chunks=CHUNKS, record=True).record
+    header, tensors = record_bytes._opened(record)
+    tensors[name] = change(tensors[name]).contiguous()
+    checksum = record_bytes._checksum(header, tensors)
+    altered = save(tensors, {"lln": json.dumps({"header": header, "sha256": checksum})})
+    with pytest.raises(InvalidInput, match=r"not one of LLN's"):
+        engine.update_document(altered, TEXT + " More.")
 
 
 def test_damaged_records_are_refused(engine: Engine) -> None:
