@@ -240,64 +240,64 @@ def test_lines_of_standard_input() -> None:
             "standard input",
         ),
         (
-            ["adapt", "default", "--out", "/nowhere", "--block-size", "10"],
+            ["adapt", "default", "--out", "/dev/null/m", "--block-size", "10"],
             "block_size must be a positive multiple of 16, got 10",
         ),
         (
-            ["adapt", "default", "--out", "/nowhere", "--long-block", "4096:256"],
+            ["adapt", "default", "--out", "/dev/null/m", "--long-block", "4096:256"],
             "long_block.size must be below 256, got 256",
         ),
         (
-            ["adapt", "default", "--out", "/nowhere", "--rise", "1.5"],
+            ["adapt", "default", "--out", "/dev/null/m", "--rise", "1.5"],
             "rise must be 0 to 1, got 1.5",
         ),
         (
-            ["adapt", "default", "--out", "/nowhere", "--samples", "0"],
+            ["adapt", "default", "--out", "/dev/null/m", "--samples", "0"],
             "samples must be at least 1, got 0",
         ),
         (
-            ["adapt", "default", "--out", "/nowhere", "--strength", "0"],
+            ["adapt", "default", "--out", "/dev/null/m", "--strength", "0"],
             "strength must be above 0 and at most 1, got 0",
         ),
         (
-            ["adapt", "default", "--out", "/nowhere", "--further"],
+            ["adapt", "default", "--out", "/dev/null/m", "--further"],
             "--further needs data: --train DATA",
         ),
         (
-            ["adapt", "default", "--out", "/nowhere", "--further", "--samples", "9"],
+            ["adapt", "default", "--out", "/dev/null/m", "--further", "--samples", "9"],
             "--samples cannot be combined with --further, which keeps the model's own",
         ),
         (
-            ["adapt", "default", "--out", "/nowhere", "--seed", "-1"],
+            ["adapt", "default", "--out", "/dev/null/m", "--seed", "-1"],
             "seed must be at least 0, got -1",
         ),
         (
-            ["adapt", "default", "--out", "/nowhere", "--seed", "0"],
+            ["adapt", "default", "--out", "/dev/null/m", "--seed", "0"],
             "--seed needs data: --train DATA",
         ),
         (
             [
-                *["adapt", "default", "--out", "/nowhere", "--control", "--samples", "4"],
+                *["adapt", "default", "--out", "/dev/null/m", "--control", "--samples", "4"],
                 *["--strength", "0.3", "--recipe", "nonsense", "--seed", "5"],
             ],
             "--recipe and --seed and --strength and --control need data: --train DATA",
         ),
         (
-            ["adapt", "default", "--out", "/nowhere", "--train", "speeches", "--text", "x.txt"],
+            ["adapt", "default", "--out", "/dev/null/m", "--train", "speeches", "--text", "x"],
             "--text is not read with --train, which calibrates on its own documents",
         ),
         (
-            ["adapt", "default", "--out", "/nowhere", "--train", "speeches", "--control"],
+            ["adapt", "default", "--out", "/dev/null/m", "--train", "speeches", "--control"],
             "--control trains without LLN, but this recipe trains LLN only",
         ),
         (
-            ["adapt", "default", "--out", "/nowhere", "--train", "speeches", "--recipe", "x.json"],
-            "x.json is missing",
+            ["adapt", "default", "--out", "/dev/null/m", "--train", "speeches", "--recipe", "r.js"],
+            "r.js is missing",
         ),
         (
             [
-                *["adapt", "default", "--out", "/nowhere", "--further"],
-                *["--rise", "0.5", "--text", "x.txt"],
+                *["adapt", "default", "--out", "/dev/null/m", "--further"],
+                *["--rise", "0.5", "--text", "x"],
             ],
             "--text is not read with --further, which calibrates nothing",
         ),
@@ -310,8 +310,8 @@ def test_lines_of_standard_input() -> None:
             "--lengths is not read with --readings",
         ),
         (
-            ["evaluate", "--out", "/nowhere/found.json"],
-            "the folder of /nowhere/found.json does not exist",
+            ["evaluate", "--out", "/dev/null/found.json"],
+            "the folder of /dev/null/found.json does not exist",
         ),
     ],
 )

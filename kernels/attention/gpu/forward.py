@@ -6,7 +6,6 @@ passes for the others: the state pass sums keys and values, the output pass answ
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import torch
@@ -105,27 +104,16 @@ def attend_again(
         *(block_size, sinks, q_map, k_map, None, packed),
     )
     branches = Branches(*given)
-    if not _holds_tensors(branches):
-        return None  # numbers become tensors first, and anything else is refused
-    launches = KNOWN_CALLS.find(key_of(q, k, v, branches))
+    try:
+        launches = KNOWN_CALLS.find(key_of(q, k, v, branches))
+    except AttributeError:
+        return None  # a number in place of a tensor has no shape
     if launches is None or packed.bounds is None:
         return None
     out = q.new_empty(q.shape)
     with on_device_of(q):
         _launch(launches, q, k, v, out, branches, None, None)
     return out
-
-
-_NUM_TENSORS = Branches._fields.index("block_size")
-
-
-def _holds_tensors(branches: Branches) -> bool:
-    """Whether every argument that a kernel reads from memory is a tensor or absent."""
-    maps = branches.q_map, branches.k_map
-    if not all(one is None or isinstance(one, tuple) for one in maps):
-        return False
-    parts = itertools.chain(branches[:_NUM_TENSORS], *(one or () for one in maps))
-    return all(one is None or isinstance(one, Tensor) for one in parts)
 
 
 def lln_state_forward(
