@@ -291,8 +291,11 @@ def test_lines_of_standard_input() -> None:
             "--control trains without LLN, but this recipe trains LLN only",
         ),
         (
-            ["adapt", "default", "--out", "/dev/null/m", "--train", "speeches", "--recipe", "r.js"],
-            "r.js is missing",
+            [
+                *["adapt", "default", "--out", "/dev/null/m"],
+                *["--train", "speeches", "--recipe", "x.json"],
+            ],
+            "x.json is missing",
         ),
         (
             [
