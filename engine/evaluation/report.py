@@ -64,7 +64,7 @@ def evaluate(
     keep: Callable[[Report], None] | None = None,
 ) -> Report:
     """Evaluate on the held-out parts of corpora. Lengths that no document has are left out, and
-    `progress` is told so.
+    `progress` is called with a line that names them.
 
     The result has warnings if a model may have been trained on these documents. `keep` is called
     with the result so far whenever a row is added.

@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
+from engine.living.staleness import SINK_DIRECTIONS, VALUE_DIRECTIONS
 from engine.model.embedding_model import EmbeddingModel
 
 _ANY = -1
+_NO_LAYERS = 0, 1, 1
 Shape = tuple[int, ...]
 
 
@@ -26,6 +28,9 @@ def check_shapes(tensors: Mapping[str, Tensor], model: EmbeddingModel, num_segme
     if chunks.dtype is not torch.int64 or not _fits(chunks, (_ANY, 4)):
         raise ValueError("chunks are not bounds of tokens and characters")
     _check_states(tensors, model, num_segments)
+    for name, shape in _shapes_of_views(tensors, model):
+        if tensors[name].shape != (len(tensors["view.share"]), *shape):
+            raise ValueError(f"{name} is not of this record")
 
 
 def _fits(tensor: Tensor, shape: Shape) -> bool:
@@ -43,6 +48,22 @@ def _shapes(model: EmbeddingModel, num_segments: int) -> Iterator[tuple[str, Sha
     for layer in range(len(weights.layers)):
         for end in ("first", "last"):
             yield from ((f"{end}.{part}.{layer}", (_ANY, *head)) for part in "kv")
+
+
+def _shapes_of_views(
+    tensors: Mapping[str, Tensor], model: EmbeddingModel
+) -> Iterator[tuple[str, Shape]]:
+    """What a view sketches of the layers that have a state, and of those that have sinks."""
+    weights = model.encoder.weights
+    layers = range(len(weights.layers))
+    num_states = sum(f"value.{layer}" in tensors for layer in layers)
+    head = weights.num_heads, weights.head_dim
+    yield "view.mass", (num_states, *head) if num_states else _NO_LAYERS
+    yield "view.values", (num_states, *head, VALUE_DIRECTIONS) if num_states else _NO_LAYERS
+    counts = [len(tensors[f"first.k.{one}"]) + len(tensors[f"last.k.{one}"]) for one in layers]
+    found = [count for count in counts if count]
+    sinks = (len(found), 2, weights.num_heads, *found[:1], SINK_DIRECTIONS)
+    yield "view.sinks", sinks if found else _NO_LAYERS
 
 
 def _check_states(tensors: Mapping[str, Tensor], model: EmbeddingModel, num_segments: int) -> None:

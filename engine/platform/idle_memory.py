@@ -8,8 +8,8 @@ from engine.platform.memory import resident_bytes
 from engine.platform.process import trim_heap
 
 _WORTH_A_SEARCH = 64 << 20
-"""Growth from which the heap is searched, which stops all threads for up to a tenth of a second.
-Short texts stay below it."""
+"""Growth from which the heap is searched. All threads that need memory wait for the search, the
+longer the more there is to give back. Short texts stay below it."""
 
 
 class IdleMemory:

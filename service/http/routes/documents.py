@@ -257,9 +257,9 @@ async def update_document(body: UpdateBody, call: Call) -> Response:
     """The document as it is now, from the record of how it was: only segments that changed are
     read. The answer has a new record; the old one stays valid.
 
-    Chunks that were kept, and their headings, say which they were (`previous`), and what 1 - cosine
-    to a fresh reading stays within for 99 % of them (`staleness`). `gone` lists the others of the
-    record.
+    A chunk that was kept under the same headings has its old index (`previous`) and a bound that
+    1 - cosine to a fresh reading keeps for 99 % of such chunks (`staleness`). `gone` lists the
+    record's other chunks.
     """
     text = body.text if body.edits is None else apply_edits(body.text, body.edits)
     return await call.answer_living(

@@ -339,6 +339,10 @@ def test_forged_records_are_refused(engine: Engine, numbers: dict[str, object]) 
         ("value.0", lambda x: x[..., :1]),
         ("log_mass.1", lambda x: x[:1]),
         ("view.share", lambda x: x[:, None]),
+        ("view.share", lambda x: x.repeat(2)),
+        ("view.mass", lambda x: x[:, :1]),
+        ("view.values", lambda x: x[..., :1]),
+        ("view.sinks", lambda x: x[..., :1]),
     ],
 )
 def test_records_with_other_shapes_are_refused(
