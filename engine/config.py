@@ -50,17 +50,17 @@ class EngineConfig:
     """What to use where `dtype` is not possible, with a warning; "none" refuses to start."""
 
     num_threads: int = 0
-    """Threads for CPU arithmetic; 0 takes the cores this process may use, by a container's quota
-    too."""
+    """Threads for CPU arithmetic; 0 takes the cores that this process may use, within a container's
+    quota."""
 
     max_batch_tokens: int = 0
-    """A packed batch takes texts up to this many tokens, or as many as take max_batch_s; a longer
-    text is a batch of its own. 0 chooses by device: enough to keep it busy and no more, since a
-    batch delays those behind it."""
+    """A packed batch takes texts up to this many tokens, or as many as the device reads in
+    max_batch_s; a longer text is a separate batch. 0 chooses by device: enough to keep it busy and
+    no more, since a batch delays those behind it."""
 
     max_batch_s: float = 0.1
-    """About how long a packed batch may last, by the speed of those before it: the next text waits
-    for it. A batch holds up to 512 tokens whatever they take."""
+    """About how long a packed batch may last, judged by the speed of earlier ones, since the next
+    text waits for it. A batch may always hold 512 tokens."""
 
     min_sweep_tokens: int = 0
     """Texts of at least this many tokens are read tile by tile, with other work in between, if the
@@ -68,10 +68,12 @@ class EngineConfig:
 
     max_sweep_bytes: int = 0
     """Memory for all texts that are read tile by tile, beyond the models. Diagnoses, maps and
-    structure may take as much again. 0 takes half of what is free when the engine is created."""
+    structures may take as much again. 0 takes half of the memory that is free when the engine is
+    created."""
 
     long_percent: int = 25
-    """The least share of the device's time for long texts and calls while short texts wait too."""
+    """The least share of the device's time, in percent, for long texts and calls while short texts
+    wait too."""
 
     max_batch_sequences: int = 512
     """A packed batch takes at most this many texts."""
@@ -86,7 +88,8 @@ class EngineConfig:
     """Longest text for a model whose attention is linear."""
 
     max_softmax_text_tokens: int = 65_536
-    """Longest text for a model with a softmax layer, whose cost grows with the square."""
+    """Longest text for a model with a softmax layer, whose cost grows with the square of the
+    length."""
 
     max_exact_pairs: int = 2**34
     """Most pairs of tokens, over all heads, that an exact diagnosis may read."""
@@ -105,35 +108,35 @@ class EngineConfig:
 
     max_open_bytes: int = 1_073_741_824
     """Memory for open documents. Beyond it, what was computed from them is dropped, and beyond half
-    of it the documents themselves; the oldest first."""
+    of it the documents themselves, the oldest first."""
 
     max_open_idle_s: float = 900.0
-    """An open document that nobody asked about for this long is closed."""
+    """An open document that is not used for this long is closed."""
 
     max_map_scores: int = 268_435_456
     """Most attention scores computed one by one for a map: those of softmax at 16,384 tokens."""
 
     max_token_states: int = 16_384
-    """Most tokens in one call that asks for the states of tokens."""
+    """Most tokens in one call for the states of tokens."""
 
     ranks: int = 1
-    """Processes that read one long document together, this one included, each with a device of its
-    own (on a CPU, with its part of the cores)."""
+    """Processes that read one long document together, this one included, each with its own device
+    (on a CPU, with its part of the cores)."""
 
     min_rank_tokens: int = 65_536
     """Documents of at least this many tokens are read by all ranks together."""
 
     rank_timeout_s: float = 30.0
-    """A rank that says nothing for this long is taken for lost."""
+    """A rank that is silent for this long counts as lost."""
 
     rank_start_s: float = 120.0
-    """How long the first rank waits at start for the others."""
+    """How long the first rank waits for the others at start."""
 
     stuck_after_s: float = 600.0
     """A device that runs one unit of work for longer than this counts as stuck and not ready."""
 
     drain_timeout_s: float = 30.0
-    """How long a stop waits for accepted work before it fails what is left."""
+    """How long a stopping engine waits for accepted work before it fails what is left."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -74,11 +74,11 @@ class Settings(BaseSettings):
     models: Annotated[tuple[str, ...], NoDecode] = Field(
         default=("default", "sentence-transformers/all-MiniLM-L6-v2"),
         min_length=1,
-        description="Models to serve, separated by commas. The first is the default of requests.",
+        description="Models to serve, separated by commas. The first is the default for requests.",
     )
     model_aliases: Annotated[Mapping[str, str], NoDecode] = Field(
         default={},
-        description="Other names of models, for clients with fixed names: NAME=MODEL, separated by "
+        description="Aliases of models, for clients with fixed names: NAME=MODEL, separated by "
         "commas, or a JSON object.",
     )
     http_host: str = Field("127.0.0.1", description="Address that HTTP listens on.")
@@ -93,15 +93,16 @@ class Settings(BaseSettings):
     max_message_bytes: int = Field(
         8 * 1024 * 1024,
         ge=1,
-        description="Largest gRPC message, in bytes, if it is below LLN_MAX_BODY_BYTES. A million "
+        description="Largest gRPC message, in bytes; LLN_MAX_BODY_BYTES applies too. A million "
         "tokens of text fit; each message holds up others while it is copied.",
     )
     max_open_body_bytes: int = Field(
         256 * 1024 * 1024,
         ge=1,
-        description="Most bytes of the bodies of open requests together, without those of at most "
-        "64 KiB. Others wait, over HTTP unread, for at most LLN_BODY_TIMEOUT_S: at most a quarter "
-        "of LLN_MAX_OPEN_REQUESTS from a megabyte on, and as many below.",
+        description="Most bytes of all open request bodies together; bodies of up to 64 KiB do not "
+        "count. Bodies beyond it wait (over HTTP, unread) for at most LLN_BODY_TIMEOUT_S. Of those "
+        "of a megabyte or more, a quarter of LLN_MAX_OPEN_REQUESTS may wait, and as many smaller "
+        "ones.",
     )
     request_timeout_s: float = Field(
         600.0, gt=0, description="Longest time for a request, and its default deadline, in seconds."
@@ -133,8 +134,8 @@ class Settings(BaseSettings):
     shutdown_notice_s: float = Field(
         0.0,
         ge=0,
-        description="Time for which a server that is asked to stop serves on while not ready, so "
-        "that load balancers notice, in seconds.",
+        description="How long a server that is asked to stop keeps serving while it reports not "
+        "ready, so that load balancers notice, in seconds.",
     )
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         default=(),
@@ -152,7 +153,7 @@ class Settings(BaseSettings):
     )
     tls_key_file: FilePath | None = Field(None, description="The certificate's private key (PEM).")
     tls_client_ca_file: FilePath | None = Field(
-        None, description="CA certificate (PEM). If set, clients need a certificate that it signed."
+        None, description="CA certificate (PEM). If set, clients need a certificate signed by it."
     )
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
@@ -160,13 +161,13 @@ class Settings(BaseSettings):
     )
     dialects: Annotated[tuple[DialectName, ...], NoDecode] = Field(
         get_args(DialectName),
-        description="Vendors whose requests are served besides, separated by commas; empty for "
+        description="Vendors whose request formats are served too, separated by commas; empty for "
         "none.",
     )
     index: str = Field(
         "",
-        description="Folder to search, indexed by `lln index`, or where its index lies; empty for "
-        "none.",
+        description="Folder to search, indexed by `lln index`, or the folder of its index; empty "
+        "for none.",
     )
     benchmark_history: str = Field(
         "~/.cache/lln/benchmarks.sqlite",
@@ -188,7 +189,7 @@ class Settings(BaseSettings):
     max_stored_bytes: int = Field(
         10 * 1024**3,
         ge=1,
-        description="Most bytes of all files of the Batch API; beyond, uploads are refused.",
+        description="Most bytes of all files of the Batch API together; further uploads are refused.",
     )
     max_batch_requests: int = Field(50_000, ge=1, description="Most requests of one batch.")
     max_open_batches: int = Field(100, ge=1, description="Most batches that have not finished.")

@@ -316,7 +316,9 @@ def test_notes_name_what_was_deployed(chart: Any) -> None:
     text = notes["lln/templates/NOTES.txt"]
     for told in ("https://books-lln.search:8000", "dns:///books-lln-grpc.search:50051"):
         assert told in text
-    assert "asks for no key" not in text
+    assert "requires no key" not in text
+    open_notes = chart.render({}, name="books", namespace="search")["lln/templates/NOTES.txt"]
+    assert "requires no key" in open_notes
 
 
 def test_each_value_is_in_the_schema_and_the_other_way_round() -> None:

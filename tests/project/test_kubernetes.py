@@ -89,6 +89,12 @@ def test_benchmark_runs_carry_the_name_of_their_pod(settings: Settings) -> None:
     assert settings.replica_name == "lln-6d5f9c7b8-x2x4z"
 
 
+def test_pods_that_share_an_address_have_no_batch_api(settings: Settings) -> None:
+    """A batch would be started on one pod, of a file that another one has."""
+    assert of_kind("HorizontalPodAutoscaler")["spec"]["minReplicas"] > 1
+    assert settings.batch_folder == ""
+
+
 def test_memory_is_requested_whole(container: dict[str, Any]) -> None:
     resources = container["resources"]
     assert resources["requests"]["memory"] == resources["limits"]["memory"]
