@@ -1,4 +1,4 @@
-// Reads a document on while it is edited, and shows what was read again and how stale the rest is.
+// Updates a document while it is edited, and shows what was read again and how stale the rest is.
 
 import { patch, post } from "./api.js";
 import { byId, make, setOptions, show } from "./dom.js";
@@ -13,7 +13,7 @@ const STALEST = 1e-2; // and that is coloured most
 const SHOWN = 300; // characters of a passage
 
 const reading = new Newest();
-let kept = null; // the record that the document is read on from, and its model
+let kept = null; // the record of the last reading, of the selected model
 
 export function startEditing(models) {
   const able = models.filter(({ calibration }) => calibration !== null);
@@ -27,17 +27,22 @@ export function startEditing(models) {
     keep(null);
     byId("edit-form").requestSubmit();
   });
-  byId("edit-model").addEventListener("change", () => {
-    reading.stop(); // its record would be of the other model
-    byId("edited").removeAttribute("aria-busy");
-    keep(null);
-  });
+  byId("edit-model").addEventListener("change", forget);
 }
 
-// With a record the next reading goes on from it.
+// What was read, and what failed, is of the model that was selected before.
+function forget() {
+  reading.stop();
+  clearError(byId("edit-error"));
+  byId("edited").removeAttribute("aria-busy");
+  show(byId("edited"), false);
+  keep(null);
+}
+
+// With a record, the next reading is an update.
 function keep(found) {
   kept = found;
-  byId("edit-read").textContent = kept ? "Read on" : "Read";
+  byId("edit-read").textContent = kept ? "Update" : "Read";
   show(byId("edit-anew"), kept !== null);
 }
 
@@ -65,7 +70,7 @@ function showFound(found, text) {
   const facts = [
     `${count(found.tokens_read)} of ${count(found.accounting.tokens)} tokens read, in ${short(found.accounting.compute_s)} s`,
     `${count(again)} of ${count(found.chunks.length)} passages read now`,
-    ...(found.gone.length ? [`${count(found.gone.length)} of before are no more`] : []),
+    ...(found.gone.length ? [`passages removed or replaced: ${count(found.gone.length)}`] : []),
     found.staleness ? `the document's vector is within ${short(found.staleness)} of a new reading (1 \u2212 cosine)` : "nothing is stale",
   ];
   byId("edit-facts").textContent = `${facts.join("; ")}.`;

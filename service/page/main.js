@@ -113,7 +113,8 @@ function askToRead(text, packed, place) {
   byId("read-link").onclick = () => {
     agreed.add(packed);
     wishes.next();
-    work((signal, tell) => read(text, place, signal, tell));
+    const now = { ...place, ...chosenModels() }; // the user may have selected others meanwhile
+    work((signal, tell) => read(text, now, signal, tell));
   };
   show(byId("link"), true);
 }

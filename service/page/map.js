@@ -173,11 +173,14 @@ export class MapView {
   }
 
   cellAt(event) {
-    if (!this.found) return null;
     const box = this.canvas.getBoundingClientRect();
     const side = box.width - EDGE;
-    const [x, y] = [(event.clientX - box.left - EDGE) / side, (event.clientY - box.top - EDGE) / side];
-    if (x < 0 || y < 0 || x >= 1 || y >= 1) return null;
+    return this.cellIn((event.clientX - box.left - EDGE) / side, (event.clientY - box.top - EDGE) / side);
+  }
+
+  // x and y are shares of the window.
+  cellIn(x, y) {
+    if (!this.found || x < 0 || y < 0 || x >= 1 || y >= 1) return null;
     const token = ([start, end], share) => start + share * (end - start);
     const { rows, columns } = this.window;
     const column = cellOf(this.found.column_edges, token(columns, x));
@@ -189,6 +192,10 @@ export class MapView {
       mean: this.found.values[row * this.found.width + column],
       even: 1 / this.found.tokens,
     };
+  }
+
+  pick(cell) {
+    if (cell) this.onPick(cell);
   }
 
   share(event) {
@@ -212,6 +219,7 @@ export class MapView {
         "+": () => this.view.zoom(0.5), "=": () => this.view.zoom(0.5), "-": () => this.view.zoom(2),
         0: () => this.view.all(),
       }[event.key];
+      if (event.key === "Enter") this.pick(this.cellIn(0.5, 0.5));
       if (!step || event.ctrlKey || event.metaKey) return;
       event.preventDefault();
       step();
@@ -251,8 +259,7 @@ export class MapView {
     });
     const end = (event) => {
       if (pointers.delete(event.pointerId) && !moved && event.type === "pointerup") {
-        const cell = this.cellAt(event);
-        if (cell) this.onPick(cell);
+        this.pick(this.cellAt(event));
       }
     };
     canvas.addEventListener("pointerup", end);

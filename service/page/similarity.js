@@ -14,7 +14,7 @@ const AT_FIRST = [
 ];
 
 const comparing = new Newest();
-let drawn = null; // the texts and vectors of the matrix on the page
+let drawn = null; // the texts, vectors and model of the matrix on the page
 
 export function startSimilarity(models) {
   setOptions(byId("similarity-model"), models.map(({ name }) => [name, name]), models[0].name);
@@ -34,7 +34,7 @@ async function compare(texts, model) {
   try {
     if (texts.length < 2) throw new Error("Enter at least two texts to compare.");
     const { data } = await post("v1/embeddings", { input: texts, model, encoding_format: "base64" }, signal);
-    drawn = [texts, data.map(({ embedding }) => floats(embedding))];
+    drawn = [texts, data.map(({ embedding }) => floats(embedding)), model];
     drawMatrix(...drawn);
   } catch (failure) {
     if (!signal.aborted) fail(failure, texts.length < 2 ? null : () => compare(texts, model), byId("similarity-error"));
@@ -69,12 +69,12 @@ function numberTexts() {
   });
 }
 
-function drawMatrix(texts, vectors) {
+function drawMatrix(texts, vectors, model) {
   const cosines = vectors.map((one) => vectors.map((other) => one.reduce((sum, value, index) => sum + value * other[index], 0)));
   const title = (index) => `${index + 1}. ${texts[index].slice(0, 70)}`;
   const head = make("tr", {}, make("td"), ...texts.map((_, index) => make("th", { scope: "col", title: title(index) }, String(index + 1))));
   const rows = cosines.map((row, index) => make("tr", {}, make("th", { scope: "row" }, title(index)), ...row.map(cosineCell)));
-  byId("matrix").replaceChildren(make("table", { class: "matrix" }, make("caption", {}, "Cosine of every pair of texts"), head, ...rows));
+  byId("matrix").replaceChildren(make("table", { class: "matrix" }, make("caption", {}, `Cosines of all pairs of texts, by ${model}`), head, ...rows));
   show(byId("matrix"), true);
 }
 

@@ -19,9 +19,10 @@ export function startTabs() {
   for (const view of VIEWS) {
     byId(`tab-${view}`).addEventListener("click", () => goTo(view));
     byId(`tab-${view}`).addEventListener("keydown", (event) => {
-      if (!["ArrowLeft", "ArrowRight"].includes(event.key)) return;
-      const step = event.key === "ArrowRight" ? 1 : VIEWS.length - 1;
-      const other = VIEWS[(VIEWS.indexOf(view) + step) % VIEWS.length];
+      const [at, last] = [VIEWS.indexOf(view), VIEWS.length - 1];
+      const other = VIEWS[{ ArrowLeft: (at + last) % VIEWS.length, ArrowRight: (at + 1) % VIEWS.length, Home: 0, End: last }[event.key]];
+      if (!other) return;
+      event.preventDefault();
       goTo(other);
       byId(`tab-${other}`).focus();
     });

@@ -157,6 +157,10 @@ def test_opening_a_head_and_zooming(page: Page) -> None:
     settle(page)
     rows = window_of(page)[:2]
     assert rows[1] - rows[0] == 51, "an eighth of 401, rounded at each step"
+    assert marked(page, "row") == marked(page, "column") == 0
+    page.keyboard.press("Enter")
+    assert marked(page, "row") >= 1
+    assert marked(page, "column") >= 1
     page.locator("canvas.map").hover(position={"x": 300, "y": 300})
     page.mouse.wheel(0, -2000)
     settle(page)

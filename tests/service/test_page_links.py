@@ -85,8 +85,10 @@ def test_a_long_text_in_a_link_is_read_when_the_user_agrees(
         tab.wait_for_selector("#link:has-text('30,000 characters')")
         tab.wait_for_timeout(500)
         assert "POST" not in methods
+        tab.select_option("#model", "sentence-transformers/all-MiniLM-L6-v2")
         tab.click("#read-link")
         settle(tab)
+        assert "read by sentence-transformers/all-MiniLM-L6-v2" in tab.inner_text("#facts")
         tab.wait_for_selector(".map-figure figcaption:has-text('layer 4, head 3')")
         assert tab.locator("#link").is_hidden()
         link = tab.url

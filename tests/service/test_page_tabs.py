@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from tests.service.browser import QUEUE_FULL
+
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
@@ -40,6 +42,7 @@ def test_similarity(page: Page) -> None:
     cells = [float(text) for text in page.locator(".cosine").all_inner_texts()]
     assert cells[::4] == [1.0, 1.0, 1.0]
     assert cells[1] > cells[2], "a harbour is nearer to a lighthouse than a pancake is"
+    assert page.inner_text(".matrix caption") == "Cosines of all pairs of texts, by default"
 
 
 def test_the_newest_comparison_is_shown(page: Page) -> None:
@@ -75,3 +78,26 @@ def test_a_record_goes_with_its_model(page: Page) -> None:
     page.wait_for_selector("#edited[aria-busy]", state="detached")
     assert page.locator("#passages > li").count() == 0
     assert page.inner_text("#edit-read") == "Read"
+
+
+def test_another_model_shows_nothing_of_the_one_before(page: Page) -> None:
+    page.click("#tab-edit")
+    page.fill("#edit-text", "A text of one line.")
+    page.click("#edit-read")
+    page.wait_for_selector("#edited")
+    page.route("**/v1/documents", QUEUE_FULL)
+    page.click("#edit-read")
+    page.wait_for_selector("#edit-error button")
+    page.dispatch_event("#edit-model", "change")
+    assert page.locator("#edited").is_hidden()
+    assert page.locator("#edit-error").is_hidden()
+
+
+def test_keys_move_between_tabs(page: Page) -> None:
+    page.focus("#tab-document")
+    reached = []
+    for key in ("End", "ArrowRight", "ArrowLeft", "Home"):
+        page.keyboard.press(key)
+        reached.append(page.evaluate("document.activeElement.id"))
+    assert reached == ["tab-similarity", "tab-document", "tab-similarity", "tab-document"]
+    assert page.locator("#view-document").is_visible()
