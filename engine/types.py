@@ -230,12 +230,12 @@ class LivingChunk(Chunk):
     """A chunk of a document with a record."""
 
     previous: int | None = None
-    """Its index in the document as the record held it; None if it was read now, or has other
-    headings now."""
+    """Its index in the document of the record; None if it was read now, or has other headings
+    now."""
 
     staleness: float = 0.0
-    """What 1 - cosine to a vector read anew stays within, for 99 % of kept chunks; 0 if the chunk
-    was read in the last round."""
+    """A bound on 1 - cosine to a fresh vector, for 99 % of kept chunks; 0 if the chunk was read in
+    the last round."""
 
 
 @dataclass(frozen=True, kw_only=True)

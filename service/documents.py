@@ -191,7 +191,7 @@ async def _read(
 async def embed_living(
     engine: AsyncEngine, request: LivingRequest, on_event: OnEvent = lambda _: None
 ) -> LivingEmbedding:
-    """Embeds a document with its record: anew, or read on from the record that was sent."""
+    """Embeds a document with its record, as a whole or as an update of the record that was sent."""
     shared: dict[str, Any] = {
         "model": request.model,
         "chunks": request.chunking,
@@ -226,7 +226,7 @@ def _check_reads_whole(request: LivingRequest) -> None:
     ):
         if given:
             raise InvalidInput(
-                f"{name} is about a record that the document is read on from, and none was sent",
+                f"{name} only applies to an update, and no record was sent",
                 code="no_record",
                 param=name,
             )

@@ -2,7 +2,7 @@
 what attention carried over it.
 
 States of a whole document know their surroundings, so they change slowly where the subject changes
-at once, and change where positions begin anew and the subject does not. A passage read alone knows
+at once, and change where positions restart and the subject does not. A passage read alone knows
 nothing but itself: it says where the words change, and not how it follows from the one before.
 
 The cost is that of reading the text once more, in short texts.

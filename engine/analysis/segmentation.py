@@ -6,7 +6,7 @@ is a window of tokens; cohesion is the cosine of the means of the two windows, a
 subject changes. It is read twice: from states that have seen the whole document, and from the
 vectors of its passages read alone, with windows of the same size and of half of it. How far each
 falls below its surroundings, in its own standard deviations, is added up. States alone draw
-boundaries to where positions begin anew, every 512 tokens of the default model.
+boundaries to where positions restart, every 512 tokens of the default model.
 Headings of the text go before all other places, the outermost first: of a document that has them,
 they say where its parts begin better than its states do.
 A scale, the tokens of a typical segment, sets the size of the windows and the number of boundaries.

@@ -1,7 +1,7 @@
 """P, P^T and (s - P)^-1 times a few vectors, without the matrix P.
 
 P and P^T are linear for all kinds but softmax, whose matrix is kept for short texts and else
-computed anew, a few rows at a time. (s - P)^-1 is exact and linear for kinds with
+recomputed, a few rows at a time. (s - P)^-1 is exact and linear for kinds with
 blocks: P = A + U V^T with A block-diagonal and few columns U, one for each sink, which every block
 sees, and one for each of LLN's channels. So it takes the LU factors of every block of s - A and one
 small system (Woodbury). Near an eigenvalue it magnifies what belongs to that eigenvalue, however

@@ -70,11 +70,11 @@ def from_bytes(data: bytes, model: EmbeddingModel) -> DocumentRecord:
         check_shapes(tensors, model, len(header["segments"]))
         return _record(header, tensors)
     except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
-        raise _refused(f"the record is not one of LLN's: {type(error).__name__}") from None
+        raise _refused(f"the record was not made by LLN: {type(error).__name__}") from None
 
 
 def _opened(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    damaged = "the record is damaged: it was cut short or altered; read the document anew"
+    damaged = "the record is damaged: it was cut short or altered; read the document again without it"
     try:
         length = int.from_bytes(data[:8], "little")
         metadata = json.loads(data[8 : 8 + length])["__metadata__"]
@@ -86,8 +86,8 @@ def _opened(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise _refused(damaged) from None
     if version != VERSION:
         raise _refused(
-            f"the record has version {version}, this server reads {VERSION}; read the document "
-            "anew",
+            f"the record has version {version}, and this server reads {VERSION}; read the document "
+            "again without it",
             code="record_version",
             limit=VERSION,
             actual=version,
@@ -103,7 +103,7 @@ def _check_identity(header: Mapping[str, Any], model: EmbeddingModel) -> None:
         if found != own:
             raise _refused(
                 f"the record was made with {name} {found}, and {model.name} has {own}; read the "
-                "document anew",
+                "document again without it",
                 code="record_of_another_model",
                 limit=own,
                 actual=str(found),

@@ -1,4 +1,4 @@
-"""How far a kept segment may be from one that is read anew.
+"""How far a kept segment may be from a fresh reading of it.
 
 What a segment reads of the rest of its document is LLN's merged state, the sinks, and LLN's share,
 which grows with the length. A `View` is a sketch of these as they were when a segment was read: two
@@ -107,7 +107,7 @@ def movement(then: View, now: View, model: EmbeddingModel) -> Movement:
 
 
 def bound(moved: Movement, model: EmbeddingModel) -> float:
-    """1 - cosine to a vector read anew that 99 % of kept chunks stay within; 0 to 1."""
+    """A bound on 1 - cosine to a fresh vector, for 99 % of kept chunks; 0 to 1."""
     factors = _factors(model.info.calibration)
     return min(1.0, float(sum(np.array(moved) * factors)))
 

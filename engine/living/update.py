@@ -116,7 +116,7 @@ def answer_of(
     work: Work,
     before: DocumentRecord | None = None,
 ) -> LivingEmbedding:
-    """What the caller gets, from the new record. `before` is the one that was read on from."""
+    """What the caller gets, from the new record. `before` is the record that was sent."""
     staleness = staleness_of(record, model)
     chunks = tuple(_chunks(document, record, staleness, _previous_of(work, document, before)))
     first = record.segments[0]

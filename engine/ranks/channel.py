@@ -62,7 +62,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Form:
-    """Join a group anew. Whatever was being read is abandoned."""
+    """Join a new group. Whatever was being read is abandoned."""
 
     generation: int
     rank: int  # in the group, where lost ranks have left no gap

@@ -96,7 +96,7 @@ def _allows_space_splits(tokenizer: Tokenizer) -> bool:
 def _normalizes_by_word(step: dict[str, Any], has_metaspace: bool) -> bool:
     if step["type"] == "Replace":  # several spaces by one, or by the sign that stands for it
         return has_metaspace and step["pattern"] == {"Regex": " {2,}"}
-    if step["type"] == "Strip":  # text after an added token begins anew, and would be stripped
+    if step["type"] == "Strip":  # text after an added token starts afresh, and would be stripped
         return not step["strip_left"]
     return step["type"] in {
         "BertNormalizer",

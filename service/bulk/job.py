@@ -124,7 +124,7 @@ def prepare(job: BulkJob) -> Path:
     there = [path for path in outputs_of(job.out) if path.exists()]
     if there and not work.exists() and not job.replace:
         raise OutputExists(
-            f"{there[0]} exists; give another name, or --replace to write it anew", param="out"
+            f"{there[0]} exists; give another name, or --replace to overwrite it", param="out"
         )
     if not job.replace and (others := _differences(work, _fingerprint(job, {}))):
         raise _another_jobs(work, others)
@@ -145,7 +145,7 @@ def _claim(work: Path, job: BulkJob, weights: dict[str, Any]) -> None:
 
 
 def _differences(work: Path, wanted: dict[str, Any]) -> list[str]:
-    """What the unfinished work there has otherwise, if there is any."""
+    """Where the unfinished work in a folder, if any, differs from this job."""
     try:
         found = json.loads((work / "job.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -156,7 +156,7 @@ def _differences(work: Path, wanted: dict[str, Any]) -> list[str]:
 def _another_jobs(work: Path, names: Sequence[str]) -> OutputExists:
     return OutputExists(
         f"{work} has the unfinished work of another job ({', '.join(names)} differ); "
-        "run that one to its end, or start anew with --replace",
+        "finish that one first, or discard it with --replace",
         param="out",
     )
 

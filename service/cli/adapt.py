@@ -66,19 +66,19 @@ def add_adapt(commands: Commands) -> None:
     command.add_argument(
         "--positions",
         choices=get_args(PositionScheme),
-        help="how learned positions go on beyond their table: repeat the table, stretch it, or "
-        "begin it again in each block (default: tile)",
+        help="how learned positions continue beyond their table: repeat the table, stretch it, or "
+        "restart it in each block (default: tile)",
     )
     command.add_argument(
         "--rise",
         type=float,
         metavar="SHARE",
         help="how much more the last token of a long text counts in its vector than the average "
-        "token, and how much less the first, 0 to 1. It makes up for LLN finding the beginning of "
-        "a text better (default: 0; for models that pool by the mean)",
+        "token, and how much less the first, 0 to 1. It compensates LLN's preference for the "
+        "beginning of a text (default: 0; for models that pool by the mean)",
     )
     command.add_argument("--samples", type=int, help="windows of text to measure on (default: 32)")
-    _add_training(command.add_argument_group("training, which finds more than calibration alone"))
+    _add_training(command.add_argument_group("training, which improves on calibration alone"))
     add_json(command)
 
 
@@ -93,24 +93,25 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--recipe",
-        help="lln (default): train LLN's own numbers alone; texts of one block keep their vectors. "
+        help="lln (default): train only LLN's parameters; texts of one block keep their vectors. "
         "encoder: train the whole encoder with them. documents: the same for a model that was "
         "trained before, with --further. passages: teach late chunks what their document is about, "
         "with --further. imitate: long stages, for a GPU; not for models that "
         "pool by their first token. Or a JSON file with a list of stages",
     )
-    group.add_argument("--seed", type=int, help="of all random choices (default: 0)")
+    group.add_argument("--seed", type=int, help="seed of all random choices (default: 0)")
     group.add_argument(
         "--precision",
         choices=get_args(Precision),
-        help="of the model's products; what is learned stays float32 (default: float32)",
+        help="precision of the model's products; learned parameters stay float32 (default: "
+        "float32)",
     )
     group.add_argument(
         "--strength",
         type=float,
         metavar="SHARE",
         help="how far to go from the calibrated numbers to the trained ones, above 0 and at most "
-        "1 (default: 1); less finds less and stays nearer to the teacher",
+        "1 (default: 1); less stays closer to the teacher and finds less",
     )
     group.add_argument(
         "--further",
@@ -118,7 +119,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         help="continue from what an adapted model has learned, and calibrate nothing; with "
         "--rise and without --train, change only the rise",
     )
-    group.add_argument("--control", action="store_true", help="train without LLN, to compare with")
+    group.add_argument("--control", action="store_true", help="train without LLN, as a comparison")
 
 
 def _long_block(written: str) -> LongBlock:

@@ -44,7 +44,7 @@ def add_index(commands: Commands) -> None:
     )
     _add_place(command)
     command.add_argument(
-        "--rebuild", action="store_true", help="throw the index away and make it anew"
+        "--rebuild", action="store_true", help="delete the index and make a new one"
     )
     add_json(command)
 
@@ -64,21 +64,21 @@ def _add_place(command: argparse.ArgumentParser) -> None:
         "--index",
         type=Path,
         metavar="DIR",
-        help=f"where the index lies; {PLACE} in the folder unless given",
+        help=f"folder of the index (default: {PLACE} in FOLDER)",
     )
     command.add_argument(
         "--records",
         action=argparse.BooleanOptionalAction,
-        help="keep what long files are read on from, so that only what changed in them is read "
-        "again; about 100 bytes a token (as the index was made; a new one: no)",
+        help="keep records of long files, so that only what changed in them is read again; takes "
+        "about 100 bytes a token (default: as the index was made; for a new one, no)",
     )
     command.add_argument(
         "--max-staleness",
         type=share,
         default=MAX_STALENESS,
         metavar="X",
-        help="with records: read passages again whose vector may be further than this from a new "
-        f"reading, as 1 - cosine ({MAX_STALENESS})",
+        help="with records: read passages again whose vectors may be further than this from a "
+        f"fresh reading, as 1 - cosine (default: {MAX_STALENESS})",
     )
     add_model(command)
 
@@ -90,11 +90,11 @@ def add_search(commands: Commands) -> None:
         "--index",
         type=Path,
         metavar="DIR",
-        help="an indexed folder, or where its index lies; found from the working folder upwards "
-        "unless given",
+        help="an indexed folder, or the folder of its index (default: the nearest index in this "
+        "folder or those above it)",
     )
     command.add_argument(
-        "-n", "--limit", type=positive_number, default=5, help="passages to print (5)"
+        "-n", "--limit", type=positive_number, default=5, help="passages to print (default: 5)"
     )
     command.add_argument(
         "--by",

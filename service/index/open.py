@@ -51,8 +51,8 @@ def open_to_read(place: Path) -> IndexStore:
 def _check_recipe(made: Recipe, wanted: Recipe, place: Path) -> None:
     for name, (is_now, would_be) in made.differences(wanted).items():
         raise IndexMismatch(
-            f"the index in {place} was made with {name} {is_now}, and not {would_be}; "
-            "give another --index, or make it anew with --rebuild",
+            f"the index in {place} was made with {name} {is_now}, not {would_be}; "
+            "give another --index, or rebuild it with --rebuild",
             param=name,
             limit=str(is_now),
             actual=str(would_be),
@@ -67,20 +67,20 @@ def check_model(recipe: Recipe, engine: AsyncEngine) -> None:
         served = ", ".join(engine.models)
         raise IndexMismatch(
             f"the index was made with the model {recipe.model}, which is not loaded; "
-            f"those that are: {served}",
+            f"loaded are {served}",
             limit=served,
             actual=recipe.model,
         ) from None
     if (info.revision, info.calibration) != (recipe.revision, recipe.calibration):
         raise IndexMismatch(
-            f"the index was made with other weights of {recipe.model}; make it anew: "
+            f"the index was made with other weights of {recipe.model}; rebuild it: "
             "lln index --rebuild",
             limit=recipe.revision,
             actual=info.revision,
         )
     if recipe.dtype not in (None, info.dtype):
         _log.warning(
-            "the index was made in %s and is searched in %s: cosines differ a little",
+            "the index was made in %s and is searched in %s: cosines differ slightly",
             recipe.dtype,
             info.dtype,
         )

@@ -37,7 +37,7 @@ class FileReader:
         self._max_staleness = max_staleness
 
     async def read(self, extracted: Extracted, before: FileState | None) -> DocumentEmbedding:
-        """The document, read on from what the index has of it if it has a record."""
+        """The document, updated from its record if the index has one."""
         text, title = extracted.text, extracted.title
         if not self._store.recipe.records or len(text) < LEAST_CHARACTERS:
             return await self._engine.embed_document(text, chunks=PLAN, title=title)
@@ -51,7 +51,7 @@ class FileReader:
                     max_staleness=self._max_staleness,
                 )
             except InvalidInput as error:
-                # Made by another version or precision, or damaged: it serves no more.
+                # Made by another version or precision, or damaged: it is of no use.
                 if error.param != "record":
                     raise
         return await self._engine.embed_living_document(
@@ -60,7 +60,7 @@ class FileReader:
 
 
 def record_of(embedded: DocumentEmbedding) -> bytes | None:
-    """What a file keeps to be read on from. One segment alone is always read whole."""
+    """What the index keeps for a file's next update. A single segment is always read whole."""
     if isinstance(embedded, LivingEmbedding) and embedded.segments > 1:
         return embedded.record
     return None

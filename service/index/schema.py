@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Self
 
 VERSION = 2
-"""Of the tables. An index of another version is made anew."""
+"""Of the tables. An index of another version is rebuilt."""
 
 TABLES = """
 CREATE TABLE recipe (content TEXT NOT NULL);
@@ -52,7 +52,7 @@ CREATE TABLE IF NOT EXISTS records (
     record BLOB NOT NULL
 )
 """
-"""What documents are read on from. Indexes that were made before there were any have no table."""
+"""What updates of documents start from. Older indexes have no such table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +69,10 @@ class Recipe:
     context: str
     chunk_tokens: int
     records: bool = False
-    """Whether long documents are read in segments, and read on from their records."""
+    """Whether long documents are read in segments and updated from their records."""
 
     dtype: str | None = None
-    """The precision of the vectors. Indexes that were made before it was kept have none."""
+    """The precision of the vectors. Older indexes do not have it."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -103,7 +103,7 @@ class IndexSearch:
     def _ask(self, ask: Callable[[_Opened], Answer]) -> Answer:
         assert self._place is not None, "asked only if there is an index"
         if self._opened is None or not self._opened.is_current:
-            # It was made anew meanwhile, perhaps with another model.
+            # It was rebuilt meanwhile, perhaps with another model.
             if self._opened is not None:
                 self._opened.store.close()
                 self._opened = None
@@ -139,8 +139,8 @@ def _inode_of(path: Path) -> int | None:
 
 
 def _opened_again(place: Path, engine: AsyncEngine) -> _Opened:
-    """Raises StorageFailure if there is no such index any more: a search is not to blame for that,
-    and the index may be about to be made anew."""
+    """Raises StorageFailure if the index is gone: that is no fault of the search, and the index may
+    be about to be rebuilt."""
     try:
         return _Opened(place, engine)
     except (IndexNotFound, IndexMismatch) as error:

@@ -162,7 +162,7 @@ class IndexStore:
             return replace(db, file, previous)
 
     def record(self, file: FileState) -> bytes | None:
-        """What this state of a file is read on from, if it is there."""
+        """The record of this state of a file, if there is one."""
         found = self._all(
             "SELECT record FROM records WHERE file = ? AND sha256 = ?", (file.id, file.sha256)
         )
@@ -287,7 +287,7 @@ def _check_version(database: sqlite3.Connection, path: Path) -> None:
     if version != VERSION:
         raise IndexMismatch(
             f"{path} has version {version} of an index, this lln reads version {VERSION}; "
-            "make it anew: lln index --rebuild",
+            "rebuild it: lln index --rebuild",
             limit=VERSION,
             actual=version,
         )

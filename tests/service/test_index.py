@@ -221,7 +221,7 @@ def test_another_model_is_refused(
 ) -> None:
     run("index", folder, "--model", model)
     other = str(write_checkpoint(seed=1))
-    assert "give another --index, or make it anew" in run("index", folder, "--model", other)
+    assert "give another --index, or rebuild it" in run("index", folder, "--model", other)
     assert run("index", folder, "--model", other, "--rebuild")[0]["read"] == 3
 
 

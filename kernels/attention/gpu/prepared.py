@@ -19,7 +19,7 @@ from triton.runtime import driver  # type: ignore[import-untyped]
 from kernels.attention.gpu.launch import Grid, launch
 
 ALIGNMENT = 16
-"""Bytes. Triton compiles anew for a pointer that is no multiple of it."""
+"""Bytes. Triton compiles again for a pointer that is not a multiple of it."""
 
 KNOWN_TRITON = ("3.6.", "3.7.")
 """Versions whose compiled kernels are launched without Triton's search. Others search each time."""

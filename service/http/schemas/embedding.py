@@ -71,9 +71,9 @@ class UpdateBody(VectorBody):
         "in that text; edits may not overlap.",
     )
     title: str | None = Field(
-        None, description="Another title than the record's; an empty one takes that away."
+        None, description="Replaces the record's title; an empty one removes it."
     )
-    chunking: Chunking | None = Field(None, description="Other chunks than the record's.")
+    chunking: Chunking | None = Field(None, description="Replaces the record's chunking.")
     max_staleness: float | None = Field(
         None,
         description="0 to 1. Kept segments that may be staler than this are read again too.",
@@ -85,8 +85,8 @@ class UpdateBody(VectorBody):
             return None
         if "type" in self.chunking.model_fields_set and self.chunking.type == "none":
             raise InvalidInput(
-                "a document that is read on keeps the chunks of its record or gets others; send it "
-                "by POST if it is to have none",
+                "an update keeps the chunks of its record or gets others; for a document without "
+                "chunks, send a POST",
                 code="invalid_chunking",
                 param="chunking.type",
                 limit="fixed, sentences, headings",
