@@ -47,7 +47,7 @@ VENDOR_CLIENTS = (
         package="voyageai",
         line='`voyageai.Client(base_url="URL/v1", api_key="KEY")`',
         works="chunks that are given or cut here, queries, plain texts; vectors equal to "
-        "`/v1/documents` to the bit; errors with our sentence",
+        "`/v1/documents` to the bit; errors with our message",
         refused="chunks without tokens: they have no vector",
         test="test_voyage.py::test_contextual_chunks_are_those_of_our_own_route",
     ),
@@ -90,7 +90,7 @@ VENDOR_CLIENTS = (
         routes="`/v1/embeddings`, `/v1/segment`",
         package="llama-index-embeddings-jinaai",
         line='`embedder._api.api_url = "URL/v1/embeddings"`: it has no address of its own',
-        works="texts, `late_chunking`, `task`; errors with our sentence",
+        works="texts, `late_chunking`, `task`; errors with our message",
         refused="images: the models read text alone",
         test="test_jina.py::test_llama_index",
     ),
