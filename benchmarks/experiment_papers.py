@@ -64,10 +64,10 @@ def _masked_line(masked: Stored) -> str:
     blocks = masked.minus("block_diagonal", "softmax", "loss")
     between = masked.minus("lln_diag", "block_diagonal", "loss")
     is_nearer = abs(full.mean) < abs(blocks.mean) and not holds_zero(between)
-    verdict = "is nearer" if is_nearer else "is not nearer"
+    verdict = "is closer" if is_nearer else "is not closer"
     return (
-        f"**In masked-language-model pre-training LLN+Diag {verdict} to softmax than blocks alone "
-        f"are.** Minus softmax, in nats of held-out loss: LLN+Diag {signed(full)}, blocks alone "
+        f"**In masked-language-model pre-training LLN+Diag {verdict} to softmax than blocks "
+        f"alone.** Minus softmax, in nats of held-out loss: LLN+Diag {signed(full)}, blocks alone "
         f"{signed(blocks)}; LLN+Diag minus blocks alone {signed(between)} (`{masked.name}`)."
     )
 
@@ -80,9 +80,9 @@ def _range_lines(tasks: Iterable[Stored]) -> Iterator[str]:
         "wide": f"LLN+Diag beats blocks alone by {100 * WIDE_GAIN:.0f} points or more, with "
         "intervals apart, in",
         "better": "LLN+Diag is better than blocks alone, by less, in",
-        "level": "LLN+Diag cannot be told from blocks alone in",
+        "level": "LLN+Diag cannot be distinguished from blocks alone in",
         "worse": "LLN+Diag is worse than blocks alone in",
-        "guess": "No kind of attention answers better than a guess in",
+        "guess": "No kind of attention is better than guessing in",
     }
     if not kinds["wide"]:
         yield f"**No task was found in which LLN+Diag beats blocks by {WIDE_GAIN:g}.**"

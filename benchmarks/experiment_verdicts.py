@@ -82,7 +82,7 @@ def on_par(stored: Stored) -> tuple[str, str]:
         also = ", and so are blocks alone" if blocks.low > 0 else ""
         return figure, f"LLN+Diag is better than softmax{also}"
     also = "; blocks alone are too" if holds_zero(blocks) or blocks.mean > 0 else ""
-    return figure, f"holds: not to be told apart{also}"
+    return figure, f"holds: no measurable difference{also}"
 
 
 def fewer_steps(name: str) -> Callable[[Stored], tuple[str, str]]:
@@ -158,7 +158,7 @@ def _speeds(*own: Mapping[str, Any], than: Mapping[str, Any]) -> str:
         return "faster than Nystromformer"
     if min(one["spread"][0] for one in own) > than["spread"][1]:
         return "slower than Nystromformer"
-    return "not to be told from Nystromformer in time"
+    return "not measurably different from Nystromformer in time"
 
 
 _OTHERS_OF_TABLE_4 = ("softmax", "performer", "nystromformer")
@@ -294,7 +294,7 @@ def _told_from_unpruned(minus: SeedInterval) -> str:
         return "loses to unpruned AdamW"
     if minus.low > -_NO_LOSS:
         return "as good as unpruned AdamW"
-    return "cannot be told from unpruned AdamW"
+    return "cannot be distinguished from unpruned AdamW"
 
 
 def _ranked(minus: Mapping[str, SeedInterval]) -> str:

@@ -20,7 +20,7 @@ _UNTRAINED = ("untrained_lln_diag", "untrained_blocks")
 _VERDICTS: Mapping[str, Verdict] = {
     "More:": "more",
     "Fewer:": "fewer",
-    "Not to be told apart:": "level",
+    "No measurable difference:": "level",
 }
 
 

@@ -33,7 +33,7 @@ def models_by_name(models: Sequence[EmbeddingModel]) -> dict[str, EmbeddingModel
         name = Path(model.name).name
         if name in named:
             raise InvalidInput(
-                f"two models are named {name}: rename a folder, so that they can be told apart",
+                f"two models are named {name}: rename a folder, so that they can be distinguished",
                 code="equal_models",
                 param="models",
                 actual=name,

@@ -71,7 +71,7 @@ def test_the_masked_model(
     [
         ("majority", (0.8, 0.82, 0.81), (0.5, 0.51, 0.5), "by 20 points or more"),
         ("majority", (0.6, 0.62, 0.61), (0.5, 0.51, 0.5), "better than blocks alone, by less"),
-        ("majority", (0.4, 0.62, 0.5), (0.5, 0.51, 0.5), "cannot be told from blocks alone"),
+        ("majority", (0.4, 0.62, 0.5), (0.5, 0.51, 0.5), "cannot be distinguished from blocks alone"),
         ("majority", (0.4, 0.42, 0.41), (0.5, 0.51, 0.5), "worse than blocks alone"),
         ("pathfinder", (0.49, 0.51, 0.5), (0.5, 0.51, 0.49), "better than a guess"),
     ],
@@ -102,7 +102,7 @@ def test_kinds_that_are_better_than_lln_diag_are_told(tmp_path: Path) -> None:
     ("full", "softmax", "verdict"),
     [
         ((0.6, 0.61, 0.62), (0.8, 0.81, 0.82), "fails: softmax is better"),
-        ((0.8, 0.81, 0.82), (0.81, 0.8, 0.82), "holds: not to be told apart"),
+        ((0.8, 0.81, 0.82), (0.81, 0.8, 0.82), "holds: no measurable difference"),
         ((0.8, 0.81, 0.82), (0.6, 0.61, 0.62), "LLN+Diag is better than softmax"),
     ],
 )
