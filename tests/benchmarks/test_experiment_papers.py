@@ -52,9 +52,9 @@ def write(folder: Path, name: str, figure: str, by_method: Mapping[str, Sequence
 @pytest.mark.parametrize(
     ("full", "blocks", "verdict"),
     [
-        ((2.01, 2.02, 2.03), (2.3, 2.31, 2.33), "LLN+Diag is nearer"),
-        ((2.01, 2.02, 2.03), (2.02, 2.01, 2.03), "LLN+Diag is not nearer"),
-        ((2.3, 2.31, 2.33), (2.01, 2.02, 2.03), "LLN+Diag is not nearer"),
+        ((2.01, 2.02, 2.03), (2.3, 2.31, 2.33), "LLN+Diag is closer"),
+        ((2.01, 2.02, 2.03), (2.02, 2.01, 2.03), "LLN+Diag is not closer"),
+        ((2.3, 2.31, 2.33), (2.01, 2.02, 2.03), "LLN+Diag is not closer"),
     ],
 )
 def test_the_masked_model(
