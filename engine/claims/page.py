@@ -19,24 +19,23 @@ _WORDS: dict[Verdict, str] = {
 _INTRODUCTION = """\
 # Claims, checked
 
-Five papers make claims about attention, and this project rests on a few more. Each one is checked \
-here by a computation: on random matrices with fixed seeds, and on the heads of a model that reads \
-a document. `lln claims` runs all of them; `lln claims --json` adds the numbers and the \
+Five papers make claims about attention, and this project rests on a few more. Each claim is \
+checked here by computation: on random matrices with fixed seeds, and on the heads of a model that \
+reads a document. `lln claims` runs all of them; `lln claims --json` adds the numbers and the \
 counterexamples. `lln claims --markdown` wrote this page, and a test runs the claims again and \
 compares.
 
-- A claim **holds** if no case broke it by more than rounding, or by more than the error it allows \
-where it says "approximately".
-- It is **open** if no case broke it and no proof is known that stands.
+- A claim **holds** if no case violates it by more than rounding, or by more than the error it \
+allows where it says "approximately".
+- It is **open** if no case violates it but no valid proof is known.
 - It **holds when corrected** if its conclusion is true once a hypothesis, a constant or an order \
 is added.
-- It **fails** if another statement must take its place.
+- It **fails** if it must be replaced by another statement.
 
-"What is true" says what was measured to be true. A claim that nothing broke is not thereby \
-proved. The last column tells what the paper prints (its words, "..." where some are left out, \
-formulas in plain text), how it is read, and how large an excess still counts as true (none means \
-rounding, 1e-9). What would change a \
-verdict is under `flips` in `lln claims` and over HTTP.
+"What is true" says what was measured to be true; that is no proof. The last column has the \
+paper's words ("..." where some are left out, formulas in plain text), our reading of them, and how \
+large an excess still counts as true (none means rounding, 1e-9). `flips` in `lln claims` and over \
+HTTP says what would change a verdict.
 
 `(x)` is the Kronecker product, and `s` is a variance, as the statement says.
 """
