@@ -54,17 +54,17 @@ def add_diagnose(commands: Commands) -> None:
         type=int,
         default=SAMPLED_ROWS,
         metavar="N",
-        help="rows of each head to read where rows are sampled (default: %(default)s)",
+        help="rows of each head to read if rows are sampled (default: %(default)s)",
     )
     command.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of the sampled rows (default: 0)"
+        "--seed", type=int, default=0, metavar="N", help="seed of the sampled rows (default: 0)"
     )
     command.add_argument(
         "--quantiles",
         type=shares,
         default=(),
         metavar="Q,Q,...",
-        help="shares of the rows, such as 0.1,0.5,0.9: also print what so many rows stay below",
+        help="also print these quantiles over the rows, such as 0.1,0.5,0.9",
     )
     add_model(command)
     add_json(command)
@@ -77,8 +77,8 @@ def _text_of(file: str) -> str:
         if " " not in file:
             raise
         raise InvalidInput(
-            f"there is no file {shown(file)!r}; to diagnose a text itself, give '-' and the text "
-            "on standard input",
+            f"there is no file {shown(file)!r}; to diagnose a text, give '-' and send the text to "
+            "standard input",
             code="no_files",
             param="file",
         ) from None
@@ -177,7 +177,7 @@ def add_claims(commands: Commands) -> None:
         "--only",
         action="append",
         metavar="ID",
-        help="a claim's id, or the beginning of the ids of one paper; repeatable",
+        help="a claim's id, or the common beginning of a paper's ids; repeatable",
     )
     command.add_argument(
         "--text", type=Path, help="a document to measure heads on (default: Python's manual)"

@@ -48,14 +48,14 @@ def add_bulk_options(command: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="PATH",
-        help="folders, globs and files; '-' is standard input. JSONL, CSV and Parquet have a text "
-        "in each row, other files (text, Markdown, HTML, PDF) are one text each",
+        help="folders, globs and files; '-' is standard input. Each row of JSONL, CSV and Parquet "
+        "is a text, and each other file (text, Markdown, HTML, PDF)",
     )
     bulk.add_argument(
         "--out", type=Path, metavar="FILE", help="vectors as .npy, .jsonl or .parquet"
     )
     bulk.add_argument(
-        "--format", choices=_FORMATS, default="auto", help="how to read the sources (by suffix)"
+        "--format", choices=_FORMATS, default="auto", help="format of the sources (by suffix)"
     )
     bulk.add_argument("--text-field", default="text", metavar="NAME", help="default: text")
     bulk.add_argument("--id-field", default="id", metavar="NAME", help="default: id")
@@ -63,7 +63,7 @@ def add_bulk_options(command: argparse.ArgumentParser) -> None:
     bulk.add_argument(
         "--keep", type=names, default=[], metavar="NAME,...", help="fields to copy to the output"
     )
-    bulk.add_argument("--chunks", choices=_CHUNKS, help="a row for each chunk, cut in this way")
+    bulk.add_argument("--chunks", choices=_CHUNKS, help="write a row for each chunk, cut this way")
     bulk.add_argument(
         "--chunk-tokens", type=positive_number, metavar="N", help="most tokens of a chunk (256)"
     )
@@ -76,19 +76,19 @@ def add_bulk_options(command: argparse.ArgumentParser) -> None:
         "--output-dtype",
         choices=get_args(OutputDtype),
         default="float",
-        help="numbers of the vectors, as the server has them; float16 is not for .jsonl",
+        help="number format of the vectors, as on the server; float16 is not for .jsonl",
     )
     bulk.add_argument(
-        "--bad", type=Path, metavar="FILE", help="rows that cannot be embedded (FILE.bad.jsonl)"
+        "--bad", type=Path, metavar="FILE", help="file for bad rows (default: OUT.bad.jsonl)"
     )
     bulk.add_argument(
         "--replace", action="store_true", help="overwrite the output, or unfinished work on it"
     )
     fleet = command.add_argument_group("a corpus into a file, by workers on Ray")
-    fleet.add_argument("--ray", action="store_true", help="start a Ray on this machine for the job")
+    fleet.add_argument("--ray", action="store_true", help="start Ray on this machine for the job")
     fleet.add_argument("--address", metavar="HOST:PORT", help="use a Ray cluster instead")
     fleet.add_argument(
-        "--workers", type=positive_number, metavar="N", help="default: as many as there is room for"
+        "--workers", type=positive_number, metavar="N", help="default: as many as there is room"
     )
     fleet.add_argument(
         "--worker-cpus", type=positive_number, metavar="N", help="cores of a worker (1)"
@@ -103,7 +103,7 @@ def embed_corpus(chosen: Chosen) -> None:
 
     job = _job(chosen)
     cluster = _cluster(chosen)
-    prepare(job)  # what can be refused is refused before the model is loaded
+    prepare(job)  # refuses a bad job before the model is loaded
 
     async def run(embedder: PartEmbedder) -> BulkProgress:
         line = ProgressLine()
@@ -192,10 +192,10 @@ def _job(chosen: Chosen) -> BulkJob:
     from service.bulk.sources import Fields, find_sources
 
     if not chosen.sources or chosen.out is None:
-        raise InvalidInput("--from and --out go together: where to read, and where to write")
+        raise InvalidInput("--from and --out belong together: where to read and where to write")
     if chosen.output_dtype == "float16" and chosen.out.suffix == ".jsonl":
         raise InvalidInput(
-            "--output-dtype float16 is for .npy and .parquet; JSON has no such numbers"
+            "--output-dtype float16 is for .npy and .parquet; JSON has no float16"
         )
     fields = Fields(
         text=chosen.text_field,
@@ -232,7 +232,7 @@ def _chunking(chosen: Chosen) -> Chunking | None:
     context: Context = chosen.context or "balanced"
     if chosen.title_field is not None and not SHARES[context].opening:
         raise InvalidInput(
-            f"--title-field has no use with --context {context}; "
+            f"--context {context} uses no title, so --title-field has no effect; "
             f"contexts that use titles: {titled_contexts()}"
         )
     if chosen.chunks == "fixed":

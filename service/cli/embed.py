@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from engine.types import Plan
 
 
-_IS_A_FILE = """{path} is the path of a file, and a text was expected
+_IS_A_FILE = """{path} is the path of a file, but a text was expected
 To embed what the file holds: lln embed --file {path}
 To embed the path itself as a text: lln embed --text {path}"""
 
@@ -53,7 +53,7 @@ def add_embed(commands: Commands) -> None:
         "--text", **several, help="embed these texts, even if they are paths of files"
     )
     command.add_argument(
-        "--file", **several, metavar="PATH", help="embed what these files hold, each as one text"
+        "--file", **several, metavar="PATH", help="embed these files, each as one text"
     )
     command.add_argument(
         "--lines",
@@ -153,7 +153,7 @@ def add_plan(commands: Commands) -> None:
         type=numbers,
         nargs="?",
         metavar="TOKENS,TOKENS,...",
-        help="the texts' numbers of tokens, special tokens included",
+        help="numbers of tokens, special tokens included",
     )
     command.add_argument(
         "--context",
@@ -164,7 +164,7 @@ def add_plan(commands: Commands) -> None:
         "--record",
         type=Path,
         metavar="FILE",
-        help="plan to read the document in --file on from this record",
+        help="plan the update of the document in --file from this record",
     )
     command.add_argument("--file", type=Path, metavar="FILE", help="with --record: the document")
     add_model(command)
@@ -192,9 +192,9 @@ def _plan(chosen: Chosen) -> None:
 
 def _check_what_to_plan(chosen: Chosen) -> None:
     if (chosen.record is None) != (chosen.file is None):
-        raise InvalidInput("an update is planned from both --record and --file")
+        raise InvalidInput("planning an update needs both --record and --file")
     if (chosen.tokens is None) == (chosen.record is None):
-        raise InvalidInput("give numbers of tokens to plan for, or --record and --file")
+        raise InvalidInput("give numbers of tokens, or --record and --file")
     if chosen.record is not None and chosen.context is not None:
         raise InvalidInput("--context cannot be combined with --record, which has its own")
 

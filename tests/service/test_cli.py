@@ -236,7 +236,7 @@ def test_lines_of_standard_input() -> None:
         (["diagnose", "/nowhere.txt"], "/nowhere.txt: No such file or directory"),
         (
             ["diagnose", "The cat sat."],
-            "there is no file 'The cat sat.'; to diagnose a text itself, give '-' and the text on "
+            "there is no file 'The cat sat.'; to diagnose a text, give '-' and send the text to "
             "standard input",
         ),
         (
