@@ -8,7 +8,7 @@ again (`grown`), and with staleness held at 0.002 and at 0.01. At the end it is 
 It is also read without a record, with blocks and positions that run on from its beginning to its
 end (`without`), which shows what segments do by themselves.
 `read` appends a line a document, with the vectors of the end and of the questions beside the file;
-run again, it goes on where it ended. `report` compares cosines, cost, and how well the passages of
+run again, it continues where it ended. `report` compares cosines, cost, and how well the passages of
 all documents are found by their title and heading or first sentence, which they do not contain.
 """
 
@@ -83,7 +83,7 @@ def read(options: argparse.Namespace) -> None:
 
 
 def _documents(options: argparse.Namespace) -> Iterator[Grown]:
-    """Long documents of corpora that nobody trained on, in turn over the corpora."""
+    """Long documents of corpora outside training, in turn over the corpora."""
     names = options.corpora or available(new=True)
     found = [list(_long(name, options.least, options.most, options.documents)) for name in names]
     for number in range(options.documents):
@@ -340,7 +340,7 @@ def _parser() -> argparse.ArgumentParser:
     reader.add_argument("--model", default="default")
     reader.add_argument("--least", type=int, default=45_000, help="characters of a document")
     reader.add_argument("--most", type=int, default=60_000, help="characters of a document")
-    reader.add_argument("--corpora", nargs="*", help="all that nobody trained on unless given")
+    reader.add_argument("--corpora", nargs="*", help="default: all outside training")
     reader.add_argument("--documents", type=int, default=3, help="of each corpus")
     reader.add_argument("--ways", nargs="*", choices=WAYS, default=list(WAYS), metavar="WAY")
     reader.add_argument("--oracle", action="store_true", help="read anew at every step too")

@@ -2,7 +2,7 @@
 
     python -m benchmarks.index_updates --files 200 --changed 10 --out FILE
 
-Files of corpora that nobody trained on, of all lengths, are indexed anew; a paragraph is changed in
+Files of corpora outside training, of all lengths, are indexed anew; a paragraph is changed in
 some of them, and the index brought up to date. Then the same with other files, once undisturbed and
 once killed while it runs and run again: both must end with the same rows, to the last bit.
 """

@@ -1,8 +1,8 @@
-"""Two replicas whose router can be told, while they serve, by what to route.
+"""Two replicas whose routing policy can be changed while they serve.
 
     BENCHMARK_ROUTING=FILE python -m benchmarks.routing
 
-The file holds one of POLICIES. So all policies are measured with the same processes.
+The file holds one of POLICIES, so all policies are measured with the same processes.
 """
 
 from __future__ import annotations

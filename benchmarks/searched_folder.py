@@ -37,7 +37,7 @@ class Question:
 
 
 def write_folder(folder: Path, most: int) -> list[Question]:
-    """Documents of corpora that nobody trained on, then of others until there are enough."""
+    """Documents of corpora outside training, then of others until there are enough."""
     questions: list[Question] = []
     for corpus, document in _documents():
         if len(questions) == most:

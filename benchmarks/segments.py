@@ -2,7 +2,7 @@
 
     python -m benchmarks.segments --out FILE [--cache FOLDER]
 
-Documents of corpora that nobody trained on are read both ways, whole each time, and asked for what
+Documents of corpora outside training are read both ways, whole each time, and asked for what
 `lln evaluate --readings` asks: their passages, and themselves by a later paragraph. All else is the
 same: what is read alone, the opening, the questions. The difference is question by question, with a
 bootstrap interval by documents; each corpus counts alike.
@@ -201,7 +201,7 @@ def _show(found: dict[str, Any]) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.segments", description=__doc__)
     parser.add_argument("--model", default="default")
-    parser.add_argument("--corpora", nargs="*", help="all that nobody trained on unless given")
+    parser.add_argument("--corpora", nargs="*", help="default: all outside training")
     parser.add_argument("--cache", type=Path, help="a folder for vectors that are read again")
     parser.add_argument("--out", type=Path, required=True)
     return parser

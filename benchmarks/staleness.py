@@ -1,13 +1,13 @@
 """How stale kept chunks are after edits, and what the engine says: fits the bound, or judges it.
 
     python -m benchmarks.staleness read --part fit --out FILE      # the corpora trained on
-    python -m benchmarks.staleness read --part judge --out FILE    # corpora nobody trained on
+    python -m benchmarks.staleness read --part judge --out FILE    # corpora outside training
     python -m benchmarks.staleness fit FILE                        # engine/living/staleness.json
     python -m benchmarks.staleness widen FILE [FILE ...]           # by documents that grew
     python -m benchmarks.staleness judge FILE [FILE ...]
 
 `read` compares kept chunks after each edit with the same document read anew, and appends a line an
-edit; run again, it goes on where it ended. Factors are fitted on some corpora, judged on others.
+edit; run again, it continues where it ended. Factors are fitted on some corpora, judged on others.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What it costs that nobody waits long for the device: bounds on how long a batch lasts, and the
-length from which a text is read tile by tile, against bounds that hardly hold.
+"""The cost of short waits for the device: the default limits on the duration of a batch, and on the
+length from which a text is read tile by tile, against very loose ones.
 
-Everybody asks at once, so a bound has the most to cost. What counts is processor time, which other
-load on the machine changes least.
+All calls come at once, so that a limit costs most. Processor time counts, which other load on the
+machine changes least.
 """
 
 from __future__ import annotations

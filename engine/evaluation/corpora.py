@@ -47,7 +47,7 @@ class CorpusSource:
 
 
 def available(*, new: bool = False) -> list[str]:
-    """The corpora whose packages are installed; those that nobody trained on if they are `new`.
+    """The corpora whose packages are installed; those outside training if they are `new`.
 
     Those that were never scored are not among them: only `lln evaluate --readings` judges on them.
     """

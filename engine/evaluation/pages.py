@@ -1,4 +1,4 @@
-"""HTML pages as titled text with Markdown headings: the readers of the corpora nobody trained on.
+"""HTML pages as titled text with Markdown headings: the readers of the corpora outside training.
 
 The corpora of `engine.evaluation.corpora` were read in training. These were not: no shipped model
 was trained on them, and no setting was chosen on them.

@@ -1,4 +1,4 @@
-"""Prose without headings, on which nobody trained either, beside `engine.evaluation.pages`.
+"""Prose without headings, also outside training, beside `engine.evaluation.pages`.
 
 It comes from npm packages, installed globally (`npm install -g NAME`) or in the current folder.
 """

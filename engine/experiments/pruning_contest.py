@@ -1,7 +1,7 @@
 """Heads pruned in the middle of training, by several rules, against AdamW with all heads.
 
 Every rule takes the same number of heads from every layer at the same step, and the rest of the
-training goes on with the others. Examples, steps and the sweep of rates are the same for all.
+training continues with the others. Examples, steps and the sweep of rates are the same for all.
 """
 
 from __future__ import annotations

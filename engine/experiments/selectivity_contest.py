@@ -1,7 +1,7 @@
 """Does LLN gain when its branch is made more selective?
 
 Variants of the branch are trained in the upper layers of a converted model, so that late chunks
-know their document. They are judged by passages that need it, on corpora that nobody trained on.
+know their document. They are judged by passages that need it, on corpora outside training.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ def parts_of(
     check: Callable[[int], None],
 ) -> Steps[list[Part]]:
     """`check` is called with the content tokens so far. It raises to stop reading."""
-    # A told title is read with the first segment. One that is found stands in it, and is as before
-    # where the segment is.
+    # A title given by the caller is read with the first segment. One found in the text is part of
+    # that segment, and unchanged if the segment is.
     reads_title = record is not None and record.titles.told != told
     finder = _Finder(text, record)
     parts: list[Part] = []

@@ -84,7 +84,7 @@ def segmented_text(
         return None
     ids = np.concatenate([one.ids for one in to_read])
     told = titles.told if shares.opening else None
-    # A title that the caller told is read as a text of its own, in place of the opening.
+    # A title given by the caller is read as a separate text, instead of the opening.
     has_opening = bool(shares.opening) and titles.told is None and not placed[0].is_kept
     openings = [_opening(placed[0], titles, shares, len(prompt))] if has_opening else []
     chunks = [chunk for one in to_read for chunk in one.chunks]

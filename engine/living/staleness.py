@@ -31,15 +31,15 @@ from kernels.attention import LLNState, merge_states
 VALUE_DIRECTIONS = 2
 SINK_DIRECTIONS = 8
 BESIDE = 0.1
-"""Of the mean staleness of a document, what counts for each kept segment: its neighbours in the
-merged state are stale themselves, so the view of now is not quite that of a new reading."""
+"""The share of a document's mean staleness that is added to each kept segment: its neighbours in
+the merged state are stale themselves, so its present view is not quite that of a fresh reading."""
 
 LEAST = 0.0015
-"""The least that is stated of a kept segment: what moves less than this is not told apart. In long
-documents a new title or opening moves a few chunks by as much, and the sketches hardly."""
+"""The least staleness stated for a kept segment: smaller movements cannot be distinguished. In long
+documents a new title or opening moves a few chunks by as much, but hardly moves the sketches."""
 
 UNSEEN = 0.0001
-"""What is stated of a kept segment whose sketches did not move at all beside one that was read."""
+"""The staleness stated for a kept segment whose sketches did not move at all."""
 
 _SEED = 20_260_101
 

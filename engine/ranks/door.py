@@ -10,14 +10,14 @@ from collections.abc import Callable
 from engine.ranks.channel import Channel
 
 _TICK_S = 0.25
-"""How often the door looks whether it was closed: closing a socket does not wake who accepts."""
+"""How often the door checks whether it was closed: closing a socket wakes no thread in accept."""
 
 logger = logging.getLogger(__name__)
 
 
 class Door:
-    """Lets in who knows the key. Each that knocks has a thread of its own, so that one that says
-    nothing holds up nobody else."""
+    """Admits ranks that know the key. Each connection has its own thread, so a silent one does not
+    hold up the others."""
 
     def __init__(self, host: str, key: bytes, let_in: Callable[[Channel], None]) -> None:
         """`let_in` is called from those threads."""

@@ -174,7 +174,7 @@ class Fleet:
         return run
 
     def _close(self, reading: Reading, is_done: bool) -> None:
-        """The first rank's part is over. If the others' are not, they are told by a new group."""
+        """The first rank's part is over. If the others' are not, a new group tells them to stop."""
         self._roster.end_reading(reading, must_form=not is_done)
         self._awaken()
 

@@ -40,7 +40,7 @@ class RankPlace:
     attempt: str = "0"
     key: str = field(default="", repr=False)
     """What the ranks prove to each other that they know. Empty: rank 0 draws one and leaves it
-    where whoever reaches the store can read it."""
+    where anyone who reaches the store can read it."""
 
     @classmethod
     def from_environment(cls, variables: Mapping[str, str]) -> Self | None:

@@ -1,4 +1,4 @@
-"""What the engine reports to whoever measures it: a base class that ignores everything.
+"""The engine's reports for measurements: a base class that ignores everything.
 
 Methods are called from the device thread or the event loop. They must be quick and thread-safe.
 """

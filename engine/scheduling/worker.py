@@ -265,7 +265,7 @@ class DeviceWorker(Submitter[PayloadT, ResultT]):
             self._call_on_loop(self._admission.admit_next)
 
     def _call_on_loop(self, callback: Callable[[*Args], object], *args: *Args) -> None:
-        """A closed loop has nobody left to answer."""
+        """On a closed loop no caller is left to answer."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *args)
 

@@ -36,7 +36,7 @@ def clocks(device: torch.device) -> Clocks | None:
 
 
 def parse(line: str) -> Clocks | None:
-    """None where a number is not told: some virtual GPUs say [N/A]."""
+    """None if a number is missing: some virtual GPUs report [N/A]."""
     try:
         most, now, memory = map(float, line.split(","))
     except ValueError:

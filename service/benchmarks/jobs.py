@@ -51,7 +51,7 @@ class BenchmarkJobs:
         )
         self._current[job.id] = job
         try:
-            # A run that cannot be saved does not start: nobody could find it later.
+            # A run that cannot be saved does not start: it could not be found later.
             await asyncio.to_thread(self._history.save, job)
         except BaseException:
             del self._current[job.id]

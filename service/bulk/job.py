@@ -1,8 +1,8 @@
 """One job: rows in, parts on the disk as they are done, and the output at the end.
 
 Parts end after the same rows in every run, because only the rows decide it. A run that finds parts
-of the same job, or pieces of them, goes on after them, and puts together the same bytes as a run
-that was left alone.
+of the same job, or pieces of them, continues after them, and writes the same bytes as an
+uninterrupted run.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class PartEmbedder(Protocol):
 async def run_job(
     job: BulkJob, embedder: PartEmbedder, report: Callable[[BulkProgress], None] = lambda _: None
 ) -> BulkProgress:
-    """Embeds all rows and writes the output. Run again, it goes on where it was killed."""
+    """Embeds all rows and writes the output. Run again, it continues where it was killed."""
     work = prepare(job)
     with writers_lock(work / "lock", str(job.out)), told_if_full(job.out):
         info = embedder.model

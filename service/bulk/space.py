@@ -1,4 +1,4 @@
-"""Room on the disk for a job: looked at before it starts, and told when it is used up."""
+"""Disk space for a job: checked before it starts, and reported when it runs out."""
 
 from __future__ import annotations
 

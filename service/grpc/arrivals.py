@@ -97,7 +97,7 @@ class Arrivals:
         iterator = None
         while True:
             async with self._asking(sender, self._senders.is_brief(sender)) as has_arrived:
-                iterator = iterator or aiter(messages)  # grpc warns of iterators that nobody uses
+                iterator = iterator or aiter(messages)  # grpc warns of unused iterators
                 data = await anext(iterator, None)
                 has_arrived(data)
             if data is None:

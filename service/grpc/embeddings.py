@@ -82,7 +82,7 @@ class EmbeddingsServicer:
         )
 
     async def _answer(self, request: StreamRequest, context: Context) -> pb.EmbedStreamResponse:
-        """Answers one request of a stream. An error becomes the answer; the stream goes on."""
+        """Answers one request of a stream. An error becomes the answer; the stream continues."""
         response = pb.EmbedStreamResponse()
         try:
             message = decoded(request)

@@ -1,5 +1,5 @@
-"""Places for messages that are being received: one that takes long gives up its place if another
-call needs it."""
+"""Places for messages that are being received. A slow message loses its place if another call needs
+it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """One HTTP connection: uvicorn's, on a parser that is stricter about heads than h11.
 
-Proxies and servers that read one request differently can be made to disagree on where it ends, and
-then part of a body is taken for the next request (request smuggling). What a proxy might read in
-another way is refused with 400, and the connection closes.
+If a proxy and a server read one request differently, an attacker can make them disagree on where it
+ends, so that part of a body counts as the next request (request smuggling). Whatever a proxy might
+read differently is refused with 400, and the connection closes.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def _check_head(head: bytes, request: h11.Request) -> None:
     if _LONE_LINE_FEED.search(head):
         raise h11.RemoteProtocolError("a line of the head ends without a carriage return")
     if _FOLDED_LINE.search(head):
-        raise h11.RemoteProtocolError("a header goes on in the next line")
+        raise h11.RemoteProtocolError("a header continues on the next line")
     if {b"content-length", b"transfer-encoding"} <= names:
         raise h11.RemoteProtocolError("two lengths of the body")
     if b"transfer-encoding" in names and request.http_version == b"1.0":

@@ -1,4 +1,4 @@
-"""Answers that are streams of events: one line of JSON for each, sent while the work goes on."""
+"""Answers that are streams of events: one line of JSON for each, sent while the work continues."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def told_title(metadata: str | None) -> str | None:
 
 
 class Unreadable(InvalidInput):
-    """A file or a row whose text cannot be read. The rest of a job goes on without it."""
+    """A file or a row whose text cannot be read. The rest of a job continues without it."""
 
     code = "unreadable"
 

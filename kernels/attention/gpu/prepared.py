@@ -25,13 +25,13 @@ KNOWN_TRITON = ("3.6.", "3.7.")
 """Versions whose compiled kernels are launched without Triton's search. Others search each time."""
 
 
-INTERPRETED: bool = knobs.runtime.interpret  # read once: it is a variable of the environment
+INTERPRETED: bool = knobs.runtime.interpret  # read once: it is an environment variable
 
 
 def kept_stream(rows: Tensor, *others: Tensor | None) -> int | None:
     """The stream for launches of kept builds.
 
-    None where a pointer is not as they expect it, or where a profiler asks to be told of launches.
+    None if a pointer is not aligned as they expect, or if a profiler watches launches.
     """
     addresses = rows.data_ptr()
     for x in others:

@@ -1,4 +1,4 @@
-"""Fields that we cannot meet are refused by name: nobody is left to believe that they were."""
+"""Fields that cannot be honoured are refused by name, so that none is silently ignored."""
 
 from __future__ import annotations
 

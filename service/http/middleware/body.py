@@ -111,8 +111,8 @@ class BodyMiddleware:
 
 
 async def _unless(has_left: Callable[[], bool], waiting: Coroutine[Any, Any, T]) -> T:
-    """What is waited for. Nothing is read meanwhile, so nobody would notice that the caller has
-    left: raises RequestCancelled then."""
+    """Returns the result of `waiting`. Raises RequestCancelled if the caller leaves meanwhile, which
+    would go unnoticed, since nothing is read."""
     task = asyncio.create_task(waiting)
     try:
         while not (await asyncio.wait([task], timeout=_LOOK_EVERY_S))[0]:

@@ -1,7 +1,7 @@
 """POST /v1/documents: one long document as a vector, and as late chunks.
 
 Callers send JSON, or plain text that is tokenised while it arrives: two routes with one path. The
-answer is JSON, or a stream of events while the work goes on.
+answer is JSON, or a stream of events while the work continues.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class DocumentCall:
         timeout_s: TimeoutS,
         record: Record,
         accept: Annotated[
-            str, Header(description=f"{NDJSON} for events while the work goes on.")
+            str, Header(description=f"{NDJSON} for events while the work continues.")
         ] = "",
     ) -> None:
         self._engine = engine
