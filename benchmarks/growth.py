@@ -8,8 +8,8 @@ again (`grown`), and with staleness held at 0.002 and at 0.01. At the end it is 
 It is also read without a record, with blocks and positions that run on from its beginning to its
 end (`without`), which shows what segments do by themselves.
 `read` appends a line a document, with the vectors of the end and of the questions beside the file;
-run again, it continues where it ended. `report` compares cosines, cost, and how well the passages of
-all documents are found by their title and heading or first sentence, which they do not contain.
+run again, it continues where it ended. `report` compares cosines, cost, and how well the passages
+of all documents are found by their title and heading or first sentence, which they do not contain.
 """
 
 from __future__ import annotations

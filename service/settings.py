@@ -189,7 +189,7 @@ class Settings(BaseSettings):
     max_stored_bytes: int = Field(
         10 * 1024**3,
         ge=1,
-        description="Most bytes of all files of the Batch API together; further uploads are refused.",
+        description="Most bytes of all files of the Batch API together; more uploads are refused.",
     )
     max_batch_requests: int = Field(50_000, ge=1, description="Most requests of one batch.")
     max_open_batches: int = Field(100, ge=1, description="Most batches that have not finished.")

@@ -1,8 +1,8 @@
 """The folder of an experiment: its settings, every finished trial, and the result.
 
 `settings.json` is written first: a run with other settings is refused. Each trial is a line of
-`trials.jsonl`, so an interrupted run continues after the last whole line. `machines.jsonl` has a line
-for each process that added trials. `result.json` depends on settings and figures alone.
+`trials.jsonl`, so an interrupted run continues after the last whole line. `machines.jsonl` has a
+line for each process that added trials. `result.json` depends on settings and figures alone.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def from_bytes(data: bytes, model: EmbeddingModel) -> DocumentRecord:
 
 
 def _opened(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    damaged = "the record is damaged: it was cut short or altered; read the document again without it"
+    damaged = "the record is damaged (cut short or altered); read the document again without it"
     try:
         length = int.from_bytes(data[:8], "little")
         metadata = json.loads(data[8 : 8 + length])["__metadata__"]

@@ -111,7 +111,7 @@ class BodyMiddleware:
 
 
 async def _unless(has_left: Callable[[], bool], waiting: Coroutine[Any, Any, T]) -> T:
-    """Returns the result of `waiting`. Raises RequestCancelled if the caller leaves meanwhile, which
+    """Returns the result of `waiting`. Raises RequestCancelled if the caller leaves meanwhile: it
     would go unnoticed, since nothing is read."""
     task = asyncio.create_task(waiting)
     try:
