@@ -118,10 +118,20 @@ def test_pages_name_make_targets_that_exist(page: Path) -> None:
     assert named - make_targets() == set()
 
 
+def anchors_of(page: Path) -> set[str]:
+    """The names that GitHub gives the titles of a page."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title).replace(" ", "-").lower() for title in titles}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text())
-    assert [link for link in links if not (page.parent / link).exists()] == []
+    links = re.findall(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text())
+    for target, anchor in links:
+        linked = page.parent / target if target else page
+        assert linked.exists(), target
+        if anchor and linked.suffix == ".md":
+            assert anchor in anchors_of(linked), f"{target}#{anchor}"
 
 
 def test_functions_in_the_flows_exist() -> None:
