@@ -106,6 +106,7 @@ def test_keys_come_from_a_secret(container: dict[str, Any]) -> None:
 
 def test_probes_speak_tls_where_the_server_does(container: dict[str, Any]) -> None:
     patch = yaml.safe_load((FOLDER / "tls" / "patch.yaml").read_text())
+    assert patch["spec"]["template"]["metadata"]["annotations"] == {"prometheus.io/scheme": "https"}
     pod = patch["spec"]["template"]["spec"]
     (patched,) = pod["containers"]
     assert patched["name"] == container["name"]
