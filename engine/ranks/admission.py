@@ -23,7 +23,7 @@ def problem_of_rank(hello: Hello, num_ranks: int, taken: Collection[int]) -> LLN
         )
     if hello.rank in taken or not 0 < hello.rank < num_ranks:
         return InvalidInput(
-            f"rank {hello.rank} is there already, or is none of 1 to {num_ranks - 1}",
+            f"rank {hello.rank} has already joined, or is not one of 1 to {num_ranks - 1}",
             code="invalid_rank",
             param="RANK",
             limit=num_ranks - 1,

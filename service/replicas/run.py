@@ -30,8 +30,8 @@ def serve_replicas(
     """Serves until SIGTERM or SIGINT, then answers the requests in flight and returns."""
     if settings.tls_client_ca_file is not None:
         raise SettingsError(
-            "LLN_TLS_CLIENT_CA_FILE does not go with --replicas: Ray Serve asks no client "
-            "for a certificate over HTTP; put a proxy that does in front, or require API keys"
+            "LLN_TLS_CLIENT_CA_FILE does not go with --replicas: over HTTP, Ray Serve does not ask "
+            "clients for certificates; put a proxy that does in front, or require API keys"
         )
     for host, port in (
         (settings.http_host, settings.http_port),
