@@ -34,8 +34,8 @@ is added.
 
 "What is true" says what was measured to be true; that is no proof. The last column has the \
 paper's words ("..." where some are left out, formulas in plain text), our reading of them, and \
-how large an excess still counts as true (none means rounding, 1e-9). `flips` in `lln claims` and over \
-HTTP says what would change a verdict.
+how large an excess still counts as true (none means rounding, 1e-9). `flips` in `lln claims` and \
+over HTTP says what would change a verdict.
 
 `(x)` is the Kronecker product, and `s` is a variance, as the statement says.
 """

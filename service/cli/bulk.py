@@ -194,9 +194,7 @@ def _job(chosen: Chosen) -> BulkJob:
     if not chosen.sources or chosen.out is None:
         raise InvalidInput("--from and --out belong together: where to read and where to write")
     if chosen.output_dtype == "float16" and chosen.out.suffix == ".jsonl":
-        raise InvalidInput(
-            "--output-dtype float16 is for .npy and .parquet; JSON has no float16"
-        )
+        raise InvalidInput("--output-dtype float16 is for .npy and .parquet; JSON has no float16")
     fields = Fields(
         text=chosen.text_field,
         id=chosen.id_field,

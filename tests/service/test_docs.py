@@ -92,7 +92,6 @@ def test_every_language_has_an_example() -> None:
     assert len(found) > 12
 
 
-
 def test_tables_are_what_the_code_says() -> None:
     checked = subprocess.run(
         [sys.executable, "tools/write_docs.py", "--check"], cwd=ROOT, capture_output=True, text=True
