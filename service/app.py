@@ -173,7 +173,7 @@ async def open_batches(
         open_batches=settings.max_open_batches,
         line_bytes=settings.max_body_bytes,
     )
-    requests = BatchRequests(engine, settings.request_timeout_s)
+    requests = BatchRequests(engine)
     return Batches(store, requests.answer, limits, metrics)
 
 

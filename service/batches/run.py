@@ -13,10 +13,11 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from engine.errors import EngineUnavailable, QueueFull
+from engine.errors import EngineUnavailable
 from engine.scheduling.admission import MemoryBudget
 from service.batches.records import (
     OUTPUT,
@@ -38,6 +39,7 @@ from service.batches.requests import (
 )
 from service.batches.store import BatchStore
 from service.metrics import BatchApiMetrics
+from service.patience import patiently
 
 log = logging.getLogger(__name__)
 
@@ -172,12 +174,8 @@ class BatchRun:
             await asyncio.shield(recording)
 
     async def _ask(self, request: Request) -> Answered:
-        request_id = new_id("req")
-        while True:
-            try:
-                return await self._answer(self.batch.endpoint, request.body, request_id)
-            except (QueueFull, EngineUnavailable) as error:
-                await asyncio.sleep(error.retry_after_s or 1.0)
+        answer = partial(self._answer, self.batch.endpoint, request.body, new_id("req"))
+        return await patiently(answer, EngineUnavailable)
 
     async def _record(self, path: Path, line: bytes, succeeded: bool, tokens: int) -> None:
         while True:

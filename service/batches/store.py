@@ -46,6 +46,7 @@ CREATE TABLE IF NOT EXISTS batches (
 """
 _FIELDS = "id, filename, purpose, num_bytes, created_at, expires_at"
 _UPLOAD = ".upload"
+_FINISHED = ", ".join("?" for _ in FINISHED)
 
 
 class BatchStore:
@@ -151,12 +152,15 @@ class BatchStore:
     # Batches.
 
     def save(self, batch: Batch) -> None:
+        """A batch that has finished stays as it is: whoever cancels it may have come too late."""
+
         def save() -> None:
             with self._lock:
                 self._db.execute(
                     "INSERT INTO batches (id, status, document) VALUES (?, ?, ?) ON CONFLICT (id) "
-                    "DO UPDATE SET status = excluded.status, document = excluded.document",
-                    (batch.id, batch.status, json.dumps(asdict(batch))),
+                    "DO UPDATE SET status = excluded.status, document = excluded.document "
+                    f"WHERE status NOT IN ({_FINISHED})",
+                    (batch.id, batch.status, json.dumps(asdict(batch)), *FINISHED),
                 )
 
         self._writing(save)
@@ -194,8 +198,7 @@ class BatchStore:
 
     def unfinished(self) -> list[Batch]:
         """The oldest first."""
-        marks = ", ".join("?" for _ in FINISHED)
-        query = f"SELECT document FROM batches WHERE status NOT IN ({marks}) ORDER BY number"
+        query = f"SELECT document FROM batches WHERE status NOT IN ({_FINISHED}) ORDER BY number"
         return [_batch(row) for row in self._rows(query, tuple(FINISHED))]
 
     def _insert(self, file: StoredFile) -> None:

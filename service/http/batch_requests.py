@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from engine.async_engine import AsyncEngine
 from engine.errors import EngineUnavailable, LLNError, QueueFull
+from service.batches.records import WINDOW_S
 from service.batches.requests import Answered
 from service.errors import as_lln_error
 from service.http.errors import error_response, invalid_field
@@ -40,9 +41,11 @@ _HANDLERS: dict[str, tuple[type[BaseModel], Handle]] = {
 
 
 class BatchRequests:
-    def __init__(self, engine: AsyncEngine, timeout_s: float) -> None:
+    """A request may take as long as its batch, which ends it: it waits however long the queue is.
+    The timeout of requests that somebody waits for says nothing of it."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
-        self._timeout_s = timeout_s
 
     async def answer(self, endpoint: str, body: dict[str, Any], request_id: str) -> Answered:
         """Raises QueueFull or EngineUnavailable if there is no room for it now."""
@@ -68,4 +71,4 @@ class BatchRequests:
             problem = error.errors()[0]
             problem["loc"] = ("body", *problem["loc"])
             raise invalid_field(dict(problem)) from error
-        return await handle(request, self._engine, self._timeout_s, record)
+        return await handle(request, self._engine, WINDOW_S, record)

@@ -61,8 +61,18 @@ BELOW_THE_PROTOCOLS = {
             "fairness",
             "logs",
         ),
-        *("bulk", "files", "in_order", "index", "locks", "metrics", "readers"),
-        *("plans", "ports", "replica", "security", "settings", "tokens", "tracing", "version"),
+        *("bulk", "files", "in_order", "index", "locks", "metrics", "patience", "readers"),
+        *(
+            "patience",
+            "plans",
+            "ports",
+            "replica",
+            "security",
+            "settings",
+            "tokens",
+            "tracing",
+            "version",
+        ),
     )
 }
 PROTOCOLS = BELOW_THE_PROTOCOLS | {"service.benchmarks", "service.http", "service.grpc"}
@@ -108,11 +118,15 @@ ALLOWED = {
     "service.readers": {"service.errors"},
     "service.bulk": {
         *("service.errors", "service.files", "service.in_order", "service.locks"),
-        *("service.readers", "service.version"),
+        *("service.patience", "service.readers", "service.version"),
     },
-    "service.index": {"service.errors", "service.in_order", "service.locks", "service.readers"},
+    "service.index": {
+        *("service.errors", "service.in_order", "service.locks", "service.patience"),
+        "service.readers",
+    },
     "service.batches": {
         *("service.errors", "service.files", "service.locks", "service.metrics"),
+        "service.patience",
     },
     "service.probe": {"service.addresses"},
     "service.benchmarks": BELOW_THE_PROTOCOLS,
@@ -141,6 +155,7 @@ ALONE |= {
     "service.files",
     "service.in_order",
     "service.locks",
+    "service.patience",
     "service.replica",
     "service.version",
 }

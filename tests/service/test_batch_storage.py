@@ -368,6 +368,25 @@ def test_files_expire_also_while_a_batch_is_answered(
     assert asyncio.run(run()).counts.completed == 2
 
 
+def test_a_finished_batch_is_cancelled_by_nobody(store: BatchStore) -> None:
+    """Who cancels it reads its status before, and writes it after."""
+    batch = Batch(
+        id="batch_1",
+        endpoint="/v1/embeddings",
+        input_file_id="file_i",
+        output_file_id="file_o",
+        error_file_id="file_e",
+        created_at=1,
+        expires_at=2,
+        status="in_progress",
+    )
+    store.save(batch)
+    store.finish(batch.to("completed"), [])
+    store.save(batch.to("cancelling"))
+    assert store.get_batch(batch.id).status == "completed"
+    assert store.unfinished() == []
+
+
 def test_one_server_uses_a_folder(store: BatchStore, tmp_path: Path) -> None:
     with pytest.raises(NotAvailable) as caught:
         BatchStore(tmp_path / "batches")
