@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html.parser import HTMLParser
 from pathlib import Path
 
 from engine.errors import InvalidInput, find_named
@@ -194,17 +193,14 @@ def _postgres() -> Iterator[Document]:
             yield Document(file.stem, page.title, page.text, page.purpose)
 
 
-class _Page(HTMLParser):
+class _Page(pages.PartlyHidden):
     """A reference page: its purpose line, and the rest of its text."""
 
     def __init__(self) -> None:
         super().__init__()
         self.title = ""
         self.purpose = ""
-        self._parts: list[str] = []
-        self._open: list[str] = []
-        self._hidden_below: int | None = None  # the depth of the part that is left out
-        self._reads_purpose = False
+        self._reads_purpose = False  # in the element that is left out
 
     @property
     def text(self) -> str:
@@ -219,19 +215,10 @@ class _Page(HTMLParser):
             tag in ("head", "script", "style")
             or {"refnamediv", "navheader", "navfooter"}.intersection(names)
         ):
-            self._hidden_below = len(self._open)
+            self._hide()
             self._reads_purpose = "refnamediv" in names
         if tag in ("p", "div", "h1", "h2", "h3", "pre", "dt", "tr"):
             self._parts.append("\n\n")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag not in self._open:
-            return
-        while self._open.pop() != tag:
-            pass
-        if self._hidden_below is not None and len(self._open) < self._hidden_below:
-            self._hidden_below = None
-            self._reads_purpose = False
 
     def handle_data(self, data: str) -> None:
         if self._hidden_below is None:

@@ -39,14 +39,34 @@ _NUMBER = re.compile(r"^(?:(?:chapter|appendix|part)\s+\S+|[A-Z]?(?:\.?\d+)+\.?)
 _HEADING = re.compile(r"^(#{1,6}) (.+)$", re.MULTILINE)
 
 
-class PageText(HTMLParser):
-    """A page's text: headings as Markdown's, code indented, navigation left out."""
+class PartlyHidden(HTMLParser):
+    """Reads a page, some elements of which are left out with all that they hold."""
 
     def __init__(self) -> None:
         super().__init__()
         self._parts: list[str] = []
         self._open: list[str] = []
-        self._hidden_below: int | None = None
+        self._hidden_below: int | None = None  # how deep the element lies that is left out
+
+    def _hide(self) -> None:
+        """Leave out the element that was opened last."""
+        self._hidden_below = len(self._open)
+
+    def handle_endtag(self, tag: str) -> None:
+        """Close the element, and those in it that the page forgot to close."""
+        if tag not in self._open:
+            return
+        while self._open.pop() != tag:
+            pass
+        if self._hidden_below is not None and len(self._open) < self._hidden_below:
+            self._hidden_below = None
+
+
+class PageText(PartlyHidden):
+    """A page's text: headings as Markdown's, code indented, navigation left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self._heading: list[str] | None = None
 
     @property
@@ -61,20 +81,16 @@ class PageText(HTMLParser):
         names = (dict(attrs).get("class") or "").split()
         is_hidden = tag in _HIDDEN_TAGS or _HIDDEN_CLASSES.intersection(names)
         if self._hidden_below is None and is_hidden:
-            self._hidden_below = len(self._open)
+            self._hide()
         elif self._hidden_below is None and _level(tag):
             self._heading = []
         elif tag in _BLOCK_TAGS and self._heading is None:
             self._parts.append("\n\n")
 
     def handle_endtag(self, tag: str) -> None:
-        if tag not in self._open:
-            return
-        while self._open.pop() != tag:
-            pass
-        if self._hidden_below is not None and len(self._open) < self._hidden_below:
-            self._hidden_below = None
-        if _level(tag) and self._heading is not None:
+        was_open = tag in self._open
+        super().handle_endtag(tag)
+        if was_open and _level(tag) and self._heading is not None:
             title = plain_title(" ".join("".join(self._heading).split()))
             self._parts.append(f"\n\n{'#' * _level(tag)} {title}\n\n" if title else "")
             self._heading = None
