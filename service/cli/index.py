@@ -200,7 +200,7 @@ def _search(chosen: Chosen) -> None:
         hits = _hits(chosen, store)
         if chosen.json:
             for hit in hits:
-                print_json(_as_json(hit))
+                print_json(hit.document())
         else:
             _print_hits(hits)
 
@@ -222,22 +222,6 @@ def _hits(chosen: Chosen, store: IndexStore) -> list[Hit]:
 
     query = with_engine(store.recipe.model, vector)
     return searcher.search(chosen.query, query, limit=chosen.limit, ways=chosen.by)
-
-
-def _as_json(hit: Hit) -> dict[str, Any]:
-    passage = hit.passage
-    return {
-        "file": passage.path,
-        "title": passage.title,
-        "headings": passage.headings,
-        "page": passage.page,
-        "characters": {"start": passage.characters.start, "end": passage.characters.end},
-        "text": passage.text,
-        "score": hit.score,
-        "words_rank": hit.words_rank,
-        "vectors_rank": hit.vectors_rank,
-        "similarity": hit.similarity,
-    }
 
 
 _BOLD, _DIM, _PLAIN = "\033[1m", "\033[2m", "\033[0m"

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -40,6 +40,22 @@ class Hit:
     words_rank: int | None  # from 1; None if it is not among the first by its words
     vectors_rank: int | None
     similarity: float | None  # cosine of the query and the passage
+
+    def document(self) -> dict[str, Any]:
+        """As JSON, on the command line and over HTTP."""
+        passage = self.passage
+        return {
+            "file": passage.path,
+            "title": passage.title,
+            "headings": passage.headings,
+            "page": passage.page,
+            "characters": passage.characters._asdict(),
+            "text": passage.text,
+            "score": self.score,
+            "words_rank": self.words_rank,
+            "vectors_rank": self.vectors_rank,
+            "similarity": self.similarity,
+        }
 
 
 Ranked: TypeAlias = Sequence[tuple[int, float]]

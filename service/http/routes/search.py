@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
 from service.http.dependencies import Record, Search, TimeoutS
 from service.http.json_request import JsonRoute
-from service.http.json_response import json_response, span, usage
+from service.http.json_response import json_response, usage
 from service.http.schemas.responses.search import IndexAnswer, IndexedDocument, SearchAnswer
 from service.http.schemas.search import SearchBody
-from service.index.search import Hit
 
 router = APIRouter(route_class=JsonRoute, tags=["search"])
 
@@ -26,7 +24,7 @@ async def search(body: SearchBody, found: Search, timeout_s: TimeoutS, record: R
     )
     record.tokens = tokens
     return json_response(
-        {"object": "list", "data": [_hit(hit) for hit in hits], "usage": usage(tokens)}
+        {"object": "list", "data": [hit.document() for hit in hits], "usage": usage(tokens)}
     )
 
 
@@ -56,19 +54,3 @@ async def document(
     """The text as it was read when it was indexed."""
     document = await found.document(file, timeout_s)
     return json_response({"object": "document", **document._asdict()})
-
-
-def _hit(hit: Hit) -> Mapping[str, Any]:
-    passage = hit.passage
-    return {
-        "file": passage.path,
-        "title": passage.title,
-        "headings": passage.headings,
-        "page": passage.page,
-        "characters": span(passage.characters),
-        "text": passage.text,
-        "score": hit.score,
-        "words_rank": hit.words_rank,
-        "vectors_rank": hit.vectors_rank,
-        "similarity": hit.similarity,
-    }
