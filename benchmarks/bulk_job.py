@@ -20,9 +20,10 @@ from engine.config import EngineConfig
 from engine.platform.process import prepare_process
 from service.bulk import parts
 from service.bulk.cluster import ClusterOptions
+from service.bulk.fields import Fields
 from service.bulk.job import BulkJob, PartEmbedder, run_job
 from service.bulk.rows import RowOptions
-from service.bulk.sources import Fields, find_sources
+from service.bulk.sources import find_sources
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator
+from functools import partial
 from time import monotonic
 
 from engine.async_engine import AsyncEngine
@@ -21,6 +22,7 @@ from service.bulk.rows import (
     cost_of,
 )
 from service.in_order import in_order
+from service.patience import patiently
 
 _MAX_CHARACTERS_AT_ONCE = 400_000
 _LEAST_PIECE_TOKENS = 1_000
@@ -90,13 +92,15 @@ async def embed_row(row: InputRow, engine: AsyncEngine, how: RowOptions) -> Embe
             )
             cost, vectors = whole.accounting, [(None, Span(0, len(row.text)), whole.vector)]
         else:
-            document = await engine.embed_chunks(
+            read = partial(
+                engine.embed_chunks,
                 row.text,
                 model=how.model,
                 chunks=how.chunking,
                 title=row.title if shares_of(how.chunking).opening else None,
                 options=how.options,
             )
+            document = await patiently(read)
             cost = document.accounting
             vectors = [(chunk.index, chunk.characters, chunk.vector) for chunk in document.chunks]
     except (InvalidInput, InsufficientMemory) as error:

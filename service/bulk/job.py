@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from engine.errors import InvalidInput
 from engine.model.quantized import check_output_dtype, quantize
 from engine.types import ModelInfo, OutputDtype
+from service.bulk.fields import Fields
 from service.bulk.output import (
     check_kept,
     check_output,
@@ -35,12 +36,15 @@ from service.bulk.parts import (
 )
 from service.bulk.pieces import Part, Piece, Stretch
 from service.bulk.rows import InputRow, RowOptions, TextRow
-from service.bulk.sources import Fields, Source, rows_of, total_bytes
+from service.bulk.sources import Source, rows_of, total_bytes
 from service.bulk.space import check_space, told_if_full
 from service.files import whole_file
 from service.locks import writers_lock
 
 _VERSION = 3
+_CLAIM = "job.json"
+"""Says whose the unfinished work is that lies beside it."""
+
 _OF_THE_MODEL = ("revision", "calibration", "dtype")
 """What decides vectors, besides the model's name."""
 
@@ -79,6 +83,9 @@ class BulkProgress:
 
     tokens: int = 0
     bytes_done: int = 0
+    bytes_resumed: int = 0
+    """Of those: earlier runs', which took this one no time."""
+
     bytes_total: int | None = None
     absent: set[str] = field(default_factory=set)
     """Fields asked for that no row so far has: misspelt, perhaps."""
@@ -120,9 +127,9 @@ def prepare(job: BulkJob) -> Path:
     """The folder of a job's unfinished work, if the job may write its output."""
     check_output(job.out)
     check_kept(job.fields.keep)
-    work = job.out.with_name(f"{job.out.name}.partial")
+    work = _work_folder(job.out)
     there = [path for path in outputs_of(job.out) if path.exists()]
-    if there and not work.exists() and not job.replace:
+    if there and not _claimed(work) and not job.replace:
         raise OutputExists(
             f"{there[0]} exists; give another name, or --replace to overwrite it", param="out"
         )
@@ -132,23 +139,41 @@ def prepare(job: BulkJob) -> Path:
     return work
 
 
+def own_files(out: Path, bad: Path) -> list[Path]:
+    """What a job writes, which is no part of a folder that it reads."""
+    return [*outputs_of(out), bad, _work_folder(out)]
+
+
+def _work_folder(out: Path) -> Path:
+    return out.with_name(f"{out.name}.partial")
+
+
 def _claim(work: Path, job: BulkJob, weights: dict[str, Any]) -> None:
     """Marks the unfinished work as this job's, or refuses another job's."""
     wanted = _fingerprint(job, weights)
-    if others := _differences(work, wanted):
-        if not job.replace:
-            raise _another_jobs(work, others)
+    others = _differences(work, wanted)
+    if others and not job.replace:
+        raise _another_jobs(work, others)
+    if others or not _claimed(work):
         for old in work.glob("[0-9]*"):
             old.unlink()
-    with whole_file(work / "job.json") as file:
+    with whole_file(work / _CLAIM) as file:
         file.write(json.dumps(wanted, indent=1).encode())
 
 
-def _differences(work: Path, wanted: dict[str, Any]) -> list[str]:
-    """Where the unfinished work in a folder, if any, differs from this job."""
+def _claimed(work: Path) -> dict[str, Any]:
+    """What the job says of itself whose work lies there; nothing if that cannot be told."""
     try:
-        found = json.loads((work / "job.json").read_text(encoding="utf-8"))
+        found = json.loads((work / _CLAIM).read_text(encoding="utf-8"))
     except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _differences(work: Path, wanted: dict[str, Any]) -> list[str]:
+    """What the unfinished work there has otherwise, if it is known whose it is."""
+    found = _claimed(work)
+    if not found:
         return []
     return [name for name in wanted if found.get(name) != json.loads(json.dumps(wanted[name]))]
 
@@ -260,3 +285,4 @@ class _Run:
             self.progress.bytes_done += num_bytes
             if earlier:
                 self.progress.resumed += texts + bad
+                self.progress.bytes_resumed += num_bytes

@@ -28,6 +28,9 @@ Form: TypeAlias = Callable[[Vector], NDArray[Any]]
 _COLUMNS = ("id", *OWN_FIELDS)
 _COLUMNS_OF_TRUNCATED = ("dropped_start", "dropped_end")
 
+_EXACT = 2**53
+"""Whole numbers beyond this are not all floats."""
+
 
 def check_output(path: Path) -> None:
     """Raises for an output of no known format, or whose format needs what is not installed."""
@@ -168,14 +171,21 @@ def _kinds(rows: Iterator[Mapping[str, Any]]) -> dict[str, type]:
     return {name: _common(kinds - {type(None)}) for name, kinds in found.items()}
 
 
+class _Wide(int):
+    """Whole numbers of 64 bits that a float may not hold."""
+
+
 def _kind(value: Any) -> type:
-    is_large = isinstance(value, int) and not -(2**63) <= value < 2**63
-    return str if is_large else type(value)
+    if type(value) is int and abs(value) > _EXACT:
+        return _Wide if -(2**63) <= value < 2**63 else str
+    return type(value)
 
 
 def _common(kinds: set[type]) -> type:
     if kinds == {int, float}:
         return float
+    if _Wide in kinds and kinds <= {int, _Wide}:
+        return int
     (only,) = kinds if len(kinds) == 1 else (str,)
     return only if only in (str, int, float, bool) else str
 

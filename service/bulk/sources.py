@@ -10,20 +10,25 @@ import glob
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Literal, TypeAlias, get_args
 
-import orjson
-
 from engine.errors import InvalidInput
-from engine.text.titles import is_visible
-from service.bulk.remote import RemoteFile, find_remote, is_url
+from service.bulk.fields import Fields, row_of
+from service.bulk.remote import RemoteFile, find_remote, is_url, path_of
 from service.bulk.rows import BadRow, InputRow, TextRow
 from service.readers.extra import need
 from service.readers.extracted import Unreadable
-from service.readers.files import files_in, read_bytes, read_content, readable_name
+from service.readers.files import (
+    MAX_FILE_BYTES,
+    check_size,
+    files_in,
+    read_bytes,
+    read_content,
+    readable_name,
+)
 
 Format: TypeAlias = Literal["auto", "jsonl", "csv", "tsv", "parquet", "lines", "text"]
 FORMATS = get_args(Format)
@@ -41,25 +46,6 @@ _FORMAT_OF_SUFFIX: Mapping[str, Format] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fields:
-    """Which fields of a row are what."""
-
-    text: str = "text"
-    id: str = "id"
-    title: str | None = None
-    keep: tuple[str, ...] = ()
-
-    @property
-    def asked_for(self) -> set[str]:
-        """Those that rows need not have."""
-        return {*self.keep, *([self.title] if self.title else [])}
-
-    @property
-    def all(self) -> list[str]:
-        return [self.text, self.id, *([self.title] if self.title else []), *self.keep]
-
-
 @dataclass(frozen=True)
 class Source:
     """A file, and what its rows are called by."""
@@ -75,15 +61,18 @@ class Source:
         return self.path.stat().st_size if isinstance(self.path, Path) else self.path.num_bytes
 
 
-def find_sources(given: Sequence[str], form: Format = "auto") -> list[Source]:
-    """The files that these paths, folders and globs name, in order."""
-    found = [source for one in given for source in _sources(one, form)]
+def find_sources(
+    given: Sequence[str], form: Format = "auto", *, own: Collection[Path] = ()
+) -> list[Source]:
+    """The files that these paths, folders and globs name, in order. A job's `own` files and folders
+    may lie in a folder that it reads, and are not of it."""
+    found = [source for one in given for source in _sources(one, form, own)]
     if given.count(STDIN) > 1:
         raise InvalidInput("standard input can be read only once", param="from")
     return found
 
 
-def _sources(given: str, form: Format) -> Iterator[Source]:
+def _sources(given: str, form: Format, own: Collection[Path]) -> Iterator[Source]:
     if given == STDIN:
         yield Source(None, "stdin", "jsonl" if form == "auto" else form)
         return
@@ -92,20 +81,28 @@ def _sources(given: str, form: Format) -> Iterator[Source]:
     if is_url(given):
         files = find_remote(given)
     elif path.is_dir():
-        files = [(file, file.relative_to(path).as_posix()) for file in files_in(path)]
+        below = (file for file in files_in(path) if not _is_one_of(own, file))
+        files = [(file, file.relative_to(path).as_posix()) for file in below]
     elif path.exists():
         files = [(path, given)]
     else:
         named = sorted(glob.glob(given, recursive=True)) if glob.has_magic(given) else []
-        files = [(Path(name), name) for name in named if Path(name).is_file()]
+        matching = ((Path(name), name) for name in named if Path(name).is_file())
+        files = [(file, name) for file, name in matching if not _is_one_of(own, file)]
     if not files:
         raise InvalidInput(f"{given} names no file", code="no_files", param="from", actual=given)
     for file, name in files:
         yield Source(file, readable_name(name), _format_of(name) if form == "auto" else form)
 
 
+def _is_one_of(own: Collection[Path], file: Path) -> bool:
+    if not any(one.name in file.parts for one in own):  # resolving a path takes time
+        return False
+    return any(file.resolve().is_relative_to(one.resolve()) for one in own)
+
+
 def _format_of(name: str) -> Format:
-    return _FORMAT_OF_SUFFIX.get(PurePosixPath(name).suffix.lower(), "text")
+    return _FORMAT_OF_SUFFIX.get(PurePosixPath(path_of(name)).suffix.lower(), "text")
 
 
 def total_bytes(sources: Sequence[Source]) -> int | None:
@@ -122,13 +119,16 @@ def rows_of(sources: Sequence[Source], fields: Fields) -> Iterator[InputRow]:
 
 def _document(source: Source, fields: Fields) -> Iterator[InputRow]:
     """The whole file as one text."""
+    size = 0
     try:
+        size = source.num_bytes
         content = _content(source)
-        extracted = read_content(source.name, content)
+        extracted = read_content(path_of(source.name), content)
     except Unreadable as error:
-        yield BadRow(id=source.name, code=error.code, reason=error.message)
+        yield BadRow(id=source.name, code=error.code, reason=error.message, num_bytes=size)
     except OSError as error:
-        yield BadRow(id=source.name, code="unreadable", reason=error.strerror or str(error))
+        reason = error.strerror or str(error)
+        yield BadRow(id=source.name, code="unreadable", reason=reason, num_bytes=size)
     else:
         kept = {name: source.name if name == "file" else None for name in fields.keep}
         yield TextRow(
@@ -153,7 +153,8 @@ def _lines(source: Source) -> Iterator[tuple[str, str | BadRow, int]]:
                     line = file.readline(MAX_LINE_BYTES)
                     size += len(line)
                 reason = f"the line has {size} bytes, the limit is {MAX_LINE_BYTES}"
-                yield name, BadRow(id=name, code="line_too_long", reason=reason), size
+                row = BadRow(id=name, code="line_too_long", reason=reason, num_bytes=size)
+                yield name, row, size
                 continue
             if number == 1:
                 line = line.removeprefix(b"\xef\xbb\xbf")
@@ -175,7 +176,9 @@ def _opened(source: Source) -> BinaryIO:
 
 def _content(source: Source) -> bytes:
     if source.path is None:
-        return sys.stdin.buffer.read()
+        content = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
+        check_size(len(content))
+        return content
     return read_bytes(source.path) if isinstance(source.path, Path) else source.path.read()
 
 
@@ -185,7 +188,7 @@ def _texts(source: Source, fields: Fields) -> Iterator[InputRow]:
         if isinstance(line, BadRow):
             yield line
         else:
-            yield _row({fields.text: line}, name, fields, size)
+            yield row_of({fields.text: line}, name, fields, size)
 
 
 def _jsonl(source: Source, fields: Fields) -> Iterator[InputRow]:
@@ -194,18 +197,24 @@ def _jsonl(source: Source, fields: Fields) -> Iterator[InputRow]:
             yield line
             continue
         try:
-            found = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            reason = f"the line is not JSON: {error}"
+            yield _json_row(line, name, fields, size)
+        except RecursionError:
+            reason = "the line nests too deeply"
             yield BadRow(id=name, code="invalid_json", reason=reason, num_bytes=size)
-            continue
-        if isinstance(found, str):
-            found = {fields.text: found}
-        if not isinstance(found, dict):
-            reason = f"a row must be an object or a text, got {type(found).__name__}"
-            yield BadRow(id=name, code="invalid_row", reason=reason, num_bytes=size)
-            continue
-        yield _row(found, name, fields, size)
+
+
+def _json_row(line: str, name: str, fields: Fields, size: int) -> InputRow:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        reason = f"the line is not JSON: {error}"
+        return BadRow(id=name, code="invalid_json", reason=reason, num_bytes=size)
+    if isinstance(found, str):
+        found = {fields.text: found}
+    if not isinstance(found, dict):
+        reason = f"a row must be an object or a text, got {type(found).__name__}"
+        return BadRow(id=name, code="invalid_row", reason=reason, num_bytes=size)
+    return row_of(found, name, fields, size)
 
 
 def _separated(delimiter: str) -> Callable[[Source, Fields], Iterator[InputRow]]:
@@ -216,22 +225,47 @@ def _separated(delimiter: str) -> Callable[[Source, Fields], Iterator[InputRow]]
             _opened(source), encoding="utf-8-sig", errors="surrogateescape", newline=""
         )
         with text:
-            reader = csv.DictReader(text, delimiter=delimiter)
-            if fields.text not in (reader.fieldnames or ()):
-                raise _no_column(source, fields.text, reader.fieldnames or ())
+            # Strict, since a quotation mark that is never closed would take in all that follows.
+            reader = csv.DictReader(text, delimiter=delimiter, strict=True)
+            num_columns = len(_csv_columns(reader, source, fields))
             while True:
                 name = f"{source.name}:{reader.line_num + 1}"
                 try:
-                    found = next(reader, None)
+                    found: dict[Any, Any] | None = next(reader, None)
                 except csv.Error as error:
-                    yield BadRow(id=name, code="invalid_csv", reason=str(error))
+                    yield BadRow(id=name, code="invalid_csv", reason=_csv_reason(error))
                     continue
                 if found is None:
                     return
                 size = sum(len(value or "") + 1 for value in found.values() if value is not None)
-                yield _row(found, name, fields, size)
+                beyond = found.pop(None, ())
+                if any(map(str.strip, beyond)):
+                    # Of a text with a comma and no quotation marks, the rest would be lost.
+                    num_cells = num_columns + len(beyond)
+                    reason = f"the row has {num_cells} cells, the file {num_columns} columns"
+                    yield BadRow(id=name, code="invalid_csv", reason=reason, num_bytes=size)
+                    continue
+                yield row_of(found, name, fields, size)
 
     return rows
+
+
+def _csv_columns(reader: csv.DictReader[str], source: Source, fields: Fields) -> Sequence[str]:
+    try:
+        names = reader.fieldnames or ()
+    except csv.Error as error:
+        raise InvalidInput(
+            f"the names of {source.name} cannot be read: {_csv_reason(error)}", param="from"
+        ) from None
+    if fields.text not in names:
+        raise _no_column(source, fields.text, names)
+    return names
+
+
+def _csv_reason(error: csv.Error) -> str:
+    reason = str(error)
+    is_open = reason == "unexpected end of data"
+    return "a quotation mark is never closed" if is_open else reason
 
 
 def _parquet(source: Source, fields: Fields) -> Iterator[InputRow]:
@@ -248,11 +282,18 @@ def _parquet(source: Source, fields: Fields) -> Iterator[InputRow]:
             raise _no_column(source, fields.text, names)
         wanted = [name for name in dict.fromkeys(fields.all) if name in names]
         size = source.num_bytes // max(1, file.metadata.num_rows)
-        number = 0
+        for number, found in enumerate(_parquet_rows(file, wanted, source), 1):
+            yield row_of(found, f"{source.name}:{number}", fields, size)
+
+
+def _parquet_rows(file: Any, wanted: Sequence[str], source: Source) -> Iterator[dict[str, Any]]:
+    try:
         for batch in file.iter_batches(batch_size=256, columns=wanted):
-            for found in batch.to_pylist():
-                number += 1
-                yield _row(found, f"{source.name}:{number}", fields, size)
+            yield from batch.to_pylist()
+    except ValueError as error:
+        raise InvalidInput(
+            f"{source.name} cannot be read to its end: {error}", param="from"
+        ) from None
 
 
 def _no_column(source: Source, name: str, known: Sequence[str]) -> InvalidInput:
@@ -263,66 +304,6 @@ def _no_column(source: Source, name: str, known: Sequence[str]) -> InvalidInput:
         limit=", ".join(map(str, known)),
         actual=name,
     )
-
-
-def _row(found: Mapping[str, Any], name: str, fields: Fields, size: int) -> InputRow:
-    """A row with a text, or the reason why it is none."""
-    own = found.get(fields.id)
-    row_id = _plain(own) if isinstance(own, str | int) and not isinstance(own, bool) else name
-    if _is_broken(row_id):
-        row_id = name
-    text = found.get(fields.text)
-    problem = _problem(found, text, fields)
-    if problem is not None:
-        return BadRow(id=row_id, code=problem[0], reason=problem[1], num_bytes=size)
-    assert isinstance(text, str), "a row without one has a problem"
-    title = found.get(fields.title) if fields.title else None
-    assert title is None or isinstance(title, str), "a row with another title has a problem"
-    return TextRow(
-        id=row_id,
-        text=text,
-        title=title if title and is_visible(title) else None,
-        kept={field: _plain(found.get(field)) for field in fields.keep},
-        num_bytes=size,
-    )
-
-
-def _problem(found: Mapping[str, Any], text: object, fields: Fields) -> tuple[str, str] | None:
-    if fields.text not in found:
-        return "no_text", f"the row has no {fields.text!r}"
-    if text is None:
-        return "null_text", f"{fields.text!r} is null"
-    if not isinstance(text, str):
-        return "not_a_text", f"{fields.text!r} must be a text, got {type(text).__name__}"
-    if not text.strip():
-        return "empty_text", f"{fields.text!r} is empty"
-    title = found.get(fields.title) if fields.title else None
-    if title is not None and not isinstance(title, str):
-        return "not_a_text", f"{fields.title!r} must be a text, got {type(title).__name__}"
-    for name in fields.all:
-        if _is_broken(found.get(name)):
-            return "not_utf8", f"{name!r} is not text in UTF-8"
-    return None
-
-
-def _is_broken(value: Any) -> bool:
-    """Whether a text in it has halves of surrogate pairs, which UTF-8 cannot write."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
-
-
-def _plain(value: Any) -> Any:
-    """A value as every output can write it; others, such as dates and integers of more than 64
-    bits, as text."""
-    try:
-        return orjson.loads(orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATETIME))
-    except TypeError:
-        is_nested = isinstance(value, dict | list)
-        return json.dumps(value, default=str) if is_nested else str(value)
 
 
 _ROWS: Mapping[str, Callable[[Source, Fields], Iterator[InputRow]]] = {

@@ -32,8 +32,8 @@ from service.settings import load_settings
 
 if TYPE_CHECKING:
     from service.bulk.cluster import ClusterOptions
+    from service.bulk.fields import Fields
     from service.bulk.job import BulkJob, BulkProgress, PartEmbedder
-    from service.bulk.sources import Fields
 
 _FORMATS = ("auto", "jsonl", "csv", "tsv", "parquet", "lines", "text")
 _CHUNKS = ("headings", "sentences", "fixed")
@@ -114,10 +114,11 @@ def embed_corpus(chosen: Chosen) -> None:
             if not has_begun:  # told once, by the first rows
                 _tell_absent(progress.absent, job.fields)
             has_begun = True
+            total, resumed = progress.bytes_total, progress.bytes_resumed
             line.show(
                 f"{progress.texts} texts, {progress.vectors} vectors, {progress.bad} bad",
-                done=progress.bytes_done,
-                total=progress.bytes_total,
+                done=progress.bytes_done - resumed,
+                total=None if total is None else total - resumed,
                 tokens=progress.tokens,
             )
 
@@ -187,12 +188,15 @@ def _cluster(chosen: Chosen) -> ClusterOptions | None:
 
 
 def _job(chosen: Chosen) -> BulkJob:
-    from service.bulk.job import BulkJob
+    from service.bulk.fields import Fields
+    from service.bulk.job import BulkJob, own_files
+    from service.bulk.output import check_output
     from service.bulk.rows import RowOptions
-    from service.bulk.sources import Fields, find_sources
+    from service.bulk.sources import find_sources
 
     if not chosen.sources or chosen.out is None:
         raise InvalidInput("--from and --out belong together: where to read and where to write")
+    check_output(chosen.out)
     if chosen.output_dtype == "float16" and chosen.out.suffix == ".jsonl":
         raise InvalidInput("--output-dtype float16 is for .npy and .parquet; JSON has no float16")
     fields = Fields(
@@ -207,12 +211,13 @@ def _job(chosen: Chosen) -> BulkJob:
         chunking=_chunking(chosen),
         text_field=chosen.text_field,
     )
+    bad = chosen.bad or chosen.out.with_name(f"{chosen.out.name}.bad.jsonl")
     return BulkJob(
-        sources=find_sources(chosen.sources, chosen.format),
+        sources=find_sources(chosen.sources, chosen.format, own=own_files(chosen.out, bad)),
         fields=fields,
         how=how,
         out=chosen.out,
-        bad=chosen.bad or chosen.out.with_name(f"{chosen.out.name}.bad.jsonl"),
+        bad=bad,
         dtype=chosen.output_dtype,
         replace=chosen.replace,
     )

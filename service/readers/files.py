@@ -68,18 +68,27 @@ def files_in(folder: Path) -> Iterator[Path]:
     Hidden files and folders are left out, and so are links: they could lead anywhere, in circles
     too.
     """
-    try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except FileNotFoundError:  # removed since the folder above was listed
-        return
-    for entry in entries:
-        if entry.name.startswith(".") or entry.is_symlink():
+    open_folders = [_entries(folder)]  # no recursion: folders may lie a thousand deep
+    while open_folders:
+        entry = next(open_folders[-1], None)
+        if entry is None:
+            open_folders.pop()
+        elif entry.name.startswith(".") or entry.is_symlink():
             continue
-        if entry.is_dir():
+        elif entry.is_dir():
             if entry.name not in _SKIPPED_FOLDERS:
-                yield from files_in(Path(entry.path))
+                open_folders.append(_entries(entry.path))
         elif entry.is_file():
             yield Path(entry.path)
+
+
+def _entries(folder: str | Path) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):  # removed or replaced since it was listed
+        return iter(())
+    return iter(found)
 
 
 def may_be_in(folder: Path, path: Path) -> bool:

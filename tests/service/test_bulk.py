@@ -21,8 +21,8 @@ from engine.model.quantized import quantize
 from engine.types import ChunkPlan, Context, SentencePlan
 from service.bulk import job as bulk_job
 from service.bulk import parts as bulk_parts
+from service.bulk.fields import Fields
 from service.bulk.rows import BadRow, InputRow, TextRow
-from service.bulk.sources import Fields
 from service.bulk.space import DiskFull, check_space
 from service.cli.__main__ import main
 from service.locks import writers_lock
@@ -311,18 +311,58 @@ def test_killed_within_a_part_and_run_again(model: str, run: Run, tmp_path: Path
     assert bad == (tmp_path / "fresh.parquet.bad.jsonl").read_bytes()
 
 
-def test_changed_rows_are_computed_again(corpus: Path, model: str, run: Run) -> None:
+def test_changed_rows_are_computed_again(
+    corpus: Path, model: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = corpus.with_name("out.jsonl")
-    work = out.with_name("out.jsonl.partial")
     arguments = ("--from", corpus, "--out", out, "--model", model)
-    run(*arguments)
-    work.mkdir()
+    with monkeypatch.context() as killed:  # before it could throw its work away
+        killed.setattr(bulk_job.shutil, "rmtree", lambda _: None)
+        run(*arguments)
     first = lines(out)
-    assert "unfinished work" not in str(run(*arguments))
     corpus.write_text(json.dumps({"id": "doc0", "text": "seven wizards"}) + "\n")
-    work.mkdir()
-    assert run(*arguments)["vectors"] == 1
+    done = run(*arguments)
+    assert (done["vectors"], done["resumed"]) == (1, 0)
     assert lines(out)[0]["embedding"] != first[0]["embedding"]
+
+
+def test_work_that_says_not_whose_it_is_belongs_to_nobody(
+    corpus: Path, model: str, run: Run, write_checkpoint: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill while it is thrown away may leave parts of another model."""
+    out = corpus.with_name("out.jsonl")
+    arguments = ("--from", corpus, "--out", out, "--model")
+    with monkeypatch.context() as killed:
+        killed.setattr(bulk_job.shutil, "rmtree", lambda _: None)
+        run(*arguments, model)
+    out.with_name("out.jsonl.partial").joinpath("job.json").unlink()
+    other = str(write_checkpoint(seed=1))
+    assert run(*arguments, other, "--replace")["resumed"] == 0
+    vectors = [row["embedding"] for row in lines(out)]
+    assert np.array_equal(np.float32(vectors), expected(other))
+
+
+def test_the_time_left_counts_no_rows_of_earlier_runs(
+    corpus: Path, model: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[tuple[int, int]] = []
+
+    def show(self: object, what: str, *, done: int, total: int, tokens: int) -> None:
+        shown.append((done, total))
+
+    monkeypatch.setattr("service.cli.progress.ProgressLine.show", show)
+    monkeypatch.setattr(bulk_parts, "PART_ROWS", 2)
+    arguments = ("--from", corpus, "--out", corpus.with_name("out.jsonl"), "--model", model)
+    with monkeypatch.context() as killed:
+        killed.setattr(bulk_job.shutil, "rmtree", lambda _: None)
+        run(*arguments)
+    whole = corpus.stat().st_size
+    assert shown[-1] == (whole, whole)
+    with corpus.open("a") as file:
+        file.write('"one more"\n')
+    shown.clear()
+    assert run(*arguments)["resumed"] == 4
+    assert shown[-1] == (len('"one more"\n'),) * 2
 
 
 def test_parts_depend_on_the_rows_alone() -> None:
@@ -340,6 +380,7 @@ def test_what_is_refused(corpus: Path, model: str, run: Run, tmp_path: Path) -> 
     source = ("--from", corpus, "--model", model)
     assert "--from and --out belong together" in run(*source)
     assert "unknown format of the output '.txt'" in run(*source, "--out", tmp_path / "out.txt")
+    assert "unknown format of the output ''" in run(*source, "--out", ".")
     assert "names no file" in run("--from", tmp_path / "none*.txt", "--out", out)
     assert "--context needs --chunks" in run(*source, "--out", out, "--context", "late")
     assert "--context alone uses no title, so --title-field has no effect" in run(
@@ -377,3 +418,59 @@ def test_another_jobs_work_is_refused(
     assert "has the unfinished work of another job" in refused
     assert "model" in refused
     assert run("--from", corpus, "--out", out, "--model", model, "--replace")["vectors"] == 4
+
+
+def test_a_folder_may_hold_the_jobs_own_files(model: str, run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "fox.txt").write_text("the quick brown fox")
+    (folder / "z.txt").write_bytes(b"\xff")
+    out = folder / "out.jsonl"
+    work = folder / "out.jsonl.partial"
+    work.mkdir()
+    (work / "000007.jsonl").write_text('{"text": "of an earlier run"}')
+    job = ("--from", folder, "--out", out, "--model", model)
+    done = run(*job)
+    assert (done["texts"], done["bad"]) == (1, 1)
+    assert run(*job, "--replace") == done
+    done = run("--from", f"{folder}/*", *job[2:], "--replace")
+    assert (done["texts"], done["bad"]) == (1, 1)
+
+
+def test_a_job_that_did_not_begin_leaves_the_output_guarded(
+    corpus: Path, model: str, run: Run
+) -> None:
+    out = corpus.with_name("out.npy")
+    job = ("--from", corpus, "--out", out)
+    run(*job, "--model", model)
+    assert "no-such-model" in run(*job, "--model", "no-such-model", "--replace")
+    assert "exists; give another name, or --replace" in run(*job, "--model", model)
+
+
+def test_a_full_queue_is_waited_for(
+    model: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLN_ENGINE__MAX_QUEUE_TOKENS", "64")
+    corpus = tmp_path / "corpus.jsonl"
+    rows = [json.dumps({"text": f"{text} " * 50}) for text in TEXTS]
+    corpus.write_text("\n".join(rows * 4))
+    out = tmp_path / "out.npy"
+    how = ("--chunks", "fixed", "--chunk-tokens", "32")
+    done = run("--from", corpus, "--out", out, "--model", model, *how)
+    assert (done["texts"], done["bad"]) == (16, 0)
+
+
+def test_whole_numbers_among_others_keep_their_digits(model: str, run: Run, tmp_path: Path) -> None:
+    """A column of Parquet has one type, and a float holds no more than 53 bits."""
+    corpus = tmp_path / "corpus.jsonl"
+    kept = {"wide": [2**60 + 1, 3], "mixed": [2**60 + 1, 0.5], "small": [3, 0.5]}
+    rows = [{"text": "the fox", **{name: pair[at] for name, pair in kept.items()}} for at in (0, 1)]
+    corpus.write_text("\n".join(map(json.dumps, rows)))
+    out = tmp_path / "out.parquet"
+    run("--from", corpus, "--out", out, "--model", model, "--keep", "wide,mixed,small")
+    found = rows_in(out)
+    assert {name: [row[name] for row in found] for name in kept} == {
+        "wide": [2**60 + 1, 3],
+        "mixed": [str(2**60 + 1), "0.5"],
+        "small": [3.0, 0.5],
+    }

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import fsspec
+import orjson
 import pyarrow
 import pytest
 from pyarrow import parquet
 
 from engine.errors import InvalidInput
-from service.bulk.rows import TextRow
-from service.bulk.sources import Fields, find_sources, rows_of
+from service.bulk.fields import Fields
+from service.bulk.rows import BadRow, TextRow
+from service.bulk.sources import find_sources, rows_of
 from service.readers.extracted import told_title
+from service.readers.files import files_in
 
 
 @pytest.mark.parametrize(
@@ -84,12 +91,135 @@ def test_urls(tmp_path: Path) -> None:
     assert read("memory://rows.csv") == [("memory:///rows.csv:2", "fox")]
     assert read("memory://rows.parquet") == [("memory:///rows.parquet:1", "p")]
     (tmp_path / "rows.jsonl").write_text('{"text": "over HTTP"}')
-    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/rows.jsonl"
-        assert read(url) == [(f"{url}:1", "over HTTP")]
-        server.shutdown()
+    with served(partial(SimpleHTTPRequestHandler, directory=str(tmp_path))) as address:
+        for url in (f"{address}/rows.jsonl", f"{address}/rows.jsonl?signature=a.b"):
+            assert read(url) == [(f"{url}:1", "over HTTP")]
     for url in ("memory://none.csv", "nothing://here"):
         with pytest.raises(InvalidInput, match=f"{url} cannot be read"):
             find_sources([url])
+
+
+@contextmanager
+def served(handler: Any) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+class BrokenServer(BaseHTTPRequestHandler):
+    """Ends its answers early, has none, or does not say how long they are."""
+
+    def do_GET(self) -> None:
+        if "error" in self.path:
+            self.send_error(503)
+            return
+        self.send_response(200)
+        if "unannounced" not in self.path:
+            self.send_header("content-length", "1000")
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(b"the fox")
+
+    do_HEAD = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+
+def test_a_server_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("service.bulk.remote", "service.readers.files"):
+        monkeypatch.setattr(f"{module}.MAX_FILE_BYTES", 5)
+    with served(BrokenServer) as address:
+        with pytest.raises(InvalidInput, match="cannot be read"):
+            find_sources([f"{address}/error.txt"])
+        sources = find_sources([f"{address}/cut.jsonl"])
+        with pytest.raises(OSError, match="payload"):
+            list(rows_of(sources, Fields()))
+        [row] = rows_of(find_sources([f"{address}/unannounced.txt"]), Fields())
+        assert isinstance(row, BadRow)
+        assert row.code == "file_too_large"
+
+
+def test_nothing_of_a_csv_row_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(
+        'id,text\n1,"fox, hen"\n2,fox, hen\n3,fox,\n4,"fox" and hen\n5,hen\n6,"open\n7,fox\n'
+    )
+    found = list(rows_of(find_sources([str(path)]), Fields()))
+    assert [(row.id, row.text) for row in found if isinstance(row, TextRow)] == [
+        ("1", "fox, hen"),
+        ("3", "fox"),
+        ("5", "hen"),
+    ]
+    bad = {row.id: row.reason for row in found if isinstance(row, BadRow)}
+    assert list(bad) == [f"{path}:{line}" for line in (3, 5, 7)]
+    assert bad[f"{path}:3"] == "the row has 3 cells, the file 2 columns"
+    assert bad[f"{path}:7"] == "a quotation mark is never closed"
+    path.write_text('id,"text')
+    with pytest.raises(InvalidInput, match="a quotation mark is never closed"):
+        list(rows_of(find_sources([str(path)]), Fields()))
+
+
+def test_ids_of_all_kinds_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    ids = [1.0, 2.5, True, [1, "a"], None, float("inf"), 2**70]
+    path.write_bytes(b"".join(b'{"text": "fox", "id": %s}\n' % _json(one) for one in ids))
+    found = [row.id for row in rows_of(find_sources([str(path)]), Fields())]
+    place = f"{path}:"
+    assert found == [1, "2.5", "true", '[1, "a"]', f"{place}5", f"{place}6", str(2**70)]
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
+def test_values_that_nest_deeply_can_be_written(tmp_path: Path) -> None:
+    """Or are refused with their row: reading or writing them ends no job."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text(
+        "".join(
+            f'{{"text": "fox", "kept": {"[" * depth}{"]" * depth}}}\n'
+            for depth in (*range(245, 260), *range(600, 1010))
+        )
+    )
+    for row in rows_of(find_sources([str(path)]), Fields(keep=("kept",))):
+        if isinstance(row, TextRow):
+            assert orjson.dumps({**row.kept, "embedding": []})
+        else:
+            assert row.code == "invalid_json"
+
+
+def test_a_damaged_parquet_file_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    parquet.write_table(pyarrow.table({"text": ["the fox " * 50] * 500}), path, compression="none")
+    content = bytearray(path.read_bytes())
+    content[100:200] = b"\xff" * 100
+    path.write_bytes(content)
+    with pytest.raises(InvalidInput, match="cannot be read to its end"):
+        list(rows_of(find_sources([str(path)]), Fields()))
+
+
+def test_folders_a_thousand_deep(tmp_path: Path) -> None:
+    folders = [tmp_path / "docs"]
+    folders[0].mkdir()
+    for _ in range(1200):
+        folders.append(folders[-1] / "d")
+        folders[-1].mkdir()
+    file = folders[-1] / "a.txt"
+    file.write_text("the fox")
+    assert [source.path for source in find_sources([str(folders[0])])] == [file]
+    file.unlink()
+    for folder in reversed(folders):  # pytest would remove them by recursion
+        folder.rmdir()
+
+
+def test_a_folder_that_becomes_a_file_while_it_is_listed(tmp_path: Path) -> None:
+    for name in ("a/one.txt", "b/two.txt", "c/three.txt"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("the fox")
+    listed = files_in(tmp_path)
+    assert next(listed) == tmp_path / "a/one.txt"
+    shutil.rmtree(tmp_path / "b")
+    (tmp_path / "b").write_text("the dog")
+    assert list(listed) == [tmp_path / "c/three.txt"]
