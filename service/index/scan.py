@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from service.index.store import FileState
+from service.index.store import DATABASE, FileState
 from service.readers.files import files_in, readable_name
+
+_OWN_NAMES = {"lock", *(DATABASE + suffix for suffix in ("", "-wal", "-shm", "-journal"))}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +28,7 @@ class Changes:
     """The files of a folder, by what is to be done with them."""
 
     suspects: list[Found] = field(default_factory=list)
-    """New, or of another size or time than before. Their content decides."""
+    """New, of another size or time than before, or never read. Their content decides."""
 
     removed: list[str] = field(default_factory=list)
     unchanged: int = 0
@@ -43,11 +45,11 @@ def changes_in(folder: Path, known: Mapping[str, FileState], place: Path) -> Cha
 
 def _files(folder: Path, place: Path) -> Iterator[Found]:
     for file in files_in(folder):
-        if place != folder and file.is_relative_to(place):
+        if is_own(file, folder, place):
             continue
         try:
             stat = file.stat()
-        except FileNotFoundError:  # removed since the folder was listed
+        except (FileNotFoundError, NotADirectoryError):  # removed since the folder was listed
             continue
         yield Found(
             file=file,
@@ -57,8 +59,17 @@ def _files(folder: Path, place: Path) -> Iterator[Found]:
         )
 
 
+def is_own(file: Path, folder: Path, place: Path) -> bool:
+    """Whether a file below the folder is one of the index itself, which may lie in it or above."""
+    if folder.is_relative_to(place):
+        return file.parent == place and file.name in _OWN_NAMES
+    return file.is_relative_to(place)
+
+
 def _is_suspect(found: Found, known: FileState | None) -> bool:
-    return known is None or (found.size, found.mtime_ns) != (known.size, known.mtime_ns)
+    if known is None or not known.sha256:  # its content was never read: it may be readable by now
+        return True
+    return (found.size, found.mtime_ns) != (known.size, known.mtime_ns)
 
 
 def digest(content: bytes) -> str:

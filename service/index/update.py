@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -22,6 +23,7 @@ from service.index.rows import IndexedFile
 from service.index.scan import Changes, Found, changes_in, digest
 from service.index.schema import Recipe
 from service.index.store import FileState, IndexStore
+from service.patience import patiently
 from service.readers.extracted import Extracted, NotText, Unreadable
 from service.readers.files import Reader, read_bytes, read_content, reader_of
 
@@ -94,6 +96,8 @@ class _Same:
 
     found: Found
     was: str
+    is_noted: bool = False
+    """Whether the index has its size and time."""
 
 
 _Draft: TypeAlias = _Text | _Problem | _Same
@@ -180,7 +184,7 @@ class IndexWriter:
         if not isinstance(draft, _Text):
             return None
         try:
-            return await self._reader.read(draft.extracted, draft.before)
+            return await patiently(partial(self._reader.read, draft.extracted, draft.before))
         except (InvalidInput, InsufficientMemory) as error:
             return _Problem(found=draft.found, sha256=draft.sha256, reason=error.message)
 
@@ -208,24 +212,30 @@ class _Gone:
 def _drafts(changes: Changes, known: Mapping[str, FileState], gone: _Gone) -> Iterator[_Draft]:
     """Reads the files that may have changed, and finds those that have. Runs in a thread."""
     for found in changes.suspects:
+        before = known.get(found.path)
         try:
             content = read_bytes(found.file)
         except FileNotFoundError:  # removed since the folder was listed
             continue
-        except OSError as error:
-            yield _Problem(found=found, sha256="", reason=error.strerror or str(error))
-            continue
-        except Unreadable as error:
-            yield _Problem(found=found, sha256="", reason=error.message)
+        except (OSError, Unreadable) as error:
+            yield _unread(found, error, before)
             continue
         sha256 = digest(content)
-        before = known.get(found.path)
         if before is not None and before.sha256 == sha256:
             yield _Same(found=found, was=found.path)
         elif before is None and (was := gone.take(found.path, sha256)) is not None:
             yield _Same(found=found, was=was)
         else:
             yield _read(found, sha256, content, before)
+
+
+def _unread(found: Found, error: OSError | Unreadable, before: FileState | None) -> _Draft:
+    """A file whose content cannot be had now. It is tried again by each update, and told once."""
+    reason = error.message if isinstance(error, Unreadable) else error.strerror or str(error)
+    if before is not None and (before.sha256, before.problem) == ("", reason):
+        is_noted = (before.size, before.mtime_ns) == (found.size, found.mtime_ns)
+        return _Same(found=found, was=found.path, is_noted=is_noted)
+    return _Problem(found=found, sha256="", reason=reason)
 
 
 def _read(found: Found, sha256: str, content: bytes, before: FileState | None) -> _Draft:
@@ -243,7 +253,8 @@ def _keep(store: IndexStore, draft: _Draft, embedded: _Embedded, summary: Summar
     """Stores what became of a file, and counts it."""
     found = draft.found
     if isinstance(draft, _Same):
-        store.move(draft.was, found.path, size=found.size, mtime_ns=found.mtime_ns)
+        if not draft.is_noted:
+            store.move(draft.was, found.path, size=found.size, mtime_ns=found.mtime_ns)
         if draft.was == found.path:
             summary.unchanged += 1
         else:

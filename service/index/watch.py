@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from service.index.scan import is_own
 from service.readers.files import may_be_in
 
 POLL_S = 2.0
@@ -27,8 +28,7 @@ async def changes_of(folder: Path, place: Path) -> AsyncIterator[None]:
 
     def concerns(_: Change, path: str) -> bool:
         file = Path(path)
-        is_own = place != folder and file.is_relative_to(place)
-        return may_be_in(folder, file) and not is_own
+        return may_be_in(folder, file) and not is_own(file, folder, place)
 
     async for _ in awatch(folder, watch_filter=concerns):
         yield

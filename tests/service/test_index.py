@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -16,8 +17,9 @@ from typing import Any
 import pytest
 
 from service.cli.__main__ import main
+from service.index.place import PLACE
 from service.index.search import any_word_of, fuse
-from service.index.store import DATABASE
+from service.index.store import DATABASE, IndexStore
 from service.locks import AlreadyRunning, writers_lock
 from tests.engine.int8_forms import USED_AS_INT8, needs_reduced_int8
 from tests.service.processes import clean_environment
@@ -189,6 +191,54 @@ def test_files_that_cannot_be_read_are_told_and_not_tried_again(
     assert "invalid byte at 3" in summary["problems"]["latin.txt"]
     [summary] = run("index", folder, "--model", model)
     assert (summary["read"], summary["unchanged"], summary["problems"]) == (0, 8, {})
+
+
+def test_a_file_that_could_not_be_read_is_tried_again(
+    folder: Path, model: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in refuses to read it: whoever runs the tests may be allowed to read everything."""
+
+    def refusing(path: Path) -> bytes:
+        if path.name == "fox.md":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return path.read_bytes()
+
+    with monkeypatch.context() as refused:
+        refused.setattr("service.index.update.read_bytes", refusing)
+        [summary] = run("index", folder, "--model", model)
+        assert (summary["read"], summary["problems"]) == (2, {"fox.md": "Permission denied"})
+        before = _changes(folder)
+        [summary] = run("index", folder, "--model", model)
+        assert (summary["unchanged"], summary["problems"]) == (3, {})
+        assert _changes(folder) == before  # servers need not read their vectors again
+    [summary] = run("index", folder, "--model", model)
+    assert (summary["read"], summary["unchanged"]) == (1, 2)
+    assert run("search", "fox", "--index", folder, "--by", "words")
+
+
+def test_an_index_in_the_folder_itself_or_above_it(folder: Path, model: str, run: Run) -> None:
+    where = ("--index", folder, "--model", model)
+    [summary] = run("index", folder, *where)
+    assert (summary["read"], summary["not_text"]) == (3, 0)
+    [summary] = run("index", folder, *where)
+    assert (summary["unchanged"], summary["not_text"]) == (3, 0)
+    [summary] = run("index", folder / "deep", *where, "--rebuild")
+    assert summary["read"] == 2
+
+
+def _changes(folder: Path) -> int:
+    with IndexStore.open(folder / PLACE) as store:
+        return store.changes
+
+
+def test_a_full_queue_is_waited_for(
+    folder: Path, model: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(8):
+        (folder / f"{number}.txt").write_text(f"{number} foxes jump over dogs. " * 200)
+    monkeypatch.setenv("LLN_ENGINE__MAX_QUEUE_TOKENS", "64")
+    [summary] = run("index", folder, "--model", model)
+    assert (summary["read"], summary["problems"]) == (11, {})
 
 
 def test_a_file_whose_name_is_not_utf8(folder: Path, model: str, run: Run) -> None:
