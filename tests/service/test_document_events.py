@@ -1,0 +1,47 @@
+"""The events of a document, as both protocols send them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from engine.types import Accounting, Chunk, ChunksReady, DocumentEmbedding, Progress, Span
+from service.documents import Event, Finished, OnEvent, stream_events
+
+GRPC_DEFAULT_BYTES = 4 * 1024 * 1024
+COST = Accounting(tokens=1, tokens_embedded=1)
+
+
+@pytest.mark.parametrize(("num_chunks", "dim"), [(0, 384), (5_000, 384), (3, 1_000_000)])
+def test_chunks_that_come_at_once_are_sent_a_few_at_a_time(num_chunks: int, dim: int) -> None:
+    """A client of gRPC takes no message of more than 4 MiB, unless it is told to."""
+    vector = np.zeros(dim, np.float32)
+    chunks = tuple(
+        Chunk(index=index, tokens=Span(0, 1), characters=Span(0, 1), vector=vector)
+        for index in range(num_chunks)
+    )
+    found = DocumentEmbedding(vector=vector, chunks=chunks, accounting=COST)
+    progress = Progress(tokens_done=1, tokens_total=1, seconds_left=0.0)
+
+    async def run(on_event: OnEvent) -> DocumentEmbedding:
+        on_event(ChunksReady(chunks=chunks))
+        on_event(progress)
+        return found
+
+    sent: list[Event] = []
+
+    async def send(event: Event) -> None:
+        sent.append(event)
+
+    async def stream() -> None:
+        await stream_events(run, send, timeout_s=60, result_model="default")
+
+    asyncio.run(stream())
+    *parts, last_but_one, last = sent
+    assert (last_but_one, last) == (progress, Finished(model="default", embedding=found))
+    ready = [part.chunks for part in parts if isinstance(part, ChunksReady)]
+    assert sum(ready, ()) == chunks
+    for part in ready:
+        assert len(part) <= 1 or len(part) * dim * 4 < GRPC_DEFAULT_BYTES / 4
