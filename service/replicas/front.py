@@ -113,7 +113,8 @@ class GrpcFront:
 
     async def _choose(self, price: Price, tried: set[str]) -> tuple[str, str]:
         loop = asyncio.get_running_loop()
-        ends_at = loop.time() + min(_FIRST_REPLICA_S, self._settings.request_timeout_s)
+        wait_s = min(_FIRST_REPLICA_S, self._settings.request_timeout_s)
+        ends_at = loop.time() + wait_s
         while True:
             for id in self._ledger.order(price):
                 report = self._ledger.report_of(id)
@@ -121,7 +122,7 @@ class GrpcFront:
                     return id, report.address
             if loop.time() >= ends_at:
                 raise EngineUnavailable(
-                    f"no replica was ready within {_FIRST_REPLICA_S:g} s", code="no_replica"
+                    f"no replica was ready within {wait_s:g} s", code="no_replica", limit=wait_s
                 )
             await asyncio.sleep(_LOOK_EVERY_S)
 

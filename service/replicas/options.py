@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from engine.errors import InvalidInput
+from engine.errors import InvalidInput, shown
 
 APPLICATION = "lln"
 REPLICAS = "replicas"
@@ -39,22 +40,33 @@ class ReplicaOptions:
     router: str = "service.replicas.router:TokenRouter"
 
     def __post_init__(self) -> None:
-        for name in ("replicas", "cpus", "tokens_each", "report_s"):
-            if getattr(self, name) <= 0:
-                raise _invalid(name, getattr(self, name), "above 0", 0)
+        for name in (*_WHOLE, *_OTHERS):
+            value = getattr(self, name)
+            if type(value) is not int and (name in _WHOLE or type(value) is not float):
+                kind = "a whole number" if name in _WHOLE else "a number"
+                raise _invalid(name, value, kind)
+            if not 0 <= value < math.inf or (value == 0 and name not in _MAY_BE_0):
+                raise _invalid(name, value, "at least 0" if name in _MAY_BE_0 else "above 0", 0)
         if self.max_replicas and self.max_replicas < self.replicas:
-            raise _invalid("max_replicas", self.max_replicas, "at least replicas", self.replicas)
+            least = self.replicas
+            raise _invalid("max_replicas", self.max_replicas, f"at least replicas ({least})", least)
 
     @property
     def most(self) -> int:
         return max(self.replicas, self.max_replicas)
 
 
-def _invalid(name: str, value: float, wanted: str, limit: float) -> InvalidInput:
+_WHOLE = ("replicas", "max_replicas", "cpus", "tokens_each")
+_OTHERS = ("gpus", "report_s", "scale_up_s", "scale_down_s")
+_MAY_BE_0 = ("max_replicas", "gpus", "scale_up_s", "scale_down_s")
+
+
+def _invalid(name: str, value: object, wanted: str, limit: float | None = None) -> InvalidInput:
+    """A config file may have a value of any type."""
     return InvalidInput(
-        f"{name} must be {wanted} ({limit:g}), got {value:g}",
+        f"{name} must be {wanted}, got {shown(str(value))}",
         code="invalid_option",
         param=name,
         limit=limit,
-        actual=value,
+        actual=str(value),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -22,8 +22,17 @@ async def nothing() -> AsyncIterator[bytes]:
     yield b""
 
 
-def refusal(method: str, *metadata: tuple[str, str], **settings: Any) -> aio.AioRpcError:
-    """Of a call that sends no message; there are no replicas."""
+async def a_message() -> AsyncIterator[bytes]:
+    yield b""
+
+
+def refusal(
+    method: str,
+    *metadata: tuple[str, str],
+    messages: Callable[[], AsyncIterator[bytes]] = nothing,
+    **settings: Any,
+) -> aio.AioRpcError:
+    """Of a call that sends no message, unless it is given; there are no replicas."""
 
     async def ask() -> aio.AioRpcError:
         chosen = Settings(body_timeout_s=SILENCE_S, **settings)
@@ -35,7 +44,7 @@ def refusal(method: str, *metadata: tuple[str, str], **settings: Any) -> aio.Aio
             async with aio.insecure_channel(f"127.0.0.1:{port}") as channel:
                 call = channel.stream_unary(method, None, None)
                 with pytest.raises(aio.AioRpcError) as caught:
-                    await call(nothing(), metadata=metadata, timeout=30)
+                    await call(messages(), metadata=metadata, timeout=30)
                 return caught.value
         finally:
             await server.stop(0)
@@ -57,8 +66,15 @@ def test_a_stream_that_says_nothing_ends() -> None:
         refusal("/grpc.health.v1.Health/Watch", api_keys=KEY),
     ):
         assert found.code() == StatusCode.DEADLINE_EXCEEDED
-        metadata: dict[str, Any] = dict(found.trailing_metadata() or ())  # type: ignore[arg-type]
-        assert (metadata["lln-error-code"], metadata["lln-error-limit"]) == (
-            "body_timeout",
-            str(SILENCE_S),
-        )
+        assert code_and_limit(found) == ("body_timeout", str(SILENCE_S))
+
+
+def test_the_wait_for_a_replica_is_told_as_long_as_it_was() -> None:
+    found = refusal("/lln.v1.Embeddings/Embed", messages=a_message, request_timeout_s=0.2)
+    assert found.details() == "no replica was ready within 0.2 s"
+    assert code_and_limit(found) == ("no_replica", "0.2")
+
+
+def code_and_limit(found: aio.AioRpcError) -> tuple[str, str]:
+    metadata: dict[str, Any] = dict(found.trailing_metadata() or ())  # type: ignore[arg-type]
+    return metadata["lln-error-code"], metadata["lln-error-limit"]

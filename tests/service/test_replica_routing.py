@@ -239,7 +239,18 @@ def test_replicas_follow_the_tokens_that_wait(
 
 
 @pytest.mark.parametrize(
-    "options", [{"replicas": 0}, {"cpus": 0}, {"replicas": 3, "max_replicas": 2}, {"report_s": -1}]
+    "options",
+    [
+        {"replicas": 0},
+        {"replicas": "2"},
+        {"cpus": 0},
+        {"cpus": 1.5},
+        {"gpus": -1},
+        {"replicas": 3, "max_replicas": 2},
+        {"report_s": -1},
+        {"scale_up_s": float("nan")},
+        {"scale_down_s": "soon"},
+    ],
 )
 def test_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput) as refused:
