@@ -22,7 +22,7 @@ from service.cli.common import (
     numbers,
     with_engine,
 )
-from service.errors import NotAvailable
+from service.errors import NotAvailable, as_lln_error, error_fields
 
 if TYPE_CHECKING:
     from engine.async_engine import AsyncEngine
@@ -64,10 +64,10 @@ def _bench(chosen: Chosen) -> None:
 
 
 async def _run_suite(engine: AsyncEngine, chosen: Chosen, server: Target | None) -> None:
-    """Prints the rows of a suite as they are measured, or the whole run as JSON at the end."""
+    """Prints the rows of a suite as they are measured, or the whole run as JSON at the end. What
+    was measured by then is kept however the run ends."""
     from service.benchmarks.job import BenchmarkJob, describe_machine
     from service.benchmarks.plan import checked_plan
-    from service.benchmarks.report import job_document
     from service.benchmarks.suites import SUITES, Bench
 
     plan = checked_plan(
@@ -87,12 +87,28 @@ async def _run_suite(engine: AsyncEngine, chosen: Chosen, server: Target | None)
         machine=describe_machine(engine.resolve(plan.model)),
     )
     job.start()
-    async with aclosing(suite.rows(Bench(engine=engine, server=server), plan)) as rows:
-        async for row in rows:
-            job.add(row)
-            if not chosen.json:
-                _print_row(suite, row, is_first=len(job.rows) == 1)
+    try:
+        async with aclosing(suite.rows(Bench(engine=engine, server=server), plan)) as rows:
+            async for row in rows:
+                job.add(row)
+                if not chosen.json:
+                    _print_row(suite, row, is_first=len(job.rows) == 1)
+    except BaseException as failure:
+        if isinstance(failure, Exception):
+            job.finish("failed", error_fields(as_lln_error(failure)))
+        else:
+            job.finish("interrupted")
+        if job.rows:
+            _report(job, chosen)
+        raise
     job.finish("done")
+    _report(job, chosen)
+
+
+def _report(job: BenchmarkJob, chosen: Chosen) -> None:
+    """The whole run, where it was asked for."""
+    from service.benchmarks.report import job_document
+
     if chosen.json:
         print(json.dumps(job_document(job)))
     if chosen.out is not None:
