@@ -28,7 +28,11 @@ BODIES: dict[str, Any] = {
 def test_requests_wait_longer_than_those_that_somebody_waits_for(
     endpoint: str, write_checkpoint: Any, tmp_path: Path
 ) -> None:
-    settings = Settings(batch_folder=str(tmp_path / "batches"), request_timeout_s=1e-6)
+    chosen: dict[str, Any] = {
+        "batch_folder": str(tmp_path / "batches"),
+        "request_timeout_s": 1e-6,
+    }
+    settings = Settings(**chosen)
 
     async def run() -> Batch:
         async with AsyncEngine.load([str(write_checkpoint())]) as engine:

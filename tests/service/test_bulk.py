@@ -317,7 +317,7 @@ def test_changed_rows_are_computed_again(
     out = corpus.with_name("out.jsonl")
     arguments = ("--from", corpus, "--out", out, "--model", model)
     with monkeypatch.context() as killed:  # before it could throw its work away
-        killed.setattr(bulk_job.shutil, "rmtree", lambda _: None)
+        killed.setattr("service.bulk.job.shutil.rmtree", lambda _: None)
         run(*arguments)
     first = lines(out)
     corpus.write_text(json.dumps({"id": "doc0", "text": "seven wizards"}) + "\n")
@@ -333,13 +333,13 @@ def test_work_that_says_not_whose_it_is_belongs_to_nobody(
     out = corpus.with_name("out.jsonl")
     arguments = ("--from", corpus, "--out", out, "--model")
     with monkeypatch.context() as killed:
-        killed.setattr(bulk_job.shutil, "rmtree", lambda _: None)
+        killed.setattr("service.bulk.job.shutil.rmtree", lambda _: None)
         run(*arguments, model)
     out.with_name("out.jsonl.partial").joinpath("job.json").unlink()
     other = str(write_checkpoint(seed=1))
     assert run(*arguments, other, "--replace")["resumed"] == 0
     vectors = [row["embedding"] for row in lines(out)]
-    assert np.array_equal(np.float32(vectors), expected(other))
+    assert np.array_equal(np.array(vectors, np.float32), expected(other))
 
 
 def test_the_time_left_counts_no_rows_of_earlier_runs(
@@ -354,7 +354,7 @@ def test_the_time_left_counts_no_rows_of_earlier_runs(
     monkeypatch.setattr(bulk_parts, "PART_ROWS", 2)
     arguments = ("--from", corpus, "--out", corpus.with_name("out.jsonl"), "--model", model)
     with monkeypatch.context() as killed:
-        killed.setattr(bulk_job.shutil, "rmtree", lambda _: None)
+        killed.setattr("service.bulk.job.shutil.rmtree", lambda _: None)
         run(*arguments)
     whole = corpus.stat().st_size
     assert shown[-1] == (whole, whole)
@@ -463,7 +463,11 @@ def test_a_full_queue_is_waited_for(
 def test_whole_numbers_among_others_keep_their_digits(model: str, run: Run, tmp_path: Path) -> None:
     """A column of Parquet has one type, and a float holds no more than 53 bits."""
     corpus = tmp_path / "corpus.jsonl"
-    kept = {"wide": [2**60 + 1, 3], "mixed": [2**60 + 1, 0.5], "small": [3, 0.5]}
+    kept: dict[str, list[Any]] = {
+        "wide": [2**60 + 1, 3],
+        "mixed": [2**60 + 1, 0.5],
+        "small": [3, 0.5],
+    }
     rows = [{"text": "the fox", **{name: pair[at] for name, pair in kept.items()}} for at in (0, 1)]
     corpus.write_text("\n".join(map(json.dumps, rows)))
     out = tmp_path / "out.parquet"
