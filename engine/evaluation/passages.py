@@ -82,8 +82,9 @@ def passage_retrieval_on(
         scores["BM25, passage alone"] = bm25(
             [q for one in documents for q in one.queries], passages
         )
+    asked_of = np.repeat(range(len(documents)), [len(one.queries) for one in documents]).tolist()
     return [
-        Retrieval(corpus=name, method=method, quality=quality(found, range(len(asked))))
+        Retrieval(corpus=name, method=method, quality=quality(found, range(len(asked)), asked_of))
         for method, found in scores.items()
     ]
 

@@ -48,11 +48,13 @@ class RetrievalQuality:
     recall_at_10: float
     mrr: float
     ndcg_at_10: float
-    mrr_standard_error: float
+    mrr_standard_error: float | None
+    """None where the queries are all about one document."""
 
 
-def quality(scores: Scores, wanted: Sequence[int]) -> RetrievalQuality:
-    """Measure a ranking; `wanted` is the column that each query should find."""
+def quality(scores: Scores, wanted: Sequence[int], asked_of: Sequence[int]) -> RetrievalQuality:
+    """Measure a ranking; `wanted` is the column that each query should find, `asked_of` the number
+    of the document that it is about."""
     ranks = ranks_of(scores, wanted)
     reciprocal = 1.0 / ranks
     return RetrievalQuality(
@@ -62,8 +64,22 @@ def quality(scores: Scores, wanted: Sequence[int]) -> RetrievalQuality:
         recall_at_10=float((ranks <= 10).mean()),
         mrr=float(reciprocal.mean()),
         ndcg_at_10=float(np.where(ranks <= 10, 1.0 / np.log2(ranks + 1), 0.0).mean()),
-        mrr_standard_error=float(reciprocal.std() / math.sqrt(len(ranks))),
+        mrr_standard_error=clustered_standard_error(reciprocal, asked_of),
     )
+
+
+def clustered_standard_error(
+    values: NDArray[np.float64], clusters: Sequence[int] | NDArray[np.int64]
+) -> float | None:
+    """Of the mean of values that depend on each other within a cluster, as the queries of one
+    document do; None for a single cluster. The number of values in a cluster is as random as they.
+    """
+    _, place = np.unique(np.asarray(clusters), return_inverse=True)
+    sums = np.bincount(place, values - values.mean())
+    count = len(sums)
+    if count < 2:
+        return None
+    return math.sqrt(count / (count - 1) * float(np.square(sums).sum())) / len(values)
 
 
 def ranks_of(scores: Scores, wanted: Sequence[int]) -> NDArray[np.int64]:
@@ -274,7 +290,7 @@ class DocumentsRead:
             Retrieval(
                 corpus=self._corpus.name,
                 method=method,
-                quality=quality(scores, questions.wanted),
+                quality=quality(scores, questions.wanted, questions.wanted),
             )
             for method, scores in self._scores(questions.texts, bm25)
         ]
@@ -297,49 +313,6 @@ class DocumentsRead:
                 yield f"{name}, best late chunk, half alone", half
         if bm25 is not None:
             yield "BM25", bm25(texts, [document.body for document in self._corpus.documents])
-
-
-PLANTED_TOKENS = 128
-"""Of the passage that a document is found by, wherever it was planted."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PositionRecall:
-    """How well documents are found by a passage that was planted at one position."""
-
-    position: float  # 0 the beginning, 1 the end
-    quality: RetrievalQuality
-
-
-def recall_by_position(
-    student: EmbeddingModel,
-    corpus: TokenCorpus,
-    *,
-    length: int = 2048,
-    count: int = 100,
-    planted_tokens: int = PLANTED_TOKENS,
-    positions: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
-    seed: int = 2,
-) -> list[PositionRecall]:
-    """Plant a passage of another document in each; the passage's first half must find it."""
-    generator = np.random.default_rng(seed)
-    batch = corpus.batch(length - planted_tokens, count, generator)
-    hosts = [batch.ids[start:end].numpy() for start, end in batch.spans]
-    planted = corpus.batch(planted_tokens + 2, count, generator)
-    passages = [planted.ids[start + 1 : end - 1].numpy() for start, end in planted.spans]
-    first, last = hosts[0][:1], hosts[0][-1:]
-    halves = [np.concatenate([first, passage[: planted_tokens // 2], last]) for passage in passages]
-    queries = vectors_of(student, halves)
-    results = []
-    for position in positions:
-        at = 1 + round(position * (len(hosts[0]) - 2))
-        documents = [
-            np.concatenate([host[:at], passage, host[at:]])
-            for host, passage in zip(hosts, passages, strict=True)
-        ]
-        scores = queries @ vectors_of(student, documents).T
-        results.append(PositionRecall(position=position, quality=quality(scores, range(count))))
-    return results
 
 
 def bm25_scores(queries: Sequence[str], documents: Sequence[str]) -> NDArray[np.float32]:

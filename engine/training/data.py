@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -233,6 +233,13 @@ class Batch:
         return list(pairwise(self.bounds))
 
 
+class Drawn(NamedTuple):
+    """Windows of documents that were drawn at random."""
+
+    windows: Batch
+    documents: NDArray[np.int64]  # the number of each window's document
+
+
 def packed(texts: Sequence[Ids], tokenizer: TextTokenizer) -> Batch:
     """Texts without special tokens, each put between its own."""
     whole = [tokenizer.between_special(text) for text in texts]
@@ -276,21 +283,39 @@ class TokenCorpus:
 
         A document's chance is its number of windows, which makes all windows equally likely.
         """
+        return self.draw(length, count, generator).windows
+
+    def draw(
+        self,
+        length: int,
+        count: int,
+        generator: np.random.Generator,
+        *,
+        leave_out: Sequence[int] | NDArray[np.int64] = (),
+    ) -> Drawn:
+        """The same with the documents that they are of; none are of those that are left out."""
         content = length - self.num_special
-        room = np.diff(self._starts) - content + 1
+        sizes = np.diff(self._starts)
+        sizes[np.asarray(leave_out, dtype=np.int64)] = 0
+        room = sizes - content + 1
         long_enough = np.flatnonzero(room > 0)
         if not len(long_enough):
+            other = "other " if len(leave_out) else ""
             raise InvalidInput(
-                f"no document has {length} tokens",
+                f"no {other}document has {length} tokens",
                 code="too_little_text",
-                limit=int(np.diff(self._starts).max(initial=0)),
+                limit=int(sizes.max(initial=0)),
                 actual=length,
             )
         chances = room[long_enough] / room[long_enough].sum()
         chosen = generator.choice(long_enough, size=count, p=chances)
         windows = [self._window(int(document), content, generator) for document in chosen]
-        return Batch(
-            torch.from_numpy(np.concatenate(windows)), list(range(0, count * length + 1, length))
+        return Drawn(
+            Batch(
+                torch.from_numpy(np.concatenate(windows)),
+                list(range(0, count * length + 1, length)),
+            ),
+            chosen,
         )
 
     def _window(

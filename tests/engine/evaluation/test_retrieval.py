@@ -22,16 +22,17 @@ from engine.evaluation.corpora import (
     overlap_warnings,
 )
 from engine.evaluation.passages import headed_documents, passage_retrieval_on
+from engine.evaluation.planted import draw_planted, recall_by_position
 from engine.evaluation.report import EvaluationPlan, Report, evaluate
 from engine.evaluation.retrieval import (
     Questions,
     as_rows,
     best_of_parts,
     bm25_scores,
+    clustered_standard_error,
     fidelity_at,
     quality,
     ranks_of,
-    recall_by_position,
     retrieval_on,
     spearman,
     take_out_paragraphs,
@@ -66,11 +67,25 @@ def test_scores_that_are_no_numbers_find_nothing() -> None:
 def test_quality_of_known_ranks() -> None:
     scores = np.eye(20, dtype=np.float32)
     scores[0, 1] = 2.0  # one query finds its document second
-    found = quality(scores, range(20))
+    found = quality(scores, range(20), range(20))
     assert found.recall_at_1 == pytest.approx(0.95)
     assert found.recall_at_10 == 1.0
     assert found.mrr == pytest.approx((19 + 0.5) / 20)
     assert found.ndcg_at_10 == pytest.approx((19 + 1 / np.log2(3)) / 20)
+
+
+def test_the_error_of_queries_that_depend_on_each_other() -> None:
+    """Ten documents, each asked about four times with the same result, are ten draws and not 40."""
+    by_document = np.random.default_rng(0).random(10)
+    documents = np.arange(10).repeat(4)
+    expected = by_document.std(ddof=1) / np.sqrt(10)
+    assert clustered_standard_error(by_document, range(10)) == pytest.approx(expected)
+    found = clustered_standard_error(by_document.repeat(4), documents)
+    assert found == pytest.approx(expected)
+    order = np.random.default_rng(1).permutation(40)
+    shuffled = clustered_standard_error(by_document.repeat(4)[order], documents[order])
+    assert shuffled == pytest.approx(expected)
+    assert clustered_standard_error(by_document, [3] * 10) is None
 
 
 def test_a_document_is_as_good_as_its_best_part() -> None:
@@ -190,6 +205,8 @@ def test_passages_are_read_every_way(model: EmbeddingModel) -> None:
     ]
     assert rows[0]["mrr"] == rows[2]["mrr"]
     assert all(row["queries"] == 10 for row in rows)
+    [row] = (one for one in rows if one["method"] == "student, late chunk")
+    assert row["mrr_standard_error"] is not None
 
 
 def test_recall_by_position(model: EmbeddingModel) -> None:
@@ -197,6 +214,29 @@ def test_recall_by_position(model: EmbeddingModel) -> None:
     found = recall_by_position(model, corpus, length=120, count=8, planted_tokens=20)
     assert [one.position for one in found] == [0.0, 0.25, 0.5, 0.75, 1.0]
     assert all(1 / 8 <= one.quality.mrr <= 1 for one in found)
+
+
+def test_no_host_holds_a_passage_that_is_planted() -> None:
+    """Each document has a token of its own."""
+    lengths = [400, 300, 200, 60, 50, 40]
+    ids = [np.full(length, at + 10, np.int32) for at, length in enumerate(lengths)]
+    corpus = TokenCorpus(ids, np.array([1], np.int32), np.array([2], np.int32))
+    generator = np.random.default_rng(0)
+    for _ in range(50):
+        hosts, passages, sources = draw_planted(
+            corpus, length=150, count=5, planted_tokens=20, generator=generator
+        )
+        of_hosts = {int(host[1]) for host in hosts}
+        assert [int(passage[0]) - 10 for passage in passages] == sources.tolist()
+        assert not of_hosts & {number + 10 for number in sources.tolist()}
+        assert {len(host) for host in hosts} == {130}
+        assert {len(passage) for passage in passages} == {20}
+
+
+def test_one_document_cannot_host_its_own_passages(model: EmbeddingModel) -> None:
+    corpus = TokenCorpus.of([" ".join(built_in_texts()[:20])], model.tokenizer)
+    with pytest.raises(InvalidInput, match="no other document has 22 tokens"):
+        recall_by_position(model, corpus, length=120, count=8, planted_tokens=20)
 
 
 SMALL_PLAN = EvaluationPlan(
