@@ -28,7 +28,10 @@ class ChunkCalls(EmbeddingCalls):
         chosen, document = await self._read_text(text, model, options, chunks, title, deadline)
         if document.has_only_passages_alone:
             return await self._run_passages(chosen, document, options, deadline)
-        found = await self._run_document(chosen, document, options, deadline, on_event=None)
+        with self._worker.session() as session:
+            found = await self._run_document(
+                session, chosen, document, options, deadline, on_event=None
+            )
         return DocumentChunks(chunks=found.chunks, accounting=found.accounting)
 
     async def _run_passages(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from engine.calls.core import DEFAULTS
-from engine.calls.embedding_calls import EmbeddingCalls
+from engine.calls.document_runs import DocumentRuns
 from engine.errors import LLNError
 from engine.execution.documents import prepare_document_steps
 from engine.execution.given_chunks import (
@@ -24,7 +23,7 @@ from engine.text.pieces import pieces
 from engine.types import Chunking, Context, DocumentEmbedding, EmbedOptions, Span
 
 
-class DocumentListCalls(EmbeddingCalls):
+class DocumentListCalls(DocumentRuns):
     """Reads all documents before the first is embedded, so that one at fault fails the call before
     it costs anything."""
 
@@ -47,7 +46,7 @@ class DocumentListCalls(EmbeddingCalls):
         characters = sum(len(chunk) for chunks in documents for chunk in chunks)
         steps = prepare_given_steps(documents, chosen, options, context)
         prepared = await self._read(steps, deadline, characters=characters)
-        return await self._run_documents(chosen, prepared, options, deadline)
+        return await self._embed_prepared(chosen, prepared, options, deadline)
 
     async def embed_documents(
         self,
@@ -67,7 +66,7 @@ class DocumentListCalls(EmbeddingCalls):
                 check_input(text, f"documents[{index}]")
         steps = _prepare_each(texts, chosen, options, chunks)
         prepared = await self._read(steps, deadline, characters=sum(map(len, texts)))
-        return await self._run_documents(chosen, prepared, options, deadline)
+        return await self._embed_prepared(chosen, prepared, options, deadline)
 
     async def cut_text(
         self, text: str, *, max_characters: int, timeout_s: float | None = None
@@ -79,38 +78,21 @@ class DocumentListCalls(EmbeddingCalls):
             async with Deadline(timeout_s).over():
                 return await self._pool.run(steps, characters=len(text))
 
-    async def _run_documents(
+    async def _embed_prepared(
         self,
         model: EmbeddingModel,
         documents: Sequence[PreparedText],
         options: EmbedOptions,
         deadline: Deadline,
     ) -> list[DocumentEmbedding]:
-        """Run as many side by side as fill a batch: the queue stays free for others."""
         with self._counting_rejections():
             for document in documents:
                 plan = self._planner.plan(model, document.num_embedded)
                 self._planner.admit(plan, deadline)
-        room = self.config.batch_tokens_on(model.encoder.device.type)
-        tasks: list[asyncio.Task[DocumentEmbedding]] = []
-        running: dict[asyncio.Task[DocumentEmbedding], int] = {}
-        num_tokens = 0
-        try:
-            for document in documents:
-                while running and num_tokens + document.num_embedded > room:
-                    done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                    for task in done:
-                        num_tokens -= running.pop(task)
-                        task.result()  # a failure ends the call
-                work = self._run_document(model, document, options, deadline, on_event=None)
-                tasks.append(asyncio.create_task(work))
-                running[tasks[-1]] = document.num_embedded
-                num_tokens += document.num_embedded
-            return await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        with self._worker.session() as session:
+            return await self._run_documents(
+                *(session, model, documents, options, deadline), take=lambda found: found
+            )
 
 
 def _prepare_each(

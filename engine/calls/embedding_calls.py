@@ -134,7 +134,8 @@ class EmbeddingCalls(TextRuns):
         """
         deadline = Deadline(timeout_s)
         chosen, prepared = await self._read_text(text, model, options, chunks, title, deadline)
-        return await self._run_document(chosen, prepared, options, deadline, on_event)
+        with self._worker.session() as session:
+            return await self._run_document(session, chosen, prepared, options, deadline, on_event)
 
     def open_document(
         self,
@@ -152,7 +153,10 @@ class EmbeddingCalls(TextRuns):
             reader = DocumentReader(chosen, options, chunks, title=title, in_pieces=True)
 
         async def run(prepared: PreparedText, deadline: Deadline) -> DocumentEmbedding:
-            return await self._run_document(chosen, prepared, options, deadline, on_event)
+            with self._worker.session() as session:
+                return await self._run_document(
+                    session, chosen, prepared, options, deadline, on_event
+                )
 
         deadline = Deadline(timeout_s)
         return DocumentStream(reader, run, deadline, self._counting_rejections, self._pool)
@@ -206,6 +210,7 @@ class EmbeddingCalls(TextRuns):
 
     async def _run_document(
         self,
+        session: Session[PreparedText, Vector],
         model: EmbeddingModel,
         document: PreparedText,
         options: EmbedOptions,
@@ -223,22 +228,21 @@ class EmbeddingCalls(TextRuns):
             self._planner.admit(plan, deadline)
             request = self._request(model, document, options, deadline)
         progress = None if on_event is None else WholeProgress(plan, on_event)
-        with self._worker.session() as session:
-            # Before the document itself, whose chunks are reported as soon as they are final.
-            later = document.num_embedded
-            alone = await self._read_alone(
-                session, model, document, options, deadline, progress, later_tokens=later
-            )
-            if progress is not None:
-                chunks = ChunkBuilder(document, options, alone)
-                request = replace(request, on_event=partial(progress.report, chunks))
-            with deadline.as_a_whole():
-                (future,) = session.submit([request], deadline.left_s)
-                self._count_truncated(model, [document])
-                try:
-                    result = await future
-                finally:
-                    future.cancel()
+        # Before the document itself, whose chunks are reported as soon as they are final.
+        later = document.num_embedded
+        alone = await self._read_alone(
+            session, model, document, options, deadline, progress, later_tokens=later
+        )
+        if progress is not None:
+            chunks = ChunkBuilder(document, options, alone)
+            request = replace(request, on_event=partial(progress.report, chunks))
+        with deadline.as_a_whole():
+            (future,) = session.submit([request], deadline.left_s)
+            self._count_truncated(model, [document])
+            try:
+                result = await future
+            finally:
+                future.cancel()
         self._record(model, [document], [result])
         embedded = document_embedding(document, result, options, alone)
         if on_event is not None and not request.is_tiled:

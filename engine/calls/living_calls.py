@@ -8,6 +8,7 @@ from functools import partial
 from engine.calls.core import DEFAULTS
 from engine.calls.embedding_calls import EmbeddingCalls, OnDocumentEvent
 from engine.execution.input_checks import check_input
+from engine.execution.inputs import PreparedText
 from engine.execution.results import WholeProgress
 from engine.living.price import plan_of_segments, plan_of_update
 from engine.living.record import DocumentRecord
@@ -17,6 +18,7 @@ from engine.living.segmented_text import SegmentedText
 from engine.living.update import ReadVectors
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline
+from engine.scheduling.session import Session
 from engine.steps import one_step
 from engine.types import (
     Chunking,
@@ -24,6 +26,7 @@ from engine.types import (
     LivingEmbedding,
     Plan,
     RecordPrecision,
+    Vector,
 )
 
 
@@ -123,22 +126,29 @@ class LivingCalls(EmbeddingCalls):
         deadline: Deadline,
         on_event: OnDocumentEvent | None,
     ) -> LivingEmbedding:
-        while True:
-            with self._counting_rejections():
-                async with deadline.over():
-                    document = await self._pool.run(rounds.prepare(), characters=len(rounds.text))
-            read = await self._read_segments(
-                document.segmented, model, rounds.options, deadline, on_event
-            )
-            async with deadline.over():
-                answer = await self._pool.run(
-                    one_step(partial(rounds.take, document, read)), characters=len(rounds.text)
+        """One session for all rounds: a call that has begun is not refused its later ones."""
+        characters = len(rounds.text)
+        is_admitted = False
+        with self._worker.session() as session:
+            while True:
+                with self._counting_rejections():
+                    async with deadline.over():
+                        document = await self._pool.run(
+                            rounds.prepare(), characters=characters, is_admitted=is_admitted
+                        )
+                read = await self._read_segments(
+                    session, document.segmented, model, rounds.options, deadline, on_event
                 )
-            if answer is not None:
-                return answer
+                is_admitted = True
+                take = one_step(partial(rounds.take, document, read))
+                async with deadline.over():
+                    answer = await self._pool.run(take, characters=characters, is_admitted=True)
+                if answer is not None:
+                    return answer
 
     async def _read_segments(
         self,
+        session: Session[PreparedText, Vector],
         text: SegmentedText | None,
         model: EmbeddingModel,
         options: EmbedOptions,
@@ -152,18 +162,17 @@ class LivingCalls(EmbeddingCalls):
             self._planner.admit(plan, deadline)
             request = self._request(model, text, options, deadline)
         progress = None if on_event is None else WholeProgress(plan, on_event)
-        with self._worker.session() as session:
-            alone = await self._read_alone(
-                *(session, model, text, options, deadline, progress),
-                later_tokens=text.num_embedded,
-            )
-            if progress is not None:
-                request = replace(request, on_event=progress.report_tiled)
-            with deadline.as_a_whole():
-                (future,) = session.submit([request], deadline.left_s)
-                try:
-                    result = await future
-                finally:
-                    future.cancel()
+        alone = await self._read_alone(
+            *(session, model, text, options, deadline, progress),
+            later_tokens=text.num_embedded,
+        )
+        if progress is not None:
+            request = replace(request, on_event=progress.report_tiled)
+        with deadline.as_a_whole():
+            (future,) = session.submit([request], deadline.left_s)
+            try:
+                result = await future
+            finally:
+                future.cancel()
         self._record(model, [text], [result])
         return ReadVectors(result, alone)

@@ -6,14 +6,14 @@ A text of up to one passage is scored as a whole, a longer one by its best passa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
-from engine.calls.embedding_calls import EmbeddingCalls
+from engine.calls.document_runs import DocumentRuns
 from engine.errors import InvalidInput, LLNError, unknown_name
 from engine.execution.documents import prepare_document_steps
 from engine.execution.input_checks import (
@@ -27,10 +27,12 @@ from engine.execution.results import accounting, finish_vectors
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline
 from engine.scheduling.request import TimedResult
+from engine.scheduling.session import Session
 from engine.steps import Steps
 from engine.types import (
     Accounting,
     ChunkPlan,
+    DocumentEmbedding,
     EmbedOptions,
     RankedText,
     Ranking,
@@ -44,7 +46,6 @@ PASSAGE_TOKENS = 256
 _PASSAGES = ChunkPlan(tokens=PASSAGE_TOKENS)
 _QUERY_PROMPTS = ("query",)
 _TEXT_PROMPTS = ("document", "passage")
-_LONG_AT_ONCE = 4
 _COSINES_AT_ONCE = 2**22
 """Of a query's tokens and a text's: 16 MiB."""
 _DEFAULTS = RankOptions()
@@ -86,7 +87,7 @@ class _Scored:
     cost: Accounting
 
 
-class RankingCalls(EmbeddingCalls):
+class RankingCalls(DocumentRuns):
     async def rank(
         self,
         query: str,
@@ -113,7 +114,9 @@ class RankingCalls(EmbeddingCalls):
                 is_admitted=True,
             )
         score = self._by_vectors if options.scoring == "vectors" else self._by_tokens
-        cost, scored = await score(question, prepared, texts, asked)
+        # One session: a call that has begun is not refused its later parts.
+        with self._worker.session() as session:
+            cost, scored = await score(session, question, prepared, texts, asked)
         order = sorted(range(len(texts)), key=lambda index: -scored[index].score)
         return Ranking(
             model=asked.model.name,
@@ -160,6 +163,7 @@ class RankingCalls(EmbeddingCalls):
 
     async def _by_vectors(
         self,
+        session: Session[PreparedText, Vector],
         question: PreparedText,
         prepared: Sequence[PreparedText],
         texts: Sequence[str],
@@ -167,16 +171,11 @@ class RankingCalls(EmbeddingCalls):
     ) -> tuple[Accounting, list[_Scored]]:
         is_long = [len(text.chunks) > 1 for text in prepared]
         short = [text for text, long in zip(prepared, is_long, strict=True) if not long]
-        results = await self._run_all([question, *map(_as_a_whole, short)], asked)
+        results = await self._run_all(session, [question, *map(_as_a_whole, short)], asked)
         ready = iter(results[1:])
         wanted = _unit(results[0][1].value)[0]
-        limit = asyncio.Semaphore(_LONG_AT_ONCE)
 
-        async def read_long(text: PreparedText) -> _Scored:
-            async with limit:
-                found = await self._run_document(
-                    asked.model, text, asked.for_texts, asked.deadline, None
-                )
+        def score_long(found: DocumentEmbedding) -> _Scored:
             scores = [float(chunk.vector @ wanted) for chunk in found.chunks]
             best = int(np.argmax(scores))
             return _Scored(scores[best], found.chunks[best].characters, found.accounting)
@@ -187,9 +186,10 @@ class RankingCalls(EmbeddingCalls):
                 float(_unit(timed[1].value)[0] @ wanted), Span(0, len(text)), accounting(*timed)
             )
 
+        long_ones = [text for text, long in zip(prepared, is_long, strict=True) if long]
         of_long = iter(
-            await _all_or_none(
-                read_long(one) for one, long in zip(prepared, is_long, strict=True) if long
+            await self._run_documents(
+                *(session, asked.model, long_ones, asked.for_texts, asked.deadline), score_long
             )
         )
         scored = [
@@ -200,6 +200,7 @@ class RankingCalls(EmbeddingCalls):
 
     async def _by_tokens(
         self,
+        session: Session[PreparedText, Vector],
         question: PreparedText,
         prepared: Sequence[PreparedText],
         texts: Sequence[str],
@@ -208,11 +209,12 @@ class RankingCalls(EmbeddingCalls):
         """A few texts at a time: their states are large, and no longer needed once scored."""
         with self._counting_rejections(), _named("input", "query"):
             check_token_states(question.num_embedded, self.config)
-        [asked_for] = await self._run_all([token_by_token(question)], asked)
+        [asked_for] = await self._run_all(session, [token_by_token(question)], asked)
         wanted = _unit(asked_for[1].value)
         scored: list[_Scored] = []
         for group in self._within_states(prepared):
-            for timed in await self._run_all([token_by_token(text) for text in group], asked):
+            by_token = [token_by_token(text) for text in group]
+            for timed in await self._run_all(session, by_token, asked):
                 whole = Span(0, len(texts[len(scored)]))
                 scored.append(await asyncio.to_thread(_best_passage, wanted, timed, whole))
         return accounting(*asked_for), scored
@@ -231,26 +233,17 @@ class RankingCalls(EmbeddingCalls):
             num_tokens += text.num_embedded
         yield group
 
-    async def _run_all(self, texts: list[PreparedText], asked: _Asked) -> list[Timed]:
+    async def _run_all(
+        self, session: Session[PreparedText, Vector], texts: list[PreparedText], asked: _Asked
+    ) -> list[Timed]:
         async def pieces() -> AsyncIterator[list[PreparedText]]:
             for start in range(0, len(texts), PIECE_TEXTS):
                 yield texts[start : start + PIECE_TEXTS]
 
-        with self._worker.session() as session:
-            ran, results = await self._run_texts(
-                session, asked.model, pieces(), asked.for_texts, asked.deadline
-            )
+        ran, results = await self._run_texts(
+            session, asked.model, pieces(), asked.for_texts, asked.deadline
+        )
         return list(zip(ran, results, strict=True))
-
-
-async def _all_or_none(work: Iterable[Coroutine[Any, Any, _Scored]]) -> list[_Scored]:
-    """The results of all. The first failure cancels the others: nobody would see their results."""
-    tasks = [asyncio.create_task(one) for one in work]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
 
 
 def _check_text(text: object, param: str) -> None:

@@ -55,13 +55,15 @@ class StandaloneVectors(NamedTuple):
     vectors: Sequence[Vector] = ()  # each [1, dim]; the title's first, if there is one
     compute_s: float = 0.0
     tokens: int = 0
+    queue_s: float = 0.0  # of the first
 
     @classmethod
     def of(cls, results: Sequence[TimedResult[Vector]], tokens: int = 0) -> Self:
         # Passages that ran in the same unit started together. Its time counts once.
         units = {(result.started_at, result.compute_s) for result in results}
         vectors = [result.value for result in results]
-        return cls(vectors, sum(seconds for _, seconds in units), tokens)
+        queue_s = results[0].queue_s if results else 0.0
+        return cls(vectors, sum(seconds for _, seconds in units), tokens, queue_s)
 
 
 NO_STANDALONE = StandaloneVectors()
@@ -96,6 +98,7 @@ def chunks_read_alone(
             tokens=document.num_tokens,
             tokens_embedded=document.num_embedded,
             dropped=document.dropped,
+            queue_s=alone.queue_s,
             compute_s=alone.compute_s,
             tokens_alone=alone.tokens,
         ),

@@ -275,6 +275,7 @@ def test_chunks_without_the_documents_vector_are_the_same_chunks(
         )
     assert only_chunks.accounting.tokens_alone == whole.accounting.tokens_alone
     assert only_chunks.accounting.tokens == whole.accounting.tokens
+    assert only_chunks.accounting.queue_s > 0
 
 
 def test_chunks_that_need_nothing_of_a_document_do_not_read_it(
