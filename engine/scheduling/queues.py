@@ -36,7 +36,10 @@ def due_at(entry: Entry) -> float:
     due += CALL_DELAY * request.after_s
     if request.is_tiled:
         due += TILED_DELAY * request.seconds
-    return due if entry.deadline is None else min(due, entry.deadline - request.seconds)
+    if entry.deadline is None:
+        return due
+    # At once, at the earliest: one that cannot meet its deadline has no claim to more.
+    return min(due, max(entry.deadline - request.seconds, entry.enqueued_at))
 
 
 def service_order(entry: Entry) -> tuple[float, int]:

@@ -314,7 +314,13 @@ class DeviceWorker(Submitter[PayloadT, ResultT]):
                 self._executor.drop(entry)
             if not was_woken:
                 is_idle = True
-                self._on_idle()
+                self._rest()
+
+    def _rest(self) -> None:
+        try:
+            self._on_idle()
+        except Exception:  # nobody waits for it, so it must cost nobody the thread
+            logger.exception("What an idle device does failed")
 
     @property
     def _is_done(self) -> bool:

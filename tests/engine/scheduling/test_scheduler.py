@@ -140,6 +140,15 @@ def test_a_deadline_nearer_than_patience_counts(line: Line) -> None:
     assert line.serve_all() == [[pressed], [relaxed]]
 
 
+def test_a_text_that_cannot_meet_its_deadline_passes_nobody_before_it(line: Line) -> None:
+    earlier = line.sweep(seconds=1.0)
+    line.now = 2.0
+    hopeless = line.add(5_000, kind="sweep_tile", seconds=100.0, timeout_s=70.0)
+    assert line.serve() == [earlier]
+    assert line.scheduler.remove(earlier)
+    assert line.serve() == [hopeless]
+
+
 # Long work
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from collections.abc import Sequence
 
@@ -230,3 +231,19 @@ async def test_a_thread_with_work_is_not_idle(monkeypatch: pytest.MonkeyPatch) -
             await device.submit_text(3, 1)
             await asyncio.sleep(0.01)
         assert not idle
+
+
+@on_loop
+async def test_an_idle_thread_survives_what_it_does_then(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as to look at a file of the system while there are too many open files."""
+    monkeypatch.setattr(worker, "IDLE_S", 0.05)
+
+    def fail() -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    async with running(squares, on_idle=fail) as device:
+        await asyncio.sleep(0.3)
+        assert (await device.submit_text(3, 1)).value == 9
+        assert "too many open files" in caplog.text
