@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from engine.diagnostics import HeadView, LayerView
+from engine.diagnostics.head_view import NON_FINITE
+from engine.errors import DeviceFailure, InvalidInput
 from engine.execution.inputs import PreparedText
 from engine.execution.model_runner import pack
 from engine.model.attention import (
@@ -108,14 +110,7 @@ def head_view(model: EmbeddingModel, layer: CapturedLayer) -> HeadView:
     """The layer's heads as instruments see them, from what the encoder computed."""
     attention = model.encoder.attention[layer.index]
     assert not isinstance(attention, SlidingWindowAttention), "no plan has such a layer"
-    softmax = HeadView(
-        q=layer.q,
-        k=layer.k,
-        v=layer.v,
-        x=layer.before,
-        out=_output_projection(model, layer.index),
-        attention="softmax",
-    )
+    softmax = _softmax_view(model, layer)
     if isinstance(attention, SoftmaxAttention):
         return softmax
     lln = attention.parameters
@@ -134,6 +129,24 @@ def head_view(model: EmbeddingModel, layer: CapturedLayer) -> HeadView:
         q_map=lln.q_map,
         k_map=lln.k_map,
     )
+
+
+def _softmax_view(model: EmbeddingModel, layer: CapturedLayer) -> HeadView:
+    try:
+        return HeadView(
+            q=layer.q,
+            k=layer.k,
+            v=layer.v,
+            x=layer.before,
+            out=_output_projection(model, layer.index),
+            attention="softmax",
+        )
+    except InvalidInput as error:
+        if error.code != NON_FINITE:
+            raise
+        raise DeviceFailure(  # they are not the caller's
+            f"queries or keys of layer {layer.index} are not finite", code="non_finite_output"
+        ) from None
 
 
 def layer_view(model: EmbeddingModel, layer: CapturedLayer) -> LayerView:

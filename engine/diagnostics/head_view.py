@@ -16,6 +16,9 @@ from engine.types import Attention
 HeadMap: TypeAlias = tuple[Tensor | None, Tensor]
 """weight [H, D, D], None for the identity, and bias [H, D]"""
 
+NON_FINITE = "non_finite"
+"""The code of the error about queries or keys that are no numbers."""
+
 _TOKENS_A_TILE = 4_096
 _STATES_A_STEP = 1_024
 _LLN_KINDS = ("lln", "lln_diag")
@@ -136,7 +139,7 @@ def _check_rows(q: Tensor, k: Tensor) -> None:
             param="q",
         )
     if not bool((torch.isfinite(q).all() & torch.isfinite(k).all()).item()):
-        raise InvalidInput("queries or keys are not finite", code="non_finite", param="q")
+        raise InvalidInput("queries or keys are not finite", code=NON_FINITE, param="q")
 
 
 def _slice_of(heads: Sequence[int]) -> slice | list[int]:

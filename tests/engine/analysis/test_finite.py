@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from engine.analysis.finite import keep_finite, one_each
 from engine.config import EngineConfig
@@ -11,8 +15,12 @@ from engine.diagnostics import HEAD_INSTRUMENTS, Quantity, Reading
 from engine.diagnostics.head_group import HeadGroup
 from engine.diagnostics.head_readings import TimedReading
 from engine.engine import Engine
+from engine.errors import DeviceFailure
 from engine.model.embedding_model import EmbeddingModel
 from engine.steps import Steps
+
+if TYPE_CHECKING:
+    from tests.conftest import WriteCheckpoint
 
 
 def reading(value: float, error: float | None = None, **beside: float) -> TimedReading:
@@ -62,3 +70,21 @@ def test_a_diagnosis_leaves_it_out_and_says_so(
     assert [one.instrument for one in found.left_out] == ["energy"]
     assert "layer 0" in found.left_out[0].reason
     assert "layer 1" in found.left_out[0].reason
+
+
+def test_states_that_overflow_are_not_the_callers_fault(write_checkpoint: WriteCheckpoint) -> None:
+    """As for an embedding of the same text."""
+    folder = write_checkpoint("bert")
+    tensors = load_file(folder / "model.safetensors")
+    for name in ("weight", "bias"):
+        tensors[f"encoder.layer.0.intermediate.dense.{name}"][:] = 3e38
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    calls: list[Callable[[Engine], object]] = [
+        lambda engine: engine.embed(["a cat"]),
+        lambda engine: engine.diagnose("a cat", layers=[1], instruments=["entropy"]),
+    ]
+    with Engine.load(str(folder), config=EngineConfig(device="cpu")) as engine:
+        for call in calls:
+            with pytest.raises(DeviceFailure) as caught:
+                call(engine)
+            assert caught.value.code == "non_finite_output"
