@@ -10,13 +10,13 @@ from typing import NamedTuple
 from engine.living.parts import Part
 from engine.steps import Steps
 from engine.text.chunking import ChunkSpan, Source, check_count, chunk_spans, plan_chunks
-from engine.text.headings import detect_format, sections
+from engine.text.headings import sections
 from engine.text.tokenizer import Encoded
 from engine.types import Chunking, ChunkPlan, HeadingFormat, HeadingPlan
 
 
 def with_chunks(parts: Sequence[Part], text: str, chunking: Chunking | None) -> Steps[list[Part]]:
-    """The parts with the chunks of those to be read."""
+    """The parts with the chunks of those to be read. The format of headings must be known."""
     if chunking is None:
         return list(parts)
     evens_out = len(parts) > 1  # one segment has the chunks of a document without a record
@@ -28,7 +28,7 @@ def with_chunks(parts: Sequence[Part], text: str, chunking: Chunking | None) -> 
     for part in parts:
         if part.ids is not None:
             part = part._replace(
-                chunks=tuple(_chunks_of(part, text, chunking, headings, evens_out=evens_out))
+                chunks=tuple(_chunks_of(part, text, chunking, evens_out=evens_out))
             )
             yield
         if headings is not None:
@@ -39,16 +39,12 @@ def with_chunks(parts: Sequence[Part], text: str, chunking: Chunking | None) -> 
     return found
 
 
-def _chunks_of(
-    part: Part, text: str, chunking: Chunking, headings: _Headings | None, *, evens_out: bool
-) -> list[ChunkSpan]:
+def _chunks_of(part: Part, text: str, chunking: Chunking, *, evens_out: bool) -> list[ChunkSpan]:
     assert part.ids is not None
     assert part.offsets is not None
     own = text[part.characters.start : part.characters.end]
     offsets = part.offsets
     encoded = Encoded(part.ids, 0, 0, read_offsets=lambda: offsets)
-    if isinstance(chunking, HeadingPlan) and headings is not None:
-        chunking = replace(chunking, format=headings.format)
     if isinstance(chunking, ChunkPlan) and evens_out:
         chunking = _evened(chunking, encoded.num_content)
     return chunk_spans(encoded, chunking, Source(own, len(own)))
@@ -69,17 +65,13 @@ def _evened(plan: ChunkPlan, num_tokens: int) -> ChunkPlan:
 class _Headings(NamedTuple):
     """Where the document's sections begin, and the headings above each."""
 
-    format: HeadingFormat
     starts: list[int]
     paths: list[tuple[str, ...]]
 
     @classmethod
     def of(cls, text: str, form: HeadingFormat) -> _Headings:
-        found = detect_format(text) if form == "auto" else form
-        parts = sections(text, found)
-        return cls(
-            found, [part.characters.start for part in parts], [part.headings for part in parts]
-        )
+        parts = sections(text, form)
+        return cls([part.characters.start for part in parts], [part.headings for part in parts])
 
     def above(self, character: int) -> tuple[str, ...]:
         return self.paths[bisect_right(self.starts, character) - 1]

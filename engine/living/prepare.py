@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.errors import InvalidInput
 from engine.execution.input_checks import check_input, check_pools
@@ -16,9 +16,10 @@ from engine.model.embedding_model import EmbeddingModel
 from engine.model.tiled_pass import block_size, can_tile
 from engine.steps import Steps
 from engine.text.chunking import NO_SHARES, Shares, check_chunking, shares_of
+from engine.text.headings import detect_format
 from engine.text.titles import NO_TITLES, Titles, titles_of
 from engine.text.truncation import never_truncated, too_long
-from engine.types import Chunking, EmbedOptions, Ids, SpanPlan
+from engine.types import Chunking, EmbedOptions, HeadingFormat, HeadingPlan, Ids, SpanPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,7 @@ class LivingDocument:
     num_before: int  # tokens before the first of the text: special ones and those of a prompt
     block_size: int
     segmented: SegmentedText | None  # None if there is nothing to read
+    heading_format: HeadingFormat | None = None  # by which chunks of sections are cut
 
     @property
     def share_of_opening(self) -> float:
@@ -59,7 +61,9 @@ def prepare_living_steps(
     """Reads the text as far as the record does not know it. `read_again` are segments of the
     document as it is now that are read although they are known."""
     check_living(text, model, options, chunking)
-    if record is not None and not _is_of(record, options, chunking):
+    cut_by = _with_format(chunking, text)
+    heading_format = cut_by.format if isinstance(cut_by, HeadingPlan) else None
+    if record is not None and not _is_of(record, options, chunking, heading_format):
         record = None
     prompt = prompt_ids_of(options, model)
     around = model.tokenizer.num_special + len(prompt)
@@ -77,8 +81,9 @@ def prepare_living_steps(
         record = None
         parts = yield from parts_of(text, title, model.tokenizer, None, (), check_fits)
     titles = _titles(text, title, parts[0], record)
-    parts = yield from with_chunks(parts, text, chunking)
-    return _document(text, model, options, chunking, titles, parts, record, prompt, num_tokens)
+    parts = yield from with_chunks(parts, text, cut_by)
+    document = _document(text, model, options, chunking, titles, parts, record, prompt, num_tokens)
+    return replace(document, heading_format=heading_format)
 
 
 def check_living(
@@ -119,9 +124,26 @@ def check_living(
         check_chunking(chunking)
 
 
-def _is_of(record: DocumentRecord, options: EmbedOptions, chunking: Chunking | None) -> bool:
-    """Whether the record's vectors are those that are asked for."""
-    return record.prompt_name == options.prompt_name and record.chunking == chunking
+def _with_format(chunking: Chunking | None, text: str) -> Chunking | None:
+    """Sections by the format that the headings of this text seem to have."""
+    if isinstance(chunking, HeadingPlan) and chunking.format == "auto":
+        return replace(chunking, format=detect_format(text))
+    return chunking
+
+
+def _is_of(
+    record: DocumentRecord,
+    options: EmbedOptions,
+    chunking: Chunking | None,
+    heading_format: HeadingFormat | None,
+) -> bool:
+    """Whether the record's vectors are those that are asked for. If the format of headings seems to
+    be another now, kept chunks end in the middle of sections, and sealed ones have old headings."""
+    return (
+        record.prompt_name == options.prompt_name
+        and record.chunking == chunking
+        and record.heading_format in (None, heading_format)
+    )
 
 
 def _reads_alike(record: DocumentRecord, num_tokens: int, block: int) -> bool:

@@ -12,7 +12,7 @@ from engine.model.segmented_pass import LayerStates, SinkRows
 from engine.text.chunking import ChunkSpan
 from engine.text.segments import SegmentKey
 from engine.text.titles import Titles
-from engine.types import Chunking, RecordPrecision, Vector
+from engine.types import Chunking, HeadingFormat, RecordPrecision, Vector
 
 
 class SegmentVectors(NamedTuple):
@@ -63,6 +63,8 @@ class DocumentRecord:
     precision: RecordPrecision = "float32"
     folded: bool = False
     """Whether all segments but the last are one, without chunks: see `fold.py`."""
+    heading_format: HeadingFormat | None = None
+    """By which chunks of sections were cut; None for other chunks, and where it is not known."""
 
     @property
     def num_chunks(self) -> int:

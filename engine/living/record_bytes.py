@@ -21,11 +21,12 @@ from torch import Tensor
 
 from engine.errors import InvalidInput
 from engine.living.record import DocumentRecord, KeptSegment, SegmentVectors, identity_of
+from engine.living.record_header import check_header
 from engine.living.record_shapes import check_shapes
 from engine.living.staleness import View
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.segmented_pass import LayerStates, SinkRows
-from engine.text.chunking import ChunkSpan
+from engine.text.chunking import ChunkSpan, check_chunking
 from engine.text.segments import SegmentKey
 from engine.text.titles import Titles
 from engine.types import Chunking, ChunkPlan, HeadingPlan, SentencePlan, Span
@@ -67,9 +68,10 @@ def from_bytes(data: bytes, model: EmbeddingModel) -> DocumentRecord:
     try:
         if header["num_layers"] != len(model.encoder.weights.layers):
             raise ValueError("the model has another number of layers")
+        check_header(header, len(tensors["view.share"]))
         check_shapes(tensors, model, len(header["segments"]))
         return _record(header, tensors)
-    except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
+    except (InvalidInput, KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
         raise _refused(f"the record was not made by LLN: {type(error).__name__}") from None
 
 
@@ -98,8 +100,11 @@ def _opened(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _check_identity(header: Mapping[str, Any], model: EmbeddingModel) -> None:
+    identity = header.get("identity")
+    if not isinstance(identity, dict):
+        raise _refused("the record does not say of which model it is")
     for name, own in identity_of(model).items():
-        found = header["identity"].get(name)
+        found = identity.get(name)
         if found != own:
             raise _refused(
                 f"the record was made with {name} {found}, and {model.name} has {own}; read the "
@@ -196,6 +201,7 @@ def _header(record: DocumentRecord) -> dict[str, Any]:
         "block_size": record.block_size,
         "precision": record.precision,
         "folded": record.folded,
+        "heading_format": record.heading_format,
         "num_layers": len(record.segments[0].states),
         "segments": [
             {
@@ -240,6 +246,7 @@ def _record(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Documen
         segments=tuple(_segments(header, tensors)),
         precision=header["precision"],
         folded=header["folded"],
+        heading_format=header.get("heading_format"),
     )
 
 
@@ -257,7 +264,9 @@ def _titles(header: Mapping[str, Any]) -> Titles:
 
 def _chunking_of(plan: Mapping[str, Any]) -> Chunking:
     fields = {name: value for name, value in plan.items() if name != "type"}
-    return _PLANS[plan["type"]](**fields)
+    chunking = _PLANS[plan["type"]](**fields)
+    check_chunking(chunking)
+    return chunking
 
 
 def _segments(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[KeptSegment]:
@@ -267,7 +276,6 @@ def _segments(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[
     for index, described in enumerate(header["segments"]):
         end, end_alone = at + described["num_chunks"], at_alone + described["num_alone"]
         seen, digest, sees_end = described["key"]
-        _check_counts(described, seen, len(tensors["view.share"]))
         segments.append(
             KeptSegment(
                 key=SegmentKey(seen, digest, sees_end),
@@ -290,22 +298,6 @@ def _segments(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[
     if at != len(late) or at_alone != len(alone) or not segments:
         raise ValueError("counts of chunks and vectors differ")
     return segments
-
-
-def _check_counts(described: Mapping[str, Any], seen: object, num_views: int) -> None:
-    """Anyone can make a record, with a checksum that fits. These numbers decide how often something
-    is done, so they are held to what any segment of a text has."""
-    rows, content = described["num_rows"], described["num_content"]
-    for value, least, most in (
-        (seen, described["num_characters"], None),
-        (described["num_characters"], 1, None),
-        (rows, content, None),
-        (content, 0, None),
-        (described["num_sealed"], 0, content),
-        (described["view"], 0, num_views - 1),
-    ):
-        if not isinstance(value, int) or value < least or (most is not None and value > most):
-            raise ValueError("no segment has such numbers")
 
 
 def _states(segment: int, num_layers: int, tensors: Mapping[str, Tensor]) -> LayerStates:

@@ -78,6 +78,7 @@ def record_of(
         ),
         precision=precision,
         folded=folded,
+        heading_format=document.heading_format,
     )
 
 

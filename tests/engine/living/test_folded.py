@@ -100,3 +100,38 @@ def test_too_stale_or_exact_reads_everything(engine: Engine) -> None:
         assert update.record == fresh.record
         assert update.sealed == 0
         assert update.staleness == 0
+
+
+def headed(count: int) -> str:
+    return "\n\n".join(f"PART {number}\n\n{PARAGRAPHS[number]}" for number in range(count))
+
+
+MARKDOWN = f"\n\n# Later\n\n{PARAGRAPHS[80]}\n\n# Last\n\n{PARAGRAPHS[81]}"
+
+
+@pytest.mark.parametrize("fold", [False, True])
+def test_headings_of_another_format_are_read_anew(engine: Engine, fold: bool) -> None:
+    """Kept chunks were cut at the headings of the format that the text seemed to have before, and
+    the headings of sealed ones are with the caller."""
+    chunks = HeadingPlan(max_tokens=200)
+    first = engine.embed_document(headed(60), chunks=chunks, record=True, fold=fold)
+    assert from_bytes(first.record, engine.model).heading_format == "plain"
+    assert first.chunks[-1].headings == ("PART 59",)
+    grown = engine.update_document(first.record, headed(70))
+    assert 0 < grown.tokens_read < grown.tokens
+    changed = engine.update_document(grown.record, headed(70) + MARKDOWN)
+    fresh = engine.embed_document(headed(70) + MARKDOWN, chunks=chunks, record=True, fold=fold)
+    assert changed.record == fresh.record
+    assert [one.headings for one in changed.chunks] == [one.headings for one in fresh.chunks]
+    assert {one.previous for one in changed.chunks} == {None}
+    assert changed.gone == tuple(range(grown.sealed + len(grown.chunks)))
+    assert (changed.sealed, changed.chunks[0].headings) == (0, ())
+    assert changed.chunks[-1].headings == ("Last",)
+
+
+def test_a_stated_format_stays(engine: Engine) -> None:
+    chunks = HeadingPlan(max_tokens=200, format="plain")
+    first = engine.embed_document(headed(60), chunks=chunks, record=True, fold=True)
+    changed = engine.update_document(first.record, headed(60) + MARKDOWN)
+    assert changed.sealed
+    assert changed.tokens_read < changed.tokens

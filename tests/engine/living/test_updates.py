@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -297,9 +297,12 @@ def test_a_document_that_outgrows_one_block_is_read_anew(engine: Engine) -> None
     assert_same(back, first)
 
 
-def forged(record: bytes, **numbers: object) -> bytes:
-    """With other numbers in its second segment, and a checksum that fits."""
+def forged(
+    record: bytes, in_header: Mapping[str, object] | None = None, **numbers: object
+) -> bytes:
+    """With other values in its header and second segment, and a checksum that fits."""
     header, tensors = record_bytes._opened(record)
+    header.update(in_header or {})
     header["segments"][1].update(numbers)
     checksum = record_bytes._checksum(header, tensors)
     return save(tensors, {"lln": json.dumps({"header": header, "sha256": checksum})})
@@ -317,6 +320,10 @@ def forged(record: bytes, **numbers: object) -> bytes:
         {"num_rows": 1.5},
         {"view": 1},
         {"key": [0, "", False]},
+        {"key": [10**6, 1, False]},
+        {"num_chunks": True},
+        {"num_alone": -1},
+        {"headings": [[1]]},
     ],
 )
 def test_forged_records_are_refused(engine: Engine, numbers: dict[str, object]) -> None:
@@ -324,6 +331,36 @@ def test_forged_records_are_refused(engine: Engine, numbers: dict[str, object]) 
     assert from_bytes(forged(record), engine.model).num_tokens > 0
     with pytest.raises(InvalidInput, match=r"not one of LLN's"):
         from_bytes(forged(record, **numbers), engine.model)
+
+
+PLAN = {"type": "fixed", "context": "late", "opening": None, "alone": None, "tokens": 64}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"precision": "float8"},  # would fail when the next record is made
+        {"folded": "no"},
+        {"prompt_name": 1},
+        {"title": ["a"]},
+        {"found_title": [0, "b"]},
+        {"heading_format": "rst"},
+        {"num_tokens": 1.5},
+        {"chunking": PLAN | {"tokens": "many"}},
+        {"chunking": PLAN | {"tokens": 0}},
+        {"chunking": PLAN | {"alone": float("nan")}},
+        {"chunking": PLAN | {"context": "whole"}},
+        {"chunking": PLAN | {"spans": []}},
+        {"chunking": PLAN | {"type": "spans"}},
+        {"identity": []},
+    ],
+)
+def test_forged_headers_are_refused(engine: Engine, values: dict[str, object]) -> None:
+    record = engine.embed_document(TEXT, record=True).record
+    assert from_bytes(forged(record, {"chunking": PLAN}), engine.model).num_tokens > 0
+    with pytest.raises(InvalidInput) as caught:
+        from_bytes(forged(record, values), engine.model)
+    assert (caught.value.code, caught.value.param) == ("invalid_record", "record")
 
 
 @pytest.mark.parametrize(
