@@ -329,7 +329,7 @@ def forged(
 def test_forged_records_are_refused(engine: Engine, numbers: dict[str, object]) -> None:
     record = engine.embed_document(TEXT, record=True).record
     assert from_bytes(forged(record), engine.model).num_tokens > 0
-    with pytest.raises(InvalidInput, match=r"not one of LLN's"):
+    with pytest.raises(InvalidInput, match=r"not made by LLN"):
         from_bytes(forged(record, **numbers), engine.model)
 
 
@@ -390,7 +390,7 @@ def test_records_with_other_shapes_are_refused(
     tensors[name] = change(tensors[name]).contiguous()
     checksum = record_bytes._checksum(header, tensors)
     altered = save(tensors, {"lln": json.dumps({"header": header, "sha256": checksum})})
-    with pytest.raises(InvalidInput, match=r"not one of LLN's"):
+    with pytest.raises(InvalidInput, match=r"not made by LLN"):
         engine.update_document(altered, TEXT + " More.")
 
 
