@@ -297,13 +297,21 @@ def test_a_document_that_outgrows_one_block_is_read_anew(engine: Engine) -> None
     assert_same(back, first)
 
 
-def forged(
-    record: bytes, in_header: Mapping[str, object] | None = None, **numbers: object
-) -> bytes:
-    """With other values in its header and second segment, and a checksum that fits."""
+def forged(record: bytes, **numbers: object) -> bytes:
+    """With other numbers in its second segment, and a checksum that fits."""
     header, tensors = record_bytes._opened(record)
-    header.update(in_header or {})
     header["segments"][1].update(numbers)
+    return sealed(header, tensors)
+
+
+def forged_header(record: bytes, values: Mapping[str, object]) -> bytes:
+    """With other values in its header, and a checksum that fits."""
+    header, tensors = record_bytes._opened(record)
+    header.update(values)
+    return sealed(header, tensors)
+
+
+def sealed(header: Mapping[str, object], tensors: dict[str, Tensor]) -> bytes:
     checksum = record_bytes._checksum(header, tensors)
     return save(tensors, {"lln": json.dumps({"header": header, "sha256": checksum})})
 
@@ -357,9 +365,9 @@ PLAN = {"type": "fixed", "context": "late", "opening": None, "alone": None, "tok
 )
 def test_forged_headers_are_refused(engine: Engine, values: dict[str, object]) -> None:
     record = engine.embed_document(TEXT, record=True).record
-    assert from_bytes(forged(record, {"chunking": PLAN}), engine.model).num_tokens > 0
+    assert from_bytes(forged_header(record, {"chunking": PLAN}), engine.model).num_tokens > 0
     with pytest.raises(InvalidInput) as caught:
-        from_bytes(forged(record, values), engine.model)
+        from_bytes(forged_header(record, values), engine.model)
     assert (caught.value.code, caught.value.param) == ("invalid_record", "record")
 
 
