@@ -290,7 +290,7 @@ def test_another_precision_is_refused_to_write_and_told_to_read(
     assert len(run("search", "fox", "--index", folder)) == 3
     assert f"made in float32 and is searched in {USED_AS_INT8}" in caplog.text
     refused = run("index", folder, "--model", model)
-    assert f"made with dtype float32, and not {USED_AS_INT8}" in refused
+    assert f"made with dtype float32, not {USED_AS_INT8}" in refused
     _forget_the_dtype(folder / ".lln" / DATABASE)
     assert run("index", folder, "--model", model)[0]["unchanged"] == 3
 
