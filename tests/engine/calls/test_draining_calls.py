@@ -10,7 +10,7 @@ import pytest
 
 from engine.async_engine import AsyncEngine
 from engine.config import EngineConfig
-from engine.errors import EngineUnavailable
+from engine.errors import EngineUnavailable, QueueFull
 from engine.scheduling.observer import EngineObserver
 from engine.scheduling.request import TimedResult
 from engine.types import ChunkPlan, RankOptions
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tests.conftest import WriteCheckpoint
 
 SENTENCE = "the quick brown fox jumps over seven wizards. "
+PARAGRAPHS = [f"number {number}: {SENTENCE * 6}" for number in range(160)]
+TEXT = "\n\n".join(PARAGRAPHS)
 PARTS = [f"{number} {SENTENCE * 40}" for number in range(4)]
 CHUNKS = ChunkPlan(tokens=100)
 
@@ -56,10 +58,19 @@ async def ranking_by_tokens(engine: AsyncEngine, start: Callable[[], None]) -> i
     return len(ranked.texts)
 
 
+async def rounds(engine: AsyncEngine, start: Callable[[], None]) -> int:
+    first = await engine.embed_living_document(TEXT, chunks=CHUNKS)
+    start()
+    edited = TEXT.replace("number 30", "another beginning of a paragraph")
+    update = await engine.update_document(first.record, edited, max_staleness=0.0)
+    assert update.rounds > 1
+    return len(PARTS)
+
+
 Call = Callable[[AsyncEngine, Callable[[], None]], Awaitable[int]]
 
 
-@pytest.mark.parametrize("call", [documents, given_chunks, ranking, ranking_by_tokens])
+@pytest.mark.parametrize("call", [documents, given_chunks, ranking, ranking_by_tokens, rounds])
 def test_a_call_that_has_begun_is_read_to_its_end(
     write_checkpoint: WriteCheckpoint, call: Call
 ) -> None:
@@ -76,5 +87,30 @@ def test_a_call_that_has_begun_is_read_to_its_end(
             assert await call(engine, start) == len(PARTS)
             with pytest.raises(EngineUnavailable):
                 await engine.embed(["too late"])
+
+    asyncio.run(scenario())
+
+
+def test_later_documents_of_a_call_are_not_refused_for_a_full_queue(
+    write_checkpoint: WriteCheckpoint,
+) -> None:
+    """Another caller fills the queue whenever there is room."""
+    model = calibrated(write_checkpoint("bert"), block_size=64, num_sinks=(1, 1))
+    config = EngineConfig(device="cpu", max_batch_tokens=300, max_queue_tokens=1_000)
+    observer = OnFirstPart()
+
+    async def scenario() -> None:
+        async with AsyncEngine([model], config=config, observer=observer) as engine:
+            begun = asyncio.Event()
+            observer.act = begun.set
+            call = asyncio.create_task(engine.embed_documents(PARTS * 3, chunks=CHUNKS))
+            await begun.wait()
+            others: list[asyncio.Task[Any]] = []
+            while not call.done():
+                others.append(asyncio.create_task(engine.embed([SENTENCE * 25])))
+                await asyncio.sleep(0.001)
+            assert len(await call) == 3 * len(PARTS)
+            answers = await asyncio.gather(*others, return_exceptions=True)
+            assert any(isinstance(answer, QueueFull) for answer in answers)
 
     asyncio.run(scenario())
