@@ -187,7 +187,7 @@ def titled(documents: Sequence[Chunks], of: Sequence[Document]) -> list[Chunks]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    head = ("splitter", "asked by", "index", f"MRR@{CUTOFF}", "minus plain")
+    head = ("splitter", "query", "index", f"MRR@{CUTOFF}", "minus plain")
     lines = [head, ("---",) * len(head)]
     for row in rows:
         mean, low, high = row["minus plain"]

@@ -62,17 +62,7 @@ BELOW_THE_PROTOCOLS = {
             "logs",
         ),
         *("bulk", "files", "in_order", "index", "locks", "metrics", "patience", "readers"),
-        *(
-            "patience",
-            "plans",
-            "ports",
-            "replica",
-            "security",
-            "settings",
-            "tokens",
-            "tracing",
-            "version",
-        ),
+        *("plans", "ports", "replica", "security", "settings", "tokens", "tracing", "version"),
     )
 }
 PROTOCOLS = BELOW_THE_PROTOCOLS | {"service.benchmarks", "service.http", "service.grpc"}

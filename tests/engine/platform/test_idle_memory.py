@@ -10,12 +10,19 @@ import torch
 from engine.platform import idle_memory
 from engine.platform.idle_memory import IdleMemory
 from engine.platform.memory import resident_bytes
+from engine.platform.process import trim_heap
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="reads the resident memory of Linux"
 )
 _BLOCK = 2 << 20
 _NUM_BLOCKS = 64
+
+
+@pytest.fixture(autouse=True)
+def trimmed() -> None:
+    """Blocks would otherwise lie where earlier tests have left room, and nothing would grow."""
+    trim_heap()
 
 
 def test_memory_between_what_is_kept_goes_back() -> None:
