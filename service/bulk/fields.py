@@ -12,8 +12,8 @@ import orjson
 from engine.text.titles import is_visible
 from service.bulk.rows import BadRow, InputRow, TextRow
 
-_EXACT = 2**53
-"""From here on, a float no longer tells which whole number was meant."""
+EXACT = 2**53
+"""Not all whole numbers beyond this are floats."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ def row_of(found: Mapping[str, Any], name: str, fields: Fields, size: int) -> In
 
 def _id_of(own: Any, name: str) -> str | int:
     """A row's own id, as a text or a whole number; its place if it has none that can be written."""
-    if isinstance(own, float) and own.is_integer() and abs(own) < _EXACT:
+    if isinstance(own, float) and own.is_integer() and abs(own) < EXACT:
         return int(own)  # pandas writes whole numbers so if one of them is missing
     plain = _plain(own)
     if plain is None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from engine.errors import InvalidInput, unknown_name
 from engine.types import Vector
+from service.bulk.fields import EXACT
 from service.bulk.parts import Parts
 from service.files import whole_file
 from service.readers.extra import need
@@ -27,9 +28,6 @@ Form: TypeAlias = Callable[[Vector], NDArray[Any]]
 
 _COLUMNS = ("id", *OWN_FIELDS)
 _COLUMNS_OF_TRUNCATED = ("dropped_start", "dropped_end")
-
-_EXACT = 2**53
-"""Whole numbers beyond this are not all floats."""
 
 
 def check_output(path: Path) -> None:
@@ -176,7 +174,7 @@ class _Wide(int):
 
 
 def _kind(value: Any) -> type:
-    if type(value) is int and abs(value) > _EXACT:
+    if type(value) is int and abs(value) > EXACT:
         return _Wide if -(2**63) <= value < 2**63 else str
     return type(value)
 

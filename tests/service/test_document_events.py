@@ -16,7 +16,7 @@ COST = Accounting(tokens=1, tokens_embedded=1)
 
 @pytest.mark.parametrize(("num_chunks", "dim"), [(0, 384), (5_000, 384), (3, 1_000_000)])
 def test_chunks_that_come_at_once_are_sent_a_few_at_a_time(num_chunks: int, dim: int) -> None:
-    """A client of gRPC takes no message of more than 4 MiB, unless it is told to."""
+    """By default, a gRPC client refuses messages over 4 MiB."""
     vector = np.zeros(dim, np.float32)
     chunks = tuple(
         Chunk(index=index, tokens=Span(0, 1), characters=Span(0, 1), vector=vector)

@@ -1,4 +1,4 @@
-"""Calls of several parts, of which one was admitted before the engine began to drain."""
+"""Calls whose first part was admitted before the engine drains or its queue is full."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from engine.async_engine import AsyncEngine
 from engine.config import EngineConfig
 from engine.errors import EngineUnavailable, QueueFull
+from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.observer import EngineObserver
 from engine.scheduling.request import TimedResult
 from engine.types import ChunkPlan, RankOptions
@@ -24,6 +25,11 @@ PARAGRAPHS = [f"number {number}: {SENTENCE * 6}" for number in range(160)]
 TEXT = "\n\n".join(PARAGRAPHS)
 PARTS = [f"{number} {SENTENCE * 40}" for number in range(4)]
 CHUNKS = ChunkPlan(tokens=100)
+
+
+@pytest.fixture
+def model(write_checkpoint: WriteCheckpoint) -> EmbeddingModel:
+    return calibrated(write_checkpoint("bert"), block_size=64, num_sinks=(1, 1))
 
 
 class OnFirstPart(EngineObserver):
@@ -71,10 +77,7 @@ Call = Callable[[AsyncEngine, Callable[[], None]], Awaitable[int]]
 
 
 @pytest.mark.parametrize("call", [documents, given_chunks, ranking, ranking_by_tokens, rounds])
-def test_a_call_that_has_begun_is_read_to_its_end(
-    write_checkpoint: WriteCheckpoint, call: Call
-) -> None:
-    model = calibrated(write_checkpoint("bert"), block_size=64, num_sinks=(1, 1))
+def test_a_call_that_has_begun_is_read_to_its_end(model: EmbeddingModel, call: Call) -> None:
     config = EngineConfig(device="cpu", max_batch_tokens=300, max_token_states=600)
     observer = OnFirstPart()
 
@@ -91,11 +94,8 @@ def test_a_call_that_has_begun_is_read_to_its_end(
     asyncio.run(scenario())
 
 
-def test_later_documents_of_a_call_are_not_refused_for_a_full_queue(
-    write_checkpoint: WriteCheckpoint,
-) -> None:
+def test_later_documents_of_a_call_are_not_refused_for_a_full_queue(model: EmbeddingModel) -> None:
     """Another caller fills the queue whenever there is room."""
-    model = calibrated(write_checkpoint("bert"), block_size=64, num_sinks=(1, 1))
     config = EngineConfig(device="cpu", max_batch_tokens=300, max_queue_tokens=1_000)
     observer = OnFirstPart()
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,53 +23,7 @@ from service.bulk.rows import BadRow, InputRow, TextRow
 from service.bulk.space import DiskFull, check_space
 from service.cli.__main__ import main
 from service.locks import writers_lock
-from tests.service.bulk_kills import kill_within_a_part
-from tests.service.processes import clean_environment
-
-Run = Callable[..., Any]
-
-TEXTS = [
-    "the quick brown fox",
-    "jumps over the lazy dog",
-    "seven wizards box",
-    "attention over long documents",
-]
-
-
-@pytest.fixture
-def model(write_checkpoint: Any) -> str:
-    return str(write_checkpoint())
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """A command's JSON, or its one line of complaint if it fails."""
-    for name in [name for name in os.environ if name.startswith("LLN_")]:
-        monkeypatch.delenv(name)
-
-    def call(*arguments: str | Path) -> Any:
-        code = main(["embed", *map(str, arguments), "--json"])
-        told = capsys.readouterr()
-        return told.err.splitlines()[-1] if code else json.loads(told.out)
-
-    return call
-
-
-@pytest.fixture
-def corpus(tmp_path: Path) -> Path:
-    path = tmp_path / "corpus.jsonl"
-    rows = [{"id": f"doc{n}", "text": text, "year": 2000 + n} for n, text in enumerate(TEXTS)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def expected(model: str) -> Any:
-    with Engine.load(model) as engine:
-        return engine.embed(TEXTS)
+from tests.service.bulk.command import TEXTS, Run, expected, lines
 
 
 def test_each_format_holds_the_same_vectors(
@@ -284,87 +235,6 @@ def test_standard_input(model: str, run: Run, tmp_path: Path, monkeypatch: Any) 
     assert [row["id"] for row in lines(tmp_path / "out.jsonl")] == ["stdin:1", "stdin:2"]
 
 
-def test_killed_within_a_part_and_run_again(model: str, run: Run, tmp_path: Path) -> None:
-    """The output has the bytes of an undisturbed run, and what was done is not computed again."""
-    corpus = tmp_path / "corpus.jsonl"
-    with corpus.open("w") as file:
-        for number in range(1_100):
-            text = None if number % 300 == 7 else f"{TEXTS[number % 4]} {number} " * 4
-            file.write(json.dumps({"id": number, "text": text}) + "\n")
-    out, fresh = tmp_path / "out.parquet", tmp_path / "fresh.parquet"
-    arguments = ["--from", str(corpus), "--model", model, "--out"]
-    command = [sys.executable, "-m", "service.cli", "embed", *arguments, str(out)]
-    process = subprocess.Popen(
-        command, env=clean_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    kill_within_a_part(process, tmp_path)
-    [begun] = (tmp_path / "out.parquet.partial").glob("*.begun")
-    with begun.open("ab") as file:
-        file.write(begun.read_bytes()[:100])  # as if it had been killed while it wrote
-    again = run(*arguments, out)
-    assert again["resumed"] > 0
-    assert again["resumed"] % bulk_parts.PART_ROWS, "a part that was begun went on"
-    assert (again["texts"], again["bad"]) == (1_096, 4)
-    assert run(*arguments, fresh)["resumed"] == 0
-    assert out.read_bytes() == fresh.read_bytes()
-    bad = (tmp_path / "out.parquet.bad.jsonl").read_bytes()
-    assert bad == (tmp_path / "fresh.parquet.bad.jsonl").read_bytes()
-
-
-def test_changed_rows_are_computed_again(
-    corpus: Path, model: str, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = corpus.with_name("out.jsonl")
-    arguments = ("--from", corpus, "--out", out, "--model", model)
-    with monkeypatch.context() as killed:  # before it could throw its work away
-        killed.setattr("service.bulk.job.shutil.rmtree", lambda _: None)
-        run(*arguments)
-    first = lines(out)
-    corpus.write_text(json.dumps({"id": "doc0", "text": "seven wizards"}) + "\n")
-    done = run(*arguments)
-    assert (done["vectors"], done["resumed"]) == (1, 0)
-    assert lines(out)[0]["embedding"] != first[0]["embedding"]
-
-
-def test_work_that_says_not_whose_it_is_belongs_to_nobody(
-    corpus: Path, model: str, run: Run, write_checkpoint: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A kill while it is thrown away may leave parts of another model."""
-    out = corpus.with_name("out.jsonl")
-    arguments = ("--from", corpus, "--out", out, "--model")
-    with monkeypatch.context() as killed:
-        killed.setattr("service.bulk.job.shutil.rmtree", lambda _: None)
-        run(*arguments, model)
-    out.with_name("out.jsonl.partial").joinpath("job.json").unlink()
-    other = str(write_checkpoint(seed=1))
-    assert run(*arguments, other, "--replace")["resumed"] == 0
-    vectors = [row["embedding"] for row in lines(out)]
-    assert np.array_equal(np.array(vectors, np.float32), expected(other))
-
-
-def test_the_time_left_counts_no_rows_of_earlier_runs(
-    corpus: Path, model: str, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown: list[tuple[int, int]] = []
-
-    def show(self: object, what: str, *, done: int, total: int, tokens: int) -> None:
-        shown.append((done, total))
-
-    monkeypatch.setattr("service.cli.progress.ProgressLine.show", show)
-    monkeypatch.setattr(bulk_parts, "PART_ROWS", 2)
-    arguments = ("--from", corpus, "--out", corpus.with_name("out.jsonl"), "--model", model)
-    with monkeypatch.context() as killed:
-        killed.setattr("service.bulk.job.shutil.rmtree", lambda _: None)
-        run(*arguments)
-    whole = corpus.stat().st_size
-    assert shown[-1] == (whole, whole)
-    with corpus.open("a") as file:
-        file.write('"one more"\n')
-    shown.clear()
-    assert run(*arguments)["resumed"] == 4
-    assert shown[-1] == (len('"one more"\n'),) * 2
-
-
 def test_parts_depend_on_the_rows_alone() -> None:
     rows: list[InputRow] = [TextRow(id=number, text="x" * 900) for number in range(1_000)]
     rows.insert(3, TextRow(id="long", text="y" * 4 * bulk_parts.PART_TOKENS))
@@ -407,19 +277,6 @@ def _job(out: Path) -> Any:
     )
 
 
-def test_another_jobs_work_is_refused(
-    corpus: Path, model: str, run: Run, write_checkpoint: Any
-) -> None:
-    out = corpus.with_name("out.npy")
-    work = out.with_name("out.npy.partial")
-    work.mkdir()
-    (work / "job.json").write_text('{"model": "another"}')
-    refused = run("--from", corpus, "--out", out, "--model", model)
-    assert "has the unfinished work of another job" in refused
-    assert "model" in refused
-    assert run("--from", corpus, "--out", out, "--model", model, "--replace")["vectors"] == 4
-
-
 def test_a_folder_may_hold_the_jobs_own_files(model: str, run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "docs"
     folder.mkdir()
@@ -435,16 +292,6 @@ def test_a_folder_may_hold_the_jobs_own_files(model: str, run: Run, tmp_path: Pa
     assert run(*job, "--replace") == done
     done = run("--from", f"{folder}/*", *job[2:], "--replace")
     assert (done["texts"], done["bad"]) == (1, 1)
-
-
-def test_a_job_that_did_not_begin_leaves_the_output_guarded(
-    corpus: Path, model: str, run: Run
-) -> None:
-    out = corpus.with_name("out.npy")
-    job = ("--from", corpus, "--out", out)
-    run(*job, "--model", model)
-    assert "no-such-model" in run(*job, "--model", "no-such-model", "--replace")
-    assert "exists; give another name, or --replace" in run(*job, "--model", model)
 
 
 def test_a_full_queue_is_waited_for(
