@@ -6,6 +6,7 @@ The file is rewritten after every row, so a run that is cut off loses little.
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 from collections import defaultdict
@@ -170,7 +171,9 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str:
-    """Of the working tree; "unknown" for a plain copy."""
+    """Of the working tree; of a plain copy what LLN_COMMIT says."""
+    if told := os.environ.get("LLN_COMMIT"):
+        return told
     try:
         command = ["git", "rev-parse", "--short=12", "HEAD"]
         found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
