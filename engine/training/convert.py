@@ -47,7 +47,7 @@ def adapt_model(
     """Calibrate a model, given by name or folder, and write it with its calibration to `out`."""
     with workplace(out, _WORKPLACE) as place:
         built = place / _BUILT_FOLDER
-        teacher = load_model(model, attention="softmax", config=config)
+        teacher = load_model(model, attention="softmax", config=for_training(config))
         others = other_windows(teacher, texts, plan.checked(teacher))
         calibration = calibrate(teacher, texts, plan, progress)
         copy_model(teacher.checkpoint.folder, built)
@@ -83,6 +83,12 @@ def with_pooling_slope(
             write_record(built, record)
         publish(built, out)
     return out
+
+
+def for_training(config: EngineConfig) -> EngineConfig:
+    """Models that learn, and that are learned from, have float32 weights unless the caller chose
+    otherwise. A GPU would usually read in bfloat16, which would round what training begins from."""
+    return replace(config, dtype="float32") if config.dtype == "auto" else config
 
 
 def load_adapted(model: str, config: EngineConfig) -> tuple[EmbeddingModel, Calibration]:

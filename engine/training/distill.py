@@ -25,7 +25,7 @@ from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.training.calibrate import CalibrationPlan, calibrate
 from engine.training.chunks import ChunkCorpus
-from engine.training.convert import copy_model, load_adapted
+from engine.training.convert import copy_model, for_training, load_adapted
 from engine.training.curves import write_curves
 from engine.training.data import (
     Document,
@@ -127,6 +127,7 @@ class _Run:
 def _prepare(
     model: str, data: Mapping[str, Sequence[Document]], plan: DistillPlan, config: EngineConfig
 ) -> _Run:
+    config = for_training(config)
     # Without its calibration if that is not needed: it may be damaged, or of other weights.
     if plan.continue_training:
         adapted, known = load_adapted(model, config)

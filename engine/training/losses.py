@@ -121,10 +121,15 @@ def unit_vectors(states: Tensor, spans: Sequence[PooledSpan], pooling: Pooling) 
 
 
 def _means(states: Tensor, spans: Sequence[PooledSpan]) -> Tensor:
+    # Written at once: each copy to a GPU would wait for it.
+    rows = [torch.full((span.end - span.start,), at) for at, span in enumerate(spans)]
+    columns = [torch.arange(span.start, span.end) for span in spans]
+    weights = [
+        span.weights(span.start, span.end).squeeze(1) / (span.end - span.start) for span in spans
+    ]
+    place = torch.stack([torch.cat(rows), torch.cat(columns)]).to(states.device)
     shares = states.new_zeros(len(spans), len(states))
-    for row, span in zip(shares, spans, strict=True):
-        weights = span.weights(span.start, span.end).squeeze(1)
-        row[span.start : span.end] = weights / (span.end - span.start)
+    shares[place[0], place[1]] = torch.cat(weights).to(shares)
     return _product(shares, states)
 
 

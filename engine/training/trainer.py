@@ -201,7 +201,8 @@ class Trainer:
 
     def _resume(self) -> None:
         path = self._folder / STATE_FILE
-        state: dict[str, Any] = torch.load(path, map_location=self._device, weights_only=True)
+        # To the host first: AdamW counts its steps there, and would wait for a GPU at each count.
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         if state["plan"] != _as_json(self._plan):
             raise InvalidInput(
                 f"{self._folder} holds a run by another plan; resume with the same one, "
@@ -211,7 +212,7 @@ class Trainer:
             )
         self._student.load(state["tensors"])
         self._optimizer.load_state_dict(state["optimizer"])
-        self._steps.memory.load(state["memory"])
+        self._steps.memory.load(state["memory"], self._device)
         self.step = state["step"]
 
 

@@ -271,8 +271,10 @@ class DocumentMemory:
         """For the saved state of a run."""
         return {str(source): list(seen) for source, seen in self._of_source.items()}
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        self._of_source = {int(source): (seen[0], seen[1]) for source, seen in state.items()}
+    def load(self, state: Mapping[str, Any], device: torch.device) -> None:
+        self._of_source = {
+            int(source): (seen[0].to(device), seen[1].to(device)) for source, seen in state.items()
+        }
 
 
 def anchor_lengths(window: int) -> list[int]:
