@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from engine.async_engine import AsyncEngine
+from engine.engine import Engine
 from engine.types import ChunkPlan, Context, DocumentEmbedding
 from tests.gpu.device import DEVICE, LEAST_COSINE, MARKS, assert_alike, config, engine, long_text
 
@@ -19,10 +20,14 @@ TEXT = long_text()[:24_000]
 TITLE = "The Python Language Reference"
 
 
+def embedded(engine: Engine, context: Context) -> DocumentEmbedding:
+    plan = ChunkPlan(tokens=128, overlap=16, context=context)
+    return engine.embed_document(TEXT, chunks=plan, title=None if context == "late" else TITLE)
+
+
 @cache
 def on_the_cpu(context: Context) -> DocumentEmbedding:
-    plan = ChunkPlan(tokens=128, overlap=16, context=context)
-    return engine("documents", "cpu").embed_document(TEXT, chunks=plan, title=TITLE)
+    return embedded(engine("documents", "cpu"), context)
 
 
 def vectors_of(document: DocumentEmbedding) -> NDArray[np.float32]:
@@ -38,15 +43,12 @@ def assert_as_on_the_cpu(found: DocumentEmbedding, context: Context, least: floa
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("context", ["balanced", "late", "one_pass"])
 def test_chunks(context: Context, dtype: str) -> None:
-    plan = ChunkPlan(tokens=128, overlap=16, context=context)
-    found = engine("documents", DEVICE, dtype).embed_document(TEXT, chunks=plan, title=TITLE)
+    found = embedded(engine("documents", DEVICE, dtype), context)
     assert_as_on_the_cpu(found, context, LEAST_COSINE[dtype])
 
 
 def test_chunks_of_a_swept_document() -> None:
-    plan = ChunkPlan(tokens=128, overlap=16, context="late")
-    swept = engine("documents", sweep_from=2_048)
-    found = swept.embed_document(TEXT, chunks=plan, title=TITLE)
+    found = embedded(engine("documents", sweep_from=2_048), "late")
     assert_as_on_the_cpu(found, "late", LEAST_COSINE["float32"])
 
 
