@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ from engine.training.data import Document, TokenCorpus
 from engine.training.distill import DistillPlan, distill_model
 from engine.training.pairs import PairCorpus
 from engine.training.recipe import Stage, StageKind, TrainingPlan, load_recipe
-from engine.training.student import Student, StudentPlan, part_of
+from engine.training.student import Part, Student, StudentPlan, part_of
 from engine.training.trainer import StepReport, Trainer
 from engine.types import Precision
 from tests.gpu.device import DEVICE, MARKS, config
@@ -70,7 +70,7 @@ def stage_of(kind: StageKind) -> Stage:
                 stretches=2,
             )
         case _:
-            rates = {"scalars": 1e-3, "maps": 5e-4, "encoder": 3e-5}
+            rates: dict[Part, float] = {"scalars": 1e-3, "maps": 5e-4, "encoder": 3e-5}
             return Stage(
                 kind=kind, steps=2, lengths=LENGTHS[:1], batch_tokens=BATCH_TOKENS, rates=rates
             )
@@ -183,11 +183,12 @@ def test_the_first_step_is_that_of_the_cpu(
     wanted = first_on_the_cpu(shared, kind, who)
     assert found.report.tokens == wanted.report.tokens, "another batch was drawn"
     close = 1e-3 if precision == "float32" else 5e-2
-    for name, part in wanted.report.parts.items():
-        assert found.report.parts[name] == pytest.approx(part, rel=close, abs=close / 10), name
+    for name, loss in wanted.report.parts.items():
+        assert found.report.parts[name] == pytest.approx(loss, rel=close, abs=close / 10), name
     assert found.gradients.keys() == wanted.gradients.keys()
     least = 0.999 if precision == "float32" else 0.9
-    for part in ("scalars", "maps", "encoder"):
+    parts: tuple[Part, ...] = get_args(Part)
+    for part in parts:
         names = [name for name in wanted.gradients if part_of(name) == part]
         if not names:
             continue

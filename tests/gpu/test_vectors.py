@@ -82,12 +82,13 @@ def test_attention_gives_a_text_the_same_bits_in_every_batch(dtype: torch.dtype)
     rows = [
         torch.randn(3, length, 12, 32, generator=generator).to(DEVICE, dtype) for length in lengths
     ]
-    packed = torch.cat(rows, 1)
+    q, k, v = torch.cat(rows, 1)
     bounds = [0, *np.cumsum(lengths).tolist()]
     with torch.inference_mode():
-        together = attention(*packed, PackedSequences.of(bounds, packed.device))
+        together = attention(q, k, v, PackedSequences.of(bounds, q.device))
         for length, one, start in zip(lengths, rows, bounds[:-1], strict=True):
-            alone = attention(*one, PackedSequences.of([0, length], packed.device))
+            q, k, v = one
+            alone = attention(q, k, v, PackedSequences.of([0, length], q.device))
             beside = together[start : start + length]
             apart = float((beside - alone).abs().max())
             assert torch.equal(beside, alone), f"{length} tokens are {apart:.1e} apart"
