@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.model.embedding_model import load_model
+from engine.checkpoint.calibration import Calibration
+from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.training import trainer
 from engine.training.calibrate import CalibrationPlan, calibrate
 from engine.training.chunks import ChunkCorpus
@@ -76,6 +77,23 @@ def stage_of(kind: StageKind) -> Stage:
             )
 
 
+@cache
+def teacher_on(device: str) -> tuple[EmbeddingModel, Calibration]:
+    adapted, known = load_adapted("documents", config(device))
+    return adapted.with_attention("softmax"), known
+
+
+@cache
+def corpora_on(device: str) -> tuple[TokenCorpus, PairCorpus, ChunkCorpus]:
+    tokenizer = teacher_on(device)[0].tokenizer
+    sources = {"manual": documents()}
+    return (
+        TokenCorpus.of([one.body for one in documents()], tokenizer),
+        PairCorpus(sources, tokenizer),
+        ChunkCorpus(sources, tokenizer),
+    )
+
+
 class Run(NamedTuple):
     student: Student
     trainer: Trainer
@@ -88,23 +106,11 @@ def run_of(
     precision: Precision = "float32",
     student: StudentPlan = StudentPlan(),  # noqa: B008 - frozen
 ) -> Run:
-    adapted, known = load_adapted("documents", config(device))
-    teacher = adapted.with_attention("softmax")
-    sources = {"manual": documents()}
+    teacher, known = teacher_on(device)
     learner = Student(teacher, known, student)
     plan = TrainingPlan(stages=(stage_of(kind),), warmup=1, precision=precision, save_every=2)
-    return Run(
-        learner,
-        Trainer(
-            teacher,
-            learner,
-            TokenCorpus.of([one.body for one in documents()], teacher.tokenizer),
-            plan,
-            folder,
-            PairCorpus(sources, teacher.tokenizer),
-            ChunkCorpus(sources, teacher.tokenizer),
-        ),
-    )
+    windows, pairs, chunks = corpora_on(device)
+    return Run(learner, Trainer(teacher, learner, windows, plan, folder, pairs, chunks))
 
 
 def learned(run: Run) -> list[StepReport]:
