@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -70,8 +71,9 @@ def measure(
     print(f"{record.facts['device']}: copies {ceiling.bytes_per_s / 1e12:.3g} TB/s,", end=" ")
     print(f"multiplies {ceiling.flops_per_s / 1e12:.3g} TFLOP/s in {options.dtype}")
     bench = Bench(clock, ceiling, dtype, large=device.type == "cuda")
-    for name in options.suites:
-        run_suite(name, bench, record, deadline)
+    with suppress(DeviceLost):
+        for name in options.suites:
+            run_suite(name, bench, record, deadline)
     record.save()
     print(table(record.rows))
     pictures = draw(record.rows, options.out, str(record.facts["device"]))
@@ -79,6 +81,17 @@ def measure(
     if record.skipped:
         print(f"no time left for: {', '.join(record.skipped)}")
     return record.failed
+
+
+class DeviceLost(Exception):
+    """A call has failed, and all that follow it would."""
+
+
+def answers(device: torch.device) -> bool:
+    try:
+        return bool(torch.ones((), device=device).item())
+    except RuntimeError:
+        return False
 
 
 def run_suite(name: str, bench: Bench, record: Record, deadline: float) -> None:
@@ -96,6 +109,10 @@ def run_suite(name: str, bench: Bench, record: Record, deadline: float) -> None:
             return
         record.add(row)
         print(table([row]).splitlines()[1], flush=True)
+        if row.seconds is None and not answers(bench.device):
+            # After an illegal address nothing else can be measured in this process.
+            record.failed.append(f"{name}: {row.name} has left the device without answers")
+            raise DeviceLost
 
 
 if __name__ == "__main__":

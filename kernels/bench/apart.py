@@ -14,7 +14,8 @@ Call = Callable[[], bool]
 def run_apart(calls: Sequence[Call], workers: int) -> list[bool | None]:
     """What each call answers, None where its process has died; `workers` at a time.
 
-    A process takes one call after the other, since starting it takes longer than most calls.
+    A process takes one call after the other, since starting it takes longer than most calls. After
+    a failed one there is another: an illegal address fails everything that follows in its process.
     """
     lane = local()
     opened: list[ProcessPoolExecutor] = []
@@ -28,6 +29,9 @@ def run_apart(calls: Sequence[Call], workers: int) -> list[bool | None]:
         except BrokenProcessPool:
             del lane.process  # the lane's next call gets another
             return None
+        if not answered:
+            lane.process.shutdown(wait=False)
+            del lane.process
         return answered
 
     try:

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from kernels.instructions.compile import compile_kernel
+from kernels.instructions.descriptors import unwritten_reads
 from kernels.instructions.floors import H100, Row, row_of
 from kernels.instructions.launches import DTYPE, Launch, launches
 from kernels.instructions.report import STORED
@@ -54,7 +55,10 @@ def count(names: Sequence[str] = ()) -> Iterator[Row]:
 
 def count_launch(launch: Launch) -> Row:
     compiled = compile_kernel(launch.kernel, launch.constants, DTYPE)
-    counts = parse(compiled.disassembly()).count(launch.rounds, launch.skipped)
+    disassembly = compiled.disassembly()
+    if unwritten := unwritten_reads(disassembly):
+        raise ValueError(f"{launch.name} reads what nothing has written; at {unwritten[0]}")
+    counts = parse(disassembly).count(launch.rounds, launch.skipped)
     row = row_of(launch.part, launch.form, counts, compiled.usage, launch.tokens, launch.bytes)
     if row.exponentials < launch.scores:
         raise ValueError(

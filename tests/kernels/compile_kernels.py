@@ -33,6 +33,7 @@ from kernels.attention.gpu.gate import gate_constants, gate_gradient_kernel, gat
 from kernels.attention.gpu.pieces import add_groups_kernel, add_pieces_kernel
 from kernels.attention.gpu.softmax import softmax_kernel
 from kernels.instructions.compile import compile_kernel
+from kernels.instructions.descriptors import unwritten_reads
 from kernels.instruments import gpu as instruments
 from kernels.instruments.gpu import moments_kernel, row_statistics_kernel
 
@@ -102,9 +103,10 @@ def compile_build(build: Build) -> dict[str, Any]:
     kernel, constants = kernel_of(build)
     # A state that callers get is float32; an internal one is in the inputs' dtype.
     single = frozenset({"p_value"} if build.form == "LLN alone" else ())
-    usage = compile_kernel(
+    compiled = compile_kernel(
         kernel, constants, build.dtype, capability=build.capability, float32_pointers=single
-    ).usage
+    )
+    usage = compiled.usage
     return {
         "name": build.name,
         "form": build.form,
@@ -112,6 +114,7 @@ def compile_build(build: Build) -> dict[str, Any]:
         "capability": build.capability,
         "shared_bytes": usage.shared_bytes,
         "spilled_bytes": usage.stack_bytes,
+        "unwritten": [str(read) for read in unwritten_reads(compiled.disassembly())],
     }
 
 

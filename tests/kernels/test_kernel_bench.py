@@ -137,6 +137,12 @@ def test_a_call_whose_process_dies_takes_no_other_with_it() -> None:
     assert run_apart(calls, workers=1) == [True, None, True, False]
 
 
+def test_after_a_failed_call_there_is_another_process(tmp_path: Path) -> None:
+    (tmp_path / "here").touch()
+    moves, looks = partial(os.chdir, tmp_path), partial(os.path.exists, "here")
+    assert run_apart([moves, looks], workers=1) == [None, False]  # type: ignore[list-item]
+
+
 def test_what_is_served_is_measured_in_one_call_and_swept() -> None:
     once, swept = f"{OURS}, as served", "lln_diag_tile, swept by 512"
     assert measured("served") == [once, once, swept]

@@ -321,11 +321,13 @@ def rows_gradient_tile(
     rows = 16 if narrow else 32 if single or width == 128 else 64
     tile = RowsGradientTile(
         rows=rows,
-        keys=min(rows, 32) if weight else rows,
+        # Fewer keys where registers are short: ptxas has read descriptors that nothing had written.
+        keys=rows if width <= 32 else min(rows, 32),
         channels=16 if single and width == 256 else min(width, 32),
         columns=16 if single and width == 256 else min(width, 32 if single else 64),
         sinks=16,
-        num_warps=4 if width <= 32 and not single else 8,
+        # Eight warps would share 64 rows by computing every weight twice.
+        num_warps=4 if width <= 64 and not single else 8,
         num_stages=1,
     )
     return _measured(
