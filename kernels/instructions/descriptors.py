@@ -1,10 +1,10 @@
 """Finds uniform registers that machine code reads though nothing wrote them on the way there.
 
-A wgmma finds its operands by descriptors in uniform registers. Where registers are short, ptxas 12.8
-computes some descriptors from registers that nothing has set, or sets them only in a loop that short
-sequences skip. Such a kernel compiles without a warning, and on a GPU it reads other memory or stops
-with an illegal address. No other check sees that without a GPU: Triton's interpreter runs no machine
-code.
+A wgmma finds its operands by descriptors in uniform registers. Where registers are short, ptxas
+12.8 computes some descriptors from registers that nothing has set, or that are set only in a loop
+which short sequences skip. Such a kernel compiles without a warning, and on a GPU it reads other
+memory or stops with an illegal address. Nothing else sees that without a GPU: Triton's interpreter
+runs no machine code.
 """
 
 from __future__ import annotations
