@@ -96,7 +96,8 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         help="lln (default): train only LLN's parameters; texts of one block keep their vectors. "
         "encoder: train the whole encoder with them. documents: the same for a model that was "
         "trained before, with --further. passages: teach late chunks what their document is about, "
-        "with --further. imitate: long stages, for a GPU; not for models that "
+        "with --further. passages-long: the same in eight times as many steps, each three times as "
+        "large, for a GPU. imitate: long stages, for a GPU; not for models that "
         "pool by their first token. Or a JSON file with a list of stages",
     )
     group.add_argument("--seed", type=int, help="seed of all random choices (default: 0)")
@@ -219,12 +220,12 @@ def _train(chosen: Chosen, calibration: CalibrationPlan) -> None:
 
 def _documents(sources: Sequence[str]) -> Mapping[str, Sequence[Document]]:
     """Documents by the name of their source, which is a packaged corpus or a path."""
-    from engine.evaluation.corpora import TRAINED_SOURCES, load_corpus
+    from engine.evaluation.corpora import SOURCES, load_corpus
     from engine.training.data import read_documents
 
     return {
         source: load_corpus(source).documents
-        if source in TRAINED_SOURCES
+        if source in SOURCES
         else read_documents(Path(source))
         for source in sources
     }

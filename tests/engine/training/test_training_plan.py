@@ -100,9 +100,9 @@ def test_invalid_fields_of_a_plan(change: dict[str, Any], message: str) -> None:
 
 
 def test_every_recipe_can_be_run() -> None:
-    assert recipe_names() == ["documents", "encoder", "imitate", "lln", "passages"]
+    assert recipe_names() == ["documents", "encoder", "imitate", "lln", "passages", "passages-long"]
     for name in recipe_names():
         assert TrainingPlan(stages=load_recipe(name)).num_steps > 0
     assert not TrainingPlan().trains("encoder")
-    with pytest.raises(InvalidInput, match="documents, encoder, imitate, lln, passages"):
+    with pytest.raises(InvalidInput, match="documents, encoder, imitate, lln, passages, passages-long"):
         load_recipe("quick")
