@@ -224,9 +224,7 @@ def _documents(sources: Sequence[str]) -> Mapping[str, Sequence[Document]]:
     from engine.training.data import read_documents
 
     return {
-        source: load_corpus(source).documents
-        if source in SOURCES
-        else read_documents(Path(source))
+        source: load_corpus(source).documents if source in SOURCES else read_documents(Path(source))
         for source in sources
     }
 
