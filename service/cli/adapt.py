@@ -207,7 +207,7 @@ def _train(chosen: Chosen, calibration: CalibrationPlan) -> None:
     made = distill_model(
         chosen.model,
         chosen.out,
-        _documents(chosen.train),
+        read_training_data(chosen.train),
         plan,
         config=load_settings().engine,
         progress=show,
@@ -218,7 +218,7 @@ def _train(chosen: Chosen, calibration: CalibrationPlan) -> None:
         print(f"{made}: `lln evaluate {made} --teacher {chosen.model}` measures how good it is")
 
 
-def _documents(sources: Sequence[str]) -> Mapping[str, Sequence[Document]]:
+def read_training_data(sources: Sequence[str]) -> Mapping[str, Sequence[Document]]:
     """Documents by the name of their source, which is a packaged corpus or a path."""
     from engine.evaluation.corpora import SOURCES, load_corpus
     from engine.training.data import read_documents

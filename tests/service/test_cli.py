@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from engine import Engine
+from engine.evaluation.corpora import load_corpus
 from service.cli.__main__ import main
+from service.cli.adapt import read_training_data
 from service.errors import PortInUse
 from service.ports import bind_port
 from tests.service.processes import lln
@@ -332,6 +334,11 @@ def test_a_recipe_that_is_not_json(tmp_path: Path, capsys: pytest.CaptureFixture
     told = capsys.readouterr().err
     assert told.startswith(f"lln: {file} is not valid: ")
     assert told.count("\n") == 1
+
+
+def test_a_corpus_outside_training_may_be_trained_on() -> None:
+    (documents,) = read_training_data(["traditions"]).values()
+    assert documents == load_corpus("traditions").documents
 
 
 @pytest.mark.parametrize("command", ["embed", "diagnose"])
