@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import torch
@@ -70,10 +70,10 @@ def checks(device: torch.device) -> Iterator[Check]:
     for dim in (32, 64, 128):  # the longest first
         name = f"backward, D {dim}, blocks of 128, {torch.bfloat16}"
         yield name, partial(check_backward, device, dim, torch.bfloat16, 128)
-    for block_size in (16, 128, 512):
+    for dim, block_size in product((32, 64), (16, 128, 512)):
         for dtype in FORMS_DIFFER_BY:
-            name = f"sinks and maps, blocks of {block_size}, {dtype}"
-            yield name, partial(check_forms, device, block_size, dtype)
+            name = f"sinks and maps, D {dim}, blocks of {block_size}, {dtype}"
+            yield name, partial(check_forms, device, dim, block_size, dtype)
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         for dim in (16, 60, 64, 128, 256):
             yield f"forward, D {dim}, {dtype}", partial(check_forward, device, dim, dtype)
@@ -173,11 +173,11 @@ def gradients(
     return torch.autograd.grad(run({**arguments, **leaves}), list(leaves.values()), grad)
 
 
-def check_forms(device: torch.device, block_size: int, dtype: torch.dtype) -> None:
-    arguments = make_arguments(device, 64, dtype, block_size)
+def check_forms(device: torch.device, dim: int, block_size: int, dtype: torch.dtype) -> None:
+    arguments = make_arguments(device, dim, dtype, block_size)
     generator = torch.Generator().manual_seed(2)
-    weight = torch.randn(NUM_HEADS, 64, 64, generator=generator).to(device) / 8
-    bias = torch.randn(NUM_HEADS, 64, generator=generator).to(device)
+    weight = torch.randn(NUM_HEADS, dim, dim, generator=generator).to(device) / math.sqrt(dim)
+    bias = torch.randn(NUM_HEADS, dim, generator=generator).to(device)
     arguments |= {"num_sinks": (2, 1), "q_map": (weight, bias)}
     by_token = torch.rand(arguments["q"].shape[:2], generator=generator).to(device)
     arguments |= {"k_map": (weight, bias), "mix": by_token}

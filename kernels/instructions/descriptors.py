@@ -13,9 +13,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-LABEL = re.compile(r"^([.$]\S+):")
-INSTRUCTION = re.compile(r"\s+/\*([0-9a-f]+)\*/\s+(@!?U?P\w+\s+)?(.*?)\s*;")
-TARGET = re.compile(r"`\(([^)]+)\)")
+from kernels.instructions.sass import INSTRUCTION, LABEL, TARGET
+
 REGISTER = re.compile(r"(U?R)(\d+)\b")
 UNIFORM_DESTINATION = re.compile(r"(?:!?U?P\w+, )?UR(\d+)(?:,|$)")
 DESTINATION = re.compile(r"(?:U?P\w+, )*R(\d+)(?:\.reuse)?(?:,|$)")
@@ -75,12 +74,11 @@ def _step(address: str, is_conditional: bool, text: str) -> Step:
     operands = operands.strip()
     target = TARGET.search(operands) if name.startswith("BRA") else None
     ends = name.startswith(("EXIT", "RET")) or target is not None
-    writes = frozenset(_writes(name, operands))
     return Step(
         address,
         text,
         frozenset(_reads(name, operands)),
-        writes,
+        frozenset(_writes(name, operands)),
         target[1] if target else None,
         goes_on=is_conditional or not ends,
     )

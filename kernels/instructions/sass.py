@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 LOCATION = re.compile(r'\s*//## File "([^"]+)", line (\d+)')
 LABEL = re.compile(r"^([.$]\S+):")
-INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?(.*?)\s*;")
+INSTRUCTION = re.compile(r"\s+/\*([0-9a-f]+)\*/\s+(@!?U?P\w+\s+)?(.*?)\s*;")
+"""Its address, the predicate that it may depend on, and its text."""
 TARGET = re.compile(r"`\(([^)]+)\)")
 LOOP = re.compile(r"\s*for (\w+) in ")
 TENSOR = re.compile(r"(HGMMA|HMMA)\.(?:(\d+)x(\d+)x(\d+)|(16816|1688))")
@@ -180,7 +181,7 @@ def parse(disassembly: str) -> Program:
         elif found := LABEL.match(text):
             labels[found[1]] = len(instructions)
         elif found := INSTRUCTION.match(text):
-            instructions.append(Instruction(found[1], file, line))
+            instructions.append(Instruction(found[3], file, line))
     return Program(_without_filling(instructions), labels)
 
 

@@ -107,7 +107,7 @@ def test_unknown_suites_are_refused(
         "NaN stays in its sequence",
         "instruments",
         "softmax, D 32, torch.float32",
-        "sinks and maps, blocks of 16, torch.bfloat16",
+        "sinks and maps, D 32, blocks of 16, torch.bfloat16",
         "more numbers than 32 bits count",
     ],
 )
@@ -135,6 +135,23 @@ def test_a_call_whose_process_dies_takes_no_other_with_it() -> None:
     one, none, dies = partial(bool, 1), partial(bool, 0), partial(os._exit, 1)
     calls: list[Callable[[], bool]] = [one, dies, one, none]
     assert run_apart(calls, workers=1) == [True, None, True, False]
+
+
+def test_nothing_is_measured_on_a_device_that_is_lost(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fails(bench: Bench) -> Iterator[Row]:
+        def run() -> object:
+            raise RuntimeError("an illegal memory access was encountered")
+
+        yield bench.row("softmax", OURS, Shape(16, 1, 16), run)
+
+    monkeypatch.setitem(SUITES, "softmax", fails)
+    monkeypatch.setattr(command, "answers", lambda device: False)
+    with pytest.raises(SystemExit, match="has left the device without answers"):
+        ask(monkeypatch, "softmax", "short", "--seconds-each", "0.001", "--out", str(tmp_path))
+    stored = json.loads((tmp_path / "cpu.json").read_text())
+    assert [row["suite"] for row in stored["rows"]] == ["softmax"]
 
 
 def test_after_a_failed_call_there_is_another_process(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ forked, which saves their imports.
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -118,6 +119,18 @@ def certificates_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("httpx._transports.default.create_ssl_context", kept)
         yield
+
+
+@pytest.fixture
+def model(write_checkpoint: Any) -> str:
+    return str(write_checkpoint())
+
+
+@pytest.fixture
+def without_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of the server's settings is in the environment."""
+    for name in [name for name in os.environ if name.startswith("LLN_")]:
+        monkeypatch.delenv(name)
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,7 @@ import numpy as np
 import pytest
 
 from engine import Engine
-from engine.evaluation.corpora import load_corpus
 from service.cli.__main__ import main
-from service.cli.adapt import read_training_data
 from service.errors import PortInUse
 from service.ports import bind_port
 from tests.service.processes import lln
@@ -222,136 +220,6 @@ def test_lines_of_standard_input() -> None:
     assert [row["embedding"] for row in rows] == [row["embedding"] for row in expected]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["embed"], "nothing to embed: give a text, '-' for standard input, or --file"),
-        (["embed", "--file", "/nowhere.txt"], "/nowhere.txt: No such file or directory"),
-        (
-            ["embed", "A text.", "--file", "/nowhere.txt"],
-            "texts without a switch and --file cannot be combined: run lln embed once for each",
-        ),
-        (
-            ["embed", "A text.", "--lines"],
-            "--lines needs something to read: give '-' for standard input, or --file",
-        ),
-        (["diagnose", "/nowhere.txt"], "/nowhere.txt: No such file or directory"),
-        (
-            ["diagnose", "The cat sat."],
-            "there is no file 'The cat sat.'; to diagnose a text, give '-' and send the text to "
-            "standard input",
-        ),
-        (
-            ["adapt", "default", "--out", "/dev/null/m", "--block-size", "10"],
-            "block_size must be a positive multiple of 16, got 10",
-        ),
-        (
-            ["adapt", "default", "--out", "/dev/null/m", "--long-block", "4096:256"],
-            "long_block.size must be below 256, got 256",
-        ),
-        (
-            ["adapt", "default", "--out", "/dev/null/m", "--rise", "1.5"],
-            "rise must be 0 to 1, got 1.5",
-        ),
-        (
-            ["adapt", "default", "--out", "/dev/null/m", "--samples", "0"],
-            "samples must be at least 1, got 0",
-        ),
-        (
-            ["adapt", "default", "--out", "/dev/null/m", "--strength", "0"],
-            "strength must be above 0 and at most 1, got 0",
-        ),
-        (
-            ["adapt", "default", "--out", "/dev/null/m", "--further"],
-            "--further needs data: --train DATA",
-        ),
-        (
-            ["adapt", "default", "--out", "/dev/null/m", "--further", "--samples", "9"],
-            "--samples cannot be combined with --further, which keeps the model's own",
-        ),
-        (
-            ["adapt", "default", "--out", "/dev/null/m", "--seed", "-1"],
-            "seed must be at least 0, got -1",
-        ),
-        (
-            ["adapt", "default", "--out", "/dev/null/m", "--seed", "0"],
-            "--seed needs data: --train DATA",
-        ),
-        (
-            [
-                *["adapt", "default", "--out", "/dev/null/m", "--control", "--samples", "4"],
-                *["--strength", "0.3", "--recipe", "nonsense", "--seed", "5"],
-            ],
-            "--recipe and --seed and --strength and --control need data: --train DATA",
-        ),
-        (
-            ["adapt", "default", "--out", "/dev/null/m", "--train", "speeches", "--text", "x"],
-            "--text is not read with --train, which calibrates on its own documents",
-        ),
-        (
-            ["adapt", "default", "--out", "/dev/null/m", "--train", "speeches", "--control"],
-            "--control trains without LLN, but this recipe trains LLN only",
-        ),
-        (
-            [
-                *["adapt", "default", "--out", "/dev/null/m"],
-                *["--train", "speeches", "--recipe", "x.json"],
-            ],
-            "x.json is missing",
-        ),
-        (
-            [
-                *["adapt", "default", "--out", "/dev/null/m", "--further"],
-                *["--rise", "0.5", "--text", "x"],
-            ],
-            "--text is not read with --further, which calibrates nothing",
-        ),
-        (
-            ["evaluate", "--pairs", "--cache", "/nowhere"],
-            "--pairs and --cache are read only with --readings",
-        ),
-        (
-            ["evaluate", "--readings", "--lengths", "64"],
-            "--lengths is not read with --readings",
-        ),
-        (
-            ["evaluate", "--out", "/dev/null/found.json"],
-            "the folder of /dev/null/found.json does not exist",
-        ),
-    ],
-)
-def test_mistakes_are_told_in_a_line(
-    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == 1
-    assert capsys.readouterr().err == f"lln: {complaint}\n"
-
-
-def test_a_recipe_that_is_not_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (file := tmp_path / "recipe.json").write_text("[{")
-    command = ["adapt", "default", "--out", str(tmp_path / "out"), "--train", "speeches"]
-    assert main([*command, "--recipe", str(file)]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith(f"lln: {file} is not valid: ")
-    assert told.count("\n") == 1
-
-
-def test_a_corpus_outside_training_may_be_trained_on() -> None:
-    (documents,) = read_training_data(["traditions"]).values()
-    assert documents == load_corpus("traditions").documents
-
-
-@pytest.mark.parametrize("command", ["embed", "diagnose"])
-def test_a_file_that_is_not_text(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "picture.png"
-    file.write_bytes(b"\x89PNG")
-    assert main([command, *(["--file"] if command == "embed" else []), str(file)]) == 1
-    complaint = f"{file} is not text in UTF-8: invalid byte at 0"
-    assert capsys.readouterr().err == f"lln: {complaint}\n"
-
-
 @pytest.mark.parametrize("option", [[], ["--json"]])
 def test_a_plan_that_does_not_fit_says_why(
     option: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -379,26 +247,6 @@ def test_a_plan_of_an_update(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert plan["tokens_read"] == plan["tokens"] == 8
     for wrong in (["5", *update], [], update[:2], [*update, "--context", "late"]):
         assert main(["plan", *wrong]) == 1
-
-
-def test_numbers_that_are_none(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(["plan", "many"])
-    assert left.value.code == 2
-    told = capsys.readouterr().err
-    assert "expected whole numbers separated by commas, got 'many'" in told
-
-
-@pytest.mark.parametrize(
-    "option", [["--lengths", "64,0"], ["--lengths=-5"], ["--documents", "0"], ["--documents=-1"]]
-)
-def test_numbers_that_must_be_above_0(
-    option: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(["evaluate", *option])
-    assert left.value.code == 2
-    assert "above 0" in capsys.readouterr().err
 
 
 def test_help_of_serve_tells_defaults(capsys: pytest.CaptureFixture[str]) -> None:

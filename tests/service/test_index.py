@@ -43,15 +43,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def model(write_checkpoint: Any) -> str:
-    return str(write_checkpoint())
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(capsys: pytest.CaptureFixture[str], without_settings: None) -> Run:
     """A command's lines of JSON, or its one line of complaint if it fails."""
-    for name in [name for name in os.environ if name.startswith("LLN_")]:
-        monkeypatch.delenv(name)
 
     def call(*arguments: str | Path) -> Any:
         code = main([*map(str, arguments), "--json"])

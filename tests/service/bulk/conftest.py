@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,8 @@ from tests.service.bulk.command import TEXTS, Run
 
 
 @pytest.fixture
-def model(write_checkpoint: Any) -> str:
-    return str(write_checkpoint())
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(capsys: pytest.CaptureFixture[str], without_settings: None) -> Run:
     """A command's JSON, or its one line of complaint if it fails."""
-    for name in [name for name in os.environ if name.startswith("LLN_")]:
-        monkeypatch.delenv(name)
 
     def call(*arguments: str | Path) -> Any:
         code = main(["embed", *map(str, arguments), "--json"])
