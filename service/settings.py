@@ -116,13 +116,15 @@ class Settings(BaseSettings):
         1024,
         ge=1,
         le=MAX_INT32,
-        description="Most requests open at once, over both protocols together.",
+        description="Most requests open at once, over both protocols together. As many health "
+        "watches may be open besides.",
     )
     max_streams_per_connection: int = Field(
         256,
         ge=1,
         le=MAX_INT32,
-        description="Most calls open at once on one gRPC connection.",
+        description="Most calls open at once on one gRPC connection. A sixteenth of them may be "
+        "health watches.",
     )
     max_open_streams: int = Field(
         64,

@@ -26,6 +26,7 @@ from service.grpc.standard import HealthServicer, ReflectionServicer
 from service.grpc.streams import StreamTasks
 from service.grpc.tei import TeiEmbedServicer, TeiInfoServicer
 from service.grpc.tei_ranking import TeiRerankServicer, TeiTokenizeServicer
+from service.grpc.watches import CODE, WatchLimit
 from service.metrics import Metrics
 from service.pb.lln.v1 import benchmarks_pb2, diagnostics_pb2, embeddings_pb2, models_pb2
 from service.pb.tei.v1 import tei_pb2
@@ -71,6 +72,7 @@ async def grpc_server(
     """
     stream_tasks = StreamTasks()
     arrivals = Arrivals(budget, settings.body_timeout_s, settings.grpc_message_bytes)
+    watches = WatchLimit(settings, lambda: metrics.rejected(reason=CODE))
     servicers = {
         _EMBEDDINGS: EmbeddingsServicer(engine, settings, arrivals, stream_tasks),
         _MODELS: ModelsServicer(engine, settings),
@@ -80,7 +82,7 @@ async def grpc_server(
         _TEI_TOKENIZE: TeiTokenizeServicer(engine, settings, arrivals, stream_tasks),
         _TEI_INFO: TeiInfoServicer(engine, settings),
         _BENCHMARKS: BenchmarksServicer(engine, settings, jobs, http),
-        _HEALTH: HealthServicer(engine, _NAMES, stream_tasks, draining),
+        _HEALTH: HealthServicer(engine, _NAMES, stream_tasks, draining, watches),
         _REFLECTION: ReflectionServicer(_NAMES, settings, stream_tasks),
     }
     streams = RequestLimit(

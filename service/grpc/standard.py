@@ -21,6 +21,7 @@ from service.fairness import receive_within
 from service.grpc.context import Context, write
 from service.grpc.messages import decode_each
 from service.grpc.streams import StreamTasks
+from service.grpc.watches import WatchLimit
 from service.settings import Settings
 
 _POLL_INTERVAL_S = 0.2
@@ -33,11 +34,13 @@ class HealthServicer:
         services: Iterable[str],
         stream_tasks: StreamTasks,
         draining: Draining,
+        watches: WatchLimit,
     ) -> None:
         self._engine = engine
         self._services = frozenset(services) | {""}
         self._stream_tasks = stream_tasks
         self._draining = draining
+        self._watches = watches
 
     async def Check(
         self, request: pb.HealthCheckRequest, context: Context
@@ -58,8 +61,9 @@ class HealthServicer:
         return pb.HealthListResponse(statuses=statuses)
 
     async def Watch(self, request: pb.HealthCheckRequest, context: Context) -> None:
-        if not await self._stream_tasks.run(self._watch(request.service, context)):
-            await write(context, pb.HealthCheckResponse(status=self._status(request.service)))
+        with self._watches.slot(context.peer()):
+            if not await self._stream_tasks.run(self._watch(request.service, context)):
+                await write(context, pb.HealthCheckResponse(status=self._status(request.service)))
 
     async def _watch(self, service: str, context: Context) -> None:
         last = None

@@ -15,6 +15,7 @@ _REJECTIONS = (
     "queue_full",
     "too_many_requests",
     "too_many_streams",
+    "too_many_watches",
     "too_many_arriving",
     "too_many_body_bytes",
     "text_too_long",

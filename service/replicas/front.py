@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from itertools import count
 from typing import Any
 
@@ -22,6 +23,7 @@ from service.fairness import read_timeout
 from service.grpc.context import Context, text_metadata
 from service.grpc.errors import status_on_error
 from service.grpc.listening import listen, server_options
+from service.grpc.watches import WatchLimit
 from service.replicas.errors import ReplicaLost
 from service.replicas.ledger import LONG_FROM, Ledger
 from service.replicas.ledgers import newest_ledger
@@ -33,6 +35,8 @@ log = logging.getLogger(__name__)
 
 _HEALTH = "/grpc.health.v1.Health/"
 """Probes need no key."""
+
+_WATCH = f"{_HEALTH}Watch"
 
 _FIRST_REPLICA_S = 60.0
 _LOOK_EVERY_S = 0.1
@@ -51,6 +55,7 @@ class GrpcFront:
         self._numbers = count()
         self._server: aio.Server | None = None
         self._ledger = Ledger()
+        self._watches = WatchLimit(settings)
 
     async def reconfigure(self, _: object) -> None:
         """Serve calls this on its event loop before it takes the deployment for ready."""
@@ -81,10 +86,12 @@ class GrpcFront:
         async with status_on_error(context):
             if not method.startswith(_HEALTH):
                 self._check_key(context)
-            async with read_timeout(self._settings.body_timeout_s):
-                first = await anext(messages, b"")
-            rest = messages if takes_stream(method) else None
-            await self._send(method, first, rest, context)
+            # Only here is a connection a caller's: the replicas see this one's.
+            with self._watches.slot(context.peer()) if method == _WATCH else nullcontext():
+                async with read_timeout(self._settings.body_timeout_s):
+                    first = await anext(messages, b"")
+                rest = messages if takes_stream(method) else None
+                await self._send(method, first, rest, context)
 
     def _check_key(self, context: Context) -> None:
         """The replicas do so too, but a message would have been received by then."""

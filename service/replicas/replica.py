@@ -12,7 +12,7 @@ from engine.platform.process import freeze_loaded_objects, prepare_process
 from service.replica import LONGEST_NAME, host_name
 from service.replicas.ledger import LONG_FROM, NEVER
 from service.replicas.scaling import METRIC
-from service.settings import Settings
+from service.settings import MAX_INT32, Settings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -42,6 +42,8 @@ class Replica:
                 "replica": f"{host_name()[: LONGEST_NAME - len(id) - 1]}-{id}",
                 "grpc_host": get_node_ip_address(),
                 "grpc_port": 0,
+                # All callers come over one connection. Whoever listens for them limits theirs.
+                "max_streams_per_connection": MAX_INT32,
                 "engine": _with_a_part_of_memory(settings.engine, sharing),
                 # Whoever listens for callers ends TLS.
                 **dict.fromkeys(("tls_cert_file", "tls_key_file", "tls_client_ca_file")),

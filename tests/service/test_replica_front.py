@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -35,21 +36,28 @@ def refusal(
     """Of a call that sends no message, unless it is given; there are no replicas."""
 
     async def ask() -> aio.AioRpcError:
-        chosen = Settings(body_timeout_s=SILENCE_S, **settings)
-        front = GrpcFront(chosen)
-        server = aio.server(handlers=[_Everything(front._forward)], options=server_options(chosen))
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        try:
-            async with aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-                call = channel.stream_unary(method, None, None)
-                with pytest.raises(aio.AioRpcError) as caught:
-                    await call(messages(), metadata=metadata, timeout=30)
-                return caught.value
-        finally:
-            await server.stop(0)
+        async with served(body_timeout_s=SILENCE_S, **settings) as channel:
+            call = channel.stream_unary(method, None, None)
+            with pytest.raises(aio.AioRpcError) as caught:
+                await call(messages(), metadata=metadata, timeout=30)
+            return caught.value
 
     return asyncio.run(ask())
+
+
+@asynccontextmanager
+async def served(**settings: Any) -> AsyncIterator[Any]:
+    """A connection to a front without replicas."""
+    chosen = Settings(**settings)
+    front = GrpcFront(chosen)
+    server = aio.server(handlers=[_Everything(front._forward)], options=server_options(chosen))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield channel
+    finally:
+        await server.stop(0)
 
 
 @pytest.mark.parametrize("method", ["/lln.v1.Embeddings/Embed", "/lln.v1.Embeddings/EmbedStream"])
@@ -73,6 +81,28 @@ def test_the_wait_for_a_replica_is_told_as_long_as_it_was() -> None:
     found = refusal("/lln.v1.Embeddings/Embed", messages=a_message, request_timeout_s=0.2)
     assert found.details() == "no replica was ready within 0.2 s"
     assert code_and_limit(found) == ("no_replica", "0.2")
+
+
+def test_the_watches_of_a_connection_are_limited_where_callers_connect() -> None:
+    """The replicas could not tell callers apart."""
+
+    async def ask() -> aio.AioRpcError:
+        async with served(max_streams_per_connection=16) as channel:
+            watch = channel.stream_stream("/grpc.health.v1.Health/Watch", None, None)
+            calls = [watch(a_message(), timeout=30) for _ in range(2)]
+            # The one that has a place waits for a replica.
+            reads = {asyncio.ensure_future(call.read()) for call in calls}
+            [refused], _ = await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED)
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*reads, return_exceptions=True)
+            failure = refused.exception()
+            assert isinstance(failure, aio.AioRpcError)
+            return failure
+
+    found = asyncio.run(ask())
+    assert found.code() == StatusCode.RESOURCE_EXHAUSTED
+    assert code_and_limit(found) == ("too_many_watches", "1")
 
 
 def code_and_limit(found: aio.AioRpcError) -> tuple[str, str]:
