@@ -17,6 +17,9 @@ _ZERO_ALLOWED = (
     "drain_timeout_s",
 )
 _SHARES = ("drift_rate", "drift_max_share")
+_LEAST = {
+    "rank_timeout_s": 2,  # ranks that have nothing to do say so every 1.5 s
+}
 _MOST = {
     "long_percent": 90,
     "num_threads": 1_024,  # with very many, OpenMP ends the process
@@ -127,7 +130,8 @@ class EngineConfig:
     """Documents of at least this many tokens are read by all ranks together."""
 
     rank_timeout_s: float = 30.0
-    """A rank that is silent for this long counts as lost."""
+    """A rank that is silent for this long, or for 15 s more while a group forms, counts as lost. At
+    least 2."""
 
     rank_start_s: float = 120.0
     """How long the first rank waits for the others at start."""
@@ -160,7 +164,7 @@ class EngineConfig:
 def _check(name: str, value: float) -> None:
     if name in _SHARES and not 0 <= value <= 1:
         raise _invalid(name, value, "between 0 and 1", 1)
-    smallest = 0 if name in (*_ZERO_ALLOWED, *_SHARES) else 1
+    smallest = 0 if name in (*_ZERO_ALLOWED, *_SHARES) else _LEAST.get(name, 1)
     if not value >= smallest:  # NaN is not either
         raise _invalid(name, value, f"at least {smallest}", smallest)
     if name in _MOST and value > _MOST[name]:

@@ -151,6 +151,10 @@ class Channel:
         message: Message = self.connection.recv()
         return message
 
+    def has_unread(self) -> bool:
+        """Whether the peer has said something, or has gone, since the last message was read."""
+        return self.connection.poll(0)
+
     def close(self) -> None:
         self.connection.close()
 

@@ -24,6 +24,7 @@ from engine.errors import EngineUnavailable, LLNError
 from engine.execution.inputs import PreparedText
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.tiled_pass import can_tile
+from engine.ranks import group as groups
 from engine.ranks.admission import problem_of_models, problem_of_rank
 from engine.ranks.channel import (
     Beat,
@@ -39,7 +40,7 @@ from engine.ranks.channel import (
     Welcome,
 )
 from engine.ranks.door import Door
-from engine.ranks.group import FORM_S, Group
+from engine.ranks.group import Group
 from engine.ranks.local import LocalRanks
 from engine.ranks.place import RankPlace, check_devices
 from engine.ranks.reading import Reading
@@ -304,13 +305,21 @@ class Fleet:
                 self._lose(member, "it takes no messages")
 
     def _drop_the_silent(self) -> None:
-        limit_s = self._config.rank_timeout_s
-        oldest = time.monotonic() - limit_s
+        now = time.monotonic()
         for member in self._roster.members():
-            if member.is_ready and member.heard_at < oldest:
-                self._lose(member, f"it said nothing for {limit_s:g} s")
-                if self._local is not None:
-                    self._local.kill(member.rank)
+            limit_s = self._longest_silence_s(member)
+            if not member.is_ready or now - member.heard_at <= limit_s:
+                continue
+            if member.channel.has_unread():  # it spoke while this thread was busy with another
+                continue
+            self._lose(member, f"it said nothing for {limit_s:g} s")
+            if self._local is not None:
+                self._local.kill(member.rank)
+
+    def _longest_silence_s(self, member: Member) -> float:
+        """A rank that waits for others to join its group says nothing meanwhile."""
+        forming_s = groups.FORM_S if member.is_forming else 0.0
+        return self._config.rank_timeout_s + forming_s
 
     def _restart_ended(self, local: LocalRanks) -> None:
         for rank, status in local.ended():
@@ -343,18 +352,14 @@ class Fleet:
     def _form(self, forming: Forming) -> Group | None:
         num_ranks = len(forming.members) + 1
         for rank, member in enumerate(forming.members, 1):
-            member.is_forming = True
+            member.is_forming, member.heard_at = True, time.monotonic()
             try:
                 member.channel.send(Form(forming.generation, rank, num_ranks))
             except OSError:
                 self._lose(member, "it takes no messages")
                 return None
-        group = None
         try:
-            group = Group(self._store, forming.generation, 0, num_ranks)
+            return Group(self._store, forming.generation, 0, num_ranks)
         except (DistError, RuntimeError) as error:
-            logger.warning("The ranks did not form a group in %g s", FORM_S, exc_info=error)
-        now = time.monotonic()
-        for member in forming.members:
-            member.heard_at = now
-        return group
+            logger.warning("The ranks did not form a group", exc_info=error)
+            return None

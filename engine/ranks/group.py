@@ -24,7 +24,7 @@ from torch.distributed import (  # type: ignore[attr-defined]
 from engine.errors import RankLost
 
 FORM_S = 15.0
-"""How long a group may take to form."""
+"""How long a group may take to form. Its ranks say nothing meanwhile."""
 
 _FOREVER = timedelta(days=7)
 """Ranks that are lost are noticed on their channels. Slow ones may take as long as they need."""

@@ -20,7 +20,7 @@ import pytest
 from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
 
 from engine.config import EngineConfig
-from engine.errors import DeviceFailure
+from engine.errors import DeviceFailure, InvalidInput
 from engine.model.embedding_model import EmbeddingModel
 from engine.ranks import group, local, worker
 from engine.ranks.channel import (
@@ -40,6 +40,7 @@ from engine.ranks.fleet import Fleet
 from engine.ranks.group import Group
 from engine.ranks.local import places_here
 from engine.ranks.place import RankPlace
+from engine.ranks.roster import Forming
 from engine.ranks.stretch_run import StretchText
 from engine.ranks.worker import CONTACT, RankWorker
 from engine.types import Span
@@ -128,6 +129,64 @@ def test_a_rank_that_hangs_while_a_group_forms_is_lost(monkeypatch: pytest.Monke
         assert hung.is_hung.wait(10)
         well.channel.send(Ready(()))  # another group is to form
         eventually(lambda: fleet.num_present == 2, within_s=20)
+
+
+class LosesAConnectionAtABadMoment(Fleet):
+    """Loses its connection to the last rank just before it tells the ranks to form a group."""
+
+    is_armed = False
+
+    def _form(self, forming: Forming) -> Group | None:
+        if self.is_armed:
+            self.is_armed = False
+            forming.members[-1].channel.close()
+        return super()._form(forming)
+
+
+def test_a_rank_that_waits_for_a_group_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was told to join, and another could not be: it waits longer than a rank may be silent."""
+    with scripted(3, lambda place: LosesAConnectionAtABadMoment([], CONFIG, place)) as (
+        fleet,
+        (waits, other),
+    ):
+        assert isinstance(fleet, LosesAConnectionAtABadMoment)
+        monkeypatch.setattr(group, "FORM_S", 2 * CONFIG.rank_timeout_s)
+        fleet.is_armed = True
+        waits.channel.send(Ready(()))  # another group is to form
+        eventually(lambda: fleet.num_present == 1)
+        eventually(lambda: fleet.num_present == 2, within_s=20)
+        assert waits.num_heard(Form) == 3, "the first of all, one that did not form, one of two"
+        assert waits.is_alive()
+        assert not other.is_alive()
+
+
+class IsBusyOnce(Fleet):
+    """Sends to a rank that does not read, for longer than a rank may be silent."""
+
+    is_armed = was_busy = False
+
+    def _send_parts(self) -> None:
+        super()._send_parts()
+        if self.is_armed and not self.was_busy:
+            time.sleep(1.2 * CONFIG.rank_timeout_s)
+            self.was_busy = True
+
+
+def test_a_rank_that_was_not_heard_is_not_silent(caplog: pytest.LogCaptureFixture) -> None:
+    with scripted(2, lambda place: IsBusyOnce([], CONFIG, place)) as (fleet, (rank,)):
+        assert isinstance(fleet, IsBusyOnce)
+        fleet.is_armed = True
+        eventually(lambda: fleet.was_busy)
+        time.sleep(1)
+        assert rank.is_alive()
+        assert fleet.num_present == 2
+    assert "is lost" not in caplog.text
+
+
+def test_a_time_in_which_no_rank_could_answer_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="rank_timeout_s must be at least 2, got") as found:
+        EngineConfig(rank_timeout_s=1.5)
+    assert (found.value.param, found.value.limit, found.value.actual) == ("rank_timeout_s", 2, 1.5)
 
 
 def test_a_group_that_a_rank_could_not_join_forms_anew() -> None:
