@@ -27,10 +27,18 @@ class Target:
     port: int
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     tls: bool = False
+    verify: bool = True
+    """Whether the server's certificate is verified."""
+    ca_file: str | None = None
+    """PEM file of the CA that signed it; None for those that the system trusts."""
     needs_certificate: bool = False
     """Whether the server requires a client certificate, which our clients do not have."""
 
     @property
     def ssl_context(self) -> ssl.SSLContext | None:
-        """The TLS settings. The certificate is not verified: the server is on this machine."""
-        return ssl._create_unverified_context() if self.tls else None
+        """The TLS settings. Raises OSError if the CA's file cannot be used."""
+        if not self.tls:
+            return None
+        if not self.verify:
+            return ssl._create_unverified_context()
+        return ssl.create_default_context(cafile=self.ca_file)

@@ -86,6 +86,7 @@ async def _run(app: FastAPI, server: _Server, listener: socket.socket, settings:
         port=port,
         headers=app.state.keys.add_internal_key(),
         tls=settings.tls is not None,
+        verify=False,  # it is this process, and its certificate is for the name that clients use
         needs_certificate=settings.tls_client_ca_file is not None,
     )
     async with app.router.lifespan_context(app):

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from service.addresses import Target
+from service.addresses import Target, in_url
 
 ANSWERED, REFUSED = 200, 429
 
@@ -103,7 +103,7 @@ class HttpClient:
         self._head = "".join(
             f"{name}: {value}\r\n"
             for name, value in {
-                "host": f"{target.host}:{target.port}",
+                "host": f"{in_url(target.host)}:{target.port}",
                 "content-type": "application/json",
                 **target.headers,
             }.items()
@@ -310,6 +310,8 @@ async def main(plan: Mapping[str, Any]) -> None:
         port=plan["port"],
         headers=plan.get("headers", {}),
         tls=plan.get("tls", False),
+        verify=plan.get("verify", True),
+        ca_file=plan.get("ca_file"),
     )
     traffic = Traffic.of_lengths(plan["lengths"], plan.get("model", "default"))
     seconds = plan["seconds"]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import sys
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -53,13 +55,24 @@ def add_bench(commands: Commands) -> None:
     command.add_argument("--training", action="store_true", help="time a training step")
     command.add_argument("--seconds", type=float, help="serving suite: duration of each load")
     command.add_argument("--server", metavar="URL", help="serving suite: the server to load")
+    command.add_argument(
+        "--ca-file",
+        metavar="FILE",
+        help="with --server https://...: PEM file of the CA that signed its certificate (default: "
+        "those that this system trusts)",
+    )
+    command.add_argument(
+        "--insecure",
+        action="store_true",
+        help="with --server https://...: do not verify its certificate",
+    )
     command.add_argument("--out", type=Path, help="folder for the rows as JSON, CSV and a plot")
     add_model(command)
     add_json(command)
 
 
 def _bench(chosen: Chosen) -> None:
-    server = None if chosen.server is None else _server_of(chosen)  # before the model loads
+    server = _server_of(chosen)  # before the model loads
     with_engine(chosen.model, lambda engine: _run_suite(engine, chosen, server))
 
 
@@ -115,15 +128,27 @@ def _report(job: BenchmarkJob, chosen: Chosen) -> None:
         _write(job, chosen.out)
 
 
-def _server_of(chosen: Chosen) -> Target:
-    """Where `--server` listens."""
+def _server_of(chosen: Chosen) -> Target | None:
+    """Where `--server` listens, if one is named."""
+    if chosen.server is None:
+        if chosen.insecure or chosen.ca_file is not None:
+            raise InvalidInput("--ca-file and --insecure need --server https://...", param="server")
+        return None
     if chosen.suite != "serving":
         raise InvalidInput(
             f"--server is for the suite serving, not for {chosen.suite}", param="server"
         )
-    target = _parse_url(chosen.server)
+    target = _trusting(_parse_url(chosen.server), chosen)
     try:
-        socket.create_connection((target.host, target.port), timeout=_CONNECT_TIMEOUT_S).close()
+        _connect(target)
+    except ssl.SSLCertVerificationError as error:
+        raise InvalidInput(
+            f"the certificate of {chosen.server} cannot be verified: {error.verify_message}; name "
+            "its CA with --ca-file, or leave it unverified with --insecure",
+            code="certificate_not_verified",
+            param="server",
+            actual=chosen.server,
+        ) from error
     except OSError as error:
         raise InvalidInput(
             f"no server at {chosen.server}: {error.strerror or error}",
@@ -132,6 +157,36 @@ def _server_of(chosen: Chosen) -> Target:
             actual=chosen.server,
         ) from error
     return target
+
+
+def _trusting(target: Target, chosen: Chosen) -> Target:
+    """The server with what is known of its certificate."""
+    if not target.tls and (chosen.insecure or chosen.ca_file is not None):
+        raise InvalidInput(
+            f"--ca-file and --insecure are for https, got {chosen.server}", param="server"
+        )
+    if chosen.insecure and chosen.ca_file is not None:
+        raise InvalidInput("--insecure verifies nothing, so --ca-file has no effect: leave one out")
+    target = replace(target, verify=not chosen.insecure, ca_file=chosen.ca_file)
+    try:
+        _ = target.ssl_context
+    except OSError as error:
+        raise InvalidInput(
+            f"--ca-file {chosen.ca_file} cannot be used: {error.strerror or error}",
+            code="bad_ca_file",
+            param="ca_file",
+            actual=chosen.ca_file,
+        ) from error
+    return target
+
+
+def _connect(target: Target) -> None:
+    """Connects and disconnects. Raises OSError if that fails."""
+    context = target.ssl_context
+    address = (target.host, target.port)
+    with socket.create_connection(address, timeout=_CONNECT_TIMEOUT_S) as connected:
+        if context is not None:
+            context.wrap_socket(connected, server_hostname=target.host).close()
 
 
 def _parse_url(url: str) -> Target:

@@ -145,6 +145,27 @@ def test_a_server_that_no_url_names(url: str, capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err.endswith(complaint)
 
 
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("--ca-file", "ca.pem"), "--ca-file and --insecure need --server https://..."),
+        (
+            ("--server", "http://here", "--insecure"),
+            "--ca-file and --insecure are for https, got http://here",
+        ),
+        (
+            ("--server", "https://here", "--insecure", "--ca-file", "ca.pem"),
+            "--insecure verifies nothing, so --ca-file has no effect: leave one out",
+        ),
+    ],
+)
+def test_options_of_a_certificate_that_have_no_effect(
+    options: tuple[str, ...], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "--suite", "serving", *options]) == 1
+    assert capsys.readouterr().err == f"lln: {complaint}\n"
+
+
 @pytest.mark.parametrize("suite", ["serving", "encoder"])
 def test_the_server_to_load_is_looked_at_before_a_model_loads(
     suite: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

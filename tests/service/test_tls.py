@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import ssl
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,9 @@ import pytest
 import trustme
 
 from service.client import LLNClient, LLNClientError
+from service.pb.lln.v1 import benchmarks_pb2 as pb
 from tests.service.processes import lln
-from tests.service.stubs import MODEL, grpc_status
+from tests.service.stubs import MODEL, benchmarks_stub, grpc_status
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +98,62 @@ def test_the_serving_suite_has_no_client_certificate(
             run = client.get(f"/v1/benchmarks/{run['id']}").json()
     assert (run["state"], run["error"]["code"]) == ("failed", "not_available")
     assert "LLN_TLS_CLIENT_CA_FILE" in run["error"]["message"]
+
+
+@pytest.fixture(scope="module")
+def open_tls_server(launch_server: Any, pem: Path) -> Any:
+    """A server that requires TLS, and no certificates of clients."""
+    return launch_server(
+        LLN_MODELS=MODEL,
+        LLN_TLS_CERT_FILE=str(pem / "server.pem"),
+        LLN_TLS_KEY_FILE=str(pem / "server.key"),
+    )
+
+
+def bench(server: Any, *options: str) -> subprocess.CompletedProcess[str]:
+    plan = ("--suite", "serving", "--model", MODEL, "--lengths", "8", "--seconds", "0.5", "--json")
+    return lln("bench", *plan, "--server", server.http_url, *options)
+
+
+def test_the_load_verifies_the_certificate(open_tls_server: Any, pem: Path) -> None:
+    refused = bench(open_tls_server)
+    assert refused.returncode == 1
+    assert f"lln: the certificate of {open_tls_server.http_url} cannot be" in refused.stderr
+    assert "--ca-file" in refused.stderr
+    assert "--insecure" in refused.stderr
+    for options in (("--ca-file", str(pem / "ca.pem")), ("--insecure",)):
+        found = bench(open_tls_server, *options)
+        assert found.returncode == 0, found.stderr
+        rows = json.loads(found.stdout)["rows"]
+        assert [row["failed"] for row in rows] == [0] * len(rows)
+        assert rows[0]["answered_per_s"] > 0
+
+
+def test_the_load_of_a_server_with_another_name_or_authority(
+    open_tls_server: Any, pem: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.pem"
+    trustme.CA().cert_pem.write_to_path(other)
+    assert "cannot be verified" in bench(open_tls_server, "--ca-file", str(other)).stderr
+    port = open_tls_server.http_url.rpartition(":")[2]
+    named = replace(open_tls_server, http_url=f"https://127.1:{port}")
+    assert "Hostname mismatch" in bench(named, "--ca-file", str(pem / "ca.pem")).stderr
+
+
+@pytest.mark.parametrize("path", ["nowhere.pem", "server.key"])
+def test_a_file_that_names_no_authority(open_tls_server: Any, pem: Path, path: str) -> None:
+    found = bench(open_tls_server, "--ca-file", str(pem / path))
+    assert found.returncode == 1
+    assert found.stderr.startswith(f"lln: --ca-file {pem / path} cannot be used: ")
+
+
+def test_a_server_loads_itself_over_tls(open_tls_server: Any, authority: trustme.CA) -> None:
+    """No authority that the system trusts need have signed its certificate."""
+    credentials = grpc_tls(authority, with_certificate=False)
+    request = pb.RunBenchmarkRequest(suite="serving", lengths=[8], seconds=0.5)
+    with grpc.secure_channel(open_tls_server.grpc_address, credentials) as channel:
+        *_, last = benchmarks_stub(channel).Run(request, timeout=60)
+    assert (last.benchmark.state, last.benchmark.error_message) == ("done", "")
 
 
 def probe(server: Any, **settings: str) -> int:
