@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from engine.platform.files import sync
+
 
 @contextmanager
 def whole_file(path: Path, beside: Path | None = None) -> Iterator[BinaryIO]:
@@ -19,13 +21,4 @@ def whole_file(path: Path, beside: Path | None = None) -> Iterator[BinaryIO]:
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Writes the names of a folder to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(path.parent)

@@ -16,6 +16,7 @@ from engine.checkpoint.calibration import has_own_calibration, shipped_calibrati
 from engine.checkpoint.json_files import read_object
 from engine.errors import CheckpointError, InvalidInput
 from engine.model.embedding_model import EmbeddingModel
+from engine.platform.files import sync
 from engine.training.data import DATA_FILE
 
 TrainingRecord: TypeAlias = Mapping[str, Any]
@@ -61,11 +62,14 @@ def workplace(
 
 def publish(built: Path, out: Path) -> None:
     """Move a finished model into `out`, the files without which no loader opens it last."""
+    for written in [built, *built.rglob("*")]:
+        sync(written)
     for entry in sorted(built.iterdir(), key=_is_needed):
         place = out / entry.name
         if place.is_dir():
             shutil.rmtree(place)
         entry.replace(place)
+    sync(out)
 
 
 def _is_needed(entry: Path) -> tuple[bool, bool]:
@@ -77,7 +81,9 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file that is complete or absent, whenever the machine stops."""
     unfinished = path.with_name(f"{path.name}.new")
     write(unfinished)
+    sync(unfinished)
     unfinished.replace(path)
+    sync(path.parent)
 
 
 def write_record(folder: Path, record: TrainingRecord) -> None:

@@ -151,8 +151,9 @@ class Progress(NamedTuple):
 
 
 def resume(batch: Batch, output: Path, errors: Path) -> Progress:
-    """Reads the answers that are there. A last line that was not written to its end is cut off, and
-    its request counts as not answered."""
+    """Reads the answers that are there. From the first line on that is not whole, all are cut off,
+    and their requests count as not answered: a kill tears the last line, a power cut any of those
+    that were not on the disk yet."""
     done, tokens = _answered(output)
     failed, _ = _answered(errors)
     counts = Counts(
@@ -168,12 +169,22 @@ def _answered(path: Path) -> tuple[set[str], int]:
         return found, tokens
     with path.open("r+b") as file:
         for line in file:
-            if not line.endswith(b"\n"):
+            fields = _whole_answer(line)
+            if fields is None:
                 break
             whole += len(line)
-            fields = orjson.loads(line)
             found.add(fields["custom_id"])
             body = (fields["response"] or {}).get("body") or {}
             tokens += body.get("usage", {}).get("total_tokens", 0)
         file.truncate(whole)
     return found, tokens
+
+
+def _whole_answer(line: bytes) -> dict[str, Any] | None:
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        fields: dict[str, Any] = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    return fields

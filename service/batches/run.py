@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from engine.errors import EngineUnavailable
+from engine.platform.files import sync
 from engine.scheduling.admission import MemoryBudget
 from service.batches.records import (
     OUTPUT,
@@ -234,8 +235,7 @@ class BatchRun:
         kept_s = self.batch.output_expires_s
         for name, path in (("output", self._output), ("error", self._errors)):
             if path.exists():
-                with path.open("rb") as file:
-                    os.fsync(file)
+                sync(path)
                 found.append(
                     StoredFile(
                         id=path.name,
@@ -246,11 +246,17 @@ class BatchRun:
                         expires_at=None if kept_s is None else now + kept_s,
                     )
                 )
+        if found:
+            sync(self._output.parent)
         return found
 
 
 def _append(path: Path, line: bytes) -> None:
-    """Adds a line to its end or not at all, unless the process is killed meanwhile."""
+    """Adds a line to its end or not at all, unless the process is killed meanwhile.
+
+    It may still be lost in a power cut. Then its request is answered again, which costs less than
+    waiting for the disk with each answer.
+    """
     # Unbuffered: what a buffer still holds of a line that failed would be written on closing.
     with path.open("ab", buffering=0) as file:
         before = file.tell()

@@ -18,9 +18,9 @@ from threading import Lock
 from typing import IO, Any, TypeVar
 
 from engine.errors import InvalidInput, ResourceNotFound, shown
+from engine.platform.files import sync
 from service.batches.records import FINISHED, Batch, Counts, LineError, StoredFile
 from service.errors import NotAvailable, StorageFailure
-from service.files import sync_folder
 from service.locks import AlreadyRunning, writers_lock
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class BatchStore:
     def add_upload(self, file: StoredFile) -> None:
         def add() -> None:
             os.replace(self._contents / (file.id + _UPLOAD), self.path(file.id))
-            sync_folder(self._contents)
+            sync(self._contents)
             self._insert(file)
 
         self._writing(add)

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from engine.errors import InvalidInput
 from engine.model.quantized import check_output_dtype, quantize
+from engine.platform.files import sync
 from engine.types import ModelInfo, OutputDtype
 from service.bulk.fields import Fields
 from service.bulk.output import (
@@ -157,6 +158,7 @@ def _claim(work: Path, job: BulkJob, weights: dict[str, Any]) -> None:
     if others or not _claimed(work):
         for old in work.glob("[0-9]*"):
             old.unlink()
+    sync(work.parent)  # parts are of no use on the disk if their folder is not
     with whole_file(work / _CLAIM) as file:
         file.write(json.dumps(wanted, indent=1).encode())
 

@@ -1,7 +1,9 @@
 """Pieces of a part: what a worker sends, and what is kept until the part is whole.
 
 A piece goes to the end of its part's file, with its length and a checksum before it. A file whose
-writer was killed may end within a piece: it is cut after the last whole one.
+writer was killed may end within a piece: it is cut after the last whole one. Pieces do not wait for
+the disk: a power cut costs those of the parts that are under way, and checksums tell which are
+whole.
 """
 
 from __future__ import annotations

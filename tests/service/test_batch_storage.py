@@ -25,6 +25,7 @@ from service.batches.store import BatchStore
 from service.errors import BodyTooLarge, NotAvailable, StorageFailure
 from service.http.upload import FormReader
 from service.metrics import Metrics
+from tests.synced import note_syncs
 
 LIMITS = BatchLimits(
     file_bytes=10_000, stored_bytes=20_000, batch_requests=50, open_batches=2, line_bytes=5_000
@@ -136,6 +137,33 @@ def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     found = asyncio.run(run_batch(store, answer_ok))
     assert (found.status, found.counts.completed) == ("completed", 20)
     assert len(lines_of(store.path(found.output_file_id))) == 20
+
+
+def test_answers_are_on_the_disk_when_their_batch_has_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = BatchStore(tmp_path / "b")
+    synced = note_syncs(monkeypatch)
+    found = asyncio.run(run_batch(store, answer_ok))
+    output = store.path(found.output_file_id)
+    assert synced[-2:] == [output, output.parent]
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [bytes(70), b"\0\n", b'{"custom_id": "r1', b"\xff\n"],
+    ids=["zeros", "a line of zeros", "torn", "another program's"],
+)
+def test_answers_that_a_power_cut_lost_are_answered_again(tmp_path: Path, lost: bytes) -> None:
+    """What was written last may be on the disk, and what was written before it not."""
+    store = BatchStore(tmp_path / "b")
+    batch = asyncio.run(run_batch(store, answer_ok))
+    output, errors = store.path(batch.output_file_id), store.path(batch.error_file_id)
+    first, _, third, *_ = output.read_bytes().splitlines(keepends=True)
+    output.write_bytes(first + lost + third)
+    found = resume(batch, output, errors)
+    assert found.answered == {orjson.loads(first)["custom_id"]}
+    assert output.read_bytes() == first
 
 
 def test_long_requests_are_not_all_in_flight_at_once(

@@ -9,6 +9,7 @@ import pytest
 
 from engine.errors import InvalidInput
 from engine.training.model_folder import MARK, publish, workplace, write_whole
+from tests.synced import note_syncs
 
 NAME = "work"
 
@@ -108,3 +109,26 @@ def test_a_file_is_complete_or_unchanged(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         write_whole(path, stopped)
     assert path.read_text() == "old"
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = note_syncs(monkeypatch)
+    write_whole(tmp_path / "state", lambda place: place.write_text("new"))
+    assert synced == [tmp_path / "state.new", tmp_path]
+
+
+def test_a_model_is_on_the_disk_before_its_workplace_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built, out = tmp_path / "built", tmp_path / "out"
+    (built / "1_Pooling").mkdir(parents=True)
+    out.mkdir()
+    written = [built / "model.safetensors", built / "1_Pooling" / "config.json"]
+    for path in written:
+        path.write_text("content")
+    synced = note_syncs(monkeypatch)
+    publish(built, out)
+    assert synced[-1] == out
+    assert {*written, built / "1_Pooling"} <= set(synced)

@@ -15,6 +15,7 @@ from service.bulk import parts as bulk_parts
 from tests.service.bulk.command import TEXTS, Run, expected, lines
 from tests.service.bulk_kills import kill_within_a_part
 from tests.service.processes import clean_environment
+from tests.synced import note_syncs
 
 
 def test_killed_within_a_part_and_run_again(model: str, run: Run, tmp_path: Path) -> None:
@@ -42,6 +43,18 @@ def test_killed_within_a_part_and_run_again(model: str, run: Run, tmp_path: Path
     assert out.read_bytes() == fresh.read_bytes()
     bad = (tmp_path / "out.parquet.bad.jsonl").read_bytes()
     assert bad == (tmp_path / "fresh.parquet.bad.jsonl").read_bytes()
+
+
+def test_what_a_later_run_trusts_is_on_the_disk(
+    corpus: Path, model: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = corpus.with_name("out.npy")
+    synced = note_syncs(monkeypatch)
+    run("--from", corpus, "--out", out, "--model", model)
+    work = out.with_name("out.npy.partial")
+    of_a_part = [work / "000000.npy.draft", work, work / "000000.jsonl.draft", work]
+    of_the_output = [work / "out.rows.jsonl.draft", out.parent, work / "out.npy.draft", out.parent]
+    assert synced == [out.parent, work / "job.json.draft", work, *of_a_part, *of_the_output]
 
 
 def test_changed_rows_are_computed_again(
