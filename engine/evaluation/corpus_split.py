@@ -15,16 +15,30 @@ class Split:
     test: tuple[str, ...]
 
 
-def split_corpora(names: Sequence[str], leave_out: Sequence[str] = ()) -> Split:
+def split_corpora(
+    names: Sequence[str], leave_out: Sequence[str] = (), choose_on: Sequence[str] = ()
+) -> Split:
     """Validation and test corpora; by default those that no model was trained on are left out.
 
+    With `choose_on`, these are the validation corpora, and by default all others are left out.
     The name of a group stands for those of its corpora that are installed.
     """
     chosen, left_out = _without_groups(names or GROUPS), _without_groups(leave_out)
-    for name in (*chosen, *left_out):
+    given = _without_groups(choose_on)
+    for name in (*chosen, *left_out, *given):
         find_named("corpus", name, SOURCES, code="unknown_corpus")
-    test = left_out or tuple(name for name in chosen if name not in TRAINED_SOURCES)
-    validation = tuple(name for name in chosen if name not in test and name in TRAINED_SOURCES)
+    of_choice = given or tuple(TRAINED_SOURCES)
+    test = left_out or tuple(name for name in chosen if name not in of_choice)
+    if both := [name for name in given if name in test]:
+        raise InvalidInput(
+            f"shares cannot be chosen on corpora that are left out: {', '.join(both)}",
+            code="chosen_on_test_corpus",
+            param="choose_on",
+            actual=", ".join(both),
+        )
+    validation = given or tuple(
+        name for name in chosen if name not in test and name in TRAINED_SOURCES
+    )
     if not validation:
         raise InvalidInput(
             "no corpus is left to choose shares on; leave fewer out, or install their packages",

@@ -47,17 +47,18 @@ def _every_paragraph(corpus: CorpusVectors) -> NDArray[np.bool_]:
 BY_HEADING = Question(
     "passages that need their document", answers_by_heading, lambda one: one.by_heading.is_headed
 )
+BY_FIRST_SENTENCE = Question(
+    "paragraphs by title and first sentence",
+    answers_by_heading,
+    lambda one: ~one.by_heading.is_headed,
+)
 BY_PARAGRAPH = Question("a later paragraph", answers_by_paragraph, _every_paragraph)
 WHOLE_BY_PARAGRAPH = Question(
     "whole documents by a later paragraph", answers_by_paragraph_whole, _every_paragraph
 )
 QUESTIONS = (
     BY_HEADING,
-    Question(
-        "paragraphs by title and first sentence",
-        answers_by_heading,
-        lambda one: ~one.by_heading.is_headed,
-    ),
+    BY_FIRST_SENTENCE,
     Question(
         "passages that alone miss the top 10",
         answers_by_heading,

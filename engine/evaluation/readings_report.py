@@ -24,6 +24,7 @@ from engine.evaluation.model_pairs import ModelPair, difference_of, mean_differe
 from engine.evaluation.questions import BY_HEADING, BY_PARAGRAPH, QUESTIONS, Question
 from engine.evaluation.reading_choice import (
     ADDED_SHARES,
+    BALANCED,
     HALF,
     LATE_SHARES,
     choose_readings,
@@ -191,7 +192,7 @@ def _on_question(
     }
 
 
-_ONE_PASS = ("late", "late and first words", "late and title")
+_ONE_PASS = ("late", "late and first words", "late and title", "late and title, for every kind")
 """How the other models are read."""
 
 
@@ -203,6 +204,7 @@ def _comparisons_of(models: Sequence[str], pairs: Sequence[ModelPair]) -> list[t
         "late": ("passage alone", "late", "half late", "default", "alone and opening"),
         "late and first words": ("default", "default, first words", "alone and opening"),
         "late and title": ("default", "late and title", "alone and opening"),
+        "late and title, for every kind": ("balanced", "passage alone"),
     }
     against = [
         (f"{name}, {how}", rival) for name in models for how in _ONE_PASS for rival in rivals[how]
@@ -233,6 +235,7 @@ def _readings(chosen: Mapping[str, Reading], models: Sequence[str]) -> dict[str,
         "alone and opening": chosen["opening"],
         "alone and mean, for passages": chosen["mean for passages"],
         "alone and opening, for passages": chosen["opening for passages"],
+        "balanced": BALANCED,
         "default": chosen["default"],
         "default, first words": chosen["first words"],
         "default, title told": chosen["title told"],

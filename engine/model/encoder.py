@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 
 import torch
 from torch import Tensor
@@ -63,6 +64,13 @@ class Encoder:
         if table is not None:
             self._positions = LearnedPositions(table, positions, block_size, long_block)
         self._short_text_path = short_text_path(weights, self.attention)
+
+    def with_weights(self, weights: EncoderWeights) -> Encoder:
+        """The same encoder with other weights, or with its own in another layout."""
+        made = copy(self)
+        made.weights, made.layers = weights, layers_of(weights)
+        made._short_text_path = short_text_path(weights, self.attention)
+        return made
 
     @property
     def device(self) -> torch.device:

@@ -13,6 +13,7 @@ from torch import Tensor
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
 from engine.model.pooling import PooledSpan, whole_texts
+from engine.model.weight_overrides import dense
 from engine.training.chunks import ChunkCorpus
 from engine.training.data import Batch, TokenCorpus
 from engine.training.encode import pooling_of, teacher_window
@@ -30,6 +31,7 @@ from engine.training.losses import (
 from engine.training.pairs import PairBatch, PairCorpus
 from engine.training.recipe import Stage, TrainingPlan
 from engine.training.student import Student
+from engine.types import Precision
 
 _MAX_REMEMBERED = 512
 """Documents of earlier steps, by source, that a query must tell from its own."""
@@ -59,7 +61,7 @@ class TrainingSteps:
         plan: TrainingPlan,
         chunks: ChunkCorpus | None = None,
     ) -> None:
-        self._teacher = teacher.encoder
+        self._teacher = _as_precise(teacher.encoder, plan.precision)
         self._pooling = pooling_of(teacher)
         self._window = teacher_window(teacher, plan.teacher_window)
         self._student = student
@@ -247,6 +249,16 @@ class TrainingSteps:
         states = student(batch.ids.to(student.device), batch.bounds)
         spans = whole_texts(batch.bounds, self._student.pooling_slope_of)
         return unit_vectors(states, spans, self._pooling)
+
+
+def _as_precise(encoder: Encoder, precision: Precision) -> Encoder:
+    """The encoder, to be read under autocast in this precision.
+
+    Packed weights would be multiplied in float32, whatever autocast says.
+    """
+    if precision == "float32":
+        return encoder
+    return encoder.with_weights(dense(encoder.weights, {}))
 
 
 class DocumentMemory:

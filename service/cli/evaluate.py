@@ -65,6 +65,13 @@ def add_evaluate(commands: Commands) -> None:
         "80000)",
     )
     command.add_argument(
+        "--fresh-tokens",
+        type=positive_number,
+        metavar="N",
+        help="with --readings: the same of each fresh or last corpus (default: --tokens, else "
+        "80000)",
+    )
+    command.add_argument(
         "--without-lln",
         action="store_true",
         help="evaluate each model without its LLN branch too",
@@ -89,6 +96,13 @@ def add_evaluate(commands: Commands) -> None:
         help="with --readings: the corpora to judge on (default: those no model was trained on)",
     )
     command.add_argument(
+        "--choose-on",
+        type=names,
+        metavar="NAME,NAME,...",
+        help="with --readings: the corpora to choose shares on (default: those the first model was "
+        "trained on)",
+    )
+    command.add_argument(
         "--cache",
         type=Path,
         metavar="FOLDER",
@@ -102,7 +116,7 @@ def add_evaluate(commands: Commands) -> None:
     add_json(command)
 
 
-_WITH_READINGS = ("tokens", "pairs", "leave_out", "cache")
+_WITH_READINGS = ("tokens", "fresh_tokens", "pairs", "leave_out", "choose_on", "cache")
 _WITHOUT_READINGS = ("teacher", "lengths", "without_lln")
 """Options that only one kind of evaluation reads."""
 
@@ -162,16 +176,17 @@ def _evaluate_readings(chosen: Chosen, models: Sequence[EmbeddingModel]) -> None
     from engine.evaluation.readings_report import evaluate_readings
     from engine.evaluation.vector_store import VectorStore
 
-    split = split_corpora(chosen.corpora or (), chosen.leave_out or ())
+    split = split_corpora(chosen.corpora or (), chosen.leave_out or (), chosen.choose_on or ())
     others = models_by_name(models[1:])
     given = {"documents": chosen.documents, "tokens": chosen.tokens}
     limits = {name: value for name, value in given.items() if value}
+    fresh = limits | ({"tokens": chosen.fresh_tokens} if chosen.fresh_tokens else {})
     found = evaluate_readings(
         models[0],
         split,
         replace(DocumentLimits(), **limits),
         tell,
-        fresh_limits=replace(FRESH_LIMITS, **limits),
+        fresh_limits=replace(FRESH_LIMITS, **fresh),
         others=others,
         pairs=pairs_in_order(others) if chosen.pairs else (),
         store=VectorStore(chosen.cache),

@@ -24,7 +24,7 @@ from engine.evaluation.corpus_split import split_corpora
 from engine.evaluation.corpus_vectors import CorpusVectors, read_corpus
 from engine.evaluation.model_pairs import ModelPair
 from engine.evaluation.pages import documents_of, plain_title
-from engine.evaluation.reading_choice import TOLERANCE, choose_readings
+from engine.evaluation.reading_choice import BALANCED, TITLE_SHARES, TOLERANCE, choose_readings
 from engine.evaluation.reading_documents import DocumentLimits, led_passages, reading_documents
 from engine.evaluation.readings import (
     Reading,
@@ -140,6 +140,18 @@ def test_corpora_are_split_by_what_is_left_out() -> None:
     assert error.value.code == "no_validation_corpus"
 
 
+def test_shares_may_be_chosen_on_other_corpora(monkeypatch: pytest.MonkeyPatch) -> None:
+    split = split_corpora(["kernel", "essays", "psalms"], choose_on=["essays"])
+    assert (split.validation, split.test) == (("essays",), ("kernel", "psalms"))
+    assert split_corpora(["psalms"], choose_on=["essays"]).test == ("psalms",)
+    assert split_corpora([], ["psalms"], ["essays", "kernel"]).test == ("psalms",)
+    with pytest.raises(InvalidInput, match="left out: essays") as error:
+        split_corpora(["kernel"], ["essays", "psalms"], ["kernel", "essays"])
+    assert error.value.code == "chosen_on_test_corpus"
+    with pytest.raises(InvalidInput, match="unknown corpus"):
+        split_corpora(["kernel"], choose_on=["esays"])
+
+
 def test_a_group_is_its_corpora_that_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus_split, "installed", lambda sources: list(sources)[:2])
     split = split_corpora(["trained", "fresh", "essays"])
@@ -245,7 +257,8 @@ def test_another_model_is_read_in_one_pass(
         ("control", Reading(late=1.0, without_lln=True)),
     ):
         one = Reading(late=1.0, model=name)
-        assert np.array_equal(one.vectors(read, "passages"), reading.vectors(read, "passages"))
+        first, second = (each.vectors(read, "passages") for each in (one, reading))
+        assert first == pytest.approx(second, abs=1e-6)  # one is scaled to length 1 more often
         assert np.array_equal(one.wholes(read), reading.wholes(read))
         first, second = (
             replace(each, opening=0.3, found_title=0.45).vectors(read, "chunks")
@@ -277,6 +290,20 @@ def test_shares_are_chosen_for_both_kinds_of_question(read: CorpusVectors) -> No
     assert titled == replace(words, found_title=titled.found_title)
     by_heading = [answers_by_heading(read, one).values.mean() for one in (words, titled)]
     assert by_heading[1] >= by_heading[0]
+
+
+def test_one_pass_may_be_chosen_for_every_kind_of_question(read: CorpusVectors) -> None:
+    chosen = choose_readings([read])
+
+    def worst(reading: Reading) -> float:
+        kinds = (answers_by_heading, answers_by_paragraph)  # the corpus has headings everywhere
+        pairs = [(kind(read, reading), kind(read, BALANCED)) for kind in kinds]
+        return min(float(mine.values.mean() - theirs.values.mean()) for mine, theirs in pairs)
+
+    fair = chosen["late and title, for every kind"]
+    assert fair == replace(chosen["late and title"], found_title=fair.found_title)
+    for share in (0.0, *TITLE_SHARES):
+        assert worst(fair) >= worst(replace(fair, found_title=share))
 
 
 def test_the_whole_report(

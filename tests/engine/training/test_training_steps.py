@@ -20,6 +20,7 @@ from engine.training.recipe import Stage, TrainingPlan
 from engine.training.student import Student, StudentPlan
 from engine.training.trainer import StepReport, Trainer
 from engine.training.training_steps import TrainingSteps, cut_queries
+from engine.types import Precision
 
 
 def test_a_teacher_reads_long_texts_through_overlapping_windows(
@@ -89,6 +90,27 @@ def test_stretches_count_as_much_as_queries(
     # The same documents are remembered then, and each is a wrong answer to the others alone.
     both, hidden = torch.cat([found, found]), torch.cat([none, own], dim=1)
     assert step() == pytest.approx(expected(both, hidden), rel=1e-5)
+
+
+def test_the_teacher_multiplies_in_the_precision_of_the_plan(
+    teacher: EmbeddingModel, calibration: Calibration, corpus: TokenCorpus
+) -> None:
+    stage = Stage(
+        kind="contrast", steps=1, lengths=(60,), batch_tokens=240, query_tokens=9, rates={}
+    )
+    batch = corpus.batch(60, 4, np.random.default_rng(0))
+
+    def vectors(precision: Precision) -> torch.Tensor:
+        plan = TrainingPlan(stages=(stage,), precision=precision)
+        student = Student(teacher, calibration, StudentPlan())
+        steps = TrainingSteps(teacher, student, corpus, None, plan)
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
+            return steps._teacher_vectors(batch)
+
+    exact, narrow = vectors("float32"), vectors("bfloat16")
+    cosines = (exact * narrow).sum(1)
+    assert float(cosines.min()) > 0.999
+    assert float((exact - narrow).abs().max()) > 1e-4  # float32 would be the same
 
 
 def test_the_window_loss_holds_documents_near_the_teacher(
