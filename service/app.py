@@ -172,6 +172,7 @@ async def open_batches(
         batch_requests=settings.max_batch_requests,
         open_batches=settings.max_open_batches,
         line_bytes=settings.max_body_bytes,
+        kept_s=settings.batch_retention_s or None,
     )
     requests = BatchRequests(engine)
     return Batches(store, requests.answer, limits, metrics)

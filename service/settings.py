@@ -195,6 +195,13 @@ class Settings(BaseSettings):
     )
     max_batch_requests: int = Field(50_000, ge=1, description="Most requests of one batch.")
     max_open_batches: int = Field(100, ge=1, description="Most batches that have not finished.")
+    batch_retention_s: int = Field(
+        30 * 24 * 3600,
+        ge=0,
+        description="How long a batch that has ended and its files are kept, and a file that no "
+        "batch uses, in seconds; files with an expiry of their own keep to it. 0 keeps all until "
+        "they are deleted.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Lowest level of the log lines to write."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 BatchStatus: TypeAlias = Literal[
     "validating",
@@ -25,8 +25,18 @@ WINDOW_S = 24 * 3600
 """OpenAI knows one completion window, of 24 hours."""
 
 
+Item = TypeVar("Item")
+
+
 def new_id(kind: str) -> str:
     return f"{kind}_{secrets.token_hex(16)}"
+
+
+class Page(NamedTuple, Generic[Item]):
+    """A part of a list."""
+
+    items: list[Item]
+    has_more: bool
 
 
 @dataclass(frozen=True, kw_only=True)

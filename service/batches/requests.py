@@ -1,7 +1,11 @@
-"""The lines of a batch's files: requests, and the answers to them."""
+"""The requests of a batch: the lines of its input file.
+
+These functions run in another process for large files, so they import little.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +13,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from service.batches.records import Batch, Counts, LineError, new_id
+from service.batches.records import LineError
+from service.large_json import MAX_VALUES, has_too_many_values, with_arrays
 
 MAX_LINE_ERRORS = 100
 """More would be no help."""
@@ -22,15 +27,6 @@ class Request(NamedTuple):
     """Of its line. What it takes once it is read is a few times that."""
 
 
-class Answered(NamedTuple):
-    """The answer to one request, in bytes of JSON."""
-
-    status: int
-    body: bytes
-    tokens: int
-    request_id: str
-
-
 @dataclass(frozen=True)
 class Checked:
     """What a whole input file holds."""
@@ -40,19 +36,19 @@ class Checked:
     errors: tuple[LineError, ...]
 
 
-def check_input(path: Path, endpoint: str, *, max_requests: int, max_line_bytes: int) -> Checked:
+def check_input(path: bytes, endpoint: str, *, max_requests: int, max_line_bytes: int) -> Checked:
     errors: list[LineError] = []
     seen: set[str] = set()
     models: set[str | None] = set()
     total = 0
-    for number, line in _lines(path):
+    for number, line in lines_of(Path(os.fsdecode(path)), max_line_bytes):
         total += 1
         if total > max_requests:
             message = f"the file has more than {max_requests} requests, which is the limit"
             errors.append(LineError(code="too_many_requests", message=message, line=number))
             break
-        if len(line) > max_line_bytes:
-            message = f"this line has {len(line)} bytes, the limit is {max_line_bytes}"
+        if len(line.rstrip(b"\r\n")) > max_line_bytes:
+            message = f"this line has more than {max_line_bytes} bytes, which is the limit"
             errors.append(LineError(code="line_too_long", message=message, line=number))
             break
         found = _read(line, endpoint)
@@ -74,19 +70,22 @@ def check_input(path: Path, endpoint: str, *, max_requests: int, max_line_bytes:
     return Checked(total, models.pop() if len(models) == 1 else None, tuple(errors))
 
 
-def read_requests(path: Path, endpoint: str) -> Iterator[Request]:
-    """The requests of a checked file."""
-    for _, line in _lines(path):
-        found = _read(line, endpoint)
-        assert isinstance(found, Request), "the file was checked"
-        yield found
+def read_request(line: bytes, endpoint: str) -> Request:
+    """A line of a checked file."""
+    found = _read(line, endpoint)
+    assert isinstance(found, Request), "the file was checked"
+    return found
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Lines that are not blank, with their numbers from 1."""
+def lines_of(path: Path, max_bytes: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """Lines that are not blank, with their numbers from 1. What is longer comes in parts, the first
+    of them too long."""
+    most = -1 if max_bytes is None else max_bytes + len(b"\r\n")
     with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
+        number = 0
+        while line := file.readline(most):
+            number += 1
+            if not line.isspace():
                 yield number, line
 
 
@@ -114,77 +113,8 @@ def _read(line: bytes, endpoint: str) -> Request | LineError:
         )
     if not isinstance(body, dict):
         return LineError(code="invalid_request", message="body must be an object", param="body")
-    return Request(custom_id, body, len(line))
-
-
-def answer_line(request: Request, answered: Answered) -> bytes:
-    response = {
-        "status_code": answered.status,
-        "request_id": answered.request_id,
-        "body": orjson.Fragment(answered.body),
-    }
-    return _line(request.custom_id, response, None)
-
-
-def expired_line(request: Request) -> bytes:
-    message = "the batch expired before this request was answered"
-    return _line(request.custom_id, None, {"code": "batch_expired", "message": message})
-
-
-def _line(custom_id: str, response: dict[str, Any] | None, error: dict[str, str] | None) -> bytes:
-    return orjson.dumps(
-        {
-            "id": new_id("batch_req"),
-            "custom_id": custom_id,
-            "response": response,
-            "error": error,
-        },
-        option=orjson.OPT_APPEND_NEWLINE,
-    )
-
-
-class Progress(NamedTuple):
-    """What a batch's files of answers hold already."""
-
-    answered: set[str]
-    counts: Counts
-
-
-def resume(batch: Batch, output: Path, errors: Path) -> Progress:
-    """Reads the answers that are there. From the first line on that is not whole, all are cut off,
-    and their requests count as not answered: a kill tears the last line, a power cut any of those
-    that were not on the disk yet."""
-    done, tokens = _answered(output)
-    failed, _ = _answered(errors)
-    counts = Counts(
-        total=batch.counts.total, completed=len(done), failed=len(failed - done), tokens=tokens
-    )
-    return Progress(done | failed, counts)
-
-
-def _answered(path: Path) -> tuple[set[str], int]:
-    found: set[str] = set()
-    tokens = whole = 0
-    if not path.exists():
-        return found, tokens
-    with path.open("r+b") as file:
-        for line in file:
-            fields = _whole_answer(line)
-            if fields is None:
-                break
-            whole += len(line)
-            found.add(fields["custom_id"])
-            body = (fields["response"] or {}).get("body") or {}
-            tokens += body.get("usage", {}).get("total_tokens", 0)
-        file.truncate(whole)
-    return found, tokens
-
-
-def _whole_answer(line: bytes) -> dict[str, Any] | None:
-    if not line.endswith(b"\n"):
-        return None
-    try:
-        fields: dict[str, Any] = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return None
-    return fields
+    request = Request(custom_id, with_arrays(body), len(line))
+    if len(line) > MAX_VALUES and has_too_many_values(fields):
+        message = f"this line has more than {MAX_VALUES} values, token ids in long lists aside"
+        return LineError(code="too_many_values", message=message)
+    return request

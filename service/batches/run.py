@@ -8,36 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from engine.errors import EngineUnavailable
-from engine.platform.files import sync
 from engine.scheduling.admission import MemoryBudget
-from service.batches.records import (
-    OUTPUT,
-    Batch,
-    BatchStatus,
-    Counts,
-    LineError,
-    StoredFile,
-    new_id,
-)
-from service.batches.requests import (
-    Answered,
-    Request,
-    answer_line,
-    check_input,
-    expired_line,
-    read_requests,
-    resume,
-)
+from service.batches.answers import Answered, answer_line, append, expired_line, written_files
+from service.batches.reading import BatchReader
+from service.batches.records import Batch, BatchStatus, Counts, LineError, new_id
+from service.batches.requests import Request
 from service.batches.store import BatchStore
 from service.metrics import BatchApiMetrics
 from service.patience import patiently
@@ -65,6 +48,8 @@ class BatchLimits:
     batch_requests: int
     open_batches: int
     line_bytes: int
+    kept_s: float | None
+    """How long what is finished is kept; None: until it is deleted."""
 
 
 class BatchRun:
@@ -74,15 +59,18 @@ class BatchRun:
         self,
         batch: Batch,
         store: BatchStore,
+        reader: BatchReader,
         answer: AnswerRequest,
         limits: BatchLimits,
         metrics: BatchApiMetrics,
     ) -> None:
         self.batch = batch
         self._store = store
+        self._reader = reader
         self._answer = answer
         self._limits = limits
         self._metrics = metrics
+        self._answered: set[str] = set()
         self._answering: asyncio.Task[None] | None = None
         self._recording: set[asyncio.Task[None]] = set()
         self._writing = asyncio.Lock()
@@ -98,30 +86,32 @@ class BatchRun:
 
     async def finish(self) -> None:
         if not await asyncio.to_thread(self._input.exists):
+            await self._resume()
             await self.fail(LineError(code="file_not_found", message="the input file is gone"))
             return
         if self.batch.status == "validating" and not await self._validate():
             return
-        progress = await asyncio.to_thread(resume, self.batch, self._output, self._errors)
-        self.batch = replace(self.batch, counts=progress.counts)
+        await self._resume()
         # A task of its own: a cancelled batch must not be mistaken for a server that stops.
-        self._answering = asyncio.create_task(self._answer_all(progress.answered))
+        self._answering = asyncio.create_task(self._answer_all())
         if self.batch.status == "cancelling":
             self._answering.cancel()
         try:
             await asyncio.wait({self._answering}, timeout=self.batch.expires_at - time.time())
         finally:
             self._answering.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._answering
-        if self._recording:
-            await asyncio.wait(self._recording)
+        try:
+            with suppress(asyncio.CancelledError):
+                await self._answering
+        finally:
+            if self._recording:
+                await asyncio.wait(self._recording)
         await self._finalize()
 
     async def _validate(self) -> bool:
         """Whether the input can be answered; if not, the batch has failed."""
         checked = await asyncio.to_thread(
-            check_input,
+            self._reader.check,
             self._input,
             self.batch.endpoint,
             max_requests=self._limits.batch_requests,
@@ -137,13 +127,19 @@ class BatchRun:
         await asyncio.to_thread(self._store.save, self.batch)
         return True
 
-    async def fail(self, *errors: LineError, **changes: Any) -> None:
-        self.batch = self.batch.to("failed", errors=errors, **changes)
-        await asyncio.to_thread(self._store.save, self.batch)
+    async def _resume(self) -> None:
+        read = self._reader.progress
+        progress = await asyncio.to_thread(read, self.batch, self._output, self._errors)
+        self._answered = progress.answered
+        self.batch = replace(self.batch, counts=progress.counts)
 
-    async def _answer_all(self, answered: set[str]) -> None:
+    async def fail(self, *errors: LineError, **changes: Any) -> None:
+        """What was answered is kept."""
+        await self._end("failed", errors=errors, **changes)
+
+    async def _answer_all(self) -> None:
         slots, memory = asyncio.Semaphore(_AT_ONCE), MemoryBudget(_BYTES_AT_ONCE)
-        requests = self._unanswered(answered)
+        requests = self._unanswered()
         try:
             async with asyncio.TaskGroup() as group:
                 while (request := await asyncio.to_thread(next, requests, None)) is not None:
@@ -156,20 +152,17 @@ class BatchRun:
             # The first failure cancelled the others.
             raise failures.exceptions[0] from None
 
-    def _unanswered(self, answered: set[str]) -> Iterator[Request]:
-        for request in read_requests(self._input, self.batch.endpoint):
-            if request.custom_id not in answered:
+    def _unanswered(self) -> Iterator[Request]:
+        for request in self._reader.requests(self._input, self.batch.endpoint):
+            if request.custom_id not in self._answered:
                 yield request
 
     async def _answer_one(self, request: Request, held: AsyncExitStack) -> None:
         """`held` is its memory."""
         async with held:
             found = await self._ask(request)
-            succeeded = found.status == _DONE
-            line = answer_line(request, found)
-            path = self._output if succeeded else self._errors
             # Once begun, the line is written to its end, and counted.
-            recording = asyncio.create_task(self._record(path, line, succeeded, found.tokens))
+            recording = asyncio.create_task(self._record(request.custom_id, found))
             self._recording.add(recording)
             recording.add_done_callback(self._recording.discard)
             await asyncio.shield(recording)
@@ -178,15 +171,19 @@ class BatchRun:
         answer = partial(self._answer, self.batch.endpoint, request.body, new_id("req"))
         return await patiently(answer, EngineUnavailable)
 
-    async def _record(self, path: Path, line: bytes, succeeded: bool, tokens: int) -> None:
+    async def _record(self, custom_id: str, found: Answered) -> None:
+        succeeded = found.status == _DONE
+        path = self._output if succeeded else self._errors
+        line = answer_line(custom_id, found)
         while True:
             try:
                 async with self._writing:  # a line that fails is cut off again, and no other
-                    await asyncio.to_thread(_append, path, line)
+                    await asyncio.to_thread(append, path, *line)
                 break
             except OSError:
                 log.exception("an answer of a batch cannot be written; trying again")
                 await asyncio.sleep(RETRY_S)
+        self._answered.add(custom_id)
         counts = self.batch.counts
         self.batch = replace(
             self.batch,
@@ -194,77 +191,36 @@ class BatchRun:
                 counts,
                 completed=counts.completed + succeeded,
                 failed=counts.failed + (not succeeded),
-                tokens=counts.tokens + (tokens if succeeded else 0),
+                tokens=counts.tokens + (found.tokens if succeeded else 0),
             ),
         )
         self._metrics.request_answered("completed" if succeeded else "failed")
 
     async def _finalize(self) -> None:
         if self.batch.status == "cancelling":
-            end: BatchStatus = "cancelled"
-        elif self.batch.counts.answered < self.batch.counts.total:
-            end = "expired"
-        else:
-            end = "completed"
-        if end != "cancelled":
-            self.batch = self.batch.to("finalizing")
-            await asyncio.to_thread(self._store.save, self.batch)
-        progress = await asyncio.to_thread(resume, self.batch, self._output, self._errors)
-        if end == "expired":
-            await asyncio.to_thread(self._write_expired, progress.answered)
-            progress = await asyncio.to_thread(resume, self.batch, self._output, self._errors)
-        outputs = await asyncio.to_thread(self._outputs)
-        known = {file.id for file in outputs}
-        finished = self.batch.to(
-            end,
-            counts=progress.counts,
+            await self._end("cancelled")
+            return
+        is_answered = self.batch.counts.answered == self.batch.counts.total
+        self.batch = self.batch.to("finalizing")
+        await asyncio.to_thread(self._store.save, self.batch)
+        if not is_answered:
+            await asyncio.to_thread(self._write_expired)
+            await self._resume()
+        await self._end("completed" if is_answered else "expired")
+
+    def _write_expired(self) -> None:
+        for request in self._unanswered():
+            append(self._errors, expired_line(request.custom_id))
+
+    async def _end(self, status: BatchStatus, **changes: Any) -> None:
+        paths = {"output": self._output, "error": self._errors}
+        files = await asyncio.to_thread(written_files, self.batch, paths)
+        known = {file.id for file in files}
+        ended = self.batch.to(
+            status,
             has_output=self.batch.output_file_id in known,
             has_errors=self.batch.error_file_id in known,
+            **changes,
         )
-        await asyncio.to_thread(self._store.finish, finished, outputs)
-        self.batch = finished
-
-    def _write_expired(self, answered: set[str]) -> None:
-        for request in self._unanswered(answered):
-            _append(self._errors, expired_line(request))
-
-    def _outputs(self) -> list[StoredFile]:
-        """The files of answers that are not empty, safe on the disk."""
-        found = []
-        now = int(time.time())
-        kept_s = self.batch.output_expires_s
-        for name, path in (("output", self._output), ("error", self._errors)):
-            if path.exists():
-                sync(path)
-                found.append(
-                    StoredFile(
-                        id=path.name,
-                        filename=f"{self.batch.id}_{name}.jsonl",
-                        purpose=OUTPUT,
-                        num_bytes=path.stat().st_size,
-                        created_at=now,
-                        expires_at=None if kept_s is None else now + kept_s,
-                    )
-                )
-        if found:
-            sync(self._output.parent)
-        return found
-
-
-def _append(path: Path, line: bytes) -> None:
-    """Adds a line to its end or not at all, unless the process is killed meanwhile.
-
-    It may still be lost in a power cut. Then its request is answered again, which costs less than
-    waiting for the disk with each answer.
-    """
-    # Unbuffered: what a buffer still holds of a line that failed would be written on closing.
-    with path.open("ab", buffering=0) as file:
-        before = file.tell()
-        try:
-            rest = memoryview(line)
-            while rest:
-                rest = rest[file.write(rest) :]
-        except OSError:
-            with suppress(OSError):
-                os.truncate(path, before)
-            raise
+        await asyncio.to_thread(self._store.finish, ended, files)
+        self.batch = ended

@@ -9,7 +9,8 @@ from contextlib import suppress
 from typing import Self
 
 from engine.errors import InvalidInput, LLNError, QueueFull, shown, unknown_name
-from service.batches.records import ENDPOINTS, INPUT, WINDOW_S, Batch, LineError, new_id
+from service.batches.reading import BatchReader
+from service.batches.records import ENDPOINTS, INPUT, WINDOW_S, Batch, LineError, Page, new_id
 from service.batches.room import Room
 from service.batches.run import RETRY_S, AnswerRequest, BatchLimits, BatchRun
 from service.batches.store import BatchStore
@@ -35,6 +36,7 @@ class Batches:
         self.limits = limits
         self.room = Room(store, limits.stored_bytes)
         self._answer = answer
+        self._reader = BatchReader()
         self._metrics = metrics
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -50,6 +52,7 @@ class Batches:
         """What is unfinished is resumed by the next server."""
         for task in self._tasks:
             task.cancel()
+        self._reader.close()
         for task in self._tasks:
             with suppress(asyncio.CancelledError):
                 await task
@@ -112,14 +115,20 @@ class Batches:
             return running.batch
         return await asyncio.to_thread(self.store.get_batch, batch_id)
 
-    async def list(self) -> list[Batch]:
+    async def list(self, *, after: str | None, limit: int) -> Page[Batch]:
         """The newest first."""
-        found = await asyncio.to_thread(self.store.list_batches)
+        found = await asyncio.to_thread(self.store.list_batches, after=after, limit=limit)
         running = self._running
-        return [
+        batches = [
             running.batch if running is not None and running.batch.id == batch.id else batch
-            for batch in found
+            for batch in found.items
         ]
+        return Page(batches, found.has_more)
+
+    async def delete_file(self, file_id: str) -> None:
+        """Raises InvalidInput for the input of a batch that has not finished."""
+        async with self._changes:  # no batch begins with a file that is being deleted
+            await asyncio.to_thread(self.store.delete_file, file_id)
 
     async def cancel(self, batch_id: str) -> Batch:
         """What was answered by now stays available. Raises InvalidInput for a finished batch."""
@@ -145,8 +154,8 @@ class Batches:
         while True:
             self._wake.clear()
             try:
-                while waiting := await asyncio.to_thread(self.store.unfinished):
-                    await self._run(waiting[0])
+                while (run := await self._next()) is not None:
+                    await self._run(run)
                     await self._measure()
             except (LLNError, OSError):  # the disk: what is stored stays, and is tried again
                 log.exception("batches are halted for a moment")
@@ -154,20 +163,18 @@ class Batches:
                 continue
             await self._wake.wait()
 
-    async def _sweep(self) -> None:
-        """Deletes what has expired, also while a batch takes its hours."""
-        while True:
-            try:
-                async with self._changes:  # no batch begins with a file that is being deleted
-                    await asyncio.to_thread(self.store.sweep)
-                await self._measure()
-            except (LLNError, OSError):  # what has expired is deleted by the next sweep
-                log.exception("files that have expired cannot be deleted now")
-            await asyncio.sleep(_SWEEP_EVERY_S)
+    async def _next(self) -> BatchRun | None:
+        """The run of the oldest batch that has not finished, from now on the one that runs."""
+        async with self._changes:  # who cancels it is seen by the store or by the run
+            waiting = await asyncio.to_thread(self.store.unfinished)
+            if waiting:
+                self._running = BatchRun(
+                    waiting[0], self.store, self._reader, self._answer, self.limits, self._metrics
+                )
+                return self._running
+        return None
 
-    async def _run(self, batch: Batch) -> None:
-        run = BatchRun(batch, self.store, self._answer, self.limits, self._metrics)
-        self._running = run
+    async def _run(self, run: BatchRun) -> None:
         try:
             await run.finish()
         except (LLNError, OSError):
@@ -177,6 +184,30 @@ class Batches:
             await run.fail(LineError(code="internal_error", message=_FAILED))
         finally:
             self._running = None
+            await asyncio.to_thread(self._reader.rest)
+
+    async def _sweep(self) -> None:
+        """Deletes what is old, also while a batch takes its hours."""
+        while True:
+            try:
+                while await self._delete_some():
+                    pass
+                await self._measure()
+            except (LLNError, OSError):  # what is old is deleted by the next sweep
+                log.exception("files and batches that are old cannot be deleted now")
+            await asyncio.sleep(_SWEEP_EVERY_S)
+
+    async def _delete_some(self) -> bool:
+        """Whether there was anything old."""
+        async with self._changes:  # no batch begins with a file that is being deleted
+            deleted = await asyncio.to_thread(self.store.sweep, self.limits.kept_s)
+        if deleted.batches or deleted.files:
+            log.info(
+                "deleted %d batches and %d files that are old",
+                len(deleted.batches),
+                len(deleted.files),
+            )
+        return bool(deleted.batches or deleted.files)
 
     async def _measure(self) -> None:
         open_batches = len(await asyncio.to_thread(self.store.unfinished))

@@ -8,85 +8,72 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
-from threading import Lock
-from typing import IO, Any, TypeVar
+from typing import IO
 
 from engine.errors import InvalidInput, ResourceNotFound, shown
 from engine.platform.files import sync
-from service.batches.records import FINISHED, Batch, Counts, LineError, StoredFile
+from service.batches.database import (
+    UNFINISHED,
+    Database,
+    Row,
+    Selection,
+    storage_errors,
+)
+from service.batches.old import Deleted, delete_old
+from service.batches.records import Batch, Counts, LineError, Page, StoredFile
 from service.errors import NotAvailable, StorageFailure
 from service.locks import AlreadyRunning, writers_lock
 
 log = logging.getLogger(__name__)
 
-Answer = TypeVar("Answer")
-
-_TABLES = """
-CREATE TABLE IF NOT EXISTS files (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT UNIQUE NOT NULL,
-    filename TEXT NOT NULL,
-    purpose TEXT NOT NULL,
-    num_bytes INTEGER NOT NULL,
-    created_at INTEGER NOT NULL,
-    expires_at INTEGER
-);
-CREATE TABLE IF NOT EXISTS batches (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT UNIQUE NOT NULL,
-    status TEXT NOT NULL,
-    document TEXT NOT NULL
-);
-"""
 _FIELDS = "id, filename, purpose, num_bytes, created_at, expires_at"
 _UPLOAD = ".upload"
-_FINISHED = ", ".join("?" for _ in FINISHED)
+_CONTENTS = re.compile(r"file_[0-9a-f]{32}")
+"""What we name contents: anything else in the folder is not ours to delete."""
 
 
 class BatchStore:
     def __init__(self, folder: Path) -> None:
         """Raises NotAvailable if another server uses the folder, StorageFailure if none can."""
         self._contents = folder / "files"
-        self._lock = Lock()  # calls come from several threads
         try:
             self._contents.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._owner = _locked(folder)
-            self._db = sqlite3.connect(
-                folder / "batches.sqlite", check_same_thread=False, isolation_level=None
-            )
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.executescript(_TABLES)
-            for left in self._contents.glob(f"*{_UPLOAD}"):
-                left.unlink()  # of a server that was killed meanwhile
+            self._db = Database(folder / "batches.sqlite")
+            self._delete_leftovers()
         except (OSError, sqlite3.Error) as error:
             raise StorageFailure(
                 f"files and batches cannot be stored in {folder}: {error}"
             ) from error
 
     def close(self) -> None:
-        with self._lock:
-            self._db.close()
-            self._owner.close()
+        self._db.close()
+        self._owner.close()
 
     # Files.
 
     def open_upload(self, file_id: str) -> IO[bytes]:
         """A file to write an upload to; `add_upload` makes it known, `drop_upload` removes it."""
-        return self._writing(lambda: (self._contents / (file_id + _UPLOAD)).open("wb"))
+        with storage_errors():
+            return (self._contents / (file_id + _UPLOAD)).open("wb")
 
     def add_upload(self, file: StoredFile) -> None:
-        def add() -> None:
+        with storage_errors():
             os.replace(self._contents / (file.id + _UPLOAD), self.path(file.id))
             sync(self._contents)
-            self._insert(file)
-
-        self._writing(add)
+        try:
+            with self._db.transaction() as execute:
+                execute(f"INSERT INTO files ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?)", _row(file))
+        except StorageFailure:
+            self._delete_contents([file.id])
+            raise
 
     def drop_upload(self, file_id: str) -> None:
         (self._contents / (file_id + _UPLOAD)).unlink(missing_ok=True)
@@ -95,21 +82,26 @@ class BatchStore:
         return self._contents / file_id
 
     def get_file(self, file_id: str) -> StoredFile:
-        query = f"SELECT {_FIELDS} FROM files WHERE id = ?"
-        rows = self._rows(query, (file_id,))
+        rows = self._db.rows(f"SELECT {_FIELDS} FROM files WHERE id = ?", (file_id,))
         if not rows:
-            raise ResourceNotFound(
-                f"there is no file {shown(file_id)}", code="file_not_found", actual=file_id
-            )
+            raise _no_file(file_id)
         return _file(rows[0])
 
-    def list_files(self, purpose: str | None, *, newest_first: bool) -> list[StoredFile]:
-        order = "DESC" if newest_first else "ASC"
-        rows = self._rows(
-            f"SELECT {_FIELDS} FROM files WHERE ? IS NULL OR purpose = ? ORDER BY number {order}",
-            (purpose, purpose),
-        )
-        return [_file(row) for row in rows]
+    def get_contents(self, file_id: str) -> tuple[Path, os.stat_result]:
+        self.get_file(file_id)
+        path = self.path(file_id)
+        with storage_errors():
+            try:
+                return path, path.stat()
+            except FileNotFoundError:  # deleted meanwhile, or behind our back
+                raise _no_file(file_id) from None
+
+    def list_files(
+        self, purpose: str | None, *, after: str | None, limit: int, newest_first: bool
+    ) -> Page[StoredFile]:
+        chosen = Selection(_FIELDS, "files", "(? IS NULL OR purpose = ?)", (purpose, purpose))
+        rows, has_more = self._db.page(chosen, after=after, limit=limit, newest_first=newest_first)
+        return Page(list(map(_file, rows)), has_more)
 
     def delete_file(self, file_id: str) -> None:
         """Raises InvalidInput for the input of a batch that has not finished."""
@@ -122,7 +114,10 @@ class BatchStore:
                     param="file_id",
                     actual=file_id,
                 )
-        self._remove(file_id)
+        with self._db.transaction() as execute:
+            execute("DELETE FROM files WHERE id = ?", (file_id,))
+        with storage_errors():
+            self.path(file_id).unlink(missing_ok=True)
 
     @property
     def stored_bytes(self) -> int:
@@ -139,104 +134,79 @@ class BatchStore:
             with suppress(FileNotFoundError):  # deleted meanwhile
                 yield entry.name, entry.stat().st_size
 
-    def sweep(self, now: float | None = None) -> None:
-        """Delete the files that have expired."""
-        rows = self._rows(
-            "SELECT id FROM files WHERE expires_at <= ?", (time.time() if now is None else now,)
-        )
-        in_use = {batch.input_file_id for batch in self.unfinished()} if rows else set()
-        for (file_id,) in rows:
-            if file_id not in in_use:
-                self._remove(file_id)
-
     # Batches.
 
     def save(self, batch: Batch) -> None:
         """A batch that has finished stays as it is: whoever cancels it may have come too late."""
-
-        def save() -> None:
-            with self._lock:
-                self._db.execute(
-                    "INSERT INTO batches (id, status, document) VALUES (?, ?, ?) ON CONFLICT (id) "
-                    "DO UPDATE SET status = excluded.status, document = excluded.document "
-                    f"WHERE status NOT IN ({_FINISHED})",
-                    (batch.id, batch.status, json.dumps(asdict(batch)), *FINISHED),
-                )
-
-        self._writing(save)
+        with self._db.transaction() as execute:
+            execute(
+                "INSERT INTO batches (id, status, document) VALUES (?, ?, ?) ON CONFLICT (id) "
+                "DO UPDATE SET status = excluded.status, document = excluded.document "
+                f"WHERE {UNFINISHED}",
+                (batch.id, batch.status, json.dumps(asdict(batch))),
+            )
 
     def finish(self, batch: Batch, outputs: Sequence[StoredFile]) -> None:
         """Save a finished batch together with the files of its answers."""
-
-        def save() -> None:
-            with self._transaction() as db:
-                for file in outputs:
-                    db.execute(
-                        f"INSERT OR IGNORE INTO files ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?)",
-                        _row(file),
-                    )
-                db.execute(
-                    "UPDATE batches SET status = ?, document = ? WHERE id = ?",
-                    (batch.status, json.dumps(asdict(batch)), batch.id),
+        with self._db.transaction() as execute:
+            for file in outputs:
+                execute(
+                    f"INSERT OR IGNORE INTO files ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?)",
+                    _row(file),
                 )
-
-        self._writing(save)
+            execute(
+                "UPDATE batches SET status = ?, document = ? WHERE id = ?",
+                (batch.status, json.dumps(asdict(batch)), batch.id),
+            )
 
     def get_batch(self, batch_id: str) -> Batch:
-        rows = self._rows("SELECT document FROM batches WHERE id = ?", (batch_id,))
+        rows = self._db.rows("SELECT document FROM batches WHERE id = ?", (batch_id,))
         if not rows:
             raise ResourceNotFound(
                 f"there is no batch {shown(batch_id)}", code="batch_not_found", actual=batch_id
             )
         return _batch(rows[0])
 
-    def list_batches(self) -> list[Batch]:
+    def list_batches(self, *, after: str | None, limit: int) -> Page[Batch]:
         """The newest first."""
-        return [
-            _batch(row) for row in self._rows("SELECT document FROM batches ORDER BY number DESC")
-        ]
+        chosen = Selection("document", "batches")
+        rows, has_more = self._db.page(chosen, after=after, limit=limit, newest_first=True)
+        return Page(list(map(_batch, rows)), has_more)
 
     def unfinished(self) -> list[Batch]:
         """The oldest first."""
-        query = f"SELECT document FROM batches WHERE status NOT IN ({_FINISHED}) ORDER BY number"
-        return [_batch(row) for row in self._rows(query, tuple(FINISHED))]
+        query = f"SELECT document FROM batches WHERE {UNFINISHED} ORDER BY number"
+        return list(map(_batch, self._db.rows(query)))
 
-    def _insert(self, file: StoredFile) -> None:
-        with self._lock:
-            self._db.execute(f"INSERT INTO files ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?)", _row(file))
+    # What is old.
 
-    def _remove(self, file_id: str) -> None:
-        def remove() -> None:
-            with self._lock:
-                self._db.execute("DELETE FROM files WHERE id = ?", (file_id,))
-            self.path(file_id).unlink(missing_ok=True)
+    def sweep(self, kept_s: float | None, now: float | None = None) -> Deleted:
+        """Deletes some of what is old, as `delete_old` says."""
+        with self._db.transaction() as execute:
+            deleted = delete_old(execute, time.time() if now is None else now, kept_s)
+        self._delete_contents(deleted.files)
+        return deleted
 
-        self._writing(remove)
-
-    def _rows(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        def read() -> list[tuple[Any, ...]]:
-            with self._lock:
-                return self._db.execute(query, values).fetchall()
-
-        return self._writing(read)
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            self._db.execute("BEGIN")
+    def _delete_contents(self, names: Iterable[str]) -> None:
+        """What cannot be deleted now is a leftover at the next start."""
+        for name in names:
             try:
-                yield self._db
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
+                self.path(name).unlink(missing_ok=True)
+            except OSError:
+                log.exception("the contents of a deleted file stay on the disk for now")
 
-    def _writing(self, work: Callable[[], Answer]) -> Answer:
-        try:
-            return work()
-        except (OSError, sqlite3.Error) as error:
-            log.exception("the storage of batches failed")
-            raise StorageFailure(f"the storage of files and batches failed: {error}") from error
+    def _delete_leftovers(self) -> None:
+        """Deletes what a server that was killed had not finished to upload or to delete."""
+        known = {row[0] for row in self._db.rows("SELECT id FROM files")}
+        for batch in self.unfinished():
+            known |= {batch.output_file_id, batch.error_file_id}
+        names = [path.name for path in self._contents.iterdir()]
+        left = [
+            name
+            for name in names
+            if name.endswith(_UPLOAD) or (_CONTENTS.fullmatch(name) and name not in known)
+        ]
+        self._delete_contents(left)
 
 
 def _locked(folder: Path) -> ExitStack:
@@ -253,7 +223,13 @@ def _locked(folder: Path) -> ExitStack:
     return held
 
 
-def _row(file: StoredFile) -> tuple[Any, ...]:
+def _no_file(file_id: str) -> ResourceNotFound:
+    return ResourceNotFound(
+        f"there is no file {shown(file_id)}", code="file_not_found", actual=file_id
+    )
+
+
+def _row(file: StoredFile) -> Row:
     return (
         file.id,
         file.filename,
@@ -264,12 +240,12 @@ def _row(file: StoredFile) -> tuple[Any, ...]:
     )
 
 
-def _file(row: tuple[Any, ...]) -> StoredFile:
+def _file(row: Row) -> StoredFile:
     names = ("id", "filename", "purpose", "num_bytes", "created_at", "expires_at")
     return StoredFile(**dict(zip(names, row, strict=True)))
 
 
-def _batch(row: tuple[Any, ...]) -> Batch:
+def _batch(row: Row) -> Batch:
     fields = json.loads(row[0])
     fields["counts"] = Counts(**fields["counts"])
     fields["errors"] = tuple(LineError(**error) for error in fields["errors"])

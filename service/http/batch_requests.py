@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from engine.async_engine import AsyncEngine
 from engine.errors import EngineUnavailable, LLNError, QueueFull
+from service.batches.answers import Answered
 from service.batches.records import WINDOW_S
-from service.batches.requests import Answered
 from service.errors import as_lln_error
 from service.http.errors import error_response, invalid_field
 from service.http.middleware.observe import RequestRecord

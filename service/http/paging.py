@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from engine.errors import ResourceNotFound, shown
+from starlette.responses import Response
+
+from service.batches.records import Page
+from service.http.json_response import dump_list, json_response
 
 
-def page_of(items: Sequence[dict[str, Any]], after: str | None, limit: int) -> dict[str, Any]:
-    start = 0
-    if after is not None:
-        start = next((at for at, item in enumerate(items, 1) if item["id"] == after), 0)
-        if not start:
-            raise ResourceNotFound(
-                f"after: there is no {shown(after)} in this list", param="after", actual=after
-            )
-    data = list(items[start : start + limit])
-    return {
-        "object": "list",
-        "data": data,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
-        "has_more": start + limit < len(items),
-    }
+class Listed(Protocol):
+    @property
+    def id(self) -> str: ...
+
+    def document(self) -> dict[str, Any]: ...
+
+
+async def page_response(page: Page[Any]) -> Response:
+    items: list[Listed] = page.items
+    return json_response(
+        {
+            "object": "list",
+            "data": await dump_list(item.document() for item in items),
+            "first_id": items[0].id if items else None,
+            "last_id": items[-1].id if items else None,
+            "has_more": page.has_more,
+        }
+    )

@@ -61,7 +61,8 @@ BELOW_THE_PROTOCOLS = {
             "fairness",
             "logs",
         ),
-        *("bulk", "files", "in_order", "index", "locks", "metrics", "patience", "readers"),
+        *("bulk", "files", "in_order", "index", "large_json", "locks", "metrics", "patience"),
+        *("reader_process", "readers"),
         *("plans", "ports", "replica", "security", "settings", "tokens", "tracing", "version"),
     )
 }
@@ -115,8 +116,8 @@ ALLOWED = {
         "service.readers",
     },
     "service.batches": {
-        *("service.errors", "service.files", "service.locks", "service.metrics"),
-        "service.patience",
+        *("service.body_budget", "service.errors", "service.files", "service.large_json"),
+        *("service.locks", "service.metrics", "service.patience", "service.reader_process"),
     },
     "service.probe": {"service.addresses"},
     "service.benchmarks": BELOW_THE_PROTOCOLS,
@@ -144,8 +145,10 @@ ALONE = {"kernels", "service", "service.addresses", "service.client", "service.d
 ALONE |= {
     "service.files",
     "service.in_order",
+    "service.large_json",
     "service.locks",
     "service.patience",
+    "service.reader_process",
     "service.replica",
     "service.version",
 }

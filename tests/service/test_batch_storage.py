@@ -16,20 +16,17 @@ import pytest
 
 from engine.errors import InvalidInput, LLNError, QueueFull
 from service.batches import run as batch_run
+from service.batches.answers import Answered, append
+from service.batches.reading import BatchReader
 from service.batches.records import Batch, StoredFile
-from service.batches.requests import Answered, resume
 from service.batches.room import Room
-from service.batches.run import BatchLimits
 from service.batches.runner import Batches
 from service.batches.store import BatchStore
 from service.errors import BodyTooLarge, NotAvailable, StorageFailure
 from service.http.upload import FormReader
 from service.metrics import Metrics
+from tests.service.batch_folder import LIMITS, add_batch, add_file, answer_ok, requests
 from tests.synced import note_syncs
-
-LIMITS = BatchLimits(
-    file_bytes=10_000, stored_bytes=20_000, batch_requests=50, open_batches=2, line_bytes=5_000
-)
 
 
 @pytest.fixture
@@ -37,31 +34,6 @@ def store(tmp_path: Path) -> Iterator[BatchStore]:
     found = BatchStore(tmp_path / "batches")
     yield found
     found.close()
-
-
-def add_file(store: BatchStore, contents: bytes, **fields: Any) -> StoredFile:
-    file = StoredFile(
-        **{
-            "id": f"file_{time.monotonic_ns()}",
-            "filename": "in.jsonl",
-            "purpose": "batch",
-            "num_bytes": len(contents),
-            "created_at": 1,
-            **fields,
-        }
-    )
-    with store.open_upload(file.id) as upload:
-        upload.write(contents)
-    store.add_upload(file)
-    return file
-
-
-def requests(number: int) -> bytes:
-    lines = (
-        {"custom_id": f"r{at}", "method": "POST", "url": "/v1/embeddings", "body": {"input": "x"}}
-        for at in range(number)
-    )
-    return b"\n".join(map(orjson.dumps, lines))
 
 
 async def run_batch(store: BatchStore, answer: Any, number: int = 20, **changes: Any) -> Batch:
@@ -82,10 +54,6 @@ async def run_batch(store: BatchStore, answer: Any, number: int = 20, **changes:
 
 def lines_of(path: Path) -> list[Any]:
     return [orjson.loads(line) for line in path.read_bytes().splitlines()]
-
-
-async def answer_ok(endpoint: str, body: Any, request_id: str) -> Answered:
-    return Answered(200, b'{"usage":{"total_tokens":3}}', 3, request_id)
 
 
 def test_a_full_queue_is_waited_for(tmp_path: Path) -> None:
@@ -122,16 +90,16 @@ def test_an_expired_batch_tells_what_it_did_not_answer(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    append, failures = batch_run._append, 2
+    failures = 2
 
-    def failing(path: Path, line: bytes) -> None:
+    def failing(path: Path, *pieces: bytes) -> None:
         nonlocal failures
         if failures:
             failures -= 1
             raise OSError(errno.ENOSPC, "no space left")
-        append(path, line)
+        append(path, *pieces)
 
-    monkeypatch.setattr(batch_run, "_append", failing)
+    monkeypatch.setattr(batch_run, "append", failing)
     monkeypatch.setattr(batch_run, "RETRY_S", 0.01)
     store = BatchStore(tmp_path / "b")
     found = asyncio.run(run_batch(store, answer_ok))
@@ -161,7 +129,7 @@ def test_answers_that_a_power_cut_lost_are_answered_again(tmp_path: Path, lost: 
     output, errors = store.path(batch.output_file_id), store.path(batch.error_file_id)
     first, _, third, *_ = output.read_bytes().splitlines(keepends=True)
     output.write_bytes(first + lost + third)
-    found = resume(batch, output, errors)
+    found = BatchReader().progress(batch, output, errors)
     assert found.answered == {orjson.loads(first)["custom_id"]}
     assert output.read_bytes() == first
 
@@ -198,22 +166,20 @@ def files_of_at_most(num_bytes: int) -> Iterator[None]:
 
 def test_a_line_that_does_not_fit_leaves_nothing_behind(tmp_path: Path) -> None:
     path = tmp_path / "answers"
-    batch_run._append(path, b"first\n")
+    append(path, b"first\n")
     with files_of_at_most(10), pytest.raises(OSError, match="too large"):
-        batch_run._append(path, b"a line that is longer\n")
+        append(path, b"a ", b"line that is longer\n")
     assert path.read_bytes() == b"first\n"
 
 
 def test_answers_on_their_way_to_the_disk_count_when_a_batch_expires(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append = batch_run._append
-
-    def slow(path: Path, line: bytes) -> None:
+    def slow(path: Path, *pieces: bytes) -> None:
         time.sleep(0.2)
-        append(path, line)
+        append(path, *pieces)
 
-    monkeypatch.setattr(batch_run, "_append", slow)
+    monkeypatch.setattr(batch_run, "append", slow)
     store = BatchStore(tmp_path / "b")
     found = asyncio.run(run_batch(store, answer_ok, expires_at=int(time.time()) + 2))
     assert (found.status, found.counts.completed) == ("completed", 20)
@@ -246,16 +212,16 @@ def test_a_batch_that_cannot_be_answered_does_not_hold_up_the_next(store: BatchS
 def test_a_failing_disk_does_not_end_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failures = 2
+    progress, failures = BatchReader.progress, 2
 
     def failing(*arguments: Any) -> Any:
         nonlocal failures
         if failures:
             failures -= 1
             raise OSError(errno.EIO, "input/output error")
-        return resume(*arguments)
+        return progress(*arguments)
 
-    monkeypatch.setattr(batch_run, "resume", failing)
+    monkeypatch.setattr(BatchReader, "progress", failing)
     monkeypatch.setattr("service.batches.runner.RETRY_S", 0.01)
     found = asyncio.run(run_batch(BatchStore(tmp_path / "b"), answer_ok))
     assert (found.status, found.counts.completed) == ("completed", 20)
@@ -337,7 +303,7 @@ def test_a_caller_who_leaves_frees_the_place_of_the_upload(store: BatchStore) ->
     asyncio.run(run())
 
 
-def test_too_many_requests_and_long_lines_fail_a_batch(tmp_path: Path) -> None:
+def test_too_many_requests_fail_a_batch(tmp_path: Path) -> None:
     store = BatchStore(tmp_path / "b")
     found = asyncio.run(run_batch(store, answer_ok, 51))
     assert (found.status, found.errors[0].code) == ("failed", "too_many_requests")
@@ -346,18 +312,8 @@ def test_too_many_requests_and_long_lines_fail_a_batch(tmp_path: Path) -> None:
 def test_expired_files_are_deleted_unless_they_are_needed(store: BatchStore) -> None:
     old = add_file(store, b"x", expires_at=10)
     needed = add_file(store, b"x", expires_at=10)
-    store.save(
-        Batch(
-            id="batch_1",
-            endpoint="/v1/embeddings",
-            input_file_id=needed.id,
-            output_file_id="file_o",
-            error_file_id="file_e",
-            created_at=1,
-            expires_at=2,
-        )
-    )
-    store.sweep(11)
+    add_batch(store, needed.id)
+    store.sweep(None, now=11)
     assert store.get_file(needed.id) == needed
     with pytest.raises(LLNError, match="no file"):
         store.get_file(old.id)
@@ -398,17 +354,7 @@ def test_files_expire_also_while_a_batch_is_answered(
 
 def test_a_finished_batch_is_cancelled_by_nobody(store: BatchStore) -> None:
     """Who cancels it reads its status before, and writes it after."""
-    batch = Batch(
-        id="batch_1",
-        endpoint="/v1/embeddings",
-        input_file_id="file_i",
-        output_file_id="file_o",
-        error_file_id="file_e",
-        created_at=1,
-        expires_at=2,
-        status="in_progress",
-    )
-    store.save(batch)
+    batch = add_batch(store, "file_i", status="in_progress")
     store.finish(batch.to("completed"), [])
     store.save(batch.to("cancelling"))
     assert store.get_batch(batch.id).status == "completed"

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Query, Response
 
 from service.http.dependencies import BatchesOfServer
 from service.http.json_request import JsonRoute
-from service.http.json_response import dump_list, json_response
-from service.http.paging import page_of
+from service.http.json_response import json_response
+from service.http.paging import page_response
 from service.http.routes.files import check_kept_s
 from service.http.schemas.batches import BatchBody
 from service.http.schemas.responses.batches import BatchAnswer, BatchList
@@ -40,8 +40,7 @@ async def list_batches(
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> Response:
     """The newest first."""
-    page = page_of([batch.document() for batch in await batches.list()], after, limit)
-    return json_response({**page, "data": await dump_list(page["data"])})
+    return await page_response(await batches.list(after=after, limit=limit))
 
 
 @router.get("/v1/batches/{batch_id}", response_model=BatchAnswer, summary="One batch")

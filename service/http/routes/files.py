@@ -19,9 +19,9 @@ from service.batches.runner import Batches
 from service.errors import StorageFailure
 from service.fairness import read_by_then, receive_within
 from service.http.dependencies import BatchesOfServer, ServerSettings, TimeoutS
-from service.http.json_response import dump_list, json_response
+from service.http.json_response import json_response
 from service.http.media_types import MULTIPART
-from service.http.paging import page_of
+from service.http.paging import page_response
 from service.http.schemas.responses.batches import DeletedFile, FileAnswer, FileList
 from service.http.upload import FormReader, too_large
 from service.settings import Settings
@@ -78,9 +78,10 @@ async def list_files(
     order: Literal["asc", "desc"] = "desc",
     purpose: str | None = None,
 ) -> Response:
-    found = await asyncio.to_thread(batches.store.list_files, purpose, newest_first=order == "desc")
-    page = page_of([file.document() for file in found], after, limit)
-    return json_response({**page, "data": await dump_list(page["data"])})
+    page = await asyncio.to_thread(
+        batches.store.list_files, purpose, after=after, limit=limit, newest_first=order == "desc"
+    )
+    return await page_response(page)
 
 
 @router.get("/v1/files/{file_id}", response_model=FileAnswer, summary="One file")
@@ -91,14 +92,14 @@ async def get_file(file_id: str, batches: BatchesOfServer) -> Response:
 
 @router.get("/v1/files/{file_id}/content", response_class=FileResponse, summary="Its contents")
 async def file_content(file_id: str, batches: BatchesOfServer) -> Response:
-    file = await asyncio.to_thread(batches.store.get_file, file_id)
-    return FileResponse(batches.store.path(file.id), media_type="application/octet-stream")
+    path, status = await asyncio.to_thread(batches.store.get_contents, file_id)
+    return FileResponse(path, media_type="application/octet-stream", stat_result=status)
 
 
 @router.delete("/v1/files/{file_id}", response_model=DeletedFile, summary="Delete a file")
 async def delete_file(file_id: str, batches: BatchesOfServer) -> Response:
     """The input of a batch that has not finished cannot be deleted."""
-    await asyncio.to_thread(batches.store.delete_file, file_id)
+    await batches.delete_file(file_id)
     return json_response({"id": file_id, "object": "file", "deleted": True})
 
 
@@ -121,7 +122,7 @@ async def _receive(
         raise StorageFailure(f"the file cannot be stored: {error}") from error
     finally:
         with suppress(OSError):
-            batches.store.drop_upload(file_id)
+            await asyncio.to_thread(batches.store.drop_upload, file_id)
     return file
 
 

@@ -1,0 +1,94 @@
+"""JSON of a megabyte or more, read in another process: its functions import little, so that the
+process starts quickly and stays small."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+
+MAX_VALUES = 2_000_000
+"""A large document has at most this many values, token ids in long lists aside. Each becomes an
+object, of which 32 MiB of JSON can hold millions."""
+
+_MANY_IDS = 10_000
+
+_FIELDS_OF_IDS = frozenset({"input", "inputs", "ids", "tokens"})
+"""Whoever reads one of these takes arrays too. No other field becomes one."""
+
+
+class Unreadable(NamedTuple):
+    """Why a document is unreadable: our exceptions cannot be pickled to the parent process."""
+
+    message: str
+    code: str | None = None
+    """None for the usual one, of what is not JSON."""
+    position: int | None = None
+    limit: int | None = None
+
+
+def read_json(body: bytes) -> Any:
+    """The document, or Unreadable."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        return _why_unreadable(body, error)
+
+
+def read_large_json(body: bytes) -> Any:
+    """The document, its long lists of token ids as arrays, or Unreadable."""
+    document = with_arrays(read_json(body))
+    if has_too_many_values(document):
+        message = f"the body has more than {MAX_VALUES} values"
+        return Unreadable(message, "too_many_values", limit=MAX_VALUES)
+    return document
+
+
+def _why_unreadable(body: bytes, error: orjson.JSONDecodeError) -> Unreadable:
+    try:
+        body.decode()
+    except UnicodeDecodeError as broken:
+        message = f"the body is not UTF-8: byte {body[broken.start]:#04x} at {broken.start}"
+        return Unreadable(message, "invalid_utf8", broken.start)
+    if "surrogate" in error.msg:
+        message = f"the body has half of a surrogate pair at character {error.pos}"
+        return Unreadable(message, "invalid_unicode", error.pos)
+    return Unreadable(f"the body is not JSON: {error}", position=error.pos)
+
+
+def has_too_many_values(document: Any) -> bool:
+    count, unseen = 0, [document]
+    while unseen and count <= MAX_VALUES:
+        value = unseen.pop()
+        if isinstance(value, list | dict):
+            count += len(value)
+            if count <= MAX_VALUES:
+                unseen += value.values() if isinstance(value, dict) else value
+    return count > MAX_VALUES
+
+
+def with_arrays(document: Any) -> Any:
+    """The same document. Unpickling its arrays is quick: their bytes are copied in one piece."""
+    if isinstance(document, dict):
+        for name in _FIELDS_OF_IDS & document.keys():
+            document[name] = _as_arrays(document[name])
+    return document
+
+
+def _as_arrays(value: Any) -> Any:
+    """Long lists of token ids, alone or in a list of inputs, as arrays."""
+    if not isinstance(value, list):
+        return value
+    if _are_many_ids(value):
+        return np.array(value, np.int64)
+    return [np.array(item, np.int64) if _are_many_ids(item) else item for item in value]
+
+
+def _are_many_ids(value: Any) -> bool:
+    return (
+        isinstance(value, Sequence)
+        and len(value) >= _MANY_IDS
+        and all(type(item) is int and -(2**63) <= item < 2**63 for item in value)
+    )

@@ -1,0 +1,75 @@
+"""Files and batches put into a folder of the Batch API without a server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from service.batches.answers import Answered
+from service.batches.records import Batch, StoredFile, new_id
+from service.batches.run import BatchLimits
+from service.batches.store import BatchStore
+
+LIMITS = BatchLimits(
+    file_bytes=10_000,
+    stored_bytes=20_000,
+    batch_requests=50,
+    open_batches=2,
+    line_bytes=5_000,
+    kept_s=None,
+)
+
+
+def add_file(store: BatchStore, contents: bytes, **fields: Any) -> StoredFile:
+    file = StoredFile(
+        **{
+            "id": new_id("file"),
+            "filename": "in.jsonl",
+            "purpose": "batch",
+            "num_bytes": len(contents),
+            "created_at": 1,
+            **fields,
+        }
+    )
+    with store.open_upload(file.id) as upload:
+        upload.write(contents)
+    store.add_upload(file)
+    return file
+
+
+def add_batch(store: BatchStore, input_file_id: str, **fields: Any) -> Batch:
+    batch = Batch(
+        **{
+            "id": new_id("batch"),
+            "endpoint": "/v1/embeddings",
+            "input_file_id": input_file_id,
+            "output_file_id": new_id("file"),
+            "error_file_id": new_id("file"),
+            "created_at": 1,
+            "expires_at": int(time.time()) + 60,
+            **fields,
+        }
+    )
+    store.save(batch)
+    return batch
+
+
+def line(custom_id: str, body: Any) -> bytes:
+    return orjson.dumps(
+        {"custom_id": custom_id, "method": "POST", "url": "/v1/embeddings", "body": body}
+    )
+
+
+def requests(number: int) -> bytes:
+    return lines(line(f"r{at}", {"input": "x"}) for at in range(number))
+
+
+def lines(texts: Iterable[bytes]) -> bytes:
+    return b"\n".join(texts)
+
+
+async def answer_ok(endpoint: str, body: Any, request_id: str) -> Answered:
+    return Answered(200, b'{"usage":{"total_tokens":3}}', 3, request_id)
