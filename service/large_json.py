@@ -3,7 +3,6 @@ process starts quickly and stays small."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,14 +80,19 @@ def _as_arrays(value: Any) -> Any:
     """Long lists of token ids, alone or in a list of inputs, as arrays."""
     if not isinstance(value, list):
         return value
-    if _are_many_ids(value):
+    whole = _as_array(value)
+    return [_as_array(item) for item in value] if whole is value else whole
+
+
+def _as_array(value: Any) -> Any:
+    if not isinstance(value, list) or len(value) < _MANY_IDS or not _are_ints(value):
+        return value
+    try:
         return np.array(value, np.int64)
-    return [np.array(item, np.int64) if _are_many_ids(item) else item for item in value]
+    except OverflowError:  # a number of more than 64 bits
+        return value
 
 
-def _are_many_ids(value: Any) -> bool:
-    return (
-        isinstance(value, Sequence)
-        and len(value) >= _MANY_IDS
-        and all(type(item) is int and -(2**63) <= item < 2**63 for item in value)
-    )
+def _are_ints(values: list[Any]) -> bool:
+    # Booleans are not. A loop over millions would take three times as long.
+    return type(values[0]) is int and set(map(type, values)) == {int}

@@ -116,8 +116,8 @@ ALLOWED = {
         "service.readers",
     },
     "service.batches": {
-        *("service.body_budget", "service.errors", "service.files", "service.large_json"),
-        *("service.locks", "service.metrics", "service.patience", "service.reader_process"),
+        *("service.body_budget", "service.errors", "service.large_json", "service.locks"),
+        *("service.metrics", "service.patience", "service.reader_process"),
     },
     "service.probe": {"service.addresses"},
     "service.benchmarks": BELOW_THE_PROTOCOLS,

@@ -182,15 +182,15 @@ def test_old_batches_are_found_without_reading_all(tmp_path: Path) -> None:
     database.commit()
     database.close()
     store = BatchStore(folder)
-    plans = []
+    queries: list[str] = []
     trace = store._db._connection.set_trace_callback
-    trace(plans.append)
+    trace(queries.append)
     store.unfinished()
     assert store.sweep(KEPT_S, now=NOW).batches == [old.id]
     trace(None)
     scans = [
         row[3]
-        for query in plans
+        for query in queries
         if "FROM batches" in query
         for row in store._db.rows("EXPLAIN QUERY PLAN " + query)
         if "SCAN batches" in row[3] and "INDEX" not in row[3]

@@ -9,7 +9,8 @@ from service.http.schemas.responses.base import Answer
 
 
 class FileAnswer(Answer):
-    """`expires_at` is null for a file that is kept until it is deleted."""
+    """`expires_at` is null for a file without an expiry of its own, which is kept as long as
+    `LLN_BATCH_RETENTION_S` says."""
 
     id: str
     object: Literal["file"]
