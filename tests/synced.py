@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -14,7 +15,7 @@ def note_syncs(patch: pytest.MonkeyPatch) -> list[Path]:
     found: list[Path] = []
     sync = os.fsync
 
-    def noted(file: int) -> None:
+    def noted(file: int | IO[bytes]) -> None:
         number = file if isinstance(file, int) else file.fileno()
         found.append(Path(os.readlink(f"/proc/self/fd/{number}")))
         sync(number)
