@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 Vectors = NDArray[np.float32]
 
 _RETRIED_STATUSES = (429, 503)
+_REDIRECTS = range(300, 400)
 
 _DTYPES = {
     "float": "<f4",
@@ -95,7 +96,7 @@ class LLNClient:
         if api_key is not None:
             self._headers["authorization"] = f"Bearer {api_key}"
         tls = _tls_context(ca_file, cert_file, key_file)
-        self._opener = urllib.request.build_opener(_Http(), _Https(context=tls))
+        self._opener = urllib.request.build_opener(_Http(), _Https(context=tls), _NoRedirects())
 
     def encode(
         self,
@@ -249,10 +250,18 @@ class LLNClient:
                 with self._opener.open(request, timeout=left_s) as answer:
                     return json.load(answer)
             except urllib.error.HTTPError as refusal:
-                wait_s = _retry_after_s(refusal.headers)
-                if refusal.code not in _RETRIED_STATUSES or time.monotonic() + wait_s >= give_up_at:
-                    raise LLNClientError(refusal.code, _error_of(refusal)) from None
+                with refusal:  # or its connection stays open
+                    wait_s = self._wait_s(refusal, give_up_at)
             time.sleep(wait_s)
+
+    def _wait_s(self, refusal: urllib.error.HTTPError, give_up_at: float) -> float:
+        """How long to wait before the request is sent again. Raises LLNClientError if it is not."""
+        if (place := refusal.headers.get("location")) and refusal.code in _REDIRECTS:
+            raise LLNClientError(refusal.code, _redirected(self._url, place)) from None
+        wait_s = _retry_after_s(refusal.headers)
+        if refusal.code not in _RETRIED_STATUSES or time.monotonic() + wait_s >= give_up_at:
+            raise LLNClientError(refusal.code, _error_of(refusal)) from None
+        return wait_s
 
 
 class _Connection(http.client.HTTPConnection):
@@ -284,6 +293,19 @@ class _Https(urllib.request.HTTPSHandler):
 
     def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
         return self.do_open(_TlsConnection, req, context=self._tls)
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """urllib would send the API key to whatever host a redirect names, and the texts to none: it
+    makes a GET of a POST."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+def _redirected(url: str, place: str) -> dict[str, Any]:
+    message = f"{url} redirects to {place}: give the client the server's own address"
+    return {"message": message, "code": "redirected", "actual": place}
 
 
 def _batches(texts: Sequence[str], max_texts: int, max_bytes: int) -> Iterator[list[str]]:
@@ -326,10 +348,11 @@ def _retry_after_s(headers: Message) -> float:
 
 
 def _error_of(refusal: urllib.error.HTTPError) -> dict[str, Any]:
-    """Returns the error envelope, or nothing if the body is something else, as from a proxy."""
+    """Returns the error envelope, or nothing if the body does not arrive or is something else, as
+    from a proxy."""
     try:
         error = json.load(refusal)["error"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
         return {}
     return error if isinstance(error, dict) else {}
 

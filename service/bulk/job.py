@@ -25,6 +25,7 @@ from service.bulk.fields import Fields
 from service.bulk.output import (
     check_kept,
     check_output,
+    check_places,
     outputs_of,
     write_bad_rows,
     write_output,
@@ -37,7 +38,8 @@ from service.bulk.parts import (
 )
 from service.bulk.pieces import Part, Piece, Stretch
 from service.bulk.rows import InputRow, RowOptions, TextRow
-from service.bulk.sources import Source, rows_of, total_bytes
+from service.bulk.source_rows import rows_of
+from service.bulk.sources import Source, total_bytes
 from service.bulk.space import check_space, told_if_full
 from service.files import whole_file
 from service.locks import writers_lock
@@ -129,7 +131,9 @@ def prepare(job: BulkJob) -> Path:
     check_output(job.out)
     check_kept(job.fields.keep)
     work = _work_folder(job.out)
-    there = [path for path in outputs_of(job.out) if path.exists()]
+    written = [*outputs_of(job.out), job.bad]
+    check_places(written)
+    there = [path for path in written if path.exists()]
     if there and not _claimed(work) and not job.replace:
         raise OutputExists(
             f"{there[0]} exists; give another name, or --replace to overwrite it", param="out"
@@ -137,6 +141,7 @@ def prepare(job: BulkJob) -> Path:
     if not job.replace and (others := _differences(work, _fingerprint(job, {}))):
         raise _another_jobs(work, others)
     work.mkdir(parents=True, exist_ok=True)
+    job.bad.parent.mkdir(parents=True, exist_ok=True)
     return work
 
 

@@ -50,6 +50,22 @@ def check_kept(names: Sequence[str]) -> None:
         )
 
 
+def check_places(written: Sequence[Path]) -> None:
+    """Raises for files that could not be written at the end of the job, or over each other."""
+    for path in written:
+        if path.is_dir():
+            raise InvalidInput(
+                f"{path} is a folder, and would be written as a file", param="out", actual=str(path)
+            )
+    *outputs, bad = (path.absolute() for path in written)
+    if bad in outputs:
+        raise InvalidInput(
+            f"{bad} would be written as an output and with the bad rows",
+            param="bad",
+            actual=str(bad),
+        )
+
+
 def outputs_of(path: Path) -> list[Path]:
     """The files of an output, the one that it is named by last."""
     return [rows_path(path), path] if path.suffix == ".npy" else [path]
@@ -73,6 +89,8 @@ def write_bad_rows(path: Path, parts: Parts, numbers: Sequence[int], *, beside: 
     if not bad:
         path.unlink(missing_ok=True)
         return
+    if beside.stat().st_dev != path.parent.stat().st_dev:
+        beside = path.parent  # nothing can be moved from one disk to another at once
     with whole_file(path, beside) as file:
         for row in bad:
             file.write(_line(row))

@@ -1,42 +1,23 @@
-"""Rows of a corpus: folders, globs, documents, JSONL, CSV, Parquet, URLs, standard input.
-
-The same sources give the same rows in the same order, which is what resuming rests on.
-"""
+"""The files of a corpus: what folders, globs, paths and URLs name, each once, in order."""
 
 from __future__ import annotations
 
-import csv
 import glob
-import io
-import json
-import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from engine.errors import InvalidInput
-from service.bulk.fields import Fields, row_of
 from service.bulk.remote import RemoteFile, find_remote, is_url, path_of
-from service.bulk.rows import BadRow, InputRow, TextRow
-from service.readers.extra import need
-from service.readers.extracted import Unreadable
-from service.readers.files import (
-    MAX_FILE_BYTES,
-    check_size,
-    files_in,
-    read_bytes,
-    read_content,
-    readable_name,
-)
+from service.readers.files import files_in, readable_name
 
 Format: TypeAlias = Literal["auto", "jsonl", "csv", "tsv", "parquet", "lines", "text"]
 FORMATS = get_args(Format)
 
 STDIN = "-"
-MAX_LINE_BYTES = 256 * 1024 * 1024
-"""Of a line of JSONL or text. A longer one is a bad row, and is not kept in memory."""
-
 _FORMAT_OF_SUFFIX: Mapping[str, Format] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
@@ -55,6 +36,11 @@ class Source:
     format: Format
 
     @property
+    def place(self) -> str:
+        """Where it is, however it was named."""
+        return os.path.abspath(self.path) if isinstance(self.path, Path) else self.name
+
+    @property
     def num_bytes(self) -> int:
         if self.path is None:
             return 0
@@ -64,12 +50,32 @@ class Source:
 def find_sources(
     given: Sequence[str], form: Format = "auto", *, own: Collection[Path] = ()
 ) -> list[Source]:
-    """The files that these paths, folders and globs name, in order. A job's `own` files and folders
-    may lie in a folder that it reads, and are not of it."""
-    found = [source for one in given for source in _sources(one, form, own)]
+    """The files that these paths, folders and globs name, in order, each once. A job's `own` files
+    and folders may lie in a folder that it reads, and are not of it."""
     if given.count(STDIN) > 1:
         raise InvalidInput("standard input can be read only once", param="from")
-    return found
+    found = [source for one in given for source in _sources(one, form, own)]
+    return found if len(given) == 1 else list(_each_once(found))
+
+
+def _each_once(sources: Sequence[Source]) -> Iterator[Source]:
+    """Raises for two documents of one name: nobody could tell their vectors apart."""
+    seen: set[str] = set()
+    documents: dict[str, Source] = {}
+    for source in sources:
+        place = source.place
+        if place in seen:
+            continue
+        seen.add(place)
+        if source.format == "text" and documents.setdefault(source.name, source) is not source:
+            raise InvalidInput(
+                f"{documents[source.name].place} and {place} would both have the id "
+                f"{source.name}: name a folder that holds both, or embed them one after the other",
+                code="same_id",
+                param="from",
+                actual=source.name,
+            )
+        yield source
 
 
 def _sources(given: str, form: Format, own: Collection[Path]) -> Iterator[Source]:
@@ -84,6 +90,13 @@ def _sources(given: str, form: Format, own: Collection[Path]) -> Iterator[Source
         below = (file for file in files_in(path) if not _is_one_of(own, file))
         files = [(file, file.relative_to(path).as_posix()) for file in below]
     elif path.exists():
+        if _is_one_of(own, path):
+            raise InvalidInput(
+                f"{given} would be read and written by the same job: name another --out or --bad",
+                code="reads_its_output",
+                param="from",
+                actual=given,
+            )
         files = [(path, given)]
     else:
         named = sorted(glob.glob(given, recursive=True)) if glob.has_magic(given) else []
@@ -109,208 +122,8 @@ def total_bytes(sources: Sequence[Source]) -> int | None:
     """Of all files; None if there is no telling."""
     if any(source.path is None for source in sources):
         return None
-    return sum(source.num_bytes for source in sources)
-
-
-def rows_of(sources: Sequence[Source], fields: Fields) -> Iterator[InputRow]:
+    total = 0
     for source in sources:
-        yield from _ROWS[source.format](source, fields)
-
-
-def _document(source: Source, fields: Fields) -> Iterator[InputRow]:
-    """The whole file as one text."""
-    size = 0
-    try:
-        size = source.num_bytes
-        content = _content(source)
-        extracted = read_content(path_of(source.name), content)
-    except Unreadable as error:
-        yield BadRow(id=source.name, code=error.code, reason=error.message, num_bytes=size)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        yield BadRow(id=source.name, code="unreadable", reason=reason, num_bytes=size)
-    else:
-        kept = {name: source.name if name == "file" else None for name in fields.keep}
-        yield TextRow(
-            id=source.name,
-            text=extracted.text,
-            title=extracted.title,
-            kept={name: extracted.text if name == fields.text else kept[name] for name in kept},
-            num_bytes=len(content),
-        )
-
-
-def _lines(source: Source) -> Iterator[tuple[str, str | BadRow, int]]:
-    """Lines that are not blank, decoded, with their ids and sizes."""
-    with _opened(source) as file:
-        number = 0
-        while line := file.readline(MAX_LINE_BYTES + 1):
-            number += 1
-            size = len(line)
-            name = f"{source.name}:{number}"
-            if size > MAX_LINE_BYTES:
-                while line and not line.endswith(b"\n"):
-                    line = file.readline(MAX_LINE_BYTES)
-                    size += len(line)
-                reason = f"the line has {size} bytes, the limit is {MAX_LINE_BYTES}"
-                row = BadRow(id=name, code="line_too_long", reason=reason, num_bytes=size)
-                yield name, row, size
-                continue
-            if number == 1:
-                line = line.removeprefix(b"\xef\xbb\xbf")
-            try:
-                text = line.decode("utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                reason = f"the line is not text in UTF-8: invalid byte at {error.start}"
-                yield name, BadRow(id=name, code="not_utf8", reason=reason, num_bytes=size), size
-                continue
-            if text.strip():
-                yield name, text, size
-
-
-def _opened(source: Source) -> BinaryIO:
-    if source.path is None:
-        return sys.stdin.buffer
-    return source.path.open("rb") if isinstance(source.path, Path) else source.path.open()
-
-
-def _content(source: Source) -> bytes:
-    if source.path is None:
-        content = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
-        check_size(len(content))
-        return content
-    return read_bytes(source.path) if isinstance(source.path, Path) else source.path.read()
-
-
-def _texts(source: Source, fields: Fields) -> Iterator[InputRow]:
-    """Each line as a text."""
-    for name, line, size in _lines(source):
-        if isinstance(line, BadRow):
-            yield line
-        else:
-            yield row_of({fields.text: line}, name, fields, size)
-
-
-def _jsonl(source: Source, fields: Fields) -> Iterator[InputRow]:
-    for name, line, size in _lines(source):
-        if isinstance(line, BadRow):
-            yield line
-            continue
-        try:
-            yield _json_row(line, name, fields, size)
-        except RecursionError:
-            reason = "the line nests too deeply"
-            yield BadRow(id=name, code="invalid_json", reason=reason, num_bytes=size)
-
-
-def _json_row(line: str, name: str, fields: Fields, size: int) -> InputRow:
-    try:
-        found = json.loads(line)
-    except ValueError as error:
-        reason = f"the line is not JSON: {error}"
-        return BadRow(id=name, code="invalid_json", reason=reason, num_bytes=size)
-    if isinstance(found, str):
-        found = {fields.text: found}
-    if not isinstance(found, dict):
-        reason = f"a row must be an object or a text, got {type(found).__name__}"
-        return BadRow(id=name, code="invalid_row", reason=reason, num_bytes=size)
-    return row_of(found, name, fields, size)
-
-
-def _separated(delimiter: str) -> Callable[[Source, Fields], Iterator[InputRow]]:
-    def rows(source: Source, fields: Fields) -> Iterator[InputRow]:
-        csv.field_size_limit(MAX_LINE_BYTES)
-        # Invalid bytes come through as surrogates, which the row is then refused for.
-        text = io.TextIOWrapper(
-            _opened(source), encoding="utf-8-sig", errors="surrogateescape", newline=""
-        )
-        with text:
-            # Strict, since a quotation mark that is never closed would take in all that follows.
-            reader = csv.DictReader(text, delimiter=delimiter, strict=True)
-            num_columns = len(_csv_columns(reader, source, fields))
-            while True:
-                name = f"{source.name}:{reader.line_num + 1}"
-                try:
-                    found: dict[Any, Any] | None = next(reader, None)
-                except csv.Error as error:
-                    yield BadRow(id=name, code="invalid_csv", reason=_csv_reason(error))
-                    continue
-                if found is None:
-                    return
-                size = sum(len(value or "") + 1 for value in found.values() if value is not None)
-                beyond = found.pop(None, ())
-                if any(map(str.strip, beyond)):
-                    # Of a text with a comma and no quotation marks, the rest would be lost.
-                    num_cells = num_columns + len(beyond)
-                    reason = f"the row has {num_cells} cells, the file {num_columns} columns"
-                    yield BadRow(id=name, code="invalid_csv", reason=reason, num_bytes=size)
-                    continue
-                yield row_of(found, name, fields, size)
-
-    return rows
-
-
-def _csv_columns(reader: csv.DictReader[str], source: Source, fields: Fields) -> Sequence[str]:
-    try:
-        names = reader.fieldnames or ()
-    except csv.Error as error:
-        raise InvalidInput(
-            f"the names of {source.name} cannot be read: {_csv_reason(error)}", param="from"
-        ) from None
-    if fields.text not in names:
-        raise _no_column(source, fields.text, names)
-    return names
-
-
-def _csv_reason(error: csv.Error) -> str:
-    reason = str(error)
-    is_open = reason == "unexpected end of data"
-    return "a quotation mark is never closed" if is_open else reason
-
-
-def _parquet(source: Source, fields: Fields) -> Iterator[InputRow]:
-    parquet = need("pyarrow.parquet", "reading Parquet")
-    try:
-        file = parquet.ParquetFile(
-            source.path if isinstance(source.path, Path) else _opened(source)
-        )
-    except ValueError as error:  # pyarrow's errors are ValueErrors
-        raise InvalidInput(f"{source.name} is not Parquet: {error}", param="from") from None
-    with file:
-        names = file.schema_arrow.names
-        if fields.text not in names:
-            raise _no_column(source, fields.text, names)
-        wanted = [name for name in dict.fromkeys(fields.all) if name in names]
-        size = source.num_bytes // max(1, file.metadata.num_rows)
-        for number, found in enumerate(_parquet_rows(file, wanted, source), 1):
-            yield row_of(found, f"{source.name}:{number}", fields, size)
-
-
-def _parquet_rows(file: Any, wanted: Sequence[str], source: Source) -> Iterator[dict[str, Any]]:
-    try:
-        for batch in file.iter_batches(batch_size=256, columns=wanted):
-            yield from batch.to_pylist()
-    except ValueError as error:
-        raise InvalidInput(
-            f"{source.name} cannot be read to its end: {error}", param="from"
-        ) from None
-
-
-def _no_column(source: Source, name: str, known: Sequence[str]) -> InvalidInput:
-    return InvalidInput(
-        f"{source.name} has no column {name!r}; it has {', '.join(map(str, known)) or 'none'}",
-        code="no_column",
-        param="text_field",
-        limit=", ".join(map(str, known)),
-        actual=name,
-    )
-
-
-_ROWS: Mapping[str, Callable[[Source, Fields], Iterator[InputRow]]] = {
-    "jsonl": _jsonl,
-    "csv": _separated(","),
-    "tsv": _separated("\t"),
-    "parquet": _parquet,
-    "lines": _texts,
-    "text": _document,
-}
+        with suppress(FileNotFoundError):  # it went while others were listed, and is told as a row
+            total += source.num_bytes
+    return total

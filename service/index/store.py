@@ -258,7 +258,8 @@ class IndexStore:
                 self._db.execute("UPDATE changes SET number = number + 1")
                 self._db.execute("COMMIT")
             except BaseException:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:  # on a full disk, SQLite has rolled it back itself
+                    self._db.execute("ROLLBACK")
                 raise
         except sqlite3.Error as error:
             raise StorageFailure(

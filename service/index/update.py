@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from engine.async_engine import AsyncEngine
-from engine.errors import InsufficientMemory, InvalidInput
+from engine.errors import InsufficientMemory, InvalidInput, LLNError
 from engine.types import DocumentEmbedding, LivingEmbedding
 from service.in_order import in_order
 from service.index.read_file import (
@@ -101,7 +101,7 @@ class _Same:
 
 
 _Draft: TypeAlias = _Text | _Problem | _Same
-_Embedded: TypeAlias = DocumentEmbedding | _Problem | None
+_Embedded: TypeAlias = DocumentEmbedding | _Problem | _Same | None
 
 
 def recipe_for(folder: Path, engine: AsyncEngine, model: str, *, records: bool = False) -> Recipe:
@@ -143,6 +143,8 @@ class IndexWriter:
         self.place = store.folder
         self._store = store
         self._reader = FileReader(store, engine, max_staleness)
+        self._too_large: dict[str, str] = {}
+        """Digests of files that do not fit in this engine's memory, by path."""
 
     async def update(self, report: Callable[[Progress], None] = lambda _: None) -> Summary:
         """Reads files that are new or changed, follows those that moved, and takes out the others.
@@ -183,10 +185,19 @@ class IndexWriter:
     async def _embed(self, draft: _Draft) -> _Embedded:
         if not isinstance(draft, _Text):
             return None
+        if self._is_known_too_large(draft):
+            return _Same(found=draft.found, was=draft.found.path, is_noted=True)
         try:
             return await patiently(partial(self._reader.read, draft.extracted, draft.before))
-        except (InvalidInput, InsufficientMemory) as error:
+        except InvalidInput as error:
             return _Problem(found=draft.found, sha256=draft.sha256, reason=error.message)
+        except InsufficientMemory as error:  # the next engine may have more
+            self._too_large[draft.found.path] = draft.sha256
+            return _unread(draft.found, error, draft.before)
+
+    def _is_known_too_large(self, text: _Text) -> bool:
+        is_unread = text.before is not None and not text.before.sha256
+        return is_unread and self._too_large.get(text.found.path) == text.sha256
 
 
 class _Gone:
@@ -229,9 +240,9 @@ def _drafts(changes: Changes, known: Mapping[str, FileState], gone: _Gone) -> It
             yield _read(found, sha256, content, before)
 
 
-def _unread(found: Found, error: OSError | Unreadable, before: FileState | None) -> _Draft:
-    """A file whose content cannot be had now. It is tried again by each update, and told once."""
-    reason = error.message if isinstance(error, Unreadable) else error.strerror or str(error)
+def _unread(found: Found, error: OSError | LLNError, before: FileState | None) -> _Problem | _Same:
+    """A file that cannot be read now. It is tried again by each update, and told once."""
+    reason = error.message if isinstance(error, LLNError) else error.strerror or str(error)
     if before is not None and (before.sha256, before.problem) == ("", reason):
         is_noted = (before.size, before.mtime_ns) == (found.size, found.mtime_ns)
         return _Same(found=found, was=found.path, is_noted=is_noted)
@@ -252,6 +263,8 @@ def _read(found: Found, sha256: str, content: bytes, before: FileState | None) -
 def _keep(store: IndexStore, draft: _Draft, embedded: _Embedded, summary: Summary) -> None:
     """Stores what became of a file, and counts it."""
     found = draft.found
+    if isinstance(embedded, _Problem | _Same):
+        draft = embedded
     if isinstance(draft, _Same):
         if not draft.is_noted:
             store.move(draft.was, found.path, size=found.size, mtime_ns=found.mtime_ns)
@@ -260,8 +273,6 @@ def _keep(store: IndexStore, draft: _Draft, embedded: _Embedded, summary: Summar
         else:
             summary.moved += 1
         return
-    if isinstance(embedded, _Problem):
-        draft = embedded
     if isinstance(draft, _Problem):
         store.put(_row(found, draft.sha256, problem=draft.reason))
         if draft.is_text:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
+from engine.errors import LLNError
 from service.readers.extracted import Extracted, Unreadable, told_title
 from service.readers.html import read_html
 from service.readers.markdown import read_markdown
@@ -57,8 +58,13 @@ def reader_of(name: str) -> Reader:
 
 
 def read_content(name: str, content: bytes) -> Extracted:
-    """The text of a file of this name."""
-    found = reader_of(name)(content)
+    """The text of a file of this name. Raises Unreadable for one that its reader cannot read."""
+    try:
+        found = reader_of(name)(content)
+    except LLNError:
+        raise
+    except Exception as error:  # of a parser: a damaged file must not end a job of a million
+        raise Unreadable(f"its reader failed: {type(error).__name__}: {error}") from error
     return replace(found, title=told_title(found.title))
 
 

@@ -25,7 +25,7 @@ def read_pdf(content: bytes) -> Extracted:
             raise Unreadable(f"it is not a PDF that can be read: {error}", code="bad_pdf") from None
         try:
             pages = [_text(document[number]) for number in range(len(document))]
-            title = document.get_metadata_value("Title")
+            title = _title(document)
         except pdfium.PdfiumError as error:
             raise Unreadable(f"a page of it cannot be read: {error}", code="bad_pdf") from None
         finally:
@@ -36,6 +36,14 @@ def read_pdf(content: bytes) -> Extracted:
     if not text.strip():
         raise Unreadable("it has no text, only pictures of it perhaps", code="no_text")
     return Extracted(text=text, title=title, page_starts=starts)
+
+
+def _title(document: Any) -> str | None:
+    try:
+        title: str = document.get_metadata_value("Title")
+    except UnicodeDecodeError:  # its text is none the worse for it
+        return None
+    return title
 
 
 def _text(page: Any) -> str:

@@ -21,7 +21,8 @@ from pyarrow import parquet
 from engine.errors import InvalidInput
 from service.bulk.fields import Fields
 from service.bulk.rows import BadRow, TextRow
-from service.bulk.sources import find_sources, rows_of
+from service.bulk.source_rows import rows_of
+from service.bulk.sources import find_sources, total_bytes
 from service.readers.extracted import told_title
 from service.readers.files import files_in
 
@@ -71,6 +72,43 @@ def test_sources(tmp_path: Path) -> None:
     [row, _] = rows_of(find_sources([str(tmp_path / "rows.parquet")]), Fields(keep=("number",)))
     assert isinstance(row, TextRow)
     assert row.kept == {"number": 1}
+
+
+def test_a_file_that_is_named_twice_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "docs").mkdir()
+    for name in ("a.md", "b.md"):
+        (tmp_path / "docs" / name).write_text(name)
+    monkeypatch.chdir(tmp_path)
+    given = ["docs", "docs/a.md", f"{tmp_path}/docs/../docs/b.md", "docs/*.md"]
+    assert [source.name for source in find_sources(given)] == ["a.md", "b.md"]
+
+
+def test_documents_that_nobody_could_tell_apart(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "README.md").write_text(folder)
+        (tmp_path / folder / "rows.jsonl").write_text('{"id": 1, "text": "row"}')
+    given = [str(tmp_path / folder) for folder in ("one", "two")]
+    with pytest.raises(InvalidInput, match=r"would both have the id README\.md") as refused:
+        find_sources(given)
+    assert str(tmp_path / "one" / "README.md") in refused.value.message
+    assert (refused.value.code, refused.value.actual) == ("same_id", "README.md")
+    for folder in given:
+        (Path(folder) / "README.md").unlink()
+    assert len(find_sources(given)) == 2, "rows have ids of their own"
+
+
+def test_a_file_that_goes_before_it_is_read_is_a_bad_row(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(name)
+    sources = find_sources([str(tmp_path)])
+    (tmp_path / "a.txt").unlink()
+    assert total_bytes(sources) == 5
+    gone, row = rows_of(sources, Fields())
+    assert isinstance(gone, BadRow)
+    assert (gone.id, gone.code, row.id) == ("a.txt", "unreadable", "b.txt")
 
 
 def test_urls(tmp_path: Path) -> None:

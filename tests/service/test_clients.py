@@ -189,6 +189,43 @@ def test_an_unreachable_server() -> None:
         LLNClient(f"http://127.0.0.1:{free_port()}").encode("a")
 
 
+@contextmanager
+def answering(*answers: bytes) -> Iterator[tuple[str, list[bytes]]]:
+    """A server that gives these answers, one for each connection, and what it was sent."""
+    heard: list[bytes] = []
+
+    def serve(listener: socket.socket) -> None:
+        for answer in answers:
+            connected, _ = listener.accept()
+            with connected:
+                heard.append(connected.recv(65_536))
+                connected.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,), daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", heard
+
+
+def test_no_redirect_gets_the_key() -> None:
+    with answering(b"HTTP/1.1 200 OK\r\n\r\n{}") as (elsewhere, heard):
+        head = f"HTTP/1.1 301 Moved\r\nlocation: {elsewhere}/v1/embeddings\r\n\r\n"
+        with (
+            answering(head.encode()) as (url, _),
+            pytest.raises(LLNClientError, match=f"{url} redirects to {elsewhere}") as found,
+        ):
+            LLNClient(url, api_key="0123456789abcdef").encode("a text")
+    assert (found.value.status, found.value.code) == (301, "redirected")
+    assert heard == []
+
+
+def test_an_error_whose_body_does_not_arrive_keeps_its_status() -> None:
+    head = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 100\r\n\r\n{"
+    with answering(head) as (url, _), pytest.raises(LLNClientError, match="status 400") as found:
+        LLNClient(url).encode("a text")
+    assert found.value.status == 400
+
+
 ROOT = Path(__file__).parents[2]
 
 

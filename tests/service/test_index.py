@@ -17,14 +17,32 @@ from typing import Any
 import pytest
 
 from service.cli.__main__ import main
+from service.errors import StorageFailure
 from service.index.place import PLACE
+from service.index.rows import IndexedFile
+from service.index.schema import Recipe
 from service.index.search import any_word_of, fuse
 from service.index.store import DATABASE, IndexStore
 from service.locks import AlreadyRunning, writers_lock
+from service.readers.files import READERS
 from tests.engine.int8_forms import USED_AS_INT8, needs_reduced_int8
 from tests.service.processes import clean_environment
 
 Run = Callable[..., Any]
+
+PDF = b"""%PDF-1.4
+1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj
+2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj
+3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 300 300]/Contents 4 0 R
+/Resources<</Font<</F1 5 0 R>>>>>>endobj
+4 0 obj<</Length 43>>stream
+BT /F1 12 Tf 20 200 Td (Hello PDF) Tj ET
+endstream endobj
+5 0 obj<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>endobj
+6 0 obj<</Title(\xfe\xff\xd8\x00\x00A)>>endobj
+trailer<</Root 1 0 R/Info 6 0 R>>
+"""
+"""Its title is half of a surrogate pair."""
 
 PAGES = {
     "fox.md": "# The fox\n\nThe quick brown fox jumps over the lazy dog.\n",
@@ -207,6 +225,61 @@ def test_a_file_that_could_not_be_read_is_tried_again(
     [summary] = run("index", folder, "--model", model)
     assert (summary["read"], summary["unchanged"]) == (1, 2)
     assert run("search", "fox", "--index", folder, "--by", "words")
+
+
+def test_a_file_that_did_not_fit_in_memory_is_tried_again(
+    folder: Path, model: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another machine, or another setting, may have the memory."""
+    (folder / "long.txt").write_text("seven wizards box " * 2_000)
+    with monkeypatch.context() as small:
+        small.setenv("LLN_ENGINE__MAX_SWEEP_BYTES", "300000")
+        [summary] = run("index", folder, "--model", model)
+        assert (summary["read"], list(summary["problems"])) == (3, ["long.txt"])
+        assert "memory" in summary["problems"]["long.txt"]
+        before = _changes(folder)
+        [summary] = run("index", folder, "--model", model)
+        assert (summary["unchanged"], summary["problems"]) == (4, {})
+        assert _changes(folder) == before
+    [summary] = run("index", folder, "--model", model)
+    assert (summary["read"], summary["unchanged"]) == (1, 3)
+    assert run("search", "wizards", "--index", folder, "--by", "words")
+
+
+def test_a_damaged_file_does_not_end_the_job(
+    folder: Path, model: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in fails as no file is known to make a reader fail now."""
+
+    def failing(content: bytes) -> None:
+        raise RecursionError("too deep")
+
+    monkeypatch.setitem(READERS, ".html", failing)
+    [summary] = run("index", folder, "--model", model)
+    problems = {"deep/wizards.html": "its reader failed: RecursionError: too deep"}
+    assert (summary["read"], summary["problems"]) == (2, problems)
+
+
+def test_a_pdf_with_a_broken_title_is_read(folder: Path, model: str, run: Run) -> None:
+    (folder / "title.pdf").write_bytes(PDF)
+    [summary] = run("index", folder, "--model", model)
+    assert (summary["read"], summary["problems"]) == (4, {})
+    [found] = run("search", "hello", "--index", folder, "--by", "words")
+    assert (found["file"], found["title"], found["text"]) == ("title.pdf", None, "Hello PDF")
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    """SQLite takes the transaction back itself then."""
+    how: dict[str, Any] = {"context": "balanced", "chunk_tokens": 256, "calibration": None}
+    recipe = Recipe(folder="docs", model="default", revision="1", dim=4, **how)
+    with IndexStore.create(tmp_path, recipe) as store:
+        [(pages,)] = store._db.execute("PRAGMA page_count").fetchall()
+        store._db.execute(f"PRAGMA max_page_count = {pages + 3}")
+        text = "x" * 200_000
+        with pytest.raises(StorageFailure, match="database or disk is full"):
+            store.put(IndexedFile(path="a", size=1, mtime_ns=1, sha256="s", text=text))
+        assert store.totals().files == 0
+        store.put(IndexedFile(path="b", size=1, mtime_ns=1, sha256="s", text="fits"))
 
 
 def test_an_index_in_the_folder_itself_or_above_it(folder: Path, model: str, run: Run) -> None:

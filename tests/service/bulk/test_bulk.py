@@ -273,7 +273,11 @@ def _job(out: Path) -> Any:
     from service.bulk.rows import RowOptions
 
     return bulk_job.BulkJob(
-        sources=[], fields=Fields(), how=RowOptions(model="default"), out=out, bad=out
+        sources=[],
+        fields=Fields(),
+        how=RowOptions(model="default"),
+        out=out,
+        bad=out.with_suffix(".bad"),
     )
 
 
