@@ -7,7 +7,7 @@ another int8 than one that has it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -28,6 +28,8 @@ class Int8Contest:
     contenders: Mapping[str, Embed]
     measure: str = "{} / {}"
     """How a ratio of seconds is named."""
+    near: Target = NEAR
+    """The mean cosine of ours to our float32."""
 
     def short_texts(self, bench: Workbench, plan: Plan, turns: Turns) -> Iterator[Row]:
         """A batch of like length, one query and a batch of mixed length."""
@@ -52,7 +54,7 @@ class Int8Contest:
 
     def between(self, *names: str) -> Int8Contest:
         chosen = {name: self.contenders[name] for name in names}
-        return Int8Contest(self.ours, chosen, self.measure)
+        return replace(self, contenders=chosen)
 
     def speeds(
         self, case: str, texts: Sequence[str], turns: Turns, target: Target | None
@@ -70,7 +72,7 @@ class Int8Contest:
         expected = self.contenders[FLOAT32](texts)
         for name, embed in self.contenders.items():
             if name != FLOAT32:
-                target = NEAR if name == self.ours else None
+                target = self.near if name == self.ours else None
                 yield nearness_row(case, name, expected, embed(texts), target)
 
 

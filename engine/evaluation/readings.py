@@ -96,7 +96,7 @@ class Reading:
     def _mixed(self, corpus: CorpusVectors, kind: PartName) -> Vectors:
         if self.model:
             late: Vectors = getattr(corpus.others[self.model], kind)
-            return late
+            return unit(late)
         parts: Parts = getattr(corpus, kind)
         late = parts.late_without_lln if self.without_lln else parts.late
         return unit(blend_standalone(late, parts.alone, 1 - self.late))

@@ -39,6 +39,7 @@ from engine.model.weights import EncoderWeights, TensorReader
 from engine.platform.device import REDUCED, Placement, choose_placement
 from engine.text.tokenizer import TextTokenizer
 from engine.types import Attention, ModelInfo
+from kernels.attention.processor import multiplies_bfloat16_tiles
 
 logger = logging.getLogger(__name__)
 
@@ -131,6 +132,8 @@ def load_models(
     placement = choose_placement(config.device, config.dtype, config.fallback_dtype)
     torch.set_num_threads(config.compute_threads)
     logger.info("matrix products in %s on %s", placement.precision, placement.device)
+    if config.dtype == "auto" and placement.device.type == "cpu" and multiplies_bfloat16_tiles():
+        logger.info("this CPU multiplies bfloat16 several times as fast: dtype bfloat16 uses that")
     shared = _SharedParts(placement)
     return [
         _load_one(name, shared, attention=attention, config=config) for name in dict.fromkeys(names)

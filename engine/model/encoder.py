@@ -27,7 +27,13 @@ from engine.model.layers import (
     lengths_of_rows,
     positions_in_sequences,
 )
-from engine.model.short_layers import ShortLayers, float32_layers, int8_layers, norm_of
+from engine.model.short_layers import (
+    ShortLayers,
+    bfloat16_layers,
+    float32_layers,
+    int8_layers,
+    norm_of,
+)
 from engine.model.weights import EncoderWeights
 from engine.types import PositionScheme
 from kernels.attention import PackedSequences
@@ -150,7 +156,7 @@ _MAX_SHORT_TEXT = 512
 
 
 class ShortTextPath:
-    """One short text through an encoder of BERT's arrangement, on a CPU in float32 or int8.
+    """One short text through an encoder of BERT's arrangement, on a CPU.
 
     It runs the same operations on the same numbers as `Encoder.walk`, with everything looked up in
     advance. The weights that a query of 16 tokens reads evict everything else from the caches, so
@@ -185,7 +191,7 @@ def short_text_path(
 ) -> ShortTextPath | None:
     """The path for this encoder; None if it needs anything that `ShortTextPath` does not do."""
     positions = weights.positions
-    layers = float32_layers(weights) or int8_layers(weights)
+    layers = float32_layers(weights) or bfloat16_layers(weights) or int8_layers(weights)
     if positions is None or layers is None:
         return None
     most = min(_MAX_SHORT_TEXT, len(positions), *map(_most_of_one_block, attention))

@@ -132,6 +132,7 @@ def multiplied(x: Tensor, layer: Int8Affine, *, hides_nan: bool = False) -> Tens
     A row that holds NaN gives NaN, unless `hides_nan`: then it may give any numbers, which saves
     1 % where the row's NaN goes on beside the product.
     """
+    x = x.float()
     if layer.smoothing is not None:
         x = x * layer.smoothing
     rows, step, least = quantised_rows(x)

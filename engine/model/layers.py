@@ -30,6 +30,7 @@ from engine.model.weights import (
     Linear,
     Rotary,
 )
+from engine.platform.float_products import PRODUCT, packed, steady_counts, steady_product
 from engine.types import PositionScheme
 from kernels.attention.shares import logistic
 
@@ -115,11 +116,11 @@ def layer_norm(x: Tensor, norm: Affine | None, eps: float) -> Tensor:
 
 def _heads(qkv: Tensor, encoder: EncoderWeights) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v as views of one product."""
+    if isinstance(encoder.layers[0].qkv, Int8Affine):
+        qkv = qkv.to(encoder.attention_dtype)
     q, k, v = qkv.view(qkv.shape[0], 3, encoder.num_heads, encoder.head_dim).unbind(1)
     return q, k, v
 
-
-PRODUCT = torch.ops.mkldnn._linear_pointwise
 
 FUSED: Mapping[Activation | None, tuple[str, Sequence[float], str]] = {
     "gelu": ("gelu", (), "none"),
@@ -127,9 +128,6 @@ FUSED: Mapping[Activation | None, tuple[str, Sequence[float], str]] = {
     "relu": ("relu", (), ""),
     None: ("none", (), ""),
 }
-
-_TYPICAL_ROWS = 1024
-"""The number of rows to pack for. Measured: the layout chosen for it is fast for any number."""
 
 
 def pack(layer: Affine, dtype: torch.dtype) -> Linear:
@@ -142,8 +140,10 @@ def pack(layer: Affine, dtype: torch.dtype) -> Linear:
         return layer  # `quantised_weights` does the rest, when all layers are read
     if not _has_fused_kernel(layer.weight):
         return layer
-    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(layer.weight, _TYPICAL_ROWS)
-    return layer._replace(weight=packed)
+    if layer.weight.dtype is torch.bfloat16:
+        num_out, num_in = layer.weight.shape
+        steady_counts(num_in, num_out, torch.get_num_threads())  # so that no request waits for it
+    return layer._replace(weight=packed(layer.weight))
 
 
 def linear(x: Tensor, layer: Linear, activation: Activation | None = None) -> Tensor:
@@ -155,10 +155,12 @@ def linear(x: Tensor, layer: Linear, activation: Activation | None = None) -> Te
         weight = dense_weight(layer)
         bias = None if layer.bias is None else layer.bias.to(weight.dtype)
         return activate(F.linear(x.to(weight.dtype), weight, bias), activation)
+    weight = layer.weight
+    if weight.dtype is torch.bfloat16:
+        return steady_product(x, weight, layer.bias, *FUSED[activation])
     if x.shape[0] == 1:
         # A single row would be summed in another order than a row of a batch.
         return linear(x.expand(2, -1), layer, activation)[:1]
-    weight = layer.weight
     x = x if x.dtype is weight.dtype else x.to(weight.dtype)
     fused: Tensor = PRODUCT.default(x, weight, layer.bias, *FUSED[activation])
     return fused
@@ -168,8 +170,9 @@ def linear_added(x: Tensor, layer: Linear, to: Tensor, *, hides_nan: bool = Fals
     """to + x W^T + b, fused if all have one dtype. `hides_nan`: NaN in x is also in `to`."""
     if isinstance(layer, Int8Affine) and _runs_packed(x, layer):
         return multiplied(x, layer, hides_nan=hides_nan).add_(to)
-    if not _runs_packed(x, layer) or not x.dtype is to.dtype is layer.weight.dtype:
-        return linear(x, layer) + to
+    in_float32 = x.dtype is to.dtype is layer.weight.dtype is torch.float32
+    if not in_float32 or not _runs_packed(x, layer):
+        return linear(x, layer).to(to.dtype).add_(to)
     if x.shape[0] == 1:
         return linear_added(x.expand(2, -1), layer, to.expand(2, -1))[:1]
     fused: Tensor = PRODUCT.binary(x, to, layer.weight, layer.bias, "add")

@@ -15,9 +15,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from engine.model.int8 import QUANTISE, Int8Affine
-from engine.model.layers import FUSED, PRODUCT, activate
+from engine.model.layers import FUSED, activate
 from engine.model.weights import Affine, EncoderWeights, LayerWeights, Linear
 from engine.platform.byte_products import BYTE_PRODUCT
+from engine.platform.float_products import PRODUCT, steady_product
+from kernels.attention.block_softmax import attend_heads
 
 ShortLayers = Callable[[Tensor], Tensor]
 """The last layer's states [T, W] of one text, from the first layer's input [T, W]."""
@@ -26,10 +28,19 @@ ShortLayers = Callable[[Tensor], Tensor]
 def float32_layers(weights: EncoderWeights) -> ShortLayers | None:
     """None if the layers are of another kind."""
     activation = FUSED.get(weights.activation)
-    if activation is None or not _all_are(weights, _is_packed):
+    if activation is None or not _all_are(weights, partial(_is_packed, dtype=torch.float32)):
         return None
     layers = [_float32_arguments(layer, weights, activation) for layer in weights.layers]
     return partial(_run_float32, layers, weights.num_heads, weights.head_dim)
+
+
+def bfloat16_layers(weights: EncoderWeights) -> ShortLayers | None:
+    """None if the layers are of another kind."""
+    activation = FUSED.get(weights.activation)
+    if activation is None or not _all_are(weights, partial(_is_packed, dtype=torch.bfloat16)):
+        return None
+    layers = [_bfloat16_arguments(layer, weights, activation) for layer in weights.layers]
+    return partial(_run_bfloat16, layers, weights.num_heads, weights.head_dim)
 
 
 def int8_layers(weights: EncoderWeights) -> ShortLayers | None:
@@ -40,7 +51,8 @@ def int8_layers(weights: EncoderWeights) -> ShortLayers | None:
     activated: Callable[[Tensor], Tensor] = partial(activate, activation=weights.activation)
     if weights.activation == "gelu":
         activated = torch.ops.aten.gelu_.default
-    return partial(_run_int8, layers, weights.num_heads, weights.head_dim, activated)
+    heads, dim = weights.num_heads, weights.head_dim
+    return partial(_run_int8, layers, heads, dim, weights.attention_dtype, activated)
 
 
 def _run_float32(layers: list[Any], heads: int, dim: int, x: Tensor) -> Tensor:
@@ -55,15 +67,33 @@ def _run_float32(layers: list[Any], heads: int, dim: int, x: Tensor) -> Tensor:
     return x
 
 
-def _run_int8(
-    layers: list[Any], heads: int, dim: int, activated: Callable[[Tensor], Tensor], x: Tensor
-) -> Tensor:
+def _run_bfloat16(layers: list[Any], heads: int, dim: int, x: Tensor) -> Tensor:
+    """Products take and give bfloat16, and all else is float32."""
     count = len(x)
-    norm, attend = torch.layer_norm, F.scaled_dot_product_attention
+    linear, norm = steady_product, torch.layer_norm
     for qkv, out, out_norm, ffn_in, ffn_out, ffn_norm in layers:
-        split = _multiplied(x, qkv).view(1, count, 3, heads, dim).permute(2, 0, 3, 1, 4)
-        q, k, v = split.unbind(0)
-        attended = attend(q, k, v).transpose(1, 2).reshape(count, heads * dim)
+        split = linear(x, *qkv).view(1, count, 3, heads, dim).permute(2, 0, 3, 1, 4)
+        attended = attend_heads(*split.unbind(0)).transpose(1, 2).reshape(count, heads * dim)
+        x = norm(linear(attended, *out).float().add_(x), *out_norm)
+        hidden = linear(x, *ffn_in)
+        x = norm(linear(hidden, *ffn_out).float().add_(x), *ffn_norm)
+    return x
+
+
+def _run_int8(
+    layers: list[Any],
+    heads: int,
+    dim: int,
+    dtype: torch.dtype,
+    activated: Callable[[Tensor], Tensor],
+    x: Tensor,
+) -> Tensor:
+    count, norm = len(x), torch.layer_norm
+    for qkv, out, out_norm, ffn_in, ffn_out, ffn_norm in layers:
+        projected = _multiplied(x, qkv).to(dtype)
+        split = projected.view(1, count, 3, heads, dim).permute(2, 0, 3, 1, 4)
+        attended = attend_heads(*split.unbind(0)).transpose(1, 2).reshape(count, heads * dim)
+        attended = attended.float()
         # NaN is lost among the bytes; here nothing else would carry it on.
         carried = attended.sum(1, keepdim=True)
         y = _multiplied(attended, out).add_(x)
@@ -103,11 +133,9 @@ def _all_are(weights: EncoderWeights, is_such: Callable[[Linear], bool]) -> bool
     )
 
 
-def _is_packed(layer: Linear) -> bool:
+def _is_packed(layer: Linear, dtype: torch.dtype) -> bool:
     # `pack` decides about oneDNN's layout.
-    return (
-        isinstance(layer, Affine) and layer.weight.is_mkldnn and layer.weight.dtype is torch.float32
-    )
+    return isinstance(layer, Affine) and layer.weight.is_mkldnn and layer.weight.dtype is dtype
 
 
 def _is_int8(layer: Linear) -> bool:
@@ -129,6 +157,20 @@ def _float32_arguments(
         norm_of(layer.attention_norm, weights),
         (*layer.ffn_in, *activation),
         (*layer.ffn_out, "add"),
+        norm_of(layer.ffn_norm, weights),
+    )
+
+
+def _bfloat16_arguments(
+    layer: LayerWeights, weights: EncoderWeights, activation: tuple[Any, ...]
+) -> tuple[tuple[Any, ...], ...]:
+    assert layer.attention_norm is not None, "post-norm layers have one"
+    return (
+        (*layer.qkv, *FUSED[None]),
+        (*layer.attention_out, *FUSED[None]),
+        norm_of(layer.attention_norm, weights),
+        (*layer.ffn_in, *activation),
+        (*layer.ffn_out, *FUSED[None]),
         norm_of(layer.ffn_norm, weights),
     )
 

@@ -174,7 +174,7 @@ class StretchPass(TiledPass):
 
     def receive(self, gathered: Tensor) -> None:
         """What every rank contributed, [ranks, values]."""
-        dtype = self._states.dtype
+        dtype = self._encoder.weights.attention_dtype
         given = [self._layout.unpack(row, dtype) for row in gathered]
         states = [one.state for one in given if one.state is not None]
         holders = [rank for rank, rows in enumerate(self._stretches) if rows.end > rows.start]

@@ -84,7 +84,8 @@ class TiledPass:
         self._projections: Projections | None = None
         if keep_projections:
             shape = (3, len(ids), weights.num_heads, weights.head_dim)
-            self._projections = Projections(*on_huge_pages(like.new_empty(shape)))
+            kept = like.new_empty(shape, dtype=weights.attention_dtype)
+            self._projections = Projections(*on_huge_pages(kept))
         self._layer = -1
         self._next_row = 0
         self._state: LLNState | None = None  # of the current layer, complete
@@ -247,8 +248,11 @@ class TiledPass:
 
 def kept_bytes(encoder: Encoder, num_tokens: int, *, keep_projections: bool) -> int:
     """Bytes that a pass over so many tokens holds between its visits."""
-    a_row = encoder.weights.width * encoder.weights.words.element_size()
-    return num_tokens * a_row * (4 if keep_projections else 1)
+    weights = encoder.weights
+    numbers = weights.words.element_size()
+    if keep_projections:
+        numbers += 3 * weights.attention_dtype.itemsize
+    return num_tokens * weights.width * numbers
 
 
 def can_tile(encoder: Encoder) -> bool:

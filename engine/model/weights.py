@@ -13,6 +13,7 @@ from torch import Tensor
 
 from engine.errors import CheckpointError
 from engine.model.int8 import Int8Affine, check_outliers
+from kernels.attention.processor import multiplies_bfloat16_tiles
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 
@@ -87,6 +88,15 @@ class EncoderWeights:
     @property
     def head_dim(self) -> int:
         return self.width // self.num_heads
+
+    @property
+    def attention_dtype(self) -> torch.dtype:
+        """The dtype of queries, keys and values."""
+        layer = self.layers[0].qkv
+        if not isinstance(layer, Int8Affine):
+            return layer.weight.dtype
+        # int8 rounds more than bfloat16 does, so this loses nothing that it has.
+        return torch.bfloat16 if multiplies_bfloat16_tiles() else torch.float32
 
 
 class TensorSource(Protocol):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from engine.errors import InvalidInput
 from engine.platform.byte_products import adds_pairs
+from kernels.attention.processor import BFLOAT16_TILES, Units, has_any
 
 logger = logging.getLogger(__name__)
 
@@ -25,20 +24,16 @@ _PRECISIONS = {**_DTYPES, "int8": torch.int8, REDUCED: torch.int8}
 PRECISIONS: tuple[str, ...] = tuple(_PRECISIONS)
 """Precisions of the matrix products."""
 
-_ONEDNN_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
-"""Variables that keep oneDNN from using newer instructions."""
-
-_UNITS_FOR_BFLOAT16 = {
+_UNITS_FOR_BFLOAT16: Units = {
     "avx512_bf16": ("AVX512_CORE_BF16", "FP16", "AVX10", "AMX", "DEFAULT"),
-    "amx_bf16": ("AMX", "DEFAULT"),
+    **BFLOAT16_TILES,
 }
-_UNITS_FOR_INT8 = {
+_UNITS_FOR_INT8: Units = {
     "avx512_vnni": ("AVX512_CORE_VNNI", *_UNITS_FOR_BFLOAT16["avx512_bf16"]),
     "avx_vnni": ("AVX2_VNNI", "AVX512_CORE_FP16", "AVX10", "AMX", "DEFAULT"),
     "amx_int8": ("AMX", "DEFAULT"),
 }
-_UNITS_FOR_REDUCED_INT8 = {"avx2": ("AVX2", "AVX512", "AVX10", "AMX", "DEFAULT")}
-"""Instructions, and parts of the limits under which oneDNN uses them."""
+_UNITS_FOR_REDUCED_INT8: Units = {"avx2": ("AVX2", "AVX512", "AVX10", "AMX", "DEFAULT")}
 
 
 @dataclass(frozen=True)
@@ -104,31 +99,19 @@ def torch_dtype(name: str) -> torch.dtype:
 
 def cpu_multiplies_bfloat16() -> bool:
     """Whether this CPU has bfloat16 units. Without them bfloat16 is slower than float32."""
-    return _has_any(_UNITS_FOR_BFLOAT16)
+    return has_any(_UNITS_FOR_BFLOAT16)
 
 
 def cpu_multiplies_int8() -> bool:
     """Whether this CPU adds products of bytes in 32 bits. Older instructions add them in 16 bits,
     which can overflow."""
-    return _has_any(_UNITS_FOR_INT8)
+    return has_any(_UNITS_FOR_INT8)
 
 
 def cpu_multiplies_reduced_int8() -> bool:
     """Whether this CPU multiplies bytes faster than float32, and adds products of neighbours
     exactly as long as two of them fit into 16 bits."""
-    return cpu_multiplies_int8() or (_has_any(_UNITS_FOR_REDUCED_INT8) and adds_pairs())
-
-
-def _has_any(units: Mapping[str, tuple[str, ...]]) -> bool:
-    """Whether this CPU has one of these instructions, and oneDNN may use it."""
-    if not hasattr(torch.cpu, "get_capabilities"):  # an older torch
-        return False
-    has = torch.cpu.get_capabilities()
-    limits = [limit.upper() for name in _ONEDNN_LIMITS if (limit := os.environ.get(name))]
-    return any(
-        has.get(instruction) and all(any(one in limit for one in allowing) for limit in limits)
-        for instruction, allowing in units.items()
-    )
+    return cpu_multiplies_int8() or (has_any(_UNITS_FOR_REDUCED_INT8) and adds_pairs())
 
 
 def _what_is_possible(device_type: str, dtype: str) -> str | None:

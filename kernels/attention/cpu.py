@@ -2,22 +2,20 @@
 
 ragged.py makes batches of equal width out of ragged sequences. Loops go over the lengths that
 blocks have, not over sequences, blocks or tokens, and nothing is N x N beyond one block.
+
+Rows of 16 bits are computed with in float32, except in block_softmax.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from kernels.attention.arguments import AffineMap, PackedSequences, Sinks
+from kernels.attention.block_softmax import block_softmax
+from kernels.attention.processor import widen
 from kernels.attention.ragged import (
-    BlockBatch,
     SpanBatch,
-    block_batches,
     gather_each,
     piece_batches,
     scatter_each,
@@ -50,7 +48,8 @@ def lln_diag(
 
 def mix_branches(diag: Tensor, lln: Tensor, mix: Tensor) -> Tensor:
     """mix * lln + (1 - mix) * diag, written into `diag` where no gradient is needed."""
-    share = mix.unsqueeze(-1).expand_as(diag)
+    diag, lln = widen(diag), widen(lln)
+    share = mix.to(diag.dtype).unsqueeze(-1).expand_as(diag)
     if torch.is_grad_enabled() and any(x.requires_grad for x in (diag, lln, mix)):
         return torch.lerp(diag, lln, share)
     return diag.lerp_(lln, share)
@@ -59,6 +58,7 @@ def mix_branches(diag: Tensor, lln: Tensor, mix: Tensor) -> Tensor:
 def lln_state(
     k: Tensor, v: Tensor, *, beta: Tensor, packed: PackedSequences, k_map: AffineMap | None
 ) -> LLNState:
+    k, v = widen(k), widen(v)
     batches = piece_batches(packed.host_bounds(), PIECE_ROWS, k.device)
     pieces = [
         _piece_state(*rows, beta, k_map)
@@ -83,7 +83,7 @@ def lln_read(
     packed: PackedSequences,
     q_map: AffineMap | None,
 ) -> Tensor:
-    channel_logits = state.log_mass
+    q, channel_logits = widen(q), state.log_mass
     if q_map is not None:
         channel_logits = channel_logits + alpha.unsqueeze(-1) * q_map.bias
     batches = piece_batches(packed.host_bounds(), PIECE_ROWS, q.device)
@@ -106,48 +106,6 @@ def _read_piece(
     logits = _scaled_by_head(q, q_map, _of_spans(alpha, batch), log_mass)
     read = logits.softmax(-1) @ state.value[batch.owners].transpose(0, 1)
     return read.permute(1, 2, 0, 3)
-
-
-class OutsideSinks(NamedTuple):
-    """Sinks that are not among the packed rows, and that every block sees."""
-
-    k: Tensor  # [S, H, D]
-    v: Tensor
-
-
-def block_softmax(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    packed: PackedSequences,
-    block_size: int | None,
-    sinks: Sinks,
-    outside: OutsideSinks | None = None,
-) -> Tensor:
-    """Softmax within blocks (None: within whole sequences), and over the sequence's sinks."""
-    num_rows = q.shape[0]
-    in_one_block = packed.count == 1 and (block_size is None or num_rows <= block_size)
-    if num_rows and in_one_block and outside is None:
-        return attend_whole(q, k, v)
-    batches = block_batches(packed.host_bounds(), block_size, sinks, q.device)
-    spans = [batch.spans for batch in batches]
-    in_one_pass = _has_logsumexp_kernel(q, k, v)
-
-    def attended() -> Iterator[Tensor]:
-        own = (gather_each(spans, x) for x in (q, k, v))
-        for batch, span_q, keys, values in zip(batches, *own, strict=True):
-            seen = _seen_sinks(batch, k, v, outside)
-            if not in_one_pass:
-                yield _attend(seen, span_q, keys, values)
-            elif seen is not None:
-                yield _attend_then_add_sinks(seen, span_q, keys, values)
-            else:
-                yield _attend_fused(span_q, keys, values).rows.transpose(1, 2)
-
-    if len(spans) == 1 and spans[0].covers(len(v)):
-        return next(attended()).flatten(0, 1)
-    return scatter_each(spans, attended(), v)
 
 
 def _piece_state(
@@ -231,86 +189,3 @@ def _scaled_by_head(
 def _of_spans(scale: Tensor, batch: SpanBatch) -> Tensor:
     """A number for every span and head, from those of every sequence: [H, n, 1, 1]."""
     return scale[batch.owners].T[:, :, None, None]
-
-
-def _has_logsumexp_kernel(*rows: Tensor) -> bool:
-    """The CPU's fused attention returns its row sums, but has no gradient through them."""
-    needs_grad = torch.is_grad_enabled() and any(x.requires_grad for x in rows)
-    return rows[0].device.type == "cpu" and not needs_grad
-
-
-def attend_whole(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """One sequence as one block, which needs no layout."""
-    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
-    return F.scaled_dot_product_attention(q, k, v).squeeze(0).transpose(0, 1)
-
-
-class _SeenSinks(NamedTuple):
-    """The sinks that the spans of one batch see beyond their own rows."""
-
-    k: Tensor  # [n, S, H, D]
-    v: Tensor
-    hidden: Tensor  # [n, S] True where the sink is absent or among the span's own rows
-
-
-def _seen_sinks(
-    batch: BlockBatch, k: Tensor, v: Tensor, outside: OutsideSinks | None
-) -> _SeenSinks | None:
-    seen = []
-    if batch.sinks is not None:
-        rows, hidden = batch.sinks.rows, batch.sinks.hidden
-        seen.append(_SeenSinks(k[rows], v[rows], hidden))
-    if outside is not None:
-        all_k, all_v = (x.expand(batch.spans.count, *x.shape) for x in outside)
-        seen.append(_SeenSinks(all_k, all_v, torch.zeros_like(all_k[:, :, 0, 0], dtype=torch.bool)))
-    if len(seen) < 2:
-        return next(iter(seen), None)
-    return _SeenSinks(*(torch.cat(parts, dim=1) for parts in zip(*seen, strict=True)))
-
-
-def _attend(sinks: _SeenSinks | None, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Every span's softmax attention, sinks as additional keys: [n, w, H, D]."""
-    mask = None
-    if sinks is not None:
-        hidden = F.pad(sinks.hidden, (keys.shape[1], 0))[:, None, None]
-        mask = torch.zeros_like(hidden, dtype=q.dtype).masked_fill(hidden, -torch.inf)
-        keys, values = torch.cat([keys, sinks.k], dim=1), torch.cat([values, sinks.v], dim=1)
-    q, keys, values = (x.transpose(1, 2) for x in (q, keys, values))
-    return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask).transpose(1, 2)
-
-
-def _attend_then_add_sinks(sinks: _SeenSinks, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """The same, with the few sink keys merged in by their share of each row's total mass.
-
-    Appending them to every block would copy all keys and values and break the block's round size.
-    """
-    attended, log_sum = _attend_fused(q, keys, values)
-    # Not a product of matrices: for a single span that would add up in another order.
-    scores = torch.linalg.vecdot(q.unsqueeze(1), sinks.k.unsqueeze(2)) * q.shape[-1] ** -0.5
-    scores = scores.masked_fill(sinks.hidden[:, :, None, None], -torch.inf)  # [n, S, w, H]
-    # The block is one more choice beside the sinks, of its rows' whole mass.
-    block = log_sum.transpose(1, 2).unsqueeze(1)
-    shares = _shares(torch.cat([scores, block], dim=1)).permute(0, 3, 2, 1)  # [n, H, w, S + 1]
-    merged = shares[..., :-1] @ sinks.v.transpose(1, 2)
-    return merged.addcmul_(attended, shares[..., -1:]).transpose(1, 2)
-
-
-def _shares(logits: Tensor) -> Tensor:
-    """Softmax over the few choices of dimension 1, from operations that round every element alike.
-
-    torch's own takes another exponential where a thread's part ends.
-    """
-    weights = (logits - logits.amax(1, keepdim=True)).exp_()
-    return weights.div_(weights.sum(1, keepdim=True))
-
-
-class _Fused(NamedTuple):
-    rows: Tensor  # [n, H, w, D] attended
-    log_sum: Tensor  # [n, H, w] log of each row's mass
-
-
-def _attend_fused(q: Tensor, keys: Tensor, values: Tensor) -> _Fused:
-    """Softmax within spans by the kernel behind torch's public function: it returns the sums."""
-    q, keys, values = (x.transpose(1, 2) for x in (q, keys, values))
-    fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(q, keys, values)
-    return _Fused(*fused)

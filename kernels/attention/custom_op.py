@@ -19,6 +19,7 @@ from torch import Tensor
 
 from kernels.attention import arguments, cpu
 from kernels.attention.arguments import AffineMap, PackedSequences, Sinks
+from kernels.attention.block_softmax import block_softmax
 from kernels.attention.state import LLNState, empty_state
 
 _OPERANDS = (
@@ -30,7 +31,6 @@ _NUM_DIFFERENTIABLE = 10
 _DEVICES = ("cpu", "cuda")
 _AS_IT_IS = contextlib.nullcontext()
 _ORDINARY = (Tensor, torch.nn.Parameter)
-_NARROW = (torch.bfloat16, torch.float16)
 _WIDEST_FLOAT32_HEAD = 128
 _SHARED_BYTES_OF_WIDER = 147_456
 """Shared memory of the backward for float32 heads above 128, found by compiling it."""
@@ -124,13 +124,9 @@ def launches_at_once(rows: Tensor) -> bool:
 
 
 def attend_in_torch(operands: Operands, packed: PackedSequences) -> Tensor:
-    """In torch operations, differentiable as they are; computed in at least float32."""
-    dtype = operands.q.dtype
-    if dtype in _NARROW:
-        q, k, v = (widen(x) for x in operands[:3])
-        operands = operands._replace(q=q, k=k, v=v)
+    """In torch operations, differentiable as they are."""
     with without_autocast(operands.q):
-        return _branches_in_torch(operands, packed).to(dtype)
+        return _branches_in_torch(operands, packed).to(operands.q.dtype)
 
 
 def _branches_in_torch(operands: Operands, packed: PackedSequences) -> Tensor:
@@ -138,7 +134,7 @@ def _branches_in_torch(operands: Operands, packed: PackedSequences) -> Tensor:
     sinks = Sinks(*operands.num_sinks)
     if alpha is None or beta is None:
         size = operands.block_size
-        return cpu.block_softmax(q, k, v, packed=packed, block_size=size, sinks=sinks)
+        return block_softmax(q, k, v, packed=packed, block_size=size, sinks=sinks)
     if operands.block_size is None:
         state = cpu.lln_state(k, v, beta=beta, packed=packed, k_map=operands.k_map)
         return cpu.lln_read(q, state, alpha=alpha, packed=packed, q_map=operands.q_map)
@@ -320,8 +316,3 @@ def without_autocast(x: Tensor) -> contextlib.AbstractContextManager[object]:
     if not torch.is_autocast_enabled(device):
         return _AS_IT_IS
     return torch.autocast(device, enabled=False)
-
-
-def widen(x: Tensor) -> Tensor:
-    """Float32 in place of 16 bits: without native units these are slower and no more exact."""
-    return x.float() if x.dtype in _NARROW else x

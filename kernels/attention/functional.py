@@ -186,9 +186,8 @@ def lln_state(
             k, v, beta=scale, cu_seqlens=packed.cu_seqlens, k_map=affine
         )
         return launched
-    wide_k, wide_v = custom_op.widen(k), custom_op.widen(v)
     with custom_op.without_autocast(k):
-        return cpu.lln_state(wide_k, wide_v, beta=scale, packed=packed, k_map=affine)
+        return cpu.lln_state(k, v, beta=scale, packed=packed, k_map=affine)
 
 
 def lln_read(
@@ -212,9 +211,8 @@ def lln_read(
             q, state, alpha=scale, cu_seqlens=packed.cu_seqlens, q_map=affine
         )
         return launched
-    wide_q = custom_op.widen(q)
     with custom_op.without_autocast(q):
-        read = cpu.lln_read(wide_q, state, alpha=scale, packed=packed, q_map=affine)
+        read = cpu.lln_read(q, state, alpha=scale, packed=packed, q_map=affine)
     return read.to(q.dtype)
 
 

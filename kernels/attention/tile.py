@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kernels.attention import arguments, cpu, custom_op
 from kernels.attention.arguments import AffineMap, ArgumentError, Gate, Map, RowsForm
+from kernels.attention.block_softmax import OutsideSinks, block_softmax
 from kernels.attention.functional import block_diagonal_attention, lln_read
 from kernels.attention.shares import token_shares
 from kernels.attention.state import LLNState
@@ -72,7 +73,7 @@ def lln_diag_tile(
     diag = _diag_in_torch(q, k, v, block_size, sinks)
     lln = lln_read(q, state, alpha=alpha, q_map=q_map)
     shares = token_shares(q, checked_mix, factor, arguments.check_cu_seqlens(None, q))
-    return cpu.mix_branches(diag, lln, shares.to(q.dtype))
+    return cpu.mix_branches(diag, lln, shares).to(q.dtype)
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, sinks: TileSinks) -> RowsForm:
@@ -115,11 +116,11 @@ def _diag_in_torch(q: Tensor, k: Tensor, v: Tensor, block_size: int, sinks: Tile
     if not len(sinks.k):
         return block_diagonal_attention(q, k, v, block_size=block_size, num_sinks=sinks.inside)
     with custom_op.without_autocast(q):
-        attended = cpu.block_softmax(
-            *map(custom_op.widen, (q, k, v)),
+        attended = block_softmax(
+            *(q, k, v),
             packed=arguments.check_cu_seqlens(None, q),
             block_size=arguments.check_block_size(block_size),
             sinks=arguments.check_sinks(sinks.inside),
-            outside=cpu.OutsideSinks(custom_op.widen(sinks.k), custom_op.widen(sinks.v)),
+            outside=OutsideSinks(sinks.k, sinks.v),
         )
     return attended.to(q.dtype)

@@ -253,14 +253,16 @@ def test_repeats_bitwise() -> None:
 
 @given(
     lengths=st.lists(st.integers(1, 1200), min_size=2, max_size=9),
-    heads_and_dim=st.sampled_from([(12, 32), (3, 20)]),
+    heads_and_dim=st.sampled_from([(12, 32), (3, 20), (4, 64)]),
     block_size=st.sampled_from([64, 512]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
 )
 @settings(max_examples=25, deadline=None)
 def test_a_sequence_does_not_depend_on_its_neighbours_to_the_last_bit(
-    lengths: list[int], heads_and_dim: tuple[int, int], block_size: int
+    lengths: list[int], heads_and_dim: tuple[int, int], block_size: int, dtype: torch.dtype
 ) -> None:
-    rows: dict[str, Any] = dict(zip("qkv", random_qkv(sum(lengths), *heads_and_dim), strict=True))
+    drawn = (x.to(dtype) for x in random_qkv(sum(lengths), *heads_and_dim))
+    rows: dict[str, Any] = dict(zip("qkv", drawn, strict=True))
     arguments: dict[str, Any] = {"alpha": 1.7, "beta": 1.1}
     blocks: dict[str, Any] = {"block_size": block_size, "num_sinks": (2, 1)}
     bounds = bounds_of(lengths)
@@ -277,12 +279,15 @@ def test_a_sequence_does_not_depend_on_its_neighbours_to_the_last_bit(
         assert torch.equal(together[own], attend(**alone, **parameters))
 
 
+@pytest.mark.parametrize("num_sinks", [0, (1, 1)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_narrow_dtypes_are_computed_in_float32(dtype: torch.dtype) -> None:
+def test_narrow_dtypes_are_computed_in_float32_or_round_no_more(
+    dtype: torch.dtype, num_sinks: int | tuple[int, int]
+) -> None:
     q, k, v = (x.to(dtype) for x in random_qkv(300, 2, 32))
-    found = lln_diag_attention(q, k, v, alpha=1.5, beta=1.0)
+    found = lln_diag_attention(q, k, v, alpha=1.5, beta=1.0, num_sinks=num_sinks)
     assert found.dtype == dtype
-    truth = reference.lln_diag_attention(q, k, v, alpha=1.5, beta=1.0)
+    truth = reference.lln_diag_attention(q, k, v, alpha=1.5, beta=1.0, num_sinks=num_sinks)
     assert (found - truth).abs().max() <= torch.finfo(dtype).eps * truth.abs().max()
 
 

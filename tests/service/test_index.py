@@ -25,7 +25,7 @@ from service.index.search import any_word_of, fuse
 from service.index.store import DATABASE, IndexStore
 from service.locks import AlreadyRunning, writers_lock
 from service.readers.files import READERS
-from tests.engine.int8_forms import USED_AS_INT8, needs_reduced_int8
+from tests.engine.precisions import USED_AS_INT8, needs_reduced_int8
 from tests.service.processes import clean_environment
 
 Run = Callable[..., Any]

@@ -14,7 +14,7 @@ from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 
 from service.pb.tei.v1 import tei_pb2 as pb
-from tests.engine.int8_forms import USED_AS_INT8, needs_reduced_int8
+from tests.engine.precisions import USED_AS_INT8, needs_reduced_int8
 from tests.service.outside import vectors_of
 from tests.service.stubs import tei_info_stub, tei_stub
 

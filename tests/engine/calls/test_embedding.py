@@ -13,11 +13,7 @@ from engine.errors import InvalidInput, LLNError, TextTooLong
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.platform.device import cpu_multiplies_bfloat16
 from engine.types import ChunkPlan, EmbedOptions, Span, Truncate
-from tests.engine.int8_forms import INT8_FORMS
-
-needs_bfloat16 = pytest.mark.skipif(
-    not cpu_multiplies_bfloat16(), reason="this CPU has no units for bfloat16"
-)
+from tests.engine.precisions import BFLOAT16, INT8_FORMS, needs_bfloat16
 
 
 @pytest.fixture(scope="module")
@@ -69,14 +65,7 @@ def test_same_text_same_vector(
 
 
 @pytest.mark.parametrize("model", ["default", "sentence-transformers/all-MiniLM-L6-v2"])
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        "float32",
-        pytest.param("bfloat16", marks=needs_bfloat16),
-        *INT8_FORMS,
-    ],
-)
+@pytest.mark.parametrize("dtype", ["float32", BFLOAT16, *INT8_FORMS])
 def test_a_batch_moves_no_text_in_its_last_bit(model: str, dtype: str, long_text: str) -> None:
     """Whatever lengths meet: one token, a row beyond a tile, several blocks, a sweep."""
     engine = Engine.load(model, config=EngineConfig(device="cpu", dtype=dtype))

@@ -15,7 +15,7 @@ from engine.errors import CheckpointError
 from engine.model.int8 import dequantised, multiplied, quantised, quantised_rows, smoothing_of
 from engine.model.layers import activate
 from engine.platform.device import REDUCED
-from tests.engine.int8_forms import INT8_FORMS, needs_reduced_int8
+from tests.engine.precisions import INT8_FORMS, needs_reduced_int8
 
 if TYPE_CHECKING:
     from pathlib import Path

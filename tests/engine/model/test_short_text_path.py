@@ -11,8 +11,8 @@ import torch
 from engine.config import EngineConfig
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.model.encoder import short_text_path
-from tests.engine.int8_forms import INT8_FORMS, needs_reduced_int8
 from tests.engine.model.test_tiled_pass import some_ids
+from tests.engine.precisions import BFLOAT16, INT8_FORMS, needs_reduced_int8
 from tests.engine.small_models import calibrated
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def is_straight(model: EmbeddingModel) -> bool:
     return short_text_path(model.encoder.weights, model.encoder.attention) is not None
 
 
-@pytest.mark.parametrize("dtype", [FLOAT32, *INT8_FORMS])
+@pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16, *INT8_FORMS])
 @pytest.mark.parametrize("kind", ["softmax", "block_diagonal", "lln_diag", "lln"])
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
 @torch.inference_mode()
@@ -51,10 +51,10 @@ def test_the_default_model(default_model: EmbeddingModel) -> None:
             assert _has_the_same_bits(model, length), length
 
 
-@needs_reduced_int8
+@pytest.mark.parametrize("dtype", [BFLOAT16, pytest.param("int8", marks=needs_reduced_int8)])
 @torch.inference_mode()
-def test_the_default_model_in_int8() -> None:
-    model = load_model(config=EngineConfig(device="cpu", dtype="int8"))
+def test_the_default_model_in_other_precisions(dtype: str) -> None:
+    model = load_model(config=EngineConfig(device="cpu", dtype=dtype))
     assert all(_has_the_same_bits(model, length) for length in (2, 16, 75))
 
 

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from engine.model.int8 import byte_product, quantised
-from tests.engine.int8_forms import needs_reduced_int8
+from tests.engine.precisions import needs_reduced_int8
 
 ROOT = Path(__file__).parents[3]
 TAIL = 8

@@ -19,7 +19,7 @@ from engine.platform.device import (
     cpu_multiplies_int8,
     possible_precisions,
 )
-from tests.engine.int8_forms import needs_int8, needs_reduced_int8
+from tests.engine.precisions import needs_int8, needs_reduced_int8
 
 ROOT = Path(__file__).parents[3]
 

@@ -1,0 +1,180 @@
+"""Softmax within blocks in torch operations, with the sequence's sinks beside each block.
+
+Rows of 16 bits are widened to float32, except on CPUs that multiply tiles of bfloat16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from kernels.attention.arguments import PackedSequences, Sinks
+from kernels.attention.processor import NARROW, multiplies_bfloat16_tiles, widen
+from kernels.attention.ragged import BlockBatch, block_batches, gather_each, scatter_each
+
+_PACKED_COLUMNS = 64
+"""Heads of a multiple of these are packed by torch's fused attention where that pays."""
+_ROWS_ALWAYS_PACKED = 64
+"""For so many rows of a thread it packs, whatever the batch is."""
+
+
+class OutsideSinks(NamedTuple):
+    """Sinks that are not among the packed rows, and that every block sees."""
+
+    k: Tensor  # [S, H, D]
+    v: Tensor
+
+
+def block_softmax(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    packed: PackedSequences,
+    block_size: int | None,
+    sinks: Sinks,
+    outside: OutsideSinks | None = None,
+) -> Tensor:
+    """Softmax within blocks (None: within whole sequences), and over the sequence's sinks."""
+    num_rows = q.shape[0]
+    in_one_block = packed.count == 1 and (block_size is None or num_rows <= block_size)
+    if num_rows and in_one_block and outside is None:
+        return attend_whole(q, k, v)
+    batches = block_batches(packed.host_bounds(), block_size, sinks, q.device)
+    spans = [batch.spans for batch in batches]
+    in_one_pass = _has_logsumexp_kernel(q, k, v)
+
+    def attended() -> Iterator[Tensor]:
+        own = (gather_each(spans, x) for x in (q, k, v))
+        for batch, *span in zip(batches, *own, strict=True):
+            seen = _seen_sinks(batch, k, v, outside)
+            rows = _for_softmax(*span)
+            if not in_one_pass:
+                found = _attend(seen, *rows)
+            elif seen is not None:
+                found = _attend_then_add_sinks(seen, *rows)
+            else:
+                found = _attend_fused(*rows).rows.transpose(1, 2)
+            yield found.to(v.dtype)
+
+    if len(spans) == 1 and spans[0].covers(len(v)):
+        return next(attended()).flatten(0, 1)
+    return scatter_each(spans, attended(), v)
+
+
+def _has_logsumexp_kernel(*rows: Tensor) -> bool:
+    """The CPU's fused attention returns its row sums, but has no gradient through them."""
+    needs_grad = torch.is_grad_enabled() and any(x.requires_grad for x in rows)
+    return rows[0].device.type == "cpu" and not needs_grad
+
+
+def _for_softmax(
+    q: Tensor, k: Tensor, v: Tensor, width: int | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows [n, w, H, D] as softmax takes them: in 16 bits only where that is faster."""
+    if q.dtype in NARROW and not _takes_narrow(q, k, v, width or q.shape[1]):
+        return widen(q), widen(k), widen(v)
+    return q, k, v
+
+
+def _takes_narrow(q: Tensor, k: Tensor, v: Tensor, width: int) -> bool:
+    """Whether tiles of bfloat16 multiply these rows, and give a text the same bits in any batch.
+
+    torch's fused attention packs heads of some widths where its threads have much to do, and adds
+    up in another order then. So it takes such heads only where it packs in any case, or in none.
+    """
+    if q.dtype is not torch.bfloat16 or not multiplies_bfloat16_tiles():
+        return False
+    if not _has_logsumexp_kernel(q, k, v):
+        return False
+    may_pack = q.shape[-1] % _PACKED_COLUMNS == 0 and width >= _PACKED_COLUMNS
+    return not may_pack or width >= _ROWS_ALWAYS_PACKED * torch.get_num_threads()
+
+
+def attend_whole(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """One sequence as one block, which needs no layout."""
+    heads = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
+    return attend_heads(*heads).squeeze(0).transpose(0, 1)
+
+
+def attend_heads(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The same for rows by head, [1, H, T, D]."""
+    rows = _for_softmax(q, k, v, q.shape[2])
+    return F.scaled_dot_product_attention(*rows).to(v.dtype)
+
+
+class _SeenSinks(NamedTuple):
+    """The sinks that the spans of one batch see beyond their own rows."""
+
+    k: Tensor  # [n, S, H, D]
+    v: Tensor
+    hidden: Tensor  # [n, S] True where the sink is absent or among the span's own rows
+
+
+def _seen_sinks(
+    batch: BlockBatch, k: Tensor, v: Tensor, outside: OutsideSinks | None
+) -> _SeenSinks | None:
+    seen = []
+    if batch.sinks is not None:
+        rows, hidden = batch.sinks.rows, batch.sinks.hidden
+        seen.append(_SeenSinks(k[rows], v[rows], hidden))
+    if outside is not None:
+        all_k, all_v = (x.expand(batch.spans.count, *x.shape) for x in outside)
+        seen.append(_SeenSinks(all_k, all_v, torch.zeros_like(all_k[:, :, 0, 0], dtype=torch.bool)))
+    if len(seen) < 2:
+        return next(iter(seen), None)
+    return _SeenSinks(*(torch.cat(parts, dim=1) for parts in zip(*seen, strict=True)))
+
+
+def _attend(sinks: _SeenSinks | None, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Every span's softmax attention, sinks as additional keys: [n, w, H, D]."""
+    mask = None
+    if sinks is not None:
+        hidden = F.pad(sinks.hidden, (keys.shape[1], 0))[:, None, None]
+        mask = torch.zeros_like(hidden, dtype=q.dtype).masked_fill(hidden, -torch.inf)
+        keys = torch.cat([keys, widen(sinks.k)], dim=1)
+        values = torch.cat([values, widen(sinks.v)], dim=1)
+    q, keys, values = (x.transpose(1, 2) for x in (q, keys, values))
+    return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask).transpose(1, 2)
+
+
+def _attend_then_add_sinks(sinks: _SeenSinks, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """The same, with the few sink keys merged in by their share of each row's total mass.
+
+    Appending them to every block would copy all keys and values and break the block's round size.
+    """
+    attended, log_sum = _attend_fused(q, keys, values)
+    q, sink_keys, sink_values = widen(q), widen(sinks.k), widen(sinks.v)
+    # Not a product of matrices: for a single span that would add up in another order.
+    scores = torch.linalg.vecdot(q.unsqueeze(1), sink_keys.unsqueeze(2)) * q.shape[-1] ** -0.5
+    scores = scores.masked_fill(sinks.hidden[:, :, None, None], -torch.inf)  # [n, S, w, H]
+    # The block is one more choice beside the sinks, of its rows' whole mass.
+    block = log_sum.transpose(1, 2).unsqueeze(1)
+    shares = _shares(torch.cat([scores, block], dim=1)).permute(0, 3, 2, 1)  # [n, H, w, S + 1]
+    merged = shares[..., :-1] @ sink_values.transpose(1, 2)
+    return merged.addcmul_(attended, shares[..., -1:]).transpose(1, 2)
+
+
+def _shares(logits: Tensor) -> Tensor:
+    """Softmax over the few choices of dimension 1, from operations that round every element alike.
+
+    torch's own takes another exponential where a thread's part ends.
+    """
+    weights = (logits - logits.amax(1, keepdim=True)).exp_()
+    return weights.div_(weights.sum(1, keepdim=True))
+
+
+class _Fused(NamedTuple):
+    rows: Tensor  # [n, H, w, D] attended
+    log_sum: Tensor  # [n, H, w] log of each row's mass
+
+
+def _attend_fused(q: Tensor, keys: Tensor, values: Tensor) -> _Fused:
+    """Softmax within spans by the kernel behind torch's public function: it returns the sums."""
+    q, keys, values = (x.transpose(1, 2) for x in (q, keys, values))
+    fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(q, keys, values)
+    return _Fused(*fused)
