@@ -14,6 +14,7 @@ from service.batches.records import ENDPOINTS, INPUT, WINDOW_S, Batch, LineError
 from service.batches.room import Room
 from service.batches.run import RETRY_S, AnswerRequest, BatchLimits, BatchRun
 from service.batches.store import BatchStore
+from service.batches.wholly import wholly
 from service.metrics import BatchApiMetrics
 
 log = logging.getLogger(__name__)
@@ -92,10 +93,13 @@ class Batches:
                 metadata=metadata,
                 output_expires_s=output_expires_s,
             )
-            await asyncio.to_thread(self.store.save, batch)
-        await self._measure()
-        self._wake.set()
+            await wholly(self._start(batch))
         return batch
+
+    async def _start(self, batch: Batch) -> None:
+        await asyncio.to_thread(self.store.save, batch)
+        self._wake.set()
+        await self._measure()
 
     async def _check_number(self) -> None:
         waiting = len(await asyncio.to_thread(self.store.unfinished))
@@ -128,7 +132,7 @@ class Batches:
     async def delete_file(self, file_id: str) -> None:
         """Raises InvalidInput for the input of a batch that has not finished."""
         async with self._changes:  # no batch begins with a file that is being deleted
-            await asyncio.to_thread(self.store.delete_file, file_id)
+            await wholly(asyncio.to_thread(self.store.delete_file, file_id))
 
     async def cancel(self, batch_id: str) -> Batch:
         """What was answered by now stays available. Raises InvalidInput for a finished batch."""
@@ -143,11 +147,19 @@ class Batches:
                 )
             if batch.status == "cancelling":
                 return batch
-            batch = batch.to("cancelling")
+            return await wholly(self._cancel(batch.to("cancelling")))
+
+    async def _cancel(self, batch: Batch) -> Batch:
+        running = self._running
+        if running is not None and running.batch.id == batch.id:
             await asyncio.to_thread(self.store.save, batch)
-            if self._running is not None and self._running.batch.id == batch_id:
-                self._running.cancel(batch)
-        self._wake.set()
+            running.cancel(batch)
+        elif "in_progress" in batch.reached:  # it has answers, and is resumed
+            await asyncio.to_thread(self.store.save, batch)
+        else:  # it has not begun: others may keep it waiting for hours
+            batch = batch.to("cancelled")
+            await asyncio.to_thread(self.store.finish, batch, [])
+            await self._measure()
         return batch
 
     async def _work(self) -> None:

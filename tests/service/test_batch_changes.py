@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -89,6 +90,66 @@ def test_a_batch_that_is_cancelled_as_it_begins_is_cancelled(
             return await until_finished(batches, batch.id)
 
     assert asyncio.run(run()).status == "cancelled"
+
+
+def test_a_batch_that_waits_is_cancelled_at_once(store: BatchStore) -> None:
+    """Its turn may come in hours. Until then it would count, and keep its file."""
+    may_answer = asyncio.Event()
+
+    async def answer(endpoint: str, body: Any, request_id: str) -> Answered:
+        await may_answer.wait()
+        return await answer_ok(endpoint, body, request_id)
+
+    async def run() -> Batch:
+        async with Batches(store, answer, LIMITS, Metrics().batch_api) as batches:
+            first, second = [
+                await batches.create(
+                    add_file(store, requests(2)).id,
+                    "/v1/embeddings",
+                    metadata=None,
+                    output_expires_s=None,
+                )
+                for _ in range(2)
+            ]
+            cancelled = await batches.cancel(second.id)
+            assert cancelled.status == "cancelled"
+            assert {"cancelling", "cancelled"} <= set(cancelled.reached)
+            assert await batches.get(second.id) == cancelled
+            await batches.delete_file(second.input_file_id)
+            may_answer.set()
+            return await until_finished(batches, first.id)
+
+    assert asyncio.run(run()).status == "completed"
+
+
+def test_a_batch_runs_though_its_caller_leaves_while_it_is_noted(
+    store: BatchStore, batches: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else would wake the server up."""
+    save, is_saving = store.save, threading.Event()
+
+    def slow(batch: Batch) -> None:
+        is_saving.set()
+        time.sleep(0.2)
+        save(batch)
+
+    file = add_file(store, requests(2))
+
+    async def run() -> Batch:
+        async with batches:
+            await asyncio.sleep(0.05)  # it has found that there is nothing to do
+            with monkeypatch.context() as patch:
+                patch.setattr(store, "save", slow)
+                starting = asyncio.create_task(
+                    batches.create(file.id, "/v1/embeddings", metadata=None, output_expires_s=None)
+                )
+                await asyncio.to_thread(is_saving.wait)
+                starting.cancel()
+                await asyncio.wait({starting})
+            [batch] = (await batches.list(after=None, limit=9)).items
+            return await until_finished(batches, batch.id)
+
+    assert asyncio.run(run()).status == "completed"
 
 
 def test_a_batch_that_fails_keeps_what_was_answered(store: BatchStore, batches: Batches) -> None:
