@@ -7,7 +7,7 @@ from functools import partial
 from time import monotonic
 
 from engine.async_engine import AsyncEngine
-from engine.errors import InsufficientMemory, InvalidInput
+from engine.errors import InsufficientMemory, InvalidInput, LLNError, shown
 from engine.text.chunking import shares_of
 from engine.types import ModelInfo, Span, Vector
 from service.bulk import parts
@@ -105,6 +105,9 @@ async def embed_row(row: InputRow, engine: AsyncEngine, how: RowOptions) -> Embe
             vectors = [(chunk.index, chunk.characters, chunk.vector) for chunk in document.chunks]
     except (InvalidInput, InsufficientMemory) as error:
         return BadRow(id=row.id, code=error.code, reason=error.message, num_bytes=row.num_bytes)
+    except LLNError as error:  # not the row's fault perhaps: it ends the job, and is no bad row
+        message = f"row {shown(str(row.id))}: {error.message}"
+        raise error.about(error.param, message=message) from error
     return [
         VectorRow(
             id=row.id,

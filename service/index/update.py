@@ -194,6 +194,9 @@ class IndexWriter:
         except InsufficientMemory as error:  # the next engine may have more
             self._too_large[draft.found.path] = draft.sha256
             return _unread(draft.found, error, draft.before)
+        except LLNError as error:  # not the file's fault perhaps: it ends the update
+            message = f"{draft.found.path}: {error.message}"
+            raise error.about(error.param, message=message) from error
 
     def _is_known_too_large(self, text: _Text) -> bool:
         is_unread = text.before is not None and not text.before.sha256

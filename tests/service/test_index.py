@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from engine import AsyncEngine
+from engine.errors import DeviceFailure
 from service.cli.__main__ import main
 from service.errors import StorageFailure
 from service.index.place import PLACE
@@ -258,6 +260,18 @@ def test_a_damaged_file_does_not_end_the_job(
     [summary] = run("index", folder, "--model", model)
     problems = {"deep/wizards.html": "its reader failed: RecursionError: too deep"}
     assert (summary["read"], summary["problems"]) == (2, problems)
+
+
+def test_a_file_on_which_the_device_fails_is_named(
+    folder: Path, model: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in fails as few models do."""
+
+    async def failing(*_: object, **__: object) -> None:
+        raise DeviceFailure("not finite", code="non_finite_output")
+
+    monkeypatch.setattr(AsyncEngine, "embed_document", failing)
+    assert run("index", folder, "--model", model) == "lln: deep/attention.txt: not finite"
 
 
 def test_a_pdf_with_a_broken_title_is_read(folder: Path, model: str, run: Run) -> None:

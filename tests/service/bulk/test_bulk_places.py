@@ -1,12 +1,17 @@
-"""`lln embed --from`: where a job may write, and where it may not."""
+"""`lln embed --from`: where a job may write, and what it says when it cannot go on."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
-from tests.service.bulk.command import Run, lines
+import pytest
+
+from engine import AsyncEngine
+from engine.errors import DeviceFailure
+from tests.service.bulk.command import TEXTS, Run, lines
 
 
 def test_no_file_of_the_caller_is_written_over(
@@ -53,3 +58,21 @@ def another_disk(folder: Path) -> str | None:
     if not shared.is_dir() or shared.stat().st_dev == folder.stat().st_dev:
         return None
     return tempfile.mkdtemp(dir=shared)
+
+
+def test_a_row_on_which_the_device_fails_is_named(
+    corpus: Path, model: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in fails as few models do."""
+
+    embed = AsyncEngine.embed
+
+    async def failing(engine: AsyncEngine, texts: Any, **options: Any) -> Any:
+        if TEXTS[1] in texts:
+            raise DeviceFailure("not finite", code="non_finite_output")
+        return await embed(engine, texts, **options)
+
+    monkeypatch.setattr(AsyncEngine, "embed", failing)
+    out = corpus.with_name("out.npy")
+    told = run("--from", corpus, "--out", out, "--model", model)
+    assert told == "lln: row doc1: not finite"
