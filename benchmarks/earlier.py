@@ -1,6 +1,7 @@
 """How long a diagnosis takes, compared with an earlier commit, in turns.
 
 python -m benchmarks.earlier 306b21c --layers 0 3 --tokens 1200 --repeats 2
+python -m benchmarks.earlier a896794 --model default --layers 0 --out FILE
 
 Each commit runs in a process of its own, with the same packages and the same text. The earlier one
 is checked out beside this one for as long as it takes.
@@ -21,8 +22,9 @@ from pathlib import Path
 from pydoc_data.topics import topics
 from statistics import median
 
-from benchmarks.calibration.cases import SOFTMAX_MODEL, Readers
 from benchmarks.store import ROOT, commit, machine
+from benchmarks.workbench import PUBLISHED_MODEL
+from engine.model.embedding_model import load_model
 
 _WORKER = """
 import json, sys, time
@@ -42,11 +44,11 @@ for _ in sys.stdin:
 
 def main() -> int:
     options = _parser().parse_args()
-    tokenizer = Readers.load().models["softmax"].tokenizer
+    tokenizer = load_model(options.model, attention="softmax").tokenizer
     whole = "\n\n".join(topics.values())[: 8 * options.tokens]
     encoded = tokenizer.encode_batch([whole], with_offsets=True)[0]
     text = whole[: int(encoded.offsets[options.tokens - encoded.num_suffix - 1, 1])]
-    asked = {"model": SOFTMAX_MODEL, "text": text, "layers": options.layers}
+    asked = {"model": options.model, "text": text, "layers": options.layers}
     taken: dict[str, list[dict[str, object]]] = {"now": [], "earlier": []}
     with (
         _checked_out(options.commit) as folder,
@@ -66,6 +68,8 @@ def main() -> int:
         "commit": commit(),
         "earlier": options.commit,
         "machine": machine(),
+        "model": options.model,
+        "tokens": options.tokens,
         "layers": options.layers,
         "ratio": median(ratios),
         "ratios": ratios,
@@ -119,6 +123,7 @@ def _turn(worker: subprocess.Popen[str]) -> dict[str, object]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.earlier", description=__doc__)
     parser.add_argument("commit", help="the earlier one")
+    parser.add_argument("--model", default=PUBLISHED_MODEL)
     parser.add_argument("--tokens", type=int, default=1_200)
     parser.add_argument("--layers", type=int, nargs="+", help="default: all")
     parser.add_argument("--repeats", type=int, default=2)

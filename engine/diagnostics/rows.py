@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import groupby
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -106,15 +107,27 @@ class HeadRows:
         return torch.bmm(self.factors.pi[:, rows], self.factors.kappa)
 
     def _add_diag(self, matrix: Tensor, rows: Tensor, share: Tensor) -> Tensor:
-        """Add share * Diag to these rows of a matrix, in place."""
+        """Add share * Diag to these rows of a matrix, in place.
+
+        Neighbouring rows of one block share its keys, which would otherwise be copied for each row.
+        """
         assert self.blocks is not None, "this kind of attention has no blocks"
-        block_of_row = rows // self.blocks.width
-        keys = self.blocks.keys[block_of_row]  # [rows, seen keys]
-        chosen = self.keys[:, :, keys].permute(0, 2, 1, 3)  # [H, rows, D, seen keys]
-        scores = (self.queries(rows).unsqueeze(2) @ chosen).squeeze(2)
-        scores.masked_fill_(~self.blocks.seen[block_of_row], -torch.inf)
-        diag = scores.softmax(-1) * share
-        return matrix.scatter_add_(2, keys.expand_as(diag), diag)
+        start = 0
+        for block, count in _runs(rows // self.blocks.width):
+            own = slice(start, start + count)
+            start += count
+            keys = self.blocks.keys[block]
+            scores = torch.bmm(self.queries(rows[own]), self.keys[:, :, keys])
+            scores.masked_fill_(~self.blocks.seen[block], -torch.inf)
+            diag = scores.softmax(-1) * share[:, own]
+            matrix[:, own].scatter_add_(2, keys.expand_as(diag), diag)
+        return matrix
+
+
+def _runs(values: Tensor) -> Iterator[tuple[int, int]]:
+    """Each value and how many times it follows itself."""
+    for value, run in groupby(values.tolist()):
+        yield value, len(list(run))
 
 
 def row_tiles(view: HeadView, num_rows: int) -> Iterator[slice]:
