@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
+from collections.abc import Generator
 from pathlib import Path
 from typing import Protocol
 
@@ -49,6 +51,21 @@ if not torch.cuda.is_available():
 # The same cases in every run, so that what passes once passes again.
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What importing and collecting the tests makes stays to the end, nearly a million objects.
+
+    So it is not searched for garbage, by Python or by tests that collect all garbage themselves.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
 
 ConfigValue = str | int | float | bool | None
 

@@ -28,8 +28,8 @@ from service.pb.tei.v1 import tei_pb2
 from tests.service.outside import wait_for
 from tests.service.stubs import embeddings_stub, reflection_stub, tei_rank_stub, tei_stub
 
-SILENCE_S = 1.0
-TIMEOUT_S = 4.0
+SILENCE_S = 0.8
+TIMEOUT_S = 2.5
 SMALL_WINDOW = [("grpc.http2.lookahead_bytes", 65_536), ("grpc.http2.bdp_probe", 0)]
 # The vectors have far more bytes than the buffers of a connection.
 MANY_CHUNKS = {
@@ -144,7 +144,7 @@ def test_a_stalled_plain_text_times_out(narrow: Any) -> None:
 def test_a_slow_but_steady_document_is_read_to_its_end(channel: grpc.Channel) -> None:
     def pieces() -> Iterator[pb.EmbedDocumentRequest]:
         yield pb.EmbedDocumentRequest(open=pb.DocumentOptions())
-        for _ in range(4):
+        for _ in range(3):  # longer than the silence that is allowed
             time.sleep(SILENCE_S / 2)
             yield pb.EmbedDocumentRequest(text=b"some words ")
 
@@ -253,7 +253,7 @@ def test_a_file_without_end_times_out(narrow: Any) -> None:
     assert httpx.get(f"{narrow.http_url}/v1/files", timeout=60).json()["data"] == []
 
 
-ANSWER_TIMEOUT_S = 6.0
+ANSWER_TIMEOUT_S = 3.5
 START: Message = {"type": "http.response.start", "status": 200, "headers": []}
 # Its states have megabytes, more than the buffers of a connection.
 LARGE = json.dumps({"inputs": "word " * 2_500, "truncate": True}).encode()

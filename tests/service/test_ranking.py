@@ -12,7 +12,7 @@ from huggingface_hub import InferenceClient
 
 from service.http.schemas.responses.ranking import RankAnswer, RankList
 from service.pb.tei.v1 import tei_pb2 as pb
-from tests.service.conftest import RunningServer
+from tests.service.conftest import RunningServer, StartServer
 from tests.service.outside import vectors_of
 from tests.service.stubs import tei_rank_stub, tei_tokens_stub
 
@@ -239,11 +239,12 @@ def test_refused_streams_of_texts(
     assert (metadata["lln-error-code"], metadata["lln-error-param"]) == (code, param)
 
 
-def test_tokens_of_several_texts_are_held_to_the_limit_of_one(http: httpx.Client) -> None:
-    answer = http.post("/tokenize", json={"inputs": ["a " * 600_000] * 2})
+def test_tokens_of_several_texts_are_held_to_the_limit_of_one(start_server: StartServer) -> None:
+    server = start_server(LLN_MODELS="default", LLN_ENGINE__MAX_TEXT_TOKENS="1000")
+    answer = httpx.post(f"{server.http_url}/tokenize", json={"inputs": ["a " * 600] * 2})
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error["param"]) == (400, "text_too_long", "inputs")
-    assert (error["limit"], error["actual"]) == (1_048_576, 1_200_004)
+    assert (error["limit"], error["actual"]) == (1_000, 1_204)
 
 
 def test_tokens_over_grpc(http: httpx.Client, channel: grpc.Channel) -> None:

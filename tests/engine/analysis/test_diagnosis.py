@@ -233,7 +233,7 @@ def test_bad_questions(engine: Engine, fields: dict[str, object], code: str) -> 
 
 
 def test_work_is_done_in_turns(default_model: EmbeddingModel, cpu_config: EngineConfig) -> None:
-    plan = plan_diagnosis(default_model, [0], None, None, "auto")
+    plan = plan_diagnosis(default_model, [0], [0, 5, 11], None, "auto")
     plan = fit_plan(plan, default_model, 4_000, cpu_config)
     steps = read_layers(default_model, prepared(default_model, LONG_TEXT), plan)
     num_pauses = 0

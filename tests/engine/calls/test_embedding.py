@@ -91,7 +91,7 @@ def test_bfloat16_products_on_a_cpu_move_vectors_by_little(
     assert cosines.min() < 1 - 1e-7, "the products were float32's"
     chunks = narrow.embed_document(long_text[:3_000], chunks=ChunkPlan(tokens=256)).chunks
     assert len(chunks) > 1
-    assert narrow.diagnose(long_text[:2_000], layers=[0, 5]).instruments
+    assert narrow.diagnose(long_text[:2_000], layers=[5], heads=[0, 11]).instruments
 
 
 @pytest.mark.parametrize("precision", INT8_FORMS)
@@ -110,7 +110,7 @@ def test_int8_keeps_the_mean_cosine_above_three_nines(
     assert 0.99 < cosines.min() < 1 - 1e-6
     chunks = narrow.embed_document(long_text[:3_000], chunks=ChunkPlan(tokens=256)).chunks
     assert len(chunks) > 1
-    assert narrow.diagnose(long_text[:1_000], layers=[0]).instruments
+    assert narrow.diagnose(long_text[:1_000], layers=[0], heads=[3]).instruments
 
 
 @pytest.mark.parametrize(
