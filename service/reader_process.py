@@ -36,8 +36,9 @@ class ReaderProcess:
         self._was_killed = False
 
     def read(self, work: Callable[[bytes], Answer], data: bytes) -> Answer:
-        """What `work` makes of the data. The process imports it by its name. What fails there is
-        done here, as any work is if the process was killed, perhaps for its memory."""
+        """What `work` makes of the data. The process imports `work` by its name. If it fails there,
+        or the system kills the process, perhaps for its memory, it runs here. Raises ReaderEnded
+        after `kill`."""
         with self._turn:
             result = self._ask(work, data)
         if result != _NOT_DONE:
@@ -67,6 +68,8 @@ class ReaderProcess:
             process = context.Process(target=_serve, args=(theirs,), daemon=True)
             process.start()
         self._process = process
+        if self._was_killed:  # by whoever found no process yet
+            process.kill()
         return ours
 
     def end(self) -> None:

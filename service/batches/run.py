@@ -78,9 +78,9 @@ class BatchRun:
         self._output = store.path(batch.output_file_id)
         self._errors = store.path(batch.error_file_id)
 
-    def cancel(self, batch: Batch) -> None:
+    def cancel(self) -> None:
         """The answers so far are kept."""
-        self.batch = replace(batch, counts=self.batch.counts)
+        self.batch = self.batch.to("cancelling")
         if self._answering is not None:
             self._answering.cancel()
 

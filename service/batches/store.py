@@ -130,19 +130,21 @@ class BatchStore:
         return sum(size for name, size in self._sizes() if not name.endswith(_UPLOAD))
 
     def _sizes(self) -> Iterator[tuple[str, int]]:
-        for entry in os.scandir(self._contents):
-            with suppress(FileNotFoundError):  # deleted meanwhile
-                yield entry.name, entry.stat().st_size
+        with storage_errors():
+            for entry in os.scandir(self._contents):
+                with suppress(FileNotFoundError):  # deleted meanwhile
+                    yield entry.name, entry.stat().st_size
 
     # Batches.
 
     def save(self, batch: Batch) -> None:
-        """A batch that has finished stays as it is: whoever cancels it may have come too late."""
+        """Keeps what must not be undone by whoever saves an older state: the end of a batch, and
+        its cancellation."""
         with self._db.transaction() as execute:
             execute(
                 "INSERT INTO batches (id, status, document) VALUES (?, ?, ?) ON CONFLICT (id) "
                 "DO UPDATE SET status = excluded.status, document = excluded.document "
-                f"WHERE {UNFINISHED}",
+                f"WHERE {UNFINISHED} AND (status <> 'cancelling' OR excluded.status = status)",
                 (batch.id, batch.status, json.dumps(asdict(batch))),
             )
 

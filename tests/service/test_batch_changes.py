@@ -14,7 +14,9 @@ import pytest
 
 from engine.errors import LLNError
 from service.batches.answers import Answered, answer_line, append
+from service.batches.reading import BatchReader
 from service.batches.records import Batch, Counts
+from service.batches.requests import Checked
 from service.batches.runner import Batches
 from service.batches.store import BatchStore
 from service.metrics import Metrics
@@ -90,6 +92,56 @@ def test_a_batch_that_is_cancelled_as_it_begins_is_cancelled(
             return await until_finished(batches, batch.id)
 
     assert asyncio.run(run()).status == "cancelled"
+
+
+def test_a_cancellation_while_the_input_is_checked_stays_on_the_disk(
+    store: BatchStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check ends before the run hears of it, and saves that the batch has begun."""
+    save, stored = store.save, []
+
+    def slow(batch: Batch) -> None:
+        save(batch)
+        if batch.status == "cancelling":
+            is_saved.set()
+            time.sleep(0.3)
+            stored.append(store.get_batch(batch.id).status)
+
+    async def answer(endpoint: str, body: Any, request_id: str) -> Answered:
+        await asyncio.sleep(60)
+        return await answer_ok(endpoint, body, request_id)
+
+    is_saved, check = threading.Event(), BatchReader.check
+
+    def check_until_saved(*args: Any, **limits: Any) -> Checked:
+        is_saved.wait(10)
+        return check(*args, **limits)
+
+    batch = add_batch(store, add_file(store, requests(2)).id)
+    monkeypatch.setattr(store, "save", slow)
+    monkeypatch.setattr(BatchReader, "check", check_until_saved)
+
+    async def run() -> Batch:
+        async with Batches(store, answer, LIMITS, Metrics().batch_api) as batches:
+            while batches._running is None:
+                await asyncio.sleep(0.01)
+            await batches.cancel(batch.id)
+            return await until_finished(batches, batch.id)
+
+    found = asyncio.run(run())
+    assert stored == ["cancelling"]
+    assert found.status == "cancelled"
+    assert {"in_progress", "cancelling", "cancelled"} <= set(found.reached)
+
+
+def test_a_batch_is_started_though_its_storage_cannot_be_measured(
+    store: BatchStore, batches: Batches
+) -> None:
+    """Its caller would start it again."""
+    file = add_file(store, requests(2))
+    store.path(file.id).parent.rename(store.path(file.id).parent.with_name("away"))
+    starting = batches.create(file.id, "/v1/embeddings", metadata=None, output_expires_s=None)
+    assert asyncio.run(starting) == store.unfinished()[0]
 
 
 def test_a_batch_that_waits_is_cancelled_at_once(store: BatchStore) -> None:

@@ -77,3 +77,9 @@ def test_who_waits_for_it_is_told_that_it_was_ended(reader: ReaderProcess) -> No
     reader.kill()
     waiting.join(10)
     assert len(found) == 1
+
+
+def test_a_process_that_is_ended_while_it_starts_does_not_work(reader: ReaderProcess) -> None:
+    reader.kill()  # no process yet, as its thread may be about to start one
+    with pytest.raises(ReaderEnded):
+        reader.read(eval, b"__import__('time').sleep(5)")
