@@ -56,6 +56,12 @@ class UnsupportedMediaType(InvalidInput):
     code = "unsupported_media_type"
 
 
+class RangeNotSatisfiable(InvalidInput):
+    """The requested range of bytes begins after the end of the file."""
+
+    code = "range_not_satisfiable"
+
+
 class BodyTimeout(LLNError):
     """The request did not arrive in time."""
 
@@ -120,6 +126,7 @@ ERROR_TABLE: tuple[ErrorRow, ...] = (
     ErrorRow(InvalidField, 422, _BAD_REQUEST, StatusCode.INVALID_ARGUMENT),
     ErrorRow(BodyTooLarge, 413, _BAD_REQUEST, StatusCode.RESOURCE_EXHAUSTED),
     ErrorRow(UnsupportedMediaType, 415, _BAD_REQUEST, StatusCode.INVALID_ARGUMENT),
+    ErrorRow(RangeNotSatisfiable, 416, _BAD_REQUEST, StatusCode.OUT_OF_RANGE),
     ErrorRow(Unauthenticated, 401, "authentication_error", StatusCode.UNAUTHENTICATED),
     ErrorRow(OriginNotAllowed, 403, "permission_error", StatusCode.PERMISSION_DENIED),
     ErrorRow(ModelNotFound, 404, _BAD_REQUEST, StatusCode.NOT_FOUND),

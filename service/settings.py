@@ -198,6 +198,7 @@ class Settings(BaseSettings):
     batch_retention_s: int = Field(
         30 * 24 * 3600,
         ge=0,
+        le=MAX_INT32,
         description="How long a batch that has ended and its files are kept, and a file that no "
         "batch uses, in seconds; files with an expiry of their own keep to it. 0 keeps all until "
         "they are deleted.",

@@ -97,6 +97,12 @@ def torch_dtype(name: str) -> torch.dtype:
     return _PRECISIONS[name]
 
 
+def check_training_precision(device: str, precision: str) -> None:
+    """Raises for bfloat16 on a CPU without units for it, where it is many times slower."""
+    if possible := _what_is_possible(_choose_device(device).type, precision):
+        raise _invalid("precision", precision, possible)
+
+
 def cpu_multiplies_bfloat16() -> bool:
     """Whether this CPU has bfloat16 units. Without them bfloat16 is slower than float32."""
     return has_any(_UNITS_FOR_BFLOAT16)

@@ -23,6 +23,7 @@ from engine.checkpoint.folder import Pooling
 from engine.config import EngineConfig
 from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel, load_model
+from engine.platform.device import check_training_precision
 from engine.training.calibrate import CalibrationPlan, calibrate
 from engine.training.chunks import ChunkCorpus
 from engine.training.convert import copy_model, for_training, load_adapted
@@ -128,6 +129,7 @@ def _prepare(
     model: str, data: Mapping[str, Sequence[Document]], plan: DistillPlan, config: EngineConfig
 ) -> _Run:
     config = for_training(config)
+    check_training_precision(config.device, plan.training.precision)
     # Without its calibration if that is not needed: it may be damaged, or of other weights.
     if plan.continue_training:
         adapted, known = load_adapted(model, config)

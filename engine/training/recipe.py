@@ -174,8 +174,8 @@ class TrainingPlan:
     that it was trained to read."""
 
     precision: Precision = "float32"
-    """Precision of the model's products. "bfloat16" is faster on devices that support it. What is
-    learned stays float32."""
+    """Precision of the model's products. "bfloat16" is faster on devices that have units for it;
+    a CPU without them refuses it. What is learned stays float32."""
 
     warmup: int = 50
     """Steps at the start of a stage in which the rates rise to their highest."""

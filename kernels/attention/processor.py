@@ -1,4 +1,4 @@
-"""What units this CPU has, and rows of 16 bits where it has none for them."""
+"""Which units for 16-bit numbers this CPU has, and float32 in their place where it has none."""
 
 from __future__ import annotations
 

@@ -131,9 +131,9 @@ def prepare(job: BulkJob) -> Path:
     check_output(job.out)
     check_kept(job.fields.keep)
     work = _work_folder(job.out)
-    written = [*outputs_of(job.out), job.bad]
-    check_places(written)
-    there = [path for path in written if path.exists()]
+    outputs = outputs_of(job.out)
+    check_places(outputs, job.bad)
+    there = [path for path in (*outputs, job.bad) if path.exists()]
     if there and not _claimed(work) and not job.replace:
         raise OutputExists(
             f"{there[0]} exists; give another name, or --replace to overwrite it", param="out"

@@ -50,15 +50,16 @@ def check_kept(names: Sequence[str]) -> None:
         )
 
 
-def check_places(written: Sequence[Path]) -> None:
+def check_places(outputs: Sequence[Path], bad: Path) -> None:
     """Raises for files that could not be written at the end of the job, or over each other."""
-    for path in written:
+    for path in (*outputs, bad):
         if path.is_dir():
             raise InvalidInput(
-                f"{path} is a folder, and would be written as a file", param="out", actual=str(path)
+                f"{path} is a folder, and would be written as a file",
+                param="bad" if path == bad else "out",
+                actual=str(path),
             )
-    *outputs, bad = (path.absolute() for path in written)
-    if bad in outputs:
+    if bad.resolve() in [path.resolve() for path in outputs]:
         raise InvalidInput(
             f"{bad} would be written as an output and with the bad rows",
             param="bad",

@@ -105,7 +105,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         "--precision",
         choices=get_args(Precision),
         help="precision of the model's products; learned parameters stay float32 (default: "
-        "float32)",
+        "float32; bfloat16 needs a GPU or a CPU with units for it)",
     )
     group.add_argument(
         "--strength",

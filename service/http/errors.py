@@ -21,6 +21,7 @@ from service.errors import (
     ErrorFields,
     InvalidField,
     MethodNotAllowed,
+    RangeNotSatisfiable,
     Unauthenticated,
     error_fields,
     row_for,
@@ -49,6 +50,8 @@ def error_response(error: LLNError, shape: ErrorShape = own_shape) -> Response:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
     if isinstance(error, MethodNotAllowed):
         headers["allow"] = str(error.limit)
+    if isinstance(error, RangeNotSatisfiable):
+        headers["content-range"] = f"bytes */{error.limit}"
     if isinstance(error, Unauthenticated):
         headers["www-authenticate"] = 'Bearer realm="lln"'
     return json_response(shape(error_fields(error)), row_for(error).http_status, headers)

@@ -98,7 +98,7 @@ def test_a_cancellation_while_the_input_is_checked_stays_on_the_disk(
     store: BatchStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The check ends before the run hears of it, and saves that the batch has begun."""
-    save, stored = store.save, []
+    save, stored = store.save, list[str]()
 
     def slow(batch: Batch) -> None:
         save(batch)

@@ -158,6 +158,32 @@ def test_files_are_listed_read_and_deleted(client: openai.OpenAI, http: httpx.Cl
         client.files.content(files[0].id)
 
 
+@pytest.mark.parametrize(
+    ("given", "status", "code"),
+    [
+        ("bytes=0-3", 206, None),
+        ("bytes=3-1", 400, "invalid_range"),
+        ("lines=1-2", 400, "invalid_range"),
+        ("bytes=999999-", 416, "range_not_satisfiable"),
+    ],
+)
+def test_ranges_of_contents(
+    client: openai.OpenAI, http: httpx.Client, given: str, status: int, code: str | None
+) -> None:
+    name, contents = as_file([request_line("a", {"input": "x"})])
+    file = client.files.create(file=(name, contents), purpose="batch")
+    answer = http.get(f"/v1/files/{file.id}/content", headers={"range": given})
+    assert answer.status_code == status
+    if code is None:
+        assert answer.content == contents[:4]
+        return
+    error = answer.json()["error"]
+    assert (error["code"], error["param"], error["actual"]) == (code, "Range", given)
+    if status == 416:
+        assert error["limit"] == len(contents)
+        assert answer.headers["content-range"] == f"bytes */{len(contents)}"
+
+
 def test_batches_are_listed(client: openai.OpenAI, http: httpx.Client) -> None:
     batches = [start(client, [request_line("a", {"input": "x"})]) for _ in range(3)]
     pages = client.batches.list(limit=2).iter_pages()

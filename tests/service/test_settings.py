@@ -126,6 +126,8 @@ def test_an_unknown_variable_is_rejected_with_the_nearest_name(
         ("LLN_ENGINE__MAX_INPUTS", "many"),
         ("LLN_REQUEST_TIMEOUT_S", "inf"),
         ("LLN_BODY_TIMEOUT_S", "nan"),
+        ("LLN_BATCH_RETENTION_S", "-1"),
+        ("LLN_BATCH_RETENTION_S", str(2**31)),
         ("LLN_ENGINE__DRAIN_TIMEOUT_S", "inf"),
         ("LLN_ENGINE__STUCK_AFTER_S", "nan"),
         ("LLN_ENGINE__NUM_THREADS", "100000"),

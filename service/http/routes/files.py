@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
-from starlette.responses import FileResponse
 
 from engine.errors import InvalidInput, shown
 from service.batches.records import INPUT, StoredFile, new_id
@@ -19,6 +18,7 @@ from service.batches.runner import Batches
 from service.errors import StorageFailure
 from service.fairness import read_by_then, receive_within
 from service.http.dependencies import BatchesOfServer, ServerSettings, TimeoutS
+from service.http.file_response import ContentResponse
 from service.http.json_response import json_response
 from service.http.media_types import MULTIPART
 from service.http.paging import page_response
@@ -90,10 +90,10 @@ async def get_file(file_id: str, batches: BatchesOfServer) -> Response:
     return json_response(file.document())
 
 
-@router.get("/v1/files/{file_id}/content", response_class=FileResponse, summary="Its contents")
+@router.get("/v1/files/{file_id}/content", response_class=ContentResponse, summary="Its contents")
 async def file_content(file_id: str, batches: BatchesOfServer) -> Response:
     path, status = await asyncio.to_thread(batches.store.get_contents, file_id)
-    return FileResponse(path, media_type="application/octet-stream", stat_result=status)
+    return ContentResponse(path, media_type="application/octet-stream", stat_result=status)
 
 
 @router.delete("/v1/files/{file_id}", response_model=DeletedFile, summary="Delete a file")

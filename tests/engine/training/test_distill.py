@@ -148,6 +148,19 @@ def test_an_impossible_run_is_rejected_first_and_leaves_nothing(
     assert not (tmp_path / "out").exists()
 
 
+def test_bfloat16_without_units_for_it_is_refused_before_a_model_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    plan = DistillPlan(training=TrainingPlan(precision="bfloat16"))
+    with pytest.raises(InvalidInput, match="use float32 on this CPU") as refused:
+        distill_model(
+            "no-such-model", tmp_path / "out", {}, plan, config=EngineConfig(device="cpu")
+        )
+    assert (refused.value.param, refused.value.actual) == ("precision", "bfloat16")
+    assert not (tmp_path / "out").exists()
+
+
 def test_steps_without_a_gradient_change_nothing(folder: str, tmp_path: Path) -> None:
     """Texts of one block give LLN no gradient; longer ones in the same run do."""
     before = adapt_model(

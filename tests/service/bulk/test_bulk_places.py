@@ -28,6 +28,10 @@ def test_no_file_of_the_caller_is_written_over(
     assert "would be read and written" in run(*job, "--out", corpus, "--replace")
     assert "mine.txt exists; give another name" in run(*job, "--out", out, "--bad", mine)
     assert "written as an output and with the bad rows" in run(*job, "--out", out, "--bad", out)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path)
+    same = run(*job, "--out", out, "--bad", link / out.name)
+    assert "written as an output and with the bad rows" in same
     folder = tmp_path / "folder.npy"
     folder.mkdir()
     for where in (("--out", folder), ("--out", out, "--bad", folder)):
