@@ -109,11 +109,11 @@ class _Choice:
         return self.best(list(filter(self._is_fit, readings)) or readings[:1])
 
     def best_by_worst(self, readings: Sequence[Reading], rival: Reading) -> Reading:
-        """What is nearest to the rival, or farthest ahead, by its worst kind of question."""
+        """The reading whose margin over the rival, by its worst kind of question, is largest."""
         kinds = [kind for kind in KINDS if kind.answers(self._validation, rival)]
-        least = {kind: score(kind, self._validation, rival) for kind in kinds}
+        to_beat = {kind: score(kind, self._validation, rival) for kind in kinds}
         return max(
-            readings, key=lambda one: min(self._score(kind, one) - least[kind] for kind in kinds)
+            readings, key=lambda one: min(self._score(kind, one) - to_beat[kind] for kind in kinds)
         )
 
     def share_of_title(self, mixture: Reading, rival: Reading) -> float:

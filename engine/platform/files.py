@@ -1,4 +1,4 @@
-"""What is to survive a power cut."""
+"""Files that must survive a power cut."""
 
 from __future__ import annotations
 

@@ -99,9 +99,9 @@ def _rows(x: Tensor, piece: Piece, dtype: torch.dtype) -> Tensor:
 @cache
 @torch.inference_mode()
 def steady_counts(num_in: int, num_out: int, threads: int) -> tuple[int, ...] | None:
-    """The row counts to use, in order, so that products of bfloat16 give a row the same bits; None
-    if all counts do. `threads` are torch's present ones."""
-    del threads
+    """The row counts, in order, at which products of bfloat16 give a row the same bits; None if all
+    counts do."""
+    del threads  # only a key of the cache: torch's own number may change the order
     alike = _alike(num_in, num_out)
     return None if len(alike) == 1 else min(alike, key=_usual_cost)
 
@@ -118,10 +118,10 @@ def _usual_cost(counts: tuple[int, ...]) -> float:
 def _alike(num_in: int, num_out: int) -> list[tuple[int, ...]]:
     """The row counts that were tried, by the bits that they give.
 
-    Every sum is what rounding leaves of a long one that comes to nothing, so that another order
-    gives other bits for certain.
+    The exact results are zero, so only rounding is left, and another order of additions gives
+    other bits.
     """
-    rows, weight = _sums_of_nothing(num_in, num_out)
+    rows, weight = _operands_that_cancel(num_in, num_out)
     groups: list[tuple[Tensor, list[int]]] = []
     for count in reversed(_TRIED):
         found = PRODUCT.default(rows[:count], weight, None, *_PLAIN)
@@ -134,8 +134,8 @@ def _alike(num_in: int, num_out: int) -> list[tuple[int, ...]]:
     return [tuple(reversed(counts)) for _, counts in groups]
 
 
-def _sums_of_nothing(num_in: int, num_out: int) -> tuple[Tensor, Tensor]:
-    """Rows [n, in] and a packed weight whose products are 0 but for rounding."""
+def _operands_that_cancel(num_in: int, num_out: int) -> tuple[Tensor, Tensor]:
+    """Rows [n, in] and a packed weight whose product is zero except for rounding."""
     drawn = torch.Generator().manual_seed(0)
     half = -(-num_in // 2)
     row = torch.randn(1, half, generator=drawn)

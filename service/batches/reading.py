@@ -70,5 +70,5 @@ class BatchReader:
         self._process.end()
 
     def close(self) -> None:
-        """Nobody waits for what is still read."""
+        """Ends the process at once: reads that are under way raise ReaderEnded."""
         self._process.kill()

@@ -78,8 +78,8 @@ def read_request(line: bytes, endpoint: str) -> Request:
 
 
 def lines_of(path: Path, max_bytes: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """Lines that are not blank, with their numbers from 1. What is longer comes in parts, the first
-    of them too long."""
+    """Lines that are not blank, with their numbers from 1. A line of more than `max_bytes` comes in
+    parts, and the first part is too long already."""
     most = -1 if max_bytes is None else max_bytes + len(b"\r\n")
     with path.open("rb") as file:
         number = 0

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from service.batches.records import StoredFile
 from service.batches.store import BatchStore
-from service.batches.wholly import wholly
+from service.batches.uninterrupted import uninterrupted
 from service.errors import StorageFailure
 
 
@@ -48,7 +48,7 @@ class Room:
     async def keep(self, file: StoredFile) -> None:
         """Makes an upload a file. It is one or is none when this returns, however it ends."""
         async with self._changes:
-            await wholly(asyncio.to_thread(self._store.add_upload, file))
+            await uninterrupted(asyncio.to_thread(self._store.add_upload, file))
 
 
 class Place:

@@ -98,15 +98,20 @@ class BatchRun:
             self._answering.cancel()
         try:
             await asyncio.wait({self._answering}, timeout=self.batch.expires_at - time.time())
-        finally:
-            self._answering.cancel()
-        try:
-            with suppress(asyncio.CancelledError):
-                await self._answering
-        finally:
-            if self._recording:
-                await asyncio.wait(self._recording)
+        except asyncio.CancelledError:  # the server stops, also while its disk is full
+            await self._stop(self._answering, within_s=RETRY_S)
+            raise
+        await self._stop(self._answering)
+        with suppress(asyncio.CancelledError):
+            await self._answering
         await self._finalize()
+
+    async def _stop(self, answering: asyncio.Task[None], within_s: float | None = None) -> None:
+        """What is being written is written to its end: the next server reads it."""
+        answering.cancel()
+        await asyncio.wait({answering}, timeout=within_s)
+        if self._recording:
+            await asyncio.wait(self._recording, timeout=within_s)
 
     async def _validate(self) -> bool:
         """Whether the input can be answered; if not, the batch has failed."""

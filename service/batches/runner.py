@@ -14,7 +14,7 @@ from service.batches.records import ENDPOINTS, INPUT, WINDOW_S, Batch, LineError
 from service.batches.room import Room
 from service.batches.run import RETRY_S, AnswerRequest, BatchLimits, BatchRun
 from service.batches.store import BatchStore
-from service.batches.wholly import wholly
+from service.batches.uninterrupted import uninterrupted
 from service.errors import StorageFailure
 from service.metrics import BatchApiMetrics
 
@@ -94,7 +94,7 @@ class Batches:
                 metadata=metadata,
                 output_expires_s=output_expires_s,
             )
-            await wholly(self._start(batch))
+            await uninterrupted(self._start(batch))
         return batch
 
     async def _start(self, batch: Batch) -> None:
@@ -133,7 +133,7 @@ class Batches:
     async def delete_file(self, file_id: str) -> None:
         """Raises InvalidInput for the input of a batch that has not finished."""
         async with self._changes:  # no batch begins with a file that is being deleted
-            await wholly(asyncio.to_thread(self.store.delete_file, file_id))
+            await uninterrupted(asyncio.to_thread(self.store.delete_file, file_id))
 
     async def cancel(self, batch_id: str) -> Batch:
         """What was answered by now stays available. Raises InvalidInput for a finished batch."""
@@ -148,7 +148,7 @@ class Batches:
                 )
             if batch.status == "cancelling":
                 return batch
-            return await wholly(self._cancel(batch.to("cancelling")))
+            return await uninterrupted(self._cancel(batch.to("cancelling")))
 
     async def _cancel(self, batch: Batch) -> Batch:
         running = self._running

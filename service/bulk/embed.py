@@ -105,7 +105,7 @@ async def embed_row(row: InputRow, engine: AsyncEngine, how: RowOptions) -> Embe
             vectors = [(chunk.index, chunk.characters, chunk.vector) for chunk in document.chunks]
     except (InvalidInput, InsufficientMemory) as error:
         return BadRow(id=row.id, code=error.code, reason=error.message, num_bytes=row.num_bytes)
-    except LLNError as error:  # not the row's fault perhaps: it ends the job, and is no bad row
+    except LLNError as error:  # perhaps not the row's fault, so the job ends
         message = f"row {shown(str(row.id))}: {error.message}"
         raise error.about(error.param, message=message) from error
     return [

@@ -194,7 +194,7 @@ class IndexWriter:
         except InsufficientMemory as error:  # the next engine may have more
             self._too_large[draft.found.path] = draft.sha256
             return _unread(draft.found, error, draft.before)
-        except LLNError as error:  # not the file's fault perhaps: it ends the update
+        except LLNError as error:  # perhaps not the file's fault, so the update ends
             message = f"{draft.found.path}: {error.message}"
             raise error.about(error.param, message=message) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -11,6 +12,7 @@ import orjson
 from service.batches.answers import Answered
 from service.batches.records import Batch, StoredFile, new_id
 from service.batches.run import BatchLimits
+from service.batches.runner import Batches
 from service.batches.store import BatchStore
 
 LIMITS = BatchLimits(
@@ -73,3 +75,10 @@ def lines(texts: Iterable[bytes]) -> bytes:
 
 async def answer_ok(endpoint: str, body: Any, request_id: str) -> Answered:
     return Answered(200, b'{"usage":{"total_tokens":3}}', 3, request_id)
+
+
+async def until_finished(batches: Batches, batch_id: str) -> Batch:
+    async with asyncio.timeout(30):
+        while not (found := await batches.get(batch_id)).is_finished:
+            await asyncio.sleep(0.01)
+    return found

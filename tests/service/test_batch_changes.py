@@ -1,4 +1,4 @@
-"""Batches and files that several callers change at the same moment, and batches that fail."""
+"""Batches and files that several callers change at the same moment."""
 
 from __future__ import annotations
 
@@ -9,18 +9,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from engine.errors import LLNError
-from service.batches.answers import Answered, answer_line, append
+from service.batches.answers import Answered
 from service.batches.reading import BatchReader
-from service.batches.records import Batch, Counts
+from service.batches.records import Batch
 from service.batches.requests import Checked
 from service.batches.runner import Batches
 from service.batches.store import BatchStore
+from service.batches.uninterrupted import uninterrupted
 from service.metrics import Metrics
-from tests.service.batch_folder import LIMITS, add_batch, add_file, answer_ok, requests
+from tests.service.batch_folder import (
+    LIMITS,
+    add_batch,
+    add_file,
+    answer_ok,
+    requests,
+    until_finished,
+)
 
 
 @pytest.fixture
@@ -33,13 +40,6 @@ def store(tmp_path: Path) -> Iterator[BatchStore]:
 @pytest.fixture
 def batches(store: BatchStore) -> Batches:
     return Batches(store, answer_ok, LIMITS, Metrics().batch_api)
-
-
-async def until_finished(batches: Batches, batch_id: str) -> Batch:
-    async with asyncio.timeout(30):
-        while not (found := await batches.get(batch_id)).is_finished:
-            await asyncio.sleep(0.01)
-    return found
 
 
 def slowly(read: Callable[[], Any]) -> Callable[[], Any]:
@@ -204,85 +204,20 @@ def test_a_batch_runs_though_its_caller_leaves_while_it_is_noted(
     assert asyncio.run(run()).status == "completed"
 
 
-def test_a_batch_that_fails_keeps_what_was_answered(store: BatchStore, batches: Batches) -> None:
-    """Its input has gone behind the server's back."""
-    file = add_file(store, requests(2))
-    batch = add_batch(store, file.id, status="in_progress", counts=Counts(total=2))
-    answered = one_answer("r0")
-    append(store.path(batch.output_file_id), *answered)
-    store.path(file.id).unlink()
+def test_a_change_is_completed_however_often_its_caller_is_cancelled() -> None:
+    made = []
 
-    async def run() -> Batch:
-        async with batches:
-            return await until_finished(batches, batch.id)
+    async def change() -> None:
+        await asyncio.sleep(0.1)
+        made.append("change")
 
-    found = asyncio.run(run())
-    assert (found.status, found.errors[0].code) == ("failed", "file_not_found")
-    assert found.counts == Counts(total=2, completed=1, tokens=3)
-    document = found.document()
-    assert (document["output_file_id"], document["error_file_id"]) == (batch.output_file_id, None)
+    async def run() -> None:
+        caller = asyncio.create_task(uninterrupted(change()))
+        for _ in range(3):
+            await asyncio.sleep(0.01)
+            caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        assert made == ["change"]
 
-
-def one_answer(custom_id: str) -> tuple[bytes, ...]:
-    return answer_line(custom_id, asyncio.run(answer_ok("", None, "req_1")))
-
-
-def test_a_batch_that_breaks_keeps_what_was_answered(
-    store: BatchStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Answers on their way to the disk too."""
-
-    def slow(path: Path, *pieces: bytes) -> None:
-        time.sleep(0.2)
-        append(path, *pieces)
-
-    monkeypatch.setattr("service.batches.run.append", slow)
-    number = 0
-
-    async def answer(endpoint: str, body: Any, request_id: str) -> Answered:
-        nonlocal number
-        number += 1
-        if number == 5:
-            await asyncio.sleep(0.1)
-            raise RuntimeError("a defect")
-        return await answer_ok(endpoint, body, request_id)
-
-    async def run() -> Batch:
-        batches = Batches(store, answer, LIMITS, Metrics().batch_api)
-        batch = add_batch(store, add_file(store, requests(5)).id)
-        async with batches:
-            return await until_finished(batches, batch.id)
-
-    found = asyncio.run(run())
-    assert (found.status, found.errors[0].code) == ("failed", "internal_error")
-    assert found.has_output
-    assert found.counts.completed == 4
-    store = BatchStore(tmp_path / "batches")
-    file = store.get_file(found.output_file_id)
-    store.close()
-    contents = store.path(file.id).read_bytes()
-    assert file.num_bytes == len(contents)
-    assert len([orjson.loads(line) for line in contents.splitlines()]) == 4
-
-
-def test_an_output_without_a_whole_answer_is_none(store: BatchStore) -> None:
-    """The server was killed while it wrote the first one, and what it answers now are errors."""
-    batch = add_batch(
-        store,
-        add_file(store, requests(1)).id,
-        status="in_progress",
-        counts=Counts(total=1),
-    )
-    store.path(batch.output_file_id).write_bytes(one_answer("r0")[0])
-
-    async def answer(endpoint: str, body: Any, request_id: str) -> Answered:
-        return Answered(400, b"{}", 0, request_id)
-
-    async def run() -> Batch:
-        async with Batches(store, answer, LIMITS, Metrics().batch_api) as batches:
-            return await until_finished(batches, batch.id)
-
-    found = asyncio.run(run())
-    assert found.counts == Counts(total=1, failed=1)
-    assert (found.has_output, found.has_errors) == (False, True)
-    assert not store.path(batch.output_file_id).exists()
+    asyncio.run(run())
