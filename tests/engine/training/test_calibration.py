@@ -239,7 +239,7 @@ def test_calibrated_lln_brings_a_model_nearer_to_its_teacher(
     published_model: EmbeddingModel,
 ) -> None:
     """Compared with the control: the same blocks and sinks without LLN."""
-    plan = CalibrationPlan(num_samples=3, block_size=128)
+    plan = CalibrationPlan(num_samples=2, block_size=128)
     calibrated = published_model.with_calibration(
         calibrate(published_model, built_in_texts(), plan)
     )
