@@ -43,31 +43,41 @@ def check_input(path: bytes, endpoint: str, *, max_requests: int, max_line_bytes
     total = 0
     for number, line in lines_of(Path(os.fsdecode(path)), max_line_bytes):
         total += 1
-        if total > max_requests:
-            message = f"the file has more than {max_requests} requests, which is the limit"
-            errors.append(LineError(code="too_many_requests", message=message, line=number))
-            break
-        if len(line.rstrip(b"\r\n")) > max_line_bytes:
-            message = f"this line has more than {max_line_bytes} bytes, which is the limit"
-            errors.append(LineError(code="line_too_long", message=message, line=number))
+        if beyond := _beyond_limits(total, line, max_requests, max_line_bytes):
+            errors.append(replace(beyond, line=number))
             break
         found = _read(line, endpoint)
+        if isinstance(found, Request) and found.custom_id in seen:
+            found = _duplicate(found.custom_id)
         if isinstance(found, LineError):
-            error = found
-        elif found.custom_id in seen:
-            message = f"custom_id {found.custom_id[:80]!r} appears twice"
-            error = LineError(code="duplicate_custom_id", message=message, param="custom_id")
-        else:
-            seen.add(found.custom_id)
-            model = found.body.get("model")
-            models.add(model if isinstance(model, str) else None)
+            errors.append(replace(found, line=number))
+            if len(errors) == MAX_LINE_ERRORS:
+                break
             continue
-        errors.append(replace(error, line=number))
-        if len(errors) == MAX_LINE_ERRORS:
-            break
+        seen.add(found.custom_id)
+        model = found.body.get("model")
+        models.add(model if isinstance(model, str) else None)
     if not total:
         errors.append(LineError(code="empty_file", message="the file has no requests"))
     return Checked(total, models.pop() if len(models) == 1 else None, tuple(errors))
+
+
+def _beyond_limits(
+    total: int, line: bytes, max_requests: int, max_line_bytes: int
+) -> LineError | None:
+    """What makes it pointless to read on."""
+    if total > max_requests:
+        message = f"the file has more than {max_requests} requests, which is the limit"
+        return LineError(code="too_many_requests", message=message)
+    if len(line.rstrip(b"\r\n")) > max_line_bytes:
+        message = f"this line has more than {max_line_bytes} bytes, which is the limit"
+        return LineError(code="line_too_long", message=message)
+    return None
+
+
+def _duplicate(custom_id: str) -> LineError:
+    message = f"custom_id {custom_id[:80]!r} appears twice"
+    return LineError(code="duplicate_custom_id", message=message, param="custom_id")
 
 
 def read_request(line: bytes, endpoint: str) -> Request:

@@ -124,6 +124,6 @@ def total_bytes(sources: Sequence[Source]) -> int | None:
         return None
     total = 0
     for source in sources:
-        with suppress(FileNotFoundError):  # it went while others were listed, and is told as a row
+        with suppress(FileNotFoundError):  # deleted while others were listed: its row says so
             total += source.num_bytes
     return total
