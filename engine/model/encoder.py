@@ -26,6 +26,7 @@ from engine.model.layers import (
     layers_of,
     lengths_of_rows,
     positions_in_sequences,
+    try_products,
 )
 from engine.model.short_layers import (
     ShortLayers,
@@ -65,6 +66,7 @@ class Encoder:
         self.weights = weights
         self.attention = tuple(attention)
         self.layers = layers_of(weights)
+        try_products(weights)
         table = weights.positions
         self._positions = None
         if table is not None:

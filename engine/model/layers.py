@@ -30,7 +30,13 @@ from engine.model.weights import (
     Linear,
     Rotary,
 )
-from engine.platform.float_products import PRODUCT, packed, steady_counts, steady_product
+from engine.platform.float_products import (
+    PRODUCT,
+    ProductKind,
+    packed,
+    steady_counts,
+    steady_product,
+)
 from engine.types import PositionScheme
 from kernels.attention.shares import logistic
 
@@ -140,10 +146,26 @@ def pack(layer: Affine, dtype: torch.dtype) -> Linear:
         return layer  # `quantised_weights` does the rest, when all layers are read
     if not _has_fused_kernel(layer.weight):
         return layer
-    if layer.weight.dtype is torch.bfloat16:
-        num_out, num_in = layer.weight.shape
-        steady_counts(num_in, num_out, torch.get_num_threads())  # so that no request waits for it
     return layer._replace(weight=packed(layer.weight))
+
+
+def try_products(weights: EncoderWeights) -> None:
+    """Finds the row counts of bfloat16's products, so that no request waits for it."""
+    fused = weights.activation if weights.arrangement == "post_norm" else None
+    for layer in weights.layers:
+        for part, activation in (
+            (layer.qkv, None),
+            (layer.attention_out, None),
+            (layer.ffn_in, fused),
+            (layer.ffn_out, None),
+        ):
+            if (
+                part.weight.dtype is torch.bfloat16
+                and part.weight.is_mkldnn
+                and activation in FUSED
+            ):
+                kind = ProductKind.of(part.weight, part.bias, FUSED[activation])
+                steady_counts(kind, torch.get_num_threads())
 
 
 def linear(x: Tensor, layer: Linear, activation: Activation | None = None) -> Tensor:

@@ -1,8 +1,8 @@
 """oneDNN's products of float32 and bfloat16, and the row counts at which bfloat16's are steady.
 
 A row must get the same bits whatever rows are beside it. Where tiles multiply bfloat16, oneDNN
-chooses by the number of rows in which order it adds up long rows. So products of each shape are
-tried when a weight is packed, and where the order differs, rows are multiplied in pieces of counts
+chooses by the number of rows in which order it adds up long rows. So products of each kind are
+tried when a model is loaded, and where the order differs, rows are multiplied in pieces of counts
 that agree.
 """
 
@@ -28,7 +28,19 @@ _USUAL = (16, 64, 128, 512, 4096)
 _COST_OF_A_PIECE = 32
 """In rows: what a product takes beside its rows. Measured for 16 rows of 1,536 numbers."""
 
-_PLAIN: tuple[Any, ...] = ("none", (), "")
+
+class ProductKind(NamedTuple):
+    """What oneDNN's choices depend on, beside the number of rows and of threads."""
+
+    num_in: int
+    num_out: int
+    has_bias: bool
+    fused: tuple[Any, ...]  # an activation, as `PRODUCT` takes it
+
+    @classmethod
+    def of(cls, weight: Tensor, bias: Tensor | None, fused: tuple[Any, ...]) -> ProductKind:
+        num_out, num_in = weight.shape
+        return cls(num_in, num_out, bias is not None, fused)
 
 
 def packed(weight: Tensor) -> Tensor:
@@ -39,7 +51,7 @@ def packed(weight: Tensor) -> Tensor:
 
 def steady_product(x: Tensor, weight: Tensor, bias: Tensor | None, *fused: Any) -> Tensor:
     """activation(x W^T + b) in bfloat16 for rows x [T, in], T > 0."""
-    counts = steady_counts(weight.shape[1], weight.shape[0], torch.get_num_threads())
+    counts = steady_counts(ProductKind.of(weight, bias, fused), torch.get_num_threads())
     if counts is None and len(x) <= _TRIED[-1]:
         found: Tensor = PRODUCT.default(x.to(weight.dtype), weight, bias, *fused)
         return found
@@ -98,11 +110,11 @@ def _rows(x: Tensor, piece: Piece, dtype: torch.dtype) -> Tensor:
 
 @cache
 @torch.inference_mode()
-def steady_counts(num_in: int, num_out: int, threads: int) -> tuple[int, ...] | None:
+def steady_counts(kind: ProductKind, threads: int) -> tuple[int, ...] | None:
     """The row counts, in order, at which products of bfloat16 give a row the same bits; None if all
     counts do."""
     del threads  # only a key of the cache: torch's own number may change the order
-    alike = _alike(num_in, num_out)
+    alike = _alike(kind)
     return None if len(alike) == 1 else min(alike, key=_usual_cost)
 
 
@@ -115,18 +127,18 @@ def _usual_cost(counts: tuple[int, ...]) -> float:
     )
 
 
-def _alike(num_in: int, num_out: int) -> list[tuple[int, ...]]:
-    """The row counts that were tried, by the bits that they give.
-
-    The exact results are zero, so only rounding is left, and another order of additions gives
-    other bits.
-    """
-    rows, weight = _operands_that_cancel(num_in, num_out)
-    groups: list[tuple[Tensor, list[int]]] = []
+def _alike(kind: ProductKind) -> list[tuple[int, ...]]:
+    """The row counts that were tried, by the bits that they give."""
+    groups: list[tuple[list[Tensor], list[int]]] = []
+    tried = _operands_that_cancel(kind), _ordinary_operands(kind)
     for count in reversed(_TRIED):
-        found = PRODUCT.default(rows[:count], weight, None, *_PLAIN)
+        found = [
+            PRODUCT.default(rows[:count], weight, bias, *kind.fused) for rows, weight, bias in tried
+        ]
         for expected, counts in groups:
-            if torch.equal(found, expected[:count]):
+            if all(
+                torch.equal(one, other[:count]) for one, other in zip(found, expected, strict=True)
+            ):
                 counts.append(count)
                 break
         else:
@@ -134,12 +146,30 @@ def _alike(num_in: int, num_out: int) -> list[tuple[int, ...]]:
     return [tuple(reversed(counts)) for _, counts in groups]
 
 
-def _operands_that_cancel(num_in: int, num_out: int) -> tuple[Tensor, Tensor]:
-    """Rows [n, in] and a packed weight whose product is zero except for rounding."""
+class _Operands(NamedTuple):
+    rows: Tensor
+    weight: Tensor  # packed
+    bias: Tensor | None
+
+
+def _operands_that_cancel(kind: ProductKind) -> _Operands:
+    """The exact products are zero, so only rounding is left, and another order of additions gives
+    other bits."""
     drawn = torch.Generator().manual_seed(0)
-    half = -(-num_in // 2)
+    half = -(-kind.num_in // 2)
     row = torch.randn(1, half, generator=drawn)
     x = row * torch.randn(_TRIED[-1], 1, generator=drawn)
-    rows = torch.cat([x, x], dim=1)[:, :num_in].to(torch.bfloat16)
-    w = torch.randn(num_out, half, generator=drawn).to(torch.bfloat16)
-    return rows, packed(torch.cat([w, -w], dim=1)[:, :num_in])
+    rows = torch.cat([x, x], dim=1)[:, : kind.num_in].to(torch.bfloat16)
+    w = torch.randn(kind.num_out, half, generator=drawn).to(torch.bfloat16)
+    weight = packed(torch.cat([w, -w], dim=1)[:, : kind.num_in])
+    return _Operands(rows, weight, torch.zeros(kind.num_out) if kind.has_bias else None)
+
+
+def _ordinary_operands(kind: ProductKind) -> _Operands:
+    """Products of some units, where one way of computing an activation differs from another."""
+    drawn = torch.Generator().manual_seed(1)
+    few = 2 * torch.randn(256, kind.num_in, generator=drawn)
+    rows = few.to(torch.bfloat16).repeat(-(-_TRIED[-1] // len(few)), 1)
+    w = torch.randn(kind.num_out, kind.num_in, generator=drawn) / kind.num_in**0.5
+    bias = torch.linspace(-2, 2, kind.num_out) if kind.has_bias else None
+    return _Operands(rows, packed(w.to(torch.bfloat16)), bias)

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
-from engine.platform.float_products import packed, pieces, steady_counts, steady_product
+from engine.platform.float_products import (
+    ProductKind,
+    packed,
+    pieces,
+    steady_counts,
+    steady_product,
+)
 from tests.engine.precisions import needs_bfloat16
 
 PLAIN = ("none", (), "")
+GELU = ("gelu", (), "none")
 
 
 @pytest.mark.parametrize("counts", [(1, 2, 32, 384), (33, 48, 320), (48,)])
@@ -34,28 +43,40 @@ def test_pieces_are_cheap() -> None:
 
 @needs_bfloat16
 @pytest.mark.parametrize(
-    ("num_in", "num_out"), [(1536, 384), (768, 768), (3072, 768), (384, 1152), (61, 17)]
+    ("num_in", "num_out", "fused", "has_bias"),
+    [
+        (1536, 384, PLAIN, True),
+        (768, 768, GELU, True),
+        (3072, 768, PLAIN, False),
+        (4096, 1024, GELU, True),
+        (61, 17, GELU, True),
+        (61, 17, PLAIN, False),
+    ],
 )
 @torch.inference_mode()
-def test_a_row_has_the_same_bits_among_any_number_of_rows(num_in: int, num_out: int) -> None:
+def test_a_row_has_the_same_bits_among_any_number_of_rows(
+    num_in: int, num_out: int, fused: tuple[Any, ...], has_bias: bool
+) -> None:
     drawn = torch.Generator().manual_seed(num_in)
     x = torch.randn(2_100, num_in, generator=drawn)
     weight = packed(torch.randn(num_out, num_in, generator=drawn).to(torch.bfloat16))
-    bias = torch.randn(num_out, generator=drawn)
-    expected = steady_product(x, weight, bias, *PLAIN)
-    truth = x.bfloat16().double() @ weight.to_dense().double().T + bias
+    bias = torch.randn(num_out, generator=drawn) if has_bias else None
+    expected = steady_product(x, weight, bias, *fused)
+    truth = x.bfloat16().double() @ weight.to_dense().double().T
+    truth = truth if bias is None else truth + bias
+    truth = F.gelu(truth) if fused == GELU else truth
     assert (expected - truth).abs().max() <= 2**-8 * truth.abs().max()
     for count in (1, 2, 7, 16, 31, 47, 63, 129, 257, 385, 511, 700, 1_023, 1_025, 2_049):
         for rows in (slice(0, count), slice(2_100 - count, 2_100)):
-            assert torch.equal(steady_product(x[rows], weight, bias, *PLAIN), expected[rows])
+            assert torch.equal(steady_product(x[rows], weight, bias, *fused), expected[rows])
 
 
 @needs_bfloat16
 def test_counts_are_tried_once_for_each_shape() -> None:
     threads = torch.get_num_threads()
     for num_in, num_out in itertools.product((61, 384), (17, 64)):
-        counts = steady_counts(num_in, num_out, threads)
+        counts = steady_counts(ProductKind(num_in, num_out, False, PLAIN), threads)
         assert counts is None or sorted(set(counts)) == list(counts)
     before = steady_counts.cache_info().misses
-    steady_counts(384, 64, threads)
+    steady_counts(ProductKind(384, 64, False, PLAIN), threads)
     assert steady_counts.cache_info().misses == before
