@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kernels.attention.arguments import PackedSequences, Sinks
-from kernels.attention.processor import NARROW, multiplies_bfloat16_tiles, widen
+from kernels.attention.processor import multiplies_bfloat16_tiles, widen
 from kernels.attention.ragged import BlockBatch, block_batches, gather_each, scatter_each
 
 _PACKED_COLUMNS = 64
@@ -39,7 +39,12 @@ def block_softmax(
     sinks: Sinks,
     outside: OutsideSinks | None = None,
 ) -> Tensor:
-    """Softmax within blocks (None: within whole sequences), and over the sequence's sinks."""
+    """Softmax within blocks (None: within whole sequences), and over the sequence's sinks.
+
+    In float32 for rows of 16 bits, or in their own precision where tiles multiply them.
+    """
+    if not _in_tiles(q, k, v):
+        q, k, v = widen(q), widen(k), widen(v)
     num_rows = q.shape[0]
     in_one_block = packed.count == 1 and (block_size is None or num_rows <= block_size)
     if num_rows and in_one_block and outside is None:
@@ -76,22 +81,25 @@ def _for_softmax(
     q: Tensor, k: Tensor, v: Tensor, width: int | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Rows [n, w, H, D] as softmax takes them: in 16 bits only where that is faster."""
-    if q.dtype in NARROW and not _takes_narrow(q, k, v, width or q.shape[1]):
-        return widen(q), widen(k), widen(v)
-    return q, k, v
+    if _in_tiles(q, k, v) and _packs_alike(width or q.shape[1], q.shape[-1]):
+        return q, k, v
+    return widen(q), widen(k), widen(v)
 
 
-def _takes_narrow(q: Tensor, k: Tensor, v: Tensor, width: int) -> bool:
-    """Whether tiles of bfloat16 multiply these rows, and give a text the same bits in any batch.
+def _in_tiles(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether tiles of bfloat16 multiply these rows."""
+    return (
+        q.dtype is torch.bfloat16 and multiplies_bfloat16_tiles() and _has_logsumexp_kernel(q, k, v)
+    )
 
-    torch's fused attention packs heads of some widths where its threads have much to do, and adds
-    up in another order then. So it takes such heads only where it packs in any case, or in none.
+
+def _packs_alike(width: int, head_dim: int) -> bool:
+    """Whether torch's fused attention packs spans of this width whatever the batch, or in none.
+
+    It packs heads of some sizes where its threads have much to do, and adds up in another order
+    then.
     """
-    if q.dtype is not torch.bfloat16 or not multiplies_bfloat16_tiles():
-        return False
-    if not _has_logsumexp_kernel(q, k, v):
-        return False
-    may_pack = q.shape[-1] % _PACKED_COLUMNS == 0 and width >= _PACKED_COLUMNS
+    may_pack = head_dim % _PACKED_COLUMNS == 0 and width >= _PACKED_COLUMNS
     return not may_pack or width >= _ROWS_ALWAYS_PACKED * torch.get_num_threads()
 
 
