@@ -176,7 +176,8 @@ def test_a_stuck_device_is_not_ready_until_it_moves_again(server: InProcess) -> 
         assert httpx.get(f"{server.http_url}/health/live").status_code == 200
         moves.set()
         assert waiting.result().status_code == 200
-    assert server.readiness() == READY
+    # The answer leaves a moment before the device's thread is done with it.
+    wait_for(lambda: server.readiness() == READY, "the device to be done")
 
 
 def test_deadlines_hold_on_a_stuck_device(server: InProcess) -> None:
