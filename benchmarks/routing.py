@@ -13,11 +13,11 @@ from pathlib import Path
 from ray.serve.request_router import PendingRequest, RunningReplica
 
 from benchmarks.routing_policies import BY_REQUESTS, BY_TOKENS, VARIABLE
+from service.environment import load_settings
 from service.logs import set_up_logs
 from service.replicas.options import ReplicaOptions
 from service.replicas.router import TokenRouter
 from service.replicas.run import serve_replicas
-from service.settings import load_settings
 
 
 class SwitchedRouter(TokenRouter):

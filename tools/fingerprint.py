@@ -95,7 +95,7 @@ def of_diagnosis(diagnosis: Diagnosis) -> str:
 def of_contracts() -> Iterator[tuple[str, str]]:
     from service import pb
     from service.app import create_app
-    from service.settings import load_settings
+    from service.environment import load_settings
 
     described = create_app(load_settings()).openapi()
     yield "routes", ", ".join(sorted(described["paths"]))

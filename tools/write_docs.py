@@ -18,8 +18,8 @@ from benchmarks.calibration import scores
 from benchmarks.markdown import table
 from benchmarks.store import stored_results
 from kernels.instructions import report as instructions
+from service.environment import setting_rows
 from service.metrics import Metrics
-from service.settings import setting_rows
 from tests.service.client_table import client_rows
 from tests.service.dialects.vendor_table import vendor_rows
 

@@ -28,13 +28,7 @@ from engine.model.layers import (
     positions_in_sequences,
     try_products,
 )
-from engine.model.short_layers import (
-    ShortLayers,
-    bfloat16_layers,
-    float32_layers,
-    int8_layers,
-    norm_of,
-)
+from engine.model.short_layers import ShortLayers, float_layers, int8_layers, norm_of
 from engine.model.weights import EncoderWeights
 from engine.types import PositionScheme
 from kernels.attention import PackedSequences
@@ -193,7 +187,7 @@ def short_text_path(
 ) -> ShortTextPath | None:
     """The path for this encoder; None if it needs anything that `ShortTextPath` does not do."""
     positions = weights.positions
-    layers = float32_layers(weights) or bfloat16_layers(weights) or int8_layers(weights)
+    layers = float_layers(weights) or int8_layers(weights)
     if positions is None or layers is None:
         return None
     most = min(_MAX_SHORT_TEXT, len(positions), *map(_most_of_one_block, attention))

@@ -179,7 +179,8 @@ def linear(x: Tensor, layer: Linear, activation: Activation | None = None) -> Te
         return activate(F.linear(x.to(weight.dtype), weight, bias), activation)
     weight = layer.weight
     if weight.dtype is torch.bfloat16:
-        return steady_product(x, weight, layer.bias, *FUSED[activation])
+        kind = ProductKind.of(weight, layer.bias, FUSED[activation])
+        return steady_product(x, weight, layer.bias, kind)
     if x.shape[0] == 1:
         # A single row would be summed in another order than a row of a batch.
         return linear(x.expand(2, -1), layer, activation)[:1]

@@ -6,7 +6,7 @@ two products as in them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,29 +18,23 @@ from engine.model.int8 import QUANTISE, Int8Affine
 from engine.model.layers import FUSED, activate
 from engine.model.weights import Affine, EncoderWeights, LayerWeights, Linear
 from engine.platform.byte_products import BYTE_PRODUCT
-from engine.platform.float_products import PRODUCT, steady_product
+from engine.platform.float_products import PRODUCT, ProductKind, steady_product
 from kernels.attention.block_softmax import attend_heads
 
 ShortLayers = Callable[[Tensor], Tensor]
 """The last layer's states [T, W] of one text, from the first layer's input [T, W]."""
 
 
-def float32_layers(weights: EncoderWeights) -> ShortLayers | None:
-    """None if the layers are of another kind."""
+def float_layers(weights: EncoderWeights) -> ShortLayers | None:
+    """In float32 or bfloat16. None if the layers are of another kind."""
     activation = FUSED.get(weights.activation)
-    if activation is None or not _all_are(weights, partial(_is_packed, dtype=torch.float32)):
+    if activation is None:
         return None
-    layers = [_float32_arguments(layer, weights, activation) for layer in weights.layers]
-    return partial(_run_float32, layers, weights.num_heads, weights.head_dim)
-
-
-def bfloat16_layers(weights: EncoderWeights) -> ShortLayers | None:
-    """None if the layers are of another kind."""
-    activation = FUSED.get(weights.activation)
-    if activation is None or not _all_are(weights, partial(_is_packed, dtype=torch.bfloat16)):
-        return None
-    layers = [_bfloat16_arguments(layer, weights, activation) for layer in weights.layers]
-    return partial(_run_bfloat16, layers, weights.num_heads, weights.head_dim)
+    for dtype, (run, arguments) in _OF_DTYPE.items():
+        if _all_are(weights, partial(_is_packed, dtype=dtype)):
+            layers = [arguments(layer, weights, activation) for layer in weights.layers]
+            return partial(run, layers, weights.num_heads, weights.head_dim)
+    return None
 
 
 def int8_layers(weights: EncoderWeights) -> ShortLayers | None:
@@ -166,13 +160,24 @@ def _bfloat16_arguments(
 ) -> tuple[tuple[Any, ...], ...]:
     assert layer.attention_norm is not None, "post-norm layers have one"
     return (
-        (*layer.qkv, *FUSED[None]),
-        (*layer.attention_out, *FUSED[None]),
+        _bfloat16_product(layer.qkv, FUSED[None]),
+        _bfloat16_product(layer.attention_out, FUSED[None]),
         norm_of(layer.attention_norm, weights),
-        (*layer.ffn_in, *activation),
-        (*layer.ffn_out, *FUSED[None]),
+        _bfloat16_product(layer.ffn_in, activation),
+        _bfloat16_product(layer.ffn_out, FUSED[None]),
         norm_of(layer.ffn_norm, weights),
     )
+
+
+def _bfloat16_product(layer: Linear, fused: tuple[Any, ...]) -> tuple[Any, ...]:
+    return layer.weight, layer.bias, ProductKind.of(layer.weight, layer.bias, fused)
+
+
+_OF_DTYPE: Mapping[torch.dtype, tuple[Callable[..., Tensor], Callable[..., tuple[Any, ...]]]] = {
+    torch.float32: (_run_float32, _float32_arguments),
+    torch.bfloat16: (_run_bfloat16, _bfloat16_arguments),
+}
+"""What runs the layers, and what makes its arguments of one layer."""
 
 
 def _int8_arguments(layer: LayerWeights, weights: EncoderWeights) -> tuple[tuple[Any, ...], ...]:

@@ -49,14 +49,14 @@ def packed(weight: Tensor) -> Tensor:
     return found
 
 
-def steady_product(x: Tensor, weight: Tensor, bias: Tensor | None, *fused: Any) -> Tensor:
-    """activation(x W^T + b) in bfloat16 for rows x [T, in], T > 0."""
-    counts = steady_counts(ProductKind.of(weight, bias, fused), torch.get_num_threads())
+def steady_product(x: Tensor, weight: Tensor, bias: Tensor | None, kind: ProductKind) -> Tensor:
+    """activation(x W^T + b) in bfloat16 for rows x [T, in], T > 0, of a product of this kind."""
+    counts = steady_counts(kind, torch.get_num_threads())
     if counts is None and len(x) <= _TRIED[-1]:
-        found: Tensor = PRODUCT.default(x.to(weight.dtype), weight, bias, *fused)
+        found: Tensor = PRODUCT.default(x.to(weight.dtype), weight, bias, *kind.fused)
         return found
     parts = [
-        PRODUCT.default(_rows(x, piece, weight.dtype), weight, bias, *fused)[: piece.length]
+        PRODUCT.default(_rows(x, piece, weight.dtype), weight, bias, *kind.fused)[: piece.length]
         for piece in pieces(len(x), counts or _TRIED)
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -75,7 +75,8 @@ def pieces(num_rows: int, counts: tuple[int, ...]) -> tuple[Piece, ...]:
     while num_rows - start > counts[-1]:
         found.append(Piece(start, counts[-1], counts[-1]))
         start += counts[-1]
-    for count in _cheapest(num_rows - start, counts):
+    _, cheapest = _plans(counts)[num_rows - start]
+    for count in cheapest:
         found.append(Piece(start, min(count, num_rows - start), count))
         start += count
     return tuple(found)
@@ -93,10 +94,6 @@ def _plans(counts: tuple[int, ...]) -> Sequence[tuple[int, tuple[int, ...]]]:
         whole = tuple(sorted((count, *others), reverse=True))
         plans.append((cost + count + _COST_OF_A_PIECE, whole))
     return plans
-
-
-def _cheapest(num_rows: int, counts: tuple[int, ...]) -> tuple[int, ...]:
-    return _plans(counts)[num_rows][1]
 
 
 def _rows(x: Tensor, piece: Piece, dtype: torch.dtype) -> Tensor:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from engine.errors import InvalidInput
 from engine.types import PositionScheme, Precision
 from service.cli.common import Chosen, Commands, add_command, add_json, print_json, tell
-from service.settings import load_settings
+from service.environment import load_settings
 
 if TYPE_CHECKING:
     from engine.checkpoint.block_size import LongBlock

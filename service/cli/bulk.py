@@ -28,7 +28,7 @@ from service.cli.common import (
     with_engine,
 )
 from service.cli.progress import ProgressLine
-from service.settings import load_settings
+from service.environment import load_settings
 
 if TYPE_CHECKING:
     from service.bulk.cluster import ClusterOptions

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from engine.errors import InvalidInput
-from service.settings import load_settings
+from service.environment import load_settings
 
 if TYPE_CHECKING:
     from engine.async_engine import AsyncEngine

@@ -22,7 +22,7 @@ from service.cli.common import (
     print_table,
     tell,
 )
-from service.settings import load_settings
+from service.environment import load_settings
 
 if TYPE_CHECKING:
     from engine.model.embedding_model import EmbeddingModel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from service.cli.common import Chosen, Commands, add_command, add_json, print_json
-from service.settings import load_settings
+from service.environment import load_settings
 
 
 def add_export(commands: Commands) -> None:

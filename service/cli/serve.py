@@ -18,8 +18,9 @@ from service.cli.common import (
     print_json,
     print_table,
 )
+from service.environment import load_settings, setting_rows
 from service.logs import set_up_logs
-from service.settings import Settings, load_settings, setting_rows
+from service.settings import Settings
 
 if TYPE_CHECKING:
     from service.replicas.options import ReplicaOptions

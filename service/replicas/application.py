@@ -15,10 +15,11 @@ from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 
 from engine.errors import InvalidInput, shown
+from service.environment import load_settings
 from service.replicas.front import GrpcFront
 from service.replicas.options import GRPC, REPLICAS, ReplicaOptions
 from service.replicas.replica import Replica
-from service.settings import Settings, load_settings
+from service.settings import Settings
 
 _DRAIN_MARGIN_S = 5.0
 _STARTS = 3

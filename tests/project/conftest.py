@@ -8,7 +8,8 @@ from typing import TypeAlias
 
 import pytest
 
-from service.settings import PREFIX, Settings, load_settings
+from service.environment import load_settings
+from service.settings import PREFIX, Settings
 
 STOP_MARGIN_S = 5
 """What a stop may take beyond the drain: the last answers, and the end of the process."""

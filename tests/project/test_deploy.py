@@ -21,9 +21,9 @@ from deploy.grafana.panels import WORK
 from deploy.prometheus import build as prometheus_rule
 from service.app import create_app
 from service.benchmarks.suites import SUITES
+from service.environment import load_settings, setting_rows
 from service.errors import ERROR_TABLE
 from service.metrics import UNMATCHED, Metrics
-from service.settings import load_settings, setting_rows
 from tests.model_info import MODEL
 from tests.project.conftest import STOP_MARGIN_S, SettingsOf
 from tests.prometheus import PROMTOOL, RULES, needs_promtool

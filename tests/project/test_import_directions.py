@@ -63,7 +63,17 @@ BELOW_THE_PROTOCOLS = {
         ),
         *("bulk", "files", "in_order", "index", "large_json", "locks", "metrics", "patience"),
         *("reader_process", "readers"),
-        *("plans", "ports", "replica", "security", "settings", "tokens", "tracing", "version"),
+        *(
+            "environment",
+            "plans",
+            "ports",
+            "replica",
+            "security",
+            "settings",
+            "tokens",
+            "tracing",
+            "version",
+        ),
     )
 }
 PROTOCOLS = BELOW_THE_PROTOCOLS | {"service.benchmarks", "service.http", "service.grpc"}
@@ -101,6 +111,7 @@ ALLOWED = {
     "service.body_budget": {"service.errors", "service.fairness"},
     "service.claims": {"service.errors"},
     "service.settings": {"service.replica", "service.security"},
+    "service.environment": {"service.settings"},
     "service.tracing": {"service.settings", "service.version"},
     "service.logs": {"service.settings", "service.tracing"},
     "service.metrics": {"service.tracing"},

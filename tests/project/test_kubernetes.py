@@ -12,8 +12,9 @@ import yaml
 
 from service.app import create_app
 from service.client import LLNClient
+from service.environment import load_settings, setting_rows
 from service.metrics import Metrics
-from service.settings import Settings, load_settings, setting_rows
+from service.settings import Settings
 from tests.project.conftest import STOP_MARGIN_S, SettingsOf
 from tests.project.manifests import (
     FOLDER,

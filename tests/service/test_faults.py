@@ -28,8 +28,8 @@ from engine.config import EngineConfig
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.model.encoder import Encoder
 from service.app import create_app
+from service.environment import load_settings
 from service.pb.lln.v1 import embeddings_pb2 as pb
-from service.settings import load_settings
 from tests.service.outside import free_port, wait_for
 from tests.service.stubs import embeddings_stub, health_stub
 

@@ -16,7 +16,8 @@ from cryptography.hazmat.primitives.serialization import (
 from pydantic import ValidationError
 
 from engine.config import EngineConfig
-from service.settings import Settings, SettingsError, load_settings, setting_rows
+from service.environment import load_settings, setting_rows
+from service.settings import Settings, SettingsError
 
 TOLD_IN_32_BITS = (
     "LLN_MAX_OPEN_REQUESTS",

@@ -16,8 +16,8 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_serv
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from service.environment import load_settings
 from service.pb.lln.v1 import embeddings_pb2
-from service.settings import load_settings
 from service.tracing import OtlpTracing, tracing_of
 from tests.service.stubs import embeddings_stub
 

@@ -61,14 +61,15 @@ def test_a_row_has_the_same_bits_among_any_number_of_rows(
     x = torch.randn(2_100, num_in, generator=drawn)
     weight = packed(torch.randn(num_out, num_in, generator=drawn).to(torch.bfloat16))
     bias = torch.randn(num_out, generator=drawn) if has_bias else None
-    expected = steady_product(x, weight, bias, *fused)
+    kind = ProductKind.of(weight, bias, fused)
+    expected = steady_product(x, weight, bias, kind)
     truth = x.bfloat16().double() @ weight.to_dense().double().T
     truth = truth if bias is None else truth + bias
     truth = F.gelu(truth) if fused == GELU else truth
     assert (expected - truth).abs().max() <= 2**-8 * truth.abs().max()
     for count in (1, 2, 7, 16, 31, 47, 63, 129, 257, 385, 511, 700, 1_023, 1_025, 2_049):
         for rows in (slice(0, count), slice(2_100 - count, 2_100)):
-            assert torch.equal(steady_product(x[rows], weight, bias, *fused), expected[rows])
+            assert torch.equal(steady_product(x[rows], weight, bias, kind), expected[rows])
 
 
 @needs_bfloat16

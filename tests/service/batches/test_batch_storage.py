@@ -25,15 +25,15 @@ from service.batches.store import BatchStore
 from service.errors import BodyTooLarge, NotAvailable, StorageFailure
 from service.http.upload import FormReader
 from service.metrics import Metrics
-from tests.service.batch_folder import LIMITS, add_batch, add_file, answer_ok, requests
+from tests.service.batches.folder import (
+    LIMITS,
+    HeldAnswer,
+    add_batch,
+    add_file,
+    answer_ok,
+    requests,
+)
 from tests.synced import note_syncs
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[BatchStore]:
-    found = BatchStore(tmp_path / "batches")
-    yield found
-    found.close()
 
 
 async def run_batch(store: BatchStore, answer: Any, number: int = 20, **changes: Any) -> Batch:
@@ -326,12 +326,7 @@ def test_files_expire_also_while_a_batch_is_answered(
     store: BatchStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.batches.runner._SWEEP_EVERY_S", 0.01)
-    is_asked, may_answer = asyncio.Event(), asyncio.Event()
-
-    async def answer(endpoint: str, body: Any, request_id: str) -> Answered:
-        is_asked.set()
-        await may_answer.wait()
-        return await answer_ok(endpoint, body, request_id)
+    answer = HeldAnswer()
 
     async def run() -> Batch:
         batches = Batches(store, answer, LIMITS, Metrics().batch_api)
@@ -340,11 +335,11 @@ def test_files_expire_also_while_a_batch_is_answered(
             file.id, "/v1/embeddings", metadata=None, output_expires_s=None
         )
         async with asyncio.timeout(30), batches:
-            await is_asked.wait()
+            await answer.is_asked.wait()
             old = add_file(store, b"x", expires_at=int(time.time()))
             while store.path(old.id).exists():
                 await asyncio.sleep(0.01)
-            may_answer.set()
+            answer.may_be_given.set()
             while not (found := await batches.get(batch.id)).is_finished:
                 await asyncio.sleep(0.01)
             return found

@@ -20,7 +20,7 @@ from service.batches.runner import Batches
 from service.batches.store import BatchStore
 from service.body_budget import LARGE_BODY_BYTES
 from service.metrics import Metrics
-from tests.service.batch_folder import LIMITS, add_batch, add_file, answer_ok, line, lines
+from tests.service.batches.folder import LIMITS, add_batch, add_file, answer_ok, line, lines
 
 IDS = [101, 2009, 102, 30_000] * 150_000
 WIDE = replace(LIMITS, line_bytes=2**25)

@@ -77,6 +77,18 @@ async def answer_ok(endpoint: str, body: Any, request_id: str) -> Answered:
     return Answered(200, b'{"usage":{"total_tokens":3}}', 3, request_id)
 
 
+class HeldAnswer:
+    """Answers when it may."""
+
+    def __init__(self) -> None:
+        self.is_asked, self.may_be_given = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, endpoint: str, body: Any, request_id: str) -> Answered:
+        self.is_asked.set()
+        await self.may_be_given.wait()
+        return await answer_ok(endpoint, body, request_id)
+
+
 async def until_finished(batches: Batches, batch_id: str) -> Batch:
     async with asyncio.timeout(30):
         while not (found := await batches.get(batch_id)).is_finished:

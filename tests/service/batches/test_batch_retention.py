@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,24 +13,16 @@ import openai
 import pytest
 
 from engine.errors import LLNError
-from service.batches.answers import Answered
 from service.batches.records import FINISHED, Batch, BatchStatus, StoredFile, new_id
 from service.batches.runner import Batches
 from service.batches.store import BatchStore
 from service.metrics import Metrics
-from tests.service.batch_folder import LIMITS, add_batch, add_file, answer_ok, requests
+from tests.service.batches.folder import LIMITS, HeldAnswer, add_batch, add_file, requests
 from tests.service.conftest import StartServer
 
 KEPT_S = 1000
 NOW = 50_000
 LONG_AGO, OF_LATE = NOW - KEPT_S, NOW - KEPT_S + 1
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[BatchStore]:
-    found = BatchStore(tmp_path / "batches")
-    yield found
-    found.close()
 
 
 def finished(
@@ -203,12 +194,7 @@ def test_old_batches_go_at_start_and_while_another_one_runs(
     store: BatchStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.batches.runner._SWEEP_EVERY_S", 0.01)
-    is_asked, may_answer = asyncio.Event(), asyncio.Event()
-
-    async def answer(endpoint: str, body: Any, request_id: str) -> Answered:
-        is_asked.set()
-        await may_answer.wait()
-        return await answer_ok(endpoint, body, request_id)
+    answer = HeldAnswer()
 
     async def until_gone(batch: Batch) -> None:
         while batch.id in {one.id for one in store.list_batches(after=None, limit=99).items}:
@@ -222,9 +208,9 @@ def test_old_batches_go_at_start_and_while_another_one_runs(
         )
         async with asyncio.timeout(30), batches:
             await until_gone(at_start)
-            await is_asked.wait()
+            await answer.is_asked.wait()
             await until_gone(finished(store, LONG_AGO))
-            may_answer.set()
+            answer.may_be_given.set()
             while not (found := await batches.get(running.id)).is_finished:
                 await asyncio.sleep(0.01)
             assert kept(store) == ({found.id}, {found.input_file_id, found.output_file_id})

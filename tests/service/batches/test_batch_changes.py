@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,26 +19,15 @@ from service.batches.runner import Batches
 from service.batches.store import BatchStore
 from service.batches.uninterrupted import uninterrupted
 from service.metrics import Metrics
-from tests.service.batch_folder import (
+from tests.service.batches.folder import (
     LIMITS,
+    HeldAnswer,
     add_batch,
     add_file,
     answer_ok,
     requests,
     until_finished,
 )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[BatchStore]:
-    found = BatchStore(tmp_path / "batches")
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def batches(store: BatchStore) -> Batches:
-    return Batches(store, answer_ok, LIMITS, Metrics().batch_api)
 
 
 def slowly(read: Callable[[], Any]) -> Callable[[], Any]:
@@ -146,11 +134,7 @@ def test_a_batch_is_started_though_its_storage_cannot_be_measured(
 
 def test_a_batch_that_waits_is_cancelled_at_once(store: BatchStore) -> None:
     """Its turn may come in hours. Until then it would count, and keep its file."""
-    may_answer = asyncio.Event()
-
-    async def answer(endpoint: str, body: Any, request_id: str) -> Answered:
-        await may_answer.wait()
-        return await answer_ok(endpoint, body, request_id)
+    answer = HeldAnswer()
 
     async def run() -> Batch:
         async with Batches(store, answer, LIMITS, Metrics().batch_api) as batches:
@@ -168,7 +152,7 @@ def test_a_batch_that_waits_is_cancelled_at_once(store: BatchStore) -> None:
             assert {"cancelling", "cancelled"} <= set(cancelled.reached)
             assert await batches.get(second.id) == cancelled
             await batches.delete_file(second.input_file_id)
-            may_answer.set()
+            answer.may_be_given.set()
             return await until_finished(batches, first.id)
 
     assert asyncio.run(run()).status == "completed"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from service.batches.records import Batch, Counts
 from service.batches.runner import Batches
 from service.batches.store import BatchStore
 from service.metrics import Metrics
-from tests.service.batch_folder import (
+from tests.service.batches.folder import (
     LIMITS,
     add_batch,
     add_file,
@@ -25,18 +24,6 @@ from tests.service.batch_folder import (
     requests,
     until_finished,
 )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[BatchStore]:
-    found = BatchStore(tmp_path / "batches")
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def batches(store: BatchStore) -> Batches:
-    return Batches(store, answer_ok, LIMITS, Metrics().batch_api)
 
 
 def test_a_batch_that_fails_keeps_what_was_answered(store: BatchStore, batches: Batches) -> None:

@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from tests.service.batch_folder import requests
+from tests.service.batches.folder import requests
 from tests.service.conftest import RunningServer
 
 NUMBER = 5
