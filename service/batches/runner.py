@@ -15,6 +15,7 @@ from service.batches.room import Room
 from service.batches.run import RETRY_S, AnswerRequest, BatchLimits, BatchRun
 from service.batches.store import BatchStore
 from service.batches.uninterrupted import uninterrupted
+from service.batches.uploads import Uploads
 from service.errors import StorageFailure
 from service.metrics import BatchApiMetrics
 
@@ -36,7 +37,7 @@ class Batches:
     ) -> None:
         self.store = store
         self.limits = limits
-        self.room = Room(store, limits.stored_bytes)
+        self.uploads = Uploads(store, Room(store, limits.stored_bytes))
         self._answer = answer
         self._reader = BatchReader()
         self._metrics = metrics

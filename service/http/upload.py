@@ -1,10 +1,10 @@
-"""Reads a form with a file while it arrives: the file goes to the disk, piece by piece."""
+"""Reads a form with a file while it arrives, and passes the file on, piece by piece."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterator
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import Any, TypeAlias
 
 from python_multipart import MultipartParser
 from python_multipart.exceptions import FormParserError
@@ -17,11 +17,16 @@ from service.http.media_types import MULTIPART
 _MAX_FIELD_BYTES = 4096
 _MAX_FIELDS = 16
 
+_PIECE_BYTES = 256 * 1024
+"""What is passed on at once, at least: a caller may send a byte at a time."""
+
+WriteContents: TypeAlias = Callable[[bytearray], Awaitable[object]]
+
 
 class FormReader:
-    """The fields of a form, and the contents of its part `file`."""
+    """The fields of a form, and the contents of its part `file`, which are written elsewhere."""
 
-    def __init__(self, content_type: str, file: IO[bytes], max_bytes: int) -> None:
+    def __init__(self, content_type: str, write: WriteContents, max_bytes: int) -> None:
         kind, options = parse_options_header(content_type)
         if kind != MULTIPART.encode() or b"boundary" not in options:
             raise UnsupportedMediaType(
@@ -33,7 +38,8 @@ class FormReader:
         self.fields: dict[str, str] = {}
         self.filename: str | None = None
         self.num_bytes = 0
-        self._file = file
+        self._write = write
+        self._unwritten = bytearray()
         self._max_bytes = max_bytes
         self._headers: dict[str, str] = {}
         self._header_name = self._header_value = b""
@@ -49,11 +55,18 @@ class FormReader:
         with _reported():
             async for piece in pieces:
                 self._parser.write(piece)
+                if len(self._unwritten) >= _PIECE_BYTES:
+                    await self._write_on()
             self._parser.finalize()
         if not self._ended:
             raise UnreadableBody("the form ends before its last boundary", code="invalid_form")
         if self.filename is None:
             raise InvalidField("file is required", code="missing_field", param="file")
+        await self._write_on()
+
+    async def _write_on(self) -> None:
+        unwritten, self._unwritten = self._unwritten, bytearray()
+        await self._write(unwritten)
 
     def _callbacks(self) -> Any:
         return {
@@ -112,7 +125,7 @@ class FormReader:
         self.num_bytes += end - start
         if self.num_bytes > self._max_bytes:
             raise too_large(self.num_bytes, self._max_bytes)
-        self._file.write(data[start:end])
+        self._unwritten += data[start:end]
 
     def _end_part(self) -> None:
         if not self._is_file:

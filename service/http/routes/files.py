@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
 from engine.errors import InvalidInput, shown
-from service.batches.records import INPUT, StoredFile, new_id
-from service.batches.room import Place
+from service.batches.records import INPUT, StoredFile
 from service.batches.runner import Batches
-from service.errors import StorageFailure
+from service.batches.uploads import Upload
 from service.fairness import read_by_then, receive_within
 from service.http.dependencies import BatchesOfServer, ServerSettings, TimeoutS
 from service.http.file_response import ContentResponse
@@ -65,8 +62,9 @@ async def upload(
     """The input of a batch: a JSON object on each line, with `custom_id`, `method` POST, `url` and
     `body`. The file goes to the disk while it arrives."""
     _check_size(request, batches)
-    async with batches.room.place(_announced(request)) as place:
-        file = await _receive(request, batches, settings, place, timeout_s)
+    async with batches.uploads.begin(_announced(request)) as arriving:
+        file = await _receive(request, arriving, batches.limits.file_bytes, settings, timeout_s)
+        await arriving.keep(file)
     return json_response(file.document())
 
 
@@ -104,26 +102,12 @@ async def delete_file(file_id: str, batches: BatchesOfServer) -> Response:
 
 
 async def _receive(
-    request: Request, batches: Batches, settings: Settings, place: Place, timeout_s: float
+    request: Request, arriving: Upload, max_bytes: int, settings: Settings, timeout_s: float
 ) -> StoredFile:
-    file_id = new_id("file")
-    contents = await asyncio.to_thread(batches.store.open_upload, file_id)
-    try:
-        with contents:
-            form = FormReader(
-                request.headers.get("content-type", ""), contents, batches.limits.file_bytes
-            )
-            async with read_by_then(timeout_s, "the file was"):
-                await form.read(receive_within(_pieces(request, place), settings.body_timeout_s))
-            file = _stored_file(file_id, form)
-            await asyncio.to_thread(_sync, contents)
-        await place.keep(file)
-    except OSError as error:
-        raise StorageFailure(f"the file cannot be stored: {error}") from error
-    finally:
-        with suppress(OSError):
-            await asyncio.to_thread(batches.store.drop_upload, file_id)
-    return file
+    form = FormReader(request.headers.get("content-type", ""), arriving.write, max_bytes)
+    async with read_by_then(timeout_s, "the file was"):
+        await form.read(receive_within(_pieces(request, arriving), settings.body_timeout_s))
+    return _stored_file(arriving.id, form)
 
 
 def _announced(request: Request) -> int:
@@ -138,17 +122,12 @@ def _check_size(request: Request, batches: Batches) -> None:
         raise too_large(_announced(request), limit)
 
 
-async def _pieces(request: Request, place: Place) -> AsyncIterator[bytes]:
+async def _pieces(request: Request, arriving: Upload) -> AsyncIterator[bytes]:
     num_bytes = 0
     async for piece in request.stream():
         num_bytes += len(piece)
-        await place.reach(num_bytes)
+        await arriving.reach(num_bytes)
         yield piece
-
-
-def _sync(contents: Any) -> None:
-    contents.flush()
-    os.fsync(contents)
 
 
 def _stored_file(file_id: str, form: FormReader) -> StoredFile:

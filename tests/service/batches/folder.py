@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
@@ -94,3 +96,14 @@ async def until_finished(batches: Batches, batch_id: str) -> Batch:
         while not (found := await batches.get(batch_id)).is_finished:
             await asyncio.sleep(0.01)
     return found
+
+
+@contextmanager
+def files_of_at_most(num_bytes: int) -> Iterator[None]:
+    """The system then refuses to write more, as a full disk does."""
+    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import resource
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +29,7 @@ from tests.service.batches.folder import (
     add_batch,
     add_file,
     answer_ok,
+    files_of_at_most,
     requests,
 )
 from tests.synced import note_syncs
@@ -151,17 +150,6 @@ def test_long_requests_are_not_all_in_flight_at_once(
 
     found = asyncio.run(run_batch(BatchStore(tmp_path / "b"), answer))
     assert (found.status, found.counts.completed, most) == ("completed", 20, 2)
-
-
-@contextmanager
-def files_of_at_most(num_bytes: int) -> Iterator[None]:
-    """The system then refuses to write more, as a full disk does."""
-    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, most))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
 
 
 def test_a_line_that_does_not_fit_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -371,7 +359,7 @@ def test_an_upload_that_was_cut_off_leaves_nothing(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_file_over_the_limit_is_refused_while_it_arrives(tmp_path: Path) -> None:
+def test_a_file_over_the_limit_is_refused_while_it_arrives() -> None:
     read = 0
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -381,12 +369,14 @@ def test_a_file_over_the_limit_is_refused_while_it_arrives(tmp_path: Path) -> No
             read += 100
             yield b"x" * 100
 
+    async def write(data: bytearray) -> None:
+        raise AssertionError("the file is too large before there is enough to write")
+
     async def run() -> None:
-        with (tmp_path / "upload").open("wb") as file:
-            form = FormReader("multipart/form-data; boundary=b", file, 1000)
-            with pytest.raises(BodyTooLarge) as caught:
-                await form.read(pieces())
-            assert (caught.value.code, caught.value.limit) == ("file_too_large", 1000)
+        form = FormReader("multipart/form-data; boundary=b", write, 1000)
+        with pytest.raises(BodyTooLarge) as caught:
+            await form.read(pieces())
+        assert (caught.value.code, caught.value.limit) == ("file_too_large", 1000)
 
     asyncio.run(run())
     assert read < 2000

@@ -1,0 +1,135 @@
+"""Files on their way to a disk that is slow, full, or left alone by the caller."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import threading
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from service.batches.runner import Batches
+from service.batches.store import BatchStore
+from tests.service.batches.folder import LIMITS, files_of_at_most
+from tests.service.batches.routes import LoopWatch, client_of
+
+SLOW_S = 0.2
+HEAD = b'--b\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
+END = b'\r\n--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b--\r\n'
+FORM = {"content-type": "multipart/form-data; boundary=b"}
+
+
+class SlowFile(io.FileIO):
+    """On a disk that takes a while for each write."""
+
+    is_writing = threading.Event()
+
+    def write(self, data: Any) -> int:
+        self.is_writing.set()
+        time.sleep(SLOW_S)
+        return super().write(data)
+
+
+@pytest.fixture
+def slow_disk(store: BatchStore, monkeypatch: pytest.MonkeyPatch) -> type[SlowFile]:
+    def open_upload(file_id: str) -> SlowFile:
+        return SlowFile(store.path(file_id + ".upload"), "wb")
+
+    monkeypatch.setattr(store, "open_upload", open_upload)
+    SlowFile.is_writing.clear()
+    return SlowFile
+
+
+async def in_pieces(*pieces: bytes) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+async def upload(client: httpx.AsyncClient, *pieces: bytes) -> httpx.Response:
+    return await client.post("/v1/files", content=in_pieces(HEAD, *pieces, END), headers=FORM)
+
+
+def names_in(store: BatchStore) -> list[str]:
+    return [path.name for path in store.path("x").parent.iterdir()]
+
+
+def test_a_slow_disk_does_not_hold_up_the_event_loop(
+    store: BatchStore, batches: Batches, slow_disk: type[SlowFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.http.upload._PIECE_BYTES", 1000)
+    pieces = [bytes([at]) * 1500 for at in range(4)]
+
+    async def run() -> tuple[httpx.Response, float]:
+        async with client_of(batches) as client, LoopWatch() as watch:
+            await client.get("/v1/files")  # whatever is slow once
+            watch.longest_s = 0.0
+            return await upload(client, *pieces), watch.longest_s
+
+    answer, longest_s = asyncio.run(run())
+    assert store.path(answer.json()["id"]).read_bytes() == b"".join(pieces)
+    assert longest_s < SLOW_S / 2
+
+
+@pytest.mark.parametrize("leave", ["is cancelled", "runs out of time"])
+def test_nothing_is_left_of_an_upload_whose_caller_leaves_while_it_is_written(
+    store: BatchStore,
+    batches: Batches,
+    slow_disk: type[SlowFile],
+    monkeypatch: pytest.MonkeyPatch,
+    leave: str,
+) -> None:
+    monkeypatch.setattr("service.http.upload._PIECE_BYTES", 1)
+
+    async def run() -> None:
+        async with client_of(batches) as client:
+            if leave == "runs out of time":
+                client.headers["x-request-timeout-ms"] = "100"
+            uploading = asyncio.create_task(upload(client, b"x" * LIMITS.file_bytes))
+            await asyncio.to_thread(slow_disk.is_writing.wait)
+            if leave == "is cancelled":
+                uploading.cancel()
+            await asyncio.wait({uploading})
+            assert names_in(store) == []
+            if leave == "runs out of time":
+                answer = uploading.result()
+                assert (answer.status_code, answer.json()["error"]["limit"]) == (504, 0.1)
+            assert batches.uploads._room._taken_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_a_full_disk_is_told_and_nothing_is_left(store: BatchStore, batches: Batches) -> None:
+    async def run() -> httpx.Response:
+        async with client_of(batches) as client:
+            with files_of_at_most(4096):
+                return await upload(client, b"x" * 9000)
+
+    answer = asyncio.run(run())
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "storage_failure")
+    assert names_in(store) == []
+    assert batches.uploads._room._taken_bytes == 0
+
+
+def test_few_threads_write_uploads_and_no_others_wait_for_them(
+    batches: Batches, slow_disk: type[SlowFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads that all share would be taken by a few uploads."""
+    monkeypatch.setattr("service.http.upload._PIECE_BYTES", 1)
+
+    async def run() -> float:
+        async with client_of(batches) as client:
+            uploads = [asyncio.create_task(upload(client, b"x")) for _ in range(40)]
+            await asyncio.to_thread(slow_disk.is_writing.wait)
+            before = time.perf_counter()
+            await asyncio.to_thread(int)
+            took_s = time.perf_counter() - before
+            for task in uploads:
+                task.cancel()
+            await asyncio.wait(uploads)
+            return took_s
+
+    assert asyncio.run(run()) < SLOW_S / 2
