@@ -69,15 +69,16 @@ class Found(NamedTuple):
 
     custom_ids: set[str]
     tokens: int
+    num_bytes: int
+    """Up to the first line that is not whole: a kill tears the last line, a power cut any of those
+    that were not on the disk yet."""
 
 
 def read_answers(path: bytes) -> Found:
-    """From the first line on that is not whole, all are cut off, and their requests count as not
-    answered: a kill tears the last line, a power cut any of those that were not on the disk yet.
-    Runs in another process for a large file."""
+    """Runs in another process for a large file."""
     found: set[str] = set()
     tokens = whole = 0
-    with Path(os.fsdecode(path)).open("r+b") as file:
+    with Path(os.fsdecode(path)).open("rb") as file:
         for line in file:
             fields = _whole_answer(line)
             if fields is None:
@@ -86,8 +87,7 @@ def read_answers(path: bytes) -> Found:
             found.add(fields["custom_id"])
             body = (fields["response"] or {}).get("body") or {}
             tokens += body.get("usage", {}).get("total_tokens", 0)
-        file.truncate(whole)
-    return Found(found, tokens)
+    return Found(found, tokens, whole)
 
 
 def _whole_answer(line: bytes) -> dict[str, Any] | None:

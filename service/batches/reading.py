@@ -22,6 +22,8 @@ class Progress(NamedTuple):
 
     answered: set[str]
     counts: Counts
+    num_bytes: dict[Path, int]
+    """Of each file up to the first line that is not whole. What follows counts as not answered."""
 
 
 class BatchReader:
@@ -49,15 +51,20 @@ class BatchReader:
 
     def progress(self, batch: Batch, output: Path, errors: Path) -> Progress:
         """Reads the answers that are there."""
-        done, tokens = self._answers(output)
-        failed, _ = self._answers(errors)
+        found = {path: self._answers(path) for path in (output, errors)}
+        done, failed = found[output].custom_ids, found[errors].custom_ids
         counts = Counts(
-            total=batch.counts.total, completed=len(done), failed=len(failed - done), tokens=tokens
+            total=batch.counts.total,
+            completed=len(done),
+            failed=len(failed - done),
+            tokens=found[output].tokens,
         )
-        return Progress(done | failed, counts)
+        return Progress(
+            done | failed, counts, {path: read.num_bytes for path, read in found.items()}
+        )
 
     def _answers(self, path: Path) -> Found:
-        return self._read_file(read_answers, path) if path.exists() else Found(set(), 0)
+        return self._read_file(read_answers, path) if path.exists() else Found(set(), 0, 0)
 
     def _read_file(self, read: Callable[[bytes], Result], path: Path) -> Result:
         name = os.fsencode(path)

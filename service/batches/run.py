@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 
 from engine.errors import EngineUnavailable
 from engine.scheduling.admission import MemoryBudget
-from service.batches.answers import Answered, answer_line, append, expired_line, written_files
-from service.batches.reading import BatchReader
+from service.batches.answers import Answered, answer_line, expired_line, written_files
+from service.batches.reading import BatchReader, Progress
 from service.batches.records import Batch, BatchStatus, Counts, LineError, new_id
 from service.batches.requests import Request
 from service.batches.store import BatchStore
@@ -133,10 +133,16 @@ class BatchRun:
         return True
 
     async def _resume(self) -> None:
-        read = self._reader.progress
-        progress = await asyncio.to_thread(read, self.batch, self._output, self._errors)
+        progress = await asyncio.to_thread(self._read_progress)
         self._answered = progress.answered
         self.batch = replace(self.batch, counts=progress.counts)
+
+    def _read_progress(self) -> Progress:
+        """Cuts off answers that are not whole: those that come next must begin on a new line."""
+        progress = self._reader.progress(self.batch, self._output, self._errors)
+        for path, num_bytes in progress.num_bytes.items():
+            self._store.cut(path, num_bytes)
+        return progress
 
     async def fail(self, *errors: LineError, **changes: Any) -> None:
         """What was answered is kept."""
@@ -183,7 +189,7 @@ class BatchRun:
         while True:
             try:
                 async with self._writing:  # a line that fails is cut off again, and no other
-                    await asyncio.to_thread(append, path, *line)
+                    await asyncio.to_thread(self._store.append, path, *line)
                 break
             except OSError:
                 log.exception("an answer of a batch cannot be written; trying again")
@@ -215,7 +221,7 @@ class BatchRun:
 
     def _write_expired(self) -> None:
         for request in self._unanswered():
-            append(self._errors, expired_line(request.custom_id))
+            self._store.append(self._errors, expired_line(request.custom_id))
 
     async def _end(self, status: BatchStatus, **changes: Any) -> None:
         paths = {"output": self._output, "error": self._errors}

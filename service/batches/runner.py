@@ -11,7 +11,6 @@ from typing import Self
 from engine.errors import InvalidInput, LLNError, QueueFull, shown, unknown_name
 from service.batches.reading import BatchReader
 from service.batches.records import ENDPOINTS, INPUT, WINDOW_S, Batch, LineError, Page, new_id
-from service.batches.room import Room
 from service.batches.run import RETRY_S, AnswerRequest, BatchLimits, BatchRun
 from service.batches.store import BatchStore
 from service.batches.uninterrupted import uninterrupted
@@ -37,7 +36,7 @@ class Batches:
     ) -> None:
         self.store = store
         self.limits = limits
-        self.uploads = Uploads(store, Room(store, limits.stored_bytes))
+        self.uploads = Uploads(store, limits.stored_bytes)
         self._answer = answer
         self._reader = BatchReader()
         self._metrics = metrics
@@ -201,11 +200,12 @@ class Batches:
             await asyncio.to_thread(self._reader.rest)
 
     async def _sweep(self) -> None:
-        """Deletes what is old, also while a batch takes its hours."""
+        """Deletes what is old, and counts what is left, also while a batch takes its hours."""
         while True:
             try:
                 while await self._delete_some():
                     pass
+                await asyncio.to_thread(self.store.recount)
                 await self._measure()
             except (LLNError, OSError):  # what is old is deleted by the next sweep
                 log.exception("files and batches that are old cannot be deleted now")
@@ -227,5 +227,4 @@ class Batches:
         # The log has the failure. Whoever made a change must not take it for one that failed.
         with suppress(StorageFailure):
             open_batches = len(await asyncio.to_thread(self.store.unfinished))
-            stored = await asyncio.to_thread(lambda: self.store.stored_bytes)
-            self._metrics.changed(num_open=open_batches, stored_bytes=stored)
+            self._metrics.changed(num_open=open_batches, stored_bytes=self.store.usage.kept_bytes)

@@ -6,19 +6,18 @@ One server at a time uses the folder. All methods block while the disk works.
 from __future__ import annotations
 
 import json
-import logging
 import os
-import re
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
 from engine.errors import InvalidInput, ResourceNotFound, shown
-from engine.platform.files import sync
+from service.batches.answers import append
+from service.batches.contents import Contents
 from service.batches.database import (
     UNFINISHED,
     Database,
@@ -31,23 +30,19 @@ from service.batches.records import Batch, Counts, LineError, Page, StoredFile
 from service.errors import NotAvailable, StorageFailure
 from service.locks import AlreadyRunning, writers_lock
 
-log = logging.getLogger(__name__)
-
 _FIELDS = "id, filename, purpose, num_bytes, created_at, expires_at"
-_UPLOAD = ".upload"
-_CONTENTS = re.compile(r"file_[0-9a-f]{32}")
-"""What we name contents: anything else in the folder is not ours to delete."""
 
 
 class BatchStore:
     def __init__(self, folder: Path) -> None:
         """Raises NotAvailable if another server uses the folder, StorageFailure if none can."""
-        self._contents = folder / "files"
         try:
-            self._contents.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._contents = Contents(folder / "files")
+            self.usage = self._contents.usage
             self._owner = _locked(folder)
             self._db = Database(folder / "batches.sqlite")
             self._delete_leftovers()
+            self._contents.recount()
         except (OSError, sqlite3.Error) as error:
             raise StorageFailure(
                 f"files and batches cannot be stored in {folder}: {error}"
@@ -62,24 +57,22 @@ class BatchStore:
     def open_upload(self, file_id: str) -> IO[bytes]:
         """A file to write an upload to; `add_upload` makes it known, `drop_upload` removes it."""
         with storage_errors():
-            return (self._contents / (file_id + _UPLOAD)).open("wb")
+            return self._contents.open_upload(file_id)
 
-    def add_upload(self, file: StoredFile) -> None:
-        with storage_errors():
-            os.replace(self._contents / (file.id + _UPLOAD), self.path(file.id))
-            sync(self._contents)
-        try:
-            with self._db.transaction() as execute:
-                execute(f"INSERT INTO files ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?)", _row(file))
-        except StorageFailure:
-            self._delete_contents([file.id])
-            raise
+    def add_upload(self, file: StoredFile, *, taken: int = 0) -> None:
+        """Makes an upload a file, which holds its own bytes instead of those that it had taken."""
+        with (
+            storage_errors(),
+            self._contents.adding(file.id, taken=taken),
+            self._db.transaction() as execute,
+        ):
+            execute(f"INSERT INTO files ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?)", _row(file))
 
     def drop_upload(self, file_id: str) -> None:
-        (self._contents / (file_id + _UPLOAD)).unlink(missing_ok=True)
+        self._contents.drop_upload(file_id)
 
     def path(self, file_id: str) -> Path:
-        return self._contents / file_id
+        return self._contents.path(file_id)
 
     def get_file(self, file_id: str) -> StoredFile:
         rows = self._db.rows(f"SELECT {_FIELDS} FROM files WHERE id = ?", (file_id,))
@@ -116,24 +109,21 @@ class BatchStore:
                 )
         with self._db.transaction() as execute:
             execute("DELETE FROM files WHERE id = ?", (file_id,))
+        self._contents.delete([file_id])
+
+    def recount(self) -> None:
+        """Counts what the files hold by looking at each."""
         with storage_errors():
-            self.path(file_id).unlink(missing_ok=True)
+            self._contents.recount()
 
-    @property
-    def stored_bytes(self) -> int:
-        """Of all contents, also of uploads that still arrive."""
-        return sum(size for _, size in self._sizes())
+    def append(self, path: Path, *pieces: bytes) -> None:
+        """Adds a line to the answers of a batch. Raises OSError."""
+        with self._contents.changing(path):
+            append(path, *pieces)
 
-    @property
-    def kept_bytes(self) -> int:
-        """Of all contents but uploads that still arrive."""
-        return sum(size for name, size in self._sizes() if not name.endswith(_UPLOAD))
-
-    def _sizes(self) -> Iterator[tuple[str, int]]:
-        with storage_errors():
-            for entry in os.scandir(self._contents):
-                with suppress(FileNotFoundError):  # deleted meanwhile
-                    yield entry.name, entry.stat().st_size
+    def cut(self, path: Path, num_bytes: int) -> None:
+        """Keeps so many bytes of the answers of a batch, and no more. Raises OSError."""
+        self._contents.cut(path, num_bytes)
 
     # Batches.
 
@@ -186,29 +176,14 @@ class BatchStore:
         """Deletes some of what is old, as `delete_old` says."""
         with self._db.transaction() as execute:
             deleted = delete_old(execute, time.time() if now is None else now, kept_s)
-        self._delete_contents(deleted.files)
+        self._contents.delete(deleted.files)
         return deleted
 
-    def _delete_contents(self, names: Iterable[str]) -> None:
-        """What cannot be deleted now is a leftover at the next start."""
-        for name in names:
-            try:
-                self.path(name).unlink(missing_ok=True)
-            except OSError:
-                log.exception("the contents of a deleted file stay on the disk for now")
-
     def _delete_leftovers(self) -> None:
-        """Deletes what a server that was killed had not finished to upload or to delete."""
         known = {row[0] for row in self._db.rows("SELECT id FROM files")}
         for batch in self.unfinished():
             known |= {batch.output_file_id, batch.error_file_id}
-        names = [path.name for path in self._contents.iterdir()]
-        left = [
-            name
-            for name in names
-            if name.endswith(_UPLOAD) or (_CONTENTS.fullmatch(name) and name not in known)
-        ]
-        self._delete_contents(left)
+        self._contents.delete_leftovers(known)
 
 
 def _locked(folder: Path) -> ExitStack:

@@ -12,7 +12,6 @@ from typing import IO, TypeVar
 
 from service.batches.database import storage_errors
 from service.batches.records import StoredFile, new_id
-from service.batches.room import Place, Room
 from service.batches.store import BatchStore
 from service.batches.uninterrupted import uninterrupted
 
@@ -22,40 +21,47 @@ Result = TypeVar("Result")
 
 
 class Uploads:
-    def __init__(self, store: BatchStore, room: Room) -> None:
+    def __init__(self, store: BatchStore, limit_bytes: int) -> None:
+        """All files and uploads together hold at most so many bytes."""
         self._store = store
-        self._room = room
+        self._limit_bytes = limit_bytes
         self._threads = ThreadPoolExecutor(_THREADS, "lln-uploads")
 
     @asynccontextmanager
     async def begin(self, num_bytes: int) -> AsyncIterator[Upload]:
         """An upload with room for so many bytes at first. Nothing is left of it unless it is kept,
         however this ends."""
-        async with self._room.place(num_bytes) as place:
-            upload = Upload(self._store, place, self._threads)
-            try:
-                await upload.open()
-                yield upload
-            finally:
-                await upload.close()
+        upload = Upload(self._store, self._limit_bytes, self._threads)
+        upload.reach(num_bytes)
+        try:
+            await upload.open()
+            yield upload
+        finally:
+            await upload.close()
 
 
 class Upload:
-    """One file that arrives. All methods raise StorageFailure, and leave the event loop free."""
+    """One file that arrives. It takes the bytes that it needs before they are written, so that
+    several at once stay within the limit together. All methods raise StorageFailure, and leave the
+    event loop free."""
 
-    def __init__(self, store: BatchStore, place: Place, threads: ThreadPoolExecutor) -> None:
+    def __init__(self, store: BatchStore, limit_bytes: int, threads: ThreadPoolExecutor) -> None:
         self.id = new_id("file")
         self._store = store
-        self._place = place
+        self._limit_bytes = limit_bytes
         self._threads = threads
+        self._taken_bytes = 0
         self._contents: IO[bytes] | None = None
 
     async def open(self) -> None:
         await self._in_thread(self._open)
 
-    async def reach(self, num_bytes: int) -> None:
-        """Makes sure of room for so many bytes."""
-        await self._place.reach(num_bytes)
+    def reach(self, num_bytes: int) -> None:
+        """Takes what is missing to so many bytes."""
+        missing = num_bytes - self._taken_bytes
+        if missing > 0:
+            self._store.usage.take(missing, self._limit_bytes)
+            self._taken_bytes += missing
 
     async def write(self, data: bytes | bytearray) -> None:
         """Adds to the end of the contents."""
@@ -63,8 +69,8 @@ class Upload:
         await self._in_thread(self._contents.write, data)
 
     async def keep(self, file: StoredFile) -> None:
-        await self._in_thread(self._sync)
-        await self._place.keep(file)
+        """Makes it a file. It is one or is none when this returns, however it ends."""
+        await self._in_thread(self._keep, file)
 
     async def close(self) -> None:
         await self._in_thread(self._close)
@@ -72,18 +78,23 @@ class Upload:
     def _open(self) -> None:
         self._contents = self._store.open_upload(self.id)
 
-    def _sync(self) -> None:
+    def _keep(self, file: StoredFile) -> None:
         assert self._contents is not None, "it is open"
         with self._contents:
             self._contents.flush()
             os.fsync(self._contents)
+        self._store.add_upload(file, taken=self._taken_bytes)
+        self._taken_bytes = 0
 
     def _close(self) -> None:
-        with suppress(OSError):  # of a disk that is full, again
-            if self._contents is not None:
-                self._contents.close()
-        with suppress(OSError):  # it is a leftover at the next start
-            self._store.drop_upload(self.id)
+        try:
+            with suppress(OSError):  # of a disk that is full, again
+                if self._contents is not None:
+                    self._contents.close()
+            with suppress(OSError):  # it is a leftover at the next start
+                self._store.drop_upload(self.id)
+        finally:
+            self._store.usage.give_back(self._taken_bytes)
 
     async def _in_thread(self, step: Callable[..., Result], *arguments: object) -> Result:
         """Returns when the step has ended, also for a caller that is cancelled: nothing is closed

@@ -126,7 +126,7 @@ async def _pieces(request: Request, arriving: Upload) -> AsyncIterator[bytes]:
     num_bytes = 0
     async for piece in request.stream():
         num_bytes += len(piece)
-        await arriving.reach(num_bytes)
+        arriving.reach(num_bytes)
         yield piece
 
 

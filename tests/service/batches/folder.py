@@ -67,6 +67,11 @@ def line(custom_id: str, body: Any) -> bytes:
     )
 
 
+def bytes_in(store: BatchStore) -> int:
+    """Of all contents on the disk, also of uploads that still arrive."""
+    return sum(path.stat().st_size for path in store.path("x").parent.iterdir())
+
+
 def requests(number: int) -> bytes:
     return lines(line(f"r{at}", {"input": "x"}) for at in range(number))
 

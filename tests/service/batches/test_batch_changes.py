@@ -18,6 +18,7 @@ from service.batches.requests import Checked
 from service.batches.runner import Batches
 from service.batches.store import BatchStore
 from service.batches.uninterrupted import uninterrupted
+from service.errors import StorageFailure
 from service.metrics import Metrics
 from tests.service.batches.folder import (
     LIMITS,
@@ -123,13 +124,20 @@ def test_a_cancellation_while_the_input_is_checked_stays_on_the_disk(
 
 
 def test_a_batch_is_started_though_its_storage_cannot_be_measured(
-    store: BatchStore, batches: Batches
+    store: BatchStore, batches: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its caller would start it again."""
+    """Its caller would start it again. A stand-in fails as a disk does now and then."""
     file = add_file(store, requests(2))
-    store.path(file.id).parent.rename(store.path(file.id).parent.with_name("away"))
+    unfinished = store.unfinished
+
+    def failing() -> list[Batch]:
+        if unfinished():
+            raise StorageFailure("the disk does not answer")
+        return []
+
+    monkeypatch.setattr(store, "unfinished", failing)
     starting = batches.create(file.id, "/v1/embeddings", metadata=None, output_expires_s=None)
-    assert asyncio.run(starting) == store.unfinished()[0]
+    assert asyncio.run(starting) == unfinished()[0]
 
 
 def test_a_batch_that_waits_is_cancelled_at_once(store: BatchStore) -> None:

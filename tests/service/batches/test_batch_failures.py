@@ -58,7 +58,7 @@ def test_a_batch_that_breaks_keeps_what_was_answered(
         time.sleep(0.2)
         append(path, *pieces)
 
-    monkeypatch.setattr("service.batches.run.append", slow)
+    monkeypatch.setattr("service.batches.store.append", slow)
     number = 0
 
     async def answer(endpoint: str, body: Any, request_id: str) -> Answered:
@@ -98,7 +98,7 @@ def test_a_server_that_stops_writes_to_the_end_what_it_writes(
         time.sleep(0.1)
         append(path, *pieces)
 
-    monkeypatch.setattr("service.batches.run.append", slow)
+    monkeypatch.setattr("service.batches.store.append", slow)
     batch = add_batch(store, add_file(store, requests(3)).id)
     output = store.path(batch.output_file_id)
 

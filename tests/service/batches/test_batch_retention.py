@@ -17,7 +17,7 @@ from service.batches.records import FINISHED, Batch, BatchStatus, StoredFile, ne
 from service.batches.runner import Batches
 from service.batches.store import BatchStore
 from service.metrics import Metrics
-from tests.service.batches.folder import LIMITS, HeldAnswer, add_batch, add_file, requests
+from tests.service.batches.folder import LIMITS, HeldAnswer, add_batch, add_file, bytes_in, requests
 from tests.service.conftest import StartServer
 
 KEPT_S = 1000
@@ -241,7 +241,7 @@ def test_an_upload_that_cannot_be_noted_leaves_nothing(store: BatchStore) -> Non
     store._db.close()
     with pytest.raises(LLNError, match="storage"):
         store.add_upload(file)
-    assert store.stored_bytes == 0
+    assert bytes_in(store) == store.usage.kept_bytes == 0
     assert not store.path(file.id).exists()
 
 

@@ -97,7 +97,7 @@ def test_nothing_is_left_of_an_upload_whose_caller_leaves_while_it_is_written(
             if leave == "runs out of time":
                 answer = uploading.result()
                 assert (answer.status_code, answer.json()["error"]["limit"]) == (504, 0.1)
-            assert batches.uploads._room._taken_bytes == 0
+            assert store.usage.taken_bytes == 0
 
     asyncio.run(run())
 
@@ -111,7 +111,7 @@ def test_a_full_disk_is_told_and_nothing_is_left(store: BatchStore, batches: Bat
     answer = asyncio.run(run())
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "storage_failure")
     assert names_in(store) == []
-    assert batches.uploads._room._taken_bytes == 0
+    assert store.usage.taken_bytes == 0
 
 
 def test_few_threads_write_uploads_and_no_others_wait_for_them(

@@ -1,0 +1,134 @@
+"""How much the files of the Batch API hold: counted once, and right whatever happens to them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.batches.answers import answer_line, expired_line
+from service.batches.records import Batch
+from service.batches.runner import Batches
+from service.batches.store import BatchStore
+from service.metrics import Metrics
+from tests.service.batches.folder import (
+    LIMITS,
+    HeldAnswer,
+    add_batch,
+    add_file,
+    answer_ok,
+    bytes_in,
+    requests,
+    until_finished,
+)
+from tests.service.batches.routes import client_of
+from tests.service.batches.test_uploads import upload
+
+
+@pytest.fixture
+def scans(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The folders that are looked through."""
+    found: list[Any] = []
+    scandir = os.scandir
+
+    def noted(path: Any = ".") -> Any:
+        found.append(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", noted)
+    return found
+
+
+def test_an_upload_in_many_pieces_does_not_look_through_the_folder(
+    batches: Batches, store: BatchStore, scans: list[Any]
+) -> None:
+    """Nobody announced its size."""
+
+    async def run() -> httpx.Response:
+        async with client_of(batches) as client:
+            return await upload(client, *[b"x" * 10] * 100)
+
+    assert asyncio.run(run()).json()["bytes"] == 1000
+    assert scans == []
+    assert store.usage.kept_bytes == bytes_in(store) == 1000
+
+
+def test_what_is_deleted_leaves_room_at_once(batches: Batches, store: BatchStore) -> None:
+    async def run() -> list[list[int]]:
+        async with client_of(batches) as client:
+            found = []
+            for _ in range(3):
+                made = [await upload(client, b"x" * 9_000) for _ in range(3)]
+                found.append([answer.status_code for answer in made])
+                await client.delete(f"/v1/files/{made[0].json()['id']}")
+                await client.delete(f"/v1/files/{made[0].json()['id']}")
+                await client.delete(f"/v1/files/{made[1].json()['id']}")
+            return found
+
+    assert asyncio.run(run()) == [[200, 200, 503]] * 3
+    assert store.usage.kept_bytes == bytes_in(store) == 0
+
+
+def test_answers_count_while_they_are_written(store: BatchStore) -> None:
+    async def run() -> None:
+        async with Batches(store, answer_ok, LIMITS, Metrics().batch_api) as batches:
+            batch = add_batch(store, add_file(store, requests(20)).id)
+            batches._wake.set()
+            await until_finished(batches, batch.id)
+
+    asyncio.run(run())
+    assert store.usage.kept_bytes == bytes_in(store) > len(requests(20))
+
+
+def test_answers_that_are_cut_off_after_a_crash_no_longer_count(tmp_path: Path) -> None:
+    store = BatchStore(tmp_path / "b")
+    batch = add_batch(store, add_file(store, requests(3)).id, status="in_progress")
+    whole = b"".join(answer_line("r0", asyncio.run(answer_ok("", None, "req_1"))))
+    torn = b'{"custom_id":"r1","respon'
+    store.path(batch.output_file_id).write_bytes(whole + torn)
+    store.path(batch.error_file_id).write_bytes(expired_line("r2") + torn)
+    (store.path("x.upload")).write_bytes(torn)
+    store.close()
+
+    store = BatchStore(tmp_path / "b")
+    before = store.usage.kept_bytes
+    assert before == bytes_in(store)  # what had not arrived is gone
+    answer = HeldAnswer()
+
+    async def run() -> Batch:
+        async with Batches(store, answer, LIMITS, Metrics().batch_api) as batches:
+            await answer.is_asked.wait()
+            assert store.usage.kept_bytes == bytes_in(store) == before - 2 * len(torn)
+            answer.may_be_given.set()
+            return await until_finished(batches, batch.id)
+
+    assert asyncio.run(run()).counts.answered == 3
+    assert store.usage.kept_bytes == bytes_in(store)
+
+
+def test_files_that_others_take_away_are_noticed(
+    store: BatchStore, batches: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As somebody does whose disk is full."""
+    monkeypatch.setattr("service.batches.runner._SWEEP_EVERY_S", 0.01)
+
+    async def run() -> None:
+        async with asyncio.timeout(30), batches:
+            file = add_file(store, b"x" * 1000)
+            store.path(file.id).unlink()
+            while store.usage.kept_bytes:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+
+
+def test_old_files_leave_room(store: BatchStore) -> None:
+    add_file(store, b"x" * 1000, expires_at=10)
+    young = add_file(store, b"x" * 300)
+    store.sweep(None, now=11)
+    store.sweep(None, now=11)
+    assert store.usage.kept_bytes == bytes_in(store) == young.num_bytes
