@@ -10,6 +10,7 @@ import io
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,10 +18,10 @@ from engine.errors import InvalidInput
 from service.bulk.fields import Fields, row_of
 from service.bulk.remote import path_of
 from service.bulk.rows import BadRow, InputRow, TextRow
-from service.bulk.sources import Source
+from service.bulk.sources import Source, total_bytes
 from service.readers.extra import need
 from service.readers.extracted import Unreadable
-from service.readers.files import MAX_FILE_BYTES, check_size, read_bytes, read_content
+from service.readers.files import MAX_FILE_BYTES, check_size, read_bytes, read_content, why_unread
 
 MAX_LINE_BYTES = 256 * 1024 * 1024
 """Of a line of JSONL or text. A longer one is a bad row, and is not kept in memory."""
@@ -28,7 +29,11 @@ MAX_LINE_BYTES = 256 * 1024 * 1024
 
 def rows_of(sources: Sequence[Source], fields: Fields) -> Iterator[InputRow]:
     for source in sources:
-        yield from _ROWS[source.format](source, fields)
+        try:
+            yield from _ROWS[source.format](source, fields)
+        except Unreadable as error:
+            size = total_bytes([source]) or 0
+            yield BadRow(id=source.name, code=error.code, reason=error.message, num_bytes=size)
 
 
 def _document(source: Source, fields: Fields) -> Iterator[InputRow]:
@@ -41,7 +46,7 @@ def _document(source: Source, fields: Fields) -> Iterator[InputRow]:
     except Unreadable as error:
         yield BadRow(id=source.name, code=error.code, reason=error.message, num_bytes=size)
     except OSError as error:
-        reason = error.strerror or str(error)
+        reason = why_unread(error)
         yield BadRow(id=source.name, code="unreadable", reason=reason, num_bytes=size)
     else:
         kept = {name: source.name if name == "file" else None for name in fields.keep}
@@ -85,7 +90,20 @@ def _lines(source: Source) -> Iterator[tuple[str, str | BadRow, int]]:
 def _opened(source: Source) -> BinaryIO:
     if source.path is None:
         return sys.stdin.buffer
-    return source.path.open("rb") if isinstance(source.path, Path) else source.path.open()
+    if not isinstance(source.path, Path):
+        return source.path.open()
+    with _refusals_of_files():
+        return source.path.open("rb")
+
+
+@contextmanager
+def _refusals_of_files() -> Iterator[None]:
+    """A file of this machine that cannot be opened is reported. If the network fails, or a disk
+    within a file, the job ends instead, to be resumed: all rows that follow would be lost."""
+    try:
+        yield
+    except OSError as error:
+        raise Unreadable(why_unread(error)) from error
 
 
 def _content(source: Source) -> bytes:
@@ -185,9 +203,7 @@ def _csv_reason(error: csv.Error) -> str:
 def _parquet(source: Source, fields: Fields) -> Iterator[InputRow]:
     parquet = need("pyarrow.parquet", "reading Parquet")
     try:
-        file = parquet.ParquetFile(
-            source.path if isinstance(source.path, Path) else _opened(source)
-        )
+        file = _parquet_file(parquet, source)
     except ValueError as error:  # pyarrow's errors are ValueErrors
         raise InvalidInput(f"{source.name} is not Parquet: {error}", param="from") from None
     with file:
@@ -198,6 +214,13 @@ def _parquet(source: Source, fields: Fields) -> Iterator[InputRow]:
         size = source.num_bytes // max(1, file.metadata.num_rows)
         for number, found in enumerate(_parquet_rows(file, wanted, source), 1):
             yield row_of(found, f"{source.name}:{number}", fields, size)
+
+
+def _parquet_file(parquet: Any, source: Source) -> Any:
+    if not isinstance(source.path, Path):
+        return parquet.ParquetFile(_opened(source))
+    with _refusals_of_files():
+        return parquet.ParquetFile(source.path)
 
 
 def _parquet_rows(file: Any, wanted: Sequence[str], source: Source) -> Iterator[dict[str, Any]]:

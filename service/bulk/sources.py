@@ -124,6 +124,6 @@ def total_bytes(sources: Sequence[Source]) -> int | None:
         return None
     total = 0
     for source in sources:
-        with suppress(FileNotFoundError):  # deleted while others were listed: its row says so
+        with suppress(OSError):  # its row says why it cannot be read, or that it has gone
             total += source.num_bytes
     return total

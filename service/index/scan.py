@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import os
+import stat
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from service.index.store import DATABASE, FileState
 from service.readers.files import files_in, readable_name
@@ -21,6 +23,10 @@ class Found:
     path: str  # below the folder, with / between its parts, as text
     size: int
     mtime_ns: int
+    is_seen: bool = True
+    """False if nothing can be told of it but its name."""
+    is_folder: bool = False
+    """A folder that cannot be listed comes in place of its files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +42,12 @@ class Changes:
 
 def changes_in(folder: Path, known: Mapping[str, FileState], place: Path) -> Changes:
     """Compares the folder with the index, without reading any file. What lies in `place`, the
-    index's own folder, is not of it."""
+    index's own folder, is not of it. What lies in folders that cannot be listed now stays as it
+    is in the index."""
     found = {one.path: one for one in _files(folder, place)}
     suspects = [one for one in found.values() if _is_suspect(one, known.get(one.path))]
-    removed = [path for path in known if path not in found]
+    hidden = {one.path for one in found.values() if one.is_folder or not one.is_seen}
+    removed = [path for path in known if path not in found and not _is_below(hidden, path)]
     return Changes(suspects=suspects, removed=removed, unchanged=len(found) - len(suspects))
 
 
@@ -48,15 +56,25 @@ def _files(folder: Path, place: Path) -> Iterator[Found]:
         if is_own(file, folder, place):
             continue
         try:
-            stat = file.stat()
+            status: os.stat_result | None = file.stat()
         except (FileNotFoundError, NotADirectoryError):  # removed since the folder was listed
             continue
+        except OSError:  # who reads it is told why
+            status = None
         yield Found(
             file=file,
             path=readable_name(file.relative_to(folder).as_posix()),
-            size=stat.st_size,
-            mtime_ns=stat.st_mtime_ns,
+            size=status.st_size if status else 0,
+            mtime_ns=status.st_mtime_ns if status else 0,
+            is_seen=status is not None,
+            is_folder=status is not None and stat.S_ISDIR(status.st_mode),
         )
+
+
+def _is_below(folders: Collection[str], path: str) -> bool:
+    if not folders:  # as almost always
+        return False
+    return any(parent.as_posix() in folders for parent in PurePosixPath(path).parents)
 
 
 def is_own(file: Path, folder: Path, place: Path) -> bool:

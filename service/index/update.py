@@ -25,7 +25,7 @@ from service.index.schema import Recipe
 from service.index.store import FileState, IndexStore
 from service.patience import patiently
 from service.readers.extracted import Extracted, NotText, Unreadable
-from service.readers.files import Reader, read_bytes, read_content, reader_of
+from service.readers.files import Reader, read_bytes, read_content, reader_of, why_unread
 
 _MAX_CHARACTERS_AT_ONCE = 400_000
 """Of the files that are read side by side, so that short ones share batches."""
@@ -88,6 +88,8 @@ class _Problem:
     sha256: str
     reason: str
     is_text: bool = True
+    is_stored: bool = True
+    """Whether it takes the place of what the index has of the file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,12 +246,14 @@ def _drafts(changes: Changes, known: Mapping[str, FileState], gone: _Gone) -> It
 
 
 def _unread(found: Found, error: OSError | LLNError, before: FileState | None) -> _Problem | _Same:
-    """A file that cannot be read now. It is tried again by each update, and told once."""
-    reason = error.message if isinstance(error, LLNError) else error.strerror or str(error)
+    """A file that cannot be read now. It is tried again by each update, and told once. What the
+    index has of it stays if nobody can tell whether it has changed."""
+    reason = error.message if isinstance(error, LLNError) else why_unread(error)
     if before is not None and (before.sha256, before.problem) == ("", reason):
         is_noted = (before.size, before.mtime_ns) == (found.size, found.mtime_ns)
         return _Same(found=found, was=found.path, is_noted=is_noted)
-    return _Problem(found=found, sha256="", reason=reason)
+    is_known = before is not None and before.sha256 != ""
+    return _Problem(found=found, sha256="", reason=reason, is_stored=found.is_seen or not is_known)
 
 
 def _read(found: Found, sha256: str, content: bytes, before: FileState | None) -> _Draft:
@@ -277,7 +281,8 @@ def _keep(store: IndexStore, draft: _Draft, embedded: _Embedded, summary: Summar
             summary.moved += 1
         return
     if isinstance(draft, _Problem):
-        store.put(_row(found, draft.sha256, problem=draft.reason))
+        if draft.is_stored:
+            store.put(_row(found, draft.sha256, problem=draft.reason))
         if draft.is_text:
             summary.problems[found.path] = draft.reason
         else:

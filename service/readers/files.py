@@ -72,7 +72,8 @@ def files_in(folder: Path) -> Iterator[Path]:
     """The files of a folder and of those below it, in the order of their paths.
 
     Hidden files and folders are left out, and so are links: they could lead anywhere, in circles
-    too.
+    too. A folder below that cannot be listed comes in place of its files: whoever reads it as a
+    file is told why. Raises OSError if the folder itself cannot be listed.
     """
     open_folders = [_entries(folder)]  # no recursion: folders may lie a thousand deep
     while open_folders:
@@ -82,8 +83,12 @@ def files_in(folder: Path) -> Iterator[Path]:
         elif entry.name.startswith(".") or entry.is_symlink():
             continue
         elif entry.is_dir():
-            if entry.name not in _SKIPPED_FOLDERS:
+            if entry.name in _SKIPPED_FOLDERS:
+                continue
+            try:
                 open_folders.append(_entries(entry.path))
+            except OSError:
+                yield Path(entry.path)
         elif entry.is_file():
             yield Path(entry.path)
 
@@ -95,6 +100,11 @@ def _entries(folder: str | Path) -> Iterator[os.DirEntry[str]]:
     except (FileNotFoundError, NotADirectoryError):  # removed or replaced since it was listed
         return iter(())
     return iter(found)
+
+
+def why_unread(error: OSError) -> str:
+    """Why a file or a folder cannot be read, in a few words."""
+    return error.strerror or str(error)
 
 
 def may_be_in(folder: Path, path: Path) -> bool:

@@ -10,7 +10,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ import pytest
 
 from engine import AsyncEngine
 from engine.errors import DeviceFailure
-from service.cli.__main__ import main
 from service.errors import StorageFailure
 from service.index.place import PLACE
 from service.index.rows import IndexedFile
@@ -28,9 +26,8 @@ from service.index.store import DATABASE, IndexStore
 from service.locks import AlreadyRunning, writers_lock
 from service.readers.files import READERS
 from tests.engine.precisions import USED_AS_INT8, needs_reduced_int8
+from tests.service.index.folder import PAGES, Run
 from tests.service.processes import clean_environment
-
-Run = Callable[..., Any]
 
 PDF = b"""%PDF-1.4
 1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj
@@ -45,35 +42,6 @@ endstream endobj
 trailer<</Root 1 0 R/Info 6 0 R>>
 """
 """Its title is half of a surrogate pair."""
-
-PAGES = {
-    "fox.md": "# The fox\n\nThe quick brown fox jumps over the lazy dog.\n",
-    "deep/attention.txt": "Attention over long documents costs the square of their length.\n",
-    "deep/wizards.html": "<title>Wizards</title><nav>Home</nav><p>Seven wizards <b>box</b>.</p>",
-}
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    for name, text in PAGES.items():
-        file = tmp_path / "docs" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    return tmp_path / "docs"
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], without_settings: None) -> Run:
-    """A command's lines of JSON, or its one line of complaint if it fails."""
-
-    def call(*arguments: str | Path) -> Any:
-        code = main([*map(str, arguments), "--json"])
-        told = capsys.readouterr()
-        if code:
-            return told.err.splitlines()[-1]
-        return [json.loads(line) for line in told.out.splitlines()]
-
-    return call
 
 
 def test_finds_passages_with_their_characters(folder: Path, model: str, run: Run) -> None:
