@@ -1,30 +1,19 @@
-"""A client with the interface of sentence-transformers: `LLNClient().encode(texts)`.
-
-It needs only NumPy and the standard library, and no other module of this package.
-"""
+"""What a client asks of a model: vectors of texts, and of documents with their chunks."""
 
 from __future__ import annotations
 
 import base64
-import http.client
 import json
-import ssl
-import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from email.message import Message
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-Vectors = NDArray[np.float32]
+from service.client.connection import Connection
 
-_RETRIED_STATUSES = (429, 503)
-_REDIRECTS = range(300, 400)
+Vectors = NDArray[np.float32]
 
 _DTYPES = {
     "float": "<f4",
@@ -35,18 +24,6 @@ _DTYPES = {
     "ubinary": "u1",
 }
 """How the numbers of each `output_dtype` are sent."""
-
-
-class LLNClientError(Exception):
-    """An error answer of the server. The attributes are the fields of its error envelope."""
-
-    def __init__(self, status: int, error: dict[str, Any]) -> None:
-        super().__init__(error.get("message", f"the server answered with status {status}"))
-        self.status = status
-        self.code = error.get("code")
-        self.param = error.get("param")
-        self.limit = error.get("limit")
-        self.actual = error.get("actual")
 
 
 class LivingDocument(NamedTuple):
@@ -88,15 +65,16 @@ class LLNClient:
                 it below the server's LLN_MAX_BODY_BYTES: 32 MiB by default, 8 MiB in the
                 Kubernetes manifests.
         """
-        self._url = url.rstrip("/")
         self._model = model
-        self._timeout_s = timeout_s
         self._max_request_bytes = max_request_bytes
-        self._headers = {"content-type": "application/json"}
-        if api_key is not None:
-            self._headers["authorization"] = f"Bearer {api_key}"
-        tls = _tls_context(ca_file, cert_file, key_file)
-        self._opener = urllib.request.build_opener(_Http(), _Https(context=tls), _NoRedirects())
+        self._server = Connection(
+            url,
+            api_key=api_key,
+            timeout_s=timeout_s,
+            ca_file=ca_file,
+            cert_file=cert_file,
+            key_file=key_file,
+        )
 
     def encode(
         self,
@@ -192,7 +170,7 @@ class LLNClient:
     ) -> LivingDocument:
         body |= {"model": self._model, "encoding_format": "base64"}
         body |= {} if chunking is None else {"chunking": chunking}
-        answer = self._request("/v1/documents", body, method=method)
+        answer = self._server.request("/v1/documents", body, method=method)
         dtype = _DTYPES[body.get("output_dtype", "float")]
         chunks = answer.pop("chunks")
         for chunk in chunks:
@@ -225,87 +203,18 @@ class LLNClient:
         return name if name in self._model_info()["prompts"] else None
 
     def _model_info(self) -> dict[str, Any]:
-        models = self._request("/v1/models")["data"]
+        models = self._server.request("/v1/models")["data"]
         chosen = (info for info in models if self._model in (None, info["id"]))
         # Asking for an unlisted name raises the server's error, which lists the known ones.
-        found: dict[str, Any] = next(chosen, {}) or self._request(
+        found: dict[str, Any] = next(chosen, {}) or self._server.request(
             f"/v1/models/{_in_path(self._model)}"
         )
         return found
 
     def _embed(self, texts: list[str], options: dict[str, Any]) -> list[Vectors]:
         body = {"input": texts, "model": self._model, "encoding_format": "base64", **options}
-        data = self._request("/v1/embeddings", body)["data"]
+        data = self._server.request("/v1/embeddings", body)["data"]
         return [_vector(item["embedding"]) for item in data]
-
-    def _request(
-        self, path: str, body: dict[str, Any] | None = None, *, method: str | None = None
-    ) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._url + path, data, self._headers, method=method)
-        give_up_at = time.monotonic() + self._timeout_s
-        while True:
-            left_s = max(give_up_at - time.monotonic(), 0.001)
-            try:
-                with self._opener.open(request, timeout=left_s) as answer:
-                    return json.load(answer)
-            except urllib.error.HTTPError as refusal:
-                with refusal:  # or its connection stays open
-                    wait_s = self._wait_s(refusal, give_up_at)
-            time.sleep(wait_s)
-
-    def _wait_s(self, refusal: urllib.error.HTTPError, give_up_at: float) -> float:
-        """How long to wait before the request is sent again. Raises LLNClientError if it is not."""
-        if (place := refusal.headers.get("location")) and refusal.code in _REDIRECTS:
-            raise LLNClientError(refusal.code, _redirected(self._url, place)) from None
-        wait_s = _retry_after_s(refusal.headers)
-        if refusal.code not in _RETRIED_STATUSES or time.monotonic() + wait_s >= give_up_at:
-            raise LLNClientError(refusal.code, _error_of(refusal)) from None
-        return wait_s
-
-
-class _Connection(http.client.HTTPConnection):
-    """Reads the answer even if the server closes the connection while the body is being sent.
-
-    A server that rejects a request by its headers does that, and its answer has the reason.
-    """
-
-    def send(self, data: Any) -> None:
-        if self.sock is None:
-            self.connect()
-        with suppress(ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
-            super().send(data)
-
-
-class _TlsConnection(_Connection, http.client.HTTPSConnection):
-    """The same over TLS."""
-
-
-class _Http(urllib.request.HTTPHandler):
-    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_Connection, req)
-
-
-class _Https(urllib.request.HTTPSHandler):
-    def __init__(self, context: ssl.SSLContext | None) -> None:
-        super().__init__(context=context)
-        self._tls = context
-
-    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_TlsConnection, req, context=self._tls)
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """urllib would send the API key to whatever host a redirect names, and the texts to none: it
-    makes a GET of a POST."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        return None
-
-
-def _redirected(url: str, place: str) -> dict[str, Any]:
-    message = f"{url} redirects to {place}: give the client the server's own address"
-    return {"message": message, "code": "redirected", "actual": place}
 
 
 def _batches(texts: Sequence[str], max_texts: int, max_bytes: int) -> Iterator[list[str]]:
@@ -323,38 +232,9 @@ def _batches(texts: Sequence[str], max_texts: int, max_bytes: int) -> Iterator[l
         yield batch
 
 
-def _tls_context(
-    ca_file: str | None, cert_file: str | None, key_file: str | None
-) -> ssl.SSLContext | None:
-    """Returns None for Python's default context."""
-    if key_file is not None and cert_file is None:
-        raise ValueError("key_file needs cert_file")
-    if ca_file is None and cert_file is None:
-        return None
-    context = ssl.create_default_context(cafile=ca_file)
-    if cert_file is not None:
-        context.load_cert_chain(cert_file, key_file)
-    return context
-
-
 def _in_path(model: str | None) -> str:
     """Quotes a model's name for a path. Slashes stay: the route accepts them."""
     return urllib.parse.quote(str(model))
-
-
-def _retry_after_s(headers: Message) -> float:
-    value = headers.get("retry-after", "1")
-    return float(value) if value.isdecimal() else 1.0
-
-
-def _error_of(refusal: urllib.error.HTTPError) -> dict[str, Any]:
-    """Returns the error envelope, or nothing if the body does not arrive or is something else, as
-    from a proxy."""
-    try:
-        error = json.load(refusal)["error"]
-    except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
-        return {}
-    return error if isinstance(error, dict) else {}
 
 
 def _vector(encoded: str, dtype: str = "<f4") -> NDArray[Any]:

@@ -1,0 +1,9 @@
+"""A client with the interface of sentence-transformers: `LLNClient().encode(texts)`.
+
+The folder needs only NumPy and the standard library, and no other module of this package.
+"""
+
+from service.client.client import LivingDocument, LLNClient, Vectors
+from service.client.connection import LLNClientError
+
+__all__ = ["LLNClient", "LLNClientError", "LivingDocument", "Vectors"]
