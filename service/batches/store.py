@@ -77,7 +77,7 @@ class BatchStore:
     def get_file(self, file_id: str) -> StoredFile:
         rows = self._db.rows(f"SELECT {_FIELDS} FROM files WHERE id = ?", (file_id,))
         if not rows:
-            raise _no_file(file_id)
+            raise no_file(file_id)
         return _file(rows[0])
 
     def get_contents(self, file_id: str) -> tuple[Path, os.stat_result]:
@@ -87,7 +87,7 @@ class BatchStore:
             try:
                 return path, path.stat()
             except FileNotFoundError:  # deleted meanwhile, or behind our back
-                raise _no_file(file_id) from None
+                raise no_file(file_id) from None
 
     def list_files(
         self, purpose: str | None, *, after: str | None, limit: int, newest_first: bool
@@ -200,7 +200,7 @@ def _locked(folder: Path) -> ExitStack:
     return held
 
 
-def _no_file(file_id: str) -> ResourceNotFound:
+def no_file(file_id: str) -> ResourceNotFound:
     return ResourceNotFound(
         f"there is no file {shown(file_id)}", code="file_not_found", actual=file_id
     )

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Query, Request, Response
 from engine.errors import InvalidInput, shown
 from service.batches.records import INPUT, StoredFile
 from service.batches.runner import Batches
+from service.batches.store import no_file
 from service.batches.uploads import Upload
 from service.fairness import read_by_then, receive_within
 from service.http.dependencies import BatchesOfServer, ServerSettings, TimeoutS
@@ -91,7 +92,12 @@ async def get_file(file_id: str, batches: BatchesOfServer) -> Response:
 @router.get("/v1/files/{file_id}/content", response_class=ContentResponse, summary="Its contents")
 async def file_content(file_id: str, batches: BatchesOfServer) -> Response:
     path, status = await asyncio.to_thread(batches.store.get_contents, file_id)
-    return ContentResponse(path, media_type="application/octet-stream", stat_result=status)
+    return ContentResponse(
+        path,
+        gone=no_file(file_id),
+        media_type="application/octet-stream",
+        stat_result=status,
+    )
 
 
 @router.delete("/v1/files/{file_id}", response_model=DeletedFile, summary="Delete a file")
