@@ -263,10 +263,11 @@ def choose_boundaries(
 def nested(
     document: OpenDocument, content: Span, levels: Sequence[Sequence[int]]
 ) -> tuple[Segment, ...]:
-    """Segments between the boundaries of the first level, divided by those of the next levels."""
+    """Segments between the boundaries of the first level, divided by those of the next levels. A
+    text without boundaries is one segment."""
     if content.end <= content.start:  # a text of nothing but spaces
         return ()
-    return _within(document, content, levels, 0)
+    return _within(document, content, levels, 0) or (_segment(document, content, 0, ()),)
 
 
 def _within(
@@ -276,21 +277,25 @@ def _within(
         return ()
     places = levels[level]
     inner = places[bisect_right(places, whole.start) : bisect_left(places, whole.end)]
-    if not inner and level + 1 < len(levels):
+    if not inner:
         return _within(document, whole, levels, level + 1)
-    if not inner and level:
-        return ()
     edges = [whole.start, *inner, whole.end]
     spans = [Span(start, end) for start, end in pairwise(edges)]
     return tuple(
-        Segment(
-            level=level,
-            tokens=span,
-            characters=character_span(document.offsets, span),
-            begins=_how_it_begins(document, span.start),
-            children=_within(document, span, levels, level + 1),
-        )
+        _segment(document, span, level, _within(document, span, levels, level + 1))
         for span in spans
+    )
+
+
+def _segment(
+    document: OpenDocument, span: Span, level: int, children: tuple[Segment, ...]
+) -> Segment:
+    return Segment(
+        level=level,
+        tokens=span,
+        characters=character_span(document.offsets, span),
+        begins=_how_it_begins(document, span.start),
+        children=children,
     )
 
 

@@ -68,7 +68,6 @@ class BatchRequests:
         try:
             request = schema.model_validate({**body, "priority": "background"})
         except ValidationError as error:
-            problem = error.errors()[0]
-            problem["loc"] = ("body", *problem["loc"])
-            raise invalid_field(dict(problem)) from error
+            problems = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
+            raise invalid_field(problems, body) from error
         return await handle(request, self._engine, WINDOW_S, record)

@@ -65,7 +65,7 @@ def install_error_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
 
 async def _raise_invalid_field(_: Request, error: Exception) -> NoReturn:
     assert isinstance(error, RequestValidationError)  # registered for nothing else
-    raise invalid_field(error.errors()[0]) from error
+    raise invalid_field(error.errors(), error.body) from error
 
 
 async def _raise_typed(routes: Sequence[APIRoute], request: Request, error: Exception) -> NoReturn:
@@ -100,9 +100,10 @@ def _allowed(routes: Sequence[APIRoute], request: Request) -> str:
     return ", ".join(sorted({verb for route in at_path for verb in route.methods or ()}))
 
 
-def invalid_field(problem: dict[str, Any]) -> InvalidField:
+def invalid_field(problems: Sequence[Mapping[str, Any]], body: Any) -> InvalidField:
     """The first problem that pydantic found, in terms of the request's own fields."""
-    param = _path(problem["loc"])
+    problem = _first(problems, body)
+    param = _path(_place(problem, body))
     subject = shown(param) if param else "the body"
     limit = _limit(problem.get("ctx", {}))
     match problem["type"]:
@@ -117,7 +118,7 @@ def invalid_field(problem: dict[str, Any]) -> InvalidField:
     return InvalidField(message, param=param, limit=limit, actual=_actual(given))
 
 
-def _reason(problem: dict[str, Any]) -> str:
+def _reason(problem: Mapping[str, Any]) -> str:
     """What pydantic says, in words of JSON."""
     reason: str = problem["msg"]
     match problem["type"], problem["input"]:
@@ -128,10 +129,37 @@ def _reason(problem: dict[str, Any]) -> str:
     return reason[:1].lower() + reason[1:]
 
 
-def _path(location: Sequence[str | int]) -> str | None:
-    """`("body", "layers", 3)` as `layers[3]`."""
+def _first(problems: Sequence[Mapping[str, Any]], body: Any) -> Mapping[str, Any]:
+    """The first problem; where a value may be one of several kinds, that of the kind which fits
+    best: the one that was read furthest."""
+    first = problems[0]
+    place = _place(first, body)
+    if len(place) + 1 == len(first["loc"]):
+        return first
+    alike = [one for one in problems if _place(one, body)[: len(place)] == place]
+    return max(alike, key=lambda one: len(_place(one, body)))
+
+
+def _place(problem: Mapping[str, Any], body: Any) -> Sequence[str | int]:
+    """Where in the request it is. pydantic also names the kinds that it tried: ("documents", 0,
+    "str")."""
+    location: Sequence[str | int] = problem["loc"][1:]
+    if problem["loc"][0] != "body":
+        return location
+    place: list[str | int] = []
+    value = body
+    for part in location:
+        is_there = isinstance(value, dict) and part in value
+        if is_there or (isinstance(value, list) and isinstance(part, int)):
+            value = value[part]
+            place.append(part)
+    return [*place, location[-1]] if problem["type"] == "missing" else place
+
+
+def _path(place: Sequence[str | int]) -> str | None:
+    """`("layers", 3)` as `layers[3]`."""
     path = ""
-    for part in location[1:]:
+    for part in place:
         path += f"[{part}]" if isinstance(part, int) else f".{part}"
     return path.removeprefix(".") or None
 

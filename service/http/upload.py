@@ -41,7 +41,7 @@ class FormReader:
         self._write = write
         self._unwritten = bytearray()
         self._max_bytes = max_bytes
-        self._headers: dict[str, str] = {}
+        self._headers: dict[str, bytes] = {}
         self._header_name = self._header_value = b""
         self._name = ""
         self._value = bytearray()
@@ -92,11 +92,11 @@ class FormReader:
 
     def _end_header(self) -> None:
         name = self._header_name.decode("latin-1").lower()
-        self._headers[name] = self._header_value.decode("utf-8", "replace")
+        self._headers[name] = self._header_value
         self._header_name = self._header_value = b""
 
     def _end_headers(self) -> None:
-        _, options = parse_options_header(self._headers.get("content-disposition", ""))
+        _, options = parse_options_header(self._headers.get("content-disposition", b""))
         self._name = options.get(b"name", b"").decode("utf-8", "replace")
         self._is_file = self._name == "file"
         if self._is_file:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints
 
-from service.http.schemas.fields import Body, Whole
+from service.http.schemas.fields import Body, Whole, limit_fields
 
 
 class OutputExpiry(Body):
@@ -26,6 +26,7 @@ class BatchBody(Body):
                 Annotated[str, StringConstraints(max_length=64)],
                 Annotated[str, StringConstraints(max_length=512)],
             ],
+            BeforeValidator(limit_fields),
             Field(max_length=16),
         ]
         | None

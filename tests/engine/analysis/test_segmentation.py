@@ -104,8 +104,11 @@ def test_segments_nest_and_cover_the_text(default_model: EmbeddingModel, long_te
 
 
 @pytest.mark.parametrize("text", ["a", "Hi there.", "   \n ", "x" * 3000, "word " * 400])
-def test_texts_without_parts(default_model: EmbeddingModel, text: str) -> None:
-    found = structure_of(default_model, text)
+@pytest.mark.parametrize("scales", [None, [400], [400, 100]])
+def test_texts_without_parts(
+    default_model: EmbeddingModel, text: str, scales: list[int] | None
+) -> None:
+    found = structure_of(default_model, text, scales=scales)
     if found.tokens > 2:
         check_nesting(found.segments, Span(1, found.tokens - 1))
     else:

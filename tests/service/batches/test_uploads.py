@@ -53,6 +53,17 @@ async def upload(client: httpx.AsyncClient, *pieces: bytes) -> httpx.Response:
     return await client.post("/v1/files", content=in_pieces(HEAD, *pieces, END), headers=FORM)
 
 
+@pytest.mark.parametrize("name", ["é.jsonl", "日本語.jsonl", "😀 a;b.jsonl"])
+def test_a_file_keeps_its_name_in_any_script(batches: Batches, name: str) -> None:
+    async def run() -> httpx.Response:
+        async with client_of(batches) as client:
+            form: dict[str, Any] = {"files": {"file": (name, b"x")}, "data": {"purpose": "batch"}}
+            return await client.post("/v1/files", **form)
+
+    answer = asyncio.run(run())
+    assert answer.json().get("filename") == name, answer.text
+
+
 def names_in(store: BatchStore) -> list[str]:
     return [path.name for path in store.path("x").parent.iterdir()]
 
