@@ -1,0 +1,100 @@
+"""Where an index lies, who may write it, and with which model."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.errors import StorageFailure
+from service.index.rows import IndexedFile
+from service.index.schema import Recipe
+from service.index.store import DATABASE, IndexStore
+from service.locks import AlreadyRunning, writers_lock
+from tests.engine.precisions import USED_AS_INT8, needs_reduced_int8
+from tests.service.index.folder import Run
+
+
+def test_an_index_in_the_folder_itself_or_above_it(folder: Path, model: str, run: Run) -> None:
+    where = ("--index", folder, "--model", model)
+    [summary] = run("index", folder, *where)
+    assert (summary["read"], summary["not_text"]) == (3, 0)
+    [summary] = run("index", folder, *where)
+    assert (summary["unchanged"], summary["not_text"]) == (3, 0)
+    [summary] = run("index", folder / "deep", *where, "--rebuild")
+    assert summary["read"] == 2
+
+
+def test_two_writers_are_refused(folder: Path, model: str, run: Run) -> None:
+    place = folder / ".lln"
+    place.mkdir()
+    with writers_lock(place / "lock", "the index"):
+        complaint = run("index", folder, "--model", model)
+        assert f"another lln (process {os.getpid()})" in complaint
+        with pytest.raises(AlreadyRunning), writers_lock(place / "lock", "the index"):
+            pass
+    assert run("index", folder, "--model", model)[0]["read"] == 3
+
+
+def test_another_model_is_refused(
+    folder: Path, model: str, run: Run, write_checkpoint: Any
+) -> None:
+    run("index", folder, "--model", model)
+    other = str(write_checkpoint(seed=1))
+    assert "give another --index, or rebuild it" in run("index", folder, "--model", other)
+    assert run("index", folder, "--model", other, "--rebuild")[0]["read"] == 3
+
+
+@needs_reduced_int8
+def test_another_precision_is_refused_to_write_and_told_to_read(
+    folder: Path,
+    model: str,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run("index", folder, "--model", model)
+    assert len(run("search", "fox", "--index", folder)) == 3
+    assert "and is searched in" not in caplog.text
+    monkeypatch.setenv("LLN_ENGINE__DTYPE", "int8")
+    assert len(run("search", "fox", "--index", folder)) == 3
+    assert f"made in float32 and is searched in {USED_AS_INT8}" in caplog.text
+    refused = run("index", folder, "--model", model)
+    assert f"made with dtype float32, not {USED_AS_INT8}" in refused
+    _forget_the_dtype(folder / ".lln" / DATABASE)
+    assert run("index", folder, "--model", model)[0]["unchanged"] == 3
+
+
+def _forget_the_dtype(database: Path) -> None:
+    """Makes an index such as versions wrote that did not keep it."""
+    with sqlite3.connect(database) as connection:
+        ((recipe,),) = connection.execute("SELECT content FROM recipe")
+        older = {name: value for name, value in json.loads(recipe).items() if name != "dtype"}
+        connection.execute("UPDATE recipe SET content = ?", (json.dumps(older),))
+
+
+def test_what_is_no_index(folder: Path, tmp_path: Path, run: Run) -> None:
+    assert "has no index" in run("search", "fox", "--index", tmp_path)
+    assert "is not a folder" in run("index", tmp_path / "none")
+    place = folder / ".lln"
+    place.mkdir()
+    (place / "index.sqlite").write_bytes(b"something else" * 100)
+    assert "is not a database" in run("search", "fox", "--index", folder)
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    """SQLite takes the transaction back itself then."""
+    how: dict[str, Any] = {"context": "balanced", "chunk_tokens": 256, "calibration": None}
+    recipe = Recipe(folder="docs", model="default", revision="1", dim=4, **how)
+    with IndexStore.create(tmp_path, recipe) as store:
+        [(pages,)] = store._db.execute("PRAGMA page_count").fetchall()
+        store._db.execute(f"PRAGMA max_page_count = {pages + 3}")
+        text = "x" * 200_000
+        with pytest.raises(StorageFailure, match="database or disk is full"):
+            store.put(IndexedFile(path="a", size=1, mtime_ns=1, sha256="s", text=text))
+        assert store.totals().files == 0
+        store.put(IndexedFile(path="b", size=1, mtime_ns=1, sha256="s", text="fits"))

@@ -1,0 +1,54 @@
+"""`lln search`: what it finds in an index, and what it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.index.search import any_word_of, fuse
+from tests.service.index.folder import PAGES, Run
+from tests.service.processes import clean_environment
+
+
+def test_finds_passages_with_their_characters(folder: Path, model: str, run: Run) -> None:
+    [summary] = run("index", folder, "--model", model)
+    assert (summary["read"], summary["problems"]) == (3, {})
+    found = run("search", "wizards", "--index", folder)
+    assert found[0]["file"] == "deep/wizards.html"
+    assert found[0]["title"] == "Wizards"
+    assert found[0]["text"] == "Seven wizards box."
+    assert found[0]["words_rank"] == 1
+    fox = run("search", "fox", "--index", folder, "--by", "words")
+    characters = fox[0]["characters"]
+    assert PAGES["fox.md"][characters["start"] : characters["end"]] == fox[0]["text"]
+    assert fox[0]["headings"] == ["The fox"]
+    assert len(run("search", "lazy", "--index", folder, "--by", "vectors", "-n", "2")) == 2
+
+
+@pytest.mark.parametrize("by", ["both", "words", "vectors"])
+def test_an_empty_query_is_refused(folder: Path, model: str, run: Run, by: str) -> None:
+    run("index", folder, "--model", model)
+    assert run("search", "", "--index", folder, "--by", by) == "lln: the query is empty"
+
+
+def test_a_search_by_words_does_not_wait_for_torch(folder: Path, model: str, run: Run) -> None:
+    run("index", folder, "--model", model)
+    search = ["search", "fox", "--index", str(folder), "--by", "words"]
+    check = f"import sys; from service.cli.__main__ import main; main({search}); " + (
+        "sys.exit('torch' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", check], check=False, env=clean_environment())
+    assert found.returncode == 0
+
+
+def test_nothing_in_a_query_is_syntax() -> None:
+    assert any_word_of('NEAR("a" b*) -c AND c: é') == '"near" OR "a" OR "b" OR "c" OR "and" OR "é"'
+    assert any_word_of('"*"') == ""
+
+
+def test_fusion_rewards_what_both_lists_have() -> None:
+    both = fuse([[(1, 9.0), (2, 8.0)], [(3, 0.9), (2, 0.8)]])
+    assert [chunk for chunk, _ in both] == [2, 1, 3]
