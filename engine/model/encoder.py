@@ -30,6 +30,7 @@ from engine.model.layers import (
 )
 from engine.model.short_layers import ShortLayers, float_layers, int8_layers, norm_of
 from engine.model.weights import EncoderWeights
+from engine.platform.float_products import whole_counts
 from engine.types import PositionScheme
 from kernels.attention import PackedSequences
 
@@ -157,8 +158,6 @@ class ShortTextPath:
     It runs the same operations on the same numbers as `Encoder.walk`, with everything looked up in
     advance. The weights that a query of 16 tokens reads evict everything else from the caches, so
     each Python function between two products runs as slowly as on its first call.
-
-    It takes texts of 2 to `most` tokens: `linear` treats a single row differently.
     """
 
     def __init__(
@@ -170,8 +169,10 @@ class ShortTextPath:
         self._layers = layers
 
     def takes(self, ids: Tensor) -> bool:
+        num_tokens = len(ids)
         return (
-            2 <= len(ids) <= self.most
+            0 < num_tokens <= self.most
+            and num_tokens in whole_counts(self._layers.unguarded, torch.get_num_threads())
             and not torch.is_grad_enabled()
             and not torch.is_autocast_enabled("cpu")
         )
@@ -179,7 +180,7 @@ class ShortTextPath:
     def __call__(self, ids: Tensor) -> Tensor:
         """States [T, W] of ids [T]."""
         x = F.embedding(ids, self._words) + self._positions[: len(ids)]
-        return self._layers(torch.layer_norm(x, *self._embedding_norm))
+        return self._layers.run(torch.layer_norm(x, *self._embedding_norm))
 
 
 def short_text_path(

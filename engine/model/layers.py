@@ -31,7 +31,7 @@ from engine.model.weights import (
     Rotary,
 )
 from engine.platform.float_products import (
-    PRODUCT,
+    ADDED,
     ProductKind,
     packed,
     steady_counts,
@@ -150,22 +150,38 @@ def pack(layer: Affine, dtype: torch.dtype) -> Linear:
 
 
 def try_products(weights: EncoderWeights) -> None:
-    """Finds the row counts of bfloat16's products, so that no request waits for it."""
+    """Finds the row counts of the layers' products, so that no request waits for it."""
+    for kind in product_kinds(weights):
+        steady_counts(kind, torch.get_num_threads())
+
+
+def product_kinds(weights: EncoderWeights) -> tuple[ProductKind, ...]:
+    """The kinds of the layers' products of floats in oneDNN's layout."""
     fused = weights.activation if weights.arrangement == "post_norm" else None
-    for layer in weights.layers:
-        for part, activation in (
-            (layer.qkv, None),
-            (layer.attention_out, None),
-            (layer.ffn_in, fused),
-            (layer.ffn_out, None),
-        ):
-            if (
-                part.weight.dtype is torch.bfloat16
-                and part.weight.is_mkldnn
-                and activation in FUSED
-            ):
-                kind = ProductKind.of(part.weight, part.bias, FUSED[activation])
-                steady_counts(kind, torch.get_num_threads())
+    return tuple(
+        {
+            kind
+            for layer in weights.layers
+            for part, kind in (
+                (layer.qkv, product_kind(layer.qkv)),
+                (layer.attention_out, added_kind(layer.attention_out)),
+                (layer.ffn_in, product_kind(layer.ffn_in, fused)),
+                (layer.ffn_out, added_kind(layer.ffn_out)),
+            )
+            if part.weight.is_mkldnn and not isinstance(part, Int8Affine)
+        }
+    )
+
+
+def product_kind(layer: Linear, activation: Activation | None = None) -> ProductKind:
+    """The kind of `linear`'s product. An activation that oneDNN does not have comes after it."""
+    return ProductKind.of(layer.weight, layer.bias, FUSED.get(activation, FUSED[None]))
+
+
+def added_kind(layer: Linear) -> ProductKind:
+    """The kind of `linear_added`'s product. Only in float32 does oneDNN add the states to it."""
+    fused = ADDED if layer.weight.dtype is torch.float32 else FUSED[None]
+    return ProductKind.of(layer.weight, layer.bias, fused)
 
 
 def linear(x: Tensor, layer: Linear, activation: Activation | None = None) -> Tensor:
@@ -173,20 +189,12 @@ def linear(x: Tensor, layer: Linear, activation: Activation | None = None) -> Te
     if isinstance(layer, Int8Affine) and _runs_packed(x, layer):
         y = multiplied(x, layer, hides_nan=True)  # the layer adds the states x later
         return torch.ops.aten.gelu_(y) if activation == "gelu" else activate(y, activation)
-    if isinstance(layer, Int8Affine) or not _runs_packed(x, layer) or activation not in FUSED:
+    if isinstance(layer, Int8Affine) or not _runs_packed(x, layer):
         weight = dense_weight(layer)
         bias = None if layer.bias is None else layer.bias.to(weight.dtype)
         return activate(F.linear(x.to(weight.dtype), weight, bias), activation)
-    weight = layer.weight
-    if weight.dtype is torch.bfloat16:
-        kind = ProductKind.of(weight, layer.bias, FUSED[activation])
-        return steady_product(x, weight, layer.bias, kind)
-    if x.shape[0] == 1:
-        # A single row would be summed in another order than a row of a batch.
-        return linear(x.expand(2, -1), layer, activation)[:1]
-    x = x if x.dtype is weight.dtype else x.to(weight.dtype)
-    fused: Tensor = PRODUCT.default(x, weight, layer.bias, *FUSED[activation])
-    return fused
+    y = steady_product(x, layer.weight, layer.bias, product_kind(layer, activation))
+    return y if activation in FUSED else activate(y, activation)
 
 
 def linear_added(x: Tensor, layer: Linear, to: Tensor, *, hides_nan: bool = False) -> Tensor:
@@ -196,10 +204,7 @@ def linear_added(x: Tensor, layer: Linear, to: Tensor, *, hides_nan: bool = Fals
     in_float32 = x.dtype is to.dtype is layer.weight.dtype is torch.float32
     if not in_float32 or not _runs_packed(x, layer):
         return linear(x, layer).to(to.dtype).add_(to)
-    if x.shape[0] == 1:
-        return linear_added(x.expand(2, -1), layer, to.expand(2, -1))[:1]
-    fused: Tensor = PRODUCT.binary(x, to, layer.weight, layer.bias, "add")
-    return fused
+    return steady_product(x, layer.weight, layer.bias, added_kind(layer), to)
 
 
 def dense_weight(layer: Linear) -> Tensor:

@@ -15,14 +15,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from engine.model.int8 import QUANTISE, Int8Affine
-from engine.model.layers import FUSED, activate
+from engine.model.layers import FUSED, activate, product_kinds
 from engine.model.weights import Affine, EncoderWeights, LayerWeights, Linear
 from engine.platform.byte_products import BYTE_PRODUCT
-from engine.platform.float_products import PRODUCT, ProductKind, steady_product
+from engine.platform.float_products import ADDED, PRODUCT, ProductKind, steady_product
 from kernels.attention.block_softmax import attend_heads
 
-ShortLayers = Callable[[Tensor], Tensor]
-"""The last layer's states [T, W] of one text, from the first layer's input [T, W]."""
+
+class ShortLayers(NamedTuple):
+    run: Callable[[Tensor], Tensor]
+    """The last layer's states [T, W] of one text, from the first layer's input [T, W]."""
+
+    unguarded: tuple[ProductKind, ...] = ()
+    """Products that are steady only at their `whole_counts`."""
 
 
 def float_layers(weights: EncoderWeights) -> ShortLayers | None:
@@ -33,7 +38,8 @@ def float_layers(weights: EncoderWeights) -> ShortLayers | None:
     for dtype, (run, arguments) in _OF_DTYPE.items():
         if _all_are(weights, partial(_is_packed, dtype=dtype)):
             layers = [arguments(layer, weights, activation) for layer in weights.layers]
-            return partial(run, layers, weights.num_heads, weights.head_dim)
+            unguarded = product_kinds(weights) if dtype is torch.float32 else ()
+            return ShortLayers(partial(run, layers, weights.num_heads, weights.head_dim), unguarded)
     return None
 
 
@@ -46,7 +52,7 @@ def int8_layers(weights: EncoderWeights) -> ShortLayers | None:
     if weights.activation == "gelu":
         activated = torch.ops.aten.gelu_.default
     heads, dim = weights.num_heads, weights.head_dim
-    return partial(_run_int8, layers, heads, dim, weights.attention_dtype, activated)
+    return ShortLayers(partial(_run_int8, layers, heads, dim, weights.attention_dtype, activated))
 
 
 def _run_float32(layers: list[Any], heads: int, dim: int, x: Tensor) -> Tensor:
@@ -147,10 +153,10 @@ def _float32_arguments(
     assert layer.attention_norm is not None, "post-norm layers have one"
     return (
         (*layer.qkv, *FUSED[None]),
-        (*layer.attention_out, "add"),
+        (*layer.attention_out, *ADDED),
         norm_of(layer.attention_norm, weights),
         (*layer.ffn_in, *activation),
-        (*layer.ffn_out, "add"),
+        (*layer.ffn_out, *ADDED),
         norm_of(layer.ffn_norm, weights),
     )
 

@@ -1,46 +1,66 @@
-"""oneDNN's products of float32 and bfloat16, and the row counts at which bfloat16's are steady.
+"""oneDNN's products of float32 and bfloat16, and the row counts at which they are steady.
 
-A row must get the same bits whatever rows are beside it. Where tiles multiply bfloat16, oneDNN
-chooses by the number of rows in which order it adds up long rows. So products of each kind are
-tried when a model is loaded, and where the order differs, rows are multiplied in pieces of counts
-that agree.
+A row must get the same bits whatever rows are beside it. But oneDNN chooses by the number of rows
+in which order it adds up a row and how it computes an activation. In float32, many CPUs treat a
+single row differently; where tiles multiply bfloat16, many counts differ. So products of each kind
+are tried when a model is loaded, and rows are multiplied in counts that agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache, lru_cache
+import sys
+from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from engine.platform.row_pieces import Piece, SteadyCounts, cheapest_counts, pieces
+
 PRODUCT = torch.ops.mkldnn._linear_pointwise
+
+ADDED = ("add",)
+"""In place of an activation, in float32: the product is added to given rows."""
 
 TYPICAL_ROWS = 1024
 """The number of rows to pack for. Measured: the layout chosen for it is fast for any number."""
 
-_TRIED = (
-    *(1, 2, 3, 5, 8, 12, 16, 17, 24, 32, 33, 48, 64, 65, 80, 96, 112, 128, 160, 192, 224, 256, 300),
-    *(320, 384, 448, 512, 600, 640, 768, 896, 1000, TYPICAL_ROWS, 1536, 2048, 3000, 4096),
-)
-_USUAL = (16, 64, 128, 512, 4096)
-_COST_OF_A_PIECE = 32
-"""In rows: what a product takes beside its rows. Measured for 16 rows of 1,536 numbers."""
+_TRIED: Mapping[torch.dtype, tuple[int, ...]] = {
+    # Few, because a server's start waits for them: some 0.1 s for the default model.
+    torch.float32: (1, 2, 3, 5, 8, 16, 17, 33, 64, 100, 256, 1024),
+    torch.bfloat16: (
+        *(1, 2, 3, 5, 8, 12, 16, 17, 24, 32, 33, 48, 64, 65, 80, 96, 112, 128, 160, 192, 224, 256),
+        *(300, 320, 384, 448, 512, 600, 640, 768, 896, 1000, 1024, 1536, 2048, 3000, 4096),
+    ),
+}
+"""More rows than the last are cut up."""
+
+_DIFFERENT_ROWS = 256
+_LEAST_ROWS: Mapping[torch.dtype, int] = {torch.float32: 4, torch.bfloat16: 64}
+"""That are compared for each count: two ways may agree in a few numbers, most of all if rounded."""
 
 
 class ProductKind(NamedTuple):
     """What oneDNN's choices depend on, beside the number of rows and of threads."""
 
+    dtype: torch.dtype
     num_in: int
     num_out: int
     has_bias: bool
-    fused: tuple[Any, ...]  # an activation, as `PRODUCT` takes it
+    fused: tuple[Any, ...]  # an activation, as `PRODUCT` takes it, or ADDED
 
     @classmethod
     def of(cls, weight: Tensor, bias: Tensor | None, fused: tuple[Any, ...]) -> ProductKind:
         num_out, num_in = weight.shape
-        return cls(num_in, num_out, bias is not None, fused)
+        return cls(weight.dtype, num_in, num_out, bias is not None, fused)
+
+
+class _Operands(NamedTuple):
+    rows: Tensor  # [T, in]
+    weight: Tensor  # [out, in], packed
+    bias: Tensor | None  # [out]
+    added_to: Tensor | None  # [T, out], if the kind is ADDED
 
 
 def packed(weight: Tensor) -> Tensor:
@@ -49,92 +69,80 @@ def packed(weight: Tensor) -> Tensor:
     return found
 
 
-def steady_product(x: Tensor, weight: Tensor, bias: Tensor | None, kind: ProductKind) -> Tensor:
-    """activation(x W^T + b) in bfloat16 for rows x [T, in], T > 0, of a product of this kind."""
-    counts = steady_counts(kind, torch.get_num_threads())
-    if counts is None and len(x) <= _TRIED[-1]:
-        found: Tensor = PRODUCT.default(x.to(weight.dtype), weight, bias, *kind.fused)
-        return found
+def steady_product(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    kind: ProductKind,
+    added_to: Tensor | None = None,
+) -> Tensor:
+    """activation(x W^T + b), or x W^T + b + added_to, for rows x [T, in], T > 0, of this kind.
+
+    The result has the kind's dtype.
+    """
+    steady = steady_counts(kind, torch.get_num_threads())
+    whole = _Operands(x.to(kind.dtype), weight, bias, added_to)
+    if len(x) in steady.whole:
+        return _product(whole, kind)
     parts = [
-        PRODUCT.default(_rows(x, piece, weight.dtype), weight, bias, *kind.fused)[: piece.length]
-        for piece in pieces(len(x), counts or _TRIED)
+        _product(_of_piece(whole, piece), kind)[: piece.length] for piece in pieces(len(x), steady)
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-class Piece(NamedTuple):
-    start: int
-    length: int
-    rows: int  # that are multiplied: the piece's own, and others that fill it up
+def _product(operands: _Operands, kind: ProductKind) -> Tensor:
+    rows, weight, bias, added_to = operands
+    found: Tensor = (
+        PRODUCT.default(rows, weight, bias, *kind.fused)
+        if added_to is None
+        else PRODUCT.binary(rows, added_to, weight, bias, *kind.fused)
+    )
+    return found
 
 
-@lru_cache(maxsize=1024)
-def pieces(num_rows: int, counts: tuple[int, ...]) -> tuple[Piece, ...]:
-    """The cheapest way to cut rows up into steady counts. The last piece may be filled up."""
-    found, start = [], 0
-    while num_rows - start > counts[-1]:
-        found.append(Piece(start, counts[-1], counts[-1]))
-        start += counts[-1]
-    _, cheapest = _plans(counts)[num_rows - start]
-    for count in cheapest:
-        found.append(Piece(start, min(count, num_rows - start), count))
-        start += count
-    return tuple(found)
+def _of_piece(whole: _Operands, piece: Piece) -> _Operands:
+    added_to = None if whole.added_to is None else _filled(whole.added_to, piece)
+    return whole._replace(rows=_filled(whole.rows, piece), added_to=added_to)
 
 
-@lru_cache(maxsize=64)
-def _plans(counts: tuple[int, ...]) -> Sequence[tuple[int, tuple[int, ...]]]:
-    """The cost and the counts of the cheapest cut, for each number of rows up to the largest."""
-    plans: list[tuple[int, tuple[int, ...]]] = [(0, ())]
-    for num_rows in range(1, counts[-1] + 1):
-        options = [(count, plans[max(0, num_rows - count)]) for count in counts]
-        count, (cost, others) = min(
-            options, key=lambda option: option[0] + _COST_OF_A_PIECE + option[1][0]
-        )
-        whole = tuple(sorted((count, *others), reverse=True))
-        plans.append((cost + count + _COST_OF_A_PIECE, whole))
-    return plans
-
-
-def _rows(x: Tensor, piece: Piece, dtype: torch.dtype) -> Tensor:
+def _filled(x: Tensor, piece: Piece) -> Tensor:
     own = x[piece.start : piece.start + piece.length]
     if piece.length == piece.rows:
-        return own.to(dtype)
-    filled = torch.zeros(piece.rows, x.shape[1], dtype=dtype)
+        return own
+    filled = x.new_zeros(piece.rows, x.shape[1])
     filled[: piece.length] = own
     return filled
 
 
 @cache
-@torch.inference_mode()
-def steady_counts(kind: ProductKind, threads: int) -> tuple[int, ...] | None:
-    """The row counts, in order, at which products of bfloat16 give a row the same bits; None if all
-    counts do."""
-    del threads  # only a key of the cache: torch's own number may change the order
-    alike = _alike(kind)
-    return None if len(alike) == 1 else min(alike, key=_usual_cost)
-
-
-def _usual_cost(counts: tuple[int, ...]) -> float:
-    """Of texts and batches of usual sizes, relative to what they would cost in one piece."""
-    return sum(
-        sum(piece.rows + _COST_OF_A_PIECE for piece in pieces(num_rows, counts))
-        / (num_rows + _COST_OF_A_PIECE)
-        for num_rows in _USUAL
+def whole_counts(kinds: tuple[ProductKind, ...], threads: int) -> range:
+    """The row counts at which products of all these kinds are neither cut up nor filled up."""
+    found = [steady_counts(kind, threads).whole for kind in kinds]
+    return range(
+        max((one.start for one in found), default=1),
+        min((one.stop for one in found), default=sys.maxsize),
     )
 
 
-def _alike(kind: ProductKind) -> list[tuple[int, ...]]:
+@cache
+@torch.inference_mode()
+def steady_counts(kind: ProductKind, threads: int) -> SteadyCounts:
+    """The row counts at which products of this kind give a row the same bits."""
+    del threads  # only a key of the cache: torch's own number may change the order
+    tried = _TRIED[kind.dtype]
+    return cheapest_counts(tried, _alike(kind, tried))
+
+
+def _alike(kind: ProductKind, tried: tuple[int, ...]) -> list[tuple[int, ...]]:
     """The row counts that were tried, by the bits that they give."""
     groups: list[tuple[list[Tensor], list[int]]] = []
-    tried = _operands_that_cancel(kind), _ordinary_operands(kind)
-    for count in reversed(_TRIED):
-        found = [
-            PRODUCT.default(rows[:count], weight, bias, *kind.fused) for rows, weight, bias in tried
-        ]
+    all_operands = _trial_operands(kind, tried[-1])
+    for count in reversed(tried):
+        found = [_first_rows(operands, kind, count) for operands in all_operands]
         for expected, counts in groups:
             if all(
-                torch.equal(one, other[:count]) for one, other in zip(found, expected, strict=True)
+                torch.equal(one, other[: len(one)])
+                for one, other in zip(found, expected, strict=True)
             ):
                 counts.append(count)
                 break
@@ -143,30 +151,48 @@ def _alike(kind: ProductKind) -> list[tuple[int, ...]]:
     return [tuple(reversed(counts)) for _, counts in groups]
 
 
-class _Operands(NamedTuple):
-    rows: Tensor
-    weight: Tensor  # packed
-    bias: Tensor | None
+def _first_rows(operands: _Operands, kind: ProductKind, count: int) -> Tensor:
+    """Products of the first rows, this many at a time."""
+    times = max(1, _LEAST_ROWS[kind.dtype] // count)
+    turns = [Piece(turn * count, count, count) for turn in range(times)]
+    return torch.cat([_product(_of_piece(operands, turn), kind) for turn in turns])
 
 
-def _operands_that_cancel(kind: ProductKind) -> _Operands:
+def _trial_operands(kind: ProductKind, num_rows: int) -> list[_Operands]:
+    ordinary = _ordinary_operands(kind, num_rows)
+    if kind.dtype is torch.float32:
+        return [ordinary]  # nothing is rounded after the last addition, so any order shows
+    return [ordinary, _operands_that_cancel(kind, num_rows)]
+
+
+def _ordinary_operands(kind: ProductKind, num_rows: int) -> _Operands:
+    """Products of some units, where one way of computing an activation differs from another."""
+    drawn = torch.Generator().manual_seed(1)
+
+    def windows(count: int, width: int) -> Tensor:
+        """As good as random rows here, and drawing those would take longer than the products."""
+        return torch.randn(count + width - 1, generator=drawn).unfold(0, width, 1)
+
+    few = 2 * windows(min(num_rows, _DIFFERENT_ROWS), kind.num_in)
+    weight = windows(kind.num_out, kind.num_in) / kind.num_in**0.5
+    return _Operands(
+        few.to(kind.dtype).repeat(-(-num_rows // len(few)), 1),
+        packed(weight.to(kind.dtype)),
+        torch.linspace(-2, 2, kind.num_out) if kind.has_bias else None,
+        windows(num_rows, kind.num_out).contiguous() if kind.fused == ADDED else None,
+    )
+
+
+def _operands_that_cancel(kind: ProductKind, num_rows: int) -> _Operands:
     """The exact products are zero, so only rounding is left, and another order of additions gives
     other bits."""
     drawn = torch.Generator().manual_seed(0)
     half = -(-kind.num_in // 2)
-    row = torch.randn(1, half, generator=drawn)
-    x = row * torch.randn(_TRIED[-1], 1, generator=drawn)
-    rows = torch.cat([x, x], dim=1)[:, : kind.num_in].to(torch.bfloat16)
-    w = torch.randn(kind.num_out, half, generator=drawn).to(torch.bfloat16)
-    weight = packed(torch.cat([w, -w], dim=1)[:, : kind.num_in])
-    return _Operands(rows, weight, torch.zeros(kind.num_out) if kind.has_bias else None)
-
-
-def _ordinary_operands(kind: ProductKind) -> _Operands:
-    """Products of some units, where one way of computing an activation differs from another."""
-    drawn = torch.Generator().manual_seed(1)
-    few = 2 * torch.randn(256, kind.num_in, generator=drawn)
-    rows = few.to(torch.bfloat16).repeat(-(-_TRIED[-1] // len(few)), 1)
-    w = torch.randn(kind.num_out, kind.num_in, generator=drawn) / kind.num_in**0.5
-    bias = torch.linspace(-2, 2, kind.num_out) if kind.has_bias else None
-    return _Operands(rows, packed(w.to(torch.bfloat16)), bias)
+    x = torch.randn(1, half, generator=drawn) * torch.randn(num_rows, 1, generator=drawn)
+    w = torch.randn(kind.num_out, half, generator=drawn).to(kind.dtype)
+    return _Operands(
+        torch.cat([x, x], dim=1)[:, : kind.num_in].to(kind.dtype),
+        packed(torch.cat([w, -w], dim=1)[:, : kind.num_in]),
+        torch.zeros(kind.num_out) if kind.has_bias else None,
+        added_to=None,
+    )

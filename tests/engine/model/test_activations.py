@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from engine.model.layers import activate
-from engine.model.weights import Activation
+from engine.model.layers import activate, linear, pack
+from engine.model.weights import Activation, Affine
 
 PUBLISHED: Mapping[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -50,3 +50,17 @@ def test_other_rows_change_no_bit(activation: Activation, width: int) -> None:
     whole = activate(x, activation)
     for start, end in ((0, 1), (3, 4), (5, 700), (7, 1033), (9, 1300), (1024, 1025)):
         assert torch.equal(activate(x[start:end], activation), whole[start:end]), (start, end)
+
+
+@pytest.mark.parametrize("activation", PUBLISHED)
+@pytest.mark.usefixtures("threads")
+@torch.inference_mode()
+def test_they_follow_products_that_other_rows_do_not_change(activation: Activation) -> None:
+    drawn = torch.Generator().manual_seed(0)
+    x = torch.randn(300, 1152, generator=drawn)
+    dense = Affine(torch.randn(96, 1152, generator=drawn) / 32, torch.randn(96, generator=drawn))
+    layer = pack(dense, torch.float32)
+    whole = linear(x, layer, activation)
+    torch.testing.assert_close(whole, PUBLISHED[activation](F.linear(x, *dense)))
+    for start, end in ((0, 1), (7, 8), (5, 80), (7, 290)):
+        assert torch.equal(linear(x[start:end], layer, activation), whole[start:end]), (start, end)

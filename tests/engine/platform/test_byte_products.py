@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch.nn import functional as F
 
 from engine.model.int8 import byte_product, quantised
+from tests.engine.limited_processes import printed_by
 from tests.engine.precisions import needs_reduced_int8
 
-ROOT = Path(__file__).parents[3]
 TAIL = 8
 
 
@@ -78,19 +73,7 @@ def test_pairs_are_neighbours_under_every_limit(limit: str) -> None:
         "y = BYTE_PRODUCT(x, *product_arguments(packed(w), one, none))\n"
         "print(adds_pairs(), int(y.min()))\n"
     )
-    pairs, product = _run(code, ONEDNN_MAX_CPU_ISA=limit)
+    pairs, product = printed_by(code, ONEDNN_MAX_CPU_ISA=limit)
     assert pairs == "True"
     whole, cut_off = 61 * 255 * 127, 30 * (2**15 - 1) + 255 * 127
     assert int(product) in ((cut_off,) if limit in ("SSE41", "AVX2") else (whole, cut_off))
-
-
-def _run(code: str, **environment: str) -> list[str]:
-    finished = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-    )
-    assert finished.returncode == 0, finished.stderr
-    return finished.stdout.split()

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,9 +15,8 @@ from engine.platform.device import (
     cpu_multiplies_int8,
     possible_precisions,
 )
+from tests.engine.limited_processes import printed_by
 from tests.engine.precisions import needs_int8, needs_reduced_int8
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(
@@ -110,17 +105,8 @@ def test_right_answers_under_restricted_instructions(limit: str) -> None:
         "with torch.inference_mode():\n"
         "    print(found, float(multiplied(x, layer).max()))\n"
     )
-    precision, largest = _run(code, **dict([limit.split("=")]))
+    precision, largest = printed_by(code, **dict([limit.split("=")]))
     assert float(largest) == pytest.approx(32 * (3.0 + 2.9), rel=0.01)
     usual = "int8" if cpu_multiplies_int8() else REDUCED
     expected = {"AVX2": REDUCED, "AVX": "InvalidInput"}
     assert precision == expected.get(limit.partition("=")[2], usual)
-
-
-def _run(code: str, **environment: str) -> list[str]:
-    command = [sys.executable, "-c", code]
-    finished = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True
-    )
-    assert finished.returncode == 0, finished.stderr
-    return finished.stdout.split()

@@ -1,0 +1,84 @@
+"""Row counts at which products agree, and rows cut up and filled up to such counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+_USUAL = (16, 64, 128, 512, 4096)
+_COST_OF_A_PIECE = 32
+"""In rows: what a product takes beside its rows. Measured for 16 rows of 1,536 numbers."""
+
+_NONE = range(0)
+
+
+class SteadyCounts(NamedTuple):
+    """Numbers of rows at which products give a row the same bits."""
+
+    counts: tuple[int, ...]  # in order
+    whole: range = _NONE  # from the least to the largest, if all between agree as well
+
+    @classmethod
+    def with_all_between(cls, counts: tuple[int, ...]) -> SteadyCounts:
+        return cls(counts, range(counts[0], counts[-1] + 1))
+
+
+class Piece(NamedTuple):
+    start: int
+    length: int
+    rows: int  # that are multiplied: the piece's own, and others that fill it up
+
+
+def cheapest_counts(tried: tuple[int, ...], alike: Iterable[tuple[int, ...]]) -> SteadyCounts:
+    """Of groups of counts that agree, all of which were tried, the one to use.
+
+    If all counts from some number on agree, so do those between them, which were not tried.
+    """
+    options = [
+        SteadyCounts.with_all_between(counts)
+        if counts == tried[-len(counts) :]
+        else SteadyCounts(counts)
+        for counts in alike
+    ]
+    return min(options, key=_usual_cost)
+
+
+def _usual_cost(steady: SteadyCounts) -> float:
+    """Of texts and batches of usual sizes, relative to what they would cost in one piece."""
+    return sum(
+        sum(piece.rows + _COST_OF_A_PIECE for piece in pieces(num_rows, steady))
+        / (num_rows + _COST_OF_A_PIECE)
+        for num_rows in _USUAL
+    )
+
+
+@lru_cache(maxsize=1024)
+def pieces(num_rows: int, steady: SteadyCounts) -> tuple[Piece, ...]:
+    """The cheapest way to cut rows up into steady counts. The last piece may be filled up."""
+    largest = steady.counts[-1]
+    num_full, rest = divmod(num_rows, largest)
+    multiplied = [largest] * num_full
+    if rest and steady.whole:
+        multiplied.append(max(rest, steady.whole.start))
+    elif rest:
+        multiplied.extend(_plans(steady.counts)[rest][1])
+    found, start = [], 0
+    for rows in multiplied:
+        found.append(Piece(start, min(rows, num_rows - start), rows))
+        start += rows
+    return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def _plans(counts: tuple[int, ...]) -> Sequence[tuple[int, tuple[int, ...]]]:
+    """The cost and the counts of the cheapest cut, for each number of rows up to the largest."""
+    plans: list[tuple[int, tuple[int, ...]]] = [(0, ())]
+    for num_rows in range(1, counts[-1] + 1):
+        options = [(count, plans[max(0, num_rows - count)]) for count in counts]
+        count, (cost, others) = min(
+            options, key=lambda option: option[0] + _COST_OF_A_PIECE + option[1][0]
+        )
+        whole = tuple(sorted((count, *others), reverse=True))
+        plans.append((cost + count + _COST_OF_A_PIECE, whole))
+    return plans
