@@ -35,6 +35,7 @@ from service.http.errors import install_error_handlers
 from service.http.json_request import JsonParser
 from service.http.middleware.access import UNGUARDED, AccessMiddleware, SecurityHeadersMiddleware
 from service.http.middleware.body import BodyMiddleware
+from service.http.middleware.head import HeadMiddleware
 from service.http.middleware.observe import ObserveMiddleware
 from service.http.routes import (
     attention,
@@ -131,7 +132,7 @@ def create_app(
         app.include_router(router)
     routes = _routes(routers)
     install_error_handlers(app, routes)
-    _add_middleware(app, settings, _methods(routes))
+    _add_middleware(app, settings, routes)
     return app
 
 
@@ -178,9 +179,9 @@ async def open_batches(
     return Batches(store, requests.answer, limits, metrics)
 
 
-def _add_middleware(app: FastAPI, settings: Settings, methods: Sequence[str]) -> None:
+def _add_middleware(app: FastAPI, settings: Settings, routes: Sequence[APIRoute]) -> None:
     """A request passes the last one added first."""
-    state = app.state
+    state, methods = app.state, _methods(routes)
     state.metrics.start_methods("http", methods)
     app.add_middleware(
         BodyMiddleware,
@@ -202,11 +203,12 @@ def _add_middleware(app: FastAPI, settings: Settings, methods: Sequence[str]) ->
         send_timeout_s=settings.request_timeout_s,
     )
     app.add_middleware(SecurityHeadersMiddleware)
+    app.add_middleware(HeadMiddleware, routes=routes)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=settings.cors_origins,
-            allow_methods=["GET", "POST", "PATCH", "DELETE"],
+            allow_methods=["GET", "HEAD", "POST", "PATCH", "DELETE"],
             # OpenAI's browser client sends a dozen headers of its own, more with each release.
             allow_headers=["*"],
             expose_headers=_EXPOSED_HEADERS,

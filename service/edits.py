@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 from engine.errors import InvalidInput
+
+MAX_EDITS = 65_536
+"""Of one text."""
 
 
 class Edit(Protocol):
@@ -15,6 +18,19 @@ class Edit(Protocol):
     start: int
     end: int
     text: str
+
+
+def check_num_edits(value: Any) -> Any:
+    """Before they are read: a body can hold hundreds of thousands."""
+    if isinstance(value, list) and len(value) > MAX_EDITS:
+        raise InvalidInput(
+            f"edits holds {len(value)} edits, the limit is {MAX_EDITS}",
+            code="too_many_edits",
+            param="edits",
+            limit=MAX_EDITS,
+            actual=len(value),
+        )
+    return value
 
 
 def apply_edits(text: str, edits: Sequence[Edit]) -> str:

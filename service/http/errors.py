@@ -97,7 +97,8 @@ def _allowed(routes: Sequence[APIRoute], request: Request) -> str:
     at_path = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
     if literal := [route for route in at_path if route.path == request.url.path]:
         at_path = literal  # /v1/benchmarks/suites is not the id of a benchmark
-    return ", ".join(sorted({verb for route in at_path for verb in route.methods or ()}))
+    verbs = {verb for route in at_path for verb in route.methods or ()}
+    return ", ".join(sorted(verbs | {"HEAD"} if "GET" in verbs else verbs))
 
 
 def invalid_field(problems: Sequence[Mapping[str, Any]], body: Any) -> InvalidField:

@@ -53,6 +53,27 @@ def test_an_object_of_many_fields_is_not_read() -> None:
             assert num_problems(kind, {name: many, "?": 0}) < 50, (kind, name)
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body", "code"),
+    [
+        (
+            "POST",
+            "/v1/documents",
+            {"text": "a", "chunking": {"type": "spans", "spans": [0] * 65_537}},
+            "too_many_chunks",
+        ),
+        ("PATCH", "/v1/documents", {"text": "a", "edits": [0] * 65_537}, "too_many_edits"),
+        ("POST", "/v1/plan", {"text": "a", "edits": [0] * 65_537}, "too_many_edits"),
+        ("POST", "/v2/embed", {"inputs": [0] * 16_385}, "too_many_inputs"),
+    ],
+)
+def test_too_many_objects_are_counted_and_not_read(
+    http: httpx.Client, method: str, path: str, body: Any, code: str
+) -> None:
+    answer = http.request(method, path, json=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, code), answer.text
+
+
 def refusal(http: httpx.Client, path: str, body: Any) -> dict[str, Any]:
     answer = http.post(path, json=body)
     assert answer.status_code == 422, answer.text

@@ -251,8 +251,22 @@ def test_wrong_method(http: httpx.Client) -> None:
 
 
 def test_allow_names_every_verb_of_a_path(http: httpx.Client) -> None:
-    assert http.delete("/v1/benchmarks").headers["allow"] == "GET, POST"
-    assert http.put("/health").headers["allow"] == "GET"
+    assert http.delete("/v1/benchmarks").headers["allow"] == "GET, HEAD, POST"
+    assert http.put("/health").headers["allow"] == "GET, HEAD"
+
+
+@pytest.mark.parametrize("path", ["/", "/health/ready", "/docs", "/v1/models", "/v1/models/nope"])
+def test_head_is_answered_like_get_without_the_body(http: httpx.Client, path: str) -> None:
+    got, asked = http.get(path), http.head(path)
+    assert (asked.status_code, asked.content) == (got.status_code, b"")
+    for name in ("content-type", "content-length"):
+        assert asked.headers[name] == got.headers[name]
+    assert http.get(path).status_code == got.status_code  # the connection is still in step
+
+
+def test_head_of_what_cannot_be_got_is_refused(http: httpx.Client) -> None:
+    answer = http.head("/v1/embeddings")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
 
 
 @pytest.mark.parametrize(

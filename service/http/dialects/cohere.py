@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 from uuid import uuid4
 
 from fastapi import APIRouter, Response
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from engine.errors import InvalidInput
 from engine.types import EmbedOptions, Truncate
@@ -30,6 +30,9 @@ InputType: TypeAlias = Literal[
 ]
 EmbeddingType: TypeAlias = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 _POLICIES: dict[str, Truncate] = {"NONE": "error", "START": "start", "END": "end"}
+
+_MAX_MIXED_INPUTS = 16_384
+"""However many texts the server takes: each of these takes far longer to read."""
 
 
 class Content(Body):
@@ -81,10 +84,23 @@ class EmbedBody(Body):
         )
 
 
+def _check_num_inputs(value: Any) -> Any:
+    """Before they are read: a body can hold hundreds of thousands."""
+    if isinstance(value, list) and len(value) > _MAX_MIXED_INPUTS:
+        raise InvalidInput(
+            f"inputs holds {len(value)} texts, the limit is {_MAX_MIXED_INPUTS}",
+            code="too_many_inputs",
+            param="inputs",
+            limit=_MAX_MIXED_INPUTS,
+            actual=len(value),
+        )
+    return value
+
+
 class EmbedBodyV2(EmbedBody):
     """The same of the second version, which takes mixed inputs and fewer dimensions."""
 
-    inputs: list[MixedInput] | None = None
+    inputs: Annotated[list[MixedInput] | None, BeforeValidator(_check_num_inputs)] = None
     max_tokens: AtLeastOne | None = Field(
         None, description="Longer texts are cut, as truncate says."
     )

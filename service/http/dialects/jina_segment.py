@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
+import orjson
 from fastapi import APIRouter, Response
 from pydantic import Field
 
@@ -13,6 +14,7 @@ from engine.errors import InvalidInput
 from engine.scheduling.deadline import Deadline
 from engine.types import Span, Tokenization
 from service.errors import report_names
+from service.fairness import cooperatively
 from service.http.dialects.call import Call
 from service.http.json_request import JsonRoute
 from service.http.json_response import dump_list, json_response
@@ -76,7 +78,7 @@ async def segment(body: SegmentBody, call: Call) -> Response:
         model = call.resolve(body.tokenizer).name
         async with Deadline(call.timeout_s).over():
             found = await call.engine.tokenize(body.content, model=model)
-            every = _content(found)
+            every = await _content(found)
             tokens = every[body.kept]
             text, first = body.content, 0
             if 0 < len(tokens) < len(every):
@@ -99,23 +101,23 @@ async def segment(body: SegmentBody, call: Call) -> Response:
         answer["chunks"] = await dump_list(text[slice(*span)] for span in spans)
     if body.return_tokens:
         starts = [first + span.start for span in spans]
-        answer["tokens"] = await dump_list(_by_chunk(tokens, starts))
+        answer["tokens"] = await _by_chunk(tokens, starts)
     return json_response(answer)
 
 
 _Token = tuple[str, Span, int]
 
 
-def _content(found: Tokenization) -> list[_Token]:
+async def _content(found: Tokenization) -> list[_Token]:
     """Tokens, their characters and ids, without the special ones."""
     every = zip(found.tokens, found.offsets, found.ids, strict=True)
-    return [token for token in every if token[1].start < token[1].end]
+    return [token async for token in cooperatively(every) if token[1].start < token[1].end]
 
 
-def _by_chunk(tokens: Sequence[_Token], starts: Sequence[int]) -> list[list[list[Any]]]:
-    """The tokens that begin in each chunk."""
+async def _by_chunk(tokens: Sequence[_Token], starts: Sequence[int]) -> orjson.Fragment:
+    """The tokens that begin in each chunk, as a JSON list for each."""
     lists: list[list[list[Any]]] = [[] for _ in starts]
-    for token, characters, number in tokens:
+    async for token, characters, number in cooperatively(tokens):
         chunk = bisect_right(starts, characters.start) - 1
         lists[max(chunk, 0)].append([token, [number]])
-    return lists
+    return await dump_list([await dump_list(some) for some in lists])

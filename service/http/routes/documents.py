@@ -6,12 +6,7 @@ answer is JSON, or a stream of events while the work continues.
 
 from __future__ import annotations
 
-from collections.abc import (
-    AsyncIterable,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-)
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Annotated, Required, TypedDict
 
@@ -23,10 +18,7 @@ from starlette.types import Scope
 
 from engine.errors import InvalidInput
 from engine.model.quantized import check_output_dtype
-from engine.types import (
-    DocumentEmbedding,
-    RecordPrecision,
-)
+from engine.types import DocumentEmbedding, RecordPrecision
 from service.documents import (
     EVENT_NAMES,
     DocumentRequest,
@@ -57,6 +49,7 @@ from service.http.media_types import (
     require_utf8,
     wants_events,
 )
+from service.http.query import check_query
 from service.http.records import decoded
 from service.http.schemas.embedding import DocumentBody, DocumentQuery, UpdateBody
 from service.http.schemas.responses.embedding import DocumentAnswer, LivingDocumentAnswer
@@ -196,6 +189,7 @@ async def text_documents(
 ) -> Response:
     """The body is the document's text; the other fields are in the query string."""
     require_utf8(request.headers)
+    check_query(request)
     return await call.answer(receive_within(_body(request), settings.body_timeout_s), query)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from engine.errors import InvalidInput
-from engine.text.chunking import MOST_OPENING, OPENING_TOKENS
+from engine.text.chunking import MOST_OPENING, OPENING_TOKENS, check_count
 from engine.types import (
     OF_ALL_CHUNKS,
     ChunkPlan,
@@ -27,6 +27,13 @@ class SpanBody(Body):
 
     start: AtLeastZero
     end: AtLeastZero
+
+
+def _check_num_spans(value: Any) -> Any:
+    """Before they are read: a body can hold hundreds of thousands."""
+    if isinstance(value, list):
+        check_count(len(value))
+    return value
 
 
 Title: TypeAlias = Annotated[
@@ -83,7 +90,9 @@ class Chunking(Body, ChunkingFields):
     sections, or the caller's own spans, which may overlap and come in any order."""
 
     type: ChunkingType = "none"
-    spans: list[SpanBody] | None = Field(default=None, description="spans: ranges of characters.")
+    spans: Annotated[list[SpanBody] | None, BeforeValidator(_check_num_spans)] = Field(
+        default=None, description="spans: ranges of characters."
+    )
 
     def plan(self) -> EngineChunking | None:
         """What the engine is asked for. Raises InvalidInput for an option of another type."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from engine.errors import InvalidInput
 from engine.types import Chunking as EngineChunking
 from engine.types import Context, RecordPrecision
+from service.edits import check_num_edits
 from service.http.schemas.chunking import Chunking, ChunkingFields, Title
 from service.http.schemas.fields import (
     AtLeastZero,
@@ -60,12 +61,15 @@ class EditBody(Body):
     text: str = ""
 
 
+Edits: TypeAlias = Annotated[list[EditBody] | None, BeforeValidator(check_num_edits)]
+
+
 class UpdateBody(VectorBody):
     """A document as it is now, and its record of what was read before."""
 
     record: str = Field(description="Base64, as POST or PATCH answered it last.")
     text: Text
-    edits: list[EditBody] | None = Field(
+    edits: Edits = Field(
         None,
         description="Changes of `text`, which is then the document before them. Characters count "
         "in that text; edits may not overlap.",
@@ -121,7 +125,7 @@ class PlanBody(Body):
     record: str | None = Field(
         None, description="Base64: plan to read the text on from it, in its chunks and context."
     )
-    edits: list[EditBody] | None = Field(
+    edits: Edits = Field(
         None, description="With a record: changes of `text`, which is then the document before."
     )
     model: str | None = None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 import numpy as np
+import orjson
 import pytest
 
+from engine.types import Span
+from service.http.dialects.jina_segment import _by_chunk
 from tests.service.dialects.conftest import CHUNKS, KEY, as_array
 
 TEXTS = ["a text", "another, somewhat longer"]
@@ -89,6 +93,26 @@ def test_segments_of_the_first_or_last_tokens(api: httpx.Client) -> None:
         "tokenizer": "default",
         "usage": {"tokens": 0},
     }
+
+
+def test_the_tokens_of_a_long_text_are_written_with_the_event_loop_free_in_between() -> None:
+    tokens = [("a", Span(at, at + 1), 1037) for at in range(200_000)]
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def write() -> bytes:
+        counting = asyncio.create_task(count())
+        written = await _by_chunk(tokens, [0, 100_000])
+        counting.cancel()
+        return orjson.dumps(written)
+
+    assert orjson.loads(asyncio.run(write())) == [[["a", [1037]]] * 100_000] * 2
+    assert turns > 5
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,28 @@
+"""The query string of a request, read as strictly as a body."""
+
+from __future__ import annotations
+
+from collections import Counter
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+
+from service.errors import InvalidField, UnreadableBody
+
+
+def check_query(request: Request) -> None:
+    """Raises for what the framework passes over: a field given twice, of which it takes the last,
+    and bytes that are not UTF-8, which it replaces."""
+    query: bytes = request.scope["query_string"]
+    try:
+        pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True, errors="strict")
+    except UnicodeDecodeError as error:
+        raise UnreadableBody(
+            f"the query string is not UTF-8: byte {error.object[error.start]:#04x}",
+            code="invalid_utf8",
+        ) from None
+    for name, count in Counter(name for name, _ in pairs).items():
+        if count > 1:
+            raise InvalidField(
+                f"{name} is in the query string {count} times", param=name, limit=1, actual=count
+            )
