@@ -10,7 +10,7 @@ from python_multipart import MultipartParser
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 
-from engine.errors import InvalidInput
+from engine.errors import InvalidInput, shown
 from service.errors import BodyTooLarge, InvalidField, UnreadableBody, UnsupportedMediaType
 from service.http.media_types import MULTIPART
 
@@ -105,6 +105,12 @@ class FormReader:
                     "the form has more than one file", code="invalid_form", param="file"
                 )
             self.filename = options.get(b"filename", b"file").decode("utf-8", "replace")
+        elif self._name in self.fields:
+            raise InvalidInput(
+                f"the form has field {shown(self._name)} more than once",
+                code="invalid_form",
+                param=self._name,
+            )
         elif len(self.fields) == _MAX_FIELDS:
             raise InvalidInput(
                 f"the form has more than {_MAX_FIELDS} fields",

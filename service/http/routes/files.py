@@ -11,7 +11,6 @@ from fastapi import APIRouter, Query, Request, Response
 
 from engine.errors import InvalidInput, shown
 from service.batches.records import INPUT, StoredFile
-from service.batches.runner import Batches
 from service.batches.store import no_file
 from service.batches.uploads import Upload
 from service.fairness import read_by_then, receive_within
@@ -62,9 +61,10 @@ async def upload(
 ) -> Response:
     """The input of a batch: a JSON object on each line, with `custom_id`, `method` POST, `url` and
     `body`. The file goes to the disk while it arrives."""
-    _check_size(request, batches)
+    limit = batches.limits.file_bytes
+    _check_size(_announced(request), limit)  # before the caller has to send it
     async with batches.uploads.begin(_announced(request)) as arriving:
-        file = await _receive(request, arriving, batches.limits.file_bytes, settings, timeout_s)
+        file = await _receive(request, arriving, limit, settings, timeout_s)
         await arriving.keep(file)
     return json_response(file.document())
 
@@ -112,7 +112,8 @@ async def _receive(
 ) -> StoredFile:
     form = FormReader(request.headers.get("content-type", ""), arriving.write, max_bytes)
     async with read_by_then(timeout_s, "the file was"):
-        await form.read(receive_within(_pieces(request, arriving), settings.body_timeout_s))
+        pieces = _pieces(request, arriving, max_bytes)
+        await form.read(receive_within(pieces, settings.body_timeout_s))
     return _stored_file(arriving.id, form)
 
 
@@ -121,17 +122,17 @@ def _announced(request: Request) -> int:
     return int(length) if length.isdecimal() else 0
 
 
-def _check_size(request: Request, batches: Batches) -> None:
-    """Refuses a file by its announced length, before the caller has to send it."""
-    limit = batches.limits.file_bytes
-    if _announced(request) > limit + _FORM_BYTES:
-        raise too_large(_announced(request), limit)
+def _check_size(num_bytes: int, limit: int) -> None:
+    """Refuses a form that is larger than its file may be, whatever else it has."""
+    if num_bytes > limit + _FORM_BYTES:
+        raise too_large(num_bytes, limit)
 
 
-async def _pieces(request: Request, arriving: Upload) -> AsyncIterator[bytes]:
+async def _pieces(request: Request, arriving: Upload, limit: int) -> AsyncIterator[bytes]:
     num_bytes = 0
     async for piece in request.stream():
         num_bytes += len(piece)
+        _check_size(num_bytes, limit)
         arriving.reach(num_bytes)
         yield piece
 

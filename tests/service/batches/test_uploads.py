@@ -144,3 +144,46 @@ def test_few_threads_write_uploads_and_no_others_wait_for_them(
             return took_s
 
     assert asyncio.run(run()) < SLOW_S / 2
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        pytest.param([HEAD, b"x", END, *[b"z" * 10_000] * 20], id="after the end"),
+        pytest.param(
+            [b"--b\r\n", *[b"a: b\r\n\r\n" + b"z" * 3_000 + b"\r\n--b\r\n"] * 70], id="in fields"
+        ),
+    ],
+)
+def test_what_is_no_file_takes_no_room_from_others(
+    store: BatchStore, batches: Batches, pieces: list[bytes]
+) -> None:
+    async def run() -> tuple[httpx.Response, int]:
+        most = 0
+
+        async def sent() -> AsyncIterator[bytes]:
+            nonlocal most
+            for piece in pieces:
+                yield piece
+                most = max(most, store.usage.taken_bytes)
+
+        async with client_of(batches) as client:
+            return await client.post("/v1/files", content=sent(), headers=FORM), most
+
+    batches.uploads._limit_bytes = 10**9
+    answer, most = asyncio.run(run())
+    assert answer.json()["error"]["code"] in ("file_too_large", "invalid_form")
+    assert most <= LIMITS.file_bytes + 64 * 1024
+    assert store.usage.taken_bytes == store.usage.kept_bytes == 0
+
+
+def test_a_field_that_appears_twice_is_refused(batches: Batches) -> None:
+    field = b'\r\n--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nvision'
+
+    async def run() -> httpx.Response:
+        async with client_of(batches) as client:
+            return await upload(client, b"x", field)
+
+    answer = asyncio.run(run())
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_form")
+    assert answer.json()["error"]["param"] == "purpose"
