@@ -11,9 +11,9 @@ from engine.evaluation.corpora import (
     Corpus,
     held_out_part,
     load_corpus,
-    overlap_warnings,
 )
 from engine.evaluation.corpus_vectors import CorpusVectors, read_corpus
+from engine.evaluation.overlap import overlap_warnings
 from engine.evaluation.reading_documents import DocumentLimits, reading_documents
 from engine.evaluation.vector_store import VectorStore
 from engine.model.embedding_model import EmbeddingModel

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.evaluation.corpora import PARAGRAPH_CHARACTERS, Corpus
+from engine.evaluation.corpora import Corpus
+from engine.evaluation.paragraphs import can_be_query
 from engine.text.chunking import OPENING_TOKENS
 from engine.text.titles import title_span
 from engine.text.tokenizer import TextTokenizer
@@ -176,11 +177,10 @@ def _without_paragraphs(texts: Sequence[str], *, keeps_first: bool) -> tuple[lis
     middle = sum(map(len, texts)) / 2
     before = 0
     fitting: list[tuple[int, int]] = []
-    least, most = PARAGRAPH_CHARACTERS
     for at, nth in places:
         paragraph = split[at][nth].strip()
         may_go = before >= middle and (nth or not keeps_first)
-        if may_go and least <= len(paragraph) <= most and seen[paragraph] == 1:
+        if may_go and can_be_query(paragraph) and seen[paragraph] == 1:
             fitting.append((at, nth))
         before += len(split[at][nth]) + 2
     step = max(1, -(-len(fitting) // PARAGRAPHS_A_DOCUMENT))

@@ -18,8 +18,8 @@ from engine.evaluation.corpora import (
     available,
     held_out_part,
     long_documents,
-    overlap_warnings,
 )
+from engine.evaluation.overlap import overlap_warnings
 from engine.evaluation.passages import headed_documents, passage_retrieval_on
 from engine.evaluation.planted import PLANTED_TOKENS, recall_by_position
 from engine.evaluation.retrieval import (

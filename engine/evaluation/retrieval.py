@@ -18,7 +18,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.evaluation.corpora import PARAGRAPH_CHARACTERS, Corpus
+from engine.evaluation.corpora import Corpus
+from engine.evaluation.paragraphs import can_be_query
 from engine.execution.results import blend_standalone
 from engine.model.embedding_model import EmbeddingModel
 from engine.training.data import Document, TokenCorpus
@@ -162,10 +163,9 @@ def _paragraphs(document: Document) -> Iterator[str]:
 def _later(paragraphs: list[str]) -> Iterator[int]:
     """Paragraphs that begin in the later half of the text and have the length of a query."""
     middle = len(_BETWEEN.join(paragraphs)) / 2
-    least, most = PARAGRAPH_CHARACTERS
     begin = 0
     for at, paragraph in enumerate(paragraphs):
-        if begin >= middle and least <= len(paragraph.strip()) <= most:
+        if begin >= middle and can_be_query(paragraph.strip()):
             yield at
         begin += len(paragraph) + len(_BETWEEN)
 

@@ -19,8 +19,8 @@ from engine.evaluation.corpora import (
     Corpus,
     LongDocuments,
     held_out_part,
-    overlap_warnings,
 )
+from engine.evaluation.overlap import overlap_warnings
 from engine.evaluation.passages import headed_documents, passage_retrieval_on
 from engine.evaluation.planted import draw_planted, recall_by_position
 from engine.evaluation.report import EvaluationPlan, Report, evaluate

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from engine.errors import InvalidInput
-from engine.evaluation.corpora import load_corpus, roff_sections, split_title
+from engine.evaluation.corpora import load_corpus
+from engine.evaluation.trained_texts import roff_sections, split_title
 from engine.training.data import (
     Document,
     TokenCorpus,
