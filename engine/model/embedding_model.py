@@ -25,13 +25,13 @@ from engine.model.attention import (
     HAS_LLN,
     KINDS,
     LayerAttention,
-    LLNParameters,
     SlidingWindowAttention,
     SoftmaxAttention,
 )
 from engine.model.encoder import Encoder
 from engine.model.families import EncoderConfig, read_encoder
 from engine.model.int8_encoder import PROBE, check_overflow, quantised_weights
+from engine.model.lln_parameters import LLNParameters
 from engine.model.pooling import PooledSpan
 from engine.model.quantized import usual_range
 from engine.model.weight_overrides import override_weights

@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.model.attention import TiledAttention
 from engine.model.encoder import Encoder
+from engine.model.tiled_attention import TiledAttention
 from engine.model.tiled_pass import (
     Projections,
     SequenceSinks,

@@ -17,8 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.model.attention import SoftmaxAttention, Tile, TiledAttention
+from engine.model.attention import SoftmaxAttention
 from engine.model.encoder import CPU_TILE_ROWS, Encoder
+from engine.model.tiled_attention import Tile, TiledAttention
 from engine.platform.memory import on_huge_pages
 from engine.types import Span
 from kernels.attention import LLNState, TileSinks, merge_states

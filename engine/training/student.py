@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from engine.checkpoint.calibration import Calibration
-from engine.model.attention import LayerAttention, LLNDiagAttention, LLNParameters
+from engine.model.attention import LayerAttention, LLNDiagAttention
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
+from engine.model.lln_parameters import LLNParameters
 from engine.model.weight_overrides import dense, named_tensors
 
 Part: TypeAlias = Literal["scalars", "maps", "encoder"]

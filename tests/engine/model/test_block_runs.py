@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from engine.checkpoint.block_size import LongBlock, block_of
-from engine.model.attention import block_runs
+from engine.model.block_runs import block_runs
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.tiled_pass import TiledPass
 from kernels.attention import PackedSequences

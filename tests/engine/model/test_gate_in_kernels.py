@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from engine.model.attention import LLNDiagAttention, LLNParameters, Tile
+from engine.model.attention import LLNDiagAttention
+from engine.model.lln_parameters import LLNParameters
+from engine.model.tiled_attention import Tile
 from kernels.attention import LLNState, PackedSequences, TileSinks, arguments, custom_op
 
 prepared = pytest.importorskip("kernels.attention.gpu.prepared")
