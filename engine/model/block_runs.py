@@ -79,7 +79,8 @@ def block_runs(
 
 
 def beyond_blocks_in(run: BlockRun, like: Tensor) -> Tensor:
-    """`beyond_blocks` of a run, kept for the batch's other layers, because each copy makes the host wait for a GPU."""
+    """`beyond_blocks` of a run, kept for the batch's other layers: each copy makes the host wait
+    for a GPU."""
     key, kept = (beyond_blocks, run.block_size, like.device, like.dtype), run.packed.kept
     if key not in kept:
         kept[key] = beyond_blocks(run.packed.host_bounds(), run.block_size, like.device, like.dtype)
