@@ -13,6 +13,7 @@ from engine.platform.process import prepare_process
 from service.cli.adapt import add_adapt
 from service.cli.attention import add_claims, add_diagnose, add_figures
 from service.cli.bench import add_bench
+from service.cli.common import printable
 from service.cli.embed import add_embed, add_models, add_plan
 from service.cli.evaluate import add_evaluate
 from service.cli.experiment import add_experiment
@@ -78,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _report(message: str, code: int) -> int:
     for line in message.splitlines():
-        print(f"lln: {line}", file=sys.stderr)
+        print(f"lln: {printable(line)}", file=sys.stderr)
     return code
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -120,6 +121,19 @@ def read_text(file: str | Path) -> str:
             code="not_utf8",
             param="file",
         ) from None
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL_OR_BREAK = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """What others wrote, without what a terminal would obey: control characters as \\xNN. With
+    `lines`, ends of lines and tabs stay."""
+    if lines:
+        text = text.replace("\r\n", "\n")
+    found = _CONTROL if lines else _CONTROL_OR_BREAK
+    return found.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def print_json(document: Any) -> None:

@@ -19,6 +19,7 @@ from service.cli.common import (
     numbers,
     print_json,
     print_table,
+    printable,
     read_text,
     with_engine,
 )
@@ -89,7 +90,7 @@ def _embed(chosen: Chosen) -> None:
             cost = accounting(embedding.accounting)
             print_json({"model": chosen.model, **origin, "embedding": vector, "accounting": cost})
         else:
-            name = ":".join(map(str, origin.values()))
+            name = printable(":".join(map(str, origin.values())))
             head = ", ".join(f"{number:+.4f}" for number in vector[:6])
             summary = f"{embedding.accounting.tokens} tokens -> {len(vector)} numbers: {head}, ..."
             print(f"{name}: {summary}" if name else summary)

@@ -21,6 +21,7 @@ from service.cli.common import (
     add_model,
     positive_number,
     print_json,
+    printable,
     share,
     tell,
     with_engine,
@@ -170,7 +171,7 @@ async def _update_again_and_again(chosen: Chosen, writer: IndexWriter) -> None:
 
 def _print_summary(chosen: Chosen, summary: Summary, place: Path) -> None:
     for path, reason in summary.problems.items():
-        tell(f"not read: {path}: {reason}")
+        tell(printable(f"not read: {path}: {reason}"))
     if chosen.json:
         print_json({"index": str(place), **asdict(summary)})
     else:
@@ -236,7 +237,7 @@ def _print_hits(hits: list[Hit]) -> None:
         passage = hit.passage
         page = f", page {passage.page}" if passage.page else ""
         start, end = passage.characters
-        head = f"{number}. {passage.path}{page}, characters {start} to {end}"
+        head = printable(f"{number}. {passage.path}{page}, characters {start} to {end}")
         print(f"{_BOLD}{head}{_PLAIN}" if is_coloured else head)
-        print(passage.text[: 8 * width])
+        print(printable(passage.text[: 8 * width], lines=True))
         print()
