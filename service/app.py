@@ -162,10 +162,11 @@ async def open_batches(
     """The server's batches, or why it has none: everything else works without."""
     if not settings.batch_folder:
         return NotAvailable("LLN_BATCH_FOLDER is empty: this server has no Batch API")
+    folder = Path(settings.batch_folder).expanduser()
     try:
-        store = await asyncio.to_thread(BatchStore, Path(settings.batch_folder).expanduser())
+        store = await asyncio.to_thread(BatchStore, folder)
     except LLNError as error:
-        log.warning("no Batch API: %s", error)
+        log.warning("no Batch API in %s: %s", folder, error)
         return error
     limits = BatchLimits(
         file_bytes=settings.max_file_bytes,

@@ -120,4 +120,9 @@ def storage_errors() -> Iterator[None]:
         yield
     except (OSError, sqlite3.Error) as error:
         log.exception("the storage of batches failed")
-        raise StorageFailure(f"the storage of files and batches failed: {error}") from error
+        raise StorageFailure(f"the storage of files and batches failed: {reason(error)}") from error
+
+
+def reason(error: OSError | sqlite3.Error) -> str:
+    """Why, without the path that the log has: callers need not know the server's folders."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)

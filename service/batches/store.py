@@ -23,6 +23,7 @@ from service.batches.database import (
     Database,
     Row,
     Selection,
+    reason,
     storage_errors,
 )
 from service.batches.old import Deleted, delete_old
@@ -45,7 +46,7 @@ class BatchStore:
             self._contents.recount()
         except (OSError, sqlite3.Error) as error:
             raise StorageFailure(
-                f"files and batches cannot be stored in {folder}: {error}"
+                f"files and batches cannot be stored in LLN_BATCH_FOLDER: {reason(error)}"
             ) from error
 
     def close(self) -> None:
@@ -193,8 +194,8 @@ def _locked(folder: Path) -> ExitStack:
         held.enter_context(writers_lock(folder / "lock", str(folder)))
     except AlreadyRunning as error:
         raise NotAvailable(
-            f"another server keeps its files and batches in {folder}; give each server its own "
-            "LLN_BATCH_FOLDER",
+            "another server keeps its files and batches in this LLN_BATCH_FOLDER; give each server "
+            "its own",
             code="batches_in_use",
         ) from error
     return held

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from engine.async_engine import AsyncEngine
-from engine.errors import InvalidInput, ResourceNotFound, shown
+from engine.errors import InvalidInput, LLNError, ResourceNotFound, shown
 from engine.scheduling.deadline import Deadline
 from service.errors import NotAvailable, StorageFailure
 from service.index.errors import IndexMismatch, IndexNotFound
@@ -18,6 +19,8 @@ from service.index.open import check_model
 from service.index.place import index_folder
 from service.index.search import Hit, Searcher, Ways, check_query
 from service.index.store import DATABASE, Document, IndexStore, Totals
+
+log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
@@ -102,13 +105,20 @@ class IndexSearch:
 
     def _ask(self, ask: Callable[[_Opened], Answer]) -> Answer:
         assert self._place is not None, "asked only if there is an index"
+        try:
+            return ask(self._current(self._place))
+        except StorageFailure as error:
+            log.warning("a search failed: %s", error)
+            raise _without_place(error, self._place) from error
+
+    def _current(self, place: Path) -> _Opened:
         if self._opened is None or not self._opened.is_current:
             # It was rebuilt meanwhile, perhaps with another model.
             if self._opened is not None:
                 self._opened.store.close()
                 self._opened = None
-            self._opened = _opened_again(self._place, self._engine)
-        return ask(self._opened)
+            self._opened = _opened_again(place, self._engine)
+        return self._opened
 
 
 class _Opened:
@@ -150,6 +160,11 @@ def _opened_again(place: Path, engine: AsyncEngine) -> _Opened:
             limit=error.limit,
             actual=error.actual,
         ) from error
+
+
+def _without_place(error: StorageFailure, place: Path) -> LLNError:
+    """Callers need not know the server's folders."""
+    return error.about(error.param, message=error.message.replace(str(place), "LLN_INDEX"))
 
 
 def _facts(opened: _Opened) -> IndexFacts:

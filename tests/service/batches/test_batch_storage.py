@@ -349,6 +349,16 @@ def test_one_server_uses_a_folder(store: BatchStore, tmp_path: Path) -> None:
     with pytest.raises(NotAvailable) as caught:
         BatchStore(tmp_path / "batches")
     assert caught.value.code == "batches_in_use"
+    assert str(tmp_path) not in caught.value.message
+
+
+def test_callers_are_not_told_where_the_server_keeps_its_files(
+    store: BatchStore, tmp_path: Path
+) -> None:
+    store.path("x").parent.rename(tmp_path / "away")
+    with pytest.raises(StorageFailure, match="No such file or directory") as caught:
+        store.open_upload("file_x")
+    assert str(tmp_path) not in caught.value.message
 
 
 def test_an_upload_that_was_cut_off_leaves_nothing(tmp_path: Path) -> None:
@@ -385,5 +395,6 @@ def test_a_file_over_the_limit_is_refused_while_it_arrives() -> None:
 
 def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(StorageFailure):
+    with pytest.raises(StorageFailure, match="Not a directory") as caught:
         BatchStore(tmp_path / "file" / "batches")
+    assert str(tmp_path) not in caught.value.message

@@ -74,6 +74,8 @@ def test_a_search_is_not_to_blame_for_an_index_that_is_gone(
             await refused(index, "index_not_found")
             IndexStore.create(tmp_path, RECIPE).close()  # of a model that is not served
             await refused(index, "index_mismatch")
+            (tmp_path / DATABASE).write_bytes(b"something else" * 100)
+            await refused(index, "storage_failure")
             open_to_write(tmp_path, recipe, rebuild=True).close()
             assert await found(index) == 0
             await index.close()
@@ -86,5 +88,6 @@ def test_a_search_is_not_to_blame_for_an_index_that_is_gone(
         with pytest.raises(StorageFailure) as caught:
             await found(index)
         assert (caught.value.code, row_for(caught.value).http_status) == (code, 503)
+        assert str(tmp_path) not in caught.value.message  # callers need not know the folder
 
     asyncio.run(scenario())
