@@ -8,18 +8,9 @@ from types import MappingProxyType
 
 from engine.errors import find_named
 from engine.experiments.lln_scales import FIXED, MATCHED
-from engine.model.baselines import (
-    COSFORMER,
-    ELU,
-    LLN,
-    SOFTMAX,
-    Baseline,
-    BlockDiagonal,
-    Linformer,
-    LLNDiag,
-    Nystromformer,
-    Performer,
-)
+from engine.model.baselines import LLN, SOFTMAX, Baseline, BlockDiagonal, LLNDiag
+from engine.model.feature_attention import COSFORMER, ELU, Performer
+from engine.model.landmark_attention import Linformer, Nystromformer
 
 ATTENTIONS: Mapping[str, Callable[[int], Baseline]] = MappingProxyType(
     {

@@ -11,17 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from engine.errors import InvalidInput
-from engine.model.baselines import (
-    BASELINES,
-    Baseline,
-    BlockDiagonal,
-    Linformer,
-    Nystromformer,
-    Performer,
-    find_baseline,
-    orthogonal_directions,
-    pseudo_inverse,
-)
+from engine.model.baselines import BASELINES, Baseline, BlockDiagonal, find_baseline
+from engine.model.feature_attention import Performer, orthogonal_directions
+from engine.model.landmark_attention import Linformer, Nystromformer, pseudo_inverse
 from kernels.attention import PackedSequences
 
 LENGTHS = (1, 63, 0, 300, 130)
