@@ -22,6 +22,7 @@ from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
 from engine.config import EngineConfig
 from engine.errors import DeviceFailure, InvalidInput
 from engine.model.embedding_model import EmbeddingModel
+from engine.ranks import fleet as fleets
 from engine.ranks import group, local, worker
 from engine.ranks.channel import (
     Channel,
@@ -38,6 +39,7 @@ from engine.ranks.channel import (
 )
 from engine.ranks.fleet import Fleet
 from engine.ranks.group import Group
+from engine.ranks.keeper import Keeper
 from engine.ranks.local import places_here
 from engine.ranks.place import RankPlace
 from engine.ranks.roster import Forming
@@ -131,7 +133,7 @@ def test_a_rank_that_hangs_while_a_group_forms_is_lost(monkeypatch: pytest.Monke
         eventually(lambda: fleet.num_present == 2, within_s=20)
 
 
-class LosesAConnectionAtABadMoment(Fleet):
+class LosesAConnectionAtABadMoment(Keeper):
     """Loses its connection to the last rank just before it tells the ranks to form a group."""
 
     is_armed = False
@@ -145,13 +147,12 @@ class LosesAConnectionAtABadMoment(Fleet):
 
 def test_a_rank_that_waits_for_a_group_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was told to join, and another could not be: it waits longer than a rank may be silent."""
-    with scripted(3, lambda place: LosesAConnectionAtABadMoment([], CONFIG, place)) as (
-        fleet,
-        (waits, other),
-    ):
-        assert isinstance(fleet, LosesAConnectionAtABadMoment)
+    monkeypatch.setattr(fleets, "Keeper", LosesAConnectionAtABadMoment)
+    with scripted(3, plain_fleet) as (fleet, (waits, other)):
+        keeper = fleet._keeper
+        assert isinstance(keeper, LosesAConnectionAtABadMoment)
         monkeypatch.setattr(group, "FORM_S", 2 * CONFIG.rank_timeout_s)
-        fleet.is_armed = True
+        keeper.is_armed = True
         waits.channel.send(Ready(()))  # another group is to form
         eventually(lambda: fleet.num_present == 1)
         eventually(lambda: fleet.num_present == 2, within_s=20)
@@ -160,7 +161,7 @@ def test_a_rank_that_waits_for_a_group_is_not_lost(monkeypatch: pytest.MonkeyPat
         assert not other.is_alive()
 
 
-class IsBusyOnce(Fleet):
+class IsBusyOnce(Keeper):
     """Sends to a rank that does not read, for longer than a rank may be silent."""
 
     is_armed = was_busy = False
@@ -172,11 +173,15 @@ class IsBusyOnce(Fleet):
             self.was_busy = True
 
 
-def test_a_rank_that_was_not_heard_is_not_silent(caplog: pytest.LogCaptureFixture) -> None:
-    with scripted(2, lambda place: IsBusyOnce([], CONFIG, place)) as (fleet, (rank,)):
-        assert isinstance(fleet, IsBusyOnce)
-        fleet.is_armed = True
-        eventually(lambda: fleet.was_busy)
+def test_a_rank_that_was_not_heard_is_not_silent(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleets, "Keeper", IsBusyOnce)
+    with scripted(2, plain_fleet) as (fleet, (rank,)):
+        keeper = fleet._keeper
+        assert isinstance(keeper, IsBusyOnce)
+        keeper.is_armed = True
+        eventually(lambda: keeper.was_busy)
         time.sleep(1)
         assert rank.is_alive()
         assert fleet.num_present == 2
@@ -197,34 +202,35 @@ def test_a_group_that_a_rank_could_not_join_forms_anew() -> None:
         eventually(lambda: rank.num_heard(Form) > 2, within_s=20)
 
 
-class GivesUpAtABadMoment(Fleet):
+class GivesUpAtABadMoment(Keeper):
     """Opens a text and gives it up after the parts were sent, before a group is formed."""
 
     model: EmbeddingModel
+    of: Fleet
     gave_up = False
     is_armed = False
 
     def _drop_the_silent(self) -> None:
         super()._drop_the_silent()
         if self.is_armed and not self.gave_up:
-            run = self.try_open(self.model, some_text(1_100), keep_projections=False)
+            run = self.of.try_open(self.model, some_text(1_100), keep_projections=False)
             assert run is not None
             run.close()
             self.gave_up = True
 
 
-def test_no_rank_reads_for_a_text_that_was_given_up(default_model: EmbeddingModel) -> None:
-    def make(place: RankPlace) -> Fleet:
-        fleet = GivesUpAtABadMoment([default_model], CONFIG, place)
-        fleet.model = default_model
-        return fleet
-
-    with scripted(2, make) as (fleet, (rank,)):
-        assert isinstance(fleet, GivesUpAtABadMoment)
-        fleet.is_armed = True
-        eventually(lambda: fleet.gave_up and rank.num_heard(Form) == 2)
+def test_no_rank_reads_for_a_text_that_was_given_up(
+    default_model: EmbeddingModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleets, "Keeper", GivesUpAtABadMoment)
+    with scripted(2, lambda place: Fleet([default_model], CONFIG, place)) as (fleet, (rank,)):
+        keeper = fleet._keeper
+        assert isinstance(keeper, GivesUpAtABadMoment)
+        keeper.model, keeper.of = default_model, fleet
+        keeper.is_armed = True
+        eventually(lambda: keeper.gave_up and rank.num_heard(Form) == 2)
         eventually(lambda: fleet.num_present == 2)
-        fleet._awaken()
+        keeper.awaken()
         time.sleep(0.5)
         assert rank.num_heard(Read) == 0
 
@@ -243,7 +249,7 @@ def test_a_text_that_is_opened_as_a_rank_is_lost(default_model: EmbeddingModel) 
                     found.append(error)
 
     handler = Opens()
-    log = logging.getLogger("engine.ranks.fleet")
+    log = logging.getLogger("engine.ranks.keeper")
     with scripted(2, lambda place: Fleet([default_model], CONFIG, place)) as (fleet, (rank,)):
         log.addHandler(handler)
         try:
