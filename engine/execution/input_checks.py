@@ -13,7 +13,7 @@ from engine.execution.prompts import prompt_ids_of, prompt_of
 from engine.model.embedding_model import EmbeddingModel
 from engine.text.tokenizer import SEND_TEXT
 from engine.text.unicode import check_unicode
-from engine.types import EmbedOptions, Priority, TextInput
+from engine.types import EmbedOptions, ModelInfo, Priority, TextInput
 
 
 def check_inputs(inputs: Sequence[TextInput], config: EngineConfig) -> None:
@@ -92,16 +92,19 @@ def check_text(text: str, param: str) -> None:
     check_unicode(text, param, param=param)
 
 
-def check_options(options: EmbedOptions, model: EmbeddingModel) -> None:
-    dim = model.info.dim
-    if options.dimensions is not None and not 1 <= options.dimensions <= dim:
+def check_dimensions(dimensions: int | None, info: ModelInfo) -> None:
+    if dimensions is not None and not 1 <= dimensions <= info.dim:
         raise InvalidInput(
-            f"dimensions must be 1 to {dim} for {model.name}, got {shown(options.dimensions)}",
+            f"dimensions must be 1 to {info.dim} for {info.name}, got {shown(dimensions)}",
             code="invalid_dimensions",
             param="dimensions",
-            limit=dim,
-            actual=options.dimensions,
+            limit=info.dim,
+            actual=dimensions,
         )
+
+
+def check_options(options: EmbedOptions, model: EmbeddingModel) -> None:
+    check_dimensions(options.dimensions, model.info)
     if options.truncate not in ("error", "start", "end"):
         raise InvalidInput(
             f"truncate must be error, start or end, got {options.truncate!r}",

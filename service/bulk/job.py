@@ -18,6 +18,7 @@ from threading import Lock
 from typing import Any, Protocol
 
 from engine.errors import InvalidInput
+from engine.execution.input_checks import check_dimensions
 from engine.model.quantized import check_output_dtype, quantize
 from engine.platform.files import sync
 from engine.types import ModelInfo, OutputDtype
@@ -111,6 +112,7 @@ async def run_job(
     work = prepare(job)
     with writers_lock(work / "lock", str(job.out)), told_if_full(job.out):
         info = embedder.model
+        check_dimensions(job.how.options.dimensions, info)  # every row would be a bad one
         check_output_dtype(job.dtype, job.how.options, info)
         _claim(work, job, {name: getattr(info, name) for name in _OF_THE_MODEL})
         dim = job.how.options.dimensions or info.dim

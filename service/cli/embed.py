@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
-from engine.errors import InvalidInput
+from engine.errors import InvalidInput, LLNError
 from engine.types import Context, EmbedOptions
 from service.cli.bulk import add_bulk_options, embed_corpus
 from service.cli.common import (
@@ -33,12 +36,18 @@ _IS_A_FILE = """{path} is the path of a file, but a text was expected
 To embed what the file holds: lln embed --file {path}
 To embed the path itself as a text: lln embed --text {path}"""
 
+_INPUT = re.compile(r"input\[(\d+)\]")
+
 
 class _Source(NamedTuple):
     """A text to embed, and the file and line it comes from, which the output repeats."""
 
     text: str
     origin: dict[str, str | int]
+
+    @property
+    def name(self) -> str:
+        return ":".join(map(str, self.origin.values()))
 
 
 def add_embed(commands: Commands) -> None:
@@ -81,19 +90,38 @@ def _embed(chosen: Chosen) -> None:
     sources = _sources(chosen)
     texts = [source.text for source in sources]
     options = EmbedOptions(dimensions=chosen.dimensions, truncate=chosen.truncate)
-    found = with_engine(chosen.model, lambda engine: engine.embed(texts, options=options))
+    with _named(sources):
+        found = with_engine(chosen.model, lambda engine: engine.embed(texts, options=options))
     from service.http.json_response import accounting
 
-    for (_, origin), embedding in zip(sources, found, strict=True):
+    for source, embedding in zip(sources, found, strict=True):
         vector = embedding.vector.tolist()
         if chosen.json:
             cost = accounting(embedding.accounting)
-            print_json({"model": chosen.model, **origin, "embedding": vector, "accounting": cost})
+            print_json(
+                {"model": chosen.model, **source.origin, "embedding": vector, "accounting": cost}
+            )
         else:
-            name = printable(":".join(map(str, origin.values())))
+            name = printable(source.name)
             head = ", ".join(f"{number:+.4f}" for number in vector[:6])
             summary = f"{embedding.accounting.tokens} tokens -> {len(vector)} numbers: {head}, ..."
             print(f"{name}: {summary}" if name else summary)
+
+
+@contextmanager
+def _named(sources: Sequence[_Source]) -> Iterator[None]:
+    """Errors name the file and the line of a text, not its place among all texts."""
+    try:
+        yield
+    except LLNError as error:
+        place = _INPUT.fullmatch(error.param or "")
+        name = sources[int(place[1])].name if place else ""
+        if not name:
+            raise
+        about = error.with_param(name)
+        if about.message == error.message:  # it does not say which text
+            about = error.about(name, message=f"{name}: {error.message}")
+        raise about from error
 
 
 def _check_bulk_alone(chosen: Chosen) -> None:

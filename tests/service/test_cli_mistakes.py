@@ -134,6 +134,24 @@ def test_a_file_that_is_not_text(
     assert capsys.readouterr().err == f"lln: {complaint}\n"
 
 
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("", "{file} is an empty string"),
+        ("word " * 70_000, "{file}: the text has 70002 tokens, the limit is 65536"),
+    ],
+)
+def test_a_file_whose_text_is_refused_is_named(
+    content: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, file = tmp_path / "good.txt", tmp_path / "bad.txt"
+    good.write_text("a text")
+    file.write_text(content)
+    softmax = "sentence-transformers/all-MiniLM-L6-v2"
+    assert main(["embed", "--model", softmax, "--file", str(good), str(file)]) == 1
+    assert capsys.readouterr().err.startswith(f"lln: {complaint.format(file=file)}")
+
+
 def test_numbers_that_are_none(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["plan", "many"])

@@ -258,6 +258,7 @@ def test_what_is_refused(corpus: Path, model: str, run: Run, tmp_path: Path) -> 
     )
     assert "has a tokens of its own" in run(*source, "--out", out, "--keep", "tokens")
     assert "cannot be combined" in run("A text.", *source, "--out", out)
+    assert "dimensions must be 1 to 64" in run(*source, "--out", out, "--dimensions", "999")
     csv = tmp_path / "rows.csv"
     csv.write_text("body\nfox\n")
     assert "has no column 'text'; it has body" in run("--from", csv, "--out", out, "--model", model)
