@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kernels.attention.arguments import PackedSequences, Sinks
-from kernels.attention.processor import multiplies_bfloat16_tiles, widen
+from kernels.attention.processor import multiplies_bfloat16_tiles, wide, widen
 from kernels.attention.ragged import BlockBatch, block_batches, gather_each, scatter_each
 
 _PACKED_COLUMNS = 64
@@ -41,7 +41,9 @@ def block_softmax(
 ) -> Tensor:
     """Softmax within blocks (None: within whole sequences), and over the sequence's sinks.
 
-    In float32 for rows of 16 bits, or in their own precision where tiles multiply them.
+    Computed in float32 for rows of 16 bits, or in their own precision where tiles multiply them.
+    Returned in float32 where some rows saw sinks besides their block: rounding is left to the
+    caller.
     """
     if not _in_tiles(q, k, v):
         q, k, v = widen(q), widen(k), widen(v)
@@ -51,24 +53,25 @@ def block_softmax(
         return attend_whole(q, k, v)
     batches = block_batches(packed.host_bounds(), block_size, sinks, q.device)
     spans = [batch.spans for batch in batches]
+    seen_sinks = [_seen_sinks(batch, k, v, outside) for batch in batches]
+    adds_sinks = any(seen is not None for seen in seen_sinks)
+    dtype = wide(v.dtype) if adds_sinks else v.dtype
     in_one_pass = _has_logsumexp_kernel(q, k, v)
 
     def attended() -> Iterator[Tensor]:
         own = (gather_each(spans, x) for x in (q, k, v))
-        for batch, *span in zip(batches, *own, strict=True):
-            seen = _seen_sinks(batch, k, v, outside)
+        for seen, *span in zip(seen_sinks, *own, strict=True):
             rows = _for_softmax(*span)
             if not in_one_pass:
-                found = _attend(seen, *rows)
+                yield _attend(seen, *rows).to(v.dtype)
             elif seen is not None:
-                found = _attend_then_add_sinks(seen, *rows)
+                yield _attend_then_add_sinks(seen, *rows)
             else:
-                found = _attend_fused(*rows).rows.transpose(1, 2)
-            yield found.to(v.dtype)
+                yield _attend_fused(*rows).rows.transpose(1, 2).to(v.dtype)
 
     if len(spans) == 1 and spans[0].covers(len(v)):
         return next(attended()).flatten(0, 1)
-    return scatter_each(spans, attended(), v)
+    return scatter_each(spans, (found.to(dtype) for found in attended()), v, dtype)
 
 
 def _has_logsumexp_kernel(*rows: Tensor) -> bool:
@@ -156,24 +159,28 @@ def _attend_then_add_sinks(sinks: _SeenSinks, q: Tensor, keys: Tensor, values: T
     Appending them to every block would copy all keys and values and break the block's round size.
     """
     attended, log_sum = _attend_fused(q, keys, values)
-    q, sink_keys, sink_values = widen(q), widen(sinks.k), widen(sinks.v)
-    # Not a product of matrices: for a single span that would add up in another order.
-    scores = torch.linalg.vecdot(q.unsqueeze(1), sink_keys.unsqueeze(2)) * q.shape[-1] ** -0.5
-    scores = scores.masked_fill(sinks.hidden[:, :, None, None], -torch.inf)  # [n, S, w, H]
+    q, sink_keys, sink_values = (_by_head(rows) for rows in (q, sinks.k, sinks.v))
+    scores = (sink_keys * q.shape[-1] ** -0.5) @ q.transpose(2, 3)  # [n, H, S, w]
+    scores.masked_fill_(sinks.hidden[:, None, :, None], -torch.inf)
     # The block is one more choice beside the sinks, of its rows' whole mass.
-    block = log_sum.transpose(1, 2).unsqueeze(1)
-    shares = _shares(torch.cat([scores, block], dim=1)).permute(0, 3, 2, 1)  # [n, H, w, S + 1]
-    merged = shares[..., :-1] @ sink_values.transpose(1, 2)
+    shares = _shares(torch.cat([scores, log_sum.unsqueeze(2)], dim=2)).transpose(2, 3)
+    merged = shares[..., :-1] @ sink_values  # [n, H, w, D]
     return merged.addcmul_(attended, shares[..., -1:]).transpose(1, 2)
 
 
+def _by_head(rows: Tensor) -> Tensor:
+    """Rows [n, w, H, D] in float32 as [n, H, w, D], so that products copy nothing more."""
+    by_head = rows.transpose(1, 2)
+    return torch.empty(by_head.shape, dtype=wide(rows.dtype)).copy_(by_head)
+
+
 def _shares(logits: Tensor) -> Tensor:
-    """Softmax over the few choices of dimension 1, from operations that round every element alike.
+    """Softmax over the few choices of dimension 2, from operations that round every element alike.
 
     torch's own takes another exponential where a thread's part ends.
     """
-    weights = (logits - logits.amax(1, keepdim=True)).exp_()
-    return weights.div_(weights.sum(1, keepdim=True))
+    weights = (logits - logits.amax(2, keepdim=True)).exp_()
+    return weights.div_(weights.sum(2, keepdim=True))
 
 
 class _Fused(NamedTuple):

@@ -41,3 +41,8 @@ def multiplies_bfloat16_tiles() -> bool:
 def widen(x: Tensor) -> Tensor:
     """Float32 in place of 16 bits."""
     return x.float() if x.dtype in NARROW else x
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """What `widen` makes of rows of this dtype."""
+    return torch.float32 if dtype in NARROW else dtype

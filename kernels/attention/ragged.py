@@ -97,12 +97,20 @@ def gather_each(batches: Sequence[SpanBatch], x: Tensor) -> Iterator[Tensor]:
         yield part.view(batch.count, batch.width, *x.shape[1:])
 
 
-def scatter_each(batches: Sequence[SpanBatch], values: Iterable[Tensor], like: Tensor) -> Tensor:
-    """The batches' slots [n, width, ...] as packed rows; together the batches cover all rows."""
+def scatter_each(
+    batches: Sequence[SpanBatch],
+    values: Iterable[Tensor],
+    like: Tensor,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """The batches' slots [n, width, ...] as packed rows; together the batches cover all rows.
+
+    Without a gradient they are like `like`, in `dtype` where one is given.
+    """
     found = iter(values)
     first = next(found, None)
     if first is None or len(batches) < 2 or not _needs_gradient(first):
-        out = torch.empty_like(like)
+        out = torch.empty_like(like, dtype=dtype)
         for batch, value in zip(batches, itertools.chain([first], found), strict=False):
             assert value is not None, "there is a value for every batch"
             batch.scatter(value, out)

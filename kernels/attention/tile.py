@@ -13,6 +13,7 @@ from kernels.attention import arguments, cpu, custom_op
 from kernels.attention.arguments import AffineMap, ArgumentError, Gate, Map, RowsForm
 from kernels.attention.block_softmax import OutsideSinks, block_softmax
 from kernels.attention.functional import block_diagonal_attention, lln_read
+from kernels.attention.processor import widen
 from kernels.attention.shares import token_shares
 from kernels.attention.state import LLNState
 
@@ -33,7 +34,7 @@ def block_diagonal_tile(
     _check(q, k, v, sinks)
     if custom_op.runs_in_triton(q) and not custom_op.needs_gradient(q, k, v, sinks.k, sinks.v):
         return _in_triton(q, k, v, block_size=block_size, sinks=sinks)
-    return _diag_in_torch(q, k, v, block_size, sinks)
+    return _diag_in_torch(q, k, v, block_size, sinks).to(q.dtype)
 
 
 def lln_diag_tile(
@@ -71,8 +72,9 @@ def lln_diag_tile(
                 q_map=affine,
             )
     diag = _diag_in_torch(q, k, v, block_size, sinks)
-    lln = lln_read(q, state, alpha=alpha, q_map=q_map)
-    shares = token_shares(q, checked_mix, factor, arguments.check_cu_seqlens(None, q))
+    wide = widen(q)
+    lln = lln_read(wide, state, alpha=alpha, q_map=q_map)
+    shares = token_shares(wide, checked_mix, factor, arguments.check_cu_seqlens(None, q))
     return cpu.mix_branches(diag, lln, shares).to(q.dtype)
 
 
@@ -116,11 +118,10 @@ def _diag_in_torch(q: Tensor, k: Tensor, v: Tensor, block_size: int, sinks: Tile
     if not len(sinks.k):
         return block_diagonal_attention(q, k, v, block_size=block_size, num_sinks=sinks.inside)
     with custom_op.without_autocast(q):
-        attended = block_softmax(
+        return block_softmax(
             *(q, k, v),
             packed=arguments.check_cu_seqlens(None, q),
             block_size=arguments.check_block_size(block_size),
             sinks=arguments.check_sinks(sinks.inside),
             outside=OutsideSinks(sinks.k, sinks.v),
         )
-    return attended.to(q.dtype)
