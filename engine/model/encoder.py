@@ -89,7 +89,23 @@ class Encoder:
         short = self._short_text_path if tap is None and len(bounds) == 2 else None
         if short is not None and short.takes(ids):
             return short(ids)
-        for states in self.walk(ids, bounds, tap):
+        parts = [bounds] if tap is not None else self._parts(bounds)
+        found = [self._last_states(ids[part[0] : part[-1]], part, tap) for part in parts]
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    def _parts(self, bounds: Sequence[int]) -> list[Sequence[int]]:
+        """Neighbouring sequences that go through all layers together.
+
+        In int8 a CPU takes few rows at a time: the bytes, sums and scales of many would leave its
+        caches.
+        """
+        if self.weights.is_int8:
+            return parts_of(bounds, CPU_TILE_ROWS)
+        return [bounds]
+
+    def _last_states(self, ids: Tensor, bounds: Sequence[int], tap: Tap | None) -> Tensor:
+        start = bounds[0]
+        for states in self.walk(ids, [bound - start for bound in bounds], tap):
             last = states
         return last
 
@@ -146,6 +162,16 @@ class Encoder:
             torch.split(attended, CPU_TILE_ROWS), torch.split(x, CPU_TILE_ROWS), strict=True
         )
         return torch.cat([layer.finish(*tile) for tile in tiles])
+
+
+def parts_of(bounds: Sequence[int], most_rows: int) -> list[Sequence[int]]:
+    """Bounds cut into parts of so many rows, or of one sequence. Neighbours share their bound."""
+    parts, first = [], 0
+    for at in range(1, len(bounds)):
+        if bounds[at] - bounds[first] > most_rows and at - first > 1:
+            parts.append(bounds[first:at])
+            first = at - 1
+    return [*parts, bounds[first:]]
 
 
 _MAX_SHORT_TEXT = 512

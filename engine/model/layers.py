@@ -122,7 +122,7 @@ def layer_norm(x: Tensor, norm: Affine | None, eps: float) -> Tensor:
 
 def _heads(qkv: Tensor, encoder: EncoderWeights) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v as views of one product."""
-    if isinstance(encoder.layers[0].qkv, Int8Affine):
+    if encoder.is_int8:
         qkv = qkv.to(encoder.attention_dtype)
     q, k, v = qkv.view(qkv.shape[0], 3, encoder.num_heads, encoder.head_dim).unbind(1)
     return q, k, v

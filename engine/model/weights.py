@@ -90,11 +90,14 @@ class EncoderWeights:
         return self.width // self.num_heads
 
     @property
+    def is_int8(self) -> bool:
+        return isinstance(self.layers[0].qkv, Int8Affine)
+
+    @property
     def attention_dtype(self) -> torch.dtype:
         """The dtype of queries, keys and values."""
-        layer = self.layers[0].qkv
-        if not isinstance(layer, Int8Affine):
-            return layer.weight.dtype
+        if not self.is_int8:
+            return self.layers[0].qkv.weight.dtype
         # int8 rounds more than bfloat16 does, so this loses nothing that it has.
         return torch.bfloat16 if multiplies_bfloat16_tiles() else torch.float32
 

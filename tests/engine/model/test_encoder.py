@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 from engine.config import EngineConfig
 from engine.errors import CheckpointError
 from engine.model.embedding_model import load_model
+from engine.model.encoder import parts_of
 from engine.model.layers import positions_in_sequences
 
 if TYPE_CHECKING:
@@ -200,3 +201,19 @@ def refusal(folder: Path) -> CheckpointError:
     with pytest.raises(CheckpointError) as caught:
         load_model(str(folder), config=CPU)
     return caught.value
+
+
+@pytest.mark.parametrize(
+    ("bounds", "parts"),
+    [
+        ([0, 7], [[0, 7]]),
+        ([0, 4, 10], [[0, 4, 10]]),
+        ([0, 4, 10, 11], [[0, 4, 10], [10, 11]]),
+        ([0, 25, 26, 60, 64], [[0, 25], [25, 26], [26, 60], [60, 64]]),
+        ([0, 0, 0, 10, 10, 11], [[0, 0, 0, 10, 10], [10, 11]]),
+    ],
+)
+def test_parts_are_neighbouring_sequences_of_so_many_rows_or_one(
+    bounds: list[int], parts: list[list[int]]
+) -> None:
+    assert parts_of(bounds, 10) == parts
