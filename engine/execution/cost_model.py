@@ -156,7 +156,7 @@ def _measure_sizes(encoder: Encoder) -> Sizes:
 
 def _tile_price(encoder: Encoder, rows: int) -> TilePrice:
     weights = encoder.weights
-    states = weights.words.new_zeros(rows, weights.width)
+    states = weights.words.new_zeros(rows, weights.width, dtype=weights.state_dtype)
     positions = torch.arange(rows, device=encoder.device)
     again_s = _fastest(lambda: encoder.layers[0].project(states, positions), encoder)
     return TilePrice(

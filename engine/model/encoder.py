@@ -152,7 +152,8 @@ class Encoder:
         x = F.embedding(ids, self.weights.words)
         if self._positions is not None:
             x = x + self._positions(positions, lengths)
-        return layer_norm(x, self.weights.embedding_norm, self.weights.norm_eps)
+        x = layer_norm(x, self.weights.embedding_norm, self.weights.norm_eps)
+        return x.to(self.weights.state_dtype)
 
     def _finish(self, attended: Tensor, x: Tensor, layer: Layer) -> Tensor:
         """Everything after attention, in tiles: it treats each token independently."""
@@ -192,6 +193,7 @@ class ShortTextPath:
         self.most = most
         self._words, self._positions = weights.words, positions
         self._embedding_norm = norm_of(weights.embedding_norm, weights)
+        self._state_dtype = weights.state_dtype
         self._layers = layers
 
     def takes(self, ids: Tensor) -> bool:
@@ -206,7 +208,8 @@ class ShortTextPath:
     def __call__(self, ids: Tensor) -> Tensor:
         """States [T, W] of ids [T]."""
         x = F.embedding(ids, self._words) + self._positions[: len(ids)]
-        return self._layers.run(torch.layer_norm(x, *self._embedding_norm))
+        first = torch.layer_norm(x, *self._embedding_norm)
+        return self._layers.run(first.to(self._state_dtype))
 
 
 def short_text_path(

@@ -164,9 +164,9 @@ def product_kinds(weights: EncoderWeights) -> tuple[ProductKind, ...]:
             for layer in weights.layers
             for part, kind in (
                 (layer.qkv, product_kind(layer.qkv)),
-                (layer.attention_out, added_kind(layer.attention_out)),
+                (layer.attention_out, added_kind(layer.attention_out, weights.state_dtype)),
                 (layer.ffn_in, product_kind(layer.ffn_in, fused)),
-                (layer.ffn_out, added_kind(layer.ffn_out)),
+                (layer.ffn_out, added_kind(layer.ffn_out, weights.state_dtype)),
             )
             if part.weight.is_mkldnn and not isinstance(part, Int8Affine)
         }
@@ -178,9 +178,9 @@ def product_kind(layer: Linear, activation: Activation | None = None) -> Product
     return ProductKind.of(layer.weight, layer.bias, FUSED.get(activation, FUSED[None]))
 
 
-def added_kind(layer: Linear) -> ProductKind:
-    """The kind of `linear_added`'s product. Only in float32 does oneDNN add the states to it."""
-    fused = ADDED if layer.weight.dtype is torch.float32 else FUSED[None]
+def added_kind(layer: Linear, states: torch.dtype) -> ProductKind:
+    """The kind of `linear_added`'s product. oneDNN adds only states of its own dtype to it."""
+    fused = ADDED if layer.weight.dtype is states else FUSED[None]
     return ProductKind.of(layer.weight, layer.bias, fused)
 
 
@@ -201,10 +201,10 @@ def linear_added(x: Tensor, layer: Linear, to: Tensor, *, hides_nan: bool = Fals
     """to + x W^T + b, fused if all have one dtype. `hides_nan`: NaN in x is also in `to`."""
     if isinstance(layer, Int8Affine) and _runs_packed(x, layer):
         return multiplied(x, layer, hides_nan=hides_nan).add_(to)
-    in_float32 = x.dtype is to.dtype is layer.weight.dtype is torch.float32
-    if not in_float32 or not _runs_packed(x, layer):
+    alike = x.dtype is to.dtype is layer.weight.dtype
+    if not alike or not _runs_packed(x, layer):
         return linear(x, layer).to(to.dtype).add_(to)
-    return steady_product(x, layer.weight, layer.bias, added_kind(layer), to)
+    return steady_product(x, layer.weight, layer.bias, added_kind(layer, to.dtype), to)
 
 
 def dense_weight(layer: Linear) -> Tensor:

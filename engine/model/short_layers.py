@@ -36,7 +36,7 @@ def float_layers(weights: EncoderWeights) -> ShortLayers | None:
     if activation is None:
         return None
     for dtype, (run, arguments) in _OF_DTYPE.items():
-        if _all_are(weights, partial(_is_packed, dtype=dtype)):
+        if weights.state_dtype is dtype and _all_are(weights, partial(_is_packed, dtype=dtype)):
             layers = [arguments(layer, weights, activation) for layer in weights.layers]
             unguarded = product_kinds(weights) if dtype is torch.float32 else ()
             return ShortLayers(partial(run, layers, weights.num_heads, weights.head_dim), unguarded)
@@ -68,15 +68,15 @@ def _run_float32(layers: list[Any], heads: int, dim: int, x: Tensor) -> Tensor:
 
 
 def _run_bfloat16(layers: list[Any], heads: int, dim: int, x: Tensor) -> Tensor:
-    """Products take and give bfloat16, and all else is float32."""
+    """States are bfloat16 too."""
     count = len(x)
-    linear, norm = steady_product, torch.layer_norm
+    product: Callable[..., Tensor] = steady_product
+    norm = torch.layer_norm
     for qkv, out, out_norm, ffn_in, ffn_out, ffn_norm in layers:
-        split = linear(x, *qkv).view(1, count, 3, heads, dim).permute(2, 0, 3, 1, 4)
+        split = product(x, *qkv).view(1, count, 3, heads, dim).permute(2, 0, 3, 1, 4)
         attended = attend_heads(*split.unbind(0)).transpose(1, 2).reshape(count, heads * dim)
-        x = norm(linear(attended, *out).float().add_(x), *out_norm)
-        hidden = linear(x, *ffn_in)
-        x = norm(linear(hidden, *ffn_out).float().add_(x), *ffn_norm)
+        x = norm(product(attended, *out, x), *out_norm)
+        x = norm(product(product(x, *ffn_in), *ffn_out, x), *ffn_norm)
     return x
 
 
@@ -167,10 +167,10 @@ def _bfloat16_arguments(
     assert layer.attention_norm is not None, "post-norm layers have one"
     return (
         _bfloat16_product(layer.qkv, FUSED[None]),
-        _bfloat16_product(layer.attention_out, FUSED[None]),
+        _bfloat16_product(layer.attention_out, ADDED),
         norm_of(layer.attention_norm, weights),
         _bfloat16_product(layer.ffn_in, activation),
-        _bfloat16_product(layer.ffn_out, FUSED[None]),
+        _bfloat16_product(layer.ffn_out, ADDED),
         norm_of(layer.ffn_norm, weights),
     )
 

@@ -81,7 +81,8 @@ class TiledPass:
         self._ids = ids
         weights = encoder.weights
         like = weights.words
-        self._states = on_huge_pages(like.new_empty(len(ids), weights.width))
+        states = like.new_empty(len(ids), weights.width, dtype=weights.state_dtype)
+        self._states = on_huge_pages(states)
         self._projections: Projections | None = None
         if keep_projections:
             shape = (3, len(ids), weights.num_heads, weights.head_dim)
@@ -250,7 +251,7 @@ class TiledPass:
 def kept_bytes(encoder: Encoder, num_tokens: int, *, keep_projections: bool) -> int:
     """Bytes that a pass over so many tokens holds between its visits."""
     weights = encoder.weights
-    numbers = weights.words.element_size()
+    numbers = weights.state_dtype.itemsize
     if keep_projections:
         numbers += 3 * weights.attention_dtype.itemsize
     return num_tokens * weights.width * numbers

@@ -94,6 +94,18 @@ class EncoderWeights:
         return isinstance(self.layers[0].qkv, Int8Affine)
 
     @property
+    def state_dtype(self) -> torch.dtype:
+        """The dtype of the states between layers.
+
+        On CPUs that multiply tiles of bfloat16, passes over states in float32 take longer than the
+        products. Only states that are normalised after each addition keep their precision so.
+        """
+        in_tiles = self.attention_dtype is torch.bfloat16 and multiplies_bfloat16_tiles()
+        if in_tiles and not self.is_int8 and self.arrangement == "post_norm":
+            return torch.bfloat16
+        return self.words.dtype
+
+    @property
     def attention_dtype(self) -> torch.dtype:
         """The dtype of queries, keys and values."""
         if not self.is_int8:
@@ -161,7 +173,10 @@ class TensorReader:
             check_outliers(f"{name}.weight", weight)  # `pack` quantises it
         else:
             weight = weight.to(self.product_dtype)
-        return Affine(weight, self.tensor(f"{name}.bias", num_out) if bias else None)
+        if not bias:
+            return Affine(weight, None)
+        # oneDNN adds states to a product only if all have one dtype.
+        return Affine(weight, self.tensor(f"{name}.bias", num_out).to(weight.dtype))
 
     def stacked(self, names: tuple[str, ...], num_out: int, num_in: int) -> Affine:
         """Several linear layers with the same input, as one."""

@@ -21,7 +21,7 @@ from engine.platform.row_pieces import Piece, SteadyCounts, cheapest_counts, pie
 PRODUCT = torch.ops.mkldnn._linear_pointwise
 
 ADDED = ("add",)
-"""In place of an activation, in float32: the product is added to given rows."""
+"""In place of an activation: the product is added to given rows."""
 
 TYPICAL_ROWS = 1024
 """The number of rows to pack for. Measured: the layout chosen for it is fast for any number."""
@@ -178,8 +178,10 @@ def _ordinary_operands(kind: ProductKind, num_rows: int) -> _Operands:
     return _Operands(
         few.to(kind.dtype).repeat(-(-num_rows // len(few)), 1),
         packed(weight.to(kind.dtype)),
-        torch.linspace(-2, 2, kind.num_out) if kind.has_bias else None,
-        windows(num_rows, kind.num_out).contiguous() if kind.fused == ADDED else None,
+        torch.linspace(-2, 2, kind.num_out, dtype=kind.dtype) if kind.has_bias else None,
+        windows(num_rows, kind.num_out).to(kind.dtype).contiguous()
+        if kind.fused == ADDED
+        else None,
     )
 
 
@@ -193,6 +195,6 @@ def _operands_that_cancel(kind: ProductKind, num_rows: int) -> _Operands:
     return _Operands(
         torch.cat([x, x], dim=1)[:, : kind.num_in].to(kind.dtype),
         packed(torch.cat([w, -w], dim=1)[:, : kind.num_in]),
-        torch.zeros(kind.num_out) if kind.has_bias else None,
-        added_to=None,
+        torch.zeros(kind.num_out, dtype=kind.dtype) if kind.has_bias else None,
+        torch.zeros(num_rows, kind.num_out, dtype=kind.dtype) if kind.fused == ADDED else None,
     )

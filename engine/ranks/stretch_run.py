@@ -231,7 +231,7 @@ class EmptyRun:
         like = encoder.weights.words
         dtype = torch.float64 if self._model.checkpoint.pooling == "mean" else torch.float32
         if self._model.checkpoint.pooling == "none":
-            dtype = like.dtype
+            dtype = encoder.weights.state_dtype
         shape = (text.gathered_rows, encoder.weights.width)
         return self._exchange.gather(like.new_zeros(shape, dtype=dtype))
 

@@ -146,7 +146,9 @@ def test_every_family_and_odd_blocks(family: str, write_checkpoint: WriteCheckpo
     model = calibrated(write_checkpoint(family), block_size=48, num_sinks=(2, 3))
     ids = some_ids(3_300)
     assert tile_rows(model.encoder, len(ids)) == 1_008
-    assert (by_tiles(model.encoder, ids) - at_once(model.encoder, ids)).abs().max() < 2e-5
+    expected = at_once(model.encoder, ids)
+    # Relative to the largest: ModernBERT's states are not normalised between its layers.
+    assert (by_tiles(model.encoder, ids) - expected).abs().max() < 5e-6 * expected.abs().max()
 
 
 def test_the_default_model(default_model: EmbeddingModel) -> None:
