@@ -147,6 +147,8 @@ class IndexWriter:
         self._reader = FileReader(store, engine, max_staleness)
         self._too_large: dict[str, str] = {}
         """Digests of files that do not fit in this engine's memory, by path."""
+        self._told: dict[str, str] = {}
+        """The problems of the last update: one that stays is told once."""
 
     async def update(self, report: Callable[[Progress], None] = lambda _: None) -> Summary:
         """Reads files that are new or changed, follows those that moved, and takes out the others.
@@ -182,6 +184,8 @@ class IndexWriter:
         removed = gone.paths
         self._store.remove(removed)
         summary.removed = len(removed)
+        told, self._told = self._told, summary.problems
+        summary.problems = dict(self._told.items() - told.items())
         return summary
 
     async def _embed(self, draft: _Draft) -> _Embedded:

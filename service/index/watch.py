@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 from service.index.scan import is_own
 from service.readers.files import may_be_in
 
+log = logging.getLogger(__name__)
+
 POLL_S = 2.0
-"""Between two looks where watchfiles is not installed."""
+"""Between two looks where the system does not tell."""
 
 
 async def changes_of(folder: Path, place: Path) -> AsyncIterator[None]:
     """Yields after files of the folder changed, without end. What lies in `place` is not of it.
 
     The next yield covers what changed while the caller was working. Without watchfiles
-    (the extra `index`), it yields every two seconds.
+    (the extra `index`), or if some folder cannot be watched, it yields every two seconds.
     """
     try:
-        from watchfiles import Change, awatch
-    except ImportError:
-        while True:
-            await asyncio.sleep(POLL_S)
+        async for _ in _watched(folder, place):
             yield
+    except ImportError:
+        pass
+    except OSError as error:  # one folder that may not be read would hide others, or all are gone
+        log.warning("%s: looking for changes every %g s", error, POLL_S)
+    while True:
+        await asyncio.sleep(POLL_S)
+        yield
+
+
+async def _watched(folder: Path, place: Path) -> AsyncIterator[None]:
+    from watchfiles import Change, awatch
 
     def concerns(_: Change, path: str) -> bool:
         file = Path(path)

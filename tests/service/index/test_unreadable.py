@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pyarrow
@@ -61,6 +62,40 @@ def test_what_the_system_does_not_allow_to_read_stays_as_it_was_indexed(
             assert run("search", word, "--index", folder, "--by", "words")
     [summary] = run("index", folder, "--model", model)
     assert (summary["read"], summary["unchanged"], summary["problems"]) == (1, 4, {})
+
+
+def test_a_folder_that_cannot_be_watched_hides_no_change(
+    folder: Path, model: str, run: Run
+) -> None:
+    """Some folders are listed before it, and some after it."""
+    files = [folder / name / "new.txt" for name in "abcdefgh"]
+    for file in files:
+        file.parent.mkdir()
+    watch = (sys.executable, "-m", "service.cli", "watch", str(folder), "--model", model, "--json")
+    listed = folder / "listed/walrus.txt"
+    listed.parent.mkdir()
+    listed.write_text("A walrus sings.")
+    run("index", folder, "--model", model)
+    with modes({folder / "deep": 0, listed.parent: 0o444}):
+        process = subprocess.Popen(
+            without_privileges(*watch), env=clean_environment(), stdout=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        give_up = Timer(60, process.kill)
+        give_up.start()
+        told = []
+        try:
+            told.append(json.loads(process.stdout.readline()))
+            for file in files:
+                file.write_text(f"A walrus sings in {file.parent.name}.")
+            while sum(summary["read"] for summary in told) < len(files):
+                told.append(json.loads(process.stdout.readline()))
+        finally:
+            give_up.cancel()
+            process.kill()
+            process.communicate()
+    assert told[0]["problems"] == {"deep": DENIED, "listed/walrus.txt": DENIED}
+    assert [summary["problems"] for summary in told[1:]] == [{}] * (len(told) - 1)
 
 
 def test_what_lay_in_a_folder_that_is_a_file_now_has_gone(tmp_path: Path) -> None:
