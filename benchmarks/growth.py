@@ -35,7 +35,7 @@ from engine.evaluation.readings import CUTOFF
 from engine.evaluation.retrieval import ranks_of
 from engine.living.record_bytes import from_bytes
 from engine.training.data import Document
-from engine.training.pairs import Passage, passages_of
+from engine.training.heading_passages import Passage, passages_of
 from engine.types import ChunkPlan, LivingEmbedding, Span
 
 SEED = 11

@@ -21,7 +21,7 @@ from engine.evaluation.bootstrap import Answers, Interval, minus, pooled
 from engine.evaluation.corpora import Corpus, LongDocuments, available, load_corpus, long_documents
 from engine.evaluation.retrieval import ranks_of, take_out_paragraphs
 from engine.model.embedding_model import EmbeddingModel
-from engine.training.pairs import passages_of
+from engine.training.heading_passages import passages_of
 
 CUTOFF = 10
 """The reciprocal rank of an answer below this rank is 0."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from engine.analysis.attention_map import map_steps, plan_map
 from engine.analysis.diagnosis import diagnosis_of, read_in_slices
@@ -13,7 +14,7 @@ from engine.analysis.diagnosis_plan import (
     matrix_bytes,
     plan_diagnosis,
 )
-from engine.analysis.layer_capture import capture_bytes, capture_layers
+from engine.analysis.layer_capture import CapturedLayer, capture_bytes, capture_layers
 from engine.analysis.open_document import (
     OpenDocument,
     capture_layers_of,
@@ -34,6 +35,14 @@ from engine.scheduling.deadline import Deadline
 from engine.scheduling.request import TimedResult
 from engine.steps import Steps
 from engine.text.truncation import never_truncated
+
+
+class _Captured(NamedTuple):
+    """A text whose layers are to be read."""
+
+    text: PreparedText
+    layers: Iterator[Steps[CapturedLayer]]
+    num_bytes: int  # that reading them takes
 
 
 class AnalysisCalls(EngineCore):
@@ -80,20 +89,12 @@ class AnalysisCalls(EngineCore):
                 seed=seed,
                 quantiles=quantiles,
             )
-            if opened is None:
-                assert text is not None, "one of the two is given"
-                async with deadline.over():
-                    prepared = await self._prepared(text, chosen)
-                captured = capture_layers(chosen, prepared)
-                num_bytes = capture_bytes(chosen.encoder, prepared.num_embedded)
-            else:
-                prepared = opened.prepared
-                # Cheaper than computing the layers where their states are cached.
-                captured = capture_layers_of(opened, self._open)
-                num_bytes = document_capture_bytes(opened, self._open)
-            num_tokens = prepared.num_embedded
+            async with deadline.over():
+                captured = await self._captured(text, opened, chosen)
+            prepared, num_tokens = captured.text, captured.text.num_embedded
             plan = fit_plan(asked, chosen, num_tokens, self.config)
-        steps = read_in_slices(chosen, prepared, plan, captured)
+        steps = read_in_slices(chosen, prepared, plan, captured.layers)
+        num_bytes = captured.num_bytes
         num_bytes += instrument_bytes(chosen, num_tokens, plan.effort)
         num_bytes += matrix_bytes(plan, num_tokens)
         result = await self._run_analysis(steps, chosen, num_tokens, deadline, num_bytes=num_bytes)
@@ -153,6 +154,18 @@ class AnalysisCalls(EngineCore):
             deadline,
             num_bytes=document_capture_bytes(opened, self._open),
         )
+
+    async def _captured(
+        self, text: str | None, opened: OpenDocument | None, model: EmbeddingModel
+    ) -> _Captured:
+        if opened is not None:
+            # Cheaper than computing the layers where their states are cached.
+            layers = capture_layers_of(opened, self._open)
+            return _Captured(opened.prepared, layers, document_capture_bytes(opened, self._open))
+        assert text is not None, "one of the two is given"
+        prepared = await self._prepared(text, model)
+        layers = capture_layers(model, prepared)
+        return _Captured(prepared, layers, capture_bytes(model.encoder, prepared.num_embedded))
 
     async def _prepared(self, text: str, model: EmbeddingModel) -> PreparedText:
         check_input(text, "text")

@@ -22,7 +22,7 @@ from engine.text.chunking import OPENING_TOKENS
 from engine.text.tokenizer import TextTokenizer
 from engine.training.data import Span
 from engine.training.encode import Vectors, ids_of, read_whole, unit, vectors_of
-from engine.training.pairs import is_long_enough, passage_spans, passages_of
+from engine.training.heading_passages import is_long_enough, passage_spans, passages_of
 from engine.types import Ids
 
 OPENING_SHARE = 1.0

@@ -26,7 +26,7 @@ from engine.text.chunking import OPENING_TOKENS
 from engine.text.titles import title_span
 from engine.text.tokenizer import TextTokenizer
 from engine.training.data import Document, Span
-from engine.training.pairs import LONGEST_PASSAGE, SHORTEST_PASSAGE, Passage, passages_of
+from engine.training.heading_passages import LONGEST_PASSAGE, SHORTEST_PASSAGE, Passage, passages_of
 from engine.types import Ids
 
 PARAGRAPHS_A_DOCUMENT = 4

@@ -16,7 +16,8 @@ from engine.errors import InvalidInput
 from engine.text.chunking import OPENING_TOKENS
 from engine.text.tokenizer import TextTokenizer
 from engine.training.data import Batch, Document, Span, packed
-from engine.training.pairs import draw_source, passages_of
+from engine.training.heading_passages import passages_of
+from engine.training.pairs import draw_source
 from engine.types import Ids
 
 CHUNK_TOKENS = (64, 128, 256)

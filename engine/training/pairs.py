@@ -4,64 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import InvalidInput
-from engine.text.headings import sections
 from engine.text.tokenizer import TextTokenizer
 from engine.training.data import Batch, Document, Span, packed
+from engine.training.heading_passages import (
+    is_long_enough,
+    passage_spans,
+)
+from engine.training.token_documents import CUT_TOKENS, TokenDocument, token_documents
 from engine.types import Ids
 
-SHORTEST_PASSAGE, LONGEST_PASSAGE = 24, 200
-"""In tokens. A longer section's beginning is its passage."""
-
 QUERIES_A_DOCUMENT = 4
-CUT_TOKENS = 64
-"""The length of the stretch that is cut out of a document without a query, and must find it."""
-
 STRETCH_TOKENS = (32, 192)
 """The shortest and longest of the stretches that stay in their document and should find it."""
-
-_MIN_SECTIONS = 3
-_MAX_HEADING_LINES = 9  # a longer paragraph above a line of marks is no heading
-
-
-@dataclass(frozen=True)
-class Passage:
-    """The text below a heading, and a query that names the document and the heading."""
-
-    query: str
-    text: str
-
-
-def passages_of(document: Document) -> list[Passage]:
-    """The sections of a titled document, without their headings; none if there are too few.
-
-    A query names the title and the heading, which the passage itself does not contain. It is found
-    only if its vector knows the document around it.
-    """
-    if not document.title:
-        return []
-    found = [
-        Passage(f"{document.title}: {section.headings[-1]}", text)
-        for section in sections(document.body, "auto")
-        if section.headings
-        and (text := _below_heading(document.body[slice(*section.characters)]).strip())
-    ]
-    return found if len(found) >= _MIN_SECTIONS else []
-
-
-def _below_heading(text: str) -> str:
-    lines = text.splitlines(keepends=True)
-    for at, line in enumerate(lines[1:_MAX_HEADING_LINES], start=1):
-        if not line.strip():
-            break
-        if not any(character.isalnum() for character in line):
-            return "".join(lines[at + 1 :])
-    return "".join(lines[1:])
 
 
 @dataclass(frozen=True)
@@ -78,34 +38,18 @@ class PairBatch:
     stretch_targets: list[int] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class _TokenDocument:
-    """A document as ids without special tokens."""
+class _ReadPassages(NamedTuple):
+    """A document's title and some of its passages in a row, which are read together."""
 
-    text: int  # the same number for all documents of the source with the same text
-    query: Ids  # empty if it has none
-    body: Ids
-    title: Ids
-    passage_queries: tuple[Ids, ...]
-    passages: tuple[Ids, ...]
+    document: TokenDocument
+    first: int  # of its passages
+    text: Ids
+    spans: list[Span]  # of those passages in the text
 
     @property
-    def can_be_found(self) -> bool:
-        return bool(self.query.size) or len(self.body) >= 2 * CUT_TOKENS
-
-    @property
-    def has_passages(self) -> bool:
-        return any(len(passage) >= SHORTEST_PASSAGE for passage in self.passages)
-
-    @property
-    def longest(self) -> int:
-        """The most tokens that are read of it at once."""
-        return len(self.title) + len(self.body)
-
-    @property
-    def longest_query(self) -> int:
-        cut = min(CUT_TOKENS, len(self.body))
-        return max(len(self.query) or cut, *map(len, self.passage_queries), 0)
+    def usable(self) -> list[int]:
+        """Which of the spans are long enough to be found."""
+        return [index for index, span in enumerate(self.spans) if is_long_enough(span)]
 
 
 class PairCorpus:
@@ -114,7 +58,7 @@ class PairCorpus:
     def __init__(self, sources: Mapping[str, Sequence[Document]], tokenizer: TextTokenizer) -> None:
         self._tokenizer = tokenizer
         self._sources = [
-            list(_token_documents(documents, tokenizer)) for documents in sources.values()
+            list(token_documents(documents, tokenizer)) for documents in sources.values()
         ]
         self._with_passages = self._numbers(lambda one: one.has_passages)
         self._findable: dict[int, list[list[int]]] = {}
@@ -203,44 +147,46 @@ class PairCorpus:
         """
         source, chosen = draw_source(self._with_passages, generator)
         room = length - self._tokenizer.num_special
+        drawn: list[_ReadPassages] = []
+        asked: list[list[int]] = []
+        for one in self._of_different_texts(source, chosen):
+            read = _some_in_a_row(one, room, generator)
+            if tokens < len(read.text):
+                break
+            if not read.usable:
+                continue
+            tokens -= len(read.text)
+            drawn.append(read)
+            asked.append(generator.permutation(read.usable)[:QUERIES_A_DOCUMENT].tolist())
+        return self._passage_batch(source, drawn, asked) if drawn else None
+
+    def _passage_batch(
+        self, source: int, drawn: Sequence[_ReadPassages], asked: Sequence[Sequence[int]]
+    ) -> PairBatch:
+        """All usable passages can be found, and those that are `asked` for have a query."""
         queries: list[Ids] = []
-        texts: list[Ids] = []
         spans: list[Span] = []
         targets: list[int] = []
         owners: list[int] = []
-        at = 0
-        for one in self._of_different_texts(source, chosen):
-            first, end = _some_in_a_row(one, room, generator)
-            parts = (one.title, *one.passages[first:end])
-            text = np.concatenate(parts)[:room]
-            if tokens < len(text):
-                break
-            inside = passage_spans(parts, len(text))
-            usable = [index for index, span in enumerate(inside) if is_long_enough(span)]
-            if not usable:
-                continue
-            tokens -= len(text)
-            asked = generator.permutation(usable)[:QUERIES_A_DOCUMENT].tolist()
-            place = {index: len(spans) + nth for nth, index in enumerate(usable)}
-            begin = at + self._tokenizer.num_prefix
-            spans += [(begin + inside[index][0], begin + inside[index][1]) for index in usable]
-            owners += [one.text] * len(usable)
-            queries += [one.passage_queries[first + index] for index in asked]
-            targets += [place[index] for index in asked]
-            texts.append(text)
-            at += len(text) + self._tokenizer.num_special
-        if not texts:
-            return None
+        begin = self._tokenizer.num_prefix
+        for read, indices in zip(drawn, asked, strict=True):
+            place = {index: len(spans) + nth for nth, index in enumerate(read.usable)}
+            targets += [place[index] for index in indices]
+            queries += [read.document.passage_queries[read.first + index] for index in indices]
+            inside = [read.spans[index] for index in read.usable]
+            spans += [(begin + start, begin + end) for start, end in inside]
+            owners += [read.document.text] * len(inside)
+            begin += len(read.text) + self._tokenizer.num_special
         return PairBatch(
             queries=self._packed(queries),
-            documents=self._packed(texts),
+            documents=self._packed([read.text for read in drawn]),
             spans=spans,
             targets=targets,
             source=source,
             owners=owners,
         )
 
-    def _of_different_texts(self, source: int, numbers: Sequence[int]) -> Iterator[_TokenDocument]:
+    def _of_different_texts(self, source: int, numbers: Sequence[int]) -> Iterator[TokenDocument]:
         """Documents whose text has not come before in the batch: a text with several queries must
         not be a wrong answer to any of them."""
         seen: set[int] = set()
@@ -250,7 +196,7 @@ class PairCorpus:
                 seen.add(one.text)
                 yield one
 
-    def _numbers(self, usable: Callable[[_TokenDocument], bool]) -> list[list[int]]:
+    def _numbers(self, usable: Callable[[TokenDocument], bool]) -> list[list[int]]:
         """By source, the usable documents; none if they all have one text, since a query then has
         nothing to choose from."""
         return [
@@ -271,40 +217,6 @@ def draw_source(
     weights = np.sqrt([len(found) for found in numbers])
     source = int(generator.choice(len(numbers), p=weights / weights.sum()))
     return source, generator.permutation(numbers[source]).tolist()
-
-
-def _token_documents(
-    documents: Sequence[Document], tokenizer: TextTokenizer
-) -> Iterator[_TokenDocument]:
-    headed = [passages_of(document) for document in documents]
-    flat = [passage for passages in headed for passage in passages]
-    bodies = _contents([document.body for document in documents], tokenizer)
-    titles = _contents([document.title for document in documents], tokenizer)
-    queries = _contents([one.query or one.title for one in documents], tokenizer)
-    passage_queries = iter(_contents([passage.query for passage in flat], tokenizer))
-    texts = iter(_contents([passage.text for passage in flat], tokenizer))
-    numbers = _text_numbers(documents)
-    for number, query, body, title, passages in zip(
-        numbers, queries, bodies, titles, headed, strict=True
-    ):
-        yield _TokenDocument(
-            text=number,
-            query=query,
-            body=body,
-            title=title,
-            passage_queries=tuple(next(passage_queries) for _ in passages),
-            passages=tuple(next(texts) for _ in passages),
-        )
-
-
-def _text_numbers(documents: Sequence[Document]) -> list[int]:
-    """For each document, the number of the first document with the same text."""
-    first: dict[str, int] = {}
-    return [first.setdefault(one.body, number) for number, one in enumerate(documents)]
-
-
-def _contents(texts: Sequence[str], tokenizer: TextTokenizer) -> list[Ids]:
-    return [item.content for item in tokenizer.encode_batch(list(texts))]
 
 
 def _window(ids: Ids, size: int, generator: np.random.Generator) -> Ids:
@@ -341,29 +253,13 @@ def _stretch(body: Ids, generator: np.random.Generator) -> Ids:
     return body[start : start + size]
 
 
-def _some_in_a_row(
-    one: _TokenDocument, room: int, generator: np.random.Generator
-) -> tuple[int, int]:
-    """The first passage, drawn at random, and the end of as many as there is room for."""
+def _some_in_a_row(one: TokenDocument, room: int, generator: np.random.Generator) -> _ReadPassages:
+    """The first passage, drawn at random, and as many more as there is room for."""
     sizes: NDArray[np.int64] = np.array([len(passage) for passage in one.passages])
     fitting = np.flatnonzero(np.cumsum(sizes[::-1])[::-1] >= min(room, int(sizes.sum())) // 2)
     first = int(generator.choice(fitting)) if len(fitting) else 0
     used = np.cumsum(sizes[first:])
-    return first, first + int(np.searchsorted(used, room - len(one.title))) + 1
-
-
-def passage_spans(parts: Sequence[Ids], length: int | None = None) -> list[Span]:
-    """Where the passages are in a document of `length` tokens: its title, then the passages.
-
-    Spans are cut to the length of a passage.
-    """
-    starts = list(accumulate((len(part) for part in parts), initial=0))
-    end_of_text = starts[-1] if length is None else length
-    return [
-        (start, min(end, start + LONGEST_PASSAGE, end_of_text))
-        for start, end in pairwise(starts[1:])
-    ]
-
-
-def is_long_enough(span: Span) -> bool:
-    return span[1] - span[0] >= SHORTEST_PASSAGE
+    end = first + int(np.searchsorted(used, room - len(one.title))) + 1
+    parts = (one.title, *one.passages[first:end])
+    text = np.concatenate(parts)[:room]
+    return _ReadPassages(one, first, text, passage_spans(parts, len(text)))

@@ -12,16 +12,14 @@ import pytest
 from engine.errors import InvalidInput
 from engine.text.tokenizer import TextTokenizer
 from engine.training.data import Document
+from engine.training.heading_passages import LONGEST_PASSAGE, SHORTEST_PASSAGE, passages_of
 from engine.training.pairs import (
-    CUT_TOKENS,
-    LONGEST_PASSAGE,
     QUERIES_A_DOCUMENT,
-    SHORTEST_PASSAGE,
     STRETCH_TOKENS,
     PairBatch,
     PairCorpus,
-    passages_of,
 )
+from engine.training.token_documents import CUT_TOKENS
 
 if TYPE_CHECKING:
     from engine.model.embedding_model import EmbeddingModel
@@ -81,7 +79,7 @@ def test_documents_without_passages(title: str, body: str) -> None:
     ids=["marked before", "underlined", "a line of marks further below"],
 )
 def test_text_below_a_heading(section: str, text: str) -> None:
-    from engine.training.pairs import _below_heading
+    from engine.training.heading_passages import _below_heading
 
     assert _below_heading(section) == text
 
