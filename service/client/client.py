@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from service.client.connection import Connection
+from service.client.connection import Connection, LLNClientError
 
 Vectors = NDArray[np.float32]
 
@@ -103,7 +103,10 @@ class LLNClient:
         }
         found: list[Vectors] = []
         for batch in _batches(texts, batch_size, self._max_request_bytes):
-            found += self._embed(batch, options)
+            try:
+                found += self._embed(batch, options)
+            except LLNClientError as error:
+                raise error.after(len(found)) from None
         if isinstance(inputs, str):
             return found[0]
         if not convert_to_numpy:

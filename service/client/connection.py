@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import ssl
 import time
 import urllib.error
@@ -14,6 +15,7 @@ from typing import Any
 
 _RETRIED_STATUSES = (429, 503)
 _REDIRECTS = range(300, 400)
+_INPUT = re.compile(r"input\[(\d+)\]")
 
 
 class LLNClientError(Exception):
@@ -26,6 +28,16 @@ class LLNClientError(Exception):
         self.param = error.get("param")
         self.limit = error.get("limit")
         self.actual = error.get("actual")
+
+    def after(self, num_texts: int) -> LLNClientError:
+        """The same error, of a request whose texts come after others: it counts them too."""
+        place = _INPUT.fullmatch(self.param or "")
+        if place is None:
+            return self
+        new = f"input[{int(place[1]) + num_texts}]"
+        message = str(self).replace(place[0], new, 1)
+        fields = {"message": message, "code": self.code, "param": new}
+        return LLNClientError(self.status, fields | {"limit": self.limit, "actual": self.actual})
 
 
 class Connection:

@@ -94,6 +94,9 @@ def test_errors_have_the_fields_of_the_envelope(client: LLNClient, server: Any) 
         client.encode(["a", ""])
     assert (refusal.value.status, refusal.value.code) == (400, "empty_text")
     assert refusal.value.param == "input[1]"
+    with pytest.raises(LLNClientError, match=r"input\[4\] is an empty string") as refusal:
+        client.encode(["a", "b", "c", "d", ""], batch_size=2)
+    assert (refusal.value.status, refusal.value.param) == (400, "input[4]")
     with pytest.raises(LLNClientError, match="unknown model 'nope'"):
         _ = LLNClient(server.http_url, model="nope").max_seq_length
 
