@@ -183,7 +183,7 @@ def check_kept_s(seconds: int, param: str) -> int:
     least, most = _KEPT_S
     if not least <= seconds <= most:
         raise InvalidInput(
-            f"{param} must be {least} to {most}, got {seconds}",
+            f"{param} must be {least} to {most}, got {shown(seconds)}",
             param=param,
             limit=least if seconds < least else most,
             actual=seconds,
