@@ -24,6 +24,10 @@ ANY_CONSTANT = 1e3
 """Stands for a constant that the paper leaves open: larger than any it could mean."""
 
 
+_ROWS_A_HEAD = 8
+"""Of the document's attention."""
+
+
 def _check_definition(material: Material, generator: Generator) -> Finding:
     rows = gaussian(generator, 100, 16).softmax(-1)
     error = float((rows.sum(-1) - 1).abs().max())
@@ -88,7 +92,7 @@ def _check_fisher_of_patterns(material: Material, generator: Generator) -> Findi
 def _check_sampling(material: Material, generator: Generator) -> Finding:
     """Enumerates every outcome: A = e_i with probability a_i at temperature tau."""
     logits = gaussian(generator, 12)
-    outcomes = torch.eye(12, dtype=torch.float64)
+    outcomes = torch.eye(len(logits), dtype=torch.float64)
     errors, exactness = {}, 0.0
     for temperature in (1.0, 1e-2, 1e-4, 1e-6):
         share = (logits / temperature).softmax(-1)
@@ -116,7 +120,7 @@ def _check_error_bound(material: Material, generator: Generator) -> Finding:
             "counterexample": one_hot.tolist(),
             "entropy": float(_entropy(one_hot)),
             "error": error,
-            "document_rows": 8 * len(material.heads),
+            "document_rows": _ROWS_A_HEAD * len(material.heads),
         },
     )
 
@@ -124,7 +128,7 @@ def _check_error_bound(material: Material, generator: Generator) -> Finding:
 def _many_rows(material: Material, generator: Generator) -> list[Tensor]:
     spreads = (0.1, 1.0, 4.0, 16.0)
     patterns = [random_attention(generator, 24, 8, spread) for spread in spreads]
-    patterns += [softmax_matrix(head.q, head.k)[:8] for head in material.heads]
+    patterns += [softmax_matrix(head.q, head.k)[:_ROWS_A_HEAD] for head in material.heads]
     return [row for pattern in patterns for row in pattern]
 
 
@@ -211,7 +215,7 @@ def _mean_squared_gradient(
     for step in range(1, steps + 1):
         gradient = torch.tanh(theta)
         total += float(gradient.square().sum())
-        noisy = gradient + 0.5 * gaussian(generator, 32)
+        noisy = gradient + 0.5 * gaussian(generator, len(theta))
         weights = theta.softmax(-1).clamp_min(0.1) * (1 + wobble(step))
         theta = theta - noisy / weights / (2 * math.sqrt(step))
     return total / steps
@@ -247,13 +251,14 @@ def _check_temperature_schedule(material: Material, generator: Generator) -> Fin
     few, many = 10**2, 10**6
     printed = {steps: (1 + _partial_sum(steps, 0.5)) / math.sqrt(steps) for steps in (few, many)}
     mended = {steps: (1 + _partial_sum(steps, 1.0)) / math.sqrt(steps) for steps in (few, many)}
+    start, end = 100, 1600
     measured = {
         steps: _mean_squared_gradient(generator, steps, wobble=lambda t: 0.5 / math.sqrt(t))
-        for steps in (100, 1600)
+        for steps in (start, end)
     }
     excess = max(
-        measured[1600] / measured[100]
-        - (1 + _partial_sum(1600, power)) / (1 + _partial_sum(100, power)) / 4
+        measured[end] / measured[start]
+        - (1 + _partial_sum(end, power)) / (1 + _partial_sum(start, power)) / math.sqrt(end / start)
         for power in (0.5, 1.0)
     )
     return Finding(
@@ -281,13 +286,13 @@ def _check_effective_action(material: Material, generator: Generator) -> Finding
     exact /= exact.sum()
     with_logarithm = torch.exp(integral.log())
     with_logarithm /= with_logarithm.sum()
-    density = x[1] - x[0]
+    density, middle = x[1] - x[0], len(x) // 2
     return Finding(
         stated=Measured(worst=float((printed - marginal).abs().max() / density)),
         corrected=Measured(worst=float((with_logarithm - exact).abs().max() / density)),
         evidence={
-            "density_at_0": float(marginal[800] / density),
-            "density_at_0_as_printed": float(printed[800] / density),
+            "density_at_0": float(marginal[middle] / density),
+            "density_at_0_as_printed": float(printed[middle] / density),
         },
     )
 

@@ -22,6 +22,13 @@ from kernels.attention.reference import lln_matrix
 PAPER = "Factor form of LLN attention"
 
 
+_TOKENS, _HEAD_SIZE = 200, 16
+"""Of the random heads."""
+
+_BLOCK_SIZE = 16
+"""Of LLN+Diag."""
+
+
 class Head:
     """One LLN head: its factors, and its matrix by the definition, not by the factors."""
 
@@ -36,14 +43,13 @@ class Head:
 
 
 def _heads(material: Material, generator: Generator) -> list[Head]:
-    """Random heads of 200 tokens, and a document's heads on its first 256 tokens."""
-    random = [
-        Head(spread * gaussian(generator, 200, 16), spread * gaussian(generator, 200, 16))
-        for spread in (0.3, 1.0, 3.0)
-    ]
-    return random + [
-        Head(head.q[:256], head.k[:256] - head.k[:256].mean(0)) for head in material.heads
-    ]
+    """Random heads, and those of the document with centred keys."""
+
+    def rows() -> Tensor:
+        return gaussian(generator, _TOKENS, _HEAD_SIZE)
+
+    random = [Head(spread * rows(), spread * rows()) for spread in (0.3, 1.0, 3.0)]
+    return random + [Head(head.q, head.k - head.k.mean(0)) for head in material.heads]
 
 
 def _each(error: Callable[[Head], float]) -> Callable[[Material, Generator], Finding]:
@@ -139,9 +145,9 @@ def _distance_error(head: Head) -> float:
 
 def _check_merging(material: Material, generator: Generator) -> Finding:
     """Merges the states of three pieces in both orders and compares with the state of the whole."""
-    k, v = gaussian(generator, 90, 2, 16), gaussian(generator, 90, 2, 16)
+    k, v = (gaussian(generator, 90, 2, _HEAD_SIZE) for _ in range(2))
     beta = 3.0
-    pieces = [lln_state(k[at], v[at], beta=beta) for at in _cuts(90, 31, 32)]
+    pieces = [lln_state(k[at], v[at], beta=beta) for at in _cuts(len(k), 31, 32)]
     whole = lln_state(k, v, beta=beta)
     left = merge_states(merge_states(pieces[0], pieces[1]), pieces[2])
     right = merge_states(pieces[0], merge_states(pieces[1], pieces[2]))
@@ -158,7 +164,7 @@ def _state_distance(one: LLNState, other: LLNState) -> float:
     return max(float((a - b).abs().max()) for a, b in zip(one, other, strict=True))
 
 
-def _mixed(generator: Generator, length: int, dim: int, block: int) -> tuple[Tensor, ...]:
+def _mixed(generator: Generator, length: int, dim: int) -> tuple[Tensor, ...]:
     """LLN+Diag with equal shares and its two parts: P, L, B."""
     one = torch.ones(1, dtype=torch.float64)
     view = HeadView(
@@ -168,7 +174,7 @@ def _mixed(generator: Generator, length: int, dim: int, block: int) -> tuple[Ten
         alpha=one,
         beta=one,
         mix=one / 2,
-        block_size=block,
+        block_size=_BLOCK_SIZE,
     )
     parts = (view, replace(view, attention="lln"), replace(view, attention="block_diagonal"))
     return tuple(attention_matrix(part)[0] for part in parts)
@@ -176,18 +182,18 @@ def _mixed(generator: Generator, length: int, dim: int, block: int) -> tuple[Ten
 
 def _check_half_eigenvalue(material: Material, generator: Generator) -> Finding:
     """N > b D: 1/2 is an eigenvalue with multiplicity at least N / b - D."""
-    length, dim, block = 160, 4, 16
-    mixed, _, diagonal = _mixed(generator, length, dim, block)
+    length, dim = 160, 4
+    mixed, _, diagonal = _mixed(generator, length, dim)
+    least = length // _BLOCK_SIZE - dim
     spectrum = eigenvalues(mixed)
     multiplicity = int(((spectrum - 0.5).abs() < 1e-6).sum())
     gap = 1 - float(second_modulus(mixed))
     diagonal_gap = 1 - float(second_modulus(diagonal))
-    shortfall = length // block - dim - multiplicity
     return Finding(
-        stated=Measured(worst=max(shortfall, gap - 0.5, abs(diagonal_gap))),
+        stated=Measured(worst=max(least - multiplicity, gap - 0.5, abs(diagonal_gap))),
         evidence={
             "multiplicity": multiplicity,
-            "at_least": length // block - dim,
+            "at_least": least,
             "gap": gap,
             "gap_of_the_blocks_alone": diagonal_gap,
         },
@@ -196,7 +202,7 @@ def _check_half_eigenvalue(material: Material, generator: Generator) -> Finding:
 
 def _check_mixed_entropy(material: Material, generator: Generator) -> Finding:
     """H(P_i) = (log 2 + H(L_i)) / 2 + sum over the block of l log l - p log p, l = L / 2."""
-    mixed, lln, diagonal = _mixed(generator, 120, 8, 16)
+    mixed, lln, diagonal = _mixed(generator, 120, 8)
     half = lln / 2
     inside = diagonal > 0
     both = torch.where(inside, half.log() * half - mixed.log() * mixed, 0.0)

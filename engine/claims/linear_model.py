@@ -34,7 +34,10 @@ from engine.model.baselines import find_baseline
 from kernels.attention.functional import OFFSET, SLOPE
 
 HEAD_SIZES = (32, 64, 128)
+_HEAD_SIZE = 64  # where one is enough
 MATCHED_TOKENS = 512
+_TOKENS = 1024
+"""Of heads whose moments are compared with formulas."""
 
 
 def _check_linearity(material: Material, generator: Generator) -> Finding:
@@ -71,7 +74,7 @@ def _check_numerator(material: Material, generator: Generator) -> Finding:
     errors, rows = [], {}
     for dim in HEAD_SIZES:
         for variance in (0.2, 0.6, 1.2):
-            q, k = gaussian(generator, 1024, dim), gaussian(generator, 1024, dim)
+            q, k = gaussian(generator, _TOKENS, dim), gaussian(generator, _TOKENS, dim)
             found = float(_log_kernel(q, k, math.sqrt(variance / 2)).var())
             claimed = math.log1p(math.expm1(variance) / dim)
             rows[f"D={dim}, {variance:g}"] = [found, claimed]
@@ -83,7 +86,7 @@ def _check_numerator(material: Material, generator: Generator) -> Finding:
 
 
 def _check_denominator(material: Material, generator: Generator) -> Finding:
-    dim, rows, stated, corrected = 64, {}, [], []
+    dim, rows, stated, corrected = _HEAD_SIZE, {}, [], []
     for length in (512, 2048):
         for variance in (0.2, 0.6, 1.2):
             q, k = gaussian(generator, length, dim), gaussian(generator, length, dim)
@@ -115,11 +118,11 @@ def _check_variance_of_the_ratio(material: Material, generator: Generator) -> Fi
     rows, stated, corrected = {}, [], []
     for dim in HEAD_SIZES:
         for variance in (0.1, 0.3, 0.6):
-            q, k = _standard(generator, 1024, dim), _standard(generator, 1024, dim)
+            q, k = _standard(generator, _TOKENS, dim), _standard(generator, _TOKENS, dim)
             scale = math.sqrt(variance / 2)
             found = float(log_variance(lln_matrix(q, k, scale, scale)))
             claimed = math.log1p(math.expm1(variance) / dim) + math.log1p(
-                math.expm1(variance) / 1024
+                math.expm1(variance) / _TOKENS
             )
             half = variance / 2
             true = math.log1p(math.exp(half) * math.expm1(half) / dim)
@@ -146,9 +149,9 @@ def _check_matching_formula(material: Material, generator: Generator) -> Finding
 
     Nothing here is the code that chooses alpha and beta when the server runs.
     """
-    ratios, line = {}, line_of(64)
+    ratios, line = {}, line_of(_HEAD_SIZE)
     for variance in (1.0, 2.0, 4.0):
-        q, k = gaussian_heads(generator, 512, 64, variance)
+        q, k = gaussian_heads(generator, MATCHED_TOKENS, _HEAD_SIZE, variance)
         sigma_q, sigma_k = q.std(), 2 * k.std()
         total = (((sigma_q * sigma_k / 2) ** 2 - line.offset) / line.slope).sqrt()
         alpha, beta = total / math.sqrt(2) / sigma_q, total / math.sqrt(2) / sigma_k
@@ -179,7 +182,7 @@ def _check_range(material: Material, generator: Generator) -> Finding:
     """Feature variances that the published constants ask for, at score variances of 1 to 4."""
     found = {}
     for variance in (1.0, 2.0, 4.0):
-        q, k = gaussian_heads(generator, 1024, 64, variance)
+        q, k = gaussian_heads(generator, _TOKENS, _HEAD_SIZE, variance)
         match = paper(*_single(q, k))
         found[f"{variance:g}"] = float(
             (match.alpha[0] * q.std()) ** 2 + (match.beta[0] * k.std()) ** 2
@@ -228,7 +231,7 @@ def _check_matched_variance(material: Material, generator: Generator) -> Finding
 
 
 def _check_matched_entropy(material: Material, generator: Generator) -> Finding:
-    q, k = gaussian_heads(generator, 512, 64, 4.0)
+    q, k = gaussian_heads(generator, MATCHED_TOKENS, _HEAD_SIZE, 4.0)
     wanted = float(mean_row_entropy(softmax_matrix(q, k)))
     modes = {"published": paper, "refitted": refitted, "entropy_matched": entropy_matched}
     matches = {name: mode(*_single(q, k)) for name, mode in modes.items()}
@@ -257,7 +260,7 @@ def _check_matched_entropy(material: Material, generator: Generator) -> Finding:
 
 def _check_indifference(material: Material, generator: Generator) -> Finding:
     """These features scale with their input, so the kernel's rows do not change at all."""
-    q, k = gaussian(generator, 128, 1, 32), gaussian(generator, 128, 1, 32)
+    q, k = (gaussian(generator, 128, 1, 32) for _ in range(2))
     spans = {}
     for name in ("relu", "quadratic", "elu", "softmax"):
         kernel = find_baseline(name)

@@ -18,13 +18,20 @@ def _attention(x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor) -> Tensor:
     return softmax_matrix(x @ w_q, x @ w_k) @ (x @ w_v)
 
 
+_TOKENS, _WIDTH = 12, 8
+"""Of random inputs."""
+
+_NUM_PARAMETERS = 6
+"""Of random Fisher matrices and Hessians."""
+
+
 def _energies(x: Tensor, w_q: Tensor, w_k: Tensor) -> Tensor:
     return x @ w_q @ w_k.mT @ x.mT / math.sqrt(x.shape[-1])
 
 
 def _check_definition(material: Material, generator: Generator) -> Finding:
-    x = gaussian(generator, 12, 8)
-    w_q, w_k, w_v = (gaussian(generator, 8, 8) for _ in range(3))
+    x = gaussian(generator, _TOKENS, _WIDTH)
+    w_q, w_k, w_v = (gaussian(generator, _WIDTH, _WIDTH) for _ in range(3))
     pattern = softmax_matrix(x @ w_q, x @ w_k)
     row_error = (pattern.sum(-1) - 1).abs().max()
     output_error = (_attention(x, w_q, w_k, w_v).sum(-1) - 1).abs().max()
@@ -38,24 +45,24 @@ def _check_definition(material: Material, generator: Generator) -> Finding:
 
 
 def _check_energy_form(material: Material, generator: Generator) -> Finding:
-    x = gaussian(generator, 12, 8)
-    w_q, w_k = gaussian(generator, 8, 8), gaussian(generator, 8, 8)
-    by_definition = (x @ w_q) @ (x @ w_k).mT / math.sqrt(8)
+    x = gaussian(generator, _TOKENS, _WIDTH)
+    w_q, w_k = (gaussian(generator, _WIDTH, _WIDTH) for _ in range(2))
+    by_definition = (x @ w_q) @ (x @ w_k).mT / math.sqrt(_WIDTH)
     error = (by_definition - _energies(x, w_q, w_k)).abs().max()
     return Finding(stated=Measured(worst=float(error)), evidence={"error": float(error)})
 
 
 def _check_energy_bound(material: Material, generator: Generator) -> Finding:
     """Checks each head alone, with |W|_F^2 = d: the sum over heads follows."""
-    dim = 8
+    dim = _WIDTH
     ratios = []
     for _ in range(material.trials(200)):
-        x = gaussian(generator, 12, dim)
+        x = gaussian(generator, _TOKENS, dim)
         w_q, w_k = (_normalised(gaussian(generator, dim, dim), dim) for _ in range(2))
         ratios.append(float(_energies(x, w_q, w_k).square().sum() / (dim * x.square().sum() ** 2)))
     direction = _normalised(gaussian(generator, 1, dim), 1)
     aligned = _normalised(direction.mT @ direction, dim)
-    x = gaussian(generator, 12, 1) @ direction
+    x = gaussian(generator, _TOKENS, 1) @ direction
     tight = float(_energies(x, aligned, aligned).square().sum() / (dim * x.square().sum() ** 2))
     return Finding(
         stated=Measured(worst=max(*ratios, tight) - 1, cases=len(ratios) + 1),
@@ -72,8 +79,8 @@ def _normalised(weight: Tensor, squared_norm: float) -> Tensor:
 
 
 def _check_scale_invariance(material: Material, generator: Generator) -> Finding:
-    x = gaussian(generator, 16, 8)
-    weights = [gaussian(generator, 8, 8) / math.sqrt(8) for _ in range(3)]
+    x = gaussian(generator, 16, _WIDTH)
+    weights = [gaussian(generator, _WIDTH, _WIDTH) / math.sqrt(_WIDTH) for _ in range(3)]
     base, behind = _attention(x, *weights), _attention(_rms_norm(x), *weights)
     scales = (0.1, 2.0, 10.0)
     errors = [float((_attention(s * x, *weights) - base).norm() / base.norm()) for s in scales]
@@ -99,7 +106,7 @@ def _rms_norm(x: Tensor) -> Tensor:
 
 def _check_conjectured_rate(material: Material, generator: Generator) -> Finding:
     """With mu F <= H <= M F the step must be at most 1 / M, which the conjecture leaves out."""
-    fisher, hessian, mu, largest = _pencil(generator, 6)
+    fisher, hessian, mu, largest = _pencil(generator)
     too_long = _excess_over_rate(fisher, hessian, step=2.5 / largest, rate=2.5 * mu / largest)
     allowed = [
         _excess_over_rate(fisher, hessian, step=share / largest, rate=share * mu / largest)
@@ -112,8 +119,9 @@ def _check_conjectured_rate(material: Material, generator: Generator) -> Finding
     )
 
 
-def _pencil(generator: Generator, size: int) -> tuple[Tensor, Tensor, float, float]:
+def _pencil(generator: Generator) -> tuple[Tensor, Tensor, float, float]:
     """F and H positive definite, and the least and largest eigenvalue of F^-1 H."""
+    size = _NUM_PARAMETERS
     root, other = gaussian(generator, size, size), gaussian(generator, size, size)
     eye = torch.eye(size, dtype=torch.float64)
     fisher, hessian = root @ root.mT + eye, other @ other.mT + eye
@@ -141,7 +149,7 @@ def _squared_norms(fisher: Tensor, hessian: Tensor, *, step: float, steps: int) 
 
 
 def _check_information(material: Material, generator: Generator) -> Finding:
-    """X is uniform on 50 matrices with different patterns, so the pattern identifies the matrix."""
+    """X is uniform on matrices with different patterns, so the pattern identifies the matrix."""
     patterns, information = _distinct_patterns(generator)
     length = patterns.shape[-1]
     sampled = _sampled_key_information(patterns)
@@ -159,12 +167,12 @@ def _check_information(material: Material, generator: Generator) -> Finding:
 
 
 def _distinct_patterns(generator: Generator) -> tuple[Tensor, float]:
-    """Patterns [50, 12, 12] of equally likely inputs, and the mutual information between the two.
+    """Patterns [50, N, N] of equally likely inputs, and the mutual information between the two.
 
     A pattern is a function of its input, so the information is the entropy of the patterns. That
-    is log 50, because no two patterns are equal.
+    is the logarithm of their number, because no two are equal.
     """
-    patterns = torch.stack([random_attention(generator, 12, 8) for _ in range(50)])
+    patterns = torch.stack([random_attention(generator, _TOKENS, _WIDTH) for _ in range(50)])
     apart = torch.pdist(patterns.flatten(1)).min()
     assert apart > 1e-3, "two inputs have the same pattern"
     return patterns, math.log(len(patterns))
@@ -230,12 +238,13 @@ def _check_strong_information(material: Material, generator: Generator) -> Findi
 
 
 def _check_least_eigenvalue(material: Material, generator: Generator) -> Finding:
-    length = 32
+    length, num_channels = 32, 8
     uniform = torch.full((length, length), 1 / length, dtype=torch.float64)
-    lln = lln_matrix(gaussian(generator, length, 8), gaussian(generator, length, 8), 1.0, 1.0)
+    q, k = (gaussian(generator, length, num_channels) for _ in range(2))
+    lln = lln_matrix(q, k, 1.0, 1.0)
     least = {
         "uniform": float(torch.linalg.eigvalsh(uniform @ uniform.mT)[0]),
-        "lln_of_8_channels": float(torch.linalg.eigvalsh(lln @ lln.mT)[0]),
+        f"lln_of_{num_channels}_channels": float(torch.linalg.eigvalsh(lln @ lln.mT)[0]),
     }
     shortfall = max(1 / length - value for value in least.values())
     patterns = [random_attention(generator, length, 8) for _ in range(material.trials(20))]
@@ -262,8 +271,8 @@ def _check_lipschitz(material: Material, generator: Generator) -> Finding:
     length = 12
     lln = lln_matrix(gaussian(generator, length, 4), gaussian(generator, length, 4), 1.0, 1.0)
     rank = int(torch.linalg.matrix_rank(lln @ lln.mT))
-    fisher, hessian, _, largest = _pencil(generator, 6)
-    change = gaussian(generator, 200, 6)
+    fisher, hessian, _, largest = _pencil(generator)
+    change = gaussian(generator, 200, len(fisher))
     gradient = change @ hessian
     dual = (gradient @ torch.linalg.inv(fisher) * gradient).sum(-1).sqrt()
     primal = (change @ fisher * change).sum(-1).sqrt()
@@ -282,7 +291,7 @@ def _check_lipschitz(material: Material, generator: Generator) -> Finding:
 def _check_natural_gradient_rate(material: Material, generator: Generator) -> Finding:
     """Takes a loss that is flat in the natural metric: Hessian 0.001 F, L = 16, 200 steps of 1."""
     length, steps = 16, 200
-    fisher, hessian, mu, largest = _pencil(generator, 6)
+    fisher, hessian, mu, largest = _pencil(generator)
     ratio = _squared_norms(fisher, 1e-3 * fisher, step=1.0, steps=steps)[-1]
     claimed = (1 - 1 / length) ** steps
     bounded = _excess_over_rate(fisher, hessian, step=1 / largest, rate=mu / largest)

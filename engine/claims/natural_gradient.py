@@ -70,18 +70,21 @@ def _fisher_by_autograd(log_pattern: Callable[[Tensor], Tensor], weight: Tensor)
 
 def _check_blocks(material: Material, generator: Generator) -> Finding:
     """Takes two groups of tokens that attend within themselves: A is high there, F is negative."""
-    group = torch.arange(12) // 6
-    scores = 3.0 * (group[:, None] == group).double() + 0.1 * gaussian(generator, 12, 12)
+    length, group_size = 12, 6
+    token = torch.arange(length)
+    group = token // group_size
+    is_alike = group[:, None] == group
+    scores = 3.0 * is_alike.double() + 0.1 * gaussian(generator, length, length)
     pattern = scores.softmax(-1)
-    same = (group[:, None] == group) & ~torch.eye(12, dtype=torch.bool)
+    same = is_alike & ~torch.eye(length, dtype=torch.bool)
     fisher = covariance(pattern)  # of each query's distribution
-    by_query = fisher[torch.arange(12), torch.arange(12)]  # row i of query i's own matrix
+    by_query = fisher[token, token]  # row i of query i's own matrix
     relative = _relative(by_query[same], pattern[same])
     mean_fisher = fisher.mean(0)
     logits = gaussian(generator, 8)
     exact = _fisher_by_autograd(lambda z: z.log_softmax(-1), logits.unsqueeze(0))
     share = logits.softmax(-1)
-    off = ~torch.eye(8, dtype=torch.bool)
+    off = ~torch.eye(len(logits), dtype=torch.bool)
     error = float((exact + torch.outer(share, share))[off].abs().max())
     return Finding(
         stated=Measured(worst=relative, allowed=APPROXIMATE),
@@ -125,11 +128,12 @@ def _check_inverse(material: Material, generator: Generator) -> Finding:
 
 def _check_conditioning(material: Material, generator: Generator) -> Finding:
     """A loss whose Hessian is the identity has the best condition number, until F enters."""
-    pattern = random_attention(generator, 16, 8)
+    length = 16
+    pattern = random_attention(generator, length, 8)
     spectrum = torch.linalg.eigvalsh(pattern @ pattern.mT)
     made_worse = float(spectrum[-1] / spectrum[0])
-    root = gaussian(generator, 16, 16)
-    fisher = root @ root.mT + torch.eye(16, dtype=torch.float64)
+    root = gaussian(generator, length, length)
+    fisher = root @ root.mT + torch.eye(length, dtype=torch.float64)
     matched = torch.linalg.solve(fisher, 2.0 * fisher)
     values = torch.linalg.eigvals(matched).real
     return Finding(
@@ -166,7 +170,7 @@ def _check_optimizer(material: Material, generator: Generator) -> Finding:
         stated=Measured(worst=deficit, allowed=0),
         corrected=Measured(worst=max(least - min(kept), max(errors)), cases=len(kept)),
         evidence={
-            "null_directions_of_A_AT_of_an_LLN_pattern_of_16": deficit,
+            f"null_directions_of_A_AT_of_an_LLN_pattern_of_{len(lln)}": deficit,
             "cosine_of_the_kronecker_form": min(kept),
             "cosine_of_the_printed_form": max(printed),
             "cosine_of_the_identity": max(identity),
