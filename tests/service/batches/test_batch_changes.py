@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine.errors import LLNError
+from engine.errors import LLNError, QueueFull
 from service.batches.answers import Answered
 from service.batches.reading import BatchReader
 from service.batches.records import Batch
@@ -211,5 +211,27 @@ def test_a_change_is_completed_however_often_its_caller_is_cancelled() -> None:
         with pytest.raises(asyncio.CancelledError):
             await caller
         assert made == ["change"]
+
+    asyncio.run(run())
+
+
+def test_a_finished_batch_is_cancelled_by_nobody(store: BatchStore) -> None:
+    """Who cancels it reads its status before, and writes it after."""
+    batch = add_batch(store, "file_i", status="in_progress")
+    store.finish(batch.to("completed"), [])
+    store.save(batch.to("cancelling"))
+    assert store.get_batch(batch.id).status == "completed"
+    assert store.unfinished() == []
+
+
+def test_open_batches_are_bounded(store: BatchStore) -> None:
+    async def run() -> None:
+        batches = Batches(store, answer_ok, LIMITS, Metrics().batch_api)
+        file = add_file(store, requests(2))
+        for _ in range(2):
+            await batches.create(file.id, "/v1/embeddings", metadata=None, output_expires_s=None)
+        with pytest.raises(QueueFull) as caught:
+            await batches.create(file.id, "/v1/embeddings", metadata=None, output_expires_s=None)
+        assert (caught.value.code, caught.value.limit) == ("too_many_batches", 2)
 
     asyncio.run(run())

@@ -133,3 +133,22 @@ def test_an_output_without_a_whole_answer_is_none(store: BatchStore) -> None:
     assert found.counts == Counts(total=1, failed=1)
     assert (found.has_output, found.has_errors) == (False, True)
     assert not store.path(batch.output_file_id).exists()
+
+
+def test_a_batch_that_cannot_be_answered_does_not_hold_up_the_next(store: BatchStore) -> None:
+    async def run() -> list[Batch]:
+        batches = Batches(store, answer_ok, LIMITS, Metrics().batch_api)
+        lost, kept = add_file(store, requests(2)), add_file(store, requests(2))
+        made = [
+            await batches.create(file.id, "/v1/embeddings", metadata=None, output_expires_s=None)
+            for file in (lost, kept)
+        ]
+        store.path(lost.id).unlink()  # behind the server's back
+        async with asyncio.timeout(30), batches:
+            while not (await batches.get(made[1].id)).is_finished:
+                await asyncio.sleep(0.01)
+            return [await batches.get(batch.id) for batch in made]
+
+    lost, kept = asyncio.run(run())
+    assert (lost.status, lost.errors[0].code) == ("failed", "file_not_found")
+    assert (kept.status, kept.counts.completed) == ("completed", 2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,10 @@ from engine.errors import InvalidInput, LLNError, QueueFull
 from service.batches import run as batch_run
 from service.batches.answers import Answered, append
 from service.batches.reading import BatchReader
-from service.batches.records import Batch, StoredFile
+from service.batches.records import Batch
 from service.batches.runner import Batches
 from service.batches.store import BatchStore
-from service.batches.uploads import Uploads
-from service.errors import BodyTooLarge, NotAvailable, StorageFailure
-from service.http.upload import FormReader
+from service.errors import NotAvailable, StorageFailure
 from service.metrics import Metrics
 from tests.service.batches.folder import (
     LIMITS,
@@ -29,7 +26,6 @@ from tests.service.batches.folder import (
     add_batch,
     add_file,
     answer_ok,
-    bytes_in,
     files_of_at_most,
     requests,
 )
@@ -181,25 +177,6 @@ def test_answers_on_their_way_to_the_disk_count_when_a_batch_expires(
     assert not store.path(found.error_file_id).exists()
 
 
-def test_a_batch_that_cannot_be_answered_does_not_hold_up_the_next(store: BatchStore) -> None:
-    async def run() -> list[Batch]:
-        batches = Batches(store, answer_ok, LIMITS, Metrics().batch_api)
-        lost, kept = add_file(store, requests(2)), add_file(store, requests(2))
-        made = [
-            await batches.create(file.id, "/v1/embeddings", metadata=None, output_expires_s=None)
-            for file in (lost, kept)
-        ]
-        store.path(lost.id).unlink()  # behind the server's back
-        async with asyncio.timeout(30), batches:
-            while not (await batches.get(made[1].id)).is_finished:
-                await asyncio.sleep(0.01)
-            return [await batches.get(batch.id) for batch in made]
-
-    lost, kept = asyncio.run(run())
-    assert (lost.status, lost.errors[0].code) == ("failed", "file_not_found")
-    assert (kept.status, kept.counts.completed) == ("completed", 2)
-
-
 def test_a_failing_disk_does_not_end_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,80 +193,6 @@ def test_a_failing_disk_does_not_end_the_work(
     monkeypatch.setattr("service.batches.runner.RETRY_S", 0.01)
     found = asyncio.run(run_batch(BatchStore(tmp_path / "b"), answer_ok))
     assert (found.status, found.counts.completed) == ("completed", 20)
-
-
-def test_open_batches_are_bounded(store: BatchStore) -> None:
-    async def run() -> None:
-        batches = Batches(store, answer_ok, LIMITS, Metrics().batch_api)
-        file = add_file(store, requests(2))
-        for _ in range(2):
-            await batches.create(file.id, "/v1/embeddings", metadata=None, output_expires_s=None)
-        with pytest.raises(QueueFull) as caught:
-            await batches.create(file.id, "/v1/embeddings", metadata=None, output_expires_s=None)
-        assert (caught.value.code, caught.value.limit) == ("too_many_batches", 2)
-
-    asyncio.run(run())
-
-
-def test_uploads_that_arrive_at_once_stay_within_the_limit_together(store: BatchStore) -> None:
-    limit, each, number = 20_000, 3_000, 12
-    uploads = Uploads(store, limit)
-    most_on_disk = 0
-
-    async def upload(announced: int) -> None:
-        """In three pieces; nobody announces the size of some files."""
-        nonlocal most_on_disk
-        async with uploads.begin(announced) as arriving:
-            for size in (1_000, 2_000, 3_000):
-                arriving.reach(size)
-                await arriving.write(b"x" * 1_000)
-                most_on_disk = max(most_on_disk, bytes_in(store))
-                await asyncio.sleep(0.001)
-            await arriving.keep(
-                StoredFile(
-                    id=arriving.id, filename="a", purpose="batch", num_bytes=each, created_at=1
-                )
-            )
-
-    async def run() -> list[BaseException]:
-        arriving = (upload(each * (at % 2)) for at in range(number))
-        refused = [one for one in await asyncio.gather(*arriving, return_exceptions=True) if one]
-        # Those that were refused have left their places to others.
-        for _ in range((limit - bytes_in(store)) // each):
-            await upload(each)
-        with pytest.raises(StorageFailure):
-            await upload(each)
-        return refused
-
-    refused = asyncio.run(run())
-    assert len(refused) >= number - limit // each
-    for error in refused:
-        assert isinstance(error, StorageFailure)
-        assert (error.code, error.limit) == ("storage_full", limit)
-    assert bytes_in(store) == store.usage.kept_bytes == limit // each * each
-    assert most_on_disk <= limit
-
-
-def test_a_caller_who_leaves_frees_the_place_of_the_upload(store: BatchStore) -> None:
-    uploads = Uploads(store, 20_000)
-
-    async def run() -> None:
-        async def arrive() -> None:
-            async with uploads.begin(20_000):
-                await asyncio.sleep(60)
-
-        arriving = asyncio.create_task(arrive())
-        while not store.usage.taken_bytes:
-            await asyncio.sleep(0.001)
-        with pytest.raises(StorageFailure, match="others that arrive 20000"):
-            async with uploads.begin(1):
-                pass
-        arriving.cancel()
-        await asyncio.wait({arriving})
-        async with uploads.begin(20_000):
-            pass
-
-    asyncio.run(run())
 
 
 def test_too_many_requests_fail_a_batch(tmp_path: Path) -> None:
@@ -336,15 +239,6 @@ def test_files_expire_also_while_a_batch_is_answered(
     assert asyncio.run(run()).counts.completed == 2
 
 
-def test_a_finished_batch_is_cancelled_by_nobody(store: BatchStore) -> None:
-    """Who cancels it reads its status before, and writes it after."""
-    batch = add_batch(store, "file_i", status="in_progress")
-    store.finish(batch.to("completed"), [])
-    store.save(batch.to("cancelling"))
-    assert store.get_batch(batch.id).status == "completed"
-    assert store.unfinished() == []
-
-
 def test_one_server_uses_a_folder(store: BatchStore, tmp_path: Path) -> None:
     with pytest.raises(NotAvailable) as caught:
         BatchStore(tmp_path / "batches")
@@ -359,38 +253,6 @@ def test_callers_are_not_told_where_the_server_keeps_its_files(
     with pytest.raises(StorageFailure, match="No such file or directory") as caught:
         store.open_upload("file_x")
     assert str(tmp_path) not in caught.value.message
-
-
-def test_an_upload_that_was_cut_off_leaves_nothing(tmp_path: Path) -> None:
-    store = BatchStore(tmp_path / "b")
-    store.open_upload("file_x").close()
-    store.close()
-    store = BatchStore(tmp_path / "b")
-    assert bytes_in(store) == store.usage.kept_bytes == 0
-    store.close()
-
-
-def test_a_file_over_the_limit_is_refused_while_it_arrives() -> None:
-    read = 0
-
-    async def pieces() -> AsyncIterator[bytes]:
-        nonlocal read
-        yield b'--b\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
-        for _ in range(1000):
-            read += 100
-            yield b"x" * 100
-
-    async def write(data: bytearray) -> None:
-        raise AssertionError("the file is too large before there is enough to write")
-
-    async def run() -> None:
-        form = FormReader("multipart/form-data; boundary=b", write, 1000)
-        with pytest.raises(BodyTooLarge) as caught:
-            await form.read(pieces())
-        assert (caught.value.code, caught.value.limit) == ("file_too_large", 1000)
-
-    asyncio.run(run())
-    assert read < 2000
 
 
 def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:

@@ -14,12 +14,14 @@ import pytest
 
 from service.batches.runner import Batches
 from service.batches.store import BatchStore
-from tests.service.batches.folder import LIMITS, files_of_at_most
-from tests.service.batches.routes import client_of
-
-HEAD = b'--b\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
-END = b'\r\n--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b--\r\n'
-FORM = {"content-type": "multipart/form-data; boundary=b"}
+from service.errors import BodyTooLarge
+from service.http.upload import FormReader
+from tests.service.batches.folder import (
+    LIMITS,
+    bytes_in,
+    files_of_at_most,
+)
+from tests.service.batches.routes import END, FORM, HEAD, client_of, upload
 
 
 class HeldDisk:
@@ -51,15 +53,6 @@ def disk(store: BatchStore, monkeypatch: pytest.MonkeyPatch) -> HeldDisk:
     monkeypatch.setattr(store, "open_upload", open_upload)
     monkeypatch.setattr("service.http.upload._PIECE_BYTES", 1)
     return held
-
-
-async def in_pieces(*pieces: bytes) -> AsyncIterator[bytes]:
-    for piece in pieces:
-        yield piece
-
-
-async def upload(client: httpx.AsyncClient, *pieces: bytes) -> httpx.Response:
-    return await client.post("/v1/files", content=in_pieces(HEAD, *pieces, END), headers=FORM)
 
 
 @pytest.mark.parametrize("name", ["é.jsonl", "日本語.jsonl", "😀 a;b.jsonl"])
@@ -203,3 +196,35 @@ def test_an_expiry_of_many_digits_is_refused_in_few_words(batches: Batches) -> N
     answer = asyncio.run(run())
     assert (answer.status_code, answer.json()["error"]["limit"]) == (400, 30 * 24 * 3600)
     assert len(answer.content) < 1_000
+
+
+def test_a_file_over_the_limit_is_refused_while_it_arrives() -> None:
+    read = 0
+
+    async def pieces() -> AsyncIterator[bytes]:
+        nonlocal read
+        yield b'--b\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
+        for _ in range(1000):
+            read += 100
+            yield b"x" * 100
+
+    async def write(data: bytearray) -> None:
+        raise AssertionError("the file is too large before there is enough to write")
+
+    async def run() -> None:
+        form = FormReader("multipart/form-data; boundary=b", write, 1000)
+        with pytest.raises(BodyTooLarge) as caught:
+            await form.read(pieces())
+        assert (caught.value.code, caught.value.limit) == ("file_too_large", 1000)
+
+    asyncio.run(run())
+    assert read < 2000
+
+
+def test_an_upload_that_was_cut_off_leaves_nothing(tmp_path: Path) -> None:
+    store = BatchStore(tmp_path / "b")
+    store.open_upload("file_x").close()
+    store.close()
+    store = BatchStore(tmp_path / "b")
+    assert bytes_in(store) == store.usage.kept_bytes == 0
+    store.close()

@@ -11,9 +11,11 @@ import httpx
 import pytest
 
 from service.batches.answers import answer_line, expired_line
-from service.batches.records import Batch
+from service.batches.records import Batch, StoredFile
 from service.batches.runner import Batches
 from service.batches.store import BatchStore
+from service.batches.uploads import Uploads
+from service.errors import StorageFailure
 from service.metrics import Metrics
 from tests.service.batches.folder import (
     LIMITS,
@@ -25,8 +27,7 @@ from tests.service.batches.folder import (
     requests,
     until_finished,
 )
-from tests.service.batches.routes import client_of
-from tests.service.batches.test_uploads import upload
+from tests.service.batches.routes import client_of, upload
 
 
 @pytest.fixture
@@ -132,3 +133,64 @@ def test_old_files_leave_room(store: BatchStore) -> None:
     store.sweep(None, now=11)
     store.sweep(None, now=11)
     assert store.usage.kept_bytes == bytes_in(store) == young.num_bytes
+
+
+def test_uploads_that_arrive_at_once_stay_within_the_limit_together(store: BatchStore) -> None:
+    limit, each, number = 20_000, 3_000, 12
+    uploads = Uploads(store, limit)
+    most_on_disk = 0
+
+    async def upload(announced: int) -> None:
+        """In three pieces; nobody announces the size of some files."""
+        nonlocal most_on_disk
+        async with uploads.begin(announced) as arriving:
+            for size in (1_000, 2_000, 3_000):
+                arriving.reach(size)
+                await arriving.write(b"x" * 1_000)
+                most_on_disk = max(most_on_disk, bytes_in(store))
+                await asyncio.sleep(0.001)
+            await arriving.keep(
+                StoredFile(
+                    id=arriving.id, filename="a", purpose="batch", num_bytes=each, created_at=1
+                )
+            )
+
+    async def run() -> list[BaseException]:
+        arriving = (upload(each * (at % 2)) for at in range(number))
+        refused = [one for one in await asyncio.gather(*arriving, return_exceptions=True) if one]
+        # Those that were refused have left their places to others.
+        for _ in range((limit - bytes_in(store)) // each):
+            await upload(each)
+        with pytest.raises(StorageFailure):
+            await upload(each)
+        return refused
+
+    refused = asyncio.run(run())
+    assert len(refused) >= number - limit // each
+    for error in refused:
+        assert isinstance(error, StorageFailure)
+        assert (error.code, error.limit) == ("storage_full", limit)
+    assert bytes_in(store) == store.usage.kept_bytes == limit // each * each
+    assert most_on_disk <= limit
+
+
+def test_a_caller_who_leaves_frees_the_place_of_the_upload(store: BatchStore) -> None:
+    uploads = Uploads(store, 20_000)
+
+    async def run() -> None:
+        async def arrive() -> None:
+            async with uploads.begin(20_000):
+                await asyncio.sleep(60)
+
+        arriving = asyncio.create_task(arrive())
+        while not store.usage.taken_bytes:
+            await asyncio.sleep(0.001)
+        with pytest.raises(StorageFailure, match="others that arrive 20000"):
+            async with uploads.begin(1):
+                pass
+        arriving.cancel()
+        await asyncio.wait({arriving})
+        async with uploads.begin(20_000):
+            pass
+
+    asyncio.run(run())
