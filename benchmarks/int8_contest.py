@@ -52,6 +52,12 @@ class Int8Contest:
         yield from ours_alone.speeds("8,192 tokens", document, turns, None)
         yield from ours_alone.nearness("8,192 tokens", document)
 
+    def longest(self, bench: Workbench, turns: Turns) -> Iterator[Row]:
+        """A document of 262,144 tokens, which takes up to a minute, so none is read to warm up."""
+        ours_alone = self.between(FLOAT32, self.ours)
+        document = [bench.text.speeches(262_144)]
+        yield from ours_alone.speeds("262,144 tokens", document, replace(turns, warm=False), None)
+
     def between(self, *names: str) -> Int8Contest:
         chosen = {name: self.contenders[name] for name in names}
         return replace(self, contenders=chosen)

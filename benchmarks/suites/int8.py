@@ -34,3 +34,5 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
             contest = Int8Contest(name, contenders, "{} / {}, processor time", near)
             yield from contest.short_texts(bench, plan, turns)
             yield from contest.document(bench, turns.taken(plan.turns(5)))
+            if not plan.quick:
+                yield from contest.longest(bench, turns.taken(plan.turns(2)))

@@ -37,7 +37,7 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
         yield from contest.short_texts(bench, plan, turns)
         yield from contest.document(bench, turns.taken(plan.turns(3)))
         if not plan.quick:
-            yield from _longest(bench, plan, contest)
+            yield from contest.longest(bench, turns.taken(plan.turns(2)))
         yield _whatever_the_batch(bench, narrow)
         yield from _retrieval(plan, wide, narrow)
         words = WORDS.split()
@@ -48,14 +48,6 @@ def measure(bench: Workbench, plan: Plan) -> Iterator[Row]:
 def _contenders(bench: Workbench, wide: Engine, narrow: Engine) -> dict[str, Embed]:
     rivals = dict(zip(RIVALS, bench.int8_rivals, strict=True))
     return {FLOAT32: wide.embed, NARROW: narrow.embed, **rivals}
-
-
-def _longest(bench: Workbench, plan: Plan, contest: Int8Contest) -> Iterator[Row]:
-    """Each reads it twice and no more: it takes a minute."""
-    document = [bench.text.speeches(262_144)]
-    once = Turns(repeats=plan.turns(2), warm=False, clock=process_time)
-    ours_alone = contest.between(FLOAT32, NARROW)
-    yield from ours_alone.speeds("262,144 tokens", document, once, None)
 
 
 def _whatever_the_batch(bench: Workbench, narrow: Engine) -> Row:
