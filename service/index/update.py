@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from engine.async_engine import AsyncEngine
 from engine.errors import InsufficientMemory, InvalidInput, LLNError
 from engine.types import DocumentEmbedding, LivingEmbedding
 from service.in_order import in_order
+from service.index.drafts import Draft, Gone, Problem, Same, Text, drafts_of, unread
 from service.index.read_file import (
     CHUNK_TOKENS,
     CONTEXT,
@@ -20,12 +21,11 @@ from service.index.read_file import (
     record_of,
 )
 from service.index.rows import IndexedFile
-from service.index.scan import Changes, Found, changes_in, digest
+from service.index.scan import Found, changes_in
 from service.index.schema import Recipe
-from service.index.store import FileState, IndexStore
+from service.index.store import IndexStore
 from service.patience import patiently
-from service.readers.extracted import Extracted, NotText, Unreadable
-from service.readers.files import Reader, read_bytes, read_content, reader_of, why_unread
+from service.readers.extracted import Extracted
 
 _MAX_CHARACTERS_AT_ONCE = 400_000
 """Of the files that are read side by side, so that short ones share batches."""
@@ -70,40 +70,7 @@ class Progress:
     tokens: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Text:
-    """A file whose text is to be embedded."""
-
-    found: Found
-    sha256: str
-    extracted: Extracted
-    before: FileState | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Problem:
-    """A file without a text that can be embedded."""
-
-    found: Found
-    sha256: str
-    reason: str
-    is_text: bool = True
-    is_stored: bool = True
-    """Whether it takes the place of what the index has of the file."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Same:
-    """A file with the content that it had, or that a file had which is gone."""
-
-    found: Found
-    was: str
-    is_noted: bool = False
-    """Whether the index has its size and time."""
-
-
-_Draft: TypeAlias = _Text | _Problem | _Same
-_Embedded: TypeAlias = DocumentEmbedding | _Problem | _Same | None
+_Embedded: TypeAlias = DocumentEmbedding | Problem | Same | None
 
 
 def recipe_for(folder: Path, engine: AsyncEngine, model: str, *, records: bool = False) -> Recipe:
@@ -161,10 +128,10 @@ class IndexWriter:
         changes = changes_in(self.folder, known, self.place)
         summary = Summary(unchanged=changes.unchanged)
         total_bytes = sum(found.size for found in changes.suspects)
-        gone = _Gone(known[path] for path in changes.removed)
+        gone = Gone(known[path] for path in changes.removed)
         files = bytes_done = 0
         async for draft, embedded in in_order(
-            _drafts(changes, known, gone),
+            drafts_of(changes, known, gone),
             self._embed,
             weigh=_weigh,
             max_weight=_MAX_CHARACTERS_AT_ONCE,
@@ -188,95 +155,33 @@ class IndexWriter:
         summary.problems = dict(self._told.items() - told.items())
         return summary
 
-    async def _embed(self, draft: _Draft) -> _Embedded:
-        if not isinstance(draft, _Text):
+    async def _embed(self, draft: Draft) -> _Embedded:
+        if not isinstance(draft, Text):
             return None
         if self._is_known_too_large(draft):
-            return _Same(found=draft.found, was=draft.found.path, is_noted=True)
+            return Same(found=draft.found, was=draft.found.path, is_noted=True)
         try:
             return await patiently(partial(self._reader.read, draft.extracted, draft.before))
         except InvalidInput as error:
-            return _Problem(found=draft.found, sha256=draft.sha256, reason=error.message)
+            return Problem(found=draft.found, sha256=draft.sha256, reason=error.message)
         except InsufficientMemory as error:  # the next engine may have more
             self._too_large[draft.found.path] = draft.sha256
-            return _unread(draft.found, error, draft.before)
+            return unread(draft.found, error, draft.before)
         except LLNError as error:  # perhaps not the file's fault, so the update ends
             message = f"{draft.found.path}: {error.message}"
             raise error.about(error.param, message=message) from error
 
-    def _is_known_too_large(self, text: _Text) -> bool:
+    def _is_known_too_large(self, text: Text) -> bool:
         is_unread = text.before is not None and not text.before.sha256
         return is_unread and self._too_large.get(text.found.path) == text.sha256
 
 
-class _Gone:
-    """The files that are no longer there, by what they held and how that is read."""
-
-    def __init__(self, states: Iterable[FileState]) -> None:
-        self._paths: dict[tuple[str, Reader], list[str]] = {}
-        for state in states:
-            key = (state.sha256, reader_of(state.path))
-            self._paths.setdefault(key, []).append(state.path)
-
-    def take(self, path: str, sha256: str) -> str | None:
-        """The file that has moved to this path, which is gone no longer; None if there is none."""
-        paths = self._paths.get((sha256, reader_of(path)))
-        return paths.pop() if paths else None
-
-    @property
-    def paths(self) -> list[str]:
-        """Those that have not moved."""
-        return [path for paths in self._paths.values() for path in paths]
-
-
-def _drafts(changes: Changes, known: Mapping[str, FileState], gone: _Gone) -> Iterator[_Draft]:
-    """Reads the files that may have changed, and finds those that have. Runs in a thread."""
-    for found in changes.suspects:
-        before = known.get(found.path)
-        try:
-            content = read_bytes(found.file)
-        except FileNotFoundError:  # removed since the folder was listed
-            continue
-        except (OSError, Unreadable) as error:
-            yield _unread(found, error, before)
-            continue
-        sha256 = digest(content)
-        if before is not None and before.sha256 == sha256:
-            yield _Same(found=found, was=found.path)
-        elif before is None and (was := gone.take(found.path, sha256)) is not None:
-            yield _Same(found=found, was=was)
-        else:
-            yield _read(found, sha256, content, before)
-
-
-def _unread(found: Found, error: OSError | LLNError, before: FileState | None) -> _Problem | _Same:
-    """A file that cannot be read now. It is tried again by each update, and told once. What the
-    index has of it stays if nobody can tell whether it has changed."""
-    reason = error.message if isinstance(error, LLNError) else why_unread(error)
-    if before is not None and (before.sha256, before.problem) == ("", reason):
-        is_noted = (before.size, before.mtime_ns) == (found.size, found.mtime_ns)
-        return _Same(found=found, was=found.path, is_noted=is_noted)
-    is_known = before is not None and before.sha256 != ""
-    return _Problem(found=found, sha256="", reason=reason, is_stored=found.is_seen or not is_known)
-
-
-def _read(found: Found, sha256: str, content: bytes, before: FileState | None) -> _Draft:
-    try:
-        extracted = read_content(found.path, content)
-    except Unreadable as error:
-        is_text = not isinstance(error, NotText)
-        return _Problem(found=found, sha256=sha256, reason=error.message, is_text=is_text)
-    if not extracted.text.strip():
-        return _Problem(found=found, sha256=sha256, reason="it has no text", is_text=False)
-    return _Text(found=found, sha256=sha256, extracted=extracted, before=before)
-
-
-def _keep(store: IndexStore, draft: _Draft, embedded: _Embedded, summary: Summary) -> None:
+def _keep(store: IndexStore, draft: Draft, embedded: _Embedded, summary: Summary) -> None:
     """Stores what became of a file, and counts it."""
     found = draft.found
-    if isinstance(embedded, _Problem | _Same):
+    if isinstance(embedded, Problem | Same):
         draft = embedded
-    if isinstance(draft, _Same):
+    if isinstance(draft, Same):
         if not draft.is_noted:
             store.move(draft.was, found.path, size=found.size, mtime_ns=found.mtime_ns)
         if draft.was == found.path:
@@ -284,7 +189,7 @@ def _keep(store: IndexStore, draft: _Draft, embedded: _Embedded, summary: Summar
         else:
             summary.moved += 1
         return
-    if isinstance(draft, _Problem):
+    if isinstance(draft, Problem):
         if draft.is_stored:
             store.put(_row(found, draft.sha256, problem=draft.reason))
         if draft.is_text:
@@ -332,5 +237,5 @@ def _row(
     )
 
 
-def _weigh(draft: _Draft) -> int:
-    return _FILE_WEIGHT + (len(draft.extracted.text) if isinstance(draft, _Text) else 0)
+def _weigh(draft: Draft) -> int:
+    return _FILE_WEIGHT + (len(draft.extracted.text) if isinstance(draft, Text) else 0)

@@ -90,7 +90,7 @@ def test_a_file_that_could_not_be_read_is_tried_again(
         return path.read_bytes()
 
     with monkeypatch.context() as refused:
-        refused.setattr("service.index.update.read_bytes", refusing)
+        refused.setattr("service.index.drafts.read_bytes", refusing)
         [summary] = run("index", folder, "--model", model)
         assert (summary["read"], summary["problems"]) == (2, {"fox.md": "Permission denied"})
         before = _changes(folder)
