@@ -11,7 +11,7 @@ from pydantic import Field
 from service.http.dependencies import Engine, Record, TimeoutS
 from service.http.dialects.dialect import Claim, Dialect
 from service.http.dialects.ranking import rerank_with_strings
-from service.http.dialects.refusals import TEXT_ONLY, refuse
+from service.http.dialects.refusals import TEXT_ONLY, agreed, refuse
 from service.http.json_request import JsonRoute
 from service.http.routes.embeddings import embeddings as own_embeddings
 from service.http.routes.models import list_models
@@ -41,8 +41,7 @@ async def embeddings(
         exclude={"modality", "output_dimension"}, exclude_unset=True
     )
     fields["input"] = body.input
-    if body.output_dimension is not None:
-        fields["dimensions"] = body.output_dimension
+    fields["dimensions"] = agreed(body, "output_dimension", "dimensions")
     return await own_embeddings(EmbeddingsBody(**fields), engine, timeout_s, record)
 
 

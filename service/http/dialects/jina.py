@@ -17,7 +17,13 @@ from service.http.dialects.dialect import Claim, Dialect
 from service.http.dialects.dropped import dropped_usage
 from service.http.dialects.outputs import Dtype, vector_form
 from service.http.dialects.prompts import prompt_for
-from service.http.dialects.refusals import TEXT_ONLY, refuse, refuse_given
+from service.http.dialects.refusals import (
+    TEXT_ONLY,
+    agreed,
+    contradiction,
+    refuse,
+    refuse_given,
+)
 from service.http.dialects.shapes import with_detail
 from service.http.json_response import (
     EncodingFormat,
@@ -69,7 +75,7 @@ class JinaBody(Body):
         )
 
     def form(self, call: DialectCall, options: EmbedOptions) -> VectorForm:
-        kind = self.encoding_type or self.embedding_type or "float"
+        kind = agreed(self, "encoding_type", "embedding_type") or "float"
         if isinstance(kind, list):
             if len(kind) != 1:
                 raise InvalidInput(
@@ -79,6 +85,10 @@ class JinaBody(Body):
                     actual=len(kind),
                 )
             [kind] = kind
+        if (kind, self.encoding_format) == ("base64", "float"):
+            raise contradiction(
+                "encoding_format is float, and embedding_type base64", "encoding_format", "float"
+            )
         encoding = self.encoding_format or ("base64" if kind == "base64" else "float")
         dtype: Dtype = "float" if kind == "base64" else kind
         return vector_form(call.engine, self.model, options, dtype=dtype, encoding=encoding)

@@ -15,7 +15,7 @@ from engine.types import Ranking, RankOptions, Truncate
 from service.errors import report_names
 from service.http.dialects.call import Call, DialectCall
 from service.http.dialects.dropped import dropped_headers, dropped_usage
-from service.http.dialects.refusals import refuse, refuse_given
+from service.http.dialects.refusals import agreed, refuse, refuse_given
 from service.http.json_response import dump_list, json_response, server_timing
 from service.http.schemas.fields import AtLeastOne, Body, Text, Whole
 from service.http.schemas.ranking import DocumentValue, texts_of
@@ -68,9 +68,7 @@ class RerankBody(Body):
             )
         if self.truncation_side not in (None, "left", "right"):
             raise refuse("truncation_side", self.truncation_side, "it is left or right")
-        limit = self.max_tokens_per_doc
-        if self.truncate_prompt_tokens is not None:
-            limit = self.truncate_prompt_tokens
+        limit = agreed(self, "truncate_prompt_tokens", "max_tokens_per_doc")
         policy: Truncate = "start" if self.truncation_side == "left" else "end"
         return RankOptions(
             truncate="error" if limit is None else policy, max_tokens=None if limit == -1 else limit

@@ -10,7 +10,7 @@ from engine.errors import InvalidInput
 from engine.types import EmbedOptions, Truncate
 from service.http.dialects.binary import EmbedDtype, Endianness
 from service.http.dialects.call import DialectCall
-from service.http.dialects.refusals import TEXT_ONLY, refuse, refuse_given
+from service.http.dialects.refusals import TEXT_ONLY, contradiction, refuse, refuse_given
 from service.http.schemas.fields import IDS, Body, Input, Text, Whole
 from service.http.schemas.responses.base import Described
 
@@ -94,6 +94,7 @@ class ScoreBody(PoolingFields):
             first, second = getattr(self, one), getattr(self, other)
             if first is None or second is None:
                 continue
+            self._refuse_others(one, other)
             firsts = [first] if isinstance(first, str) else first
             seconds = [second] if isinstance(second, str) else second
             if len(firsts) not in (1, len(seconds)):
@@ -106,6 +107,13 @@ class ScoreBody(PoolingFields):
                 )
             return one, firsts, other, seconds
         raise InvalidInput("text_1 and text_2 are required", code="missing_field", param="text_1")
+
+    def _refuse_others(self, one: str, other: str) -> None:
+        for name in sorted({name for side in _SIDES for name in side} - {one, other}):
+            if (value := getattr(self, name)) is not None:
+                raise contradiction(
+                    f"{name} is given beside {one} and {other}; send one pair", name, value
+                )
 
 
 _SIDES = (

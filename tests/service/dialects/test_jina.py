@@ -141,6 +141,11 @@ def test_segments_that_are_refused(api: httpx.Client, body: dict[str, Any], para
         ({"input": ["a", ""], "late_chunking": True}, "input[1]"),
         ({"input": [[7, 8]], "late_chunking": True}, "input[0]"),
         ({"input": ["a"], "embedding_type": ["float", "int8"]}, "embedding_type"),
+        ({"input": ["a"], "encoding_type": "int8", "embedding_type": "float"}, "embedding_type"),
+        (
+            {"input": ["a"], "embedding_type": "base64", "encoding_format": "float"},
+            "encoding_format",
+        ),
         ({"input": ["a"], "task": "separation", "colour": 1}, "colour"),
         ({"input": ["a"], "task": "separation", "dimensions": 9999}, "dimensions"),
     ],

@@ -23,6 +23,15 @@ def test_infinity(api: httpx.Client, plain: Callable[..., np.ndarray]) -> None:
     assert refused.json()["error"]["param"] == "modality"
 
 
+def test_two_names_of_one_option(api: httpx.Client) -> None:
+    both = {"input": "a", "output_dimension": 8, "dimensions": 8}
+    assert len(api.post("/embeddings", json=both).json()["data"][0]["embedding"]) == 8
+    refused = api.post("/embeddings", json={**both, "dimensions": 9})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (400, "contradictory_fields")
+    assert (error["param"], error["actual"]) == ("dimensions", "9")
+
+
 def test_ping_needs_no_key(url: str) -> None:
     assert httpx.get(f"{url}/ping").status_code == 200
     assert httpx.post(f"{url}/invocations", json={"input": "a"}).status_code == 401

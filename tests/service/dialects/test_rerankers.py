@@ -108,6 +108,10 @@ def test_infinity_answers_with_strings(
         ({"documents": ["a"], "instruction": "be kind"}, "instruction"),
         ({"documents": ["a"], "max_tokens_per_doc": 0}, "max_tokens_per_doc"),
         ({"documents": ["a"], "truncation_side": "up"}, "truncation_side"),
+        (
+            {"documents": ["a"], "truncate_prompt_tokens": 8, "max_tokens_per_doc": 9},
+            "max_tokens_per_doc",
+        ),
         ({"documents": [{"title": "a"}]}, None),
     ],
 )

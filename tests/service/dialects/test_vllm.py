@@ -158,6 +158,8 @@ def test_tokens_of_a_large_body(api: httpx.Client) -> None:
         ("/score", {"text_1": ["a", "b"], "text_2": ["a"]}, "text_1"),
         ("/score", {"text_1": "a", "text_2": ["b", ""]}, "text_2[1]"),
         ("/score", {"text_1": "", "text_2": "b"}, "text_1"),
+        ("/score", {"text_1": "a", "text_2": "b", "data_2": "c"}, "data_2"),
+        ("/score", {"queries": "a", "documents": "b", "items": "c"}, "items"),
         ("/score", {"text_1": "a", "text_2": []}, "text_2"),
         ("/score", {"text_1": "a", "text_2": ["b"] * 2_048}, "text_2"),
         ("/tokenize", {"prompt": ""}, "prompt"),
