@@ -75,6 +75,7 @@ class JinaBody(Body):
         )
 
     def form(self, call: DialectCall, options: EmbedOptions) -> VectorForm:
+        kind: EmbeddingType | list[EmbeddingType]
         kind = agreed(self, "encoding_type", "embedding_type") or "float"
         if isinstance(kind, list):
             if len(kind) != 1:
