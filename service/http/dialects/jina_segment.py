@@ -71,8 +71,9 @@ class Segmented(Described):
 @router.post("/v1/segment", response_model=Segmented, summary="Cut a text into sentences")
 async def segment(body: SegmentBody, call: Call) -> Response:
     """The number of tokens, and if asked for the tokens and chunks: whole sentences up to
-    `max_chunk_length` characters. Chunks put together are the text. Tokens are in a list for each
-    chunk, or in one list without chunks."""
+    `max_chunk_length` characters. Chunks put together are the text, but for white space before the
+    first of them and where a chunk has no room for it. Tokens are in a list for each chunk, or in
+    one list without chunks."""
     body.check()
     with report_names(_NAMES):
         model = call.resolve(body.tokenizer).name
