@@ -74,6 +74,7 @@ def test_aliases_in_either_form(monkeypatch: pytest.MonkeyPatch, value: str) -> 
         ("ada", "write NAME=MODEL, separated by commas; got 'ada'"),
         ("=default", "write NAME=MODEL, separated by commas; got '=default'"),
         ("ada=default,ada=default", "ada appears twice"),
+        ('{"ada": "default", "ada": "nope"}', "ada appears twice"),
         ('{"ada": ', "it is not JSON: Expecting value: line 1 column 9 (char 8)"),
         ('{"ada": 7}', "each alias needs the name of a model, as a string"),
         ("ada=defualt", "the alias 'ada' stands for 'defualt', which is not served"),
