@@ -195,7 +195,7 @@ def _read_parts(checkpoint: Checkpoint, placement: Placement) -> ModelParts:
     reader = TensorReader(
         checkpoint.weights,
         device=placement.device,
-        dtype=placement.state_dtype,
+        dtype=placement.tensor_dtype,
         product_dtype=placement.dtype,
     )
     config = EncoderConfig(checkpoint.transformer_folder / "config.json", checkpoint.config)

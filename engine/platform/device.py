@@ -47,8 +47,8 @@ class Placement:
         return torch_dtype(self.precision)
 
     @property
-    def state_dtype(self) -> torch.dtype:
-        """The dtype of everything else. On a CPU, float32 costs no time there."""
+    def tensor_dtype(self) -> torch.dtype:
+        """The dtype of all other tensors of a checkpoint."""
         return torch.float32 if self.device.type == "cpu" else self.dtype
 
 

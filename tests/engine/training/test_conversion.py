@@ -37,7 +37,7 @@ def test_a_calibration_measured_in_bfloat16_is_float32(
     write_checkpoint: WriteCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU, where states are bfloat16 by default."""
-    monkeypatch.setattr("engine.platform.device.Placement.state_dtype", torch.bfloat16)
+    monkeypatch.setattr("engine.platform.device.Placement.tensor_dtype", torch.bfloat16)
     monkeypatch.setattr("engine.platform.device.cpu_multiplies_bfloat16", lambda: True)
     # oneDNN packs bfloat16 weights only on a CPU that has units for it.
     monkeypatch.setattr("engine.model.families.pack", lambda layer, dtype: layer)
