@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Protocol
 
 from engine.errors import InvalidInput
 
@@ -20,17 +20,15 @@ class Edit(Protocol):
     text: str
 
 
-def check_num_edits(value: Any) -> Any:
-    """Before they are read: a body can hold hundreds of thousands."""
-    if isinstance(value, list) and len(value) > MAX_EDITS:
+def check_num_edits(count: int) -> None:
+    if count > MAX_EDITS:
         raise InvalidInput(
-            f"edits holds {len(value)} edits, the limit is {MAX_EDITS}",
+            f"edits holds {count} edits, the limit is {MAX_EDITS}",
             code="too_many_edits",
             param="edits",
             limit=MAX_EDITS,
-            actual=len(value),
+            actual=count,
         )
-    return value
 
 
 def apply_edits(text: str, edits: Sequence[Edit]) -> str:

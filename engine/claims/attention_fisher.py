@@ -8,11 +8,19 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-from engine.claims.claim import Claim, Finding, Material, Measured, Repair, Replacement
+from engine.claims import fisher_descent, head_scales
+from engine.claims.claim import (
+    ANY_CONSTANT,
+    Claim,
+    Finding,
+    Material,
+    Measured,
+    Repair,
+    Replacement,
+)
 from engine.claims.matrices import (
     covariance,
     gaussian,
-    gaussian_overlap,
     jacobian,
     random_attention,
     softmax_matrix,
@@ -20,9 +28,6 @@ from engine.claims.matrices import (
 from engine.diagnostics.rows import entropy_of_probabilities
 
 PAPER = "Fisher Information Matrix Approximation for Attention Distribution"
-ANY_CONSTANT = 1e3
-"""Stands for a constant that the paper leaves open: larger than any it could mean."""
-
 
 _ROWS_A_HEAD = 8
 """Of the document's attention."""
@@ -176,169 +181,6 @@ def _check_concentration(material: Material, generator: Generator) -> Finding:
     )
 
 
-def _check_convergence(material: Material, generator: Generator) -> Finding:
-    """Minimises |theta|^2 / 2 over the logits of two keys, one of which gets no attention."""
-    growths = {f"{rate:g}": _scheduled_growth(rate) for rate in (1.0, 0.1, 0.01, 0.001)}
-    rates = {str(steps): _mean_squared_gradient(generator, steps) for steps in (100, 400, 1600)}
-    scaled = [
-        math.sqrt(int(steps)) / (1 + math.log(int(steps))) * value for steps, value in rates.items()
-    ]
-    return Finding(
-        stated=Measured(worst=min(growths.values()) - 1, cases=len(growths)),
-        corrected=Measured(worst=scaled[-1] / scaled[0] - 1),
-        evidence={
-            "squared_gradient_grows_by_with_rate_c_over_sqrt_t": growths,
-            "mean_squared_gradient_by_steps_with_bounded_eigenvalues": rates,
-        },
-    )
-
-
-def _scheduled_growth(rate: float, steps: int = 5) -> float:
-    """How much |theta|^2 grows in steps of rate / sqrt(t) with E[A A^T] = diag(a).
-
-    The start depends on the rate: conditions on entropy and Jacobian allow it to be any.
-    """
-    gap = 9.0 - math.log(rate)
-    start = theta = torch.tensor([1.0 + gap, 1.0], dtype=torch.float64)
-    for step in range(1, steps + 1):
-        share = theta.softmax(-1)
-        moved = theta - rate / math.sqrt(step) * theta / share
-        theta = torch.where(moved.isfinite(), moved, theta)
-    return float(theta.square().sum() / start.square().sum())
-
-
-def _mean_squared_gradient(
-    generator: Generator, steps: int, wobble: Callable[[int], float] = lambda _: 0.0
-) -> float:
-    """Minimises log cosh by noisy steps 1/(2 sqrt(t)), preconditioned by diag(a), at least 0.1."""
-    theta, total = torch.full((32,), 2.0, dtype=torch.float64), 0.0
-    for step in range(1, steps + 1):
-        gradient = torch.tanh(theta)
-        total += float(gradient.square().sum())
-        noisy = gradient + 0.5 * gaussian(generator, len(theta))
-        weights = theta.softmax(-1).clamp_min(0.1) * (1 + wobble(step))
-        theta = theta - noisy / weights / (2 * math.sqrt(step))
-    return total / steps
-
-
-def _check_parameter_fisher(material: Material, generator: Generator) -> Finding:
-    """W_Q G and W_K G^-T give the same scores for every G: d^2 directions with no information."""
-    length, width, dim = 10, 4, 2
-    x = gaussian(generator, length, width)
-    weights = gaussian(generator, 2, width, dim)
-
-    def log_pattern(both: Tensor) -> Tensor:
-        return ((x @ both[0]) @ (x @ both[1]).mT / math.sqrt(dim)).log_softmax(-1)
-
-    gradients = jacobian(log_pattern, weights).flatten(2)
-    fisher = torch.einsum("ij,ijm,ijn->mn", log_pattern(weights).exp(), gradients, gradients)
-    spectrum = torch.linalg.eigvalsh(fisher)
-    null = int((spectrum < 1e-9 * spectrum[-1]).sum())
-    return Finding(
-        stated=Measured(worst=null, allowed=0),
-        corrected=Measured(worst=dim**2 - null, allowed=0),
-        evidence={
-            "parameters": len(spectrum),
-            "d": dim,
-            "null_directions": null,
-            "least_eigenvalue": float(spectrum[0]),
-        },
-    )
-
-
-def _check_temperature_schedule(material: Material, generator: Generator) -> Finding:
-    """Fits the constants of the printed and of the mended bound at 100 steps, as C_1 = C_2."""
-    few, many = 10**2, 10**6
-    printed = {steps: (1 + _partial_sum(steps, 0.5)) / math.sqrt(steps) for steps in (few, many)}
-    mended = {steps: (1 + _partial_sum(steps, 1.0)) / math.sqrt(steps) for steps in (few, many)}
-    start, end = 100, 1600
-    measured = {
-        steps: _mean_squared_gradient(generator, steps, wobble=lambda t: 0.5 / math.sqrt(t))
-        for steps in (start, end)
-    }
-    excess = max(
-        measured[end] / measured[start]
-        - (1 + _partial_sum(end, power)) / (1 + _partial_sum(start, power)) / math.sqrt(end / start)
-        for power in (0.5, 1.0)
-    )
-    return Finding(
-        stated=Measured(worst=max(excess, mended[many] / mended[few] - 0.5)),
-        evidence={
-            "printed_bound_by_steps": {str(steps): bound for steps, bound in printed.items()},
-            "mended_bound_by_steps": {str(steps): bound for steps, bound in mended.items()},
-        },
-    )
-
-
-def _partial_sum(steps: int, power: float) -> float:
-    return float(torch.arange(1, steps + 1, dtype=torch.float64).pow(-power).sum())
-
-
-def _check_effective_action(material: Material, generator: Generator) -> Finding:
-    """Takes S = (2 x^2 + 2 x y + 3 y^2) / 2 and integrates y out on a grid."""
-    x = torch.linspace(-8, 8, 1601, dtype=torch.float64)
-    action = 0.5 * (2 * x[:, None] ** 2 + 2 * x[:, None] * x + 3 * x**2)
-    integral = torch.exp(-action).sum(1) * (x[1] - x[0])
-    marginal = integral / integral.sum()
-    printed = torch.exp(-integral)
-    printed /= printed.sum()
-    exact = torch.exp(-0.5 * (2 - 1 / 3) * x**2)
-    exact /= exact.sum()
-    with_logarithm = torch.exp(integral.log())
-    with_logarithm /= with_logarithm.sum()
-    density, middle = x[1] - x[0], len(x) // 2
-    return Finding(
-        stated=Measured(worst=float((printed - marginal).abs().max() / density)),
-        corrected=Measured(worst=float((with_logarithm - exact).abs().max() / density)),
-        evidence={
-            "density_at_0": float(marginal[middle] / density),
-            "density_at_0_as_printed": float(printed[middle] / density),
-        },
-    )
-
-
-def _check_scale_separation(material: Material, generator: Generator) -> Finding:
-    """Heads of widths s and 2 s overlap alike however far apart s and 2 s are."""
-    dimension = 2
-    far = gaussian_overlap(1e6, 2e6) ** dimension
-    bound = ANY_CONSTANT * math.exp(-1e6 / ANY_CONSTANT)
-    ratios = (1.0, 1.5, 2.0, 5.0, 20.0)
-    errors = [
-        abs(
-            gaussian_overlap(1.0, ratio) ** dimension
-            - (1 / math.cosh(math.log(ratio))) ** (dimension / 2)
-        )
-        for ratio in ratios
-    ]
-    return Finding(
-        stated=Measured(worst=far - bound),
-        corrected=Measured(worst=max(errors), allowed=1e-6, cases=len(ratios)),
-        evidence={
-            "widths": [1e6, 2e6],
-            "cosine": far,
-            "claimed_bound_with_C_and_xi_of_1000": bound,
-            "cosine_by_ratio": {
-                f"{ratio:g}": gaussian_overlap(1.0, ratio) ** dimension for ratio in ratios
-            },
-        },
-    )
-
-
-def _check_cutoff_scale(material: Material, generator: Generator) -> Finding:
-    """A head that looks far away sees nearer tokens when its temperature rises."""
-    distance = (torch.arange(401, dtype=torch.float64) - 200).abs()
-    far = [float(((0.1 * distance / tau).softmax(-1) * distance).sum()) for tau in (0.5, 4.0)]
-    errors = []
-    for tau in (0.5, 1.0, 2.0, 4.0):
-        near = (-(distance**2) / 18 / tau).softmax(-1)  # s = 3
-        errors.append(abs(float((near * distance**2).sum()) / (9 * tau) - 1))
-    return Finding(
-        stated=Measured(worst=far[0] - far[1]),
-        corrected=Measured(worst=max(errors), allowed=1e-6, cases=len(errors)),
-        evidence={"mean_distance_at_temperatures_0.5_and_4": far},
-    )
-
-
 CLAIMS = (
     Claim(
         id="attention-fisher.definition-1",
@@ -392,7 +234,7 @@ CLAIMS = (
         paper=PAPER,
         statement="Natural gradient descent with E[A A^T] converges at rate 1 / sqrt(T) if the "
         "entropy is bounded, the Jacobian has full rank and the rate is scheduled.",
-        check=_check_convergence,
+        check=fisher_descent.check_convergence,
         correction=Repair(
             text="With a rate of c / sqrt(t), O(log T / sqrt(T)) follows from bounded eigenvalues "
             "of the preconditioner alone, which these conditions do not give."
@@ -402,7 +244,7 @@ CLAIMS = (
         id="attention-fisher.definition-2.3",
         paper=PAPER,
         statement="The least eigenvalue of the FIM of (W_Q, W_K) is positive.",
-        check=_check_parameter_fisher,
+        check=fisher_descent.check_parameter_fisher,
         correction=Replacement(
             text="Every head has at least d^2 null directions: (W_Q G, W_K G^-T) is the same head."
         ),
@@ -412,7 +254,7 @@ CLAIMS = (
         paper=PAPER,
         statement="With tau_t = tau_0 / sqrt(t), E|grad|^2 <= (C_1 + C_2 sum_t tau_t) / sqrt(T) "
         "for constants C_1 and C_2.",
-        check=_check_temperature_schedule,
+        check=fisher_descent.check_temperature_schedule,
         is_unproved=True,
         remark="The bound tends to 2 C_2 tau_0, not to zero, so it says little. With bounded "
         "preconditioners a tighter one held: (C_1 + C_2 sum_t tau_t eta_t) / sqrt(T) = "
@@ -422,14 +264,14 @@ CLAIMS = (
         id="attention-fisher.theorem-4",
         paper=PAPER,
         statement="S_eff(phi) is the integral of exp(-S) over the finer scales.",
-        check=_check_effective_action,
+        check=head_scales.check_effective_action,
         correction=Replacement(text="S_eff is minus the logarithm of that integral."),
     ),
     Claim(
         id="attention-fisher.proposition-2",
         paper=PAPER,
         statement="|<A_s A_t>| <= C exp(-|s - t| / xi) for heads of scales s and t.",
-        check=_check_scale_separation,
+        check=head_scales.check_scale_separation,
         correction=Replacement(
             text="It depends on the ratio: Gaussian kernels of widths s and t in R^D have cosine "
             "sech(ln(s / t))^(D / 2)."
@@ -446,7 +288,7 @@ CLAIMS = (
         id="attention-fisher.section-c5",
         paper=PAPER,
         statement="Temperature sets a head's scale: a hotter head sees further.",
-        check=_check_cutoff_scale,
+        check=head_scales.check_cutoff_scale,
         correction=Replacement(
             text="For scores -(i - j)^2 / (2 s^2) the width is s sqrt(tau); a head whose scores "
             "grow with distance sees nearer tokens as it gets hotter."

@@ -19,6 +19,9 @@ EvidenceValue: TypeAlias = "float | int | str | bool | Sequence[EvidenceValue] |
 ROUNDING = 1e-9
 """The error that float64 may leave in an identity over a few thousand terms of order one."""
 
+ANY_CONSTANT = 1e3
+"""Stands for a constant that the paper leaves open: larger than any it could mean."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:

@@ -59,7 +59,7 @@ def _files(folder: Path, place: Path) -> Iterator[Found]:
             status: os.stat_result | None = file.stat()
         except (FileNotFoundError, NotADirectoryError):  # removed since the folder was listed
             continue
-        except OSError:  # who reads it is told why
+        except OSError:  # opening it will raise the reason
             status = None
         yield Found(
             file=file,

@@ -114,8 +114,8 @@ class IndexWriter:
         self._reader = FileReader(store, engine, max_staleness)
         self._too_large: dict[str, str] = {}
         """Digests of files that do not fit in this engine's memory, by path."""
-        self._told: dict[str, str] = {}
-        """The problems of the last update: one that stays is told once."""
+        self._reported: dict[str, str] = {}
+        """The problems of the last update. One that persists is not reported again."""
 
     async def update(self, report: Callable[[Progress], None] = lambda _: None) -> Summary:
         """Reads files that are new or changed, follows those that moved, and takes out the others.
@@ -151,8 +151,8 @@ class IndexWriter:
         removed = gone.paths
         self._store.remove(removed)
         summary.removed = len(removed)
-        told, self._told = self._told, summary.problems
-        summary.problems = dict(self._told.items() - told.items())
+        before, self._reported = self._reported, summary.problems
+        summary.problems = dict(self._reported.items() - before.items())
         return summary
 
     async def _embed(self, draft: Draft) -> _Embedded:

@@ -72,8 +72,8 @@ def files_in(folder: Path) -> Iterator[Path]:
     """The files of a folder and of those below it, in the order of their paths.
 
     Hidden files and folders are left out, and so are links: they could lead anywhere, in circles
-    too. A folder below that cannot be listed comes in place of its files: whoever reads it as a
-    file is told why. Raises OSError if the folder itself cannot be listed.
+    too. A folder below that cannot be listed comes in place of its files; reading it as a file
+    raises the reason. Raises OSError if the folder itself cannot be listed.
     """
     open_folders = [_entries(folder)]  # no recursion: folders may lie a thousand deep
     while open_folders:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from uuid import uuid4
 
 from fastapi import APIRouter, Response
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from engine.errors import InvalidInput
 from engine.types import EmbedOptions, Truncate
@@ -20,7 +20,7 @@ from service.http.dialects.refusals import TEXT_ONLY, refuse, refuse_given
 from service.http.dialects.shapes import with_message
 from service.http.json_request import JsonRoute
 from service.http.json_response import dump_list, json_response
-from service.http.schemas.fields import AtLeastOne, Body, Whole
+from service.http.schemas.fields import AtLeastOne, Body, Whole, counted_first
 from service.http.schemas.responses.base import Described
 
 router = APIRouter(route_class=JsonRoute, tags=["Cohere"])
@@ -84,23 +84,21 @@ class EmbedBody(Body):
         )
 
 
-def _check_num_inputs(value: Any) -> Any:
-    """Before they are read: a body can hold hundreds of thousands."""
-    if isinstance(value, list) and len(value) > _MAX_MIXED_INPUTS:
+def _check_num_inputs(count: int) -> None:
+    if count > _MAX_MIXED_INPUTS:
         raise InvalidInput(
-            f"inputs holds {len(value)} texts, the limit is {_MAX_MIXED_INPUTS}",
+            f"inputs holds {count} texts, the limit is {_MAX_MIXED_INPUTS}",
             code="too_many_inputs",
             param="inputs",
             limit=_MAX_MIXED_INPUTS,
-            actual=len(value),
+            actual=count,
         )
-    return value
 
 
 class EmbedBodyV2(EmbedBody):
     """The same of the second version, which takes mixed inputs and fewer dimensions."""
 
-    inputs: Annotated[list[MixedInput] | None, BeforeValidator(_check_num_inputs)] = None
+    inputs: Annotated[list[MixedInput] | None, counted_first(_check_num_inputs)] = None
     max_tokens: AtLeastOne | None = Field(
         None, description="Longer texts are cut, as truncate says."
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, Field
 
 from engine.errors import InvalidInput
 from engine.text.chunking import MOST_OPENING, OPENING_TOKENS, check_count
@@ -19,7 +19,7 @@ from engine.types import (
     SpanPlan,
 )
 from engine.types import Chunking as EngineChunking
-from service.http.schemas.fields import AtLeastOne, AtLeastZero, Body
+from service.http.schemas.fields import AtLeastOne, AtLeastZero, Body, counted_first
 
 
 class SpanBody(Body):
@@ -27,13 +27,6 @@ class SpanBody(Body):
 
     start: AtLeastZero
     end: AtLeastZero
-
-
-def _check_num_spans(value: Any) -> Any:
-    """Before they are read: a body can hold hundreds of thousands."""
-    if isinstance(value, list):
-        check_count(len(value))
-    return value
 
 
 Title: TypeAlias = Annotated[
@@ -90,7 +83,7 @@ class Chunking(Body, ChunkingFields):
     sections, or the caller's own spans, which may overlap and come in any order."""
 
     type: ChunkingType = "none"
-    spans: Annotated[list[SpanBody] | None, BeforeValidator(_check_num_spans)] = Field(
+    spans: Annotated[list[SpanBody] | None, counted_first(check_count)] = Field(
         default=None, description="spans: ranges of characters."
     )
 

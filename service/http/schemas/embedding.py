@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from engine.errors import InvalidInput
 from engine.types import Chunking as EngineChunking
@@ -19,6 +19,7 @@ from service.http.schemas.fields import (
     VectorBody,
     VectorFields,
     Whole,
+    counted_first,
 )
 
 
@@ -61,7 +62,7 @@ class EditBody(Body):
     text: str = ""
 
 
-Edits: TypeAlias = Annotated[list[EditBody] | None, BeforeValidator(check_num_edits)]
+Edits: TypeAlias = Annotated[list[EditBody] | None, counted_first(check_num_edits)]
 
 
 class UpdateBody(VectorBody):

@@ -6,7 +6,7 @@ it knows (lengths, counts, dimensions), once for HTTP, gRPC and Python.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import numpy as np
@@ -83,6 +83,17 @@ Encoding: TypeAlias = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string", "enum": ["float", "base64"]}, {"type": "null"}]}),
 ]
 """LiteLLM's clients write null where they mean the default."""
+
+
+def counted_first(check: Callable[[int], None]) -> BeforeValidator:
+    """Checks how many values a list has before they are read: there may be a million."""
+
+    def counted(value: Any) -> Any:
+        if isinstance(value, list):
+            check(len(value))
+        return value
+
+    return BeforeValidator(counted)
 
 
 def limit_fields(value: Any) -> Any:

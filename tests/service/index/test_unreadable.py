@@ -1,4 +1,4 @@
-"""Folders and files that cannot be read are told with the reason, and the others are read."""
+"""Folders and files that cannot be read are reported with the reason; the others are read."""
 
 from __future__ import annotations
 

@@ -32,12 +32,16 @@ def folders_too_deep(folder: Path) -> Iterator[str]:
 
 
 def without_privileges(*command: str) -> list[str]:
-    """The command, run so that the modes of files hold for it: root reads everything."""
+    """The command, run so that the modes of files hold for it too if the tests run as root.
+
+    Another user would not do: root's own folders hold the environment and the models. Without
+    setpriv (of util-linux, which Linux distributions install) root finds nothing unreadable.
+    """
     if os.geteuid():
         return list(command)
     setpriv = shutil.which("setpriv")
     if setpriv is None:
-        pytest.skip("root reads everything, and setpriv is not installed")
+        pytest.skip("as root this needs setpriv, of util-linux")
     taken = "-dac_override,-dac_read_search"
     return [setpriv, "--bounding-set", taken, "--inh-caps", taken, "--", *command]
 
