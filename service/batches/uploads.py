@@ -28,11 +28,12 @@ class Uploads:
         self._threads = ThreadPoolExecutor(_THREADS, "lln-uploads")
 
     @asynccontextmanager
-    async def begin(self, num_bytes: int) -> AsyncIterator[Upload]:
-        """An upload with room for so many bytes at first. Nothing is left of it unless it is kept,
-        however this ends."""
+    async def begin(self, announced_bytes: int) -> AsyncIterator[Upload]:
+        """An upload, refused if so many bytes do not fit now. It takes room only as it arrives:
+        callers that announce much and send nothing would keep all others out. Nothing is left of it
+        unless it is kept, however this ends."""
+        self._store.usage.check(announced_bytes, self._limit_bytes)
         upload = Upload(self._store, self._limit_bytes, self._threads)
-        upload.reach(num_bytes)
         try:
             await upload.open()
             yield upload

@@ -17,19 +17,27 @@ class Usage:
         self.taken_bytes = 0
         """By uploads that are not files yet."""
 
+    def check(self, num_bytes: int, limit_bytes: int) -> None:
+        """Raises StorageFailure if all together would hold more than the limit."""
+        with self._lock:
+            self._check(num_bytes, limit_bytes)
+
     def take(self, num_bytes: int, limit_bytes: int) -> None:
         """Raises StorageFailure if all together would hold more than the limit."""
         with self._lock:
-            wanted = self.kept_bytes + self.taken_bytes + num_bytes
-            if wanted > limit_bytes:
-                raise StorageFailure(
-                    f"files hold {self.kept_bytes} bytes and others that arrive "
-                    f"{self.taken_bytes}, the limit is {limit_bytes}; delete some",
-                    code="storage_full",
-                    limit=limit_bytes,
-                    actual=wanted,
-                )
+            self._check(num_bytes, limit_bytes)
             self.taken_bytes += num_bytes
+
+    def _check(self, num_bytes: int, limit_bytes: int) -> None:
+        wanted = self.kept_bytes + self.taken_bytes + num_bytes
+        if wanted > limit_bytes:
+            raise StorageFailure(
+                f"files hold {self.kept_bytes} bytes and others that arrive "
+                f"{self.taken_bytes}, the limit is {limit_bytes}; delete some",
+                code="storage_full",
+                limit=limit_bytes,
+                actual=wanted,
+            )
 
     def give_back(self, num_bytes: int) -> None:
         with self._lock:

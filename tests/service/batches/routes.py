@@ -10,6 +10,7 @@ import httpx
 from service.app import create_app
 from service.batches.runner import Batches
 from service.environment import load_settings
+from service.settings import Settings
 
 HEAD = b'--b\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
 END = b'\r\n--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b--\r\n'
@@ -18,8 +19,10 @@ FORM = {"content-type": "multipart/form-data; boundary=b"}
 
 
 @asynccontextmanager
-async def client_of(batches: Batches) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(load_settings())
+async def client_of(
+    batches: Batches, settings: Settings | None = None
+) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(settings or load_settings())
     app.state.batches = batches
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://lln") as client:

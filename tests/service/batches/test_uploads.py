@@ -6,6 +6,7 @@ import asyncio
 import io
 import threading
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,13 @@ import pytest
 
 from service.batches.runner import Batches
 from service.batches.store import BatchStore
+from service.environment import load_settings
 from service.errors import BodyTooLarge
 from service.http.upload import FormReader
+from service.metrics import Metrics
 from tests.service.batches.folder import (
     LIMITS,
+    answer_ok,
     bytes_in,
     files_of_at_most,
 )
@@ -122,6 +126,59 @@ def test_a_full_disk_is_told_and_nothing_is_left(store: BatchStore, batches: Bat
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "storage_failure")
     assert names_in(store) == []
     assert store.usage.taken_bytes == 0
+
+
+def test_callers_that_announce_much_and_send_nothing_keep_nobody_out(store: BatchStore) -> None:
+    """At the limits that a server has by default, of which 51 of the largest files fill the room.
+    Some leave, the others stay until the time for a next piece has passed."""
+    settings = load_settings().model_copy(update={"body_timeout_s": 1.0})
+    largest = settings.max_file_bytes
+    limits = replace(LIMITS, file_bytes=largest, stored_bytes=settings.max_stored_bytes)
+    batches = Batches(store, answer_ok, limits, Metrics().batch_api)
+
+    async def sent() -> AsyncIterator[bytes]:
+        yield HEAD
+        await asyncio.sleep(60)
+
+    async def run() -> None:
+        async with client_of(batches, settings) as client:
+            headers = {**FORM, "content-length": str(largest)}
+            idle = [
+                asyncio.create_task(client.post("/v1/files", content=sent(), headers=headers))
+                for _ in range(60)
+            ]
+            async with asyncio.timeout(20):
+                while len(names_in(store)) < len(idle):
+                    await asyncio.sleep(0.01)
+            assert store.usage.taken_bytes == len(HEAD) * len(idle)
+            for task in idle[:20]:
+                task.cancel()
+            honest = await upload(client, b"x" * 300_000)
+            assert honest.status_code == 200, honest.text
+            answers = await asyncio.gather(*idle[20:])
+            assert {answer.status_code for answer in answers} == {408}
+            assert names_in(store) == [honest.json()["id"]]
+            assert store.usage.taken_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_an_upload_that_cannot_fit_is_refused_before_it_is_sent(
+    store: BatchStore, batches: Batches
+) -> None:
+    async def sent() -> AsyncIterator[bytes]:
+        raise AssertionError("nobody asks for the body")
+        yield b""
+
+    async def run() -> httpx.Response:
+        async with client_of(batches) as client:
+            for _ in range(2):
+                await upload(client, b"x" * 9_000)
+            headers = {**FORM, "content-length": "9000"}
+            return await client.post("/v1/files", content=sent(), headers=headers)
+
+    error = asyncio.run(run()).json()["error"]
+    assert (error["code"], error["limit"]) == ("storage_full", LIMITS.stored_bytes)
 
 
 def test_few_threads_write_uploads_and_no_others_wait_for_them(

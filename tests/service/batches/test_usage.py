@@ -179,7 +179,8 @@ def test_a_caller_who_leaves_frees_the_place_of_the_upload(store: BatchStore) ->
 
     async def run() -> None:
         async def arrive() -> None:
-            async with uploads.begin(20_000):
+            async with uploads.begin(20_000) as arriving:
+                arriving.reach(20_000)
                 await asyncio.sleep(60)
 
         arriving = asyncio.create_task(arrive())
