@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -266,13 +266,13 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             draining=state.draining,
             http=state.server,
         )
+        has_batches = isinstance(state.batches, Batches)
         # Benchmarks end when draining begins: callers that follow one would delay the end.
         async with (
+            aclosing(state.batches) if has_batches else nullcontext(),
             _until_draining(state.draining, state.jobs),
             _until_draining(state.draining, rpc) as state.grpc_address,
-            _until_draining(state.draining, state.batches)
-            if isinstance(state.batches, Batches)
-            else nullcontext(),
+            _until_draining(state.draining, state.batches) if has_batches else nullcontext(),
         ):
             yield
         await state.claims.stop()

@@ -25,7 +25,8 @@ _FAILED = "the server failed to process this batch; the reason is in its log"
 
 
 class Batches:
-    """The files and batches of one server. Use it as an asynchronous context manager."""
+    """The files and batches of one server. Batches run while it is open as an asynchronous context
+    manager; files may come and go until `aclose`."""
 
     def __init__(
         self,
@@ -58,6 +59,9 @@ class Batches:
         for task in self._tasks:
             with suppress(asyncio.CancelledError):
                 await task
+
+    async def aclose(self) -> None:
+        """Call this when no request is left: a server that stops takes what is arriving."""
         await asyncio.to_thread(self.store.close)
 
     async def create(

@@ -79,6 +79,7 @@ def test_a_batch_that_breaks_keeps_what_was_answered(
     assert (found.status, found.errors[0].code) == ("failed", "internal_error")
     assert found.has_output
     assert found.counts.completed == 4
+    store.close()
     store = BatchStore(tmp_path / "batches")
     file = store.get_file(found.output_file_id)
     store.close()
