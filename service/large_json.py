@@ -12,10 +12,26 @@ MAX_VALUES = 2_000_000
 """A large document has at most this many values, token ids in long lists aside. Each becomes an
 object, of which 32 MiB of JSON can hold millions."""
 
+MAX_LISTS = 200_000
+"""A document has at most this many lists and objects: more than 65,536 edits and as many chunks
+need. A million, each in another, hold the interpreter for a second when they are unpickled."""
+
 _MANY_IDS = 10_000
 
 _FIELDS_OF_IDS = frozenset({"input", "inputs", "ids", "tokens"})
 """Whoever reads one of these takes arrays too. No other field becomes one."""
+
+
+class Excess(NamedTuple):
+    """What a document has too many of."""
+
+    code: str
+    limit: int
+    what: str
+
+
+_TOO_MANY_VALUES = Excess("too_many_values", MAX_VALUES, "values")
+_TOO_MANY_LISTS = Excess("too_many_lists", MAX_LISTS, "lists and objects")
 
 
 class Unreadable(NamedTuple):
@@ -39,9 +55,9 @@ def read_json(body: bytes) -> Any:
 def read_large_json(body: bytes) -> Any:
     """The document, its long lists of token ids as arrays, or Unreadable."""
     document = with_arrays(read_json(body))
-    if has_too_many_values(document):
-        message = f"the body has more than {MAX_VALUES} values"
-        return Unreadable(message, "too_many_values", limit=MAX_VALUES)
+    if (excess := excess_of(document)) is not None:
+        message = f"the body has more than {excess.limit} {excess.what}"
+        return Unreadable(message, excess.code, limit=excess.limit)
     return document
 
 
@@ -57,15 +73,27 @@ def _why_unreadable(body: bytes, error: orjson.JSONDecodeError) -> Unreadable:
     return Unreadable(f"the body is not JSON: {error}", position=error.pos)
 
 
-def has_too_many_values(document: Any) -> bool:
-    count, unseen = 0, [document]
-    while unseen and count <= MAX_VALUES:
+def may_exceed(body: bytes) -> bool:
+    """Whether a document of these bytes could have too many values or lists: brackets in texts
+    count here too."""
+    return len(body) > MAX_VALUES or body.count(b"[") + body.count(b"{") > MAX_LISTS
+
+
+def excess_of(document: Any) -> Excess | None:
+    """What the document has too many of, its arrays aside."""
+    num_values, num_lists, unseen = 0, 0, [document]
+    while unseen:
         value = unseen.pop()
-        if isinstance(value, list | dict):
-            count += len(value)
-            if count <= MAX_VALUES:
-                unseen += value.values() if isinstance(value, dict) else value
-    return count > MAX_VALUES
+        if not isinstance(value, list | dict):
+            continue
+        num_values += len(value)
+        if num_values > MAX_VALUES:
+            return _TOO_MANY_VALUES
+        num_lists += 1
+        if num_lists > MAX_LISTS:
+            return _TOO_MANY_LISTS
+        unseen += value.values() if isinstance(value, dict) else value
+    return None
 
 
 def with_arrays(document: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from service.batches.records import LineError
-from service.large_json import MAX_VALUES, has_too_many_values, with_arrays
+from service.large_json import excess_of, may_exceed, with_arrays
 
 MAX_LINE_ERRORS = 100
 """More would be no help."""
@@ -124,7 +124,9 @@ def _read(line: bytes, endpoint: str) -> Request | LineError:
     if not isinstance(body, dict):
         return LineError(code="invalid_request", message="body must be an object", param="body")
     request = Request(custom_id, with_arrays(body), len(line))
-    if len(line) > MAX_VALUES and has_too_many_values(fields):
-        message = f"this line has more than {MAX_VALUES} values, token ids in long lists aside"
-        return LineError(code="too_many_values", message=message)
+    if may_exceed(line) and (excess := excess_of(fields)) is not None:
+        message = (
+            f"this line has more than {excess.limit} {excess.what}, token ids in long lists aside"
+        )
+        return LineError(code=excess.code, message=message)
     return request

@@ -18,7 +18,7 @@ from service.body_budget import LARGE_BODY_BYTES
 from service.deadlines import TIMEOUT_HEADER, effective_timeout_s, parse_timeout_header
 from service.errors import UnreadableBody
 from service.http.media_types import JSON, media_type, require_json
-from service.large_json import Unreadable, read_json, read_large_json
+from service.large_json import Unreadable, may_exceed, read_json, read_large_json
 from service.reader_process import ReaderProcess
 
 Handle: TypeAlias = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -90,7 +90,8 @@ def _declared_json(scope: Scope) -> Scope:
 
 
 class JsonParser:
-    """Parses small bodies here and large ones in a process that starts with the first of them."""
+    """Parses small bodies here. Large ones, and those of very many lists, are parsed in a process
+    that starts with the first of them."""
 
     def __init__(self) -> None:
         self._process = ReaderProcess()
@@ -102,7 +103,7 @@ class JsonParser:
 
     async def parse(self, body: bytes) -> Any:
         """The document. Raises UnreadableBody."""
-        if len(body) < LARGE_BODY_BYTES:
+        if len(body) < LARGE_BODY_BYTES and not may_exceed(body):
             document = read_json(body)
         else:
             await self._is_free.acquire()

@@ -18,6 +18,7 @@ import pytest
 from service.body_budget import LARGE_BODY_BYTES
 from service.errors import UnreadableBody
 from service.http.json_request import JsonParser
+from service.large_json import MAX_LISTS
 from tests.service.outside import wait_for
 
 IDS = [101, 2009, 102] * 200_000
@@ -65,6 +66,28 @@ def test_a_body_of_too_many_values_is_refused() -> None:
             with pytest.raises(UnreadableBody) as refusal:
                 await parser.parse(start + value * 2_000_000 + end)
             assert (refusal.value.code, refusal.value.limit) == ("too_many_values", 2_000_000)
+        parser.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("padding", [0, LARGE_BODY_BYTES])
+def test_a_body_of_too_many_lists_is_refused_wherever_it_is_read(padding: int) -> None:
+    """They would hold up the event loop when they arrive from the process that read them."""
+
+    async def scenario() -> None:
+        parser = JsonParser()
+        text = b'{"text":"%b","lists":[%b%b]}'
+        most = MAX_LISTS - 2  # besides the object and the list around them
+        for tiny in (b"[],", b"{},", b"[0],"):
+            lists = tiny * (most - 1) + tiny[:-1]
+            document = await parser.parse(text % (b"x" * padding, lists, b""))
+            assert len(document["lists"]) == most
+            with pytest.raises(UnreadableBody) as refusal:
+                await parser.parse(text % (b"x" * padding, lists, b",[]"))
+            assert (refusal.value.code, refusal.value.limit) == ("too_many_lists", MAX_LISTS)
+        brackets = "[{" * MAX_LISTS
+        assert await parser.parse(orjson.dumps({"text": brackets})) == {"text": brackets}
         parser.close()
 
     asyncio.run(scenario())

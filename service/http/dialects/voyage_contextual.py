@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from engine.async_engine import AsyncEngine
 from engine.errors import InvalidInput
+from engine.execution.given_chunks import check_document_count
 from engine.scheduling.deadline import Deadline
 from engine.types import (
     Accounting,
@@ -112,6 +113,8 @@ async def contextualized_embeddings(
     spans. Given chunks are tokenised one by one, and each document is read in one pass."""
     record.model = engine.resolve(body.model).name
     form = body.form(engine)
+    with report_names({"documents": "inputs"}):
+        check_document_count(len(body.inputs), engine.config)
     if body.enable_auto_chunking:
         documents = await _cut_documents(body, engine, timeout_s)
     else:
@@ -217,10 +220,6 @@ class _Plain(NamedTuple):
                     limit=1,
                     actual=len(item),
                 )
-        if not body.inputs:
-            raise InvalidInput(
-                "inputs has no texts", code="empty_input", param="inputs", limit=1, actual=0
-            )
         return cls(texts, names)
 
 
@@ -229,8 +228,8 @@ async def _cut_documents(
 ) -> list[_Document]:
     texts = _whole_texts(body)
     single = "" if all(isinstance(item, str) for item in body.inputs) else "[0]"
-    names: dict[str, str | list[str]] = {
-        "documents": [f"inputs[{place}]{single}" for place in range(len(texts))] or "inputs",
+    names = {
+        "documents": [f"inputs[{place}]{single}" for place in range(len(texts))],
         "dimensions": "output_dimension",
     }
     with report_names(names):

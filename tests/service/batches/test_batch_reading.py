@@ -141,6 +141,9 @@ def test_a_line_of_too_many_values_is_refused(tmp_path: Path, reader: BatchReade
     path.write_bytes(empty.replace(b'"@"', b"[" + b"[]," * 2_000_000 + b"[]]"))
     found = reader.check(path, "/v1/embeddings", max_requests=9, max_line_bytes=2**25)
     assert [(error.code, error.line) for error in found.errors] == [("too_many_values", 1)]
+    path.write_bytes(empty.replace(b'"@"', b"[" + b"[]," * 300_000 + b"[]]"))
+    found = reader.check(path, "/v1/embeddings", max_requests=9, max_line_bytes=2**25)
+    assert [(error.code, error.line) for error in found.errors] == [("too_many_lists", 1)]
     path.write_bytes(empty.replace(b'"@"', b"[" + b"7," * 2_500_000 + b"7]"))
     assert not reader.check(path, "/v1/embeddings", max_requests=9, max_line_bytes=2**25).errors
 

@@ -181,6 +181,8 @@ def test_a_document_of_1000001_tokens_is_refused_in_bounded_memory(
         ({"inputs": [[""]]}, "empty_text", "inputs[0][0]"),
         ({"inputs": [["a"], []]}, "empty_input", "inputs[1]"),
         ({"inputs": []}, "empty_input", "inputs"),
+        ({"inputs": ["a"] * 2049}, "too_many_inputs", "inputs"),
+        ({"inputs": ["a", ["b", "c"]] * 1025}, "too_many_inputs", "inputs"),
         ({"inputs": "a text"}, "invalid_type", "inputs"),
         ({"inputs": [["a", 7]]}, "invalid_type", "inputs[0][1]"),
         ({"inputs": [7]}, "invalid_type", "inputs[0]"),
