@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from pydoc_data.topics import topics
 from time import perf_counter
 
 import numpy as np
@@ -81,6 +80,8 @@ def _row(
 
 
 def _content(model: EmbeddingModel) -> Ids:
+    from pydoc_data.topics import topics  # a megabyte, which servers seldom need
+
     encoded = model.tokenizer.encode_batch(["\n\n".join(topics.values())])[0]
     return encoded.content
 

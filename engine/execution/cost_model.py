@@ -203,7 +203,7 @@ def _pair_seconds(encoder: Encoder) -> float:
     weights = encoder.weights
     num_softmax = sum(isinstance(one, SoftmaxAttention) for one in encoder.attention)
     shape = (3, _SOFTMAX_TOKENS, weights.num_heads, weights.head_dim)
-    q, k, v = torch.randn(shape, device=encoder.device).to(weights.words.dtype)
+    q, k, v = torch.randn(shape, device=encoder.device).to(weights.attention_dtype)
     packed = PackedSequences.of([0, _SOFTMAX_TOKENS], encoder.device)
     seconds = _fastest(lambda: SoftmaxAttention()(q, k, v, packed), encoder)
     return num_softmax * seconds / _SOFTMAX_TOKENS**2

@@ -149,7 +149,7 @@ class Encoder:
         `lengths` are those of the tokens' sequences, a number or [T]. They may be 0 unless
         `reads_lengths`.
         """
-        x = F.embedding(ids, self.weights.words)
+        x = F.embedding(ids, self.weights.words).to(self.weights.dtype)
         if self._positions is not None:
             x = x + self._positions(positions, lengths)
         x = layer_norm(x, self.weights.embedding_norm, self.weights.norm_eps)
@@ -207,6 +207,7 @@ class ShortTextPath:
 
     def __call__(self, ids: Tensor) -> Tensor:
         """States [T, W] of ids [T]."""
+        # Word vectors may be narrower than the positions, whose dtype the sum has.
         x = F.embedding(ids, self._words) + self._positions[: len(ids)]
         first = torch.layer_norm(x, *self._embedding_norm)
         return self._layers.run(first.to(self._state_dtype))

@@ -192,7 +192,7 @@ def read_modernbert(config: EncoderConfig, reader: TensorReader) -> EncoderWeigh
     sizes = _sizes(config, BERT_SIZES, config.activation("hidden_activation"), norm_eps=norm_eps)
     norm_bias = config.switch("norm_bias")
     return EncoderWeights(
-        words=reader.tensor("embeddings.tok_embeddings.weight", sizes.vocabulary, sizes.width),
+        words=reader.words("embeddings.tok_embeddings.weight", sizes.vocabulary, sizes.width),
         positions=None,
         trained_positions=sizes.positions,
         embedding_norm=reader.norm("embeddings.norm", sizes.width, bias=norm_bias),
@@ -225,7 +225,7 @@ def _read(
     width = sizes.width
     positions = _read_positions(reader, sizes)[first_position:]
     return EncoderWeights(
-        words=reader.tensor("embeddings.word_embeddings.weight", sizes.vocabulary, width),
+        words=reader.words("embeddings.word_embeddings.weight", sizes.vocabulary, width),
         positions=positions,
         trained_positions=len(positions),
         embedding_norm=reader.norm("embeddings.LayerNorm", width),

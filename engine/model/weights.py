@@ -66,7 +66,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderWeights:
-    words: Tensor  # [V, W]
+    words: Tensor  # [V, W], in half the bytes if products are narrower than float32
     positions: Tensor | None
     """[P, W] usable rows only, from the first token's, with token type 0 added in. None if the
     layers have rotary positions."""
@@ -94,6 +94,11 @@ class EncoderWeights:
         return isinstance(self.layers[0].qkv, Int8Affine)
 
     @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of all that is neither multiplied nor a word vector."""
+        return self.embedding_norm.weight.dtype
+
+    @property
     def state_dtype(self) -> torch.dtype:
         """The dtype of the states between layers.
 
@@ -103,7 +108,7 @@ class EncoderWeights:
         in_tiles = self.attention_dtype is torch.bfloat16 and multiplies_bfloat16_tiles()
         if in_tiles and not self.is_int8 and self.arrangement == "post_norm":
             return torch.bfloat16
-        return self.words.dtype
+        return self.dtype
 
     @property
     def attention_dtype(self) -> torch.dtype:
@@ -159,6 +164,11 @@ class TensorReader:
         if not _is_finite(placed):
             raise self._wrong(name, "values", "not finite", "finite values")
         return placed
+
+    def words(self, name: str, num_words: int, width: int) -> Tensor:
+        """Word vectors. Narrow products round more than what is saved here, half of the bytes."""
+        words = self.tensor(name, num_words, width)
+        return words if self.product_dtype is words.dtype else words.bfloat16()
 
     def first_row(self, name: str, width: int) -> Tensor:
         """The first row of a table, which must have one."""

@@ -12,10 +12,11 @@ from safetensors.numpy import load_file, save_file
 from engine import Engine
 from engine.config import EngineConfig
 from engine.errors import CheckpointError
+from engine.model.embedding_model import load_model
 from engine.model.int8 import dequantised, multiplied, quantised, quantised_rows, smoothing_of
 from engine.model.layers import activate
 from engine.platform.device import REDUCED
-from tests.engine.precisions import INT8_FORMS, needs_reduced_int8
+from tests.engine.precisions import BFLOAT16, INT8_FORMS, needs_reduced_int8
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -131,3 +132,20 @@ def _with_values(path: Path, name: str, value: float) -> None:
     tensors = load_file(path)
     tensors[name][:, 0] = value
     save_file(tensors, path, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+@pytest.mark.parametrize("precision", [*INT8_FORMS, BFLOAT16])
+def test_word_vectors_take_half_the_bytes(
+    family: str, precision: str, write_checkpoint: WriteCheckpoint
+) -> None:
+    """States are no narrower for it, and float32 keeps every bit."""
+    folder = str(write_checkpoint(family))
+    wide = load_model(folder, config=EngineConfig(device="cpu")).encoder
+    narrow = load_model(folder, config=EngineConfig(device="cpu", dtype=precision)).encoder
+    assert wide.weights.words.dtype == wide.weights.state_dtype == torch.float32
+    assert narrow.weights.words.nbytes * 2 == wide.weights.words.nbytes
+    ids = torch.arange(9)
+    expected, found = (encoder.embed(ids, ids, 0) for encoder in (wide, narrow))
+    assert found.dtype == narrow.weights.state_dtype
+    torch.testing.assert_close(found.float(), expected, rtol=2**-6, atol=2**-6)

@@ -10,6 +10,9 @@ import torch
 
 from engine.platform.memory import resident_bytes
 from engine.platform.process import freeze_loaded_objects, loading, trim_heap
+from tests.engine.limited_processes import printed_by
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads the resident memory of Linux")
 
 
 def test_frozen_objects_are_not_collected_again() -> None:
@@ -44,7 +47,7 @@ def test_loading_is_not_interrupted_and_leaves_python_as_it_was(
     assert gc.get_freeze_count() >= frozen + len(made)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the resident memory of Linux")
+@on_linux
 def test_freed_memory_returns_to_the_system() -> None:
     size = 64 << 20  # below what glibc maps by itself
     used = torch.ones(size // 4)
@@ -52,3 +55,22 @@ def test_freed_memory_returns_to_the_system() -> None:
     del used
     trim_heap()
     assert resident_bytes() < with_it - size // 2
+
+
+@on_linux
+def test_products_keep_no_buffers() -> None:
+    code = (
+        "from engine.platform.process import prepare_process, trim_heap\n"
+        "prepare_process()\n"
+        "import torch\n"
+        "from engine.platform.memory import resident_bytes\n"
+        "def multiply(rows):\n"
+        "    for width in (1152, 1536):\n"
+        "        torch.addmm(torch.ones(width), torch.ones(rows, 384), torch.ones(384, width))\n"
+        "    trim_heap()\n"
+        "    return resident_bytes()\n"
+        "few = multiply(4)\n"
+        "print(multiply(488) - few)\n"
+    )
+    [grown] = printed_by(code)
+    assert int(grown) < 3 << 20
