@@ -8,12 +8,9 @@ read differently is refused with 400, and the connection closes.
 from __future__ import annotations
 
 import asyncio
-import os
+import math
 import re
-import socket
-import sys
 from collections.abc import Iterable
-from functools import partial
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -24,12 +21,16 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from engine.errors import LLNError
 from service.errors import BodyTimeout, UnreadableBody, error_fields, row_for
 from service.http.middleware.observe import ABORT, HAS_LEFT
+from service.http.tcp_state import CLOSE_WAIT, ESTABLISHED, state_of
 
 MAX_HEAD_BYTES = 65_536
 """Bytes that a request line and its headers may have."""
 
-_ESTABLISHED = 1
-"""Of Linux's states of a connection."""
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+"""Clients pass over interim answers. HTTP/1.0 has none."""
+
+_LOOK_EVERY_S = 0.2
+_ASK_EVERY_S = 5.0
 
 _VERSIONS = (b"1.0", b"1.1")
 _LONE_LINE_FEED = re.compile(rb"(?<!\r)\n")
@@ -48,6 +49,8 @@ class Connection(H11Protocol):
         self.conn: Parser = Parser()
         self._timeout_s = timeout_s
         self._timer: asyncio.TimerHandle | None = None
+        self._has_ended = False  # it sends no more
+        self._asked_at = -math.inf
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -55,7 +58,7 @@ class Connection(H11Protocol):
         self.app_state = {
             **self.app_state,
             ABORT: transport.abort,
-            HAS_LEFT: partial(_has_left, transport),
+            HAS_LEFT: self._caller_has_left,
         }
         self._await_caller()
 
@@ -63,12 +66,54 @@ class Connection(H11Protocol):
         self._end_wait()
         super().connection_lost(exc)
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Whether the connection stays open: a caller that has sent its whole request may close its
+        side, and still be answered. TLS closes both sides at once here."""
+        self._has_ended = True
+        if self.scheme == "https" or not self._is_owed_an_answer or self._caller_has_left():
+            return False
+        self._look_after_caller()
+        return True
+
+    @property
+    def _is_owed_an_answer(self) -> bool:
+        """Whether the request has arrived whole, and its answer has not ended."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        return cycle is not None and not (cycle.more_body or cycle.response_complete)
+
+    def _look_after_caller(self) -> None:
+        """Nothing is read any more that would tell that the caller leaves."""
+        if self._is_owed_an_answer and self._caller_has_left():
+            self.transport.abort()
+        elif not self.transport.is_closing():
+            self.loop.call_later(_LOOK_EVERY_S, self._look_after_caller)
+
+    def _caller_has_left(self) -> bool:
+        """A caller that has closed its side may have left or wait for its answer. Its system tells
+        when something is written: an interim answer, until the answer itself begins."""
+        if self.transport.is_closing():
+            return True
+        state = state_of(self.transport)
+        has_ended = self._has_ended if state is None else state == CLOSE_WAIT
+        if not has_ended:
+            return state not in (None, ESTABLISHED)
+        if self.cycle.response_started:
+            return False
+        if self.scope["http_version"] == "1.0":
+            return True
+        if self.loop.time() - self._asked_at >= _ASK_EVERY_S:
+            self._asked_at = self.loop.time()
+            self.transport.write(_CONTINUE)
+        return False
+
     def handle_events(self) -> None:
         super().handle_events()
         self._watch_caller()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self._has_ended and not self._is_owed_an_answer:
+            self.transport.close()
         self._watch_caller()
 
     def send_400_response(self, msg: str) -> None:
@@ -122,16 +167,6 @@ class Connection(H11Protocol):
         # Not by h11, which would send no body in answer to a HEAD that was refused on reading.
         self.transport.write(_answer_of(error, self.server_state.default_headers))
         self.transport.close()
-
-
-def _has_left(transport: asyncio.Transport) -> bool:
-    """Whether the other end has closed. Only Linux tells without reading what it sent before."""
-    connection = transport.get_extra_info("socket")
-    if transport.is_closing() or connection is None or sys.platform != "linux":
-        return transport.is_closing()
-    # The event loop's own object may not have this option.
-    with socket.socket(fileno=os.dup(connection.fileno())) as same:
-        return same.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != _ESTABLISHED
 
 
 def _answer_of(error: LLNError, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
