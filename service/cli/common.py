@@ -128,12 +128,16 @@ _CONTROL_OR_BREAK = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """What others wrote, without what a terminal would obey: control characters as \\xNN. With
-    `lines`, ends of lines and tabs stay."""
+    """What others wrote, without what a terminal would obey: the bytes of control characters as
+    \\xNN, which no name of a file has for others. With `lines`, ends of lines and tabs stay."""
     if lines:
         text = text.replace("\r\n", "\n")
     found = _CONTROL if lines else _CONTROL_OR_BREAK
-    return found.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+    return found.sub(lambda match: _escaped(match[0]), text)
+
+
+def _escaped(character: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in character.encode())
 
 
 def print_json(document: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -30,12 +31,15 @@ READERS: Mapping[str, Reader] = {
 MAX_FILE_BYTES = 256 * 1024 * 1024
 """Larger files are refused unread: text of a million tokens takes a few megabytes."""
 
+_ESCAPE = re.compile(rb"\\(?=x[0-9a-f]{2})")
+
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules"})
 
 
 def readable_name(name: str) -> str:
-    """A file's name as text that can be stored: bytes that are not UTF-8 are written as \\xNN."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
+    """A file's name as text that can be stored: bytes that are not UTF-8 are written as \\xNN, and
+    so is a backslash where such an escape would begin. No two names become the same."""
+    return _ESCAPE.sub(rb"\\x5c", os.fsencode(name)).decode("utf-8", "backslashreplace")
 
 
 def read_bytes(path: Path) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -98,6 +99,13 @@ def test_documents_that_nobody_could_tell_apart(tmp_path: Path) -> None:
     for folder in given:
         (Path(folder) / "README.md").unlink()
     assert len(find_sources(given)) == 2, "rows have ids of their own"
+
+
+def test_documents_of_names_that_look_alike(tmp_path: Path) -> None:
+    for name in (b"caf\xe9.txt", rb"caf\xe9.txt"):
+        (tmp_path / os.fsdecode(name)).write_text("A text.")
+    found = {source.name for source in find_sources([str(tmp_path)])}
+    assert found == {r"caf\xe9.txt", r"caf\x5cxe9.txt"}
 
 
 def test_a_file_that_goes_before_it_is_read_is_a_bad_row(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from engine import AsyncEngine
 from engine.errors import DeviceFailure
 from service.index.place import PLACE
 from service.index.store import IndexStore
-from service.readers.files import READERS
+from service.readers.files import READERS, readable_name
 from tests.service.index.folder import Run
 
 PDF = b"""%PDF-1.4
@@ -51,6 +52,27 @@ def test_a_file_whose_name_is_not_utf8(folder: Path, model: str, run: Run) -> No
     file.unlink()
     [summary] = run("index", folder, "--model", model)
     assert summary["removed"] == 1
+
+
+def test_names_that_look_like_escaped_ones_hide_no_others(
+    folder: Path, model: str, run: Run
+) -> None:
+    """One would be in the index under the name of the other."""
+    names = [b"caf\xe9.txt", rb"caf\xe9.txt", rb"caf\x5cxe9.txt", rb"caf\xE9.txt"]
+    for name in names:
+        (folder / os.fsdecode(name)).write_text("A walrus sings.")
+    for read in (7, 0):
+        [summary] = run("index", folder, "--model", model)
+        assert (summary["read"], summary["problems"]) == (read, {})
+    found = {hit["file"] for hit in run("search", "walrus", "--index", folder, "--by", "words")}
+    assert found == {r"caf\xe9.txt", r"caf\x5cxe9.txt", r"caf\x5cx5cxe9.txt", r"caf\xE9.txt"}
+
+
+def test_no_two_names_become_the_same() -> None:
+    parts = (b"\\", b"x", b"x5c", b"ff", b"\xff", b"f")
+    for length in range(1, 6):
+        names = {b"".join(chosen) for chosen in product(parts, repeat=length)}
+        assert len({readable_name(os.fsdecode(name)) for name in names}) == len(names)
 
 
 def test_a_pdf_with_a_broken_title_is_read(folder: Path, model: str, run: Run) -> None:

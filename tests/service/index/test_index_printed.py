@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from service.cli.__main__ import main
 from service.cli.common import printable
+from service.readers.files import readable_name
 from tests.service.index.folder import Run
 
 TITLE = "\x1b]0;mine\x07"
@@ -25,8 +27,14 @@ def test_names_of_files_and_their_text_are_only_shown(
     assert main(["search", "walrus", "--index", str(folder), "--by", "words"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith(f"1. {shown}.md, characters 0 to")
-    assert f"A walrus{shown}\n\tsings." + r"\x9b2J" in printed
+    assert f"A walrus{shown}\n\tsings." + r"\xc2\x9b2J" in printed
     assert "\x1b" not in printed
+
+
+def test_names_that_differ_in_what_is_not_shown_are_told_apart() -> None:
+    names = [b"a\x1b", rb"a\x1b", b"a\x9b", rb"a\x9b", "a\x9b".encode(), rb"a\xc2\x9b"]
+    shown = {printable(readable_name(os.fsdecode(name))) for name in names}
+    assert len(shown) == len(names)
 
 
 def test_an_error_that_names_a_file_is_only_shown(
