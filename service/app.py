@@ -21,6 +21,7 @@ from engine.ranks.place import RankPlace
 from service.batches.run import BatchLimits
 from service.batches.runner import Batches
 from service.batches.store import BatchStore
+from service.batches.usage import Amount
 from service.benchmarks.history import History
 from service.benchmarks.jobs import BenchmarkJobs
 from service.benchmarks.suites import SUITES
@@ -170,7 +171,7 @@ async def open_batches(
         return error
     limits = BatchLimits(
         file_bytes=settings.max_file_bytes,
-        stored_bytes=settings.max_stored_bytes,
+        stored=Amount(settings.max_stored_bytes, settings.max_stored_files),
         batch_requests=settings.max_batch_requests,
         open_batches=settings.max_open_batches,
         line_bytes=settings.max_body_bytes,

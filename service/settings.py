@@ -175,6 +175,12 @@ class Settings(BaseSettings):
         ge=1,
         description="Most bytes of all files of the Batch API together; more uploads are refused.",
     )
+    max_stored_files: int = Field(
+        100_000,
+        ge=1,
+        description="Most files of the Batch API, those with answers among them; more uploads and "
+        "batches are refused.",
+    )
     max_batch_requests: int = Field(50_000, ge=1, description="Most requests of one batch.")
     max_open_batches: int = Field(100, ge=1, description="Most batches that have not finished.")
     batch_retention_s: int = Field(

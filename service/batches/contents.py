@@ -12,7 +12,7 @@ from threading import Lock
 from typing import IO
 
 from engine.platform.files import sync
-from service.batches.usage import Usage
+from service.batches.usage import NOTHING, Amount, Usage
 
 log = logging.getLogger(__name__)
 
@@ -40,35 +40,35 @@ class Contents:
         self.path(name + _UPLOAD).unlink(missing_ok=True)
 
     @contextmanager
-    def adding(self, name: str, *, taken: int) -> Iterator[None]:
-        """Makes an upload, which has taken so many bytes, the contents of a file, and takes them
-        away again if the file does not come about inside."""
+    def adding(self, name: str, *, taken: Amount) -> Iterator[None]:
+        """Makes an upload, which has taken so much, the contents of a file, and takes them away
+        again if the file does not come about inside."""
         path = self.path(name)
         with self._changing:
             os.replace(self.path(name + _UPLOAD), path)
             try:
                 sync(self._folder)
-                num_bytes = path.stat().st_size
+                file = Amount(path.stat().st_size, 1)
                 yield
             except BaseException:
                 _delete(path)
                 raise
-            self.usage.keep(num_bytes, taken=taken)
+            self.usage.keep(file, taken=taken)
 
     @contextmanager
     def changing(self, path: Path) -> Iterator[None]:
-        """Counts by how much the contents have grown inside, or shrunk."""
+        """Counts by how much the contents have grown inside, or shrunk, have come or gone."""
         with self._changing:
-            before = _size(path)
+            before = _amount(path)
             try:
                 yield
             finally:
-                self.usage.change(_size(path) - before)
+                self.usage.change(before, _amount(path))
 
     def cut(self, path: Path, num_bytes: int) -> None:
         """Keeps so many bytes of the contents, and no more."""
         with self.changing(path):
-            if _size(path) > num_bytes:
+            if _amount(path).num_bytes > num_bytes:
                 os.truncate(path, num_bytes)
 
     def delete(self, names: Iterable[str]) -> None:
@@ -88,15 +88,15 @@ class Contents:
     def recount(self) -> None:
         """Looks through the folder: others may have changed what is in it."""
         with self._changing:
-            self.usage.recount(sum(self._sizes()))
+            self.usage.recount(sum(self._amounts(), NOTHING))
 
-    def _sizes(self) -> Iterator[int]:
+    def _amounts(self) -> Iterator[Amount]:
         """Of all contents but uploads that still arrive."""
         with os.scandir(self._folder) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):  # deleted meanwhile
                     if not entry.name.endswith(_UPLOAD):
-                        yield entry.stat().st_size
+                        yield Amount(entry.stat().st_size, 1)
 
 
 def _delete(path: Path) -> None:
@@ -107,8 +107,8 @@ def _delete(path: Path) -> None:
         log.exception("the contents of a deleted file stay on the disk for now")
 
 
-def _size(path: Path) -> int:
+def _amount(path: Path) -> Amount:
     try:
-        return path.stat().st_size
+        return Amount(path.stat().st_size, 1)
     except OSError:  # there is none
-        return 0
+        return NOTHING

@@ -22,6 +22,7 @@ from service.batches.reading import BatchReader, Progress
 from service.batches.records import Batch, BatchStatus, Counts, LineError, new_id
 from service.batches.requests import Request
 from service.batches.store import BatchStore
+from service.batches.usage import Amount
 from service.metrics import BatchApiMetrics
 from service.patience import patiently
 
@@ -44,7 +45,7 @@ _DONE = 200
 @dataclass(frozen=True, kw_only=True)
 class BatchLimits:
     file_bytes: int
-    stored_bytes: int
+    stored: Amount
     batch_requests: int
     open_batches: int
     line_bytes: int

@@ -15,12 +15,14 @@ from service.batches.run import RETRY_S, AnswerRequest, BatchLimits, BatchRun
 from service.batches.store import BatchStore
 from service.batches.uninterrupted import uninterrupted
 from service.batches.uploads import Uploads
+from service.batches.usage import Amount
 from service.errors import StorageFailure
 from service.metrics import BatchApiMetrics
 
 log = logging.getLogger(__name__)
 
 _SWEEP_EVERY_S = 60.0
+_FILE_OF_ANSWERS = Amount(num_files=1)
 _FAILED = "the server failed to process this batch; the reason is in its log"
 
 
@@ -37,7 +39,7 @@ class Batches:
     ) -> None:
         self.store = store
         self.limits = limits
-        self.uploads = Uploads(store, limits.stored_bytes)
+        self.uploads = Uploads(store, limits.stored)
         self._answer = answer
         self._reader = BatchReader()
         self._metrics = metrics
@@ -86,6 +88,7 @@ class Batches:
                     actual=file.purpose,
                 )
             await self._check_number()
+            self.store.usage.check(_FILE_OF_ANSWERS, self.limits.stored)
             now = int(time.time())
             batch = Batch(
                 id=new_id("batch"),
@@ -231,4 +234,5 @@ class Batches:
         # The log has the failure. Whoever made a change must not take it for one that failed.
         with suppress(StorageFailure):
             open_batches = len(await asyncio.to_thread(self.store.unfinished))
-            self._metrics.changed(num_open=open_batches, stored_bytes=self.store.usage.kept_bytes)
+            stored = self.store.usage.kept
+            self._metrics.changed(num_open=open_batches, stored_bytes=stored.num_bytes)

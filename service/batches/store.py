@@ -28,6 +28,7 @@ from service.batches.database import (
 )
 from service.batches.old import Deleted, delete_old
 from service.batches.records import Batch, Counts, LineError, Page, StoredFile
+from service.batches.usage import NOTHING, Amount
 from service.errors import NotAvailable, StorageFailure
 from service.locks import AlreadyRunning, writers_lock
 
@@ -60,8 +61,8 @@ class BatchStore:
         with storage_errors():
             return self._contents.open_upload(file_id)
 
-    def add_upload(self, file: StoredFile, *, taken: int = 0) -> None:
-        """Makes an upload a file, which holds its own bytes instead of those that it had taken."""
+    def add_upload(self, file: StoredFile, *, taken: Amount = NOTHING) -> None:
+        """Makes an upload a file, which counts by itself instead of what it had taken."""
         with (
             storage_errors(),
             self._contents.adding(file.id, taken=taken),

@@ -14,6 +14,7 @@ from service.batches.database import storage_errors
 from service.batches.records import StoredFile, new_id
 from service.batches.store import BatchStore
 from service.batches.uninterrupted import uninterrupted
+from service.batches.usage import NOTHING, Amount
 
 _THREADS = 4
 
@@ -21,10 +22,10 @@ Result = TypeVar("Result")
 
 
 class Uploads:
-    def __init__(self, store: BatchStore, limit_bytes: int) -> None:
-        """All files and uploads together hold at most so many bytes."""
+    def __init__(self, store: BatchStore, limit: Amount) -> None:
+        """All files and uploads together are at most so many, and hold at most so many bytes."""
         self._store = store
-        self._limit_bytes = limit_bytes
+        self._limit = limit
         self._threads = ThreadPoolExecutor(_THREADS, "lln-uploads")
 
     @asynccontextmanager
@@ -32,8 +33,8 @@ class Uploads:
         """An upload, refused if so many bytes do not fit now. It takes room only as it arrives:
         callers that announce much and send nothing would keep all others out. Nothing is left of it
         unless it is kept, however this ends."""
-        self._store.usage.check(announced_bytes, self._limit_bytes)
-        upload = Upload(self._store, self._limit_bytes, self._threads)
+        self._store.usage.check(Amount(announced_bytes, 1), self._limit)
+        upload = Upload(self._store, self._limit, self._threads)
         try:
             await upload.open()
             yield upload
@@ -46,23 +47,27 @@ class Upload:
     several at once stay within the limit together. All methods raise StorageFailure, and leave the
     event loop free."""
 
-    def __init__(self, store: BatchStore, limit_bytes: int, threads: ThreadPoolExecutor) -> None:
+    def __init__(self, store: BatchStore, limit: Amount, threads: ThreadPoolExecutor) -> None:
         self.id = new_id("file")
         self._store = store
-        self._limit_bytes = limit_bytes
+        self._limit = limit
         self._threads = threads
-        self._taken_bytes = 0
+        self._taken = NOTHING
         self._contents: IO[bytes] | None = None
 
     async def open(self) -> None:
+        self._take(Amount(num_files=1))
         await self._in_thread(self._open)
 
     def reach(self, num_bytes: int) -> None:
         """Takes what is missing to so many bytes."""
-        missing = num_bytes - self._taken_bytes
+        missing = num_bytes - self._taken.num_bytes
         if missing > 0:
-            self._store.usage.take(missing, self._limit_bytes)
-            self._taken_bytes += missing
+            self._take(Amount(missing))
+
+    def _take(self, more: Amount) -> None:
+        self._store.usage.take(more, self._limit)
+        self._taken += more
 
     async def write(self, data: bytes | bytearray) -> None:
         """Adds to the end of the contents."""
@@ -84,8 +89,8 @@ class Upload:
         with self._contents:
             self._contents.flush()
             os.fsync(self._contents)
-        self._store.add_upload(file, taken=self._taken_bytes)
-        self._taken_bytes = 0
+        self._store.add_upload(file, taken=self._taken)
+        self._taken = NOTHING
 
     def _close(self) -> None:
         try:
@@ -95,7 +100,7 @@ class Upload:
             with suppress(OSError):  # it is a leftover at the next start
                 self._store.drop_upload(self.id)
         finally:
-            self._store.usage.give_back(self._taken_bytes)
+            self._store.usage.give_back(self._taken)
 
     async def _in_thread(self, step: Callable[..., Result], *arguments: object) -> Result:
         """Returns when the step has ended, also for a caller that is cancelled: nothing is closed

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from threading import Lock
 
 from service.errors import StorageFailure
+
+
+@dataclass(frozen=True)
+class Amount:
+    """Files, and the bytes in them."""
+
+    num_bytes: int = 0
+    num_files: int = 0
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(self.num_bytes + other.num_bytes, self.num_files + other.num_files)
+
+    def __sub__(self, other: Amount) -> Amount:
+        return Amount(self.num_bytes - other.num_bytes, self.num_files - other.num_files)
+
+
+NOTHING = Amount()
 
 
 class Usage:
@@ -12,49 +30,57 @@ class Usage:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self.kept_bytes = 0
-        """Of files, answers that are still being written among them."""
-        self.taken_bytes = 0
+        self.kept = NOTHING
+        """Files, answers that are still being written among them."""
+        self.taken = NOTHING
         """By uploads that are not files yet."""
 
-    def check(self, num_bytes: int, limit_bytes: int) -> None:
-        """Raises StorageFailure if all together would hold more than the limit."""
+    def check(self, more: Amount, limit: Amount) -> None:
+        """Raises StorageFailure if all together would be more than the limit."""
         with self._lock:
-            self._check(num_bytes, limit_bytes)
+            self._check(more, limit)
 
-    def take(self, num_bytes: int, limit_bytes: int) -> None:
-        """Raises StorageFailure if all together would hold more than the limit."""
+    def take(self, more: Amount, limit: Amount) -> None:
+        """Raises StorageFailure if all together would be more than the limit."""
         with self._lock:
-            self._check(num_bytes, limit_bytes)
-            self.taken_bytes += num_bytes
+            self._check(more, limit)
+            self.taken += more
 
-    def _check(self, num_bytes: int, limit_bytes: int) -> None:
-        wanted = self.kept_bytes + self.taken_bytes + num_bytes
-        if wanted > limit_bytes:
+    def _check(self, more: Amount, limit: Amount) -> None:
+        wanted = self.kept + self.taken + more
+        if more.num_files and wanted.num_files > limit.num_files:
             raise StorageFailure(
-                f"files hold {self.kept_bytes} bytes and others that arrive "
-                f"{self.taken_bytes}, the limit is {limit_bytes}; delete some",
+                f"there are {self.kept.num_files} files and {self.taken.num_files} that arrive, "
+                f"the limit is {limit.num_files}; delete some",
+                code="too_many_files",
+                limit=limit.num_files,
+                actual=wanted.num_files,
+            )
+        if more.num_bytes and wanted.num_bytes > limit.num_bytes:
+            raise StorageFailure(
+                f"files hold {self.kept.num_bytes} bytes and others that arrive "
+                f"{self.taken.num_bytes}, the limit is {limit.num_bytes}; delete some",
                 code="storage_full",
-                limit=limit_bytes,
-                actual=wanted,
+                limit=limit.num_bytes,
+                actual=wanted.num_bytes,
             )
 
-    def give_back(self, num_bytes: int) -> None:
+    def give_back(self, taken: Amount) -> None:
         with self._lock:
-            self.taken_bytes -= num_bytes
+            self.taken -= taken
 
-    def keep(self, num_bytes: int, *, taken: int) -> None:
+    def keep(self, file: Amount, *, taken: Amount) -> None:
         """Counts an upload as a file, and no longer as what it had taken."""
         with self._lock:
-            self.taken_bytes -= taken
-            self.kept_bytes += num_bytes
+            self.taken -= taken
+            self.kept += file
 
-    def change(self, num_bytes: int) -> None:
-        """Counts what files have grown by, or with a minus what they have lost."""
+    def change(self, before: Amount, after: Amount) -> None:
+        """Counts what has become of a file."""
         with self._lock:
-            self.kept_bytes += num_bytes
+            self.kept += after - before
 
-    def recount(self, kept_bytes: int) -> None:
-        """Takes what was found in the folder for what files hold."""
+    def recount(self, kept: Amount) -> None:
+        """Takes what was found in the folder for what there is."""
         with self._lock:
-            self.kept_bytes = kept_bytes
+            self.kept = kept

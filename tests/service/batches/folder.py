@@ -16,10 +16,11 @@ from service.batches.records import Batch, StoredFile, new_id
 from service.batches.run import BatchLimits
 from service.batches.runner import Batches
 from service.batches.store import BatchStore
+from service.batches.usage import Amount
 
 LIMITS = BatchLimits(
     file_bytes=10_000,
-    stored_bytes=20_000,
+    stored=Amount(20_000, 100),
     batch_requests=50,
     open_batches=2,
     line_bytes=5_000,

@@ -241,7 +241,7 @@ def test_an_upload_that_cannot_be_noted_leaves_nothing(store: BatchStore) -> Non
     store._db.close()
     with pytest.raises(LLNError, match="storage"):
         store.add_upload(file)
-    assert bytes_in(store) == store.usage.kept_bytes == 0
+    assert bytes_in(store) == store.usage.kept.num_bytes == 0
     assert not store.path(file.id).exists()
 
 

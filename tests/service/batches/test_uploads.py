@@ -15,6 +15,7 @@ import pytest
 
 from service.batches.runner import Batches
 from service.batches.store import BatchStore
+from service.batches.usage import Amount
 from service.environment import load_settings
 from service.errors import BodyTooLarge
 from service.http.upload import FormReader
@@ -111,7 +112,7 @@ def test_nothing_is_left_of_an_upload_whose_caller_leaves_while_it_is_written(
             if leave == "runs out of time":
                 answer = uploading.result()
                 assert (answer.status_code, answer.json()["error"]["limit"]) == (504, 0.1)
-            assert store.usage.taken_bytes == 0
+            assert store.usage.taken.num_bytes == 0
 
     asyncio.run(run())
 
@@ -125,7 +126,7 @@ def test_a_full_disk_is_told_and_nothing_is_left(store: BatchStore, batches: Bat
     answer = asyncio.run(run())
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "storage_failure")
     assert names_in(store) == []
-    assert store.usage.taken_bytes == 0
+    assert store.usage.taken.num_bytes == 0
 
 
 async def silent() -> AsyncIterator[bytes]:
@@ -138,7 +139,11 @@ def test_callers_that_announce_much_and_send_nothing_keep_nobody_out(store: Batc
     room."""
     settings = load_settings()
     largest = settings.max_file_bytes
-    limits = replace(LIMITS, file_bytes=largest, stored_bytes=settings.max_stored_bytes)
+    limits = replace(
+        LIMITS,
+        file_bytes=largest,
+        stored=Amount(settings.max_stored_bytes, settings.max_stored_files),
+    )
     batches = Batches(store, answer_ok, limits, Metrics().batch_api)
 
     async def run() -> None:
@@ -149,18 +154,18 @@ def test_callers_that_announce_much_and_send_nothing_keep_nobody_out(store: Batc
                 for _ in range(60)
             ]
             async with asyncio.timeout(20):
-                while store.usage.taken_bytes < len(HEAD) * len(idle):
+                while store.usage.taken.num_bytes < len(HEAD) * len(idle):
                     await asyncio.sleep(0.01)
             for task in idle[:20]:
                 task.cancel()
             honest = await upload(client, b"x" * 300_000)
             assert honest.status_code == 200, honest.text
-            assert store.usage.taken_bytes == len(HEAD) * 40
+            assert store.usage.taken.num_bytes == len(HEAD) * 40
             for task in idle:
                 task.cancel()
             await asyncio.wait(idle)
             assert names_in(store) == [honest.json()["id"]]
-            assert store.usage.taken_bytes == 0
+            assert store.usage.taken.num_bytes == 0
 
     asyncio.run(run())
 
@@ -175,7 +180,7 @@ def test_a_caller_who_sends_no_more_loses_its_place(store: BatchStore, batches: 
     answer = asyncio.run(run())
     assert (answer.status_code, answer.json()["error"]["limit"]) == (408, 0.1)
     assert names_in(store) == []
-    assert store.usage.taken_bytes == 0
+    assert store.usage.taken.num_bytes == 0
 
 
 def test_an_upload_that_cannot_fit_is_refused_before_it_is_sent(
@@ -193,7 +198,7 @@ def test_an_upload_that_cannot_fit_is_refused_before_it_is_sent(
             return await client.post("/v1/files", content=sent(), headers=headers)
 
     error = asyncio.run(run()).json()["error"]
-    assert (error["code"], error["limit"]) == ("storage_full", LIMITS.stored_bytes)
+    assert (error["code"], error["limit"]) == ("storage_full", LIMITS.stored.num_bytes)
 
 
 def test_few_threads_write_uploads_and_no_others_wait_for_them(
@@ -234,16 +239,16 @@ def test_what_is_no_file_takes_no_room_from_others(
             nonlocal most
             for piece in pieces:
                 yield piece
-                most = max(most, store.usage.taken_bytes)
+                most = max(most, store.usage.taken.num_bytes)
 
         async with client_of(batches) as client:
             return await client.post("/v1/files", content=sent(), headers=FORM), most
 
-    batches.uploads._limit_bytes = 10**9
+    batches.uploads._limit = Amount(10**9, 100)
     answer, most = asyncio.run(run())
     assert answer.json()["error"]["code"] in ("file_too_large", "invalid_form")
     assert most <= LIMITS.file_bytes + 64 * 1024
-    assert store.usage.taken_bytes == store.usage.kept_bytes == 0
+    assert store.usage.taken.num_bytes == store.usage.kept.num_bytes == 0
 
 
 def test_a_field_that_appears_twice_is_refused(batches: Batches) -> None:
@@ -298,5 +303,5 @@ def test_an_upload_that_was_cut_off_leaves_nothing(tmp_path: Path) -> None:
     store.open_upload("file_x").close()
     store.close()
     store = BatchStore(tmp_path / "b")
-    assert bytes_in(store) == store.usage.kept_bytes == 0
+    assert bytes_in(store) == store.usage.kept.num_bytes == 0
     store.close()

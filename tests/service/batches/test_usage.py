@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from service.batches.records import Batch, StoredFile
 from service.batches.runner import Batches
 from service.batches.store import BatchStore
 from service.batches.uploads import Uploads
+from service.batches.usage import NOTHING, Amount
 from service.errors import StorageFailure
 from service.metrics import Metrics
 from tests.service.batches.folder import (
@@ -55,7 +57,7 @@ def test_an_upload_in_many_pieces_does_not_look_through_the_folder(
 
     assert asyncio.run(run()).json()["bytes"] == 1000
     assert scans == []
-    assert store.usage.kept_bytes == bytes_in(store) == 1000
+    assert store.usage.kept.num_bytes == bytes_in(store) == 1000
 
 
 def test_what_is_deleted_leaves_room_at_once(batches: Batches, store: BatchStore) -> None:
@@ -71,7 +73,7 @@ def test_what_is_deleted_leaves_room_at_once(batches: Batches, store: BatchStore
             return found
 
     assert asyncio.run(run()) == [[200, 200, 503]] * 3
-    assert store.usage.kept_bytes == bytes_in(store) == 0
+    assert store.usage.kept.num_bytes == bytes_in(store) == 0
 
 
 def test_answers_count_while_they_are_written(store: BatchStore) -> None:
@@ -82,7 +84,7 @@ def test_answers_count_while_they_are_written(store: BatchStore) -> None:
             await until_finished(batches, batch.id)
 
     asyncio.run(run())
-    assert store.usage.kept_bytes == bytes_in(store) > len(requests(20))
+    assert store.usage.kept.num_bytes == bytes_in(store) > len(requests(20))
 
 
 def test_answers_that_are_cut_off_after_a_crash_no_longer_count(tmp_path: Path) -> None:
@@ -96,19 +98,19 @@ def test_answers_that_are_cut_off_after_a_crash_no_longer_count(tmp_path: Path) 
     store.close()
 
     store = BatchStore(tmp_path / "b")
-    before = store.usage.kept_bytes
+    before = store.usage.kept.num_bytes
     assert before == bytes_in(store)  # what had not arrived is gone
     answer = HeldAnswer()
 
     async def run() -> Batch:
         async with Batches(store, answer, LIMITS, Metrics().batch_api) as batches:
             await answer.is_asked.wait()
-            assert store.usage.kept_bytes == bytes_in(store) == before - 2 * len(torn)
+            assert store.usage.kept.num_bytes == bytes_in(store) == before - 2 * len(torn)
             answer.may_be_given.set()
             return await until_finished(batches, batch.id)
 
     assert asyncio.run(run()).counts.answered == 3
-    assert store.usage.kept_bytes == bytes_in(store)
+    assert store.usage.kept.num_bytes == bytes_in(store)
 
 
 def test_files_that_others_take_away_are_noticed(
@@ -121,7 +123,7 @@ def test_files_that_others_take_away_are_noticed(
         async with asyncio.timeout(30), batches:
             file = add_file(store, b"x" * 1000)
             store.path(file.id).unlink()
-            while store.usage.kept_bytes:
+            while store.usage.kept.num_bytes:
                 await asyncio.sleep(0.01)
 
     asyncio.run(run())
@@ -132,12 +134,12 @@ def test_old_files_leave_room(store: BatchStore) -> None:
     young = add_file(store, b"x" * 300)
     store.sweep(None, now=11)
     store.sweep(None, now=11)
-    assert store.usage.kept_bytes == bytes_in(store) == young.num_bytes
+    assert store.usage.kept.num_bytes == bytes_in(store) == young.num_bytes
 
 
 def test_uploads_that_arrive_at_once_stay_within_the_limit_together(store: BatchStore) -> None:
     limit, each, number = 20_000, 3_000, 12
-    uploads = Uploads(store, limit)
+    uploads = Uploads(store, Amount(limit, 100))
     most_on_disk = 0
 
     async def upload(announced: int) -> None:
@@ -170,12 +172,12 @@ def test_uploads_that_arrive_at_once_stay_within_the_limit_together(store: Batch
     for error in refused:
         assert isinstance(error, StorageFailure)
         assert (error.code, error.limit) == ("storage_full", limit)
-    assert bytes_in(store) == store.usage.kept_bytes == limit // each * each
+    assert bytes_in(store) == store.usage.kept.num_bytes == limit // each * each
     assert most_on_disk <= limit
 
 
 def test_a_caller_who_leaves_frees_the_place_of_the_upload(store: BatchStore) -> None:
-    uploads = Uploads(store, 20_000)
+    uploads = Uploads(store, Amount(20_000, 100))
 
     async def run() -> None:
         async def arrive() -> None:
@@ -184,7 +186,7 @@ def test_a_caller_who_leaves_frees_the_place_of_the_upload(store: BatchStore) ->
                 await asyncio.sleep(60)
 
         arriving = asyncio.create_task(arrive())
-        while not store.usage.taken_bytes:
+        while not store.usage.taken.num_bytes:
             await asyncio.sleep(0.001)
         with pytest.raises(StorageFailure, match="others that arrive 20000"):
             async with uploads.begin(1):
@@ -195,3 +197,52 @@ def test_a_caller_who_leaves_frees_the_place_of_the_upload(store: BatchStore) ->
             pass
 
     asyncio.run(run())
+
+
+def test_few_bytes_in_many_files_have_a_limit_too(store: BatchStore, tmp_path: Path) -> None:
+    """Of files, of uploads that arrive, and of the answers of batches, over HTTP."""
+    limits = replace(LIMITS, stored=Amount(20_000, 3))
+    batches = Batches(store, answer_ok, limits, Metrics().batch_api)
+
+    def is_refused(answer: httpx.Response) -> bool:
+        error = answer.json().get("error", {})
+        facts = (answer.status_code, error.get("code"), error.get("limit"), error.get("actual"))
+        return facts == (503, "too_many_files", 3, 4)
+
+    async def run() -> None:
+        async with client_of(batches) as client:
+            made = [await upload(client, b"") for _ in range(2)]
+            assert [answer.status_code for answer in made] == [200] * 2
+            async with batches.uploads.begin(0):
+                assert is_refused(await upload(client, b""))
+            assert store.usage.taken == NOTHING
+            made.append(await upload(client, b""))
+            ids = [answer.json()["id"] for answer in made]
+            asked = {"input_file_id": ids[0], "endpoint": "/v1/embeddings"}
+            body = {**asked, "completion_window": "24h"}
+            assert is_refused(await client.post("/v1/batches", json=body))
+            assert is_refused(await upload(client, b""))
+            await client.delete(f"/v1/files/{ids[1]}")
+            assert (await client.post("/v1/batches", json=body)).status_code == 200
+            assert (await upload(client, b"")).status_code == 200
+            assert is_refused(await upload(client, b""))
+
+    asyncio.run(run())
+    assert store.usage.kept == Amount(0, 3)
+    store.recount()
+    assert store.usage.kept == Amount(0, 3)
+    store.close()
+    store = BatchStore(tmp_path / "batches")
+    assert store.usage.kept == Amount(0, 3)
+    store.close()
+
+
+def test_files_of_answers_count(store: BatchStore) -> None:
+    async def run() -> None:
+        async with Batches(store, answer_ok, LIMITS, Metrics().batch_api) as batches:
+            batch = add_batch(store, add_file(store, requests(2)).id)
+            batches._wake.set()
+            await until_finished(batches, batch.id)
+
+    asyncio.run(run())
+    assert store.usage.kept.num_files == 2
