@@ -228,9 +228,9 @@ def diag_rows_kernel(
     num_keys = (i_span_end - i_span).to(tl.int32)
     p_block_k = p_k + i_span * stride_kt
     p_block_v = p_v + i_span * stride_vt
-    b_peak = first_peak(
-        b_q, p_block_k, num_keys, scale * LOG2_E, stride_kt, D, BD, BS, PRECISION, UPCAST
-    )
+    o_n = tl.arange(0, BS)
+    b_k = load_rows(p_block_k + o_n[:, None] * stride_kt, o_n < num_keys, D, BD, UPCAST)
+    b_peak = first_peak(b_q, b_k, o_n < num_keys, scale * LOG2_E, PRECISION)
     b_mass, b_mean = sum_under_peak(
         b_peak, b_q, b_g, p_block_k, p_block_v, num_keys, scale * LOG2_E, stride_kt, stride_vt,
         D, BD, BM, BN, PRECISION, UPCAST,

@@ -13,7 +13,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.attention.gpu.forward_diag import attend_to_block, attend_to_rows, attend_to_sinks
+from kernels.attention.gpu.forward_diag import (
+    attend_to_block,
+    attend_to_rows,
+    attend_to_sinks,
+    load_sinks,
+)
 from kernels.attention.gpu.locate import load_rows, load_whole_rows
 
 MASSES = tl.constexpr(8)
@@ -23,20 +28,12 @@ MASSES = tl.constexpr(8)
 @triton.jit
 def first_peak(
     b_q,  # [BM, BD] queries of one block
-    p_k,  # its keys [num_keys, D]
-    num_keys,
+    b_k,  # [BS, BD] the block's first keys
+    m_n,  # [BS] keys that exist
     scale,  # log2(e) / sqrt(D)
-    stride_kt,
-    D: tl.constexpr,
-    BD: tl.constexpr,
-    BS: tl.constexpr,
     PRECISION: tl.constexpr,
-    UPCAST: tl.constexpr,
 ):
     """The greatest score among the block's first keys, times scale: [BM]."""
-    o_n = tl.arange(0, BS)
-    m_n = o_n < num_keys
-    b_k = load_rows(p_k + o_n[:, None] * stride_kt, m_n, D, BD, UPCAST)
     b_score = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION)
     return tl.max(tl.where(m_n[None, :], b_score, float("-inf")), 1) * scale
 
@@ -119,6 +116,9 @@ def attend_to_all_sinks(
     b_mass,  # [BM]
     b_acc,  # [BM, BD]
     b_q,  # [BM, BD] queries
+    b_k,  # [BS, BD] keys of the first sinks; unused without SINKS
+    b_v,  # [BS, BD] and their values
+    m_visible,  # [BM, BS] who sees them
     o_first,  # [BM] where the block of each query begins, counted from the span's first token
     p_k,  # one sequence and head's keys [length, D]
     p_v,  # the same one's values [length, D]
@@ -145,8 +145,9 @@ def attend_to_all_sinks(
     """Diag's running softmax after the sinks outside the query's own block."""
     if SINKS:
         b_peak, b_mass, b_acc = attend_to_sinks(
-            b_peak, b_mass, b_acc, b_q, o_first, p_k, p_v, i_span, length, block_size,
-            first_sinks, last_sinks, scale, stride_kt, stride_vt, D, BD, BS, PRECISION, UPCAST,
+            b_peak, b_mass, b_acc, b_q, b_k, b_v, m_visible, o_first, p_k, p_v, i_span, length,
+            block_size, first_sinks, last_sinks, scale, stride_kt, stride_vt, D, BD, BS,
+            PRECISION, UPCAST,
         )  # fmt: skip
     if OUTSIDE:
         b_peak, b_mass, b_acc = attend_to_rows(
@@ -189,23 +190,26 @@ def attend_to_block_and_sinks(
     UPCAST: tl.constexpr,
 ):
     """Mass and weighted sum of values, where a block takes several steps: [BM], [BM, BD]."""
+    if SINKS:  # requested first, to arrive while the block is read
+        b_sink_k, b_sink_v, m_sinks = load_sinks(
+            0, o_first, p_k, p_v, i_span, length, block_size, first_sinks, last_sinks,
+            stride_kt, stride_vt, D, BD, BS, UPCAST,
+        )  # fmt: skip
+    else:
+        b_sink_k, b_sink_v, m_sinks = b_q, b_q, o_first
     if LIMIT > 0:
-        b_peak = first_peak(
-            b_q, p_block_k, num_keys, scale, stride_kt, D, BD, BS, PRECISION, UPCAST
-        )
+        o_n = tl.arange(0, BS)
+        b_k = load_rows(p_block_k + o_n[:, None] * stride_kt, o_n < num_keys, D, BD, UPCAST)
+        b_peak = first_peak(b_q, b_k, o_n < num_keys, scale, PRECISION)
         b_mass = tl.zeros([BM], tl.float32)
         b_acc = tl.zeros([BM, BD], tl.float32)
-        b_peak, b_mass, b_acc = attend_to_all_sinks(
-            b_peak, b_mass, b_acc, b_q, o_first, p_k, p_v, p_outside_k, p_outside_v, i_span,
-            length, block_size, first_sinks, last_sinks, num_outside, scale, stride_kt, stride_vt,
-            stride_outside, D, BD, BS, SINKS, OUTSIDE, PRECISION, UPCAST,
-        )  # fmt: skip
         b_mass, b_acc = attend_under_peak(
             b_peak, b_mass, b_acc, b_q, p_block_k, p_block_v, num_keys, scale, stride_kt,
             stride_vt, D, BD, BM, BN, PRECISION, UPCAST,
         )  # fmt: skip
         overflows = tl.sum(tl.where(b_mass < LIMIT, 0, 1), 0) > 0  # or is not a number
     else:
+        b_peak = tl.zeros([BM], tl.float32)
         b_mass = tl.zeros([BM], tl.float32)
         b_acc = tl.zeros([BM, BD], tl.float32)
         overflows = True
@@ -214,9 +218,9 @@ def attend_to_block_and_sinks(
             b_q, p_block_k, p_block_v, num_keys, scale, stride_kt, stride_vt,
             D, BD, BM, BN, PRECISION, UPCAST,
         )  # fmt: skip
-        b_peak, b_mass, b_acc = attend_to_all_sinks(
-            b_peak, b_mass, b_acc, b_q, o_first, p_k, p_v, p_outside_k, p_outside_v, i_span,
-            length, block_size, first_sinks, last_sinks, num_outside, scale, stride_kt, stride_vt,
-            stride_outside, D, BD, BS, SINKS, OUTSIDE, PRECISION, UPCAST,
-        )  # fmt: skip
+    b_peak, b_mass, b_acc = attend_to_all_sinks(
+        b_peak, b_mass, b_acc, b_q, b_sink_k, b_sink_v, m_sinks, o_first, p_k, p_v, p_outside_k,
+        p_outside_v, i_span, length, block_size, first_sinks, last_sinks, num_outside, scale,
+        stride_kt, stride_vt, stride_outside, D, BD, BS, SINKS, OUTSIDE, PRECISION, UPCAST,
+    )  # fmt: skip
     return b_mass, b_acc

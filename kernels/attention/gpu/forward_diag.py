@@ -163,11 +163,41 @@ def attend_to_rows(
 
 
 @triton.jit
+def load_sinks(
+    i_s,  # the first of these sinks
+    o_first,  # [BM] where the block of each query begins, counted from the span's first token
+    p_k,  # one sequence and head's keys [length, D]
+    p_v,  # the same one's values [length, D]
+    i_span,  # the span's first position
+    length,
+    block_size,
+    first_sinks,
+    last_sinks,
+    stride_kt,
+    stride_vt,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    BS: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    """Keys and values of some sinks [BS, BD], and who sees them outside its own block [BM, BS]."""
+    o_n, m_n, m_visible = sinks_outside(
+        i_s + tl.arange(0, BS), o_first, i_span, length, block_size, first_sinks, last_sinks
+    )
+    b_k = load_rows(p_k + o_n[:, None] * stride_kt, m_n, D, BD, UPCAST)
+    b_v = load_rows(p_v + o_n[:, None] * stride_vt, m_n, D, BD, UPCAST)
+    return b_k, b_v, m_visible
+
+
+@triton.jit
 def attend_to_sinks(
     b_peak,  # [BM] Diag's running softmax
     b_mass,  # [BM]
     b_acc,  # [BM, BD]
     b_q,  # [BM, BD] queries
+    b_k,  # [BS, BD] keys of the first sinks
+    b_v,  # [BS, BD] and their values
+    m_visible,  # [BM, BS] who sees them
     o_first,  # [BM] where the block of each query begins, counted from the span's first token
     p_k,  # one sequence and head's keys [length, D]
     p_v,  # the same one's values [length, D]
@@ -186,12 +216,14 @@ def attend_to_sinks(
     UPCAST: tl.constexpr,
 ):
     """Diag's running softmax after the sinks outside the query's own block."""
-    for i_s in range(0, first_sinks + last_sinks, BS):
-        o_n, m_n, m_visible = sinks_outside(
-            i_s + tl.arange(0, BS), o_first, i_span, length, block_size, first_sinks, last_sinks
-        )
-        b_k = load_rows(p_k + o_n[:, None] * stride_kt, m_n, D, BD, UPCAST)
-        b_v = load_rows(p_v + o_n[:, None] * stride_vt, m_n, D, BD, UPCAST)
+    b_peak, b_mass, b_acc = attend(
+        b_peak, b_mass, b_acc, b_q, b_k, b_v, m_visible, scale, True, PRECISION
+    )
+    for i_s in range(BS, first_sinks + last_sinks, BS):
+        b_k, b_v, m_visible = load_sinks(
+            i_s, o_first, p_k, p_v, i_span, length, block_size, first_sinks, last_sinks,
+            stride_kt, stride_vt, D, BD, BS, UPCAST,
+        )  # fmt: skip
         b_peak, b_mass, b_acc = attend(
             b_peak, b_mass, b_acc, b_q, b_k, b_v, m_visible, scale, True, PRECISION
         )

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from kernels.attention.gpu.forward_block import attend_to_all_sinks, attend_to_block_and_sinks
-from kernels.attention.gpu.forward_diag import accumulate, attend_to_tile
+from kernels.attention.gpu.forward_diag import accumulate, attend_to_tile, load_sinks
 from kernels.attention.gpu.forward_shares import lln_shares
 from kernels.attention.gpu.forward_state import LOG2_E, project
 from kernels.attention.gpu.locate import head_and_slot, load_rows, locate_tile
@@ -65,6 +65,55 @@ def read_state(
         b_score = alpha * b_x + b_offset[None, :]
         b_peak, b_mass, b_acc = accumulate(b_peak, b_mass, b_acc, b_score, b_value, 1.0, PRECISION)
     return 1.0 / b_mass, b_acc
+
+
+@triton.jit
+def load_state(
+    p_log_mass,  # one sequence and head's log s, float32 [D]
+    p_value,  # the same one's kappa V [D, D]
+    p_weight,  # one head's query map, float32 [D, D]; unused without WEIGHT
+    p_bias,  # its bias, float32 [D]; unused without BIAS
+    alpha,  # times log2(e)
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    WEIGHT: tl.constexpr,
+    BIAS: tl.constexpr,
+):
+    """What all channels add to a score, float32 [BD]; kappa V and the map [BD, BD]."""
+    o_d = tl.arange(0, BD)
+    m_d = o_d < D
+    m_dd = m_d[:, None] & m_d[None, :]
+    o_dd = o_d[:, None] * D + o_d[None, :]
+    b_offset = tl.load(p_log_mass + o_d, mask=m_d, other=float("-inf")) * LOG2_E
+    if BIAS:
+        b_offset += alpha * tl.load(p_bias + o_d, mask=m_d, other=0.0)
+    b_value = tl.load(p_value + o_dd, mask=m_dd, other=0.0)
+    if WEIGHT:
+        b_weight = tl.load(p_weight + o_dd, mask=m_dd, other=0.0)
+    else:
+        b_weight = b_value
+    return b_offset, b_value, b_weight
+
+
+@triton.jit
+def read_loaded_state(
+    b_q,  # [BM, BD] queries
+    b_offset,  # [BD]
+    b_value,  # [BD, BD]
+    b_weight,  # [BD, BD]; unused without WEIGHT
+    alpha,  # times log2(e)
+    WEIGHT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    MAP_PRECISION: tl.constexpr,
+):
+    """As `read_state`, of a head whose channels are one step."""
+    b_x = b_q.to(tl.float32)
+    if WEIGHT:
+        b_x = tl.dot(b_x, b_weight, input_precision=MAP_PRECISION)
+    b_score = alpha * b_x + b_offset[None, :]
+    b_weights = tl.exp2(b_score - tl.max(b_score, 1)[:, None])
+    b_out = tl.dot(b_weights.to(b_q.dtype), b_value.to(b_q.dtype), input_precision=PRECISION)
+    return 1.0 / tl.sum(b_weights, 1), b_out
 
 
 @triton.jit
@@ -131,6 +180,8 @@ def answer_tile(
     UPCAST: tl.constexpr,
 ):
     """One tile of one sequence and head: read, attend, mix, store."""
+    # What LLN needs is requested before Diag's steps, where registers hold it meanwhile.
+    EARLY: tl.constexpr = LLN and DIAG and not ONE_STEP and BC == BD and BD <= 32
     i_head = i_h.to(tl.int64)
     num_keys = tl.minimum(SPAN, length - i_span)
     o_d = tl.arange(0, BD)
@@ -166,6 +217,10 @@ def answer_tile(
         p_gate += i_h * D
         p_mix_scale += i_b * stride_mix_b
         alpha = tl.load(p_alpha + i_b * stride_alpha_b + i_h * stride_alpha_h)
+        if EARLY:
+            b_offset, b_value, b_weight = load_state(
+                p_log_mass, p_value, p_weight, p_bias, alpha * LOG2_E, D, BD, WEIGHT, BIAS
+            )
         if ONE_STEP:
             b_mix = lln_shares(
                 b_q, m_m, p_mix, p_gate, p_mix_scale, stride_mix_t, D, BD, BM, GATE, MIX_SCALE
@@ -194,8 +249,15 @@ def answer_tile(
                 b_q, b_k, b_v, o_first, num_keys, BLOCK, scale, BD, BM, BN, ONE_BLOCK,
                 PRECISION,
             )  # fmt: skip
+            if SINKS:
+                b_sink_k, b_sink_v, m_sinks = load_sinks(
+                    0, o_first, p_k, p_v, i_span, length, BLOCK, first_sinks, last_sinks,
+                    stride_kt, stride_vt, D, BD, BS, UPCAST,
+                )  # fmt: skip
+            else:
+                b_sink_k, b_sink_v, m_sinks = b_k, b_v, o_first
             b_peak, b_mass, b_acc = attend_to_all_sinks(
-                b_peak, b_mass, b_acc, b_q, o_first, p_k, p_v, p_outside_k, p_outside_v, i_span,
+                b_peak, b_mass, b_acc, b_q, b_sink_k, b_sink_v, m_sinks, o_first, p_k, p_v, p_outside_k, p_outside_v, i_span,
                 length, BLOCK, first_sinks, last_sinks, num_outside, scale, stride_kt,
                 stride_vt, num_heads * D, D, BD, BS, SINKS, OUTSIDE, PRECISION, UPCAST,
             )  # fmt: skip
@@ -211,10 +273,16 @@ def answer_tile(
             b_mix = lln_shares(
                 b_q, m_m, p_mix, p_gate, p_mix_scale, stride_mix_t, D, BD, BM, GATE, MIX_SCALE
             )
-            b_lln_share, b_out = read_state(
-                b_q, p_q_rows, m_m, p_log_mass, p_value, p_weight, p_bias, alpha,
-                D, BD, BM, BC, WEIGHT, BIAS, PRECISION, MAP_PRECISION,
-            )  # fmt: skip
+            if EARLY:
+                b_lln_share, b_out = read_loaded_state(
+                    b_q, b_offset, b_value, b_weight, alpha * LOG2_E, WEIGHT, PRECISION,
+                    MAP_PRECISION,
+                )  # fmt: skip
+            else:
+                b_lln_share, b_out = read_state(
+                    b_q, p_q_rows, m_m, p_log_mass, p_value, p_weight, p_bias, alpha,
+                    D, BD, BM, BC, WEIGHT, BIAS, PRECISION, MAP_PRECISION,
+                )  # fmt: skip
         # Both branches are divided by their masses and mixed in two multiplications a number.
         b_diag_share = 1.0 / b_mass
         if LLN:
