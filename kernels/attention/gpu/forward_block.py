@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from kernels.attention.gpu.forward_diag import (
+    attend,
     attend_to_block,
     attend_to_rows,
     attend_to_sinks,
@@ -43,19 +44,13 @@ def weigh(
     b_peak,  # [BM]
     b_masses,  # [BM, MASSES] sum of 2 ** (score scale - peak) so far, in every column
     b_acc,  # [BM, BD] sum of 2 ** (score scale - peak) value so far
-    b_q,  # [BM, BD] queries
-    b_k,  # [BN, BD] keys
+    b_score,  # [BM, BN] scores, -inf where hidden
     b_v,  # [BN, BD] values
-    m_n,  # [1, BN] keys that exist; unused unless HIDES
     scale,  # log2(e) / sqrt(D)
     BN: tl.constexpr,
-    HIDES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """One step under the peak."""
-    b_score = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION)  # [BM, BN]
-    if HIDES:
-        b_score = tl.where(m_n, b_score, float("-inf"))
     b_weight = tl.exp2(b_score * scale - b_peak[:, None])
     if b_v.dtype == tl.float32:
         b_masses += tl.sum(b_weight, 1)[:, None]
@@ -68,9 +63,6 @@ def weigh(
 
 @triton.jit
 def attend_under_peak(
-    b_peak,  # [BM]
-    b_mass,  # [BM] sum of 2 ** (score scale - peak) so far
-    b_acc,  # [BM, BD] sum of 2 ** (score scale - peak) value so far
     b_q,  # [BM, BD] queries of one block
     p_k,  # its keys [num_keys, D]
     p_v,  # its values [num_keys, D]
@@ -85,18 +77,24 @@ def attend_under_peak(
     PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """Mass and weighted sum of values after a block."""
+    """Peak, mass and weighted sum of values of a block: [BM], [BM], [BM, BD].
+
+    The peak is found within the loop, so that keys and values are requested before it is known.
+    """
     o_n = tl.arange(0, BN)
     p_k_rows = p_k + o_n[:, None] * stride_kt
     p_v_rows = p_v + o_n[:, None] * stride_vt
+    b_peak = tl.zeros([BM], tl.float32)
     b_masses = tl.zeros([BM, MASSES], tl.float32)
+    b_acc = tl.zeros([BM, BD], tl.float32)
     num_steps = num_keys // BN
-    for i_n in range(num_steps):  # noqa: B007
+    for i_n in range(num_steps):
         b_k = load_whole_rows(p_k_rows, D, BD, UPCAST)
         b_v = load_whole_rows(p_v_rows, D, BD, UPCAST)
-        b_masses, b_acc = weigh(
-            b_peak, b_masses, b_acc, b_q, b_k, b_v, None, scale, BN, False, PRECISION
-        )
+        b_score = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION)  # [BM, BN]
+        if i_n == 0:
+            b_peak = tl.max(b_score, 1) * scale
+        b_masses, b_acc = weigh(b_peak, b_masses, b_acc, b_score, b_v, scale, BN, PRECISION)
         p_k_rows += BN * stride_kt
         p_v_rows += BN * stride_vt
     num_whole = num_steps * BN
@@ -104,10 +102,12 @@ def attend_under_peak(
         m_n = o_n < num_keys - num_whole
         b_k = load_rows(p_k_rows, m_n, D, BD, UPCAST)
         b_v = load_rows(p_v_rows, m_n, D, BD, UPCAST)
-        b_masses, b_acc = weigh(
-            b_peak, b_masses, b_acc, b_q, b_k, b_v, m_n[None, :], scale, BN, True, PRECISION
-        )
-    return b_mass + tl.max(b_masses, 1), b_acc
+        b_score = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION)
+        b_score = tl.where(m_n[None, :], b_score, float("-inf"))
+        if num_steps == 0:
+            b_peak = tl.max(b_score, 1) * scale
+        b_masses, b_acc = weigh(b_peak, b_masses, b_acc, b_score, b_v, scale, BN, PRECISION)
+    return b_peak, tl.max(b_masses, 1), b_acc
 
 
 @triton.jit
@@ -116,9 +116,6 @@ def attend_to_all_sinks(
     b_mass,  # [BM]
     b_acc,  # [BM, BD]
     b_q,  # [BM, BD] queries
-    b_k,  # [BS, BD] keys of the first sinks; unused without SINKS
-    b_v,  # [BS, BD] and their values
-    m_visible,  # [BM, BS] who sees them
     o_first,  # [BM] where the block of each query begins, counted from the span's first token
     p_k,  # one sequence and head's keys [length, D]
     p_v,  # the same one's values [length, D]
@@ -137,6 +134,7 @@ def attend_to_all_sinks(
     D: tl.constexpr,
     BD: tl.constexpr,
     BS: tl.constexpr,
+    FIRST: tl.constexpr,  # of those that are left
     SINKS: tl.constexpr,
     OUTSIDE: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -145,9 +143,8 @@ def attend_to_all_sinks(
     """Diag's running softmax after the sinks outside the query's own block."""
     if SINKS:
         b_peak, b_mass, b_acc = attend_to_sinks(
-            b_peak, b_mass, b_acc, b_q, b_k, b_v, m_visible, o_first, p_k, p_v, i_span, length,
-            block_size, first_sinks, last_sinks, scale, stride_kt, stride_vt, D, BD, BS,
-            PRECISION, UPCAST,
+            b_peak, b_mass, b_acc, b_q, o_first, p_k, p_v, i_span, length, block_size, FIRST,
+            first_sinks, last_sinks, scale, stride_kt, stride_vt, D, BD, BS, PRECISION, UPCAST,
         )  # fmt: skip
     if OUTSIDE:
         b_peak, b_mass, b_acc = attend_to_rows(
@@ -195,17 +192,10 @@ def attend_to_block_and_sinks(
             0, o_first, p_k, p_v, i_span, length, block_size, first_sinks, last_sinks,
             stride_kt, stride_vt, D, BD, BS, UPCAST,
         )  # fmt: skip
-    else:
-        b_sink_k, b_sink_v, m_sinks = b_q, b_q, o_first
     if LIMIT > 0:
-        o_n = tl.arange(0, BS)
-        b_k = load_rows(p_block_k + o_n[:, None] * stride_kt, o_n < num_keys, D, BD, UPCAST)
-        b_peak = first_peak(b_q, b_k, o_n < num_keys, scale, PRECISION)
-        b_mass = tl.zeros([BM], tl.float32)
-        b_acc = tl.zeros([BM, BD], tl.float32)
-        b_mass, b_acc = attend_under_peak(
-            b_peak, b_mass, b_acc, b_q, p_block_k, p_block_v, num_keys, scale, stride_kt,
-            stride_vt, D, BD, BM, BN, PRECISION, UPCAST,
+        b_peak, b_mass, b_acc = attend_under_peak(
+            b_q, p_block_k, p_block_v, num_keys, scale, stride_kt, stride_vt,
+            D, BD, BM, BN, PRECISION, UPCAST,
         )  # fmt: skip
         overflows = tl.sum(tl.where(b_mass < LIMIT, 0, 1), 0) > 0  # or is not a number
     else:
@@ -218,9 +208,13 @@ def attend_to_block_and_sinks(
             b_q, p_block_k, p_block_v, num_keys, scale, stride_kt, stride_vt,
             D, BD, BM, BN, PRECISION, UPCAST,
         )  # fmt: skip
+    if SINKS:
+        b_peak, b_mass, b_acc = attend(
+            b_peak, b_mass, b_acc, b_q, b_sink_k, b_sink_v, m_sinks, scale, True, PRECISION
+        )
     b_peak, b_mass, b_acc = attend_to_all_sinks(
-        b_peak, b_mass, b_acc, b_q, b_sink_k, b_sink_v, m_sinks, o_first, p_k, p_v, p_outside_k,
-        p_outside_v, i_span, length, block_size, first_sinks, last_sinks, num_outside, scale,
-        stride_kt, stride_vt, stride_outside, D, BD, BS, SINKS, OUTSIDE, PRECISION, UPCAST,
+        b_peak, b_mass, b_acc, b_q, o_first, p_k, p_v, p_outside_k, p_outside_v, i_span, length,
+        block_size, first_sinks, last_sinks, num_outside, scale, stride_kt, stride_vt,
+        stride_outside, D, BD, BS, BS, SINKS, OUTSIDE, PRECISION, UPCAST,
     )  # fmt: skip
     return b_mass, b_acc

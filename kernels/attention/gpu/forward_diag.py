@@ -195,15 +195,13 @@ def attend_to_sinks(
     b_mass,  # [BM]
     b_acc,  # [BM, BD]
     b_q,  # [BM, BD] queries
-    b_k,  # [BS, BD] keys of the first sinks
-    b_v,  # [BS, BD] and their values
-    m_visible,  # [BM, BS] who sees them
     o_first,  # [BM] where the block of each query begins, counted from the span's first token
     p_k,  # one sequence and head's keys [length, D]
     p_v,  # the same one's values [length, D]
     i_span,  # the span's first position
     length,
     block_size,
+    i_sink,  # the first of these sinks
     first_sinks,
     last_sinks,
     scale,
@@ -216,10 +214,7 @@ def attend_to_sinks(
     UPCAST: tl.constexpr,
 ):
     """Diag's running softmax after the sinks outside the query's own block."""
-    b_peak, b_mass, b_acc = attend(
-        b_peak, b_mass, b_acc, b_q, b_k, b_v, m_visible, scale, True, PRECISION
-    )
-    for i_s in range(BS, first_sinks + last_sinks, BS):
+    for i_s in range(i_sink, first_sinks + last_sinks, BS):
         b_k, b_v, m_visible = load_sinks(
             i_s, o_first, p_k, p_v, i_span, length, block_size, first_sinks, last_sinks,
             stride_kt, stride_vt, D, BD, BS, UPCAST,

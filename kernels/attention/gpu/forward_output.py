@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from kernels.attention.gpu.forward_block import attend_to_all_sinks, attend_to_block_and_sinks
-from kernels.attention.gpu.forward_diag import accumulate, attend_to_tile, load_sinks
+from kernels.attention.gpu.forward_diag import accumulate, attend_to_tile
 from kernels.attention.gpu.forward_shares import lln_shares
 from kernels.attention.gpu.forward_state import LOG2_E, project
 from kernels.attention.gpu.locate import head_and_slot, load_rows, locate_tile
@@ -249,17 +249,10 @@ def answer_tile(
                 b_q, b_k, b_v, o_first, num_keys, BLOCK, scale, BD, BM, BN, ONE_BLOCK,
                 PRECISION,
             )  # fmt: skip
-            if SINKS:
-                b_sink_k, b_sink_v, m_sinks = load_sinks(
-                    0, o_first, p_k, p_v, i_span, length, BLOCK, first_sinks, last_sinks,
-                    stride_kt, stride_vt, D, BD, BS, UPCAST,
-                )  # fmt: skip
-            else:
-                b_sink_k, b_sink_v, m_sinks = b_k, b_v, o_first
             b_peak, b_mass, b_acc = attend_to_all_sinks(
-                b_peak, b_mass, b_acc, b_q, b_sink_k, b_sink_v, m_sinks, o_first, p_k, p_v, p_outside_k, p_outside_v, i_span,
+                b_peak, b_mass, b_acc, b_q, o_first, p_k, p_v, p_outside_k, p_outside_v, i_span,
                 length, BLOCK, first_sinks, last_sinks, num_outside, scale, stride_kt,
-                stride_vt, num_heads * D, D, BD, BS, SINKS, OUTSIDE, PRECISION, UPCAST,
+                stride_vt, num_heads * D, D, BD, BS, 0, SINKS, OUTSIDE, PRECISION, UPCAST,
             )  # fmt: skip
         else:
             b_mass, b_acc = attend_to_block_and_sinks(
