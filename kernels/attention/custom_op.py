@@ -29,6 +29,8 @@ _OPERANDS = (
 )
 _NUM_DIFFERENTIABLE = 10
 _DEVICES = ("cpu", "cuda")
+HAS_TRITON = find_spec("triton") is not None
+"""A constant, since tracing cannot call what looks for it."""
 _AS_IT_IS = contextlib.nullcontext()
 _ORDINARY = (Tensor, torch.nn.Parameter)
 _WIDEST_FLOAT32_HEAD = 128
@@ -277,17 +279,12 @@ def needs_gradient(*tensors: Tensor | None) -> bool:
 
 
 def runs_in_triton(rows: Tensor) -> bool:
-    return rows.is_cuda and rows.dtype != torch.float64 and _has_triton()
-
-
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
+    return rows.is_cuda and rows.dtype != torch.float64 and HAS_TRITON
 
 
 def launch_errors() -> tuple[type[Exception], ...]:
     """What torch raises for work that a device cannot take, and Triton where it is installed."""
-    if not _has_triton():
+    if not HAS_TRITON:
         return (RuntimeError,)
     from kernels.attention.gpu import launch
 
