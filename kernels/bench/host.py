@@ -165,25 +165,40 @@ def packed_of(shape: Shape, device: torch.device) -> PackedSequences:
 
 
 @contextmanager
-def no_driver(launched: Callable[..., object] = lambda *_: None) -> Iterator[None]:
-    """Launches end at `launched` and not at the driver, and a CPU's tensors count as a GPU's."""
+def no_driver(
+    launched: Callable[..., object] = lambda *_: None,
+    loaded: Callable[[bytes], object] = lambda _: None,
+) -> Iterator[None]:
+    """Launches end at `launched` and not at the driver, and a CPU's tensors count as an H100's.
+
+    `loaded` gets the machine code of every kernel that is built or found in Triton's cache.
+    """
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise RuntimeError("TRITON_INTERPRET is set: interpreted kernels are not launched")
     # Here, since it imports Triton, without which the other suites work.
+    from kernels.attention.gpu import tiles
+    from kernels.attention.gpu.constants import forget_constants
     from kernels.bench.no_driver import launches_end_at
 
-    replaced = custom_op.runs_in_triton, arguments.check_finite
+    replaced = custom_op.runs_in_triton, arguments.check_finite, tiles.family_of
     custom_op.runs_in_triton = _as_on_a_gpu
     arguments.check_finite = _unread
+    tiles.family_of = _hopper
+    forget_constants()
     try:
-        with launches_end_at(launched):
+        with launches_end_at(launched, loaded):
             yield
     finally:
-        custom_op.runs_in_triton, arguments.check_finite = replaced
+        custom_op.runs_in_triton, arguments.check_finite, tiles.family_of = replaced
+        forget_constants()
 
 
 def _as_on_a_gpu(rows: Tensor) -> bool:
     return rows.dtype != torch.float64
+
+
+def _hopper(_: torch.device) -> str:
+    return "hopper"
 
 
 def _unread(name: str, value: Tensor) -> None:

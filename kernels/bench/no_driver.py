@@ -16,15 +16,19 @@ from triton.backends.driver import DriverBase  # type: ignore[import-untyped]
 from triton.runtime import driver  # type: ignore[import-untyped]
 
 Launched = Callable[..., object]
+Loaded = Callable[[bytes], object]
 
 SHARED_BYTES, THREADS = 227 * 1024, 1024  # of a program, at most
 _handles = count(1)
 
 
 @contextmanager
-def launches_end_at(launched: Launched) -> Iterator[None]:
-    """For a machine without a GPU: `launched` gets what Triton's launcher would."""
-    driver.set_active(_NoDriver(launched))
+def launches_end_at(launched: Launched, loaded: Loaded = lambda _: None) -> Iterator[None]:
+    """For a machine without a GPU: `launched` gets what Triton's launcher would.
+
+    `loaded` gets the machine code of every kernel, when it is first launched.
+    """
+    driver.set_active(_NoDriver(launched, loaded))
     try:
         yield
     finally:
@@ -34,8 +38,12 @@ def launches_end_at(launched: Launched) -> Iterator[None]:
 class _Utils:
     """What a compiled kernel asks of the device."""
 
-    def load_binary(self, *_: object) -> tuple[int, int, int, int, int]:
+    def __init__(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+
+    def load_binary(self, _: str, cubin: bytes, *__: object) -> tuple[int, int, int, int, int]:
         """A handle of its own for every build, its registers and its spills, and threads."""
+        self._loaded(cubin)
         handle = next(_handles)
         return handle, handle, 0, 0, THREADS
 
@@ -44,10 +52,9 @@ class _Utils:
 
 
 class _NoDriver(DriverBase):  # type: ignore[misc]
-    utils = _Utils()
-
-    def __init__(self, launched: Launched) -> None:
+    def __init__(self, launched: Launched, loaded: Loaded) -> None:
         self._launched = launched
+        self.utils = _Utils(loaded)
 
     def launcher_cls(self, *_: object) -> Launched:
         return self._launched

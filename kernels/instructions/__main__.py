@@ -58,7 +58,7 @@ def count_launch(launch: Launch) -> Row:
     disassembly = compiled.disassembly()
     if unwritten := unwritten_reads(disassembly):
         raise ValueError(f"{launch.name} reads what nothing has written; at {unwritten[0]}")
-    counts = parse(disassembly).count(launch.rounds, launch.skipped)
+    counts = parse(disassembly).count(launch.rounds, launch.skipped, launch.once)
     row = row_of(launch.part, launch.form, counts, compiled.usage, launch.tokens, launch.bytes)
     if row.exponentials < launch.scores:
         raise ValueError(

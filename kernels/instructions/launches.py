@@ -29,6 +29,7 @@ from kernels.attention.gpu.tiles import query_span
 from kernels.instructions.sass import Body
 
 DTYPE = torch.bfloat16
+FAMILY = "hopper"
 TOKENS = 131072  # of the document
 SHORT_TOKENS = 200  # of the short text
 ROW_BYTES = DTYPE.itemsize
@@ -79,13 +80,14 @@ FORMS = (*SERVED, *PLAIN)
 
 
 MASKED = 'b_score = tl.where(m_visible, b_score, float("-inf"))'
-MASKED_LAST = 'b_score = tl.where(m_n, b_score, float("-inf"))'
 SCORES_FOLLOWED = "b_shrink = tl.exp2(b_peak - b_new_peak)"
 # Of a piece that is not the whole sequence, and of a block that is.
 ONE_PIECE = Body("b_divisor = tl.where(length > 0, b_mass, 1.0)")
 SHORT_STEP = Body('b_score = tl.where(m_t[:, None], b_score, float("-inf"))')
 LAST_STEP = Body(MASKED, "if num_whole < num_keys:")
-LAST_UNDER_PEAK = Body(MASKED_LAST, "if num_whole < num_keys:")
+MASKED_IN_BLOCK = 'b_score = tl.where(m_n[None, :], b_score, float("-inf"))'
+LAST_IN_BLOCK = Body(MASKED_IN_BLOCK, "if num_whole < num_keys:")
+FIRST_ROUND = Body("b_peak = tl.max(b_score, 1) * scale", "if i_n == 0:")
 SECOND_TIME = Body(SCORES_FOLLOWED, "if overflows:")
 SHORT_BLOCK = Body(MASKED, "elif num_keys < BN:")
 
@@ -102,6 +104,7 @@ class Launch:
     bytes: float  # that must move, a token and head
     rounds: Mapping[str, float] = field(default_factory=dict)  # by the loop's variable
     skipped: tuple[Body, ...] = ()
+    once: tuple[Body, ...] = ()  # in one round of their loop
     scores: int = 0  # that a token has in all softmaxes: so many exponentials at least
 
     @property
@@ -132,7 +135,7 @@ def _state_form(form: Form) -> str:
 
 
 def _state(form: Form) -> Launch:
-    constants = compiled_for.state_constants(form.head_dim, DTYPE, **form.flags)
+    constants = compiled_for.state_constants(form.head_dim, DTYPE, family=FAMILY, **form.flags)
     piece, parts = constants["PIECE"], _parts(form.head_dim, constants["BC"])
     return Launch(
         *("state", _state_form(form), lln_state_kernel, constants),
@@ -146,7 +149,7 @@ def _state(form: Form) -> Launch:
 
 def _merge(form: Form) -> Iterator[Launch]:
     """Of each group first, then of the groups. Programs without a group end at once."""
-    piece = compiled_for.state_constants(form.head_dim, DTYPE, **form.flags)["PIECE"]
+    piece = compiled_for.state_constants(form.head_dim, DTYPE, family=FAMILY, **form.flags)["PIECE"]
     of_groups = compiled_for.merge_groups_constants(form.head_dim, piece)
     constants = compiled_for.merge_constants(form.head_dim, piece)
     group = group_pieces(TOKENS // piece) * piece
@@ -172,6 +175,7 @@ def _output(form: Form) -> Launch:
         block_size=form.block_size,
         lln=True,
         sinks=form.sinks,
+        family=FAMILY,
         **form.flags,
         **form.mix_flags,
     )
@@ -182,6 +186,7 @@ def _output(form: Form) -> Launch:
         bytes=4 * form.row,
         rounds=_output_rounds(form, constants, form.block_size),
         skipped=_not_entered(constants),
+        once=_entered_once(constants),
         scores=form.head_dim + form.block_size,
     )
 
@@ -194,6 +199,7 @@ def _tile(form: Form) -> Launch:
         lln=True,
         sinks=False,
         outside=True,
+        family=FAMILY,
         **form.flags,
         **form.mix_flags,
     )
@@ -204,14 +210,19 @@ def _not_entered(constants: Constants) -> tuple[Body, ...]:
     """Of the output pass, where blocks are whole and no score is far above the others."""
     if constants["ONE_STEP"]:
         return (SHORT_BLOCK,)
-    return (LAST_UNDER_PEAK, SECOND_TIME) if constants["LIMIT"] else (LAST_STEP,)
+    return (LAST_IN_BLOCK, SECOND_TIME) if constants["LIMIT"] else (LAST_STEP,)
+
+
+def _entered_once(constants: Constants) -> tuple[Body, ...]:
+    return () if constants["ONE_STEP"] or not constants["LIMIT"] else (FIRST_ROUND,)
 
 
 def _output_rounds(form: Form, constants: Constants, keys: int) -> dict[str, float]:
     return {
         "i_b": 0,
         "i_n": _parts(keys, constants["BN"]),
-        "i_s": _parts(SINKS, constants["BS"]),
+        # Where a block takes several steps, the first sinks are read outside of the loop.
+        "i_s": _parts(SINKS, constants["BS"]) if constants["ONE_STEP"] else 0,
         "i_o": _parts(SINKS, constants["BS"]),
         "i_c": _parts(form.head_dim, constants["BC"]),
         **_map_rounds(form),
@@ -240,6 +251,7 @@ def _short(form: Form) -> Launch:
             "i_tile": span.tiles,
         },
         skipped=_not_entered(constants),
+        once=_entered_once(constants),
     )
 
 
@@ -252,6 +264,7 @@ def _diag_alone(form: Form) -> Launch:
         sinks=True,
         weight=False,
         bias=False,
+        family=FAMILY,
     )
     plain = Form(form.head_dim, form.block_size, maps=False, sinks=True)
     tiles = _parts(SHORT_TOKENS, query_span(form.block_size, constants["BM"]).rows)
@@ -262,6 +275,7 @@ def _diag_alone(form: Form) -> Launch:
         bytes=4 * form.row,
         rounds=_output_rounds(plain, constants, whole_steps * constants["BN"]),
         skipped=(SECOND_TIME,),
+        once=(FIRST_ROUND,),
     )
 
 
@@ -274,6 +288,7 @@ def _backward(form: Form) -> Iterator[Launch]:
         sinks=form.sinks,
         q_map=form.flags,
         k_map=form.flags,
+        family=FAMILY,
     )
     span = query_span(form.block_size, rows["BM"])
     tokens = span.tokens / span.tiles
@@ -303,7 +318,9 @@ def _backward(form: Form) -> Iterator[Launch]:
 
 
 def _state_gradient(form: Form) -> Launch:
-    constants = compiled_for.state_gradient_constants(form.head_dim, DTYPE, mix=True, **form.flags)
+    constants = compiled_for.state_gradient_constants(
+        form.head_dim, DTYPE, mix=True, family=FAMILY, **form.flags
+    )
     piece, parts = constants["PIECE"], _parts(form.head_dim, constants["BC"])
     return Launch(
         *("state's gradient", _state_form(form), state_gradient_kernel, constants),

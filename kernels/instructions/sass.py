@@ -99,12 +99,16 @@ class Program:
             if variable:
                 yield Loop(start, index, variable[1])
 
-    def weights(self, rounds: Mapping[str, float], skipped: Sequence[Body]) -> list[float]:
+    def weights(
+        self, rounds: Mapping[str, float], skipped: Sequence[Body], once: Sequence[Body] = ()
+    ) -> list[float]:
         """How often a warp issues each instruction."""
         weights = [1.0] * len(self.instructions)
         for loop in self.loops:
             for index in range(loop.first, loop.last + 1):
                 weights[index] *= rounds[loop.variable]
+        for index in (index for body in once for index in self._inside(body)):
+            weights[index] = 1.0
         bodies = [index for body in skipped for index in self._inside(body)]
         for index in (*bodies, *self._in_slow_divisions()):
             weights[index] = 0.0
@@ -118,8 +122,14 @@ class Program:
                 weights[index] = calls
         return weights
 
-    def count(self, rounds: Mapping[str, float], skipped: Sequence[Body] = ()) -> Counts:
-        issued = list(zip(self.weights(rounds, skipped), self.instructions, strict=True))
+    def count(
+        self,
+        rounds: Mapping[str, float],
+        skipped: Sequence[Body] = (),
+        once: Sequence[Body] = (),
+    ) -> Counts:
+        weights = self.weights(rounds, skipped, once)
+        issued = list(zip(weights, self.instructions, strict=True))
         return Counts(
             instructions=sum(weight for weight, _ in issued),
             exponentials=sum(w for w, one in issued if one.name.startswith("MUFU.EX2")),

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from kernels import tune
 from kernels.attention.gpu import tiles
+from kernels.tune.__main__ import write
+from kernels.tune.choices import Choice, Numbers, choices
+from kernels.tune.decide import decide
 
 errors = pytest.importorskip("triton.runtime.errors")
 
@@ -24,7 +28,7 @@ def test_the_shipped_table_names_tiles_that_exist() -> None:
     for family, lines in tiles.table().items():
         assert family in tiles.FAMILIES.values()
         for numbers in lines.values():
-            assert all(isinstance(number, int) for number in numbers.values())
+            assert all(number is None or number > 0 for number in numbers.values())
 
 
 def test_a_measured_choice_replaces_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,11 +48,13 @@ def test_a_measured_choice_replaces_the_default(monkeypatch: pytest.MonkeyPatch)
     assert choose(128, None) == default
 
 
+def make_choice(answer: Callable[[], torch.Tensor]) -> Choice:
+    return Choice("state", tuple({"tokens": tokens} for tokens in (32, 64, 128)), answer)
+
+
 def test_the_fastest_candidate_wins_and_what_does_not_fit_is_passed_over() -> None:
-    chosen: dict[str, dict[str, int]] = {}
-    default = asdict(tiles.state_tile(64, BF16, weight=False))
-    candidates = tuple(default | {"tokens": tokens} for tokens in (32, 64, 128))
-    choice = tune.Choice("state", default, candidates, lambda: None)
+    chosen: dict[str, Numbers] = {}
+    choice = make_choice(lambda: torch.ones(3))
 
     def seconds(_: object) -> float:
         tokens = chosen.get("state", {}).get("tokens")
@@ -56,23 +62,66 @@ def test_the_fastest_candidate_wins_and_what_does_not_fit_is_passed_over() -> No
             raise errors.OutOfResources(294_912, 232_448, "shared memory")
         return {None: 1.0, 32: 0.7, 64: 0.99}[tokens]
 
-    tune.decide(choice, chosen, seconds)
+    times = decide(choice, choice.candidates, chosen, seconds)
     assert chosen["state"]["tokens"] == 32
-    tune.decide(choice, chosen, lambda _: 1.0)
+    assert [timed.seconds for timed in times] == [1.0, 0.7, 0.99, None]
+    assert times[-1].note == "OutOfResources"
+    decide(choice, choice.candidates, chosen, lambda _: 1.0)
     assert chosen == {}
 
 
+def test_a_candidate_that_answers_otherwise_is_not_chosen() -> None:
+    chosen: dict[str, Numbers] = {}
+
+    def answer() -> torch.Tensor:
+        tokens = chosen.get("state", {}).get("tokens")
+        return torch.full((3,), {32: float("nan"), 64: 1.1}.get(tokens or 0, 1.0))
+
+    def seconds(_: object) -> float:
+        return {None: 1.0, 128: 0.9}[chosen.get("state", {}).get("tokens")]
+
+    choice = make_choice(answer)
+    times = decide(choice, choice.candidates, chosen, seconds)
+    assert chosen == {"state": {"tokens": 128}}
+    assert [timed.note for timed in times] == ["", "differs by nan", "differs by 0.1", ""]
+
+
 def test_every_choice_is_about_a_tile_of_the_table() -> None:
-    every = list(tune.choices(torch.device("cpu"), [BF16]))
+    every = list(choices(torch.device("cpu"), BF16, tokens=256))
     assert len({choice.purpose for choice in every}) == len(every)
+    tiles_of = {
+        "state": tiles.StateTile,
+        "output": tiles.OutputTile,
+        "state gradient": tiles.StateGradientTile,
+        "rows gradient": tiles.RowsGradientTile,
+        "softmax": tiles.SoftmaxTile,
+    }
     for choice in every:
-        assert all(candidate.keys() == choice.default.keys() for candidate in choice.candidates)
+        names = {field.name for field in fields(tiles_of[choice.purpose.partition(",")[0]])}
+        assert len(choice.candidates) > 1
+        assert all(candidate.keys() <= names for candidate in choice.candidates)
+
+
+@pytest.mark.slow
+def test_a_candidate_that_does_not_fit_is_not_usable() -> None:
+    """In a process of its own, whose kernels are compiled and not interpreted."""
+    program = (
+        "import torch\nfrom kernels.tune.builds import is_usable\n"
+        "line = 'state, D 64, bfloat16'\n"
+        "for tokens in 64, 8192:\n"
+        "    print(is_usable(line, torch.bfloat16, {'tokens': tokens, 'num_stages': 3}))"
+    )
+    environment = {name: text for name, text in os.environ.items() if name != "TRITON_INTERPRET"}
+    finished = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert finished.stdout.split() == ["True", "False"], finished.stderr
 
 
 def test_other_families_lines_stay(tmp_path: Path) -> None:
     path = tmp_path / "tiles.json"
-    tune.write(path, "ada", {"state": {"tokens": 32}}, {"device": "L4"})
-    tune.write(path, "hopper", {"state": {"tokens": 64}}, {"device": "H200"})
+    write(path, "ada", {"state": {"tokens": 32}}, {"device": "L4"})
+    write(path, "hopper", {"state": {"tokens": 64}}, {"device": "H200"})
     content = json.loads(path.read_text())
     assert content["tiles"] == {
         "ada": {"state": {"tokens": 32}},

@@ -148,7 +148,7 @@ ALLOWED = {
     "kernels.attention": set[str](),
     "kernels.instruments": {"kernels.attention"},
     "kernels.instructions": {"kernels.attention"},
-    "kernels.tune": {"kernels.attention", "kernels.bench"},
+    "kernels.tune": {"kernels.attention", "kernels.bench", "kernels.instructions"},
     "kernels.bench": {"kernels.attention", "kernels.instruments"},
 }
 # Rooms that import nothing of their own package.

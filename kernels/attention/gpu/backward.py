@@ -15,6 +15,7 @@ import triton  # type: ignore[import-untyped]
 from torch import Tensor
 
 from kernels.attention.arguments import Map
+from kernels.attention.gpu import tiles
 from kernels.attention.gpu.backward_lln import key_map_gradient_kernel
 from kernels.attention.gpu.backward_rows import (
     add_tiles_kernel,
@@ -50,7 +51,7 @@ from kernels.attention.gpu.launch import (
 )
 from kernels.attention.gpu.locate import num_slots
 from kernels.attention.gpu.pieces import add_pieces
-from kernels.attention.gpu.tiles import WHOLE, family_of, query_span
+from kernels.attention.gpu.tiles import WHOLE, query_span
 from kernels.attention.state import LLNState
 
 
@@ -159,7 +160,7 @@ def _state_constants(q: Tensor, branches: Branches) -> Constants:
         q.shape[2],
         q.dtype,
         mix=branches.mix is not None,
-        family=family_of(q.device),
+        family=tiles.family_of(q.device),
         **map_flags(branches.q_map),
     )
 
@@ -223,7 +224,7 @@ def _launch_rows(
         sinks=any(branches.num_sinks),
         q_map=map_flags(branches.q_map),
         k_map=map_flags(branches.k_map),
-        family=family_of(q.device),
+        family=tiles.family_of(q.device),
     )
     span = query_span(branches.block_size or constants["BM"], constants["BM"])
     slots = num_slots(num_rows, num_sequences, *span.cut)
@@ -321,7 +322,7 @@ def _launch_key_weight(
     """The gradient of the key map's weight, which takes a third look at keys and values."""
     k = rows.k
     num_rows, num_heads, head_dim = k.shape
-    constants = key_map_constants(head_dim, k.dtype, family_of(k.device))
+    constants = key_map_constants(head_dim, k.dtype, tiles.family_of(k.device))
     piece = constants["PIECE"]
     slots = num_slots(num_rows, branches.num_sequences, piece, 1, piece)
     parts = k.new_zeros(slots, num_heads, head_dim, head_dim, dtype=torch.float32)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention.gpu import constants as compiled_for
+from kernels.attention.gpu import tiles
 from kernels.attention.gpu.constants import Constants
 from kernels.attention.gpu.forward_merge import merge_groups_kernel, merge_pieces_kernel
 from kernels.attention.gpu.forward_output import lln_diag_kernel
@@ -22,7 +23,7 @@ from kernels.attention.gpu.launch import (
 )
 from kernels.attention.gpu.prepared import Prepared
 from kernels.attention.gpu.softmax import softmax_kernel
-from kernels.attention.gpu.tiles import Span, family_of, query_span
+from kernels.attention.gpu.tiles import Span, query_span
 
 LOG2_E = 1 / math.log(2)
 NOT_SHORT = -1
@@ -114,7 +115,7 @@ class FormLaunches:
 
     def __init__(self, form: Form) -> None:
         self.form = form
-        self._family = family_of(form.device)
+        self._family = tiles.family_of(form.device)
         self._q_map = {"weight": form.q_weight, "bias": form.q_bias}
         self._k_map = {"weight": form.k_weight, "bias": form.k_bias}
         self._scale = LOG2_E / math.sqrt(form.head_dim)

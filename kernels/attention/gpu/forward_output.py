@@ -107,9 +107,15 @@ def read_loaded_state(
     MAP_PRECISION: tl.constexpr,
 ):
     """As `read_state`, of a head whose channels are one step."""
-    b_x = b_q.to(tl.float32)
-    if WEIGHT:
-        b_x = tl.dot(b_x, b_weight, input_precision=MAP_PRECISION)
+    if not WEIGHT:
+        b_x = b_q.to(tl.float32)
+    elif b_q.dtype == tl.float32:
+        b_x = tl.dot(b_q, b_weight, input_precision=MAP_PRECISION)
+    else:
+        # The map in two numbers of the queries' dtype: finer than tf32, and queries stay as they are.
+        b_high = b_weight.to(b_q.dtype)
+        b_low = (b_weight - b_high.to(tl.float32)).to(b_q.dtype)
+        b_x = tl.dot(b_q, b_low, tl.dot(b_q, b_high))
     b_score = alpha * b_x + b_offset[None, :]
     b_weights = tl.exp2(b_score - tl.max(b_score, 1)[:, None])
     b_out = tl.dot(b_weights.to(b_q.dtype), b_value.to(b_q.dtype), input_precision=PRECISION)

@@ -19,7 +19,7 @@ TABLE = Path(__file__).with_name("tiles.json")
 # Not by generation: an sm_86 has little more than half the shared memory of an sm_80.
 FAMILIES = {(8, 0): "ampere", (8, 6): "ampere, small", (8, 9): "ada", (9, 0): "hopper"}
 
-Table: TypeAlias = dict[str, dict[str, dict[str, int]]]
+Table: TypeAlias = dict[str, dict[str, dict[str, int | None]]]
 AnyTile = TypeVar("AnyTile")
 
 
@@ -174,8 +174,11 @@ def query_span(block_size: int, rows: int) -> Span:
 
 
 def piece_tokens(head_dim: int) -> int:
-    """A piece costs a state written and read back: an eighth of the keys and values it sums."""
-    return max(1024, 16 * padded_head_dim(head_dim))
+    """A piece costs a state written and read back: an eighth of the keys and values it sums.
+
+    Fewer tokens would keep more processors busy with short documents, and take long ones longer.
+    """
+    return 16 * max(32, padded_head_dim(head_dim))
 
 
 def state_tile(
@@ -190,12 +193,14 @@ def state_tile(
     channels = min(width, 64 if single or weight else 128)
     if width == 256:
         channels = 32 if single or weight else 64
+    narrow = not single and width <= 128
     tile = StateTile(
-        tokens=32 if single or width == 256 else 64,
+        tokens=32 if not narrow or width == 128 else 64,
         channels=channels,
         piece=piece_tokens(head_dim),
-        num_warps=4 if width <= 64 else 8,
-        num_stages=2,
+        # Two warps multiply without the barriers that four need.
+        num_warps=2 if narrow and width <= 32 else 4 if narrow or width <= 64 else 8,
+        num_stages=3 if narrow else 2,
         # Three programs a processor, at two instructions in a hundred more and nothing spilled.
         max_registers=168 if width == 64 and not single and not weight else None,
     )
@@ -222,11 +227,8 @@ def output_tile(
     )
     if padded_head_dim(head_dim) == 256 and block_size and block_size <= tile.queries:
         tile = replace(tile, num_stages=1)  # its registers hold no more than one tile of keys
-    is_one_step = block_size is not None and block_size <= tile.queries
-    if is_one_step and padded_head_dim(head_dim) == 64 and dtype != torch.float32 and not weight:
-        tile = replace(tile, max_registers=128)  # four programs a processor
     if tall and dtype != torch.float32 and (block_size or 0) >= TALL_ROWS:
-        tile = _tall_output_tile(tile, head_dim, block_size or 0)
+        tile = _large_block_tile(tile, head_dim, block_size or 0)
     return _measured(
         tile, family, purpose("output", head_dim, dtype, weight=weight, block_size=block_size)
     )
@@ -258,13 +260,16 @@ def _narrow_output_tile(head_dim: int, weight: bool) -> OutputTile:
     )
 
 
-def _tall_output_tile(tile: OutputTile, head_dim: int, block_size: int) -> OutputTile:
-    """Twice the rows read a block's keys and values half as often."""
-    if padded_head_dim(head_dim) > 32:  # one program would fill a processor
-        return tile
-    # Four warps share what a step costs beside its scores; of a block in one step they hold half.
-    is_one_step = block_size <= TALL_ROWS
-    return replace(tile, queries=TALL_ROWS, num_warps=8 if is_one_step else 4)
+def _large_block_tile(tile: OutputTile, head_dim: int, block_size: int) -> OutputTile:
+    width = padded_head_dim(head_dim)
+    if width > 32:
+        deeper = {64: 4, 128: 3}.get(width, tile.num_stages)
+        return replace(tile, keys=32, num_stages=deeper)
+    # Twice the rows read a block's keys and values half as often; more would fill a processor.
+    if block_size <= TALL_ROWS:  # in one step, of which each of four warps would hold half
+        return replace(tile, queries=TALL_ROWS, num_warps=8)
+    # Three programs a processor.
+    return replace(tile, queries=TALL_ROWS, keys=32, num_warps=4, num_stages=4, max_registers=168)
 
 
 def softmax_tile(head_dim: int, dtype: torch.dtype, *, family: str | None = None) -> SoftmaxTile:
