@@ -183,7 +183,7 @@ def no_driver(
     replaced = custom_op.runs_in_triton, arguments.check_finite, tiles.family_of
     custom_op.runs_in_triton = _as_on_a_gpu
     arguments.check_finite = _unread
-    tiles.family_of = _hopper
+    tiles.family_of = _hopper  # type: ignore[assignment]
     forget_constants()
     try:
         with launches_end_at(launched, loaded):

@@ -14,7 +14,7 @@ from kernels.tune.choices import Choice, Numbers
 
 GAIN_WORTH_A_LINE = 0.98
 MOST_DIFFERENCE = 3e-2
-"""Of an answer from the default's, relative to its greatest number: several roundings of 16 bits."""
+"""Of an answer from the default's, relative to its greatest number: a few roundings of 16 bits."""
 
 
 class Timed(NamedTuple):

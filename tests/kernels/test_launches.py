@@ -18,8 +18,8 @@ PROCESSORS = 132
 NUM_HEADS = 12
 LONG, ONE_LEVEL, TWO_LEVELS, MIDDLE, MIXED, SHORT = (
     (131_072,),
-    (16_384,),
-    (16_385,),
+    (8192,),
+    (8193,),
     (2000,),
     (1200, 500, 200, 100),
     (93, 30, 250),

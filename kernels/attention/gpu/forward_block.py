@@ -141,12 +141,12 @@ def attend_to_all_sinks(
     UPCAST: tl.constexpr,
 ):
     """Diag's running softmax after the sinks outside the query's own block."""
-    if SINKS:
-        if first_sinks + last_sinks > FIRST:  # even a loop without rounds costs its requests
-            b_peak, b_mass, b_acc = attend_to_sinks(
-                b_peak, b_mass, b_acc, b_q, o_first, p_k, p_v, i_span, length, block_size, FIRST,
-                first_sinks, last_sinks, scale, stride_kt, stride_vt, D, BD, BS, PRECISION, UPCAST,
-            )  # fmt: skip
+    # Even a loop without rounds costs its requests.
+    if SINKS and first_sinks + last_sinks > FIRST:
+        b_peak, b_mass, b_acc = attend_to_sinks(
+            b_peak, b_mass, b_acc, b_q, o_first, p_k, p_v, i_span, length, block_size, FIRST,
+            first_sinks, last_sinks, scale, stride_kt, stride_vt, D, BD, BS, PRECISION, UPCAST,
+        )  # fmt: skip
     if OUTSIDE:
         b_peak, b_mass, b_acc = attend_to_rows(
             b_peak, b_mass, b_acc, b_q, p_outside_k, p_outside_v, num_outside, scale,

@@ -88,10 +88,7 @@ def load_state(
     if BIAS:
         b_offset += alpha * tl.load(p_bias + o_d, mask=m_d, other=0.0)
     b_value = tl.load(p_value + o_dd, mask=m_dd, other=0.0)
-    if WEIGHT:
-        b_weight = tl.load(p_weight + o_dd, mask=m_dd, other=0.0)
-    else:
-        b_weight = b_value
+    b_weight = tl.load(p_weight + o_dd, mask=m_dd, other=0.0) if WEIGHT else b_value
     return b_offset, b_value, b_weight
 
 
@@ -112,7 +109,7 @@ def read_loaded_state(
     elif b_q.dtype == tl.float32:
         b_x = tl.dot(b_q, b_weight, input_precision=MAP_PRECISION)
     else:
-        # The map in two numbers of the queries' dtype: finer than tf32, and queries stay as they are.
+        # The map in two numbers of the queries' dtype: finer than tf32, and queries stay.
         b_high = b_weight.to(b_q.dtype)
         b_low = (b_weight - b_high.to(tl.float32)).to(b_q.dtype)
         b_x = tl.dot(b_q, b_low, tl.dot(b_q, b_high))
