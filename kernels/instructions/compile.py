@@ -42,8 +42,12 @@ class Compiled:
     usage: Usage
 
     def disassembly(self) -> str:
-        """SASS with the source line of every instruction."""
-        return _ask(triton.knobs.nvidia.nvdisasm.path, "-c", "-g", self.cubin)
+        return disassembly(self.cubin)
+
+
+def disassembly(cubin: bytes) -> str:
+    """SASS with the source line of every instruction."""
+    return _ask(triton.knobs.nvidia.nvdisasm.path, "-c", "-g", cubin)
 
 
 def compile_kernel(

@@ -7,21 +7,18 @@ finds the builds in Triton's cache.
 from __future__ import annotations
 
 import os
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
 from multiprocessing import get_context
-from pathlib import Path
 
 import torch
-import triton  # type: ignore[import-untyped]
 
 from kernels.attention.custom_op import launch_errors
 from kernels.attention.gpu import tiles
 from kernels.attention.gpu.constants import forget_constants
 from kernels.bench.host import no_driver
+from kernels.instructions.compile import disassembly
 from kernels.instructions.descriptors import unwritten_reads
 from kernels.tune.choices import Choice, Numbers, choices
 
@@ -46,7 +43,7 @@ def is_usable(purpose: str, dtype: torch.dtype, numbers: Numbers) -> bool:
     lines = tiles.table().setdefault(FAMILY, {})
     lines[purpose] = numbers
     try:
-        return not any(unwritten_reads(_disassembly(cubin)) for cubin in _builds(purpose, dtype))
+        return not any(unwritten_reads(disassembly(cubin)) for cubin in _builds(purpose, dtype))
     except launch_errors():  # does not fit
         return False
     finally:
@@ -67,11 +64,3 @@ def _builds(purpose: str, dtype: torch.dtype) -> Sequence[bytes]:
 def _calls(dtype: torch.dtype) -> dict[str, Choice]:
     every = choices(torch.device("cpu"), dtype, tokens=TOKENS, num_heads=NUM_HEADS)
     return {choice.purpose: choice for choice in every}
-
-
-def _disassembly(cubin: bytes) -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.cubin"
-        path.write_bytes(cubin)
-        command = [triton.knobs.nvidia.nvdisasm.path, "-c", str(path)]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
