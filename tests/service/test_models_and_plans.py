@@ -165,7 +165,7 @@ def test_a_plan_counts_what_a_context_reads_again(http: httpx.Client, stub: Any)
     assert 1.5 < balanced["seconds"] / late["seconds"] < 2.6
     message = stub.Plan(models_pb2.PlanRequest(tokens=8_192, context="balanced"))
     assert message.tokens_alone == balanced["tokens_alone"]
-    assert http.post("/v1/plan", json={"tokens": 5, "context": "early"}).status_code == 422
+    assert http.post("/v1/plan", json={"tokens": 5, "context": "early"}).status_code == 400
     with pytest.raises(grpc.RpcError) as caught:
         stub.Plan(models_pb2.PlanRequest(tokens=5, context="early"))
     assert "balanced, late, alone, title, opening" in str(caught.value.details())

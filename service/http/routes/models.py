@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import platform
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 from fastapi import APIRouter, Request, Response
 
 from engine.errors import InvalidInput
 from engine.scheduling.deadline import Deadline
-from engine.types import ModelInfo
+from engine.types import Context, ModelInfo
 from service.edits import apply_edits
 from service.http.dependencies import Engine, Record, ServerSettings, TimeoutS
 from service.http.json_request import JsonRoute
@@ -50,7 +50,7 @@ async def plan(body: PlanBody, engine: Engine, timeout_s: TimeoutS, record: Reco
         engine,
         tokens=body.tokens,
         text=text,
-        context=body.context,
+        context=cast("Context | None", body.context),  # the engine checks it
         record=None if body.record is None else decoded(body.record),
         model=body.model,
         timeout_s=timeout_s,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, WithJsonSchema
 
 from engine.errors import InvalidInput
 from engine.text.chunking import MOST_OPENING, OPENING_TOKENS, check_count
@@ -20,6 +20,19 @@ from engine.types import (
 )
 from engine.types import Chunking as EngineChunking
 from service.http.schemas.fields import AtLeastOne, AtLeastZero, Body, counted_first
+
+
+def _one_of(kind: Any) -> WithJsonSchema:
+    """Names for the schema alone; the engine checks them."""
+    return WithJsonSchema({"type": "string", "enum": list(get_args(kind))})
+
+
+def _share(most: float) -> WithJsonSchema:
+    """Bounds for the schema alone; the engine checks them."""
+    return WithJsonSchema({"type": "number", "minimum": 0, "maximum": most})
+
+
+ContextName: TypeAlias = Annotated[str, _one_of(Context)]
 
 
 class SpanBody(Body):
@@ -52,28 +65,24 @@ class ChunkingFields(BaseModel):
     max_tokens: AtLeastOne | None = Field(
         default=None, description="sentences, headings: longer passages are split (256, 512)."
     )
-    format: HeadingFormat | None = Field(
+    format: Annotated[str, _one_of(HeadingFormat)] | None = Field(
         default=None, description='headings: their format ("auto" detects it).'
     )
-    context: Context | None = Field(
+    context: ContextName | None = Field(
         default=None,
         description="late: the late chunk. alone: the passage alone. balanced (the default): half "
         "of each and a share of the opening. title: with the opening at weight 1. opening: the "
         "passage alone and that share of the opening. one_pass: the late chunk and a share of the "
         "opening, so that nothing is read twice.",
     )
-    opening: float | None = Field(
+    opening: Annotated[float, _share(MOST_OPENING)] | None = Field(
         default=None,
-        ge=0,
-        le=MOST_OPENING,
         description="Weight in each chunk's vector of that of the document's title, told or found "
         f"at its beginning, or else of its first {OPENING_TOKENS} tokens: for chunks that do not "
         "name their subject.",
     )
-    alone: float | None = Field(
+    alone: Annotated[float, _share(1)] | None = Field(
         default=None,
-        ge=0,
-        le=1,
         description="Weight, in each vector, of the passage embedded alone (as context says).",
     )
 

@@ -8,9 +8,9 @@ from pydantic import ConfigDict, Field
 
 from engine.errors import InvalidInput
 from engine.types import Chunking as EngineChunking
-from engine.types import Context, RecordPrecision
+from engine.types import RecordPrecision
 from service.edits import check_num_edits
-from service.http.schemas.chunking import Chunking, ChunkingFields, Title
+from service.http.schemas.chunking import Chunking, ChunkingFields, ContextName, Title
 from service.http.schemas.fields import (
     AtLeastZero,
     Body,
@@ -120,7 +120,7 @@ class PlanBody(Body):
 
     tokens: Whole | None = Field(None, description="Special tokens included.")
     text: str | None = None
-    context: Context | None = Field(
+    context: ContextName | None = Field(
         None, description="Plan a document with chunks of 256 tokens and this context."
     )
     record: str | None = Field(
