@@ -97,6 +97,10 @@ class BodyBudget:
                 raise self._full(lane.memory, num_bytes) from None
             yield reservation
 
+    def is_wanted(self, num_bytes: int) -> bool:
+        """Whether others wait for the room of bodies of about this size."""
+        return self._lane(num_bytes).num_waiting > 0
+
     async def pace(self, num_bytes: int) -> None:
         """Waits until another piece of a large body may be read after one of so many bytes."""
         await self._pace.take(num_bytes)
@@ -124,6 +128,16 @@ class BodyBudget:
             "behind them, and this one took long, by its size or by its sender",
             limit=limit,
             actual=limit + 1,
+        )
+
+    def refuse_pace(self, num_bytes: int, expected_bytes: int, max_wait_s: float) -> QueueFull:
+        """The error of a body that falls behind while others wait for its room."""
+        return self._refusal(
+            TOO_MANY_ARRIVING,
+            f"others wait for the room of this body, and {num_bytes} bytes of it have arrived; to "
+            f"be complete within {max_wait_s:g} s, it would have {expected_bytes} by now",
+            limit=expected_bytes,
+            actual=num_bytes,
         )
 
     def refuse_turn(self, limit_s: float) -> QueueFull:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from engine.errors import QueueFull
 from engine.scheduling.observer import EngineObserver
-from service.body_budget import FULL, LARGE_BYTES_PER_S, SHORT_BODY_BYTES, BodyBudget
+from service.body_budget import (
+    FULL,
+    LARGE_BYTES_PER_S,
+    SHORT_BODY_BYTES,
+    TOO_MANY_ARRIVING,
+    BodyBudget,
+)
 from service.http.middleware.body import BodyMiddleware
 
 LARGE = 1_500_000
@@ -19,17 +26,27 @@ BUDGET = 4 * LARGE  # room for two large bodies
 class _Requests:
     """Requests through the middleware to a handler that holds them until it is told to answer."""
 
-    def __init__(self, max_wait_s: float = 60.0, max_waiting: int = 100) -> None:
+    def __init__(
+        self, max_wait_s: float = 60.0, max_waiting: int = 100, body_timeout_s: float = 60.0
+    ) -> None:
         self.budget = BodyBudget(BUDGET, max_wait_s, EngineObserver(), max_waiting=max_waiting)
         self.handled: list[int] = []
         self.answer = asyncio.Event()
-        self._app = BodyMiddleware(self._handle, 2 * LARGE, 60.0, self.budget)
+        self._app = BodyMiddleware(self._handle, 2 * LARGE, body_timeout_s, self.budget)
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.handled.append(len((await receive())["body"]))
         await self.answer.wait()
 
-    def send(self, size: int, *, media_type: bytes = b"application/json") -> asyncio.Task[None]:
+    def send(
+        self,
+        size: int,
+        *,
+        media_type: bytes = b"application/json",
+        stops_after: int | None = None,
+        every_s: float = 0.0,
+    ) -> asyncio.Task[None]:
+        """A body of so many bytes. It may stop after some pieces, or come with pauses."""
         pieces: list[Message] = [
             {
                 "type": "http.request",
@@ -38,10 +55,15 @@ class _Requests:
             }
             for at in range(0, size, SHORT_BODY_BYTES)
         ]
+        if stops_after is not None:
+            del pieces[stops_after:]
+        num_pieces, began_at = len(pieces), time.monotonic()
 
         async def receive() -> Message:
             if not pieces:
                 await asyncio.Event().wait()
+            is_due_at = began_at + every_s * (num_pieces - len(pieces))
+            await asyncio.sleep(is_due_at - time.monotonic())
             return pieces.pop(0)
 
         async def send(message: Message) -> None: ...
@@ -124,6 +146,34 @@ def test_a_wait_that_is_too_long_is_refused() -> None:
         assert error.retry_after_s == 5.0
         requests.answer.set()
         await asyncio.gather(*large)
+
+    asyncio.run(run())
+
+
+def test_callers_that_announce_much_and_send_little_lose_their_places(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where others wait for them, and only there."""
+    monkeypatch.setattr("service.http.middleware.body._MAY_LAG_S", 0.3)
+    monkeypatch.setattr("service.http.middleware.body._LOOK_EVERY_S", 0.05)
+
+    async def run() -> None:
+        requests = _Requests(body_timeout_s=4.0)
+        idle = [requests.send(LARGE, stops_after=2) for _ in range(2)]
+        await asyncio.sleep(1)
+        assert requests.budget.held_bytes == 2 * LARGE  # nobody else wants it
+        idle[0].cancel()
+        steady = requests.send(LARGE, every_s=0.05)
+        await _settle()
+        honest = [requests.send(LARGE) for _ in range(2)]
+        with pytest.raises(QueueFull, match="others wait for the room") as refused:
+            await idle[1]
+        error = refused.value
+        assert (error.code, error.actual) == (TOO_MANY_ARRIVING, 2 * SHORT_BODY_BYTES)
+        requests.answer.set()
+        await asyncio.gather(*honest, steady)
+        assert requests.handled == [LARGE] * 3
+        assert requests.budget.held_bytes == 0
 
     asyncio.run(run())
 

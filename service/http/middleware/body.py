@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from starlette.datastructures import Headers
@@ -19,6 +20,9 @@ from service.http.middleware.observe import HAS_LEFT
 T = TypeVar("T")
 
 _LOOK_EVERY_S = 0.5
+
+_MAY_LAG_S = 5.0
+"""How far a body may fall behind while others wait for its room."""
 
 
 class BodyMiddleware:
@@ -75,7 +79,8 @@ class BodyMiddleware:
         if not await self._read_in_time(receive, body, SHORT_BODY_BYTES):
             holding = held.enter_async_context(self._budget.hold(largest_size))
             memory = await _unless(has_left, holding)
-            await self._read_in_time(receive, body, self._max_body_bytes)
+            on_pace = self._on_pace(receive, body, largest_size)
+            await self._read_in_time(on_pace, body, self._max_body_bytes)
             memory.resize(len(body))
         return bytes(body)
 
@@ -101,6 +106,26 @@ class BodyMiddleware:
                 f"the request body did not arrive within {self._body_timeout_s:g} s",
                 limit=self._body_timeout_s,
             ) from None
+
+    def _on_pace(self, receive: Receive, body: bytearray, size: int) -> Receive:
+        """A receive that refuses a body which falls behind while others wait for its room: callers
+        that announce much and send little would keep them out until the time is over."""
+        began_at = time.monotonic()
+
+        def check() -> None:
+            due_s = time.monotonic() - began_at - _MAY_LAG_S
+            expected = int(size * due_s / self._body_timeout_s)
+            if len(body) < expected and self._budget.is_wanted(size):
+                raise self._budget.refuse_pace(len(body), expected, self._body_timeout_s)
+
+        async def receive_on_pace() -> Message:
+            while True:
+                check()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_EVERY_S):
+                        return await receive()
+
+        return receive_on_pace
 
     def _too_large(self, size: int) -> BodyTooLarge:
         return BodyTooLarge(
