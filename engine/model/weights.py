@@ -66,7 +66,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderWeights:
-    words: Tensor  # [V, W], in half the bytes if products are narrower than float32
+    words: Tensor  # [V, W], in bfloat16 beside products in int8
     positions: Tensor | None
     """[P, W] usable rows only, from the first token's, with token type 0 added in. None if the
     layers have rotary positions."""
@@ -166,9 +166,9 @@ class TensorReader:
         return placed
 
     def words(self, name: str, num_words: int, width: int) -> Tensor:
-        """Word vectors. Narrow products round more than what is saved here, half of the bytes."""
+        """Word vectors, beside products in int8 in half the bytes: those round far more."""
         words = self.tensor(name, num_words, width)
-        return words if self.product_dtype is words.dtype else words.bfloat16()
+        return words.bfloat16() if self.product_dtype is torch.int8 else words
 
     def first_row(self, name: str, width: int) -> Tensor:
         """The first row of a table, which must have one."""

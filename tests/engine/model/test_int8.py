@@ -16,7 +16,7 @@ from engine.model.embedding_model import load_model
 from engine.model.int8 import dequantised, multiplied, quantised, quantised_rows, smoothing_of
 from engine.model.layers import activate
 from engine.platform.device import REDUCED
-from tests.engine.precisions import BFLOAT16, INT8_FORMS, needs_reduced_int8
+from tests.engine.precisions import INT8_FORMS, needs_reduced_int8
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -135,17 +135,17 @@ def _with_values(path: Path, name: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
-@pytest.mark.parametrize("precision", [*INT8_FORMS, BFLOAT16])
+@forms
 def test_word_vectors_take_half_the_bytes(
-    family: str, precision: str, write_checkpoint: WriteCheckpoint
+    family: str, form: str, write_checkpoint: WriteCheckpoint
 ) -> None:
     """States are no narrower for it, and float32 keeps every bit."""
     folder = str(write_checkpoint(family))
     wide = load_model(folder, config=EngineConfig(device="cpu")).encoder
-    narrow = load_model(folder, config=EngineConfig(device="cpu", dtype=precision)).encoder
+    narrow = load_model(folder, config=EngineConfig(device="cpu", dtype=form)).encoder
     assert wide.weights.words.dtype == wide.weights.state_dtype == torch.float32
     assert narrow.weights.words.nbytes * 2 == wide.weights.words.nbytes
     ids = torch.arange(9)
     expected, found = (encoder.embed(ids, ids, 0) for encoder in (wide, narrow))
-    assert found.dtype == narrow.weights.state_dtype
-    torch.testing.assert_close(found.float(), expected, rtol=2**-6, atol=2**-6)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=2**-6, atol=2**-6)
