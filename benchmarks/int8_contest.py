@@ -32,15 +32,16 @@ class Int8Contest:
     """The mean cosine of ours to our float32."""
 
     def short_texts(self, bench: Workbench, plan: Plan, turns: Turns) -> Iterator[Row]:
-        """A batch of like length, one query and a batch of mixed length."""
+        """A batch of like length, one query, one passage and a batch of mixed length."""
         batch = bench.text.passages([128] * 32)
         yield from self.nearness("32 x 128 tokens", batch)
-        query = bench.text.passages([16])
+        query, passage = bench.text.passages([16]), bench.text.passages([128])
         ragged = bench.text.paragraphs(64 if plan.quick else 512, shortest=5, longest=500)
         few = turns.taken(plan.turns(3))
         for case, texts, taken_in, target in (
             ("32 x 128 tokens", batch, turns, Target(">=", 1.2)),
             ("1 x 16 tokens", query, turns.taken(turns.repeats, calls=20), Target(">=", 1.0)),
+            ("1 x 128 tokens", passage, turns.taken(turns.repeats, calls=10), None),
             (f"{len(ragged)} paragraphs", ragged, few, Target(">=", 1.5)),
         ):
             yield from self.speeds(case, texts, taken_in, target)

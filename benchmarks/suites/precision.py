@@ -43,6 +43,7 @@ def _narrow(
     yield _nearness("8,192 tokens", name, wide.embed(document), engine.embed(document))
     timed = (
         ("1 x 16 tokens", bench.text.passages([16]), Turns(repeats=plan.turns(7), calls=20)),
+        ("1 x 128 tokens", bench.text.passages([128]), Turns(repeats=plan.turns(7), calls=10)),
         ("32 x 128 tokens", bench.text.passages([128] * 32), Turns(repeats=plan.turns(7))),
         ("8,192 tokens", document, Turns(repeats=plan.turns(7))),
     )

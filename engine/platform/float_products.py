@@ -9,7 +9,7 @@ are tried when a model is loaded, and rows are multiplied in counts that agree.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -84,9 +84,20 @@ def steady_product(
     whole = _Operands(x.to(kind.dtype), weight, bias, added_to)
     if len(x) in steady.whole:
         return _product(whole, kind)
-    parts = [
-        _product(_of_piece(whole, piece), kind)[: piece.length] for piece in pieces(len(x), steady)
-    ]
+    return _product_in_pieces(whole, kind, pieces(len(x), steady))
+
+
+def _product_in_pieces(whole: _Operands, kind: ProductKind, cut: Sequence[Piece]) -> Tensor:
+    """Views of all pieces are made at once: one by one they take as long as a small product."""
+    lengths = [piece.length for piece in cut]
+    rows = whole.rows.split_with_sizes(lengths)
+    added = (
+        [None] * len(cut) if whole.added_to is None else whole.added_to.split_with_sizes(lengths)
+    )
+    parts = []
+    for own, to, piece in zip(rows, added, cut, strict=True):
+        y = _product(_filled(_Operands(own, whole.weight, whole.bias, to), piece), kind)
+        parts.append(y if piece.length == piece.rows else y[: piece.length])
     return _joined(parts)
 
 
@@ -104,17 +115,18 @@ def _product(operands: _Operands, kind: ProductKind) -> Tensor:
     return found
 
 
-def _of_piece(whole: _Operands, piece: Piece) -> _Operands:
-    added_to = None if whole.added_to is None else _filled(whole.added_to, piece)
-    return whole._replace(rows=_filled(whole.rows, piece), added_to=added_to)
-
-
-def _filled(x: Tensor, piece: Piece) -> Tensor:
-    own = x[piece.start : piece.start + piece.length]
+def _filled(own: _Operands, piece: Piece) -> _Operands:
+    """A piece's operands with as many rows as are multiplied."""
     if piece.length == piece.rows:
         return own
-    filled = x.new_zeros(piece.rows, x.shape[1])
-    filled[: piece.length] = own
+    added_to = None if own.added_to is None else _with_zeros(own.added_to, piece.rows)
+    return own._replace(rows=_with_zeros(own.rows, piece.rows), added_to=added_to)
+
+
+def _with_zeros(x: Tensor, num_rows: int) -> Tensor:
+    filled = x.new_empty(num_rows, x.shape[1])
+    filled[: len(x)] = x
+    filled[len(x) :] = 0
     return filled
 
 
@@ -159,7 +171,9 @@ def _first_rows(operands: _Operands, kind: ProductKind, count: int) -> Tensor:
     """Products of the first rows, this many at a time."""
     times = max(1, _LEAST_ROWS[kind.dtype] // count)
     turns = [Piece(turn * count, count, count) for turn in range(times)]
-    return _joined([_product(_of_piece(operands, turn), kind) for turn in turns])
+    rows, added_to = operands.rows[: times * count], operands.added_to
+    added_to = None if added_to is None else added_to[: times * count]
+    return _product_in_pieces(operands._replace(rows=rows, added_to=added_to), kind, turns)
 
 
 def _trial_operands(kind: ProductKind, num_rows: int) -> list[_Operands]:

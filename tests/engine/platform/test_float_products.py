@@ -51,6 +51,7 @@ def test_pieces_are_cheap() -> None:
     """Few rows are filled up, and few pieces are made."""
     listed = SteadyCounts((1, 2, 32, 384))
     assert [piece.rows for piece in pieces(64, listed)] == [32, 32]
+    assert [piece.rows for piece in pieces(192, listed)] == [32] * 6
     assert [piece.rows for piece in pieces(300, listed)] == [384]
     assert [piece.rows for piece in pieces(384, listed)] == [384]
     between = SteadyCounts.with_all_between((2, 32, 384))
