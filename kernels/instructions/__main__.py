@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from kernels.instructions.compile import compile_kernel
-from kernels.instructions.descriptors import unwritten_reads
+from kernels.instructions.descriptors import wrong_descriptors
 from kernels.instructions.floors import H100, Row, row_of
 from kernels.instructions.launches import DTYPE, Launch, launches
 from kernels.instructions.report import STORED
@@ -56,8 +56,8 @@ def count(names: Sequence[str] = ()) -> Iterator[Row]:
 def count_launch(launch: Launch) -> Row:
     compiled = compile_kernel(launch.kernel, launch.constants, DTYPE)
     disassembly = compiled.disassembly()
-    if unwritten := unwritten_reads(disassembly):
-        raise ValueError(f"{launch.name} reads what nothing has written; at {unwritten[0]}")
+    if wrong := wrong_descriptors(disassembly):
+        raise ValueError(f"{launch.name} multiplies what it should not; at {wrong[0]}")
     counts = parse(disassembly).count(launch.rounds, launch.skipped, launch.once)
     row = row_of(launch.part, launch.form, counts, compiled.usage, launch.tokens, launch.bytes)
     if row.exponentials < launch.scores:

@@ -19,7 +19,7 @@ from kernels.attention.gpu import tiles
 from kernels.attention.gpu.constants import forget_constants
 from kernels.bench.host import no_driver
 from kernels.instructions.compile import disassembly
-from kernels.instructions.descriptors import unwritten_reads
+from kernels.instructions.descriptors import wrong_descriptors
 from kernels.tune.choices import Choice, Numbers, choices
 
 FAMILY = "hopper"
@@ -43,7 +43,7 @@ def is_usable(purpose: str, dtype: torch.dtype, numbers: Numbers) -> bool:
     lines = tiles.table().setdefault(FAMILY, {})
     lines[purpose] = numbers
     try:
-        return not any(unwritten_reads(disassembly(cubin)) for cubin in _builds(purpose, dtype))
+        return not any(wrong_descriptors(disassembly(cubin)) for cubin in _builds(purpose, dtype))
     except launch_errors():  # does not fit
         return False
     finally:

@@ -33,7 +33,7 @@ from kernels.attention.gpu.gate import gate_constants, gate_gradient_kernel, gat
 from kernels.attention.gpu.pieces import add_groups_kernel, add_pieces_kernel
 from kernels.attention.gpu.softmax import softmax_kernel
 from kernels.instructions.compile import compile_kernel
-from kernels.instructions.descriptors import unwritten_reads
+from kernels.instructions.descriptors import wrong_descriptors
 from kernels.instruments import gpu as instruments
 from kernels.instruments.gpu import moments_kernel, row_statistics_kernel
 
@@ -114,7 +114,7 @@ def compile_build(build: Build) -> dict[str, Any]:
         "capability": build.capability,
         "shared_bytes": usage.shared_bytes,
         "spilled_bytes": usage.stack_bytes,
-        "unwritten": [str(read) for read in unwritten_reads(compiled.disassembly())],
+        "wrong": [str(wrong) for wrong in wrong_descriptors(compiled.disassembly())],
     }
 
 

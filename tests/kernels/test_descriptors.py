@@ -1,4 +1,4 @@
-"""Registers that machine code reads before anything writes them."""
+"""Descriptors that are not what a product of tensor cores must be given."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ import pytest
 
 pytest.importorskip("triton")
 
-from kernels.instructions.descriptors import unwritten_reads
+from kernels.instructions.descriptors import wrong_descriptors
+
+PRODUCT = "HGMMA.64x32x16.F32.BF16 R40, gdesc[UR4], RZ, !UPT"
+OF_REGISTERS = "HGMMA.64x32x16.F32.BF16 R88, R24, gdesc[UR4].tnspB, RZ, !UPT"
+SHARED_MEMORY = ("UMOV UR30, 0x400", "S2UR UR31, SR_CgaCtaId", "ULEA UR30, UR31, UR30, 0x18")
+HIGH = 0x40000040
 
 
-def missing(*lines: str) -> dict[str, tuple[str, ...]]:
-    """The registers that are read too early, by the text of the instruction."""
-    return {read.text: read.registers for read in unwritten_reads(disassembly(lines))}
+def wrong(*lines: str) -> dict[str, tuple[str, ...]]:
+    """The registers that do not hold what they should, by the text of the product."""
+    found = wrong_descriptors(disassembly((*SHARED_MEMORY, *lines)))
+    return {product.text: product.registers for product in found}
 
 
 def disassembly(lines: Sequence[str]) -> str:
@@ -28,43 +34,88 @@ def disassembly(lines: Sequence[str]) -> str:
     return "\n".join(texts)
 
 
-PRODUCT = "HGMMA.64x32x16.F32.BF16 R40, gdesc[UR4], RZ, !UPT"
-OF_REGISTERS = "HGMMA.64x32x16.F32.BF16 R88, R24, gdesc[UR4].tnspB, RZ, !UPT"
+def low(register: int, at: int = 0x1000) -> tuple[str, ...]:
+    """As ptxas computes the low word."""
+    name = f"UR{register}"
+    return (
+        f"UIADD3 {name}, UR30, {at:#x}, URZ",
+        f"USHF.R.U32.HI {name}, URZ, 0x4, {name}",
+        f"USGXT.U32 {name}, {name}, 0xe",
+    )
 
 
-def test_a_descriptor_that_nothing_has_written() -> None:
-    half = ("UMOV UR4, URZ", "UMOV UR5, 0x40000040", "R2UR UR6, R7")
-    assert missing("S2R R7, SR_TID.X", *half, PRODUCT) == {PRODUCT: ("UR7",)}
-    assert not missing("S2R R7, SR_TID.X", *half, "UMOV UR7, 0x40000040", PRODUCT)
+def high(register: int) -> str:
+    return f"UMOV UR{register}, {HIGH:#x}"
+
+
+BOTH = (*low(4), high(5), *low(6), high(7))
+
+
+def test_a_product_of_two_descriptors() -> None:
+    assert not wrong(*BOTH, PRODUCT)
+
+
+def test_a_word_that_nothing_has_written() -> None:
+    assert wrong(*low(4), high(5), *low(6), PRODUCT) == {PRODUCT: ("UR7",)}
+    assert wrong(high(5), *low(6), high(7), PRODUCT) == {PRODUCT: ("UR4",)}
 
 
 def test_a_product_of_registers_has_one_descriptor() -> None:
-    assert missing(OF_REGISTERS) == {OF_REGISTERS: ("UR6", "UR7")}
-    assert not missing("ULDC.64 UR6, c[0x0][0x218]", OF_REGISTERS)
+    assert wrong(OF_REGISTERS) == {OF_REGISTERS: ("UR6", "UR7")}
+    assert not wrong(*low(6), high(7), OF_REGISTERS)
 
 
-def test_sums_and_pairs() -> None:
-    carried = "UIADD3 UR12, UP0, UR12, 0x2, URZ"
-    assert missing(carried) == {carried: ("UR12",)}
-    wide = "UIADD3.64 UR6, UR12, 0x3e, URZ"
-    assert missing("UMOV UR12, URZ", wide) == {wide: ("UR13",)}
-    assert not missing("UIMAD.WIDE.U32 UR12, URZ, 0x2, URZ", wide)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ULDC UR6, c[0x0][0x2dc]",
+        "UIMAD.WIDE.U32 UR6, UR8, UR9, URZ",
+        "UMOV UR6, UR30",  # an address, not shifted
+        "UIADD3 UR6, UR4, UR6, URZ",  # a sum of two
+        "R2UR UR6, R72",
+        "@P0| S2UR UR6, SR_CTAID.X",
+    ],
+)
+def test_a_register_that_holds_something_else_by_then(line: str) -> None:
+    found = wrong(*BOTH, "LDS R72, [R3]", line, PRODUCT)
+    assert "UR6" in found[PRODUCT]
+
+
+def test_a_step_further_is_a_descriptor_still() -> None:
+    single = ("UIADD3 UR6, UP0, UR4, 0x2, URZ", "UMOV UR9, URZ")
+    assert not wrong(*BOTH, *single, f"UIADD3.X UR7, UR9, {HIGH:#x}, URZ, UP0, !UPT", PRODUCT)
+    assert not wrong(*BOTH, "UIADD3.64 UR6, UR4, 0x3e, URZ", PRODUCT)
+    difference = ("UMOV UR8, 0xfffffffe", "UMOV UR9, 0x7fffffdf", "UIADD3.64 UR6, UR4, -UR8, URZ")
+    assert not wrong(*BOTH, *difference, PRODUCT)
+
+
+def test_a_high_word_is_a_constant_and_not_zero() -> None:
+    assert wrong(*BOTH, "UMOV UR7, URZ", PRODUCT) == {PRODUCT: ("UR7",)}
+    carried = f"UIADD3.X UR7, UR4, {HIGH:#x}, URZ, UP0, !UPT"
+    assert wrong(*BOTH, carried, PRODUCT) == {PRODUCT: ("UR7",)}
+
+
+def test_words_may_be_kept_in_other_registers() -> None:
+    kept = ("IMAD.U32 R72, RZ, RZ, UR6", "MOV R73, UR7")
+    back = ("R2UR UR6, R72", "R2UR UR7, R73")
+    assert not wrong(*BOTH, *kept, "ULDC.64 UR6, c[0x0][0x278]", *back, PRODUCT)
+    load = "LDG.E.128 R72, desc[UR8][R2.64]"
+    assert wrong(*BOTH, *kept, load, *back, PRODUCT) == {PRODUCT: ("UR6", "UR7")}
 
 
 def test_what_a_loop_writes_is_not_there_where_the_loop_is_skipped() -> None:
-    copied = "R2UR UR10, R192"
-    loop = ("@!P4| BRA `(.L_x_3)", ".L_x_4:", "IMAD.U32 R192, RZ, RZ, 0x2", "@P4| BRA `(.L_x_4)")
-    assert missing(*loop, ".L_x_3:", copied) == {copied: ("R192",)}
-    assert not missing("IMAD.U32 R192, RZ, RZ, 0x1", *loop, ".L_x_3:", copied)
+    loop = ("@!P4| BRA `(.L_x_3)", ".L_x_4:", *low(6), "@P4| BRA `(.L_x_4)", ".L_x_3:")
+    assert wrong(*low(4), high(5), high(7), *loop, PRODUCT) == {PRODUCT: ("UR6",)}
+    assert not wrong(*BOTH, *loop, PRODUCT)
 
 
-def test_results_of_several_registers() -> None:
-    for load in ("LDS.64 R24, [R3]", "LDG.E.128 R24, desc[URZ][R2.64]", "CS2R R24, SRZ"):
-        assert not missing(load, "R2UR UR4, R25"), load
-    assert missing("LDS R24, [R3]", "R2UR UR4, R25")
-    assert missing("STS [R24], R25", "R2UR UR4, R24")
+def test_either_way_may_hold_another_descriptor() -> None:
+    ways = ("@P0| BRA `(.L_x_1)", *low(6, at=0x2000), ".L_x_1:")
+    assert not wrong(*BOTH, *ways, PRODUCT)
+    other = ("@P0| BRA `(.L_x_1)", "ULDC UR6, c[0x0][0x2dc]", ".L_x_1:")
+    assert wrong(*BOTH, *other, PRODUCT) == {PRODUCT: ("UR6",)}
 
 
 def test_code_that_is_never_reached_is_not_judged() -> None:
-    assert not missing("EXIT", PRODUCT)
-    assert missing("@P0| EXIT", PRODUCT)
+    assert not wrong("EXIT", PRODUCT)
+    assert wrong("@P0| EXIT", PRODUCT)

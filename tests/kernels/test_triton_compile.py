@@ -45,7 +45,7 @@ def check(builds: list[dict[str, Any]]) -> None:
         build for build in builds if build["shared_bytes"] > 1024 * SHARED_KIB[build["capability"]]
     ]
     assert not too_big
-    assert not {build["name"]: build["unwritten"] for build in builds if build["unwritten"]}
+    assert not {build["name"]: build["wrong"] for build in builds if build["wrong"]}
     # Other builds may spill: they are not the fast path, and float32 multiplies three times.
     fast = [b for b in builds if b["dtype"] == "torch.bfloat16" and b["capability"] == 90]
     assert not [build for build in fast if build["spilled_bytes"] > SPILL_BYTES]

@@ -323,7 +323,9 @@ def rows_gradient_tile(
     single = dtype == torch.float32
     # Float32 operands are kept twice, as the parts of three tf32 products.
     narrow = width == 256 or (single and width == 128)
-    rows = 16 if narrow else 32 if single or width == 128 else 64
+    # With maps, small heads multiply without descriptors: ptxas got theirs wrong.
+    two_warps = weight and width <= 32 and not single
+    rows = 16 if narrow else 32 if single or width == 128 or two_warps else 64
     tile = RowsGradientTile(
         rows=rows,
         # Fewer keys where registers are short: ptxas has read descriptors that nothing had written.
@@ -332,7 +334,7 @@ def rows_gradient_tile(
         columns=16 if single and width == 256 else min(width, 32 if single else 64),
         sinks=16,
         # Eight warps would share 64 rows by computing every weight twice.
-        num_warps=4 if width <= 64 and not single else 8,
+        num_warps=2 if two_warps else 4 if width <= 64 and not single else 8,
         num_stages=1,
     )
     return _measured(
