@@ -16,6 +16,8 @@ from kernels.instructions.flow import Step
 
 PREDICATE = re.compile(r"!?U?P(?:\d|T)$")
 REGISTER = re.compile(r"U?R\d+$")
+REGISTERS = re.compile(r"\bU?R\d+\b")
+STACK = re.compile(r"\[R1(?:\+(0x[0-9a-f]+))?\]")
 NUMBER = re.compile(r"-?0x[0-9a-f]+$")
 WORD = 0xFFFFFFFF
 WITHOUT_RESULT = ("ST", "RED", "BAR", "EXIT", "BRA", "LDGSTS", "MEMBAR", "FENCE", "WARP")
@@ -65,6 +67,8 @@ def after(step: Step, values: Values) -> Values:
 
 
 def _written(step: Step, values: Values) -> Values:
+    if found := STACK.search(step.operands):
+        return _through_stack(step, int(found[1] or "0x0", 16), values)
     operands = [text.strip().removesuffix(".reuse") for text in step.operands.split(",")]
     while operands and PREDICATE.match(operands[0]):
         operands.pop(0)
@@ -77,6 +81,18 @@ def _written(step: Step, values: Values) -> Values:
     if count > 1:
         return dict.fromkeys(registers_from(first, count), OTHER)
     return {first: _result(step.name, sources, values)}
+
+
+def _through_stack(step: Step, offset: int, values: Values) -> Values:
+    """Where registers do not suffice, words are kept in local memory, four bytes each."""
+    found = REGISTERS.findall(STACK.sub("", step.operands))
+    if not found or not step.name.startswith(("STL", "LDL")):
+        return {}
+    count = num_words(step.name)
+    registers = registers_from(found[0], count)
+    slots = [f"stack {offset + 4 * word}" for word in range(count)]
+    into, out_of = (slots, registers) if step.name.startswith("STL") else (registers, slots)
+    return {name: values.get(source, OTHER) for name, source in zip(into, out_of, strict=True)}
 
 
 def _result(name: str, sources: Sequence[str], values: Values) -> Value:
@@ -151,6 +167,11 @@ def registers_from(first: str, count: int) -> list[str]:
     kind = first.rstrip("0123456789")
     number = int(first.removeprefix(kind))
     return [f"{kind}{number + offset}" for offset in range(count)]
+
+
+def num_words(name: str) -> int:
+    """How many registers a load or a store moves."""
+    return next((count for part, count in ((".128", 4), (".64", 2)) if part in name), 1)
 
 
 def num_results(name: str) -> int:

@@ -103,6 +103,17 @@ def test_words_may_be_kept_in_other_registers() -> None:
     assert wrong(*BOTH, *kept, load, *back, PRODUCT) == {PRODUCT: ("UR6", "UR7")}
 
 
+def test_words_may_be_kept_in_local_memory() -> None:
+    stored = ("MOV R72, UR6", "MOV R73, UR7", "STL.64 [R1+0x70], R72", "CS2R R72, SRZ")
+    back = ("R2UR UR6, R80", "R2UR UR7, R81")
+    assert not wrong(*BOTH, *stored, "LDL.LU.64 R80, [R1+0x70]", *back, PRODUCT)
+    assert wrong(*BOTH, *stored, "LDL.64 R80, [R1+0x78]", *back, PRODUCT)
+    over = "STL [R1+0x74], R90"
+    assert wrong(*BOTH, *stored, over, "LDL.64 R80, [R1+0x70]", *back, PRODUCT) == {
+        PRODUCT: ("UR7",)
+    }
+
+
 def test_what_a_loop_writes_is_not_there_where_the_loop_is_skipped() -> None:
     loop = ("@!P4| BRA `(.L_x_3)", ".L_x_4:", *low(6), "@P4| BRA `(.L_x_4)", ".L_x_3:")
     assert wrong(*low(4), high(5), high(7), *loop, PRODUCT) == {PRODUCT: ("UR6",)}
