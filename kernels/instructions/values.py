@@ -24,7 +24,7 @@ WITHOUT_RESULT = ("ST", "RED", "BAR", "EXIT", "BRA", "LDGSTS", "MEMBAR", "FENCE"
 TENSOR = re.compile(r"HGMMA\.64x(\d+)x")
 RESULTS_OF_TWO = ("64", "WIDE")
 BASE_SHIFT, ADDRESS_SHIFT, ADDRESS_BITS, ADDRESS_MASK = "0x18", "0x4", "0xe", "0x3fff"
-OR = "0xfc"
+OR, EXCLUSIVE_OR = "0xfc", "0x3c"
 """Of a LOP3's first two operands."""
 
 
@@ -39,6 +39,7 @@ class Kind(Enum):
 class Value(NamedTuple):
     kind: Kind
     number: int | None = None  # of a constant; None where ways differ
+    mixed: tuple[Value, Value] | None = None  # what an exclusive or is of
 
 
 OTHER = Value(Kind.OTHER)
@@ -111,6 +112,8 @@ def _result(name: str, sources: Sequence[str], values: Values) -> Value:
         return Value(Kind.DESCRIPTOR)  # the shift is in one instruction with others, not followed
     if name.startswith(("LOP3", "ULOP3")) and OR in sources:
         return _if_among(given, Kind.DESCRIPTOR, Value(Kind.DESCRIPTOR))
+    if name.startswith(("LOP3", "ULOP3")) and EXCLUSIVE_OR in sources:
+        return _exclusive_or(given[0], given[1])
     if name.startswith(("UIADD3", "IADD3", "VIADD")):
         return _sum(given)
     if name in ("ULEA", "LEA", "UIMAD"):
@@ -120,6 +123,15 @@ def _result(name: str, sources: Sequence[str], values: Values) -> Value:
 
 def _if_among(given: Sequence[Value], kind: Kind, result: Value) -> Value:
     return result if any(value.kind == kind for value in given) else OTHER
+
+
+def _exclusive_or(one: Value, other: Value) -> Value:
+    """Three of these swap two registers."""
+    for mixed, known in ((one, other), (other, one)):
+        if mixed.mixed and known in mixed.mixed:
+            first, second = mixed.mixed
+            return second if known == first else first
+    return Value(Kind.OTHER, mixed=(one, other))
 
 
 def _sum(given: Sequence[Value]) -> Value:

@@ -103,6 +103,14 @@ def test_words_may_be_kept_in_other_registers() -> None:
     assert wrong(*BOTH, *kept, load, *back, PRODUCT) == {PRODUCT: ("UR6", "UR7")}
 
 
+def test_words_may_be_swapped() -> None:
+    swap = [f"ULOP3.LUT UR{into}, UR7, UR6, URZ, 0x3c, !UPT" for into in (7, 6, 7)]
+    swapped = (*BOTH[:4], *low(7), high(6), *swap)
+    assert not wrong(*swapped, PRODUCT)
+    assert wrong(*swapped[:-1], PRODUCT) == {PRODUCT: ("UR7",)}
+    assert wrong(*BOTH, *swap, PRODUCT) == {PRODUCT: ("UR6", "UR7")}
+
+
 def test_words_may_be_kept_in_local_memory() -> None:
     stored = ("MOV R72, UR6", "MOV R73, UR7", "STL.64 [R1+0x70], R72", "CS2R R72, SRZ")
     back = ("R2UR UR6, R80", "R2UR UR7, R81")
