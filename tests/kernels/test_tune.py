@@ -103,19 +103,29 @@ def test_every_choice_is_about_a_tile_of_the_table() -> None:
 
 
 @pytest.mark.slow
-def test_a_candidate_that_does_not_fit_is_not_usable() -> None:
+def test_what_does_not_fit_or_was_wrong_on_a_gpu_is_not_usable() -> None:
     """In a process of its own, whose kernels are compiled and not interpreted."""
+    state, gradient = (
+        "state, D 64, bfloat16",
+        "rows gradient, D 32, bfloat16, blocks of 512, mapped",
+    )
+    wrong = {"rows": 64, "keys": 64, "num_warps": 4}
+    candidates: list[tuple[str, Numbers]] = [
+        (state, {"tokens": 128, "num_stages": 3}),
+        (state, {"tokens": 128, "num_stages": 12}),
+        (gradient, {"rows": 32, "keys": 32, "num_warps": 2}),
+        (gradient, wrong),
+    ]
     program = (
         "import torch\nfrom kernels.tune.builds import is_usable\n"
-        "line = 'state, D 64, bfloat16'\n"
-        "for tokens in 64, 8192:\n"
-        "    print(is_usable(line, torch.bfloat16, {'tokens': tokens, 'num_stages': 3}))"
+        f"for line, numbers in {candidates}:\n"
+        "    print(is_usable(line, torch.bfloat16, numbers))"
     )
     environment = {name: text for name, text in os.environ.items() if name != "TRITON_INTERPRET"}
     finished = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True
     )
-    assert finished.stdout.split() == ["True", "False"], finished.stderr
+    assert finished.stdout.split() == ["True", "False", "True", "False"], finished.stderr
 
 
 def test_other_families_lines_stay(tmp_path: Path) -> None:
