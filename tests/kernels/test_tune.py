@@ -109,7 +109,7 @@ def test_what_does_not_fit_or_was_wrong_on_a_gpu_is_not_usable() -> None:
         "state, D 64, bfloat16",
         "rows gradient, D 32, bfloat16, blocks of 512, mapped",
     )
-    wrong = {"rows": 64, "keys": 64, "num_warps": 4}
+    wrong: Numbers = {"rows": 64, "keys": 64, "num_warps": 4}
     candidates: list[tuple[str, Numbers]] = [
         (state, {"tokens": 128, "num_stages": 3}),
         (state, {"tokens": 128, "num_stages": 12}),
