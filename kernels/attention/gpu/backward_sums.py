@@ -15,7 +15,6 @@ import triton.language as tl
 
 from kernels.attention.gpu.backward_diag import score_and_gain, whole_steps
 from kernels.attention.gpu.backward_state import average
-from kernels.attention.gpu.forward_block import first_peak
 from kernels.attention.gpu.forward_state import LOG2_E
 from kernels.attention.gpu.locate import (
     head_and_slot,
@@ -27,6 +26,19 @@ from kernels.attention.gpu.locate import (
 
 MOST_MASS = tl.constexpr(2.0**60)
 """Under a peak that stays. Above it gains that are added up with their weights could overflow."""
+
+
+@triton.jit
+def first_peak(
+    b_q,  # [BM, BD] queries of one block
+    b_k,  # [BS, BD] the block's first keys
+    m_n,  # [BS] keys that exist
+    scale,  # log2(e) / sqrt(D)
+    PRECISION: tl.constexpr,
+):
+    """The greatest score among the block's first keys, times scale: [BM]."""
+    b_score = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION)
+    return tl.max(tl.where(m_n[None, :], b_score, float("-inf")), 1) * scale
 
 
 @triton.jit

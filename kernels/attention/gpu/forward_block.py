@@ -27,19 +27,6 @@ MASSES = tl.constexpr(8)
 
 
 @triton.jit
-def first_peak(
-    b_q,  # [BM, BD] queries of one block
-    b_k,  # [BS, BD] the block's first keys
-    m_n,  # [BS] keys that exist
-    scale,  # log2(e) / sqrt(D)
-    PRECISION: tl.constexpr,
-):
-    """The greatest score among the block's first keys, times scale: [BM]."""
-    b_score = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION)
-    return tl.max(tl.where(m_n[None, :], b_score, float("-inf")), 1) * scale
-
-
-@triton.jit
 def weigh(
     b_peak,  # [BM]
     b_masses,  # [BM, MASSES] sum of 2 ** (score scale - peak) so far, in every column
