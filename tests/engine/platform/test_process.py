@@ -72,5 +72,5 @@ def test_products_keep_no_buffers() -> None:
         "few = multiply(4)\n"
         "print(multiply(488) - few)\n"
     )
-    [grown] = printed_by(code)
-    assert int(grown) < 3 << 20
+    # Other memory may happen to grow in one process; buffers take five megabytes in each.
+    assert min(int(grown) for _ in range(3) for grown in printed_by(code)) < 3 << 20
