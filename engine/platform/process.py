@@ -51,9 +51,11 @@ def _limit_spinning() -> None:
 
 
 def _keep_no_buffers() -> None:
-    """Makes oneMKL free the buffers of its products, which it would keep for later ones: 11 MB once
-    a server is ready. glibc keeps freed memory too, but for all operations, and only while there
-    is work."""
+    """Makes oneMKL free the buffers of its products, which it would keep for later ones.
+
+    They are 11 MB once a server is ready. glibc keeps freed memory too, but for all operations, and
+    only while there is work.
+    """
     os.environ.setdefault("MKL_DISABLE_FAST_MM", "1")
 
 
