@@ -11,7 +11,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from kernels.bench.report import ROOT, facts_of
 from kernels.tune.choices import Numbers, choices
 from kernels.tune.decide import Timed, decide
 
-DTYPES = ("bfloat16", "float16")
+DTYPES = ("bfloat16", "float16", "float32")
 TIMES = ROOT / "benchmarks" / "results" / "kernels" / "tiles.json"
 
 
@@ -52,7 +52,7 @@ def parse() -> argparse.Namespace:
 
 def tune(options: argparse.Namespace, device: torch.device, family: str) -> None:
     # Here, since it needs Triton, without which the message above is all there is.
-    from kernels.tune.builds import building_processes, usable
+    from kernels.tune.builds import FAMILY, building_processes, usable
 
     deadline = time.monotonic() + options.budget_s
     clock = Clock(device, options.seconds_each)
@@ -64,7 +64,9 @@ def tune(options: argparse.Namespace, device: torch.device, family: str) -> None
             for choice in choices(device, dtype):
                 if not re.search(options.only, choice.purpose) or time.monotonic() > deadline:
                     continue
-                candidates = usable(choice, dtype, processes)
+                candidates: Sequence[Numbers] = choice.candidates
+                if family == FAMILY:
+                    candidates = usable(choice, dtype, processes)
                 timed[choice.purpose] = decide(choice, candidates, chosen, clock.seconds)
                 write(options.out, family, chosen, facts)
                 write_times(options.times, facts, timed)

@@ -1,4 +1,4 @@
-"""Which candidates may be timed at all: those whose machine code reads only what is written.
+"""Which candidates may be timed at all: those whose products are given what they should be.
 
 Each is built in a process of its own without a device, many at a time. The timing process then
 finds the builds in Triton's cache.
@@ -23,13 +23,13 @@ from kernels.instructions.descriptors import wrong_descriptors
 from kernels.tune.choices import Choice, Numbers, choices
 
 FAMILY = "hopper"
-"""What builds without a device are for."""
+"""What builds without a device are for: no other family has descriptors."""
 TOKENS, NUM_HEADS = 2048, 2
 """Of the calls that build: no build depends on lengths or on the number of heads."""
 
 
 def usable(choice: Choice, dtype: torch.dtype, processes: ProcessPoolExecutor) -> list[Numbers]:
-    """The candidates that compile, and whose code reads no register that nothing has written."""
+    """The candidates that compile for Hopper, and whose descriptors are what they should be."""
     asked = partial(is_usable, choice.purpose, dtype)
     answers = processes.map(asked, choice.candidates)
     return [numbers for numbers, fine in zip(choice.candidates, answers, strict=True) if fine]

@@ -16,7 +16,7 @@ from kernels.bench.runs import both_run, forward_run
 from kernels.bench.served import HEADS, WIDTH, served_form
 
 TOKENS = 131072
-HEAD_DIMS = (64, 128, 32)
+HEAD_DIMS = (64, 128, 32, 256)
 BLOCK_SIZES = (64, 128)
 SERVED_BLOCK_SIZES = (256, 512)
 
@@ -154,9 +154,6 @@ def _output_steps(head_dim: int, block_size: int) -> Iterator[Steps]:
         return
     tall: Steps = {"queries": (128,), "keys": (32, 64), "num_stages": (2, 3, 4)}
     yield tall | {"num_warps": (4,), "max_registers": (None, 168)}
-    if block_size == 256:
-        tallest: Steps = {"queries": (256,), "keys": (32, 64), "num_stages": (2, 3, 4)}
-        yield tallest | {"num_warps": (8,), "max_registers": (None, 128)}
 
 
 def _gradient_steps(head_dim: int) -> Steps:

@@ -15,13 +15,13 @@ import triton.language as tl
 
 from kernels.attention.gpu.backward_diag import score_and_gain, whole_steps
 from kernels.attention.gpu.backward_state import average
+from kernels.attention.gpu.forward_diag import load_sinks
 from kernels.attention.gpu.forward_state import LOG2_E
 from kernels.attention.gpu.locate import (
     head_and_slot,
     load_rows,
     load_whole_rows,
     locate,
-    sinks_outside,
 )
 
 MOST_MASS = tl.constexpr(2.0**60)
@@ -67,11 +67,10 @@ def average_over_sinks(
 ):
     """Diag's running softmax after the sinks outside the query's own block."""
     for i_s in range(0, first_sinks + last_sinks, BS):
-        o_n, m_n, m_visible = sinks_outside(
-            i_s + tl.arange(0, BS), o_first, i_span, length, block_size, first_sinks, last_sinks
-        )
-        b_k = load_rows(p_k + o_n[:, None] * stride_kt, m_n, D, BD, UPCAST)
-        b_v = load_rows(p_v + o_n[:, None] * stride_vt, m_n, D, BD, UPCAST)
+        b_k, b_v, m_visible = load_sinks(
+            i_s, o_first, p_k, p_v, i_span, length, block_size, first_sinks, last_sinks,
+            stride_kt, stride_vt, D, BD, BS, UPCAST,
+        )  # fmt: skip
         b_score, b_gain = score_and_gain(b_q, b_k, b_v, b_g, m_visible, True, PRECISION)
         b_peak, b_mass, b_mean = average(b_peak, b_mass, b_mean, b_score, b_gain, scale * LOG2_E)
     return b_peak, b_mass, b_mean

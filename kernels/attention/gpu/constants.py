@@ -14,7 +14,6 @@ import triton  # type: ignore[import-untyped]
 
 from kernels.attention.gpu import groups
 from kernels.attention.gpu.tiles import (
-    TALL_ROWS,
     Span,
     merge_tile,
     output_tile,
@@ -115,9 +114,7 @@ def output_constants(
         head_dim, dtype, weight=weight, block_size=block_size, family=family, tall=tall
     )
     span = query_span(block_size or tile.queries, tile.queries)
-    # A tile of more rows than one step shows takes a single block in several.
-    in_steps = tile.queries > TALL_ROWS and span.tokens == block_size
-    one_step = block_size is not None and span.is_one_tile and not in_steps
+    one_step = block_size is not None and span.is_one_tile
     return {
         **_head(head_dim),
         "BM": tile.queries,
