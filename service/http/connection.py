@@ -29,6 +29,9 @@ MAX_HEAD_BYTES = 65_536
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 """Clients pass over interim answers. HTTP/1.0 has none."""
 
+_OPENING = b"HTTP/1.1 "
+"""What every answer begins with."""
+
 _LOOK_EVERY_S = 0.2
 _ASK_EVERY_S = 5.0
 
@@ -90,7 +93,8 @@ class Connection(H11Protocol):
 
     def _caller_has_left(self) -> bool:
         """A caller that has closed its side may have left or wait for its answer. Its system tells
-        when something is written: an interim answer, until the answer itself begins."""
+        when something is written: an interim answer, until the answer itself begins; over HTTP/1.0
+        a byte of the answer, which there are few of, so that each comes later than the last."""
         if self.transport.is_closing():
             return True
         state = state_of(self.transport)
@@ -99,11 +103,11 @@ class Connection(H11Protocol):
             return state not in (None, ESTABLISHED)
         if self.cycle.response_started:
             return False
-        if self.scope["http_version"] == "1.0":
-            return True
-        if self.loop.time() - self._asked_at >= _ASK_EVERY_S:
+        has_interim = self.scope["http_version"] != "1.0"
+        wait_s = _ASK_EVERY_S if has_interim else _ASK_EVERY_S * 2 ** (self.conn.num_ahead - 1)
+        if self.loop.time() - self._asked_at >= wait_s:
             self._asked_at = self.loop.time()
-            self.transport.write(_CONTINUE)
+            self.transport.write(_CONTINUE if has_interim else self.conn.send_ahead())
         return False
 
     def handle_events(self) -> None:
@@ -165,7 +169,8 @@ class Connection(H11Protocol):
             self.transport.close()
             return
         # Not by h11, which would send no body in answer to a HEAD that was refused on reading.
-        self.transport.write(_answer_of(error, self.server_state.default_headers))
+        answer = _answer_of(error, self.server_state.default_headers)
+        self.transport.write(answer[self.conn.num_ahead :])
         self.transport.close()
 
 
@@ -193,6 +198,9 @@ class Parser(h11.Connection):
     def __init__(self) -> None:
         super().__init__(h11.SERVER, MAX_HEAD_BYTES)
         self.violation = ""
+        self.num_ahead = 0
+        """Bytes of the answer that were sent before there was one. Only the last request of a
+        connection has such."""
 
     @property
     def is_within_head(self) -> bool:
@@ -203,6 +211,18 @@ class Parser(h11.Connection):
     def is_past_answer(self) -> bool:
         """Whether the request was answered before its body's end, which is still read."""
         return self.our_state is h11.DONE and self.their_state is h11.SEND_BODY
+
+    def send_ahead(self) -> bytes:
+        """The next byte of any answer, and none after the last that all have in common."""
+        byte = _OPENING[self.num_ahead : self.num_ahead + 1]
+        self.num_ahead += len(byte)
+        return byte
+
+    def send_with_data_passthrough(self, event: h11.Event) -> list[bytes] | None:
+        pieces = super().send_with_data_passthrough(event)
+        if pieces and isinstance(event, h11.Response):
+            pieces[0] = pieces[0][self.num_ahead :]
+        return pieces
 
     def next_event(self) -> Any:
         unread = self.trailing_data[0] if self.their_state is h11.IDLE else b""

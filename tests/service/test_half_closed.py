@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from http.client import HTTPResponse
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -66,6 +67,19 @@ def test_a_caller_that_sends_no_more_is_answered(
     connection.sendall(requests)
     connection.shutdown(socket.SHUT_WR)
     assert statuses(connection) == [200] * number
+
+
+def test_a_caller_of_http_1_0_that_sends_no_more_is_answered(connection: socket.socket) -> None:
+    """It is asked by the first bytes of its answer whether it is there, as there is no interim
+    answer."""
+    body = json.dumps({"input": LONG}).encode()
+    connection.sendall(post("/v1/embeddings", body, version="1.0"))
+    connection.shutdown(socket.SHUT_WR)
+    with HTTPResponse(connection) as answer:
+        answer.begin()
+        content = json.loads(answer.read())
+    assert (answer.version, answer.status, content["object"]) == (11, 200, "list")
+    assert connection.recv(1) == b""
 
 
 def test_a_request_that_is_not_whole_is_not_answered(connection: socket.socket) -> None:
