@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Literal
 
 from engine.errors import EngineUnavailable, LLNError
-from engine.scheduling.admission import AdmissionQueue, QueueLimits
+from engine.scheduling.admission import AdmissionQueue
 from engine.scheduling.deadline import Deadline, deadline_exceeded
 from engine.scheduling.executor import TiledWork, UnitExecutor
 from engine.scheduling.observer import EngineObserver
@@ -33,6 +33,7 @@ from engine.scheduling.request import (
 )
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.session import Args, ResultT, Session, Submitter
+from engine.scheduling.shared_work import SharedWork
 from engine.types import Outstanding
 
 logger = logging.getLogger(__name__)
@@ -55,9 +56,8 @@ class DeviceWorker(Submitter[PayloadT, ResultT]):
         name: str = "lln-device",
     ) -> None:
         """`on_idle` runs on the thread, once each time that it becomes idle."""
-        self._scheduler = scheduler
+        self._work = SharedWork(scheduler)
         self._on_idle = on_idle
-        self._limits = QueueLimits(scheduler)
         self._observer = observer or EngineObserver()
         self._executor = UnitExecutor(
             run_batch=run_batch,
@@ -65,13 +65,8 @@ class DeviceWorker(Submitter[PayloadT, ResultT]):
             on_finished=self._record_unit,
             observer=self._observer,
         )
-        self._changed = threading.Condition(threading.Lock())  # guards all below and the scheduler
         self._reporting = threading.Lock()
-        self._state: Literal["starting", "accepting", "draining", "ended", "dead"] = "starting"
-        self._num_sessions = 0
         self._admission = AdmissionQueue(lambda tokens: not self.accepting or self.has_room(tokens))
-        self._running: Unit | None = None
-        self._running_since = 0.0
         # A daemon: a unit that never returns must not keep the process from ending.
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._ended = asyncio.Event()
@@ -80,37 +75,32 @@ class DeviceWorker(Submitter[PayloadT, ResultT]):
     @property
     def alive(self) -> bool:
         """Whether the thread runs: False before the start, after a stop and after a failure."""
-        return self._state != "dead" and self._thread.is_alive()
+        return not self._work.is_dead and self._thread.is_alive()
 
     @property
     def accepting(self) -> bool:
         """Whether the worker accepts new work."""
-        return self._state == "accepting"
+        return self._work.is_accepting
 
     @property
     def busy_s(self) -> float:
         """How long the current unit has been running; 0 between units."""
-        with self._changed:
-            return 0.0 if self._running is None else time.monotonic() - self._running_since
+        return self._work.busy_s
 
     @property
     def outstanding(self) -> Outstanding:
         """The tokens of accepted work that the device has still to read."""
-        with self._changed:
-            return self._scheduler.outstanding(self._running)
+        return self._work.outstanding
 
     async def start(self) -> None:
         """Start the thread. It belongs to this event loop and cannot start again after a stop."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
-        self._state = "accepting"
+        self._work.begin()
 
     def stop_accepting(self) -> None:
         """Refuse new work from now on. Accepted work still runs."""
-        with self._changed:
-            if self._state not in ("ended", "dead"):
-                self._state = "draining"
-            self._changed.notify()
+        self._work.stop_accepting()
         self._admission.admit_next()  # callers that wait for room are refused when they submit
 
     async def stop(self, drain: Deadline) -> None:
@@ -132,8 +122,7 @@ class DeviceWorker(Submitter[PayloadT, ResultT]):
 
     def has_room(self, num_tokens: int) -> bool:
         """Whether there is room in the queue for texts of this many tokens."""
-        with self._changed:
-            return self._scheduler.can_add(num_tokens)
+        return self._work.has_room(num_tokens)
 
     async def wait_for_room(self, num_tokens: int) -> None:
         """Return when there is room for texts of this many tokens, or when they would be refused
@@ -143,14 +132,11 @@ class DeviceWorker(Submitter[PayloadT, ResultT]):
     @contextmanager
     def session(self) -> Iterator[Session[PayloadT, ResultT]]:
         """Submit work in several parts. Stopping waits for open sessions."""
-        with self._changed:
-            self._num_sessions += 1
+        self._work.open_session()
         try:
             yield Session(self._admit)
         finally:
-            with self._changed:
-                self._num_sessions -= 1
-                self._changed.notify()
+            self._work.close_session()
 
     def submit(
         self, requests: Sequence[Request[PayloadT]], timeout_s: float | None = None
@@ -164,7 +150,6 @@ class DeviceWorker(Submitter[PayloadT, ResultT]):
         is_later_part: bool,
         later_tokens: int,
     ) -> list[asyncio.Future[TimedResult[ResultT]]]:
-        """Check and queue under one lock, so that nothing is queued for a thread that just died."""
         now = time.monotonic()
         # Not self._loop: a worker that has not started has none, and refuses the request below.
         loop = asyncio.get_running_loop()
@@ -174,15 +159,9 @@ class DeviceWorker(Submitter[PayloadT, ResultT]):
             for request in requests
         ]
         try:
-            with self._changed:
-                self._check_state(is_later_part)
-                if timeout_s is not None and timeout_s <= 0:
-                    raise deadline_exceeded(timeout_s, 0.0)
-                if not is_later_part:
-                    self._limits.check(requests, later_tokens)
-                for entry in entries:
-                    self._scheduler.add(entry)
-                self._changed.notify()
+            self._work.add(
+                entries, timeout_s, is_later_part=is_later_part, later_tokens=later_tokens
+            )
         except LLNError as error:
             self._observer.rejected(reason=error.code)
             raise
@@ -194,12 +173,6 @@ class DeviceWorker(Submitter[PayloadT, ResultT]):
         if texts:
             self._report_queue()
         return [entry.future for entry in entries]
-
-    def _check_state(self, is_later_part: bool) -> None:
-        if self._state == "accepting" or (is_later_part and self._state == "draining"):
-            return
-        why = {"starting": "has not started", "dead": "failed"}.get(self._state, "is stopping")
-        raise EngineUnavailable(f"The engine takes no work: it {why}.")
 
     def _watch(self, entry: Entry, timeout_s: float | None) -> None:
         """Notice when the caller leaves, and answer it at its deadline."""
@@ -225,21 +198,12 @@ class DeviceWorker(Submitter[PayloadT, ResultT]):
         self._forget(entry, "deadline")
 
     def _forget(self, entry: Entry, reason: Literal["caller_left", "deadline"]) -> None:
-        """Remove an entry from the queue, if it is still there. The thread frees the memory of a
-        tiled text that is no longer there: this loop should not spend its time on gigabytes."""
-        with self._changed:
-            was_there = self._scheduler.remove(entry)
-            self._changed.notify()  # it may have been all that a stop waited for
-        if was_there:
+        if self._work.remove(entry):
             self._observer.cancelled(reason=reason)
             self._report_queue()
 
     def _abandon(self, drain: Deadline) -> None:
-        with self._changed:
-            if self._state != "dead":
-                self._state = "ended"
-            entries = self._remove_unanswered()
-            self._changed.notify()
+        entries = self._work.abandon()
         message = f"The engine stopped before this work was done, after {drain.timeout_s} s."
         self._fail(
             Update(entry, error=EngineUnavailable(message, limit=drain.timeout_s))
@@ -250,17 +214,10 @@ class DeviceWorker(Submitter[PayloadT, ResultT]):
         _deliver(updates)
         self._report_queue()
 
-    def _remove_unanswered(self) -> list[Entry]:
-        """The entries that run or wait. They no longer wait afterwards."""
-        running = () if self._running is None else self._running.entries
-        # A tiled text is in both places while one of its tiles runs.
-        return list(dict.fromkeys([*running, *self._scheduler.remove_all()]))
-
     def _report_queue(self) -> None:
         with self._reporting:  # otherwise an older reading might be reported last
-            with self._changed:
-                depth, tokens = self._scheduler.num_waiting, self._scheduler.waiting_tokens
-            self._observer.queue_changed(depth=depth, tokens=tokens)
+            waiting = self._work.waiting
+            self._observer.queue_changed(depth=waiting.num_texts, tokens=waiting.num_tokens)
         if self._admission:
             self._call_on_loop(self._admission.admit_next)
 
@@ -294,39 +251,26 @@ class DeviceWorker(Submitter[PayloadT, ResultT]):
         """Wait for work; None when there is none left and no more will come."""
         is_idle = False
         while True:
-            was_woken = True
-            with self._changed:
-                self._running = None
-                given_up = [
-                    entry for entry in self._executor.begun if not self._scheduler.has_tiled(entry)
-                ]
-                if not given_up:
-                    unit = self._scheduler.next_unit(time.monotonic())
-                    if unit is not None:
-                        self._running, self._running_since = unit, time.monotonic()
-                        return unit
-                    if self._is_done:
-                        self._state = "ended"
-                        return None
-                    was_woken = self._changed.wait(None if is_idle else IDLE_S)
-            # Without the lock, since freeing memory takes time.
-            for entry in given_up:
-                self._executor.drop(entry)
-            if not was_woken:
+            turn = self._work.next_turn(
+                self._executor.begun, patience_s=None if is_idle else IDLE_S
+            )
+            if turn.unit is not None or turn.is_last:
+                return turn.unit
+            self._drop(turn.given_up)
+            if turn.is_idle:
                 is_idle = True
                 self._rest()
+
+    def _drop(self, given_up: Iterable[Entry]) -> None:
+        """Without the lock, since freeing memory takes time."""
+        for entry in given_up:
+            self._executor.drop(entry)
 
     def _rest(self) -> None:
         try:
             self._on_idle()
         except Exception:  # nobody waits for it, so it must cost nobody the thread
             logger.exception("What an idle device does failed")
-
-    @property
-    def _is_done(self) -> bool:
-        if self._state == "draining" and not self._num_sessions:
-            return self._scheduler.is_empty
-        return self._state == "ended"
 
     def _run(self, unit: Unit) -> list[Update]:
         started_at = time.monotonic()
@@ -340,23 +284,11 @@ class DeviceWorker(Submitter[PayloadT, ResultT]):
             self._observer.preempted()
         updates = self._executor.run(unit)
         if unit.is_tile and unit.entries[0] not in self._executor.begun:
-            self._end_tiled(unit.entries[0], updates)
+            self._work.end_tiled(unit.entries[0], updates)
         return updates
 
-    def _end_tiled(self, entry: Entry, updates: Sequence[Update]) -> None:
-        with self._changed:
-            self._scheduler.remove(entry)
-        for update in updates:
-            if update.result is not None:
-                self._limits.token_rate.add(entry.request.tokens, update.result.compute_s)
-
     def _record_unit(self, unit: Unit, compute_s: float, failed: bool) -> None:
-        with self._changed:
-            self._scheduler.record(unit, compute_s)
-        if not failed and unit.kind == "batch":
-            self._limits.token_rate.add(unit.tokens, compute_s)
-        elif not failed and not unit.is_tile:
-            self._limits.call_rate.add(1, compute_s)
+        self._work.record(unit, compute_s, failed=failed)
         self._observer.unit_finished(
             unit=unit.kind,
             model=unit.model,
@@ -367,11 +299,9 @@ class DeviceWorker(Submitter[PayloadT, ResultT]):
         )
 
     def _die(self, error: BaseException) -> None:
-        """Answer everyone. Work is queued under the same lock, so nobody is missed."""
+        """Answer everyone."""
         logger.critical("The device thread died", exc_info=error)
-        with self._changed:
-            self._state = "dead"
-            entries = self._remove_unanswered()
+        entries = self._work.die()
         updates = [Update(entry, error=error_for_caller(error)) for entry in entries]
         self._call_on_loop(self._fail, updates)
 
