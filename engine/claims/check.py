@@ -21,6 +21,7 @@ from engine.async_engine import AsyncEngine
 from engine.claims import (
     attention_fisher,
     factor_form,
+    linear_matching,
     linear_model,
     natural_attention,
     natural_gradient,
@@ -43,6 +44,7 @@ CLAIMS: tuple[Claim, ...] = (
     *attention_fisher.CLAIMS,
     *softmax_model.CLAIMS,
     *linear_model.CLAIMS,
+    *linear_matching.CLAIMS,
     *published_tables.CLAIMS,
     *factor_form.CLAIMS,
 )
