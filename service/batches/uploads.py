@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from typing import IO, TypeVar
 
+from service.batches.arriving import Arrival, Arriving
 from service.batches.database import storage_errors
 from service.batches.records import StoredFile, new_id
 from service.batches.store import BatchStore
@@ -27,19 +28,21 @@ class Uploads:
         self._store = store
         self._limit = limit
         self._threads = ThreadPoolExecutor(_THREADS, "lln-uploads")
+        self._arriving = Arriving()
 
     @asynccontextmanager
     async def begin(self, announced_bytes: int) -> AsyncIterator[Upload]:
-        """An upload, refused if so many bytes do not fit now. It takes room only as it arrives:
-        callers that announce much and send nothing would keep all others out. Nothing is left of it
-        unless it is kept, however this ends."""
+        """An upload, refused if so many bytes do not fit now, or if too many arrive. It takes room
+        only as it arrives: callers that announce much and send nothing would keep all others out.
+        Nothing is left of it unless it is kept, however this ends."""
         self._store.usage.check(Amount(announced_bytes, 1), self._limit)
-        upload = Upload(self._store, self._limit, self._threads)
-        try:
-            await upload.open()
-            yield upload
-        finally:
-            await upload.close()
+        async with self._arriving.place() as arrival:
+            upload = Upload(self._store, self._limit, self._threads, arrival)
+            try:
+                await upload.open()
+                yield upload
+            finally:
+                await upload.close()
 
 
 class Upload:
@@ -47,8 +50,11 @@ class Upload:
     several at once stay within the limit together. All methods raise StorageFailure, and leave the
     event loop free."""
 
-    def __init__(self, store: BatchStore, limit: Amount, threads: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, store: BatchStore, limit: Amount, threads: ThreadPoolExecutor, arrival: Arrival
+    ) -> None:
         self.id = new_id("file")
+        self._arrival = arrival
         self._store = store
         self._limit = limit
         self._threads = threads
@@ -61,6 +67,7 @@ class Upload:
 
     def reach(self, num_bytes: int) -> None:
         """Takes what is missing to so many bytes."""
+        self._arrival.num_bytes = num_bytes
         missing = num_bytes - self._taken.num_bytes
         if missing > 0:
             self._take(Amount(missing))
@@ -76,6 +83,7 @@ class Upload:
 
     async def keep(self, file: StoredFile) -> None:
         """Makes it a file. It is one or is none when this returns, however it ends."""
+        self._arrival.ends()
         await self._in_thread(self._keep, file)
 
     async def close(self) -> None:
