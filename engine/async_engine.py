@@ -14,6 +14,7 @@ from engine.calls.analysis_calls import AnalysisCalls
 from engine.calls.chunk_calls import ChunkCalls
 from engine.calls.core import DEFAULT_CONFIG
 from engine.calls.document_lists import DocumentListCalls
+from engine.calls.embedding_calls import EmbeddingCalls
 from engine.calls.living_calls import LivingCalls
 from engine.calls.ranking_calls import RankingCalls
 from engine.calls.token_calls import TokenCalls
@@ -35,7 +36,13 @@ _CANARY = "A short text, to see that the model answers."
 
 
 class AsyncEngine(
-    DocumentListCalls, ChunkCalls, RankingCalls, LivingCalls, AnalysisCalls, TokenCalls
+    EmbeddingCalls,
+    DocumentListCalls,
+    ChunkCalls,
+    RankingCalls,
+    LivingCalls,
+    AnalysisCalls,
+    TokenCalls,
 ):
     """Several models behind one device worker. Use it as an asynchronous context manager."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.calls.core import DEFAULTS
-from engine.calls.embedding_calls import EmbeddingCalls
+from engine.calls.document_calls import DocumentCalls
 from engine.execution.inputs import PreparedText, lengths_alone
 from engine.execution.results import chunks_read_alone
 from engine.model.embedding_model import EmbeddingModel
@@ -11,7 +11,7 @@ from engine.scheduling.deadline import Deadline
 from engine.types import Chunking, DocumentChunks, EmbedOptions
 
 
-class ChunkCalls(EmbeddingCalls):
+class ChunkCalls(DocumentCalls):
     async def embed_chunks(
         self,
         text: str,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
-from engine.calls.embedding_calls import EmbeddingCalls
+from engine.calls.document_calls import DocumentCalls
 from engine.execution.inputs import PreparedText
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline
@@ -16,7 +16,7 @@ from engine.types import DocumentEmbedding, EmbedOptions, Vector
 T = TypeVar("T")
 
 
-class DocumentRuns(EmbeddingCalls):
+class DocumentRuns(DocumentCalls):
     """Runs the documents of a call within its session: once it has begun, none is refused because
     the queue is full or the engine drains."""
 

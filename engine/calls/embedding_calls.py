@@ -1,72 +1,32 @@
-"""Texts and documents as vectors: tokenised, admitted, and embedded on the device."""
+"""Texts as vectors: tokenised, admitted, and embedded on the device."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
-from contextlib import aclosing
-from dataclasses import replace
-from functools import partial
-from typing import TypeAlias, TypeVar
+from collections.abc import AsyncIterator, Sequence
 
 from engine.calls.core import DEFAULTS
 from engine.calls.text_runs import TextRuns
-from engine.execution.document_stream import DocumentStream
-from engine.execution.documents import DocumentReader, prepare_document_steps
 from engine.execution.input_checks import (
     check_ids_are_ours,
-    check_input,
     check_inputs,
     check_options,
-    check_pools,
     check_token_states,
 )
 from engine.execution.inputs import (
     PIECE_TEXTS,
     PreparedText,
-    batches,
-    lengths_alone,
     num_characters,
     prepare_steps,
-    texts_alone,
     token_by_token,
 )
-from engine.execution.results import (
-    ChunkBuilder,
-    StandaloneVectors,
-    WholeProgress,
-    document_embedding,
-    embedding,
-    token_states,
-)
+from engine.execution.results import embedding, token_states
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline
-from engine.scheduling.request import TimedResult
-from engine.scheduling.session import Session
-from engine.steps import Steps
-from engine.types import (
-    Chunking,
-    ChunksReady,
-    DocumentEmbedding,
-    DocumentEvent,
-    Embedding,
-    EmbedOptions,
-    Progress,
-    TextInput,
-    Vector,
-)
-
-T = TypeVar("T")
-
-OnDocumentEvent: TypeAlias = Callable[[DocumentEvent], None]
-
-Piece: TypeAlias = list[PreparedText]
-Answers: TypeAlias = list[asyncio.Future[TimedResult[Vector]]]
+from engine.types import Embedding, EmbedOptions, TextInput
 
 
 class EmbeddingCalls(TextRuns):
-    """Embeds texts and documents."""
+    """Embeds texts."""
 
     async def embed(
         self,
@@ -116,51 +76,6 @@ class EmbeddingCalls(TextRuns):
             token_states(text, result, options) for text, result in zip(texts, results, strict=True)
         ]
 
-    async def embed_document(
-        self,
-        text: str,
-        *,
-        model: str | None = None,
-        chunks: Chunking | None = None,
-        title: str | None = None,
-        options: EmbedOptions = DEFAULTS,
-        timeout_s: float | None = None,
-        on_event: OnDocumentEvent | None = None,
-    ) -> DocumentEmbedding:
-        """One vector for the whole document, and one for each of its late chunks. A title takes
-        the place of the document's opening in the vectors of its chunks.
-
-        `on_event` is called on the event loop with progress, and with chunks as they are ready.
-        """
-        deadline = Deadline(timeout_s)
-        chosen, prepared = await self._read_text(text, model, options, chunks, title, deadline)
-        with self._worker.session() as session:
-            return await self._run_document(session, chosen, prepared, options, deadline, on_event)
-
-    def open_document(
-        self,
-        *,
-        model: str | None = None,
-        chunks: Chunking | None = None,
-        title: str | None = None,
-        options: EmbedOptions = DEFAULTS,
-        timeout_s: float | None = None,
-        on_event: OnDocumentEvent | None = None,
-    ) -> DocumentStream:
-        """The same for a document that arrives in pieces."""
-        with self._counting_rejections():
-            chosen = self._document_model(model, options)
-            reader = DocumentReader(chosen, options, chunks, title=title, in_pieces=True)
-
-        async def run(prepared: PreparedText, deadline: Deadline) -> DocumentEmbedding:
-            with self._worker.session() as session:
-                return await self._run_document(
-                    session, chosen, prepared, options, deadline, on_event
-                )
-
-        deadline = Deadline(timeout_s)
-        return DocumentStream(reader, run, deadline, self._counting_rejections, self._pool)
-
     def _checked(
         self, inputs: Sequence[TextInput], model: str | None, options: EmbedOptions
     ) -> EmbeddingModel:
@@ -185,122 +100,6 @@ class EmbeddingCalls(TextRuns):
                 is_admitted=start > 0,
             )
 
-    async def _read_text(
-        self,
-        text: str,
-        model: str | None,
-        options: EmbedOptions,
-        chunks: Chunking | None,
-        title: str | None,
-        deadline: Deadline,
-    ) -> tuple[EmbeddingModel, PreparedText]:
-        """The model, and the document as it reads it."""
-        with self._counting_rejections():
-            chosen = self._document_model(model, options)
-            check_input(text, "text")
-            steps = prepare_document_steps(text, chosen, options, chunks, title=title)
-        (prepared,) = await self._read(_as_list(steps), deadline, characters=len(text))
-        return chosen, prepared
-
-    def _document_model(self, name: str | None, options: EmbedOptions) -> EmbeddingModel:
-        chosen = self._model(name)
-        check_options(options, chosen)
-        check_pools(chosen)
-        return chosen
-
-    async def _run_document(
-        self,
-        session: Session[PreparedText, Vector],
-        model: EmbeddingModel,
-        document: PreparedText,
-        options: EmbedOptions,
-        deadline: Deadline,
-        on_event: OnDocumentEvent | None,
-    ) -> DocumentEmbedding:
-        with self._counting_rejections():
-            lengths = list(lengths_alone(document, model.tokenizer))
-            plan = self._planner.with_alone(
-                model,
-                self._planner.plan(model, document.num_embedded),
-                count=len(lengths),
-                tokens=sum(lengths),
-            )
-            self._planner.admit(plan, deadline)
-            request = self._request(model, document, options, deadline)
-        progress = None if on_event is None else WholeProgress(plan, on_event)
-        # Before the document itself, whose chunks are reported as soon as they are final.
-        later = document.num_embedded
-        alone = await self._read_alone(
-            session, model, document, options, deadline, progress, later_tokens=later
-        )
-        if progress is not None:
-            chunks = ChunkBuilder(document, options, alone)
-            request = replace(request, on_event=partial(progress.report, chunks))
-        with deadline.as_a_whole():
-            (future,) = session.submit([request], deadline.left_s)
-            self._count_truncated(model, [document])
-            try:
-                result = await future
-            finally:
-                future.cancel()
-        self._record(model, [document], [result])
-        embedded = document_embedding(document, result, options, alone)
-        if on_event is not None and not request.is_tiled:
-            # A document that is read in one go has no events on the way.
-            if embedded.chunks:
-                on_event(ChunksReady(chunks=embedded.chunks))
-            total = document.num_embedded
-            on_event(Progress(tokens_done=total, tokens_total=total, seconds_left=0.0))
-        return embedded
-
-    async def _read_alone(
-        self,
-        session: Session[PreparedText, Vector],
-        model: EmbeddingModel,
-        document: PreparedText,
-        options: EmbedOptions,
-        deadline: Deadline,
-        progress: WholeProgress | None,
-        *,
-        later_tokens: int,
-    ) -> StandaloneVectors:
-        """Read the document's title and passages as texts of their own, if it asks for them.
-        So many tokens of it are read after them.
-
-        Chunks that overlap may have many times the document's tokens. So only two pieces of a
-        batch's size are in memory and in the queue at a time, and other texts wait for no more.
-        """
-        pieces = batches(
-            texts_alone(document, model.tokenizer),
-            max_tokens=self.config.batch_tokens_on(model.encoder.device.type),
-            max_texts=self.config.max_batch_sequences,
-        )
-        submit = partial(self._submit_piece, session, model, options, deadline, later_tokens)
-        results: list[TimedResult[Vector]] = []
-        num_tokens = 0
-        with deadline.as_a_whole():
-            async with aclosing(_two_at_a_time(pieces, submit)) as read:
-                async for piece, found in read:
-                    self._record(model, piece, found)
-                    results.extend(found)
-                    num_tokens += sum(text.num_embedded for text in piece)
-                    if progress is not None:
-                        progress.report_alone(num_tokens)
-        return StandaloneVectors.of(results, num_tokens)
-
-    def _submit_piece(
-        self,
-        session: Session[PreparedText, Vector],
-        model: EmbeddingModel,
-        options: EmbedOptions,
-        deadline: Deadline,
-        later_tokens: int,
-        piece: Piece,
-    ) -> Answers:
-        with self._counting_rejections():
-            requests = self._requests(model, piece, options, deadline)
-        return session.submit(requests, deadline.left_s, later_tokens=later_tokens)
-
     async def _token_by_token(
         self, pieces: AsyncIterator[list[PreparedText]]
     ) -> AsyncIterator[list[PreparedText]]:
@@ -318,34 +117,3 @@ class EmbeddingCalls(TextRuns):
             with self._counting_rejections():
                 check_token_states(num_tokens, self.config)
             yield piece
-
-
-async def _two_at_a_time(
-    pieces: Iterable[Piece], submit: Callable[[Piece], Answers]
-) -> AsyncGenerator[tuple[Piece, list[TimedResult[Vector]]], None]:
-    """Each piece with its results, in order. Two pieces at most are submitted and not received."""
-    submitted: deque[tuple[Piece, Answers]] = deque()
-    try:
-        for piece in pieces:
-            if len(submitted) == 2:
-                yield await _received(submitted)
-            submitted.append((piece, submit(piece)))
-        while submitted:
-            yield await _received(submitted)
-    finally:
-        for _, answers in submitted:
-            for answer in answers:
-                answer.cancel()
-
-
-async def _received(
-    submitted: deque[tuple[Piece, Answers]],
-) -> tuple[Piece, list[TimedResult[Vector]]]:
-    piece, answers = submitted[0]
-    results = await asyncio.gather(*answers)
-    submitted.popleft()
-    return piece, results
-
-
-def _as_list(steps: Steps[T]) -> Steps[list[T]]:
-    return [(yield from steps)]

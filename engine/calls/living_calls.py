@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from engine.calls.core import DEFAULTS
-from engine.calls.embedding_calls import EmbeddingCalls, OnDocumentEvent
+from engine.calls.document_calls import DocumentCalls, OnDocumentEvent
 from engine.execution.input_checks import check_input
 from engine.execution.inputs import PreparedText
 from engine.execution.results import WholeProgress
@@ -20,17 +20,10 @@ from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline
 from engine.scheduling.session import Session
 from engine.steps import one_step
-from engine.types import (
-    Chunking,
-    EmbedOptions,
-    LivingEmbedding,
-    Plan,
-    RecordPrecision,
-    Vector,
-)
+from engine.types import Chunking, EmbedOptions, LivingEmbedding, Plan, RecordPrecision, Vector
 
 
-class LivingCalls(EmbeddingCalls):
+class LivingCalls(DocumentCalls):
     """Embeds documents with records, and reads them on."""
 
     async def embed_living_document(

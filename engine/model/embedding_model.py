@@ -1,4 +1,4 @@
-"""A loaded model: its tokenizer, its encoder, its pooling and its calibration."""
+"""A loaded model, made of what its folder holds, an attention and a calibration."""
 
 from __future__ import annotations
 
@@ -8,50 +8,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from engine.checkpoint.calibration import (
-    Calibration,
-    find_calibration,
-    has_own_calibration,
-)
-from engine.checkpoint.folder import Checkpoint, read_checkpoint
-from engine.checkpoint.locate import CheckpointLocation, locate
+from engine.checkpoint.calibration import Calibration, find_calibration, has_own_calibration
+from engine.checkpoint.folder import Checkpoint
+from engine.checkpoint.locate import locate
 from engine.checkpoint.registry import DEFAULT_MODEL, is_converted
 from engine.config import EngineConfig
-from engine.errors import CheckpointError, InvalidInput, unknown_name
-from engine.model.attention import (
-    CALIBRATED,
-    HAS_LLN,
-    KINDS,
-    LayerAttention,
-    SlidingWindowAttention,
-    SoftmaxAttention,
-)
+from engine.model.attention import CALIBRATED, HAS_LLN, LayerAttention
 from engine.model.encoder import Encoder
-from engine.model.families import EncoderConfig, read_encoder
-from engine.model.int8_encoder import PROBE, check_overflow, quantised_weights
-from engine.model.lln_parameters import LLNParameters
+from engine.model.int8_encoder import check_overflow
+from engine.model.layer_kinds import kinds_by_layer, layer_attention
+from engine.model.model_parts import ModelParts, SharedParts
 from engine.model.pooling import PooledSpan
 from engine.model.quantized import usual_range
 from engine.model.weight_overrides import override_weights
-from engine.model.weights import EncoderWeights, TensorReader
-from engine.platform.device import REDUCED, Placement, choose_placement
+from engine.model.weights import EncoderWeights
+from engine.platform.device import choose_placement
 from engine.text.tokenizer import TextTokenizer
 from engine.types import Attention, ModelInfo
 from kernels.attention.processor import multiplies_bfloat16_tiles
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class ModelParts:
-    """What is read from a folder once and shared by all kinds of attention."""
-
-    checkpoint: Checkpoint
-    weights: EncoderWeights
-    tokenizer: TextTokenizer
-    dtype: str  # of matrix products
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +111,7 @@ def load_models(
     logger.info("matrix products in %s on %s", placement.precision, placement.device)
     if config.dtype == "auto" and placement.device.type == "cpu" and multiplies_bfloat16_tiles():
         logger.info("this CPU is several times faster with LLN_ENGINE__DTYPE=bfloat16")
-    shared = _SharedParts(placement)
+    shared = SharedParts(placement)
     return [
         _load_one(name, shared, attention=attention, config=config) for name in dict.fromkeys(names)
     ]
@@ -142,7 +119,7 @@ def load_models(
 
 def _load_one(
     name: str,
-    shared: _SharedParts,
+    shared: SharedParts,
     *,
     attention: str | Sequence[str] | None,
     config: EngineConfig,
@@ -168,54 +145,6 @@ def _may_need_calibration(attention: str | Sequence[str] | None) -> bool:
     return kinds is None or any(kind != "softmax" for kind in kinds)
 
 
-class _SharedParts:
-    """Reads each folder once, so models made from one file share its tensors."""
-
-    def __init__(self, placement: Placement) -> None:
-        self._placement = placement
-        self._read: dict[tuple[Path, str | None], Checkpoint] = {}
-        self._of: dict[tuple[Path, str], ModelParts] = {}
-
-    def checkpoint(self, location: CheckpointLocation) -> Checkpoint:
-        key = (location.folder, location.expected_sha256)
-        if key not in self._read:
-            self._read[key] = read_checkpoint(
-                location.folder, expected_sha256=location.expected_sha256
-            )
-        return self._read[key]
-
-    def of(self, checkpoint: Checkpoint) -> ModelParts:
-        key = (checkpoint.folder, checkpoint.sha256)
-        if key not in self._of:
-            self._of[key] = _read_parts(checkpoint, self._placement)
-        return self._of[key]
-
-
-def _read_parts(checkpoint: Checkpoint, placement: Placement) -> ModelParts:
-    reader = TensorReader(
-        checkpoint.weights,
-        device=placement.device,
-        dtype=placement.tensor_dtype,
-        product_dtype=placement.dtype,
-    )
-    config = EncoderConfig(checkpoint.transformer_folder / "config.json", checkpoint.config)
-    weights = read_encoder(checkpoint.family, config, reader)
-    tokenizer = TextTokenizer.from_folder(
-        checkpoint.transformer_folder, lowercase=checkpoint.lowercase
-    )
-    if tokenizer.vocab_size > len(weights.words):
-        raise CheckpointError(
-            f"the tokenizer has {tokenizer.vocab_size} ids, the model only {len(weights.words)}",
-            code="invalid_checkpoint",
-            limit=len(weights.words),
-            actual=tokenizer.vocab_size,
-        )
-    if placement.dtype is torch.int8:
-        texts = [text.ids for text in tokenizer.encode_batch(PROBE)]
-        weights = quantised_weights(weights, texts, reduced=placement.precision == REDUCED)
-    return ModelParts(checkpoint, weights, tokenizer, placement.precision)
-
-
 def _default_attention(name: str, folder: Path) -> Attention:
     return "lln_diag" if is_converted(name) or has_own_calibration(folder) else "softmax"
 
@@ -230,8 +159,8 @@ def _assemble(
     config: EngineConfig,
 ) -> EmbeddingModel:
     checkpoint, weights = parts.checkpoint, parts.weights
-    per_layer = _kinds_by_layer(kinds, weights)
-    attention = _layer_attention(per_layer, calibration, checkpoint, weights)
+    per_layer = kinds_by_layer(kinds, weights)
+    attention = layer_attention(per_layer, calibration, checkpoint, weights)
     uses_calibration = any(kind in CALIBRATED for kind in per_layer)
     if calibration is not None and uses_calibration:
         # Only LLN+Diag uses the adapted weights; softmax keeps the published ones.
@@ -277,86 +206,3 @@ def _encoder(
         block_size=calibration.block_size,
         long_block=calibration.long_block,
     )
-
-
-def _kinds_by_layer(kinds: str | Sequence[str], weights: EncoderWeights) -> tuple[str, ...]:
-    """The requested kinds, except in local layers, which keep their sliding window."""
-    requested = _requested_kinds(kinds, len(weights.layers))
-    return tuple(
-        kind if layer.half_window is None else "sliding_window"
-        for kind, layer in zip(requested, weights.layers, strict=True)
-    )
-
-
-def _requested_kinds(kinds: str | Sequence[str], num_layers: int) -> tuple[str, ...]:
-    per_layer = (kinds,) * num_layers if isinstance(kinds, str) else tuple(kinds)
-    if len(per_layer) != num_layers:
-        raise InvalidInput(
-            f"attention has {len(per_layer)} kinds, the model has {num_layers} layers",
-            param="attention",
-            limit=num_layers,
-            actual=len(per_layer),
-        )
-    for kind in per_layer:
-        if kind not in KINDS:
-            raise unknown_name("attention", kind, KINDS, param="attention")
-    return per_layer
-
-
-def _layer_attention(
-    per_layer: Sequence[str],
-    calibration: Calibration | None,
-    checkpoint: Checkpoint,
-    weights: EncoderWeights,
-) -> list[LayerAttention]:
-    if calibration is not None:
-        _check_fits(calibration, weights)
-    layers: list[LayerAttention] = []
-    for index, kind in enumerate(per_layer):
-        half_window = weights.layers[index].half_window
-        if half_window is not None:
-            layers.append(SlidingWindowAttention(half_window))
-        elif kind == "softmax":
-            layers.append(SoftmaxAttention())
-        elif calibration is None:
-            raise CheckpointError(
-                f"{checkpoint.folder} has no LLN calibration, which {kind} attention needs; "
-                f"create one with: lln adapt {checkpoint.folder} --out FOLDER",
-                code="not_calibrated",
-                param="attention",
-                actual=kind,
-            )
-        else:
-            layers.append(CALIBRATED[kind](_parameters(calibration, index, weights)))
-    return layers
-
-
-def _check_fits(calibration: Calibration, weights: EncoderWeights) -> None:
-    expected = (len(weights.layers), weights.num_heads, weights.head_dim)
-    if tuple(calibration.key_shift.shape) != expected:
-        raise CheckpointError(
-            f"the calibration is for {tuple(calibration.key_shift.shape)} (layers, heads, head "
-            f"size), the model has {expected}",
-            code="calibration_mismatch",
-            limit=str(expected),
-            actual=str(tuple(calibration.key_shift.shape)),
-        )
-
-
-def _parameters(calibration: Calibration, layer: int, weights: EncoderWeights) -> LLNParameters:
-    return LLNParameters(
-        alpha=calibration.alpha[layer],
-        beta=calibration.beta[layer],
-        mix=calibration.mix[layer],
-        key_shift=calibration.key_shift[layer],
-        query_map=_of_layer(calibration.query_map, layer),
-        key_map=_of_layer(calibration.key_map, layer),
-        gate=_of_layer(calibration.gate, layer),
-        block_size=calibration.block_size,
-        num_sinks=calibration.num_sinks,
-        long_block=calibration.long_block,
-    ).on(weights.words.device)
-
-
-def _of_layer(stacked: Tensor | None, layer: int) -> Tensor | None:
-    return None if stacked is None else stacked[layer]
