@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
-from urllib.parse import urlsplit
 
-from pydantic import (
-    Field,
-    FilePath,
-    SecretStr,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from engine.config import EngineConfig, check_aliases
 from engine.errors import InvalidInput
 from service.replica import REPLICA_NAME, host_name
 from service.security import ApiKeys, TlsFiles, check_api_key, read_key_file, read_origin
+from service.setting_values import is_endpoint, names_in, pairs_in
 
 PREFIX = "LLN_"
 DELIMITER = "__"
@@ -209,18 +202,18 @@ class Settings(BaseSettings):
     @field_validator("models", "api_keys", "cors_origins", "dialects", mode="before")
     @classmethod
     def _split_names(cls, value: Any) -> Any:
-        return _names_in(value) if isinstance(value, str) else value
+        return names_in(value) if isinstance(value, str) else value
 
     @field_validator("model_aliases", mode="before")
     @classmethod
     def _read_aliases(cls, value: Any) -> Any:
-        return _pairs_in(value) if isinstance(value, str) else value
+        return pairs_in(value) if isinstance(value, str) else value
 
     @field_validator("api_keys", mode="before")
     @classmethod
     def _refuse_no_key(cls, value: Any) -> Any:
         """Empty means no keys, as compose files pass unset variables. "," is probably a mistake."""
-        if isinstance(value, str) and value and not _names_in(value):
+        if isinstance(value, str) and value and not names_in(value):
             raise ValueError("it has no key; leave it empty to require none")
         return value
 
@@ -253,7 +246,7 @@ class Settings(BaseSettings):
     @field_validator("otlp_endpoint")
     @classmethod
     def _check_endpoint(cls, endpoint: str) -> str:
-        if endpoint and not _is_endpoint(endpoint):
+        if endpoint and not is_endpoint(endpoint):
             raise ValueError("write it like http://host:4317, with https for TLS")
         return endpoint
 
@@ -304,46 +297,3 @@ class Settings(BaseSettings):
         if self.tls_cert_file is None or self.tls_key_file is None:
             return None
         return TlsFiles(self.tls_cert_file, self.tls_key_file, self.tls_client_ca_file)
-
-
-def _names_in(value: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in value.split(",") if name.strip())
-
-
-def _pairs_in(value: str) -> dict[str, str]:
-    """Reads aliases in either form. Raises ValueError."""
-    if value.lstrip().startswith("{"):
-        try:
-            pairs = json.loads(value, object_pairs_hook=_each_once)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"it is not JSON: {error}") from None
-        if not all(isinstance(name, str) and name for name in pairs.values()):
-            raise ValueError("each alias needs the name of a model, as a string")
-        return {str(alias): name for alias, name in pairs.items()}
-    pairs = {}
-    for pair in _names_in(value):
-        alias, equals, name = (part.strip() for part in pair.partition("="))
-        if not (alias and equals and name):
-            raise ValueError(f"write NAME=MODEL, separated by commas; got {pair!r}")
-        if alias in pairs:
-            raise ValueError(f"{alias} appears twice")
-        pairs[alias] = name
-    return pairs
-
-
-def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON. Raises ValueError for a name of which only the last would count."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in found if names.count(name) > 1)
-        raise ValueError(f"{twice} appears twice")
-    return found
-
-
-def _is_endpoint(text: str) -> bool:
-    try:
-        url = urlsplit(text)
-        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
-    except ValueError:  # invalid brackets or port
-        return False

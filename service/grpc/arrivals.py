@@ -29,7 +29,7 @@ from engine.steps import Steps, advance, finish
 from service.body_budget import LARGE_BYTES_PER_S, SHORT_BODY_BYTES, BodyBudget
 from service.errors import InvalidField
 from service.fairness import Pace
-from service.grpc.messages import Undecodable
+from service.grpc.decoding import Undecodable
 from service.grpc.places import Places
 
 MAX_ARRIVING = 8

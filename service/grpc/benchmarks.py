@@ -11,7 +11,7 @@ from service.benchmarks.jobs import BenchmarkJobs
 from service.benchmarks.plan import checked_plan
 from service.benchmarks.suites import Row
 from service.grpc.context import Context, write
-from service.grpc.messages import model_name
+from service.grpc.requests import model_name
 from service.pb.lln.v1 import benchmarks_pb2 as pb
 from service.settings import Settings
 

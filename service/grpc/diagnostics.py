@@ -23,7 +23,7 @@ from engine.types import Span
 from service.fairness import cooperatively
 from service.grpc.context import Context, timeout_s
 from service.grpc.handlers import current_record
-from service.grpc.messages import model_name
+from service.grpc.requests import model_name
 from service.pb.lln.v1 import diagnostics_pb2 as pb
 from service.settings import Settings
 

@@ -14,30 +14,16 @@ from engine.scheduling.deadline import Deadline
 from service.documents import DocumentRequest, Event, stream_document
 from service.errors import InvalidField, as_lln_error
 from service.fairness import read_by_then, receive_within
+from service.grpc.answers import document_event, embedding_message
 from service.grpc.arrivals import Arrivals
 from service.grpc.context import Context, timeout_s, write
+from service.grpc.decoding import Undecodable, decode_each, decoded
 from service.grpc.errors import error_message
 from service.grpc.handlers import current_record
-from service.grpc.living import (
-    Arrived,
-    answer_living,
-    arrived,
-    check_without_record,
-    has_record,
-)
-from service.grpc.messages import (
-    Undecodable,
-    VectorPacker,
-    chunking,
-    decode_each,
-    decoded,
-    document_event,
-    embed_options,
-    embedding_message,
-    model_name,
-    text_inputs,
-)
+from service.grpc.living import Arrived, answer_living, arrived, check_without_record, has_record
+from service.grpc.requests import chunking, embed_options, model_name, text_inputs
 from service.grpc.streams import StreamTasks, answer_in_order
+from service.grpc.vectors import VectorPacker
 from service.pb.lln.v1 import embeddings_pb2 as pb
 from service.settings import Settings
 

@@ -30,8 +30,8 @@ from engine.steps import Steps
 from service.errors import MethodNotAllowed
 from service.grpc.arrivals import Arrivals
 from service.grpc.context import Context, send_metadata, text_metadata
+from service.grpc.decoding import Undecodable, decoded, decoder
 from service.grpc.errors import status_on_error
-from service.grpc.messages import Undecodable, decoded, decoder
 from service.logs import REQUEST_ID_HEADER, current_request_id, request_id_from
 from service.metrics import OK, UNMATCHED, Metrics
 from service.security import ApiKeys, RequestLimit

@@ -19,8 +19,9 @@ from service.documents import (
     stream_events,
 )
 from service.errors import BodyTooLarge, InvalidField
+from service.grpc.answers import document_event, record_pieces
 from service.grpc.context import Context, write
-from service.grpc.messages import VectorPacker, document_event, record_pieces
+from service.grpc.vectors import VectorPacker
 from service.pb.lln.v1 import embeddings_pb2 as pb
 
 _CHOSEN_WITH_FIRST = ("record_precision", "fold")

@@ -10,7 +10,7 @@ from engine.types import Context as ChunkContext
 from engine.types import ModelInfo, Tokenization
 from service.grpc.context import Context, timeout_s
 from service.grpc.handlers import current_record
-from service.grpc.messages import model_name
+from service.grpc.requests import model_name
 from service.pb.lln.v1 import models_pb2 as pb
 from service.plans import planned
 from service.settings import Settings

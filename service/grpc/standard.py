@@ -19,7 +19,7 @@ from engine.errors import ResourceNotFound
 from service.deadlines import Draining
 from service.fairness import receive_within
 from service.grpc.context import Context, write
-from service.grpc.messages import decode_each
+from service.grpc.decoding import decode_each
 from service.grpc.streams import StreamTasks
 from service.grpc.watches import WatchLimit
 from service.settings import Settings

@@ -14,8 +14,8 @@ from service.errors import InvalidField, report_input_as
 from service.fairness import cooperatively
 from service.grpc.arrivals import Arrivals
 from service.grpc.context import Context, timeout_s, write
+from service.grpc.decoding import Undecodable, decoded
 from service.grpc.handlers import current_record
-from service.grpc.messages import Undecodable, decoded
 from service.grpc.streams import StreamTasks, answer_in_order
 from service.pb.tei.v1 import tei_pb2 as pb
 from service.settings import Settings

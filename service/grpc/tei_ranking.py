@@ -15,8 +15,8 @@ from service.errors import BodyTooLarge, InvalidField, report_params
 from service.fairness import read_by_then, receive_within
 from service.grpc.arrivals import Arrivals
 from service.grpc.context import Context, timeout_s, write
+from service.grpc.decoding import Undecodable, decode_each, decoded
 from service.grpc.handlers import current_record
-from service.grpc.messages import Undecodable, decode_each, decoded
 from service.grpc.streams import StreamTasks, answer_in_order
 from service.grpc.tei import metadata, truncation
 from service.pb.tei.v1 import tei_pb2 as pb

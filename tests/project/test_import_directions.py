@@ -11,13 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.measure_structure import (
-    arrow_graph,
-    circles,
-    import_graph,
-    module_name,
-    module_paths,
-)
+from tools.measure_structure import arrow_graph, circles, import_graph, module_name, module_paths
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -69,6 +63,7 @@ BELOW_THE_PROTOCOLS = {
             "ports",
             "replica",
             "security",
+            "setting_values",
             "settings",
             "tokens",
             "tracing",
@@ -110,7 +105,7 @@ ALLOWED = {
     "service.fairness": {"service.errors"},
     "service.body_budget": {"service.errors", "service.fairness"},
     "service.claims": {"service.errors"},
-    "service.settings": {"service.replica", "service.security"},
+    "service.settings": {"service.replica", "service.security", "service.setting_values"},
     "service.environment": {"service.settings"},
     "service.tracing": {"service.settings", "service.version"},
     "service.logs": {"service.settings", "service.tracing"},
@@ -161,6 +156,7 @@ ALONE |= {
     "service.patience",
     "service.reader_process",
     "service.replica",
+    "service.setting_values",
     "service.version",
 }
 PATHS = {module_name(path, ROOT): path for path in module_paths(ROOT)}

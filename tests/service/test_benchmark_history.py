@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from service.benchmarks.history import IN_MEMORY, MIGRATIONS, History
+from service.benchmarks.history import History
+from service.benchmarks.history_file import IN_MEMORY, MIGRATIONS
 from service.benchmarks.job import BenchmarkJob
 from service.benchmarks.suites import BenchmarkPlan
 from service.errors import StorageFailure

@@ -27,7 +27,7 @@ from service.body_budget import (
 from service.errors import BodyTimeout, InvalidField, UnreadableBody
 from service.fairness import receive_within
 from service.grpc.arrivals import MAX_ARRIVING, Arrivals
-from service.grpc.messages import Undecodable, decoder
+from service.grpc.decoding import Undecodable, decoder
 from service.grpc.streams import StreamTasks, answer_in_order
 from service.grpc.wire import MAX_FIELDS, MAX_NUMBERS, excess_steps
 from service.pb.lln.v1 import embeddings_pb2 as pb

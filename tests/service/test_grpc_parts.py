@@ -20,8 +20,8 @@ from service.fairness import cooperatively
 from service.grpc.arrivals import Arrivals
 from service.grpc.errors import error_message, error_metadata
 from service.grpc.handlers import MethodHandlers
-from service.grpc.messages import VectorPacker
 from service.grpc.streams import StreamTasks, answer_in_order
+from service.grpc.vectors import VectorPacker
 from service.metrics import Metrics
 from service.pb.lln.v1 import embeddings_pb2
 from service.security import ApiKeys, RequestLimit
