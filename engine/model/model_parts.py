@@ -10,7 +10,8 @@ import torch
 from engine.checkpoint.folder import Checkpoint, read_checkpoint
 from engine.checkpoint.locate import CheckpointLocation
 from engine.errors import CheckpointError
-from engine.model.families import EncoderConfig, read_encoder
+from engine.model.encoder_config import EncoderConfig
+from engine.model.families import read_encoder
 from engine.model.int8_encoder import PROBE, quantised_weights
 from engine.model.weights import EncoderWeights, TensorReader
 from engine.platform.device import REDUCED, Placement
