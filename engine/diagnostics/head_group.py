@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -24,39 +23,15 @@ from engine.diagnostics.rows import (
     sum_p_log_p,
 )
 from engine.diagnostics.sampling import Estimate, choose_rows, mean_of
+from engine.diagnostics.score_moments import Grams, grams_of, guess_collisions, score_variances_of
+from engine.diagnostics.seen_sums import SeenSums, seen_sums_of
 from engine.steps import Steps, computed_once
 
 _JUST_ABOVE_ONE = {torch.float64: 1 + 1e-7, torch.float32: 1 + 1e-4}
 """Shifts of the resolvent. It magnifies what belongs to the eigenvalue 1, and its rounding, by one
 over the distance to it, before centring removes it."""
 
-_LONGEST_KEYS = 128
 _SMALLEST_COLLISION = 1e-12
-
-
-class Grams(NamedTuple):
-    """Second moments of queries and keys."""
-
-    q: Tensor  # [H, D, D] Q^T Q
-    k: Tensor  # [H, D, D] K^T K
-    k_covariance: Tensor  # [H, D, D]
-
-
-@dataclass(frozen=True)
-class SeenSums:
-    """Sums over the keys that Diag shows to a row, of LLN+Diag: each [H, N].
-
-    Beyond those keys there is LLN alone, so with these sums quantities are linear that would
-    otherwise need all keys.
-    """
-
-    p_log_p: Tensor
-    p_squared: Tensor
-    diag_distance: Tensor
-    lln: Tensor
-    lln_squared: Tensor
-    channel_entropy: Tensor  # sum_c pi_c sum_j -kappa_cj log kappa_cj
-    choice_entropy: Tensor  # sum_c -pi_c log pi_c sum_j kappa_cj
 
 
 class HeadSummary(NamedTuple):
@@ -121,24 +96,7 @@ class HeadGroup:
 
     @computed_once
     def grams(self) -> Steps[Grams]:
-        view = self.view
-        shape = (view.num_heads, view.head_size, view.head_size)
-        gram_q = torch.zeros(shape, dtype=torch.float64, device=view.q.device)
-        gram_k = torch.zeros_like(gram_q)
-        # Less the first key: keys that are all alike have a covariance of exactly 0.
-        origin = view.k[:1].double().transpose(0, 1)  # [H, 1, D]
-        total = torch.zeros_like(origin)
-        for tile in token_tiles(view.num_tokens):
-            q = view.q[tile].double().transpose(0, 1)
-            k = view.k[tile].double().transpose(0, 1) - origin
-            gram_q += q.mT @ q
-            gram_k += k.mT @ k
-            total += k.sum(1, keepdim=True)
-            yield
-        mean = total / view.num_tokens
-        shift = origin.mT @ total
-        whole = gram_k + shift + shift.mT + view.num_tokens * origin.mT @ origin
-        return Grams(gram_q, whole, gram_k / view.num_tokens - mean.mT @ mean)
+        return (yield from grams_of(self.view))
 
     @computed_once
     def light_factors(self) -> Steps[Factors]:
@@ -188,33 +146,14 @@ class HeadGroup:
 
     @computed_once
     def guessed_collisions(self) -> Steps[Tensor]:
-        """Every row's collision if the scores of all but the longest keys were Gaussian: [H, N]."""
-        view = self.view
+        """Every row's collision as guessed from the spread of its scores: [H, N]."""
         variances = yield from self.score_variances()
-        k = view.k.double().transpose(0, 1)
-        k = k - k.mean(1, keepdim=True)  # shifts no row's distribution
-        num_keys = min(_LONGEST_KEYS, view.num_tokens)
-        longest = k.norm(dim=-1).topk(num_keys, dim=1).indices
-        keys = k.gather(1, longest.unsqueeze(-1).expand(-1, -1, view.head_size)) * view.scale
-        found = []
-        for tile in token_tiles(view.num_tokens):
-            scores = view.q[tile].double().transpose(0, 1) @ keys.mT
-            if num_keys < view.num_tokens:
-                mass = variances[:, tile] / 2 + math.log(view.num_tokens - num_keys)
-                scores = torch.cat([scores, mass.unsqueeze(-1)], dim=-1)
-            found.append(scores.softmax(-1)[..., :num_keys].square().sum(-1))
-            yield
-        return torch.cat(found, dim=1)
+        return (yield from guess_collisions(self.view, variances))
 
     @computed_once
     def score_variances(self) -> Steps[Tensor]:
         """Var_j(q_i . k_j / sqrt(D)) of every row: [H, N]."""
-        q, k = (x.double().transpose(0, 1) for x in (self.view.q, self.view.k))
-        yield
-        centred = k - k.mean(1, keepdim=True)
-        covariance = centred.mT @ centred * (self.view.scale**2 / self.num_tokens)
-        variances: Tensor = torch.linalg.vecdot(q @ covariance, q)
-        return variances
+        return (yield from score_variances_of(self.view))
 
     def diag_tiles(self) -> Iterator[tuple[slice, Tensor]]:
         """Diag's weights, some blocks at a time. Callers yield between tiles."""
@@ -283,35 +222,7 @@ class HeadGroup:
         """Of LLN+Diag: what Diag shows to every row."""
         factors = yield from self.light_factors()
         assert self.blocks is not None, "LLN+Diag has blocks"
-        share = self.view.lln_share()
-        parts: list[list[Tensor]] = []
-        for blocks, diag in self.diag_tiles():
-            sums = self._seen_sums_of(blocks, diag, factors, share)
-            parts.append([self.blocks.flat(part, blocks).double() for part in sums])
-            yield
-        return SeenSums(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
-
-    def _seen_sums_of(
-        self, blocks: slice, diag: Tensor, factors: Factors, share: Tensor
-    ) -> list[Tensor]:
-        assert self.blocks is not None, "LLN+Diag has blocks"
-        pi = self.blocks.rows(factors.pi, blocks)  # [H, blocks, width, D]
-        kappa = factors.kappa[:, :, self.blocks.keys[blocks]].transpose(1, 2)
-        kappa = self.blocks.hide(kappa, blocks)  # [H, blocks, D, keys]
-        mixed = torch.lerp(diag, pi @ kappa, self.blocks.rows(share, blocks).unsqueeze(-1).to(diag))
-        distances = self.blocks.distances(blocks).expand_as(diag)
-        mass = kappa.sum(-1, keepdim=True)  # [H, blocks, D, 1]
-        by_channel = torch.cat([mass, -sum_p_log_p(kappa).unsqueeze(-1)], dim=-1)
-        lln, channel_entropy = (pi @ by_channel).unbind(-1)
-        return [
-            sum_p_log_p(mixed),
-            torch.linalg.vecdot(mixed, mixed),
-            torch.linalg.vecdot(diag, distances),
-            lln,
-            torch.linalg.vecdot(pi @ (kappa @ kappa.mT), pi),
-            channel_entropy,
-            (torch.special.entr(pi) @ mass).squeeze(-1),
-        ]
+        return (yield from seen_sums_of(self.blocks, self.diag_tiles(), factors))
 
     @computed_once
     def mean_row(self) -> Steps[Tensor | None]:
