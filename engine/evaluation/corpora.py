@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from engine.errors import InvalidInput, find_named
 from engine.evaluation import fresh_texts, last_texts, pages, texts, trained_texts
 from engine.model.embedding_model import EmbeddingModel
+from engine.text.tokenizer import TextTokenizer
 from engine.training.data import Document, held_out
 
 
@@ -142,6 +144,10 @@ GROUPS: Mapping[str, Mapping[str, CorpusSource]] = {
 """Corpora that are named together."""
 
 
+_TEXTS_AT_ONCE = 16
+"""For the tokenizer. More would often be tokenised in vain, after the last that is wanted."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LongDocuments:
     """The documents of a corpus to evaluate on, by their length in tokens."""
@@ -154,17 +160,28 @@ class LongDocuments:
 def held_out_part(name: str) -> Corpus:
     whole = load_corpus(name)
     held = set(held_out(whole.documents))
-    return _only(whole, [document in held for document in whole.documents])
+    return Corpus(name, tuple(document for document in whole.documents if document in held))
 
 
 def long_documents(
     corpus: Corpus, teacher: EmbeddingModel, wanted: LongDocuments = LongDocuments()
 ) -> Corpus:
-    encoded = teacher.tokenizer.encode_batch([document.body for document in corpus.documents])
-    chosen = [wanted.shortest <= item.num_tokens <= wanted.longest for item in encoded]
-    return _only(corpus, chosen, wanted.most)
+    """The first of them that are so long. Those that follow are not tokenised."""
+    chosen = (
+        document
+        for document, length in _lengths(corpus.documents, teacher.tokenizer)
+        if wanted.shortest <= length <= wanted.longest
+    )
+    return Corpus(corpus.name, tuple(islice(chosen, wanted.most)))
 
 
-def _only(corpus: Corpus, chosen: Sequence[bool], most: int | None = None) -> Corpus:
-    indices = [index for index, is_chosen in enumerate(chosen) if is_chosen][:most]
-    return Corpus(corpus.name, tuple(corpus.documents[index] for index in indices))
+def _lengths(
+    documents: Sequence[Document], tokenizer: TextTokenizer
+) -> Iterator[tuple[Document, int]]:
+    """Each document with its number of tokens."""
+    for start in range(0, len(documents), _TEXTS_AT_ONCE):
+        some = documents[start : start + _TEXTS_AT_ONCE]
+        encoded = tokenizer.encode_batch([document.body for document in some])
+        yield from (
+            (document, item.num_tokens) for document, item in zip(some, encoded, strict=True)
+        )

@@ -6,7 +6,7 @@ import ast
 import importlib.metadata
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -159,9 +159,17 @@ ALONE |= {
     "service.setting_values",
     "service.version",
 }
-PATHS = {module_name(path, ROOT): path for path in module_paths(ROOT)}
-GRAPH = import_graph(PATHS)
-ROOMS = arrow_graph(GRAPH)
+
+
+@pytest.fixture(scope="module")
+def graph() -> dict[str, set[str]]:
+    """Reading all modules takes seconds, which only one of pytest's workers needs to spend."""
+    return import_graph({module_name(path, ROOT): path for path in module_paths(ROOT)})
+
+
+@pytest.fixture(scope="module")
+def rooms(graph: dict[str, set[str]]) -> Mapping[str, set[str]]:
+    return arrow_graph(graph)
 
 
 def imported_names(source: str) -> Iterator[str]:
@@ -203,39 +211,41 @@ def test_the_rule_can_fail(package: str, source: str, stranger: str) -> None:
 
 
 @pytest.mark.parametrize("room", ALLOWED)
-def test_a_room_imports_only_rooms_below_it(room: str) -> None:
+def test_a_room_imports_only_rooms_below_it(room: str, rooms: Mapping[str, set[str]]) -> None:
     package = room.partition(".")[0]
-    inside = {other for other in ROOMS[room] if other.partition(".")[0] == package}
+    inside = {other for other in rooms[room] if other.partition(".")[0] == package}
     assert inside - GROUND - ALLOWED[room] == set()
 
 
-def test_every_room_has_its_arrows() -> None:
-    assert set(ROOMS) == set(ALLOWED) | ALONE
+def test_every_room_has_its_arrows(rooms: Mapping[str, set[str]]) -> None:
+    assert set(rooms) == set(ALLOWED) | ALONE
 
 
 @pytest.mark.parametrize("room", sorted(ALONE))
-def test_a_room_that_stands_alone(room: str) -> None:
+def test_a_room_that_stands_alone(room: str, rooms: Mapping[str, set[str]]) -> None:
     package = room.partition(".")[0]
-    assert {other for other in ROOMS[room] if other.partition(".")[0] == package} == set()
+    assert {other for other in rooms[room] if other.partition(".")[0] == package} == set()
 
 
-def test_other_libraries_reach_the_service_by_its_client_only() -> None:
-    found = {other for room in ROOMS if room.startswith("lln") for other in ROOMS[room]}
+def test_other_libraries_reach_the_service_by_its_client_only(
+    rooms: Mapping[str, set[str]],
+) -> None:
+    found = {other for room in rooms if room.startswith("lln") for other in rooms[room]}
     assert {other for other in found if other.startswith("service")} == {"service.client"}
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_no_modules_import_each_other_in_a_circle(graph: dict[str, set[str]]) -> None:
     """Not even for types."""
-    assert circles(GRAPH) == []
+    assert circles(graph) == []
 
 
-def test_no_rooms_import_each_other_in_a_circle() -> None:
-    assert circles(ROOMS) == []
+def test_no_rooms_import_each_other_in_a_circle(rooms: Mapping[str, set[str]]) -> None:
+    assert circles(rooms) == []
 
 
-def test_http_and_grpc_do_not_know_each_other() -> None:
-    assert "service.grpc" not in ROOMS["service.http"]
-    assert "service.http" not in ROOMS["service.grpc"]
+def test_http_and_grpc_do_not_know_each_other(rooms: Mapping[str, set[str]]) -> None:
+    assert "service.grpc" not in rooms["service.http"]
+    assert "service.http" not in rooms["service.grpc"]
 
 
 def test_circles_are_found() -> None:

@@ -90,7 +90,7 @@ def test_changes_of_subject_are_found(name: str, request: pytest.FixtureRequest)
 
 
 def test_segments_nest_and_cover_the_text(default_model: EmbeddingModel, long_text: str) -> None:
-    text = long_text[:24_000]
+    text = long_text[:14_000]
     found = structure_of(default_model, text)
     assert len(found.scales) > 2
     check_nesting(found.segments, Span(1, found.tokens - 1))

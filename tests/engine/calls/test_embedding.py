@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from functools import cache
+from typing import TypeAlias
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from engine.config import EngineConfig
 from engine.engine import Engine
@@ -14,6 +18,8 @@ from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.platform.device import cpu_multiplies_bfloat16
 from engine.types import ChunkPlan, EmbedOptions, Span, Truncate
 from tests.engine.precisions import BFLOAT16, INT8_FORMS, needs_bfloat16
+
+Vectors: TypeAlias = NDArray[np.float32]
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +32,7 @@ def published(published_model: EmbeddingModel, cpu_config: EngineConfig) -> Engi
     return Engine(published_model, config=cpu_config)
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [55, pytest.param(500, marks=pytest.mark.slow)])
 def test_softmax_equals_sentence_transformers(
     published: Engine, real_texts: list[str], count: int
 ) -> None:
@@ -94,19 +100,46 @@ def test_bfloat16_products_on_a_cpu_move_vectors_by_little(
     assert narrow.diagnose(long_text[:2_000], layers=[5], heads=[0, 11]).instruments
 
 
+@pytest.fixture(scope="module")
+def passages(real_texts: list[str], long_text: str) -> list[str]:
+    return [*sorted(real_texts, key=len)[-25::4], long_text[:6_000]]
+
+
+@pytest.fixture(scope="module")
+def words(real_texts: list[str]) -> list[str]:
+    return real_texts[:20]
+
+
+@pytest.fixture(scope="module")
+def float32_vectors(
+    cpu_config: EngineConfig, passages: list[str], words: list[str]
+) -> Callable[[str], tuple[Vectors, Vectors]]:
+    """Of passages and words by a model, which is read once for all precisions."""
+
+    @cache
+    def read(model: str) -> tuple[Vectors, Vectors]:
+        wide = Engine.load(model, config=cpu_config)
+        return wide.embed(passages), wide.embed(words)
+
+    return read
+
+
 @pytest.mark.parametrize("precision", INT8_FORMS)
 @pytest.mark.parametrize("model", ["default", "documents"])
 def test_int8_keeps_the_mean_cosine_above_three_nines(
-    model: str, precision: str, cpu_config: EngineConfig, real_texts: list[str], long_text: str
+    model: str,
+    precision: str,
+    passages: list[str],
+    words: list[str],
+    float32_vectors: Callable[[str], tuple[Vectors, Vectors]],
+    long_text: str,
 ) -> None:
-    wide = Engine.load(model, config=cpu_config)
+    of_passages, of_words = float32_vectors(model)
     narrow = Engine.load(model, config=EngineConfig(device="cpu", dtype=precision))
     assert narrow.info.dtype == precision
-    passages = [*sorted(real_texts, key=len)[-25::4], long_text[:6_000]]
-    cosines = (wide.embed(passages) * narrow.embed(passages)).sum(1)
+    cosines = (of_passages * narrow.embed(passages)).sum(1)
     assert cosines.mean() > 0.999
-    words = real_texts[:20]
-    cosines = np.append(cosines, (wide.embed(words) * narrow.embed(words)).sum(1))
+    cosines = np.append(cosines, (of_words * narrow.embed(words)).sum(1))
     assert 0.99 < cosines.min() < 1 - 1e-6
     chunks = narrow.embed_document(long_text[:3_000], chunks=ChunkPlan(tokens=256)).chunks
     assert len(chunks) > 1

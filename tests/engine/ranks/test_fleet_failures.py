@@ -151,7 +151,7 @@ def test_a_rank_that_waits_for_a_group_is_not_lost(monkeypatch: pytest.MonkeyPat
     with scripted(3, plain_fleet) as (fleet, (waits, other)):
         keeper = fleet._keeper
         assert isinstance(keeper, LosesAConnectionAtABadMoment)
-        monkeypatch.setattr(group, "FORM_S", 2 * CONFIG.rank_timeout_s)
+        monkeypatch.setattr(group, "FORM_S", 1.25 * CONFIG.rank_timeout_s)
         keeper.is_armed = True
         waits.channel.send(Ready(()))  # another group is to form
         eventually(lambda: fleet.num_present == 1)
