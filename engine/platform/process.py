@@ -21,6 +21,7 @@ _SPIN_COUNT = "5000"
 # Names and numbers of glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _MIB = 1 << 20
+_KEPT_BYTES, _MAPPED_BYTES = 256 * _MIB, 128 * _MIB
 
 _LOWER_BY, _LOWEST = 10, 19
 """Of Linux's nice values: ten steps leave about a tenth of a core that others want too."""
@@ -68,11 +69,27 @@ def _reuse_freed_pages() -> None:
     share that one.
     """
     libc = _glibc()
-    if libc is None or any(name.startswith("MALLOC_") for name in os.environ):
+    if libc is None or _is_allocator_tuned():
         return
     libc.mallopt(_M_ARENA_MAX, 1)
-    libc.mallopt(_M_TRIM_THRESHOLD, 256 * _MIB)
-    libc.mallopt(_M_MMAP_THRESHOLD, 128 * _MIB)
+    libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+    libc.mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
+
+
+def allocator_environment() -> dict[str, str]:
+    """The same for a process that starts with it: one that has threads before `prepare_process` has
+    arenas too, and glibc counts them once. Nothing if the user's environment tunes glibc."""
+    if _is_allocator_tuned():
+        return {}
+    return {
+        "MALLOC_ARENA_MAX": "1",
+        "MALLOC_TRIM_THRESHOLD_": str(_KEPT_BYTES),
+        "MALLOC_MMAP_THRESHOLD_": str(_MAPPED_BYTES),
+    }
+
+
+def _is_allocator_tuned() -> bool:
+    return any(name.startswith("MALLOC_") for name in os.environ)
 
 
 def _glibc() -> ctypes.CDLL | None:

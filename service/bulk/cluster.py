@@ -109,6 +109,7 @@ def _init(ray: Any, options: ClusterOptions, folder: str | None) -> None:
                 _temp_dir=folder,
                 **quiet,
             )
+            _end_helpers(ray)
         except Exception as error:  # Ray raises the base class when a process of its own is late
             raise ClusterUnreachable(
                 f"Ray did not start on this machine: {error} Run again when it is less busy, or "
@@ -128,6 +129,16 @@ def _init(ray: Any, options: ClusterOptions, folder: str | None) -> None:
             param="address",
             actual=options.address,
         ) from None
+
+
+def _end_helpers(ray: Any) -> None:
+    """Ends processes of an embedded Ray that do nothing for a job, and would take processor time
+    from it as long as it runs. They pass on logs that nobody reads, ask for machines that there
+    are none of, and report use, which is turned off."""
+    node = ray._private.worker._global_node
+    node.kill_log_monitor(check_alive=False)
+    node.kill_monitor(check_alive=False)
+    node.kill_dashboard(check_alive=False)
 
 
 def _probe(address: str) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from engine.config import EngineConfig
 from engine.errors import LLNError
+from engine.platform.process import allocator_environment
 from engine.types import ModelInfo
 from service.bulk.cluster import (
     ClusterOptions,
@@ -32,8 +33,9 @@ from service.bulk.worker import Worker, WorkerInfo
 
 START_TIMEOUT_S = 300.0
 _MAX_DEATHS = 5
-_STRETCHES_AT_ONCE = {"cpu": 1, "cuda": 4}
-"""Of a worker. A GPU has nothing to do while a stretch is on its way."""
+_SENT_AHEAD = 1
+"""Stretches beyond those that a worker embeds: it would have nothing to do while one is on its
+way, or while this process waits for the disk."""
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +63,12 @@ class _Worker:
         self._ray = ray
         self._create = (
             ray.remote(Worker)
-            .options(num_cpus=options.worker_cpus, num_gpus=options.worker_gpus)
+            .options(
+                num_cpus=options.worker_cpus,
+                num_gpus=options.worker_gpus,
+                # Ray's threads are there before the worker could tune the allocator.
+                runtime_env={"env_vars": allocator_environment()},
+            )
             .remote
         )
         self._arguments = (model, config)
@@ -70,11 +77,15 @@ class _Worker:
         self._starting = asyncio.Lock()
         self._is_up = False
         self._actor: Any = None
+        self._num_at_once = 1
+        self._sent: list[Stretch] = []
+        self._died_of: list[Stretch] = []
 
     async def start(self) -> WorkerInfo:
         self._actor = self._create(*self._arguments)
         info: WorkerInfo = await self._answer(self._actor.start.remote())
         self._is_up = True
+        self._num_at_once = info.stretches_at_once
         return info
 
     async def restart(self) -> None:
@@ -88,21 +99,30 @@ class _Worker:
         _log.info("part %d: rows %d to %d are sent", stretch.part, stretch.first, stretch.end)
         send = self._actor.embed.options(num_returns="streaming").remote
         pieces = aiter(send(stretch, how, piece_cost))
-        while True:
-            try:
-                reference = await self._answer(anext(pieces))
-            except StopAsyncIteration:
-                return
-            piece: Piece = await self._answer(reference)
-            yield piece
+        self._sent.append(stretch)
+        try:
+            while True:
+                try:
+                    reference = await self._answer(anext(pieces))
+                except StopAsyncIteration:
+                    return
+                piece: Piece = await self._answer(reference)
+                yield piece
+        finally:
+            self._sent.remove(stretch)
+
+    def died_of(self, stretch: Stretch) -> bool:
+        """Whether the process that is gone may have died of these rows: others only waited."""
+        return any(one is stretch for one in self._died_of)
 
     async def _answer(self, reference: Any) -> Any:
         actor = self._actor
         try:
             return await reference
         except self._gone as error:
-            if actor is self._actor:
+            if actor is self._actor and self._is_up:
                 self._is_up = False
+                self._died_of = self._sent[: self._num_at_once]
             raise _WorkerDied(str(error)) from None
         except self._ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, LLNError):
@@ -122,8 +142,9 @@ class RayWorkers:
         return self._infos[0].model
 
     async def embed(self, stretches: Iterable[Stretch], how: RowOptions) -> AsyncIterator[Piece]:
-        device = self.model.device.partition(":")[0]
-        places = list(self._workers) * _STRETCHES_AT_ONCE.get(device, 1)
+        at_once = self._infos[0].stretches_at_once
+        piece_cost = piece_cost_of(at_once * len(self._workers))
+        places = list(self._workers) * (at_once + _SENT_AHEAD)
         waiting = WaitingStretches(stretches, num_takers=len(places))
         deaths = _Deaths()
         # A disk that is slower than the workers holds them up.
@@ -134,12 +155,13 @@ class RayWorkers:
                 while (stretch := await waiting.take()) is not None:
                     left: Stretch | None = stretch
                     try:
-                        async for piece in worker.embed(stretch, how, piece_cost_of(len(places))):
+                        async for piece in worker.embed(stretch, how, piece_cost):
                             await done.put(piece)
                             left = stretch.after(piece.end - stretch.first)
                     except _WorkerDied as error:
                         assert left is not None, "it is what has not come"
-                        deaths.count(left, error)
+                        if worker.died_of(stretch):
+                            deaths.count(left, error)
                         await waiting.finish(left if left.rows else None)
                         await self._restart(worker, deaths)
                     else:

@@ -13,10 +13,14 @@ from engine.errors import LLNError
 from engine.types import ModelInfo
 from service.bulk.pieces import Piece, Stretch
 from service.bulk.rows import RowOptions
+from service.bulk.turns import Turns
 from service.version import version_of
 
 if TYPE_CHECKING:
     from engine.async_engine import AsyncEngine
+
+_AT_ONCE = {"cpu": 1, "cuda": 4}
+"""Stretches that a worker draws rows from. One alone leaves a GPU too little to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +32,11 @@ class WorkerInfo:
     host: str
     process: int
 
+    @property
+    def stretches_at_once(self) -> int:
+        """How many stretches it embeds side by side. Those sent beyond them wait there."""
+        return _AT_ONCE.get(self.model.device.partition(":")[0], 1)
+
 
 class Worker:
     """Ray makes it an actor. Nothing is loaded before `start`, whose errors Ray passes on."""
@@ -36,6 +45,7 @@ class Worker:
         self._model = model
         self._config = config
         self._engine: AsyncEngine | None = None
+        self._turns: Turns | None = None
 
     async def start(self) -> WorkerInfo:
         from engine.platform.process import prepare_process
@@ -49,12 +59,14 @@ class Worker:
             self._engine = await engine.__aenter__()  # the process ends with the worker
         except LLNError as error:
             raise error.about(error.param, message=f"on {host}: {error.message}") from None
-        return WorkerInfo(
+        info = WorkerInfo(
             model=engine.resolve(self._model),
             version=version_of("lln"),
             host=host,
             process=os.getpid(),
         )
+        self._turns = Turns(info.stretches_at_once)
+        return info
 
     async def embed(
         self, stretch: Stretch, how: RowOptions, piece_cost: int
@@ -62,5 +74,8 @@ class Worker:
         from service.bulk.embed import OneEngine
 
         assert self._engine is not None, "it has been started"
-        async for piece in OneEngine(self._engine, self._model, piece_cost).embed([stretch], how):
-            yield piece
+        assert self._turns is not None, "it has been started"
+        embedder = OneEngine(self._engine, self._model, piece_cost)
+        async with self._turns.turn(stretch) as stretches:
+            async for piece in embedder.embed(stretches, how):
+                yield piece

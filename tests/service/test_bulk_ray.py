@@ -222,6 +222,29 @@ def test_a_ray_of_the_commands_own_leaves_nothing(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+def test_a_ray_of_the_commands_own_runs_nothing_that_a_job_needs_not(temporary: str) -> None:
+    program = """
+import os
+from benchmarks.processes import processes_below
+from service.bulk.cluster import ClusterOptions, connected
+
+with connected(ClusterOptions(workers=1)):
+    print([process.name for process in processes_below(os.getpid())])  # to standard error
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=clean_environment(TMPDIR=temporary),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "raylet" in done.stderr
+    for helper in ("log_monitor.py", "monitor.py", "dashboard.py"):
+        assert helper not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_pipeline_of_ray_data_has_the_vectors_of_the_engine(
     cluster: Cluster, model: str, tmp_path: Path
 ) -> None:

@@ -9,7 +9,12 @@ import pytest
 import torch
 
 from engine.platform.memory import resident_bytes
-from engine.platform.process import freeze_loaded_objects, loading, trim_heap
+from engine.platform.process import (
+    allocator_environment,
+    freeze_loaded_objects,
+    loading,
+    trim_heap,
+)
 from tests.engine.limited_processes import printed_by
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads the resident memory of Linux")
@@ -85,3 +90,45 @@ def test_products_keep_no_buffers() -> None:
     # Libraries' pages count in both.
     with_buffers = grown("os.environ.pop('MKL_DISABLE_FAST_MM', None)")
     assert with_buffers - grown("") > 2 << 20
+
+
+def grown_arenas(environment: dict[str, str]) -> int:
+    """Arenas of a process that has threads before it is prepared, after more of them."""
+    code = (
+        "import ctypes, os, re, tempfile\n"
+        "from threading import Barrier, Thread\n"
+        "from engine.platform.process import prepare_process\n"
+        "together = Barrier(33)\n"
+        "libc = ctypes.CDLL(None)\n"
+        "libc.malloc.restype = ctypes.c_void_p\n"
+        "def allocate():\n"
+        "    libc.malloc(ctypes.c_size_t(1 << 16))\n"
+        "    together.wait()\n"
+        "def run():\n"
+        "    threads = [Thread(target=allocate) for _ in range(32)]\n"
+        "    for thread in threads: thread.start()\n"
+        "    together.wait()\n"
+        "    for thread in threads: thread.join()\n"
+        "run()\n"
+        "prepare_process()\n"
+        "libc.fopen.restype = ctypes.c_void_p\n"
+        "with tempfile.NamedTemporaryFile() as told:\n"
+        "    file = ctypes.c_void_p(libc.fopen(told.name.encode(), b'w'))\n"
+        "    libc.malloc_info(0, file)\n"
+        "    libc.fclose(file)\n"
+        "    print(len(re.findall(b'<heap nr', told.read())))\n"
+    )
+    [printed] = printed_by(code, **environment)
+    return int(printed)
+
+
+@on_linux
+def test_a_process_that_starts_with_the_environment_has_one_arena() -> None:
+    """Where there were threads before, preparing it comes too late."""
+    assert grown_arenas(allocator_environment()) == 1
+    assert grown_arenas({}) > 1
+
+
+def test_the_users_allocator_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "4")
+    assert allocator_environment() == {}
