@@ -12,6 +12,7 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
+from starlette.datastructures import State
 from starlette.middleware.cors import CORSMiddleware
 
 from engine.async_engine import AsyncEngine
@@ -240,14 +241,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     if state.engine is None:
         state.engine = await asyncio.to_thread(load_engine, settings, state.metrics)
     async with state.engine as engine:
-        state.metrics.start_models(engine.models.values())
-        state.metrics.benchmarks.start_suites(SUITES)
-        state.metrics.start_readiness(lambda: engine.ready and not state.draining.announced)
-        device_type = next(iter(engine.models.values())).device.partition(":")[0]
-        state.metrics.start_limits(
-            queue_tokens=settings.engine.max_queue_tokens,
-            batch_tokens=settings.engine.batch_tokens_on(device_type),
-        )
+        _start_metrics(state.metrics, engine, settings, state.draining)
         history = await asyncio.to_thread(History, settings.benchmark_history)
         state.jobs = BenchmarkJobs(
             engine, history, state.metrics.benchmarks, replica=settings.replica_name
@@ -256,17 +250,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         state.batches = await open_batches(settings, engine, state.metrics.batch_api)
         state.search = await asyncio.to_thread(IndexSearch, settings.index, engine)
         state.started_at = int(time.time())
-        rpc = grpc_server(
-            engine,
-            settings,
-            state.metrics,
-            state.jobs,
-            keys=state.keys,
-            limit=state.request_limit,
-            budget=state.body_budget,
-            draining=state.draining,
-            http=state.server,
-        )
+        rpc = _grpc_server(engine, settings, state)
         has_batches = isinstance(state.batches, Batches)
         # Benchmarks end when draining begins: callers that follow one would delay the end.
         async with (
@@ -280,6 +264,36 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await state.search.close()
         state.json_parser.close()
         await engine.stop(state.draining.deadline)
+
+
+def _start_metrics(
+    metrics: Metrics, engine: AsyncEngine, settings: Settings, draining: Draining
+) -> None:
+    metrics.start_models(engine.models.values())
+    metrics.benchmarks.start_suites(SUITES)
+    metrics.start_readiness(lambda: engine.ready and not draining.announced)
+    device_type = next(iter(engine.models.values())).device.partition(":")[0]
+    metrics.start_limits(
+        queue_tokens=settings.engine.max_queue_tokens,
+        batch_tokens=settings.engine.batch_tokens_on(device_type),
+    )
+
+
+def _grpc_server(
+    engine: AsyncEngine, settings: Settings, state: State
+) -> AbstractAsyncContextManager[str]:
+    """gRPC, with the keys and limits that HTTP has too."""
+    return grpc_server(
+        engine,
+        settings,
+        state.metrics,
+        state.jobs,
+        keys=state.keys,
+        limit=state.request_limit,
+        budget=state.body_budget,
+        draining=state.draining,
+        http=state.server,
+    )
 
 
 @asynccontextmanager

@@ -116,6 +116,14 @@ def _embed(served: Served, text: str) -> NDArray[np.float32]:
 
 
 def _rows(dtype: str, started: Sequence[Started], num_texts: int) -> Iterator[Row]:
+    yield from _rows_of_time(dtype, started)
+    cosines = [one.cosine for one in started]
+    right = Target(">=", DTYPES[dtype])
+    yield least_row(cosines, case=dtype, measure="least cosine of the first vector", target=right)
+    yield from _rows_of_memory(dtype, started, num_texts)
+
+
+def _rows_of_time(dtype: str, started: Sequence[Started]) -> Iterator[Row]:
     seconds = {
         "ready": tuple(one.ready_s for one in started),
         "first vector": tuple(one.first_vector_s for one in started),
@@ -137,9 +145,9 @@ def _rows(dtype: str, started: Sequence[Started], num_texts: int) -> Iterator[Ro
         seconds={"processor": cpu},
         spread=(min(cpu), max(cpu)),
     )
-    cosines = [one.cosine for one in started]
-    right = Target(">=", DTYPES[dtype])
-    yield least_row(cosines, case=dtype, measure="least cosine of the first vector", target=right)
+
+
+def _rows_of_memory(dtype: str, started: Sequence[Started], num_texts: int) -> Iterator[Row]:
     for field, what in _MEMORY.items():
         used = [one.memory_mb[field] for one in started]
         yield Row(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -40,6 +41,17 @@ def add_evaluate(commands: Commands) -> None:
         "--teacher",
         help="the softmax model they were made from (default: the first model with softmax)",
     )
+    _add_material(command)
+    _add_readings(command)
+    command.add_argument(
+        "--out",
+        type=Path,
+        help="file for the results as JSON, written after each part; with --readings, at the end",
+    )
+    add_json(command)
+
+
+def _add_material(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--corpora",
         type=names,
@@ -76,6 +88,9 @@ def add_evaluate(commands: Commands) -> None:
         action="store_true",
         help="evaluate each model without its LLN branch too",
     )
+
+
+def _add_readings(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--readings",
         action="store_true",
@@ -108,12 +123,6 @@ def add_evaluate(commands: Commands) -> None:
         metavar="FOLDER",
         help="with --readings: store vectors here, so that an interrupted evaluation can continue",
     )
-    command.add_argument(
-        "--out",
-        type=Path,
-        help="file for the results as JSON, written after each part; with --readings, at the end",
-    )
-    add_json(command)
 
 
 _WITH_READINGS = ("tokens", "fresh_tokens", "pairs", "leave_out", "choose_on", "cache")
