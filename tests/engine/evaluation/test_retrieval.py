@@ -19,6 +19,7 @@ from engine.evaluation.corpora import (
     Corpus,
     LongDocuments,
     held_out_part,
+    long_documents,
 )
 from engine.evaluation.overlap import overlap_warnings
 from engine.evaluation.passages import headed_documents, passage_retrieval_on
@@ -171,6 +172,14 @@ def test_any_place_of_the_later_half_may_be_taken_out() -> None:
     assert questions.wanted == list(range(60))
     places = {int(text.split()[1]) for text in questions.texts}
     assert places == set(range(11, 20))
+
+
+def test_the_first_documents_that_are_long_enough_are_read(model: EmbeddingModel) -> None:
+    documents = [Document(str(n), "", "word " * (300 if n % 2 else 5), "") for n in range(60)]
+    found = long_documents(
+        Corpus("small", tuple(documents)), model, LongDocuments(shortest=100, most=20)
+    )
+    assert found == Corpus("small", tuple(documents[1:40:2]))
 
 
 def test_bm25_finds_documents_by_their_words() -> None:

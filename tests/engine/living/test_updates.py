@@ -29,9 +29,10 @@ from engine.types import (
     SpanPlan,
 )
 from tests.engine.living.texts import CHUNKS, TEXT
+from tests.engine.small_models import calibrated
 
 if TYPE_CHECKING:
-    pass
+    from tests.conftest import WriteCheckpoint
 
 INSERTED = "\n\nattention over long documents costs the square of their length.\n\n"
 
@@ -96,6 +97,13 @@ def test_an_unchanged_document_is_not_read(engine: Engine) -> None:
     assert_same(again, first)
 
 
+@pytest.fixture(scope="module")
+def read_once(write_checkpoint: WriteCheckpoint) -> tuple[Engine, LivingEmbedding]:
+    """An engine, and the document that the edits below begin with."""
+    engine = Engine(calibrated(write_checkpoint("bert"), block_size=64, num_sinks=(1, 1)))
+    return engine, engine.embed_document(TEXT, chunks=CHUNKS, record=True)
+
+
 @pytest.mark.parametrize(
     "edited",
     [
@@ -107,8 +115,8 @@ def test_an_unchanged_document_is_not_read(engine: Engine) -> None:
         pytest.param(TEXT + "\n\n" + TEXT, id="twice"),
     ],
 )
-def test_an_edit_reads_what_changed(engine: Engine, edited: str) -> None:
-    first = engine.embed_document(TEXT, chunks=CHUNKS, record=True)
+def test_an_edit_reads_what_changed(read_once: tuple[Engine, LivingEmbedding], edited: str) -> None:
+    engine, first = read_once
     update = engine.update_document(first.record, edited)
     fresh = engine.embed_document(edited, chunks=CHUNKS, record=True)
     assert 0 < update.tokens_read < fresh.tokens
