@@ -173,6 +173,7 @@ async def open_batches(
     limits = BatchLimits(
         file_bytes=settings.max_file_bytes,
         stored=Amount(settings.max_stored_bytes, settings.max_stored_files),
+        stored_batches=settings.max_stored_batches,
         batch_requests=settings.max_batch_requests,
         open_batches=settings.max_open_batches,
         line_bytes=settings.max_body_bytes,

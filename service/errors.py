@@ -104,6 +104,12 @@ class StorageFailure(LLNError):
     code = "storage_failure"
 
 
+class StorageFull(StorageFailure):
+    """What is stored has reached a limit."""
+
+    code = "storage_full"
+
+
 class PortInUse(Exception):
     """The server cannot listen on its port. Raised at start, so no client sees it."""
 
@@ -138,6 +144,7 @@ ERROR_TABLE: tuple[ErrorRow, ...] = (
     ErrorRow(AnswerNotTaken, 499, "request_cancelled", StatusCode.DEADLINE_EXCEEDED),
     ErrorRow(NotAvailable, 501, "server_error", StatusCode.UNIMPLEMENTED),
     ErrorRow(StorageFailure, 503, "service_unavailable", StatusCode.UNAVAILABLE),
+    ErrorRow(StorageFull, 503, "service_unavailable", StatusCode.UNAVAILABLE),
     ErrorRow(EngineUnavailable, 503, "service_unavailable", StatusCode.UNAVAILABLE),
     ErrorRow(RankLost, 503, "service_unavailable", StatusCode.UNAVAILABLE),
     ErrorRow(InsufficientMemory, 507, "server_error", StatusCode.RESOURCE_EXHAUSTED),

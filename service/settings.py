@@ -166,13 +166,20 @@ class Settings(BaseSettings):
     max_stored_bytes: int = Field(
         10 * 1024**3,
         ge=1,
-        description="Most bytes of all files of the Batch API together; more uploads are refused.",
+        description="Most bytes of all files of the Batch API together. More uploads and batches "
+        "are refused, and a batch whose answers reach it fails.",
     )
     max_stored_files: int = Field(
         100_000,
         ge=1,
         description="Most files of the Batch API, those with answers among them; more uploads and "
         "batches are refused.",
+    )
+    max_stored_batches: int = Field(
+        50_000,
+        ge=1,
+        description="Most batches, finished ones among them. Beyond it, the oldest finished "
+        "batches without files make room; if there are none, more batches are refused.",
     )
     max_batch_requests: int = Field(50_000, ge=1, description="Most requests of one batch.")
     max_open_batches: int = Field(100, ge=1, description="Most batches that have not finished.")

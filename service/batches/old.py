@@ -25,6 +25,12 @@ AND NOT EXISTS (SELECT 1 FROM batches WHERE {INPUT_OF} = +files.id) LIMIT {_AT_O
 """
 """The plus takes the column's type away: the index has none, and is not used otherwise."""
 
+_WITHOUT_FILES = f"""
+SELECT number FROM batches WHERE NOT ({UNFINISHED}) AND NOT EXISTS (SELECT 1 FROM files WHERE id IN
+(json_extract(document, '$.output_file_id'), json_extract(document, '$.error_file_id')))
+ORDER BY number LIMIT ?
+"""
+
 
 class Deleted(NamedTuple):
     batches: list[str]
@@ -47,6 +53,12 @@ def delete_old(execute: Execute, now: float, kept_s: float | None) -> Deleted:
     files += _ids(execute(query, answers))
     files += _ids(execute(_UNUSED, (before,)))
     return Deleted(batches, _forget(execute, "files", files))
+
+
+def delete_without_files(execute: Execute, most: int) -> int:
+    """Deletes up to so many of the oldest finished batches that have no answers, or none any more.
+    Returns their number."""
+    return execute(f"DELETE FROM batches WHERE number IN ({_WITHOUT_FILES})", (most,)).rowcount
 
 
 def _ids(rows: Any) -> list[str]:

@@ -23,6 +23,7 @@ from service.batches.records import Batch, BatchStatus, Counts, LineError, new_i
 from service.batches.requests import Request
 from service.batches.store import BatchStore
 from service.batches.usage import Amount
+from service.errors import StorageFull
 from service.metrics import BatchApiMetrics
 from service.patience import patiently
 
@@ -46,6 +47,8 @@ _DONE = 200
 class BatchLimits:
     file_bytes: int
     stored: Amount
+    """Of uploads, and of answers."""
+    stored_batches: int
     batch_requests: int
     open_batches: int
     line_bytes: int
@@ -103,8 +106,12 @@ class BatchRun:
             await self._stop(self._answering, within_s=RETRY_S)
             raise
         await self._stop(self._answering)
-        with suppress(asyncio.CancelledError):
-            await self._answering
+        try:
+            with suppress(asyncio.CancelledError):
+                await self._answering
+        except StorageFull as error:  # the batches behind it, and its caller, need not wait
+            await self.fail(LineError(code=error.code, message=error.message))
+            return
         await self._finalize()
 
     async def _stop(self, answering: asyncio.Task[None], within_s: float | None = None) -> None:
@@ -173,20 +180,23 @@ class BatchRun:
         """`held` is its memory."""
         async with held:
             found = await self._ask(request)
+            line = answer_line(request.custom_id, found)
+            size = Amount(sum(map(len, line)))
+            self._store.usage.take(size, self._limits.stored)
             # Once begun, the line is written to its end, and counted.
-            recording = asyncio.create_task(self._record(request.custom_id, found))
+            recording = asyncio.create_task(self._record(request.custom_id, found, line))
             self._recording.add(recording)
             recording.add_done_callback(self._recording.discard)
+            recording.add_done_callback(lambda _: self._store.usage.give_back(size))
             await asyncio.shield(recording)
 
     async def _ask(self, request: Request) -> Answered:
         answer = partial(self._answer, self.batch.endpoint, request.body, new_id("req"))
         return await patiently(answer, EngineUnavailable)
 
-    async def _record(self, custom_id: str, found: Answered) -> None:
+    async def _record(self, custom_id: str, found: Answered, line: tuple[bytes, ...]) -> None:
         succeeded = found.status == _DONE
         path = self._output if succeeded else self._errors
-        line = answer_line(custom_id, found)
         while True:
             try:
                 async with self._writing:  # a line that fails is cut off again, and no other

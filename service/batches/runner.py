@@ -16,13 +16,13 @@ from service.batches.store import BatchStore
 from service.batches.uninterrupted import uninterrupted
 from service.batches.uploads import Uploads
 from service.batches.usage import Amount
-from service.errors import StorageFailure
+from service.errors import StorageFailure, report_params
 from service.metrics import BatchApiMetrics
 
 log = logging.getLogger(__name__)
 
 _SWEEP_EVERY_S = 60.0
-_FILE_OF_ANSWERS = Amount(num_files=1)
+_LEAST_ANSWERS = Amount(num_bytes=1, num_files=1)
 _FAILED = "the server failed to process this batch; the reason is in its log"
 
 
@@ -77,7 +77,8 @@ class Batches:
         if endpoint not in ENDPOINTS:
             raise unknown_name("endpoint", endpoint, ENDPOINTS, param="endpoint")
         async with self._changes:
-            file = await asyncio.to_thread(self.store.get_file, input_file_id)
+            with report_params(lambda _: "input_file_id"):
+                file = await asyncio.to_thread(self.store.get_file, input_file_id)
             if file.purpose != INPUT:
                 raise InvalidInput(
                     f"file {input_file_id} has purpose {shown(file.purpose)}; the input of a batch "
@@ -88,7 +89,8 @@ class Batches:
                     actual=file.purpose,
                 )
             await self._check_number()
-            self.store.usage.check(_FILE_OF_ANSWERS, self.limits.stored)
+            self.store.usage.check(_LEAST_ANSWERS, self.limits.stored)
+            await asyncio.to_thread(self.store.make_room, self.limits.stored_batches)
             now = int(time.time())
             batch = Batch(
                 id=new_id("batch"),

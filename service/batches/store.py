@@ -26,10 +26,10 @@ from service.batches.database import (
     reason,
     storage_errors,
 )
-from service.batches.old import Deleted, delete_old
+from service.batches.old import Deleted, delete_old, delete_without_files
 from service.batches.records import Batch, Counts, LineError, Page, StoredFile
 from service.batches.usage import NOTHING, Amount
-from service.errors import NotAvailable, StorageFailure
+from service.errors import NotAvailable, StorageFailure, StorageFull
 from service.locks import AlreadyRunning, writers_lock
 
 _FIELDS = "id, filename, purpose, num_bytes, created_at, expires_at"
@@ -171,6 +171,21 @@ class BatchStore:
         """The oldest first."""
         query = f"SELECT document FROM batches WHERE {UNFINISHED} ORDER BY number"
         return list(map(_batch, self._db.rows(query)))
+
+    def make_room(self, most: int) -> None:
+        """Makes room for one more batch, with at most so many. Raises StorageFull."""
+        with self._db.transaction() as execute:
+            number = execute("SELECT COUNT(*) FROM batches").fetchone()[0]
+            if number >= most:
+                number -= delete_without_files(execute, number - most + 1)
+        if number >= most:
+            raise StorageFull(
+                f"there are {number} batches, the limit is {most}; delete the files of some that "
+                "have finished",
+                code="too_many_stored_batches",
+                limit=most,
+                actual=number + 1,
+            )
 
     # What is old.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from threading import Lock
 
-from service.errors import StorageFailure
+from service.errors import StorageFull
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class Usage:
         """By uploads that are not files yet."""
 
     def check(self, more: Amount, limit: Amount) -> None:
-        """Raises StorageFailure if all together would be more than the limit."""
+        """Raises StorageFull if all together would be more than the limit."""
         with self._lock:
             self._check(more, limit)
 
     def take(self, more: Amount, limit: Amount) -> None:
-        """Raises StorageFailure if all together would be more than the limit."""
+        """Raises StorageFull if all together would be more than the limit."""
         with self._lock:
             self._check(more, limit)
             self.taken += more
@@ -49,7 +49,7 @@ class Usage:
     def _check(self, more: Amount, limit: Amount) -> None:
         wanted = self.kept + self.taken + more
         if more.num_files and wanted.num_files > limit.num_files:
-            raise StorageFailure(
+            raise StorageFull(
                 f"there are {self.kept.num_files} files and {self.taken.num_files} that arrive, "
                 f"the limit is {limit.num_files}; delete some",
                 code="too_many_files",
@@ -57,10 +57,9 @@ class Usage:
                 actual=wanted.num_files,
             )
         if more.num_bytes and wanted.num_bytes > limit.num_bytes:
-            raise StorageFailure(
+            raise StorageFull(
                 f"files hold {self.kept.num_bytes} bytes and others that arrive "
                 f"{self.taken.num_bytes}, the limit is {limit.num_bytes}; delete some",
-                code="storage_full",
                 limit=limit.num_bytes,
                 actual=wanted.num_bytes,
             )

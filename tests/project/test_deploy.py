@@ -205,6 +205,7 @@ def test_server_errors_are_those_of_the_error_table() -> None:
         "deadline_exceeded",
         "not_available",
         "insufficient_memory",  # refused at the door
+        "storage_full",  # the same
     }
     table = {row.error.code for row in ERROR_TABLE if row.http_status >= 500}
     assert table <= counted | expected_elsewhere

@@ -21,6 +21,7 @@ from service.batches.usage import Amount
 LIMITS = BatchLimits(
     file_bytes=10_000,
     stored=Amount(20_000, 100),
+    stored_batches=100,
     batch_requests=50,
     open_batches=2,
     line_bytes=5_000,
