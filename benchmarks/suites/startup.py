@@ -1,4 +1,5 @@
-"""How long `lln serve` takes from the command to a right vector, and its memory after texts.
+"""How long `lln serve` takes from the command to a right vector and for texts of new lengths, and
+its memory after texts.
 
 Real servers, started one after the other with the models served by default and warm files.
 """
@@ -30,7 +31,8 @@ _TURNS = 5
 _NUM_TEXTS, _QUICK_NUM_TEXTS = 200, 20
 _LENGTHS = (8, 16, 32, 64)
 _MANY_LENGTHS = range(3, 131)
-"""oneDNN keeps a kernel for each number of rows that it has multiplied."""
+"""oneDNN makes a kernel for each number of rows that it multiplies, and keeps it."""
+_NEW_LENGTHS = Target("<=", 1.15)
 
 _LONG_TOKENS, _NUM_LONG = 16_384, 3
 _REST_S = 3.0
@@ -46,6 +48,7 @@ class Started:
     first_vector_s: float
     cosine: float  # of the first vector
     memory_mb: Mapping[str, float]
+    many_lengths_s: tuple[float, float]  # of the processor, for many lengths: at first, then again
     many_lengths_mb: float  # resident after texts of many lengths
     long_mb: float  # right after long texts of different lengths
     at_rest_mb: float  # some seconds later
@@ -82,7 +85,8 @@ def _start(
         for text in texts[1:]:
             _embed(served, text)
         memory_mb = {field: served.memory_mb(field) for field in _MEMORY}
-        many_mb = _resident_after(served, many)
+        many_s = (_processor_seconds(served, many), _processor_seconds(served, many))
+        many_mb = served.memory_mb("VmRSS")
         long_mb = _resident_after(served, long)
         time.sleep(_REST_S)
         at_rest_mb = served.memory_mb("VmRSS")
@@ -93,10 +97,18 @@ def _start(
         first_vector_s=first_vector_s,
         cosine=cosine,
         memory_mb=memory_mb,
+        many_lengths_s=many_s,
         many_lengths_mb=many_mb,
         long_mb=long_mb,
         at_rest_mb=at_rest_mb,
     )
+
+
+def _processor_seconds(served: Served, texts: Sequence[str]) -> float:
+    before = served.cpu_s
+    for text in texts:
+        _embed(served, text)
+    return served.cpu_s - before
 
 
 def _resident_after(served: Served, texts: Sequence[str]) -> float:
@@ -117,6 +129,7 @@ def _embed(served: Served, text: str) -> NDArray[np.float32]:
 
 def _rows(dtype: str, started: Sequence[Started], num_texts: int) -> Iterator[Row]:
     yield from _rows_of_time(dtype, started)
+    yield _row_of_new_lengths(dtype, started)
     cosines = [one.cosine for one in started]
     right = Target(">=", DTYPES[dtype])
     yield least_row(cosines, case=dtype, measure="least cosine of the first vector", target=right)
@@ -144,6 +157,19 @@ def _rows_of_time(dtype: str, started: Sequence[Started]) -> Iterator[Row]:
         value=median(cpu),
         seconds={"processor": cpu},
         spread=(min(cpu), max(cpu)),
+    )
+
+
+def _row_of_new_lengths(dtype: str, started: Sequence[Started]) -> Row:
+    first, again = zip(*(one.many_lengths_s for one in started), strict=True)
+    ratios = [one / other for one, other in zip(first, again, strict=True)]
+    return Row(
+        case=f"{dtype}, texts of {len(_MANY_LENGTHS)} lengths",
+        measure="processor time, the first time / the second",
+        value=median(ratios),
+        target=_NEW_LENGTHS,
+        seconds={"the first time": first, "the second": again},
+        spread=(min(ratios), max(ratios)),
     )
 
 

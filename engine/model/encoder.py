@@ -31,6 +31,7 @@ from engine.model.layers import (
 from engine.model.short_layers import ShortLayers, float_layers, int8_layers, norm_of
 from engine.model.weights import EncoderWeights
 from engine.platform.float_products import whole_counts
+from engine.platform.row_pieces import common_count
 from engine.types import PositionScheme
 from kernels.attention import PackedSequences
 
@@ -105,9 +106,22 @@ class Encoder:
 
     def _last_states(self, ids: Tensor, bounds: Sequence[int], tap: Tap | None) -> Tensor:
         start = bounds[0]
-        for states in self.walk(ids, [bound - start for bound in bounds], tap):
-            last = states
-        return last
+        own_bounds = [bound - start for bound in bounds]
+        if tap is None and self._fills_rows():
+            return self._last_of_filled(ids, own_bounds)
+        return _last(self.walk(ids, own_bounds, tap))
+
+    def _fills_rows(self) -> bool:
+        """Whether products are oneDNN's, which have a kernel for each number of rows."""
+        return self.weights.layers[0].qkv.weight.is_mkldnn and not torch.is_grad_enabled()
+
+    def _last_of_filled(self, ids: Tensor, bounds: Sequence[int]) -> Tensor:
+        """The last states, with one more sequence that fills the rows up to a common number."""
+        num_rows = len(ids)
+        filled = common_count(num_rows)
+        if filled == num_rows:
+            return _last(self.walk(ids, bounds))
+        return _last(self.walk(F.pad(ids, (0, filled - num_rows)), [*bounds, filled]))[:num_rows]
 
     def walk(
         self,
@@ -165,6 +179,12 @@ class Encoder:
         return torch.cat([layer.finish(*tile) for tile in tiles])
 
 
+def _last(all_states: Iterator[Tensor]) -> Tensor:
+    for states in all_states:
+        last = states
+    return last
+
+
 def parts_of(bounds: Sequence[int], most_rows: int) -> list[Sequence[int]]:
     """Bounds cut into parts of so many rows, or of one sequence. Neighbours share their bound."""
     parts, first = [], 0
@@ -200,17 +220,25 @@ class ShortTextPath:
         num_tokens = len(ids)
         return (
             0 < num_tokens <= self.most
-            and num_tokens in whole_counts(self._layers.unguarded, torch.get_num_threads())
+            and self._num_rows(num_tokens)
+            in whole_counts(self._layers.unguarded, torch.get_num_threads())
             and not torch.is_grad_enabled()
             and not torch.is_autocast_enabled("cpu")
         )
 
     def __call__(self, ids: Tensor) -> Tensor:
         """States [T, W] of ids [T]."""
+        num_tokens = len(ids)
+        num_rows = self._num_rows(num_tokens)
+        if num_rows > num_tokens:
+            ids = F.pad(ids, (0, num_rows - num_tokens))
         # Word vectors may be narrower than the positions, whose dtype the sum has.
-        x = F.embedding(ids, self._words) + self._positions[: len(ids)]
+        x = F.embedding(ids, self._words) + self._positions[:num_rows]
         first = torch.layer_norm(x, *self._embedding_norm)
-        return self._layers.run(first.to(self._state_dtype))
+        return self._layers.run(first.to(self._state_dtype), num_tokens)[:num_tokens]
+
+    def _num_rows(self, num_tokens: int) -> int:
+        return min(common_count(num_tokens), len(self._positions))
 
 
 def short_text_path(

@@ -23,8 +23,9 @@ from kernels.attention.block_softmax import attend_heads
 
 
 class ShortLayers(NamedTuple):
-    run: Callable[[Tensor], Tensor]
-    """The last layer's states [T, W] of one text, from the first layer's input [T, W]."""
+    run: Callable[[Tensor, int], Tensor]
+    """The last layer's states [T, W] of one text, from the first layer's input [T, W] and the
+    number of the text's tokens. The rows after those fill up."""
 
     unguarded: tuple[ProductKind, ...] = ()
     """Products that are steady only at their `whole_counts`."""
@@ -55,26 +56,22 @@ def int8_layers(weights: EncoderWeights) -> ShortLayers | None:
     return ShortLayers(partial(_run_int8, layers, heads, dim, weights.attention_dtype, activated))
 
 
-def _run_float32(layers: list[Any], heads: int, dim: int, x: Tensor) -> Tensor:
-    count = len(x)
+def _run_float32(layers: list[Any], heads: int, dim: int, x: Tensor, count: int) -> Tensor:
     linear, linear_added = PRODUCT.default, PRODUCT.binary
     norm, attend = torch.layer_norm, F.scaled_dot_product_attention
     for qkv, out, out_norm, ffn_in, ffn_out, ffn_norm in layers:
-        split = linear(x, *qkv).view(1, count, 3, heads, dim).permute(2, 0, 3, 1, 4)
-        attended = attend(*split.unbind(0)).transpose(1, 2).reshape(count, heads * dim)
+        attended = _attended(linear(x, *qkv), count, heads, dim, attend)
         x = norm(linear_added(attended, x, *out), *out_norm)
         x = norm(linear_added(linear(x, *ffn_in), x, *ffn_out), *ffn_norm)
     return x
 
 
-def _run_bfloat16(layers: list[Any], heads: int, dim: int, x: Tensor) -> Tensor:
+def _run_bfloat16(layers: list[Any], heads: int, dim: int, x: Tensor, count: int) -> Tensor:
     """States are bfloat16 too."""
-    count = len(x)
     product: Callable[..., Tensor] = steady_product
     norm = torch.layer_norm
     for qkv, out, out_norm, ffn_in, ffn_out, ffn_norm in layers:
-        split = product(x, *qkv).view(1, count, 3, heads, dim).permute(2, 0, 3, 1, 4)
-        attended = attend_heads(*split.unbind(0)).transpose(1, 2).reshape(count, heads * dim)
+        attended = _attended(product(x, *qkv), count, heads, dim, attend_heads)
         x = norm(product(attended, *out, x), *out_norm)
         x = norm(product(product(x, *ffn_in), *ffn_out, x), *ffn_norm)
     return x
@@ -87,13 +84,12 @@ def _run_int8(
     dtype: torch.dtype,
     activated: Callable[[Tensor], Tensor],
     x: Tensor,
+    count: int,
 ) -> Tensor:
-    count, norm = len(x), torch.layer_norm
+    norm = torch.layer_norm
     for qkv, out, out_norm, ffn_in, ffn_out, ffn_norm in layers:
         projected = _multiplied(x, qkv).to(dtype)
-        split = projected.view(1, count, 3, heads, dim).permute(2, 0, 3, 1, 4)
-        attended = attend_heads(*split.unbind(0)).transpose(1, 2).reshape(count, heads * dim)
-        attended = attended.float()
+        attended = _attended(projected, count, heads, dim, attend_heads).float()
         # NaN is lost among the bytes; here nothing else would carry it on.
         carried = attended.sum(1, keepdim=True)
         y = _multiplied(attended, out).add_(x)
@@ -101,6 +97,18 @@ def _run_int8(
         hidden = activated(_multiplied(x, ffn_in))
         x = norm(_multiplied(hidden, ffn_out).add_(x), *ffn_norm)
     return x
+
+
+def _attended(
+    projected: Tensor, count: int, heads: int, dim: int, attend: Callable[..., Tensor]
+) -> Tensor:
+    """Attention's output [T, W] among the first `count` rows of q, k and v [T, 3 W]."""
+    num_rows = len(projected)
+    split = projected.view(1, num_rows, 3, heads, dim).permute(2, 0, 3, 1, 4)
+    if num_rows > count:
+        split = split.narrow(3, 0, count)
+    joined = attend(*split.unbind(0)).transpose(1, 2).reshape(count, heads * dim)
+    return joined if num_rows == count else F.pad(joined, (0, 0, 0, num_rows - count))
 
 
 class _Int8Arguments(NamedTuple):

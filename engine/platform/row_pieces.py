@@ -18,6 +18,21 @@ takes that is copied to be filled up. Measured for 40 to 383 rows of 1,536 numbe
 _NONE = range(0)
 
 
+_STEPS: Sequence[tuple[int, int]] = ((32, 8), (256, 16), (1024, 32))
+"""Up to so many rows, counts are multiples of so much."""
+_LARGEST_STEP = 64
+
+
+def common_count(num_rows: int) -> int:
+    """The next of a few numbers of rows, to which rows are filled up.
+
+    oneDNN makes and keeps a kernel for each number of rows. Making those of one number takes as
+    long as a text of 60 tokens does, and there are more numbers than it keeps.
+    """
+    step = next((step for most, step in _STEPS if num_rows <= most), _LARGEST_STEP)
+    return -(-num_rows // step) * step
+
+
 class SteadyCounts(NamedTuple):
     """Numbers of rows at which products give a row the same bits."""
 
