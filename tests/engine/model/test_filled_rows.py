@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 PRECISIONS = [pytest.param("float32"), BFLOAT16, *INT8_FORMS]
 
 
-class ProductRows(TorchDispatchMode):
+class ProductRows(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records how many rows oneDNN's products have."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.seen: set[int] = set()
 
     def __torch_dispatch__(
