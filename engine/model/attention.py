@@ -115,8 +115,25 @@ class LLNAttention:
 
 
 @dataclass(frozen=True)
-class BlockDiagonalAttention:
+class _InBlocks:
+    """What kinds of attention with blocks have in common."""
+
     parameters: LLNParameters
+
+    def block_of(self, length: int) -> int:
+        return self.parameters.block_of(length)
+
+    @property
+    def reach(self) -> int:
+        return 0
+
+    @property
+    def num_sinks(self) -> tuple[int, int]:
+        return self.parameters.num_sinks
+
+
+@dataclass(frozen=True)
+class BlockDiagonalAttention(_InBlocks):
     kind: Attention = "block_diagonal"
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, packed: PackedSequences) -> Tensor:
@@ -129,17 +146,6 @@ class BlockDiagonalAttention:
             block_size=run.block_size,
             num_sinks=self.parameters.num_sinks,
         )
-
-    def block_of(self, length: int) -> int:
-        return self.parameters.block_of(length)
-
-    @property
-    def reach(self) -> int:
-        return 0
-
-    @property
-    def num_sinks(self) -> tuple[int, int]:
-        return self.parameters.num_sinks
 
     def has_state(self, length: int) -> bool:
         return False
@@ -156,7 +162,7 @@ class BlockDiagonalAttention:
 
 
 @dataclass(frozen=True)
-class LLNDiagAttention:
+class LLNDiagAttention(_InBlocks):
     """LLN over the whole sequence, mixed with softmax within blocks (Diag).
 
     In a sequence of one block Diag is exactly softmax, and LLN has no share. In longer sequences
@@ -164,7 +170,6 @@ class LLNDiagAttention:
     tokens change a text's vector only slightly.
     """
 
-    parameters: LLNParameters
     kind: Attention = "lln_diag"
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, packed: PackedSequences) -> Tensor:
@@ -186,17 +191,6 @@ class LLNDiagAttention:
             q_map=lln.q_map,
             k_map=lln.k_map,
         )
-
-    def block_of(self, length: int) -> int:
-        return self.parameters.block_of(length)
-
-    @property
-    def reach(self) -> int:
-        return 0
-
-    @property
-    def num_sinks(self) -> tuple[int, int]:
-        return self.parameters.num_sinks
 
     def has_state(self, length: int) -> bool:
         return length > self.block_of(length)

@@ -60,7 +60,9 @@ class TeiInfoServicer:
         )
 
 
-class TeiEmbedServicer:
+class StreamingServicer:
+    """What TEI's services with streams of requests have in common."""
+
     def __init__(
         self, engine: AsyncEngine, settings: Settings, arrivals: Arrivals, stream_tasks: StreamTasks
     ) -> None:
@@ -69,6 +71,8 @@ class TeiEmbedServicer:
         self._arrivals = arrivals
         self._stream_tasks = stream_tasks
 
+
+class TeiEmbedServicer(StreamingServicer):
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
         return await self._vector(request, timeout_s(context, self._settings))
 

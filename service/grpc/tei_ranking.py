@@ -8,19 +8,16 @@ from collections.abc import AsyncIterable, Callable
 from functools import partial
 from typing import TypeAlias
 
-from engine.async_engine import AsyncEngine
 from engine.errors import EngineUnavailable, InvalidInput, LLNError
 from engine.types import RankOptions
 from service.errors import BodyTooLarge, InvalidField, report_params
 from service.fairness import read_by_then, receive_within
-from service.grpc.arrivals import Arrivals
 from service.grpc.context import Context, timeout_s, write
 from service.grpc.decoding import Undecodable, decode_each, decoded
 from service.grpc.handlers import current_record
-from service.grpc.streams import StreamTasks, answer_in_order
-from service.grpc.tei import metadata, truncation
+from service.grpc.streams import answer_in_order
+from service.grpc.tei import StreamingServicer, metadata, truncation
 from service.pb.tei.v1 import tei_pb2 as pb
-from service.settings import Settings
 from service.tokens import tokens_of
 
 TokenRequest: TypeAlias = pb.EncodeRequest | pb.DecodeRequest
@@ -29,15 +26,7 @@ TokenAnswer: TypeAlias = pb.EncodeResponse | pb.DecodeResponse
 _SAME = ("query", "truncate", "raw_scores", "return_text", "truncation_direction")
 
 
-class TeiRerankServicer:
-    def __init__(
-        self, engine: AsyncEngine, settings: Settings, arrivals: Arrivals, stream_tasks: StreamTasks
-    ) -> None:
-        self._engine = engine
-        self._settings = settings
-        self._arrivals = arrivals
-        self._stream_tasks = stream_tasks
-
+class TeiRerankServicer(StreamingServicer):
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
         arrived_at = time.perf_counter()
         found = await self._engine.rank(
@@ -118,15 +107,7 @@ def _check_same(piece: pb.RerankStreamRequest, first: pb.RerankRequest) -> None:
             raise InvalidField(f"{name} must be the same in all messages of a stream", param=name)
 
 
-class TeiTokenizeServicer:
-    def __init__(
-        self, engine: AsyncEngine, settings: Settings, arrivals: Arrivals, stream_tasks: StreamTasks
-    ) -> None:
-        self._engine = engine
-        self._settings = settings
-        self._arrivals = arrivals
-        self._stream_tasks = stream_tasks
-
+class TeiTokenizeServicer(StreamingServicer):
     async def Tokenize(self, request: pb.EncodeRequest, context: Context) -> pb.EncodeResponse:
         with report_params(lambda param: "inputs" if param == "text" else param):
             count, tokens = await tokens_of(
