@@ -111,6 +111,8 @@ def with_engine(model: str, work: Callable[[AsyncEngine], Awaitable[Result]]) ->
 
 def read_text(file: str | Path) -> str:
     """The text of a file, or of standard input for '-'."""
+    if not file:  # as of a variable that is not set; a path would take it for this folder
+        raise InvalidInput("the name of a file is empty", code="no_files", param="file")
     content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     try:
         return content.decode("utf-8")

@@ -22,6 +22,7 @@ from service.cli.__main__ import main
             ["embed", "A text.", "--lines"],
             "--lines needs something to read: give '-' for standard input, or --file",
         ),
+        (["diagnose", ""], "the name of a file is empty"),
         (["diagnose", "/nowhere.txt"], "/nowhere.txt: No such file or directory"),
         (
             ["diagnose", "The cat sat."],
