@@ -65,7 +65,7 @@ def test_read_alone_a_chunk_is_a_text_of_its_own(
     default_model: EmbeddingModel, long_text: str
 ) -> None:
     with Engine(default_model) as engine:
-        text = long_text[:9_000]
+        text = long_text[:6_000]
         late, half, alone = (
             engine.embed_document(text, chunks=ChunkPlan(tokens=200, context="late", alone=share))
             for share in (0.0, 0.5, 1.0)
