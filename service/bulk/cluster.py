@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -135,10 +135,11 @@ def _end_helpers(ray: Any) -> None:
     """Ends processes of an embedded Ray that do nothing for a job, and would take processor time
     from it as long as it runs. They pass on logs that nobody reads, ask for machines that there
     are none of, and report use, which is turned off."""
-    node = ray._private.worker._global_node
-    node.kill_log_monitor(check_alive=False)
-    node.kill_monitor(check_alive=False)
-    node.kill_dashboard(check_alive=False)
+    with suppress(AttributeError):  # these names are Ray's own; under others the processes stay
+        node = ray._private.worker._global_node
+        node.kill_log_monitor(check_alive=False)
+        node.kill_monitor(check_alive=False)
+        node.kill_dashboard(check_alive=False)
 
 
 def _probe(address: str) -> None:
