@@ -19,7 +19,6 @@ from torch.nn import functional as F
 
 from engine.errors import CheckpointError
 from engine.platform.byte_products import BYTE_PRODUCT, packed, product_arguments
-from engine.platform.row_pieces import common_count
 
 MOST = 127
 """The largest quantised weight, and in reduced range the largest sum of two before they are
@@ -162,9 +161,5 @@ def quantised_rows(x: Tensor) -> QuantisedRows:
 
 def byte_product(rows: Tensor, layer: Int8Affine) -> Tensor:
     """The rows' bytes times W^T, with the scales of the weight but not of the rows."""
-    count = len(rows)
-    filled = common_count(count)
-    if filled > count:
-        rows = F.pad(rows, (0, 0, 0, filled - count))
     y: Tensor = BYTE_PRODUCT(rows, *layer.product_arguments)
-    return y[:count]
+    return y

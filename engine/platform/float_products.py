@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from engine.platform.row_pieces import Piece, SteadyCounts, cheapest_counts, common_count, pieces
+from engine.platform.row_pieces import Piece, SteadyCounts, cheapest_counts, pieces
 
 PRODUCT = torch.ops.mkldnn._linear_pointwise
 
@@ -82,7 +82,7 @@ def steady_product(
     """
     steady = steady_counts(kind, torch.get_num_threads())
     whole = _Operands(x.to(kind.dtype), weight, bias, added_to)
-    if len(x) in steady.whole and len(x) == common_count(len(x)):
+    if len(x) in steady.whole:
         return _product(whole, kind)
     return _product_in_pieces(whole, kind, pieces(len(x), steady))
 

@@ -87,7 +87,7 @@ def pieces(num_rows: int, steady: SteadyCounts) -> tuple[Piece, ...]:
     num_full, rest = divmod(num_rows, largest)
     multiplied = [largest] * num_full
     if rest and steady.whole:
-        multiplied.append(min(max(common_count(rest), steady.whole.start), largest))
+        multiplied.append(max(rest, steady.whole.start))
     elif rest:
         multiplied.extend(_plans(steady.counts)[rest][1])
     found, start = [], 0

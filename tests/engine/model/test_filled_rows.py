@@ -48,8 +48,6 @@ def test_products_have_few_numbers_of_rows(dtype: str, write_checkpoint: WriteCh
         for length in range(1, 90):
             encoder(torch.from_numpy(some_ids(length)).long(), [0, length])
             encoder(torch.from_numpy(some_ids(length + 5)).long(), [0, length, length + 5])
-            drawn = list(encoder.walk(torch.from_numpy(some_ids(length)).long(), [0, length]))
-            assert len(drawn[-1]) == length
     assert rows.seen
     assert len(rows.seen) <= 12
 

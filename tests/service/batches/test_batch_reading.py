@@ -18,12 +18,13 @@ from service.batches.reading import BatchReader
 from service.batches.records import Batch, Counts
 from service.batches.runner import Batches
 from service.batches.store import BatchStore
+from service.batches.usage import Amount
 from service.body_budget import LARGE_BODY_BYTES
 from service.metrics import Metrics
 from tests.service.batches.folder import LIMITS, add_batch, add_file, answer_ok, line, lines
 
 IDS = [101, 2009, 102, 30_000] * 150_000
-WIDE = replace(LIMITS, line_bytes=2**25)
+WIDE = replace(LIMITS, line_bytes=2**25, stored=Amount(2**27, 100))
 
 
 @pytest.fixture
