@@ -23,12 +23,11 @@ _STEPS: Final = ((32, 8), (256, 16), (1024, 32))
 _LARGEST_STEP = 64
 
 
-@lru_cache(maxsize=4096)
 def common_count(num_rows: int) -> int:
     """The next of a few numbers of rows, to which rows are filled up.
 
-    oneDNN makes and keeps a kernel for each number of rows. Making those of one number takes as
-    long as a text of 60 tokens does, and there are more numbers than it keeps.
+    oneDNN makes and keeps a kernel for each number of rows. Making those of one number takes some
+    milliseconds, as a short text does, and there are more numbers than it keeps.
     """
     step = next((step for most, step in _STEPS if num_rows <= most), _LARGEST_STEP)
     return -(-num_rows // step) * step
