@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
+from service.repeated_fields import RepeatedField, find_repeated_field, may_repeat_fields
+
 MAX_VALUES = 2_000_000
 """A large document has at most this many values, token ids in long lists aside. Each becomes an
 object, of which 32 MiB of JSON can hold millions."""
@@ -17,6 +19,12 @@ MAX_LISTS = 200_000
 need. A million, each in another, hold the interpreter for a second when they are unpickled."""
 
 _MANY_IDS = 10_000
+
+_MAX_SEARCHED_BYTES = 65_536
+"""The event loop searches a body up to this size for repeated fields, in some 20 ms at most."""
+
+NOT_QUICKLY = object()
+"""Instead of a document that could take long to read."""
 
 _FIELDS_OF_IDS = frozenset({"input", "inputs", "ids", "tokens"})
 """Whoever reads one of these takes arrays too. No other field becomes one."""
@@ -44,21 +52,40 @@ class Unreadable(NamedTuple):
     limit: int | None = None
 
 
-def read_json(body: bytes) -> Any:
-    """The document, or Unreadable."""
+def read_quickly(body: bytes) -> Any:
+    """The document, Unreadable, RepeatedField or NOT_QUICKLY."""
+    if may_exceed(body):
+        return NOT_QUICKLY
+    document = _parsed(body)
+    if len(body) > _MAX_SEARCHED_BYTES and may_repeat_fields(body, document):
+        return NOT_QUICKLY
+    return _with_each_field_once(body, document)
+
+
+def read_large_json(body: bytes) -> Any:
+    """The document, its long lists of token ids as arrays; or Unreadable or RepeatedField."""
+    document = with_arrays(_with_each_field_once(body, _parsed(body)))
+    if (excess := excess_of(document)) is not None:
+        message = f"the body has more than {excess.limit} {excess.what}"
+        return Unreadable(message, excess.code, limit=excess.limit)
+    return document
+
+
+def _parsed(body: bytes) -> Any:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
         return _why_unreadable(body, error)
 
 
-def read_large_json(body: bytes) -> Any:
-    """The document, its long lists of token ids as arrays, or Unreadable."""
-    document = with_arrays(read_json(body))
-    if (excess := excess_of(document)) is not None:
-        message = f"the body has more than {excess.limit} {excess.what}"
-        return Unreadable(message, excess.code, limit=excess.limit)
-    return document
+def _with_each_field_once(body: bytes, document: Any) -> Any:
+    if isinstance(document, Unreadable):
+        return document
+    return repeated_field(body, document) or document
+
+
+def repeated_field(body: bytes, document: Any) -> RepeatedField | None:
+    return find_repeated_field(body) if may_repeat_fields(body, document) else None
 
 
 def _why_unreadable(body: bytes, error: orjson.JSONDecodeError) -> Unreadable:

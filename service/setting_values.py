@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
 from urllib.parse import urlsplit
+
+from service.repeated_fields import each_once
 
 
 def names_in(value: str) -> tuple[str, ...]:
@@ -16,7 +16,7 @@ def pairs_in(value: str) -> dict[str, str]:
     """Reads aliases in either form. Raises ValueError."""
     if value.lstrip().startswith("{"):
         try:
-            pairs = json.loads(value, object_pairs_hook=_each_once)
+            pairs = json.loads(value, object_pairs_hook=each_once)
         except json.JSONDecodeError as error:
             raise ValueError(f"it is not JSON: {error}") from None
         if not all(isinstance(name, str) and name for name in pairs.values()):
@@ -31,16 +31,6 @@ def pairs_in(value: str) -> dict[str, str]:
             raise ValueError(f"{alias} appears twice")
         pairs[alias] = name
     return pairs
-
-
-def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON. Raises ValueError for a name of which only the last would count."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in found if names.count(name) > 1)
-        raise ValueError(f"{twice} appears twice")
-    return found
 
 
 def is_endpoint(text: str) -> bool:

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from engine.errors import shown
 from service.batches.records import LineError
-from service.large_json import excess_of, may_exceed, with_arrays
+from service.large_json import excess_of, may_exceed, repeated_field, with_arrays
 
 MAX_LINE_ERRORS = 100
 """More would be no help."""
@@ -46,7 +47,7 @@ def check_input(path: bytes, endpoint: str, *, max_requests: int, max_line_bytes
         if beyond := _beyond_limits(total, line, max_requests, max_line_bytes):
             errors.append(replace(beyond, line=number))
             break
-        found = _read(line, endpoint)
+        found = _check(line, endpoint)
         if isinstance(found, Request) and found.custom_id in seen:
             found = _duplicate(found.custom_id)
         if isinstance(found, LineError):
@@ -82,7 +83,7 @@ def _duplicate(custom_id: str) -> LineError:
 
 def read_request(line: bytes, endpoint: str) -> Request:
     """A line of a checked file."""
-    found = _read(line, endpoint)
+    found = _request_of(line, orjson.loads(line), endpoint)
     assert isinstance(found, Request), "the file was checked"
     return found
 
@@ -99,13 +100,28 @@ def lines_of(path: Path, max_bytes: int | None = None) -> Iterator[tuple[int, by
                 yield number, line
 
 
-def _read(line: bytes, endpoint: str) -> Request | LineError:
+def _check(line: bytes, endpoint: str) -> Request | LineError:
+    fields = _fields_of(line)
+    if isinstance(fields, LineError):
+        return fields
+    if (repeated := repeated_field(line, fields)) is not None:
+        path = shown(repeated.path)
+        message = f"{path} is in this line more than once, again at byte {repeated.position}"
+        return LineError(code="repeated_field", message=message, param=path)
+    return _request_of(line, fields, endpoint)
+
+
+def _fields_of(line: bytes) -> dict[str, Any] | LineError:
     try:
         fields = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         return LineError(code="invalid_json_line", message=f"this line is not JSON: {error}")
     if not isinstance(fields, dict):
         return LineError(code="invalid_request", message="this line is not a JSON object")
+    return fields
+
+
+def _request_of(line: bytes, fields: dict[str, Any], endpoint: str) -> Request | LineError:
     custom_id, url, body = fields.get("custom_id"), fields.get("url"), fields.get("body")
     if not isinstance(custom_id, str) or not custom_id:
         return LineError(

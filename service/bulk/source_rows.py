@@ -22,6 +22,7 @@ from service.bulk.sources import Source, total_bytes
 from service.readers.extra import need
 from service.readers.extracted import Unreadable
 from service.readers.files import MAX_FILE_BYTES, check_size, read_bytes, read_content, why_unread
+from service.repeated_fields import RepeatedName, each_once
 
 MAX_LINE_BYTES = 256 * 1024 * 1024
 """Of a line of JSONL or text. A longer one is a bad row, and is not kept in memory."""
@@ -137,7 +138,9 @@ def _jsonl(source: Source, fields: Fields) -> Iterator[InputRow]:
 
 def _json_row(line: str, name: str, fields: Fields, size: int) -> InputRow:
     try:
-        found = json.loads(line)
+        found = json.loads(line, object_pairs_hook=each_once)
+    except RepeatedName as error:
+        return BadRow(id=name, code="repeated_field", reason=str(error), num_bytes=size)
     except ValueError as error:
         reason = f"the line is not JSON: {error}"
         return BadRow(id=name, code="invalid_json", reason=reason, num_bytes=size)

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
-import numpy as np
-import orjson
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
@@ -26,7 +24,9 @@ from service.errors import (
     error_fields,
     row_for,
 )
+from service.http.given_values import actual_of, named
 from service.http.json_response import json_response
+from service.repeated_fields import path_of
 
 ErrorShape: TypeAlias = Callable[[ErrorFields], dict[str, Any]]
 """How a vendor's clients expect an error to look, from the fields of ours."""
@@ -104,7 +104,7 @@ def _allowed(routes: Sequence[APIRoute], request: Request) -> str:
 def invalid_field(problems: Sequence[Mapping[str, Any]], body: Any) -> InvalidField:
     """The first problem that pydantic found, in terms of the request's own fields."""
     problem = _first(problems, body)
-    param = _path(_place(problem, body))
+    param = path_of(_place(problem, body)) or None
     subject = shown(param) if param else "the body"
     limit = _limit(problem.get("ctx", {}))
     match problem["type"]:
@@ -115,8 +115,8 @@ def invalid_field(problems: Sequence[Mapping[str, Any]], body: Any) -> InvalidFi
                 f"{subject} is not a known field", code="unknown_field", param=param
             )
     given = problem["input"]
-    message = f"{subject}: {_reason(problem)}, got {_named(given)}"
-    return InvalidField(message, param=param, limit=limit, actual=_actual(given))
+    message = f"{subject}: {_reason(problem)}, got {named(given)}"
+    return InvalidField(message, param=param, limit=limit, actual=actual_of(given))
 
 
 def _reason(problem: Mapping[str, Any]) -> str:
@@ -157,39 +157,9 @@ def _place(problem: Mapping[str, Any], body: Any) -> Sequence[str | int]:
     return [*place, location[-1]] if problem["type"] == "missing" else place
 
 
-def _path(place: Sequence[str | int]) -> str | None:
-    """`("layers", 3)` as `layers[3]`."""
-    path = ""
-    for part in place:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return path.removeprefix(".") or None
-
-
 def _limit(context: dict[str, Any]) -> Quantity | None:
     for name in ("le", "lt", "ge", "gt", "max_length", "min_length", "expected"):
         if name in context:
             limit: Quantity = context[name]
             return limit
     return None
-
-
-_KINDS: Mapping[type, str] = {dict: "an object", list: "a list", np.ndarray: "a list"}
-
-
-def _named(value: Any) -> str:
-    """A value as its JSON, or what it is if that could be long. Only strings have quotes."""
-    if isinstance(value, str):
-        return repr(shown(value))
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return repr(value)
-    return str(_actual(value))
-
-
-def _actual(value: Any) -> Quantity:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return value
-    if value is None or isinstance(value, bool):
-        return orjson.dumps(value).decode()
-    if isinstance(value, str):
-        return shown(value)
-    return _KINDS.get(type(value), type(value).__name__)

@@ -13,13 +13,15 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Scope
 
+from engine.errors import shown
 from engine.scheduling.deadline import Deadline
 from service.body_budget import LARGE_BODY_BYTES
 from service.deadlines import TIMEOUT_HEADER, effective_timeout_s, parse_timeout_header
-from service.errors import UnreadableBody
+from service.errors import InvalidField, UnreadableBody
 from service.http.media_types import JSON, media_type, require_json
-from service.large_json import Unreadable, may_exceed, read_json, read_large_json
+from service.large_json import NOT_QUICKLY, Unreadable, read_large_json, read_quickly
 from service.reader_process import ReaderProcess
+from service.repeated_fields import RepeatedField
 
 Handle: TypeAlias = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -102,10 +104,9 @@ class JsonParser:
         self._is_free = asyncio.Semaphore()
 
     async def parse(self, body: bytes) -> Any:
-        """The document. Raises UnreadableBody."""
-        if len(body) < LARGE_BODY_BYTES and not may_exceed(body):
-            document = read_json(body)
-        else:
+        """The document. Raises UnreadableBody, or InvalidField for one that is there twice."""
+        document = read_quickly(body) if len(body) < LARGE_BODY_BYTES else NOT_QUICKLY
+        if document is NOT_QUICKLY:
             await self._is_free.acquire()
             document = await asyncio.shield(self._parse_elsewhere(body))
         if isinstance(document, Unreadable):
@@ -113,6 +114,14 @@ class JsonParser:
                 document.message,
                 code=document.code,
                 limit=document.limit,
+                actual=document.position,
+            )
+        if isinstance(document, RepeatedField):
+            raise InvalidField(
+                f"{shown(document.path)} is in the body more than once, again at byte "
+                f"{document.position}",
+                code="repeated_field",
+                param=document.path,
                 actual=document.position,
             )
         return document

@@ -24,5 +24,9 @@ def check_query(request: Request) -> None:
     for name, count in Counter(name for name, _ in pairs).items():
         if count > 1:
             raise InvalidField(
-                f"{name} is in the query string {count} times", param=name, limit=1, actual=count
+                f"{name} is in the query string {count} times",
+                code="repeated_field",
+                param=name,
+                limit=1,
+                actual=count,
             )

@@ -56,7 +56,7 @@ BELOW_THE_PROTOCOLS = {
             "logs",
         ),
         *("bulk", "files", "in_order", "index", "large_json", "locks", "metrics", "patience"),
-        *("reader_process", "readers"),
+        *("reader_process", "readers", "repeated_fields"),
         *(
             "environment",
             "plans",
@@ -110,12 +110,14 @@ ALLOWED = {
     "service.tracing": {"service.settings", "service.version"},
     "service.logs": {"service.settings", "service.tracing"},
     "service.metrics": {"service.tracing"},
+    "service.large_json": {"service.repeated_fields"},
+    "service.setting_values": {"service.repeated_fields"},
     "service.documents": {"service.fairness"},
     "service.tokens": set[str](),
     "service.readers": {"service.errors"},
     "service.bulk": {
         *("service.errors", "service.files", "service.in_order", "service.locks"),
-        *("service.patience", "service.readers", "service.version"),
+        *("service.patience", "service.readers", "service.repeated_fields", "service.version"),
     },
     "service.index": {
         *("service.errors", "service.in_order", "service.locks", "service.patience"),
@@ -151,12 +153,11 @@ ALONE = {"kernels", "service", "service.addresses", "service.client", "service.d
 ALONE |= {
     "service.files",
     "service.in_order",
-    "service.large_json",
     "service.locks",
     "service.patience",
     "service.reader_process",
+    "service.repeated_fields",
     "service.replica",
-    "service.setting_values",
     "service.version",
 }
 

@@ -200,6 +200,7 @@ def test_batches_are_listed(client: openai.OpenAI, http: httpx.Client) -> None:
     ("lines", "code", "line"),
     [
         (["{"], "invalid_json_line", 1),
+        (['{"custom_id": "a", "body": {"model": "a", "model": "b"}}'], "repeated_field", 1),
         (["[]"], "invalid_request", 1),
         ([""], "empty_file", None),
         ([request_line("a", {}), request_line("a", {})], "duplicate_custom_id", 2),

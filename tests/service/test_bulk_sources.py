@@ -236,6 +236,14 @@ def test_values_that_nest_deeply_can_be_written(tmp_path: Path) -> None:
             assert row.code == "invalid_json"
 
 
+def test_a_row_that_has_a_field_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "fox", "text": "dog"}\n{"text": "fox", "kept": {"a": 1, "a": 2}}\n')
+    for row, name in zip(rows_of(find_sources([str(path)]), Fields()), ("text", "a"), strict=True):
+        assert isinstance(row, BadRow)
+        assert (row.code, row.reason) == ("repeated_field", f"{name} appears twice")
+
+
 def test_a_damaged_parquet_file_is_told(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     parquet.write_table(pyarrow.table({"text": ["the fox " * 50] * 500}), path, compression="none")

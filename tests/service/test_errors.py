@@ -209,7 +209,7 @@ def test_nothing_is_served_at_doubled_slashes(path: str, http: httpx.Client) -> 
     connection.close()
 
 
-@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/benchmarks/bench-1", "/docs"])
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/benchmarks/bench-1", "/v1/models", "/docs"])
 def test_a_slash_too_many_is_named_and_not_redirected(path: str, http: httpx.Client) -> None:
     """A redirect would lead to the host that the request names, and over http."""
     response = http.post(f"{path}/", json={"input": "x"}, headers={"host": "elsewhere.test"})

@@ -323,7 +323,7 @@ def test_events_of_a_json_document(http: httpx.Client) -> None:
         ("?chunking=fixed&min_tokens=3", b"x", 400, "unknown_field", "chunking.min_tokens"),
         ("?tokens=3", b"x", 400, "unknown_field", "chunking.tokens"),
         ("?model=nope", b"x", 404, "model_not_found", "model"),
-        ("?chunking=fixed&tokens=3&tokens=4", b"x", 422, "invalid_field", "tokens"),
+        ("?chunking=fixed&tokens=3&tokens=4", b"x", 422, "repeated_field", "tokens"),
         ("?chunking=fixed&title=%e9", b"x", 400, "invalid_utf8", None),
     ],
 )

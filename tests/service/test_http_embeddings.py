@@ -197,12 +197,33 @@ def test_bad_input_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
+    ("given", "message", "param"),
+    [
+        ({"a": 1}, "got an object with 'a'", "input"),
+        ({}, "got an empty object", "input"),
+        (["x", {"a": 1}], "got an object with 'a'", "input[1]"),
+        (["x", None], "got null", "input[1]"),
+        (["x", 7], "got 7", "input[1]"),
+        (7.5, "got 7.5", "input"),
+        (True, "got true", "input"),
+    ],
+)
+def test_an_input_that_is_no_text_is_named(
+    http: httpx.Client, given: Any, message: str, param: str
+) -> None:
+    _, error = refusal(http, {"input": given})
+    assert (error["code"], error["param"]) == ("invalid_type", param)
+    assert error["message"].startswith(f"{param} must be a string")
+    assert error["message"].endswith(message)
+
+
+@pytest.mark.parametrize(
     ("given", "said"),
     [
         ('"64"', "got '64'"),
         ("true", "got true"),
         ("[64]", "got a list"),
-        ('{"n": 64}', "got an object"),
+        ('{"n": 64}', "got an object with 'n'"),
         (str(10**20), "at most 64 bits, got 1e+20"),
         (f"[{', '.join(['1'] * 20_000)}]", "got a list"),
     ],

@@ -25,6 +25,7 @@ from service.http.dialects.refusals import (
     refuse_given,
 )
 from service.http.dialects.shapes import with_detail
+from service.http.given_values import wrong_type
 from service.http.json_response import (
     EncodingFormat,
     VectorForm,
@@ -40,6 +41,10 @@ _ITEM = {"anyOf": [{"type": "string"}, {"type": "object"}]}
 JinaInput: TypeAlias = Annotated[
     Any, WithJsonSchema({"anyOf": [_ITEM, {"type": "array", "minItems": 1, "items": _ITEM}]})
 ]
+
+
+_MEDIA = ("image", "pdf", "audio", "video")
+_NAMES_OF_ITEMS = frozenset({"text", *_MEDIA})
 
 
 class JinaBody(Body):
@@ -63,8 +68,9 @@ class JinaBody(Body):
     def texts(self) -> Sequence[TextInput]:
         """Strings, and the objects with a text that Jina takes too."""
         value = self.input
-        items = as_inputs([value] if isinstance(value, dict) else value, "input")
-        return [_text(item, index) for index, item in enumerate(items)]
+        if isinstance(value, list):
+            value = [_text(item, f"input[{index}]") for index, item in enumerate(value)]
+        return as_inputs(_text(value, "input"), "input")
 
     def options(self, call: DialectCall) -> EmbedOptions:
         return EmbedOptions(
@@ -95,13 +101,15 @@ class JinaBody(Body):
         return vector_form(call.engine, self.model, options, dtype=dtype, encoding=encoding)
 
 
-def _text(item: Any, index: int) -> TextInput:
+def _text(item: Any, param: str) -> Any:
+    """The text of an object. What is none is left to others to check."""
     if not isinstance(item, dict):
-        return item  # type: ignore[no-any-return]  # the engine checks it
+        return item
+    if (medium := next((name for name in _MEDIA if name in item), None)) is not None:
+        raise refuse(f"{param}.{medium}", item[medium], TEXT_ONLY)
     text = item.get("text")
     if not isinstance(text, str) or len(item) > 1:
-        other = next((name for name in item if name != "text"), "nothing")
-        raise refuse(f"input[{index}]", str(other), TEXT_ONLY)
+        raise wrong_type(item, param, 'a string or {"text": "..."}')
     return text
 
 
@@ -158,7 +166,11 @@ async def _read_as_one(
 def _has_jinas_values(document: Mapping[str, Any]) -> bool:
     value = document.get("input")
     items = value if isinstance(value, list) else [value]
-    return isinstance(document.get("truncate"), bool) or any(isinstance(one, dict) for one in items)
+    return isinstance(document.get("truncate"), bool) or any(map(_is_jinas, items))
+
+
+def _is_jinas(item: Any) -> bool:
+    return isinstance(item, dict) and not _NAMES_OF_ITEMS.isdisjoint(item)
 
 
 _FIELDS = frozenset(

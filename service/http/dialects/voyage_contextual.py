@@ -24,9 +24,10 @@ from engine.types import (
 from service.errors import report_names
 from service.http.dependencies import Engine, Record, TimeoutS
 from service.http.dialects.voyage_fields import VectorFields
+from service.http.given_values import wrong_type
 from service.http.json_request import JsonRoute
 from service.http.json_response import VectorForm, dump_list, json_response, server_timing
-from service.http.schemas.fields import AtLeastOne, AtLeastZero, json_type
+from service.http.schemas.fields import AtLeastOne, AtLeastZero
 from service.http.schemas.responses.base import Described
 
 CHUNKER_VERSION = "lln-1"
@@ -42,22 +43,15 @@ _INPUTS_SCHEMA = {"anyOf": [_TEXTS_SCHEMA, _LISTS_SCHEMA]}
 def _read_inputs(value: Any) -> list[str | list[str]]:
     """Checks types alone. pydantic would report a list of lists branch by branch."""
     if not isinstance(value, list):
-        raise _wrong_type("inputs", value, "a list of lists of texts")
+        raise wrong_type(value, "inputs", "a list of lists of texts")
     for place, item in enumerate(value):
         if isinstance(item, list):
             for chunk_place, chunk in enumerate(item):
                 if not isinstance(chunk, str):
-                    raise _wrong_type(f"inputs[{place}][{chunk_place}]", chunk, "a text")
+                    raise wrong_type(chunk, f"inputs[{place}][{chunk_place}]", "a text")
         elif not isinstance(item, str):
-            raise _wrong_type(f"inputs[{place}]", item, "a list of texts")
+            raise wrong_type(item, f"inputs[{place}]", "a list of texts")
     return value
-
-
-def _wrong_type(param: str, value: Any, wanted: str) -> InvalidInput:
-    kind = json_type(value)
-    return InvalidInput(
-        f"{param} must be {wanted}, got {kind}", code="invalid_type", param=param, actual=kind
-    )
 
 
 class ContextualBody(VectorFields):

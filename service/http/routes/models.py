@@ -10,7 +10,7 @@ import platform
 from dataclasses import asdict
 from typing import Any, cast
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, HTTPException, Request, Response
 
 from engine.errors import InvalidInput
 from engine.scheduling.deadline import Deadline
@@ -104,6 +104,8 @@ async def list_models(request: Request, engine: Engine) -> Response:
 
 @router.get("/v1/models/{model:path}", response_model=ModelAnswer, summary="One model")
 async def get_model(model: str, request: Request, engine: Engine) -> Response:
+    if not model:  # the list with a slash at its end
+        raise HTTPException(404)
     created = request.app.state.started_at
     return json_response(model_document(engine.resolve(model), model, created))
 

@@ -21,8 +21,8 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError
 
-from engine.errors import InvalidInput
 from engine.types import EmbedOptions, OutputDtype, RankScoring, TextInput
+from service.http.given_values import wrong_type
 from service.http.json_response import EncodingFormat
 
 _EXACT = 2**53
@@ -172,27 +172,23 @@ class VectorBody(Body, VectorFields):
     """The same fields in a JSON body."""
 
 
+_INPUT_TYPES = frozenset({str, list, np.ndarray})
+
+
 def as_inputs(value: Any, param: str) -> Sequence[TextInput]:
     """The texts of a request, each a string or token ids; a single one becomes a list of one.
 
-    The engine checks the items.
+    The engine checks what they hold.
     """
     if isinstance(value, str):
         return [value]
     if isinstance(value, np.ndarray):  # token ids of a large body
         return [cast(Sequence[int], value)]
     if not isinstance(value, list):
-        raise InvalidInput(
-            f"{param} must be a string, token ids, or a list of either, got {json_type(value)}",
-            code="invalid_type",
-            param=param,
-            actual=json_type(value),
-        )
+        raise wrong_type(value, param, "a string, token ids, or a list of either")
     if value and all(type(item) is int for item in value):
         return [value]
+    if not _INPUT_TYPES.issuperset(map(type, value)):
+        wrong = next(at for at, item in enumerate(value) if type(item) not in _INPUT_TYPES)
+        raise wrong_type(value[wrong], f"{param}[{wrong}]", "a string or a list of token ids")
     return cast(Sequence[TextInput], value)
-
-
-def json_type(value: Any) -> str:
-    names = {type(None): "null", bool: "boolean", dict: "object", int: "number", float: "number"}
-    return names.get(type(value), type(value).__name__)

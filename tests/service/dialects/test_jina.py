@@ -44,6 +44,7 @@ def test_task_and_objects(api: httpx.Client, plain: Callable[..., np.ndarray]) -
     assert np.array_equal(as_array(vectors(answer)), expected)
     objects = [{"text": text} for text in TEXTS]
     assert np.array_equal(as_array(vectors(post(api, input=objects))), expected)
+    assert np.array_equal(as_array(vectors(post(api, input=objects[0]))), expected[:1])
     answer = post(api, input=TEXTS, normalized=False, dimensions=16)
     raw = plain(TEXTS, normalize=False, dimensions=16)
     assert np.array_equal(as_array(vectors(answer)), raw)
@@ -136,7 +137,11 @@ def test_segments_that_are_refused(api: httpx.Client, body: dict[str, Any], para
 @pytest.mark.parametrize(
     ("body", "param"),
     [
-        ({"input": [{"image": "data:image/png;base64,"}]}, "input[0]"),
+        ({"input": [{"image": "data:image/png;base64,"}]}, "input[0].image"),
+        ({"input": {"image": "data:image/png;base64,"}}, "input.image"),
+        ({"input": {"text": 5}}, "input"),
+        ({"input": ["a", {"text": "a", "title": "b"}]}, "input[1]"),
+        ({"input": [{"a": 1}], "task": "separation"}, "input[0]"),
         ({"input": ["a"], "return_multivector": True}, "return_multivector"),
         ({"input": ["a", ""], "late_chunking": True}, "input[1]"),
         ({"input": [[7, 8]], "late_chunking": True}, "input[0]"),
