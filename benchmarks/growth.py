@@ -34,9 +34,10 @@ from engine.evaluation.reading_documents import led_passages
 from engine.evaluation.readings import CUTOFF
 from engine.evaluation.retrieval import ranks_of
 from engine.living.record_bytes import from_bytes
+from engine.living_types import LivingEmbedding
 from engine.training.data import Document
 from engine.training.heading_passages import Passage, passages_of
-from engine.types import ChunkPlan, LivingEmbedding, Span
+from engine.types import ChunkPlan, Span
 
 SEED = 11
 LATE = ChunkPlan(tokens=256, context="late")

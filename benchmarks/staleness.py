@@ -29,8 +29,9 @@ from engine import Engine
 from engine.evaluation.corpora import available, load_corpus
 from engine.living.record_bytes import from_bytes
 from engine.living.staleness import movement
+from engine.living_types import LivingEmbedding
 from engine.training.data import Document
-from engine.types import ChunkPlan, LivingEmbedding
+from engine.types import ChunkPlan
 
 SEED = 11
 CHARACTERS = 24_000

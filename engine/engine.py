@@ -28,6 +28,7 @@ from engine.living.rounds import Rounds, rounds_from
 from engine.living.segmented_run import open_run
 from engine.living.segmented_text import SegmentedText
 from engine.living.update import ReadVectors
+from engine.living_types import LivingEmbedding, RecordPrecision
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.ranks.fleet import Fleet
 from engine.ranks.opening import open_over_ranks
@@ -40,10 +41,8 @@ from engine.types import (
     DocumentEmbedding,
     Embedding,
     EmbedOptions,
-    LivingEmbedding,
     ModelInfo,
     Plan,
-    RecordPrecision,
     TextInput,
     Vector,
 )

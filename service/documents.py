@@ -14,15 +14,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from engine.async_engine import AsyncEngine
 from engine.errors import EngineUnavailable, InvalidInput
 from engine.execution.document_stream import DocumentStream
-from engine.types import (
-    Chunking,
-    ChunksReady,
-    DocumentEmbedding,
-    EmbedOptions,
-    LivingEmbedding,
-    Progress,
-    RecordPrecision,
-)
+from engine.living_types import LivingEmbedding, RecordPrecision
+from engine.types import Chunking, ChunksReady, DocumentEmbedding, EmbedOptions, Progress
 from service.fairness import read_by_then, write_timeout_at
 
 _ACCEPTED_EVERY_TOKENS = 16_384

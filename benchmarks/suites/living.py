@@ -15,7 +15,8 @@ from typing import NamedTuple
 from benchmarks.rows import Plan, Row, Target
 from benchmarks.workbench import Workbench
 from engine import Engine
-from engine.types import ChunkPlan, LivingEmbedding
+from engine.living_types import LivingEmbedding
+from engine.types import ChunkPlan
 
 LATE = ChunkPlan(tokens=256, context="late")
 APPENDS = 5

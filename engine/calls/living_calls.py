@@ -16,11 +16,12 @@ from engine.living.record_bytes import from_bytes
 from engine.living.rounds import Rounds, rounds_from
 from engine.living.segmented_text import SegmentedText
 from engine.living.update import ReadVectors
+from engine.living_types import LivingEmbedding, RecordPrecision
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline
 from engine.scheduling.session import Session
 from engine.steps import one_step
-from engine.types import Chunking, EmbedOptions, LivingEmbedding, Plan, RecordPrecision, Vector
+from engine.types import Chunking, EmbedOptions, Plan, Vector
 
 
 class LivingCalls(DocumentCalls):

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine.living.staleness import View
+from engine.living_types import RecordPrecision
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.segmented_pass import LayerStates, SinkRows
 from engine.text.chunking import ChunkSpan
 from engine.text.segments import SegmentKey
 from engine.text.titles import Titles
-from engine.types import Chunking, HeadingFormat, RecordPrecision, Vector
+from engine.types import Chunking, HeadingFormat, Vector
 
 
 class SegmentVectors(NamedTuple):

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Any, get_args
 
-from engine.types import HeadingFormat, RecordPrecision
+from engine.living_types import RecordPrecision
+from engine.types import HeadingFormat
 
 _NUMBER, _TEXT = (int, float, NoneType), (str, NoneType)
 _KINDS: Mapping[str, tuple[type, ...]] = {

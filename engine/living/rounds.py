@@ -10,9 +10,10 @@ from engine.execution.told_titles import check_title
 from engine.living.prepare import LivingDocument, prepare_living_steps
 from engine.living.record import DocumentRecord
 from engine.living.update import ReadVectors, Work, answer_of, record_of, staleness_of
+from engine.living_types import LivingEmbedding, RecordPrecision
 from engine.model.embedding_model import EmbeddingModel
 from engine.steps import Steps
-from engine.types import Chunking, EmbedOptions, LivingEmbedding, RecordPrecision
+from engine.types import Chunking, EmbedOptions
 
 EVERY_SEGMENT = range(1 << 62)
 MOST_ROUNDS = 4

@@ -22,10 +22,11 @@ from engine.living.prepare import LivingDocument
 from engine.living.record import DocumentRecord, KeptSegment, SegmentVectors, identity_of
 from engine.living.record_bytes import to_bytes
 from engine.living.staleness import BESIDE, LEAST, UNSEEN, bound, movement, view_of
+from engine.living_types import LivingChunk, LivingEmbedding, RecordPrecision
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.segmented_pass import SinkRows
 from engine.scheduling.request import TimedResult
-from engine.types import Accounting, LivingChunk, LivingEmbedding, RecordPrecision, Span, Vector
+from engine.types import Accounting, Span, Vector
 
 
 class ReadVectors(NamedTuple):

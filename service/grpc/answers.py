@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from engine.types import (
-    Accounting,
-    Chunk,
-    ChunksReady,
-    DocumentEmbedding,
-    Embedding,
-    LivingChunk,
-    LivingEmbedding,
-    Progress,
-)
+from engine.living_types import LivingChunk, LivingEmbedding
+from engine.types import Accounting, Chunk, ChunksReady, DocumentEmbedding, Embedding, Progress
 from service.documents import EVENT_NAMES, Accepted, Event, Finished
 from service.grpc.vectors import VectorPacker
 from service.pb.lln.v1 import embeddings_pb2

@@ -8,8 +8,8 @@ from typing import NamedTuple, get_args
 
 from engine.async_engine import AsyncEngine
 from engine.errors import InvalidInput
+from engine.living_types import LivingEmbedding, RecordPrecision
 from engine.text.unicode import Utf8Reader
-from engine.types import LivingEmbedding, RecordPrecision
 from service.documents import (
     DocumentRequest,
     Event,

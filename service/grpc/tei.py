@@ -165,10 +165,11 @@ class TeiEmbedServicer(StreamingServicer):
 def truncation(request: HasTruncation) -> Truncate:
     direction = request.truncation_direction
     if direction not in _TRUNCATE:
+        known = ", ".join(pb.TruncationDirection.keys())
         raise InvalidField(
-            f"truncation_direction must be one of {', '.join(pb.TruncationDirection.keys())}, "
-            f"got {direction}",
+            f"truncation_direction must be one of {known}, got {direction}",
             param="truncation_direction",
+            limit=known,
             actual=direction,
         )
     return _TRUNCATE[direction] if request.truncate else "error"

@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from engine.types import (
-    Chunk,
-    ChunksReady,
-    DocumentEmbedding,
-    LivingChunk,
-    LivingEmbedding,
-    Progress,
-)
+from engine.living_types import LivingChunk, LivingEmbedding
+from engine.types import Chunk, ChunksReady, DocumentEmbedding, Progress
 from service.documents import Accepted, Event
 from service.http.json_response import VectorForm, accounting, span, usage
 from service.http.records import encoded

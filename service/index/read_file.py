@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from engine.async_engine import AsyncEngine
 from engine.errors import InvalidInput
-from engine.types import (
-    Context,
-    DocumentEmbedding,
-    HeadingPlan,
-    LivingChunk,
-    LivingEmbedding,
-    RecordPrecision,
-)
+from engine.living_types import LivingChunk, LivingEmbedding, RecordPrecision
+from engine.types import Context, DocumentEmbedding, HeadingPlan
 from service.index.rows import IndexedFile
 from service.index.store import FileState, IndexStore
 from service.readers.extracted import Extracted

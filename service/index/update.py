@@ -10,7 +10,8 @@ from typing import TypeAlias
 
 from engine.async_engine import AsyncEngine
 from engine.errors import InsufficientMemory, InvalidInput, LLNError
-from engine.types import DocumentEmbedding, LivingEmbedding
+from engine.living_types import LivingEmbedding
+from engine.types import DocumentEmbedding
 from service.in_order import in_order
 from service.index.drafts import Draft, Gone, Problem, Same, Text, drafts_of, unread
 from service.index.read_file import (

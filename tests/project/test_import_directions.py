@@ -32,7 +32,10 @@ MODULES = [
 
 
 # Every module may import these; they import only each other.
-GROUND = {"engine.errors", "engine.types", "engine.attention_types", "engine.steps"}
+GROUND = {
+    *("engine.errors", "engine.types", "engine.attention_types", "engine.living_types"),
+    "engine.steps",
+}
 # What each room imports of its own package, besides the ground. Everything further up is missing
 # from a room's line, so serving cannot import training, evaluation, claims or benchmarks.
 MODEL = {"engine.checkpoint", "engine.config", "engine.model", "engine.platform", "engine.text"}
@@ -76,6 +79,7 @@ ALLOWED = {
     "engine.errors": set[str](),
     "engine.types": set[str](),
     "engine.attention_types": set[str](),
+    "engine.living_types": set[str](),
     "engine.steps": set[str](),
     "engine.platform": set[str](),
     "engine.config": {"engine.platform"},

@@ -58,6 +58,13 @@ def test_wrong_options_of_chunks_have_the_code_of_grpc(
     assert dict(failure.trailing_metadata())["lln-error-code"] == "invalid_chunking"
 
 
+def test_an_option_without_chunks_has_no_limit(http: httpx.Client) -> None:
+    body = {"text": TEXT, "chunking": {"context": "late"}}
+    error = http.post("/v1/documents", json=body).json()["error"]
+    assert error["message"] == "chunking.context does not go with type none"
+    assert (error["code"], error["limit"]) == ("unknown_field", None)
+
+
 def grpc_chunking(chunking: dict[str, Any]) -> dict[str, Any]:
     own = {name: value for name, value in chunking.items() if name in ("tokens", "format")}
     of_all = {name: chunking[name] for name in chunking.keys() - own.keys() - {"type"}}

@@ -209,7 +209,7 @@ def test_nothing_is_served_at_doubled_slashes(path: str, http: httpx.Client) -> 
     connection.close()
 
 
-@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/benchmarks/bench-1", "/v1/models", "/docs"])
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/benchmarks/bench-1", "/docs"])
 def test_a_slash_too_many_is_named_and_not_redirected(path: str, http: httpx.Client) -> None:
     """A redirect would lead to the host that the request names, and over http."""
     response = http.post(f"{path}/", json={"input": "x"}, headers={"host": "elsewhere.test"})
@@ -217,6 +217,12 @@ def test_a_slash_too_many_is_named_and_not_redirected(path: str, http: httpx.Cli
     error = error_of(response)
     assert error["code"] == "route_not_found"
     assert error["message"] == f"there is nothing at {path}/; did you mean {path}?"
+
+
+def test_the_list_of_models_with_a_slash_is_no_model_without_a_name(http: httpx.Client) -> None:
+    error = error_of(http.get("/v1/models/"))
+    assert error["code"] == "route_not_found"
+    assert error["message"] == "there is nothing at /v1/models/; did you mean /v1/models?"
 
 
 @pytest.mark.parametrize(

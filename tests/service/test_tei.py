@@ -315,8 +315,11 @@ def test_the_first_failure_ends_a_stream(embed: Any) -> None:
 
 def test_an_unknown_truncation_direction(embed: Any) -> None:
     request = pb.EmbedRequest(inputs=TEXT, truncation_direction=7)  # type: ignore[arg-type]
-    with pytest.raises(grpc.RpcError, match=r"truncation_direction must be .* got 7"):
+    with pytest.raises(grpc.RpcError, match=r"truncation_direction must be .* got 7") as raised:
         embed.Embed(request)
+    error: Any = raised.value
+    details = dict(error.trailing_metadata())
+    assert details["lln-error-limit"] == "TRUNCATION_DIRECTION_RIGHT, TRUNCATION_DIRECTION_LEFT"
 
 
 def test_info(channel: grpc.Channel) -> None:

@@ -17,8 +17,9 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from engine.errors import InvalidInput
+from engine.living_types import RecordPrecision
 from engine.model.quantized import check_output_dtype
-from engine.types import DocumentEmbedding, RecordPrecision
+from engine.types import DocumentEmbedding
 from service.documents import (
     EVENT_NAMES,
     DocumentRequest,

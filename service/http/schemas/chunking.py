@@ -110,7 +110,7 @@ class Chunking(Body, ChunkingFields):
                     f"chunking.{name} does not go with type {self.type}",
                     code="unknown_field",
                     param=f"chunking.{name}",
-                    limit=", ".join(_CHUNKING_FIELDS[self.type]),
+                    limit=", ".join(_CHUNKING_FIELDS[self.type]) or None,
                 )
         match self.type:
             case "none":

@@ -7,8 +7,8 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import ConfigDict, Field
 
 from engine.errors import InvalidInput
+from engine.living_types import RecordPrecision
 from engine.types import Chunking as EngineChunking
-from engine.types import RecordPrecision
 from service.edits import check_num_edits
 from service.http.schemas.chunking import Chunking, ChunkingFields, ContextName, Title
 from service.http.schemas.fields import (

@@ -9,7 +9,8 @@ import pytest
 
 from engine.engine import Engine
 from engine.living.record_bytes import from_bytes
-from engine.types import ChunkPlan, HeadingPlan, LivingEmbedding
+from engine.living_types import LivingEmbedding
+from engine.types import ChunkPlan, HeadingPlan
 from tests.engine.small_models import calibrated
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from engine.errors import InvalidInput, LLNError, TextTooLong
 from engine.living.record_bytes import from_bytes
 from engine.living.staleness import UNSEEN
 from engine.living.update import staleness_of
+from engine.living_types import LivingEmbedding
 from engine.model.embedding_model import load_model
 from engine.text.chunking import plan_chunks, shares_of
 from engine.text.segments import MOST_TOKENS, segment_at
@@ -23,7 +24,6 @@ from engine.types import (
     ChunkPlan,
     EmbedOptions,
     HeadingPlan,
-    LivingEmbedding,
     SentencePlan,
     Span,
     SpanPlan,
