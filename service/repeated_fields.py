@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,9 +11,11 @@ import orjson
 
 from engine.errors import shown
 
-_END_OF_NAME = re.compile(rb'"(?:(?<!\\")|(?<=\\\\"))[ \t\n\r]*+:')
-"""Every name ends like this. So can a text begin, as in `":"`; quotation marks within a text have
-one backslash before them, unless the text has a backslash there too."""
+_END_OF_NAME = re.compile(rb'"(?<![\\[{,: \t\n\r]")[ \t\n\r]*+:')
+"""A quotation mark that begins a text, or stands in one, has one of these characters before it."""
+
+_ODD_ENDS = ("\\", "[", "{", ",", ":", " ", "\t", "\n", "\r")
+"""So the end of a name that ends like this, or is empty, may look like the beginning of a text."""
 
 _TOKEN = re.compile(
     rb'(?P<text>"[^"\\]*+(?:\\.[^"\\]*+)*+")(?P<colon>[ \t\n\r]*+:)?|[\[\]{},]', re.DOTALL
@@ -50,12 +52,14 @@ class RepeatedField(NamedTuple):
 
 
 def may_repeat_fields(body: bytes, document: Any) -> bool:
-    """Whether the document may have lost a field of its body. Usually counting tells: of two fields
-    with one name the document has one, and the body two colons."""
-    kept = _num_fields(body, document)
-    if not _has_more_colons(body, kept):
+    """Whether the document may have lost a field of its body. Counting tells, unless names are odd:
+    of two fields with one name the document has one, and the body both."""
+    num_fields, names = _fields_of(body, document)
+    if not _has_more_colons(body, num_fields):
         return False
-    return sum(1 for _ in _END_OF_NAME.finditer(body)) > kept
+    if any(not name or name.endswith(_ODD_ENDS) for name in names):
+        return True
+    return sum(1 for _ in _END_OF_NAME.finditer(body)) > num_fields
 
 
 def _has_more_colons(body: bytes, num: int) -> bool:
@@ -67,20 +71,22 @@ def _has_more_colons(body: bytes, num: int) -> bool:
     return False
 
 
-def _num_fields(body: bytes, document: Any) -> int:
+def _fields_of(body: bytes, document: Any) -> tuple[int, Collection[str]]:
+    """How many fields all objects have together, and their names."""
     if isinstance(document, dict) and body.find(b"{", body.index(b"{") + 1) < 0:
-        return len(document)
-    found, unseen = 0, [document]
+        return len(document), document
+    num, names, unseen = 0, set[str](), [document]
     while unseen:
         value = unseen.pop()
         if isinstance(value, dict):
-            found += len(value)
+            num += len(value)
+            names.update(value)
             value = value.values()
         elif not isinstance(value, list):
             continue
         if not _CONTAINERS.isdisjoint(map(type, value)):  # a loop over millions would take longer
             unseen += value
-    return found
+    return num, names
 
 
 @dataclass(slots=True)

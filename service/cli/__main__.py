@@ -13,7 +13,7 @@ from engine.platform.process import prepare_process
 from service.cli.adapt import add_adapt
 from service.cli.attention import add_claims, add_diagnose, add_figures
 from service.cli.bench import add_bench
-from service.cli.common import printable
+from service.cli.common import printable, refuse_unknown
 from service.cli.embed import add_embed, add_models, add_plan
 from service.cli.evaluate import add_evaluate
 from service.cli.experiment import add_experiment
@@ -43,7 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prepare_process()
     if isinstance(sys.stdout, TextIOWrapper):  # names of files may be in no encoding
         sys.stdout.reconfigure(errors="backslashreplace")
-    chosen = parser().parse_args(arguments)
+    chosen, unknown = parser().parse_known_args(arguments)
+    if unknown:
+        refuse_unknown(unknown, chosen.command)
     run: Callable[[argparse.Namespace], None] = chosen.run
     try:
         run(chosen)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import difflib
 import json
 import re
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from engine.errors import InvalidInput
 from service.environment import load_settings
@@ -30,8 +31,18 @@ def add_command(
     commands: Commands, name: str, run: Callable[[Chosen], None], about: str
 ) -> argparse.ArgumentParser:
     command = commands.add_parser(name, help=about, description=about)
-    command.set_defaults(run=run)
+    command.set_defaults(run=run, command=command)
     return command
+
+
+def refuse_unknown(unknown: Sequence[str], command: argparse.ArgumentParser) -> NoReturn:
+    """Ends with the usage of the command, where argparse would show that of `lln`."""
+    options = re.findall(r"--[a-z-]+", command.format_usage())
+    near: dict[str, None] = {}
+    for name in unknown:
+        near |= dict.fromkeys(difflib.get_close_matches(name, options, n=2, cutoff=0.7))
+    advice = f"; did you mean {' or '.join(near)}?" if near else ""
+    command.error(f"unrecognized arguments: {' '.join(unknown)}{advice}")
 
 
 def add_json(command: argparse.ArgumentParser) -> None:

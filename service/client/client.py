@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import urllib.parse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -94,7 +94,7 @@ class LLNClient:
         applies to texts beyond the server's limit of tokens. `batch_size` is the most texts in one
         request. `show_progress_bar` has no effect; sentence-transformers has it.
         """
-        texts = [inputs] if isinstance(inputs, str) else list(inputs)
+        texts = _texts_in(inputs)
         options = {
             "prompt_name": prompt_name,
             "normalize": normalize_embeddings,
@@ -218,6 +218,21 @@ class LLNClient:
         body = {"input": texts, "model": self._model, "encoding_format": "base64", **options}
         data = self._server.request("/v1/embeddings", body)["data"]
         return [_vector(item["embedding"]) for item in data]
+
+
+def _texts_in(inputs: str | Sequence[str]) -> list[str]:
+    """Raises TypeError for what would pass as texts and is none: the names of a dict, and numbers,
+    which the server takes for the token ids of one text."""
+    if isinstance(inputs, str):
+        return [inputs]
+    is_sequence = isinstance(inputs, Iterable) and not isinstance(inputs, Mapping | bytes)
+    texts = list(inputs) if is_sequence else []
+    if not is_sequence or any(isinstance(text, int) for text in texts):
+        kind = type(inputs).__name__
+        raise TypeError(
+            f"inputs must be a text or a list of texts, got {kind}{' with numbers' * is_sequence}"
+        )
+    return texts
 
 
 def _batches(texts: Sequence[str], max_texts: int, max_bytes: int) -> Iterator[list[str]]:

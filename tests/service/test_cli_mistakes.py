@@ -171,3 +171,25 @@ def test_numbers_that_must_be_above_0(
         main(["evaluate", *option])
     assert left.value.code == 2
     assert "above 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (
+            ["serve", "--port", "9000"],
+            "unrecognized arguments: --port 9000; did you mean --http-port or --grpc-port?",
+        ),
+        (["plan", "9", "--modle", "a"], "--modle a; did you mean --model?"),
+        (["claims", "nope"], "unrecognized arguments: nope"),
+    ],
+)
+def test_an_unknown_option_is_told_with_the_usage_of_its_command(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: lln {arguments[0]} ")
+    assert said.endswith(f"{complaint}\n")

@@ -75,6 +75,17 @@ def test_encode(client: LLNClient) -> None:
     assert client.encode_document(TEXTS[0]).shape == (384,)
 
 
+@pytest.mark.parametrize(
+    ("inputs", "kind"),
+    [({"a": 1}, "dict"), (b"ab", "bytes"), (7, "int"), ([7592, 2088], "list with numbers")],
+)
+def test_what_is_no_list_of_texts_is_not_embedded(
+    client: LLNClient, inputs: Any, kind: str
+) -> None:
+    with pytest.raises(TypeError, match=f"must be a text or a list of texts, got {kind}$"):
+        client.encode(inputs)
+
+
 def test_similarity(client: LLNClient) -> None:
     vectors = client.encode(TEXTS)
     assert isinstance(vectors, np.ndarray)
