@@ -57,9 +57,11 @@ def read_quickly(body: bytes) -> Any:
     if may_exceed(body):
         return NOT_QUICKLY
     document = _parsed(body)
-    if len(body) > _MAX_SEARCHED_BYTES and may_repeat_fields(body, document):
+    if isinstance(document, Unreadable) or not may_repeat_fields(body, document):
+        return document
+    if len(body) > _MAX_SEARCHED_BYTES:
         return NOT_QUICKLY
-    return _with_each_field_once(body, document)
+    return find_repeated_field(body) or document
 
 
 def read_large_json(body: bytes) -> Any:
