@@ -220,7 +220,7 @@ class LLNClient:
         return [_vector(item["embedding"]) for item in data]
 
 
-def _texts_in(inputs: str | Sequence[str]) -> list[str]:
+def _texts_in(inputs: Any) -> list[str]:
     """Raises TypeError for what would pass as texts and is none: the names of a dict, and numbers,
     which the server takes for the token ids of one text."""
     if isinstance(inputs, str):
