@@ -6,6 +6,8 @@ PROTOC = $(PYTHON_BIN) -m grpc_tools.protoc -I service/pb=proto
 PROTOS = $(wildcard proto/*/v1/*.proto)
 ARGS ?=
 WORKERS ?= 2
+# In the order of tests/longest_first.py.
+SIDE_BY_SIDE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 GPU_PYTHON ?= python3
 
 .DEFAULT_GOAL := help
@@ -22,10 +24,10 @@ serve: $(VENV)/installed-run ## start the server: HTTP on port 8000, gRPC on 500
 	$(VENV)/bin/lln serve $(ARGS)
 
 test: $(VENV)/installed-test ## run the test suite, two files at a time (ARGS="-k tokenizer", WORKERS=0)
-	$(PYTHON_BIN) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	$(PYTHON_BIN) -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 coverage: $(VENV)/installed-dev ## run it with the lines it reaches counted (takes twice as long)
-	$(PYTHON_BIN) -m pytest -n $(WORKERS) --dist loadfile --timeout 3000 \
+	$(PYTHON_BIN) -m pytest $(SIDE_BY_SIDE) --timeout 3000 \
 		--cov --cov-report term:skip-covered $(ARGS)
 
 check: $(VENV)/installed-dev ## what CI holds the code to, apart from tests; rewrites nothing

@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
 from engine.platform.process import prepare_process
+from tests.longest_first import longest_first
 from tests.prices import prices_folder, share_prices
 from tests.small_checkpoints import (
     config_of,
@@ -65,6 +66,11 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items[:] = longest_first(items)
 
 
 ConfigValue = str | int | float | bool | None

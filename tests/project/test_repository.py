@@ -9,10 +9,13 @@ import stat
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.longest_first import LONG_FILES, longest_first
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("kernels", "engine", "service")
@@ -199,3 +202,17 @@ def test_licence_is_the_declared_one() -> None:
     assert "Apache License" in text
     assert "Version 2.0" in text
     assert project()["license"] == "Apache-2.0"
+
+
+def test_files_that_workers_take_first_exist() -> None:
+    assert [file for file in LONG_FILES if not (ROOT / file).is_file()] == []
+
+
+def test_workers_take_long_files_first_and_each_as_a_whole(request: pytest.FixtureRequest) -> None:
+    items = request.session.items
+    taken = longest_first(items)
+    assert {item.nodeid for item in taken} == {item.nodeid for item in items}
+    files = [file for file, _ in groupby(item.nodeid.partition("::")[0] for item in taken)]
+    assert len(files) == len(set(files))
+    listed = [file for file in LONG_FILES if file in files]
+    assert files[: len(listed)] == listed

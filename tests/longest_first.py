@@ -1,0 +1,47 @@
+"""The order in which pytest's workers take test files: long ones first, so that all end together.
+
+Left to itself, xdist begins with the files of the most tests. A file of few tests that take long
+would come last, and keep one worker busy while the others have nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+LONG_FILES = (
+    "tests/service/test_replicas.py",
+    "tests/service/test_bulk_ray.py",
+    "tests/service/test_docs.py",
+    "tests/service/test_limits.py",
+    "tests/service/test_page.py",
+    "tests/service/test_grpc_embed.py",
+    "tests/service/test_page_looks.py",
+    "tests/engine/ranks/test_fleet.py",
+    "tests/service/test_living_documents.py",
+    "tests/service/test_search.py",
+    "tests/service/test_http_benchmarks.py",
+    "tests/lln/test_export.py",
+    "tests/service/test_prometheus.py",
+    "tests/service/test_ranks.py",
+    "tests/service/test_page_keys.py",
+    "tests/service/test_page_tabs.py",
+    "tests/benchmarks/test_simulated_replicas.py",
+    "tests/service/test_bench_command.py",
+)
+"""Files that take over 5 seconds and more than a fifth of a second a test, the longest first."""
+
+
+def longest_first(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """The tests of a file stay together, in their order."""
+    files = [item.nodeid.partition("::")[0] for item in items]
+    num_tests = Counter(files)
+    known = {file: place for place, file in enumerate(LONG_FILES)}
+
+    def place(index: int) -> tuple[int, int, str]:
+        file = files[index]
+        return known.get(file, len(known)), -num_tests[file], file
+
+    return [items[index] for index in sorted(range(len(items)), key=place)]
