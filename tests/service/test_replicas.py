@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import httpx
@@ -24,13 +24,18 @@ import yaml
 
 from engine.engine import Engine
 from engine.errors import InvalidInput
+from engine.training.calibrate import CalibrationPlan
+from engine.training.convert import adapt_model, built_in_texts
 from service.pb.lln.v1 import benchmarks_pb2
 from service.pb.lln.v1 import embeddings_pb2 as pb
 from service.pb.tei.v1 import tei_pb2
 from service.replicas.proxy import CALLBACK, CALLBACK_PATH
 from tests.service.outside import free_port
-from tests.service.processes import clean_environment
+from tests.service.processes import clean_environment, lln
 from tests.service.stubs import benchmarks_stub, embeddings_stub, health_stub, tei_stub
+
+if TYPE_CHECKING:
+    from tests.conftest import WriteCheckpoint
 
 # A process of its own, not forked from one with torch: Ray does not start in those.
 LLN = (sys.executable, "-m", "service.cli")
@@ -65,7 +70,9 @@ def temporary() -> Iterator[Path]:
 def cluster(temporary: Path) -> Iterator[str]:
     """The address of a Ray cluster of two cores and no GPU."""
     port = free_port()
-    options = f"--head --block --port={port} --num-cpus=2 --num-gpus=0 --include-dashboard=false"
+    options = f"--head --block --port={port} --num-cpus=2 --num-gpus=0"
+    # Processes that nothing here needs, and that take seconds to start.
+    options += " --no-monitor --include-dashboard=false --include-log-monitor=false"
     ray = Path(sys.executable).with_name("ray")
     with (temporary / "ray.log").open("wb") as log:
         process = subprocess.Popen(
@@ -82,12 +89,20 @@ def cluster(temporary: Path) -> Iterator[str]:
         process.wait(STOP_S)
 
 
+@pytest.fixture(scope="module")
+def model(temporary: Path, write_checkpoint: WriteCheckpoint) -> str:
+    """A small one that reads texts of any length: each replica loads it and measures its prices."""
+    plan = CalibrationPlan(block_size=16, sample_tokens=48, num_samples=4)
+    texts = built_in_texts()[:8]
+    return str(adapt_model(write_checkpoint(), temporary / "model", texts, plan).folder)
+
+
 @contextmanager
-def serving(folder: Path, *arguments: str, **settings: str) -> Iterator[Served]:
+def serving(folder: Path, model: str, *arguments: str, **settings: str) -> Iterator[Served]:
     http_port, grpc_port = free_port(), free_port()
     log = folder / "server.log"
     environment = clean_environment(
-        LLN_MODELS="default",
+        LLN_MODELS=model,
         LLN_HTTP_PORT=str(http_port),
         LLN_GRPC_PORT=str(grpc_port),
         LLN_BATCH_FOLDER=str(folder / "batches"),
@@ -109,8 +124,8 @@ def serving(folder: Path, *arguments: str, **settings: str) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def served(temporary: Path, cluster: str) -> Iterator[Served]:
-    with serving(temporary, "--replicas", "2", "--address", cluster) as running:
+def served(temporary: Path, cluster: str, model: str) -> Iterator[Served]:
+    with serving(temporary, model, "--replicas", "2", "--address", cluster) as running:
         yield running
 
 
@@ -127,9 +142,9 @@ def channel(served: Served) -> Iterator[grpc.Channel]:
 
 
 def test_both_protocols_give_the_vectors_of_one_engine(
-    http: httpx.Client, channel: grpc.Channel
+    http: httpx.Client, channel: grpc.Channel, model: str
 ) -> None:
-    with Engine.load() as engine:
+    with Engine.load(model) as engine:
         alone = engine.embed([TEXT])[0].tolist()
     body = {"input": TEXT, "encoding_format": "float"}
     found = [http.post("/v1/embeddings", json=body).json() for _ in range(3)]
@@ -144,7 +159,7 @@ def test_streams_pass_in_both_directions(channel: grpc.Channel) -> None:
     texts = [f"{TEXT} {number}" for number in range(5)]
     requests = (tei_pb2.EmbedRequest(inputs=text) for text in texts)
     answers = list(tei_stub(channel).EmbedStream(requests, timeout=30))
-    assert [len(answer.embeddings) for answer in answers] == [384] * len(texts)
+    assert [len(answer.embeddings) for answer in answers] == [64] * len(texts)
     assert health_stub(channel).Check(_health(), timeout=30).status == 1
 
 
@@ -207,7 +222,7 @@ def test_a_cluster_that_does_not_answer() -> None:
     ],
 )
 def test_options_that_do_not_fit(arguments: tuple[str, ...], message: str) -> None:
-    refused = _lln("serve", *arguments)
+    refused = lln("serve", *arguments, LLN_MODELS="default")
     assert refused.returncode == RETURN_CODE_OF_FAILURE
     assert message in refused.stderr
 
@@ -231,7 +246,7 @@ def test_the_config_for_clusters_is_one_that_serve_takes() -> None:
 def test_a_replica_is_killed_while_it_reads(temporary: Path) -> None:
     long, short = "A long document. " * 60_000, {"input": TEXT}
     with (
-        serving(temporary, "--replicas", "2") as served,
+        serving(temporary, "default", "--replicas", "2") as served,
         httpx.Client(base_url=served.url, timeout=120) as http,
         grpc.insecure_channel(served.grpc_address) as channel,
         ThreadPoolExecutor() as pool,
