@@ -94,7 +94,7 @@ def model(temporary: Path, write_checkpoint: WriteCheckpoint) -> str:
     """A small one that reads texts of any length: each replica loads it and measures its prices."""
     plan = CalibrationPlan(block_size=16, sample_tokens=48, num_samples=4)
     texts = built_in_texts()[:8]
-    return str(adapt_model(write_checkpoint(), temporary / "model", texts, plan).folder)
+    return str(adapt_model(str(write_checkpoint()), temporary / "model", texts, plan).folder)
 
 
 @contextmanager
