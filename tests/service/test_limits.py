@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
@@ -18,18 +17,22 @@ import grpc
 import httpx
 import orjson
 import pytest
-from grpc import StatusCode
 from starlette.types import Message
 
 from service.errors import AnswerNotTaken
 from service.http.middleware.observe import _in_pieces
 from service.pb.lln.v1 import embeddings_pb2 as pb
-from service.pb.tei.v1 import tei_pb2
 from tests.service.outside import wait_for
-from tests.service.stubs import embeddings_stub, reflection_stub, tei_rank_stub, tei_stub
+from tests.service.silent_callers import (
+    A_TEXT,
+    SILENCE_S,
+    TIMEOUT_S,
+    assert_ends_in_time,
+    falling_silent,
+    has_room,
+)
+from tests.service.stubs import embeddings_stub
 
-SILENCE_S = 0.8
-TIMEOUT_S = 2.5
 SMALL_WINDOW = [("grpc.http2.lookahead_bytes", 65_536), ("grpc.http2.bdp_probe", 0)]
 # The vectors have far more bytes than the buffers of a connection.
 MANY_CHUNKS = {
@@ -55,62 +58,14 @@ def channel(narrow: Any) -> Iterator[grpc.Channel]:
         yield channel
 
 
-def has_room(server: Any) -> bool:
-    answer = httpx.post(f"{server.http_url}/v1/embeddings", json={"input": "x"}, timeout=60)
-    assert answer.status_code in (200, 429)
-    return answer.status_code == 200
-
-
 def given_up(server: Any, method: str) -> float:
     page = httpx.get(f"{server.http_url}/metrics", timeout=60).text
     wanted = f'lln_requests_total{{code="answer_not_taken",method="{method}"'
     return sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(wanted))
 
 
-@contextmanager
-def falling_silent(*said: Any) -> Iterator[Iterator[Any]]:
-    over = threading.Event()
-
-    def messages() -> Iterator[Any]:
-        yield from said
-        over.wait(60)
-
-    try:
-        yield messages()
-    finally:
-        over.set()
-
-
-def assert_ends_in_time(answers: Any) -> None:
-    with pytest.raises(grpc.RpcError) as raised:
-        list(answers)
-    error: Any = raised.value
-    assert error.code() == StatusCode.DEADLINE_EXCEEDED
-    metadata = dict(error.trailing_metadata())
-    assert metadata["lln-error-code"] == "body_timeout"
-    assert metadata["lln-error-limit"] == str(SILENCE_S)
-
-
-@pytest.mark.parametrize(
-    "method",
-    [
-        lambda channel: embeddings_stub(channel).EmbedDocument,
-        lambda channel: embeddings_stub(channel).EmbedStream,
-        lambda channel: tei_stub(channel).EmbedStream,
-        lambda channel: tei_stub(channel).EmbedAllStream,
-        lambda channel: reflection_stub(channel).ServerReflectionInfo,
-    ],
-)
-def test_a_stream_without_messages_times_out(
-    narrow: Any, channel: grpc.Channel, method: Any
-) -> None:
-    with falling_silent() as nothing:
-        assert_ends_in_time(method(channel)(nothing))
-    assert has_room(narrow)
-
-
 def test_an_idle_stream_times_out_once_it_is_answered(narrow: Any, channel: grpc.Channel) -> None:
-    with falling_silent(pb.EmbedStreamRequest(input=pb.Input(text="a text"))) as requests:
+    with falling_silent(A_TEXT) as requests:
         answers = embeddings_stub(channel).EmbedStream(requests)
         assert next(answers).WhichOneof("outcome") == "embedding"
         assert_ends_in_time(answers)
@@ -185,72 +140,12 @@ def test_unread_events_over_grpc_time_out(narrow: Any, channel: grpc.Channel) ->
 
 def test_unread_answers_of_a_stream_time_out(narrow: Any, channel: grpc.Channel) -> None:
     before = given_up(narrow, "lln.v1.Embeddings/EmbedStream")
-    one = pb.EmbedStreamRequest(input=pb.Input(text="a text"))
-    answers = embeddings_stub(channel).EmbedStream(one for _ in range(5_000))
+    answers = embeddings_stub(channel).EmbedStream(A_TEXT for _ in range(5_000))
     next(answers)
     wait_for(lambda: has_room(narrow), "the place to be free")
     assert given_up(narrow, "lln.v1.Embeddings/EmbedStream") == before + 1
     answers.cancel()
     assert "Traceback" not in narrow.log()
-
-
-def slowly(*, record: bool) -> Iterator[pb.EmbedDocumentRequest]:
-    """Each piece comes in time, and the last never does."""
-    yield pb.EmbedDocumentRequest(open=pb.DocumentOptions(with_record=record))
-    while True:
-        time.sleep(SILENCE_S / 3)
-        yield pb.EmbedDocumentRequest(text=b"a word ")
-
-
-def slow_texts() -> Iterator[tei_pb2.RerankStreamRequest]:
-    while True:
-        time.sleep(SILENCE_S / 3)
-        yield tei_pb2.RerankStreamRequest(query="a query", text="a text")
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda channel: list(embeddings_stub(channel).EmbedDocument(slowly(record=False))),
-        lambda channel: list(embeddings_stub(channel).EmbedDocument(slowly(record=True))),
-        lambda channel: tei_rank_stub(channel).RerankStream(slow_texts()),
-    ],
-)
-def test_pieces_without_end_time_out(
-    narrow: Any, channel: grpc.Channel, call: Callable[[grpc.Channel], Any]
-) -> None:
-    started_at = time.monotonic()
-    with pytest.raises(grpc.RpcError) as caught:
-        call(channel)
-    error: Any = caught.value
-    assert error.code() == StatusCode.DEADLINE_EXCEEDED
-    assert dict(error.trailing_metadata())["lln-error-limit"].startswith(f"{TIMEOUT_S:g}")
-    assert time.monotonic() - started_at < 2 * TIMEOUT_S
-    wait_for(lambda: has_room(narrow), "the place to be free", TIMEOUT_S)
-
-
-def test_a_file_without_end_times_out(narrow: Any) -> None:
-    address = urlsplit(narrow.http_url)
-    started_at = time.monotonic()
-    with socket.socket() as connection:
-        connection.settimeout(SILENCE_S / 3)
-        connection.connect((address.hostname, address.port))
-        begin = b'--b\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
-        connection.sendall(
-            b"POST /v1/files HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
-            b"Content-Type: multipart/form-data; boundary=b\r\n\r\n"
-            b"%x\r\n%b\r\n" % (len(begin), begin)
-        )
-        answer = b""
-        while not answer.endswith(b"}"):  # its head may come first
-            try:
-                answer += connection.recv(4096)
-            except TimeoutError:
-                connection.sendall(b"1\r\nx\r\n")
-    assert answer.startswith(b"HTTP/1.1 504")
-    assert b"before the file was read" in answer
-    assert time.monotonic() - started_at < 2 * TIMEOUT_S
-    assert httpx.get(f"{narrow.http_url}/v1/files", timeout=60).json()["data"] == []
 
 
 ANSWER_TIMEOUT_S = 3.5
