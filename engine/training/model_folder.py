@@ -21,7 +21,8 @@ from engine.training.data import DATA_FILE
 
 TrainingRecord: TypeAlias = Mapping[str, Any]
 """The content of data.json: what a model was trained on. "before" is the record of the training
-that this one continued, or null if that is unknown."""
+that this one continued, or null if that is unknown. "averaged" has those of the models whose mean
+this one is."""
 
 MARK = ".lln-adapt"
 """This file marks a workplace as ours. A folder of the same name without it belongs to the user."""
@@ -110,10 +111,12 @@ def read_record(model: EmbeddingModel) -> TrainingRecord | None:
 def with_earlier_records(record: TrainingRecord | None) -> Iterator[TrainingRecord | None]:
     """A record and those of the trainings before it; None stands for an unknown training."""
     yield record
-    while record is not None and "before" in record:
-        before = record["before"]
-        record = before if _is_record(before) else None
-        yield record
+    if record is None:
+        return
+    earlier = [record["before"]] if "before" in record else []
+    earlier += [part.get("record") for part in record.get("averaged", ())]
+    for one in earlier:
+        yield from with_earlier_records(one if _is_record(one) else None)
 
 
 def _is_record(found: object) -> bool:

@@ -12,6 +12,7 @@ from engine.errors import LLNError
 from engine.platform.process import prepare_process
 from service.cli.adapt import add_adapt
 from service.cli.attention import add_claims, add_diagnose, add_figures
+from service.cli.average import add_average
 from service.cli.bench import add_bench
 from service.cli.common import printable, refuse_unknown
 from service.cli.embed import add_embed, add_models, add_plan
@@ -25,7 +26,7 @@ from service.settings import SettingsError
 from service.version import version_of
 
 COMMANDS = (
-    *(add_serve, add_embed, add_plan, add_models, add_adapt, add_export),
+    *(add_serve, add_embed, add_plan, add_models, add_adapt, add_average, add_export),
     *(add_index, add_watch, add_search),
     *(add_evaluate, add_experiment, add_bench),
     *(add_diagnose, add_claims, add_figures, add_settings),
