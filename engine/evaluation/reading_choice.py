@@ -12,11 +12,20 @@ from engine.evaluation.corpus_vectors import CorpusVectors
 from engine.evaluation.questions import BY_FIRST_SENTENCE, BY_HEADING, BY_PARAGRAPH, Question
 from engine.evaluation.readings import Reading
 from engine.text.chunking import SHARES
+from engine.types import Context
 
 HALF = Reading(late=0.5)
-_SERVED = SHARES["balanced"]
-BALANCED = Reading(late=1 - _SERVED.alone, opening=_SERVED.opening, found_title=_SERVED.title)
-"""The default that is served, whatever the validation corpora would choose."""
+
+
+def _as_served(context: Context) -> Reading:
+    """Whatever the validation corpora would choose."""
+    alone, opening, title = SHARES[context]
+    return Reading(late=1 - alone, opening=opening, found_title=title)
+
+
+BALANCED = _as_served("balanced")
+ONE_PASS = _as_served("one_pass")
+OPENING = _as_served("opening")
 LATE_SHARES = (0.0, 0.5, 1.0)
 ADDED_SHARES = (0.0, 0.15, 0.2, 0.3, 0.6, 1.0)
 TITLE_SHARES = (0.15, 0.2, 0.3, 0.45, 0.6, 0.75, 0.9, 1.0, 1.5, 2.0)

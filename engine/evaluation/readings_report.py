@@ -27,6 +27,8 @@ from engine.evaluation.reading_choice import (
     BALANCED,
     HALF,
     LATE_SHARES,
+    ONE_PASS,
+    OPENING,
     choose_readings,
     models_beside,
     score,
@@ -192,7 +194,13 @@ def _on_question(
     }
 
 
-_ONE_PASS = ("late", "late and first words", "late and title", "late and title, for every kind")
+_ONE_PASS = (
+    "late",
+    "one pass",
+    "late and first words",
+    "late and title",
+    "late and title, for every kind",
+)
 """How the other models are read."""
 
 
@@ -202,6 +210,7 @@ def _comparisons_of(models: Sequence[str], pairs: Sequence[ModelPair]) -> list[t
     Without pairs, each is compared with the next."""
     rivals = {
         "late": ("passage alone", "late", "half late", "default", "alone and opening"),
+        "one pass": ("balanced", "passage alone", "opening"),
         "late and first words": ("default", "default, first words", "alone and opening"),
         "late and title": ("default", "late and title", "alone and opening"),
         "late and title, for every kind": ("balanced", "passage alone"),
@@ -236,6 +245,7 @@ def _readings(chosen: Mapping[str, Reading], models: Sequence[str]) -> dict[str,
         "alone and mean, for passages": chosen["mean for passages"],
         "alone and opening, for passages": chosen["opening for passages"],
         "balanced": BALANCED,
+        "opening": OPENING,
         "default": chosen["default"],
         "default, first words": chosen["first words"],
         "default, title told": chosen["title told"],
@@ -249,12 +259,14 @@ def _readings(chosen: Mapping[str, Reading], models: Sequence[str]) -> dict[str,
         found[f"{name} without LLN"] = replace(found[name], without_lln=True)
     for name in models:
         found[f"{name}, late"] = Reading(late=1.0, model=name)
-        for how in _ONE_PASS[1:]:
+        found[f"{name}, one pass"] = replace(ONE_PASS, model=name)
+        for how in _ONE_PASS[2:]:
             found[f"{name}, {how}"] = chosen[f"{name}, {how}"]
     return found
 
 
 COMPARISONS = (
+    ("balanced", "opening"),
     ("default", "passage alone"),
     ("default", "title before"),
     ("default", "half late"),
