@@ -1,4 +1,4 @@
-"""Questions about real text of corpora that no model that ships was trained on.
+"""Questions about real text of corpora that `default` was not trained on; `documents` was, in part.
 
 Short texts are passages found by their document's title and their heading. Long documents are found
 by a paragraph that was taken out of their later half, and by their titles. Differences between two

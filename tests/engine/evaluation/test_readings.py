@@ -277,6 +277,13 @@ def test_another_model_is_read_in_one_pass(
     )
     difference = same - control
     assert row["mean"] == pytest.approx(difference.mean(), abs=1e-4)
+    served = Reading(late=1.0, opening=0.2, found_title=0.75, model="same")
+    row = by_heading["readings"]["same, one pass"]["pooled"]
+    assert row["mean"] == pytest.approx(answers_by_heading(read, served).values.mean(), abs=1e-4)
+    cheaper = Reading(opening=0.3, found_title=0.45)
+    row = by_heading["differences"]["balanced minus opening"]["pooled"]
+    found = [answers_by_heading(read, one).values.mean() for one in (BALANCED, cheaper)]
+    assert row["mean"] == pytest.approx(found[0] - found[1], abs=1e-4)
 
 
 def test_shares_are_chosen_for_both_kinds_of_question(read: CorpusVectors) -> None:
