@@ -30,3 +30,8 @@ def check_query(request: Request) -> None:
                 limit=1,
                 actual=count,
             )
+
+
+async def query_checked(request: Request) -> None:
+    """The same, as a dependency of routes: one that is not async would run in a thread."""
+    check_query(request)

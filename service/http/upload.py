@@ -97,14 +97,14 @@ class FormReader:
 
     def _end_headers(self) -> None:
         _, options = parse_options_header(self._headers.get("content-disposition", b""))
-        self._name = options.get(b"name", b"").decode("utf-8", "replace")
+        self._name = _decoded(options.get(b"name", b""), "the name of a field")
         self._is_file = self._name == "file"
         if self._is_file:
             if self.filename is not None:
                 raise InvalidInput(
                     "the form has more than one file", code="invalid_form", param="file"
                 )
-            self.filename = options.get(b"filename", b"file").decode("utf-8", "replace")
+            self.filename = _decoded(options.get(b"filename", b"file"), "the name of the file")
         elif self._name in self.fields:
             raise InvalidInput(
                 f"the form has field {shown(self._name)} more than once",
@@ -135,10 +135,22 @@ class FormReader:
 
     def _end_part(self) -> None:
         if not self._is_file:
-            self.fields[self._name] = self._value.decode("utf-8", "replace")
+            what = f"field {shown(self._name)}"
+            self.fields[self._name] = _decoded(self._value, what)
 
     def _end(self) -> None:
         self._ended = True
+
+
+def _decoded(value: bytes | bytearray, what: str) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise UnreadableBody(
+            f"{what} is not UTF-8: byte {value[error.start]:#04x} at {error.start}",
+            code="invalid_utf8",
+            actual=error.start,
+        ) from None
 
 
 @contextmanager

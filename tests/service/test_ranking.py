@@ -159,6 +159,7 @@ def test_equal_scores_keep_the_callers_order(http: httpx.Client) -> None:
         ("/tokenize", {"inputs": "x", "prompt_name": "q"}, 400, "unknown_prompt", "prompt_name"),
         ("/decode", {"ids": [[101], [999_999]]}, 400, "invalid_token_id", "ids[1]"),
         ("/decode", {"ids": "101"}, 400, "invalid_type", "ids"),
+        ("/decode", {"ids": [{"a": 1}]}, 400, "invalid_type", "ids[0]"),
         ("/decode", {"ids": [["x"]]}, 400, "invalid_token_id", "ids[0]"),
         ("/predict", {"inputs": "x"}, 501, "not_a_classifier", None),
     ],

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Query, Response
 
 from service.http.dependencies import BatchesOfServer
 from service.http.json_request import JsonRoute
 from service.http.json_response import json_response
 from service.http.paging import page_response
+from service.http.query import query_checked
 from service.http.routes.files import check_kept_s
 from service.http.schemas.batches import BatchBody
 from service.http.schemas.responses.batches import BatchAnswer, BatchList
 
-router = APIRouter(route_class=JsonRoute, tags=["batches"])
+router = APIRouter(route_class=JsonRoute, tags=["batches"], dependencies=[Depends(query_checked)])
 
 
 @router.post("/v1/batches", response_model=BatchAnswer, summary="Start a batch")

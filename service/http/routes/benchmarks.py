@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import Annotated, Any, Literal, TypeAlias
 
 import orjson
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
@@ -21,6 +21,7 @@ from service.http.dependencies import Engine, Jobs, ServerSettings
 from service.http.json_request import JsonRoute
 from service.http.json_response import dump_list, json_response
 from service.http.media_types import HTML, JSON, NDJSON, preferred, wants_events
+from service.http.query import query_checked
 from service.http.schemas.benchmarks import BenchmarkBody
 from service.http.schemas.responses.benchmarks import (
     BenchmarkAnswer,
@@ -29,7 +30,9 @@ from service.http.schemas.responses.benchmarks import (
     SuiteList,
 )
 
-router = APIRouter(route_class=JsonRoute, tags=["benchmarks"])
+router = APIRouter(
+    route_class=JsonRoute, tags=["benchmarks"], dependencies=[Depends(query_checked)]
+)
 
 Format: TypeAlias = Literal["json", "csv", "png", "ndjson"]
 Accept: TypeAlias = Annotated[str, Header(description="application/x-ndjson follows the run.")]

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from engine.errors import InvalidInput, shown
 from service.batches.records import INPUT, StoredFile
@@ -19,11 +19,12 @@ from service.http.file_response import ContentResponse
 from service.http.json_response import json_response
 from service.http.media_types import MULTIPART
 from service.http.paging import page_response
+from service.http.query import query_checked
 from service.http.schemas.responses.batches import DeletedFile, FileAnswer, FileList
 from service.http.upload import FormReader, too_large
 from service.settings import Settings
 
-router = APIRouter(tags=["batches"])
+router = APIRouter(tags=["batches"], dependencies=[Depends(query_checked)])
 
 _MOST_LISTED = 10_000
 _FORM_BYTES = 64 * 1024  # around the file

@@ -54,7 +54,7 @@ async def tokenize_texts(
 async def decode(body: DecodeBody, engine: Engine, timeout_s: TimeoutS, record: Record) -> Response:
     """For each list of ids its text."""
     record.model = engine.resolve(body.model).name
-    lists = as_inputs(body.ids, "ids")
+    lists = as_inputs(body.ids, "ids", texts=False)
     lone = lists is not body.ids
     _check_count(lists, "ids", engine)
     texts = []

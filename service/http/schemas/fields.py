@@ -175,8 +175,9 @@ class VectorBody(Body, VectorFields):
 _INPUT_TYPES = frozenset({str, list, np.ndarray})
 
 
-def as_inputs(value: Any, param: str) -> Sequence[TextInput]:
-    """The texts of a request, each a string or token ids; a single one becomes a list of one.
+def as_inputs(value: Any, param: str, *, texts: bool = True) -> Sequence[TextInput]:
+    """The texts of a request, each a string or token ids; a single one becomes a list of one. Errors
+    speak of token ids alone where nothing is asked for `texts`.
 
     The engine checks what they hold.
     """
@@ -185,10 +186,12 @@ def as_inputs(value: Any, param: str) -> Sequence[TextInput]:
     if isinstance(value, np.ndarray):  # token ids of a large body
         return [cast(Sequence[int], value)]
     if not isinstance(value, list):
-        raise wrong_type(value, param, "a string, token ids, or a list of either")
+        either = "a string, token ids, or a list of either"
+        raise wrong_type(value, param, either if texts else "token ids, or a list of such lists")
     if value and all(type(item) is int for item in value):
         return [value]
     if not _INPUT_TYPES.issuperset(map(type, value)):
         wrong = next(at for at, item in enumerate(value) if type(item) not in _INPUT_TYPES)
-        raise wrong_type(value[wrong], f"{param}[{wrong}]", "a string or a list of token ids")
+        one = "a string or a list of token ids" if texts else "a list of token ids"
+        raise wrong_type(value[wrong], f"{param}[{wrong}]", one)
     return cast(Sequence[TextInput], value)

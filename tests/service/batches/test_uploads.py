@@ -251,6 +251,44 @@ def test_what_is_no_file_takes_no_room_from_others(
     assert store.usage.taken.num_bytes == store.usage.kept.num_bytes == 0
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            b'filename="a"',
+            b'filename="caf\xe9"',
+            "the name of the file is not UTF-8: byte 0xe9 at 3",
+        ),
+        (b"batch", b"b\xe9", "field purpose is not UTF-8: byte 0xe9 at 1"),
+        (b'"purpose"', b'"p\xe9"', "the name of a field is not UTF-8: byte 0xe9 at 1"),
+    ],
+)
+def test_a_form_that_is_not_utf_8_is_refused(
+    batches: Batches, old: bytes, new: bytes, message: str
+) -> None:
+    """Its letters would be replaced."""
+    form = (HEAD + b"x" + END).replace(old, new)
+
+    async def run() -> httpx.Response:
+        async with client_of(batches) as client:
+            return await client.post("/v1/files", content=form, headers=FORM)
+
+    error = asyncio.run(run()).json()["error"]
+    assert (error["code"], error["message"]) == ("invalid_utf8", message)
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/files?limit=1&limit=2", "/v1/batches?after=a&after=b", "/v1/benchmarks?a=1&a=2"]
+)
+def test_a_field_that_is_twice_in_a_query_is_refused(batches: Batches, path: str) -> None:
+    async def run() -> httpx.Response:
+        async with client_of(batches) as client:
+            return await client.get(path)
+
+    answer = asyncio.run(run())
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "repeated_field")
+
+
 def test_a_field_that_appears_twice_is_refused(batches: Batches) -> None:
     field = b'\r\n--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nvision'
 
