@@ -176,8 +176,8 @@ _INPUT_TYPES = frozenset({str, list, np.ndarray})
 
 
 def as_inputs(value: Any, param: str, *, texts: bool = True) -> Sequence[TextInput]:
-    """The texts of a request, each a string or token ids; a single one becomes a list of one. Errors
-    speak of token ids alone where nothing is asked for `texts`.
+    """The texts of a request, each a string or token ids; a single one becomes a list of one.
+    Errors speak of token ids alone where `texts` are not asked for.
 
     The engine checks what they hold.
     """
