@@ -91,7 +91,7 @@ def _wait_until_ready(server: RunningServer) -> None:
             pytest.fail(f"the server ended with {server.process.returncode}:\n{server.log()}")
         if _is_ready(server):
             return
-        time.sleep(0.1)
+        time.sleep(0.03)
     server.process.kill()
     pytest.fail(f"the server was not ready in {START_TIMEOUT_S} s:\n{server.log()}")
 
@@ -144,7 +144,9 @@ def launch_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartSer
 
     yield start
     for server in started:
-        assert server.stop() == 0, server.log()
+        server.process.send_signal(signal.SIGTERM)  # to all, which then stop side by side
+    for server in started:
+        assert server.process.wait(STOP_TIMEOUT_S) == 0, server.log()
 
 
 @pytest.fixture
