@@ -21,13 +21,17 @@ class IdleMemory:
     """
 
     def __init__(self) -> None:
-        self._at_rest = _resident()
+        # Unknown: loading needs more than what is loaded, and gives some of it back.
+        self._at_rest: int | None = None
 
     def give_back(self) -> None:
         """Call it when work has ended and no more has come."""
-        if _resident() - self._at_rest >= _WORTH_A_SEARCH:
+        held = _resident()
+        if self._at_rest is None or held - self._at_rest >= _WORTH_A_SEARCH:
             trim_heap()
             self._at_rest = _resident()
+        else:  # others search too, before large work
+            self._at_rest = min(self._at_rest, held)
 
 
 def _resident() -> int:

@@ -38,14 +38,35 @@ def test_memory_between_what_is_kept_goes_back() -> None:
     assert all(one.sum() == 1024 for one in kept)
 
 
-def test_the_heap_is_not_searched_for_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    searches = []
-    monkeypatch.setattr(idle_memory, "trim_heap", lambda: searches.append(1))
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    found: list[int] = []
+    monkeypatch.setattr(idle_memory, "trim_heap", lambda: found.append(1))
+    return found
+
+
+def test_the_heap_is_not_searched_for_little(searches: list[int]) -> None:
     memory = IdleMemory()
     memory.give_back()
-    assert not searches
+    assert len(searches) == 1, "what loading left is not known before"
+    memory.give_back()
+    assert len(searches) == 1
     held = torch.ones(_NUM_BLOCKS * _BLOCK // 4)
     memory.give_back()
     memory.give_back()
-    assert len(searches) == 1, "what is still held is known after the first search"
+    assert len(searches) == 2, "what is still held is known after the search"
     del held
+
+
+def test_a_process_that_has_shrunk_is_searched_as_early(
+    searches: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = [500, 400, 440, 480, 470]  # MiB
+    monkeypatch.setattr(idle_memory, "_resident", lambda: held[0] << 20)
+    memory = IdleMemory()
+    found = []
+    while held:
+        memory.give_back()
+        found.append(len(searches))
+        del held[0]
+    assert found == [1, 1, 1, 2, 2]
