@@ -18,7 +18,7 @@ HALF = Reading(late=0.5)
 
 
 def _as_served(context: Context) -> Reading:
-    """Whatever the validation corpora would choose."""
+    """The shares of a context, whatever the validation corpora would choose."""
     alone, opening, title = SHARES[context]
     return Reading(late=1 - alone, opening=opening, found_title=title)
 

@@ -258,10 +258,10 @@ def _readings(chosen: Mapping[str, Reading], models: Sequence[str]) -> dict[str,
     for name in _WITH_LATE_CHUNKS:
         found[f"{name} without LLN"] = replace(found[name], without_lln=True)
     for name in models:
-        found[f"{name}, late"] = Reading(late=1.0, model=name)
-        found[f"{name}, one pass"] = replace(ONE_PASS, model=name)
-        for how in _ONE_PASS[2:]:
-            found[f"{name}, {how}"] = chosen[f"{name}, {how}"]
+        fixed = {"late": LATE, "one pass": ONE_PASS}
+        for how in _ONE_PASS:
+            label = f"{name}, {how}"
+            found[label] = replace(fixed[how], model=name) if how in fixed else chosen[label]
     return found
 
 

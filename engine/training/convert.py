@@ -96,9 +96,10 @@ def load_adapted(model: str, config: EngineConfig) -> tuple[EmbeddingModel, Cali
     known = load_model(model, config=config)
     if known.calibration is None:
         raise InvalidInput(
-            f"{model} was never adapted, so there is nothing to continue from",
+            f"{model} was never adapted; `lln adapt {model} --out FOLDER` makes an LLN+Diag model "
+            "of it",
             code="never_adapted",
-            param="further",
+            param="model",
             actual=model,
         )
     return known, known.calibration

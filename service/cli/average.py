@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
-from service.cli.common import Chosen, Commands, add_command, add_json, print_json
+from service.cli.common import Chosen, Commands, add_command, add_json, decimals, print_json
 from service.environment import load_settings
 
 
@@ -18,19 +17,11 @@ def add_average(commands: Commands) -> None:
     command.add_argument("--out", type=Path, required=True, help="the new model's folder")
     command.add_argument(
         "--shares",
-        type=_numbers,
+        type=decimals,
         metavar="N,N,...",
         help="how much each model counts, relative to the others (default: all the same)",
     )
     add_json(command)
-
-
-def _numbers(value: str) -> list[float]:
-    try:
-        return [float(number) for number in value.split(",")]
-    except ValueError:
-        message = f"expected numbers separated by commas, got {value!r}"
-        raise argparse.ArgumentTypeError(message) from None
 
 
 def _average(chosen: Chosen) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Chosen: TypeAlias = argparse.Namespace
 Result = TypeVar("Result")
+Number = TypeVar("Number", int, float)
 
 
 def add_command(
@@ -54,18 +55,22 @@ def add_model(command: argparse.ArgumentParser) -> None:
 
 
 def numbers(value: str) -> list[int]:
-    try:
-        return [int(number) for number in value.split(",")]
-    except ValueError:
-        message = f"expected whole numbers separated by commas, got {value!r}"
-        raise argparse.ArgumentTypeError(message) from None
+    return _listed(value, int, "whole numbers")
+
+
+def decimals(value: str) -> list[float]:
+    return _listed(value, float, "numbers")
 
 
 def shares(value: str) -> list[float]:
+    return _listed(value, float, "numbers from 0 to 1")
+
+
+def _listed(value: str, read: Callable[[str], Number], wanted: str) -> list[Number]:
     try:
-        return [float(share) for share in value.split(",")]
+        return [read(number) for number in value.split(",")]
     except ValueError:
-        message = f"expected numbers from 0 to 1 separated by commas, got {value!r}"
+        message = f"expected {wanted} separated by commas, got {value!r}"
         raise argparse.ArgumentTypeError(message) from None
 
 

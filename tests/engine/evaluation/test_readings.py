@@ -1,4 +1,4 @@
-"""Readings of passages: intervals by documents, the split of corpora, and the whole on a few."""
+"""Readings of passages: what is read and asked, the choice of shares, and the whole report."""
 
 from __future__ import annotations
 
@@ -11,19 +11,13 @@ import pytest
 
 from engine.checkpoint.calibration import Calibration
 from engine.errors import InvalidInput
-from engine.evaluation import corpus_reader, corpus_split, readings_report, texts
-from engine.evaluation.bootstrap import Answers, interval, mean_of_means, minus, pooled
+from engine.evaluation import corpus_reader, readings_report
 from engine.evaluation.corpora import (
-    FRESH_SOURCES,
-    LAST_SOURCES,
-    NEW_SOURCES,
-    TRAINED_SOURCES,
     Corpus,
 )
 from engine.evaluation.corpus_split import split_corpora
 from engine.evaluation.corpus_vectors import CorpusVectors, read_corpus
 from engine.evaluation.model_pairs import ModelPair
-from engine.evaluation.pages import documents_of, plain_title
 from engine.evaluation.reading_choice import BALANCED, TITLE_SHARES, TOLERANCE, choose_readings
 from engine.evaluation.reading_documents import DocumentLimits, led_passages, reading_documents
 from engine.evaluation.readings import (
@@ -66,109 +60,6 @@ def headed_document(title: str, seed: int) -> Document:
 
     body = "\n\n".join(f"## xx{n}\n\n{paragraph()}\n\n{paragraph()}" for n in range(4))
     return Document(title, title, body)
-
-
-def answers(values: list[float], documents: list[int]) -> Answers:
-    return Answers(np.array(values, np.float64), np.array(documents, np.int64))
-
-
-def test_interval_of_a_known_case() -> None:
-    values = np.random.default_rng(1).normal(0.3, 1.0, 400)
-    found = interval(Answers(values, np.arange(400)))
-    assert found is not None
-    assert found.mean == pytest.approx(values.mean())
-    half = 1.96 * values.std() / 20
-    assert found.low == pytest.approx(values.mean() - half, abs=0.015)
-    assert found.high == pytest.approx(values.mean() + half, abs=0.015)
-
-
-def test_questions_of_one_document_are_drawn_together() -> None:
-    values = np.random.default_rng(1).normal(0.0, 1.0, 40)
-    once = interval(Answers(values, np.arange(40)))
-    repeated = interval(Answers(np.repeat(values, 10), np.repeat(np.arange(40), 10)))
-    assert once is not None
-    assert repeated is not None
-    assert repeated.mean == pytest.approx(once.mean)
-    assert repeated.low == pytest.approx(once.low)
-    assert repeated.high == pytest.approx(once.high)
-
-
-def test_intervals_of_little() -> None:
-    assert interval(answers([], [])) is None
-    assert pooled([]) is None
-    same = interval(answers([0.2] * 5, list(range(5))))
-    assert same is not None
-    assert same.low == pytest.approx(0.2)
-    assert same.high == pytest.approx(0.2)
-
-
-def test_one_document_is_not_certain() -> None:
-    """It would be drawn each time, and leave an interval without width."""
-    one = answers([0.0, 1.0], [3, 3])
-    assert interval(one) is None
-    others = answers([0.0, 1.0, 0.5], [0, 1, 2])
-    assert pooled([one, others]) == interval(others)
-    assert mean_of_means([one, answers([1.0], [0])]) == 0.75
-
-
-def test_each_corpus_counts_alike() -> None:
-    found = pooled([answers([1.0] * 90, list(range(90))), answers([0.0] * 10, list(range(10)))])
-    assert found is not None
-    assert (found.mean, found.low, found.high) == (0.5, 0.5, 0.5)
-
-
-def test_only_answers_to_the_same_questions_are_compared() -> None:
-    difference = minus(answers([1.0, 0.5], [0, 1]), answers([0.5, 0.5], [0, 1]))
-    assert difference.values.tolist() == [0.5, 0.0]
-    with pytest.raises(InvalidInput) as error:
-        minus(answers([1.0, 0.5], [0, 1]), answers([1.0, 0.5], [0, 0]))
-    assert error.value.code == "unpaired_answers"
-    with pytest.raises(InvalidInput):
-        answers([1.0], [0, 1])
-
-
-def test_corpora_are_split_by_what_is_left_out() -> None:
-    every = [*TRAINED_SOURCES, *NEW_SOURCES, *FRESH_SOURCES]
-    default = split_corpora(every)
-    assert default.validation == tuple(TRAINED_SOURCES)
-    assert default.test == (*NEW_SOURCES, *FRESH_SOURCES)
-    chosen = split_corpora(every, ["speeches", "essays"])
-    assert chosen.test == ("speeches", "essays")
-    assert chosen.validation == ("kernel", "python", "manuals", "postgres")
-    with pytest.raises(InvalidInput) as error:
-        split_corpora(["essays"])
-    assert error.value.code == "no_validation_corpus"
-
-
-def test_shares_may_be_chosen_on_other_corpora(monkeypatch: pytest.MonkeyPatch) -> None:
-    split = split_corpora(["kernel", "essays", "psalms"], choose_on=["essays"])
-    assert (split.validation, split.test) == (("essays",), ("kernel", "psalms"))
-    assert split_corpora(["psalms"], choose_on=["essays"]).test == ("psalms",)
-    assert split_corpora([], ["psalms"], ["essays", "kernel"]).test == ("psalms",)
-    with pytest.raises(InvalidInput, match="left out: essays") as error:
-        split_corpora(["kernel"], ["essays", "psalms"], ["kernel", "essays"])
-    assert error.value.code == "chosen_on_test_corpus"
-    with pytest.raises(InvalidInput, match="unknown corpus"):
-        split_corpora(["kernel"], choose_on=["esays"])
-
-
-def test_a_group_is_its_corpora_that_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus_split, "installed", lambda sources: list(sources)[:2])
-    split = split_corpora(["trained", "fresh", "essays"])
-    assert split.validation == tuple(TRAINED_SOURCES)[:2]
-    assert split.test == (*tuple(FRESH_SOURCES)[:2], "essays")
-    assert split_corpora([], ["fresh"]).test == tuple(FRESH_SOURCES)[:2]
-    assert split_corpora(["trained", "last"]).test == tuple(LAST_SOURCES)[:2]
-    with pytest.raises(InvalidInput) as error:
-        split_corpora(["fresh"])
-    assert error.value.code == "no_validation_corpus"
-
-
-@pytest.mark.parametrize("wrong", [(["kernal"], []), (["kernel"], ["esays"])])
-def test_a_misspelt_corpus_is_named(wrong: tuple[list[str], list[str]]) -> None:
-    with pytest.raises(InvalidInput, match="unknown corpus") as error:
-        split_corpora(*wrong)
-    assert error.value.code == "unknown_corpus"
 
 
 def test_documents_to_read(model: EmbeddingModel, corpus: Corpus) -> None:
@@ -414,40 +305,3 @@ def test_a_run_that_was_cut_goes_on(
     found = evaluate_readings(model, split, LIMITS, store=store)
     assert {name: (tmp_path / name).stat().st_mtime_ns for name in kept} == kept
     assert found == evaluate_readings(model, split, LIMITS)
-
-
-def test_a_page_becomes_headed_text() -> None:
-    html = """<html><head><title>no</title></head><body><div class="navheader">no</div>
-    <h1>9.1. Bread</h1><p>Some <b>flour</b>.</p><h2>Bread</h2><p>more</p>
-    <h2>2.1 Dough ¶</h2><pre>a\n# b\n</pre><p>end</p></body></html>"""
-    html = html.replace("end", "end " * 120)
-    [one] = documents_of("page", html)
-    assert (one.title, one.query) == ("Bread", "Bread")
-    assert one.body.startswith("Some flour.\n\nmore\n\n## Dough")
-    assert "\n    # b" in one.body
-    assert "no" not in one.body.split()
-    assert [two.title for two in documents_of("page", html, level=2)] == ["Dough"]
-    assert plain_title("Chapter 9. Unix Services") == "Unix Services"
-    assert plain_title("A word") == "A word"
-
-
-def test_a_tagged_text_becomes_prose() -> None:
-    tagged = "\n\n\tHe/pps said/vbd ,/, ``/`` Go/vb !/. ''/''\n\n\n\tShe/pps and/or/cc he/pps ./.\n"
-    assert texts._without_tags(tagged) == 'He said, "Go!"\n\nShe and/or he.'
-
-
-def test_titles_of_tagged_texts() -> None:
-    contents = """LIST OF TEXTS
-
-D02. Schubert Ogden, Christ Without Myth. New York: Harper, 1961.
-Pp. 128-134
-
-F01. Rosemary Black, "How Much Do You
-Tell?" Vogue, 138:1
-
-H03. Untitled
-"""
-    assert texts._sample_titles(contents) == {
-        "D02": "Christ Without Myth",
-        "F01": "How Much Do You Tell?",
-    }
