@@ -50,7 +50,7 @@ def new_corpora(plan: Plan) -> Iterator[Corpus]:
     names = available(new=True)
     if not names:
         raise InvalidInput(
-            "no corpus outside training is installed; docs/evaluation.md has their packages",
+            "no corpus outside training is installed; docs/evaluation/README.md has their packages",
             code="missing_package",
         )
     for name in names[: 1 if plan.quick else MOST_CORPORA]:

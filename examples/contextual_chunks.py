@@ -204,7 +204,7 @@ def read_folder(folder: Path) -> Iterator[Document]:
 
 
 def read_corpus(name: str) -> Iterator[Document]:
-    """A corpus that is installed as a package; docs/evaluation.md lists them."""
+    """A corpus that is installed as a package; docs/evaluation lists them."""
     from engine.evaluation.corpora import load_corpus
 
     for document in load_corpus(name).documents:

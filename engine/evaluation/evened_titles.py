@@ -1,4 +1,4 @@
-"""Titles that weigh the same in every passage: tried, and not served (docs/evaluation.md)."""
+"""Titles that weigh the same in every passage: tried, not served (docs/evaluation/trials.md)."""
 
 from __future__ import annotations
 

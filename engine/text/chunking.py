@@ -51,7 +51,7 @@ SHARES: dict[Context, Shares] = {
     "opening": Shares(alone=1.0, opening=0.3, title=0.45),
     "one_pass": Shares(alone=0.0, opening=0.2, title=0.75),
 }
-"""What each context means. docs/evaluation.md has the measurements."""
+"""What each context means. docs/evaluation/passages.md has the measurements."""
 
 NO_SHARES = Shares(alone=0.0, opening=0.0, title=0.0)
 

