@@ -5,8 +5,6 @@ They have no gradient, and read cu_seqlens on the host.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -75,8 +73,10 @@ def row_statistics(
         rows=check_chosen_rows(rows, q.shape[0]),
     )
     if custom_op.runs_in_triton(q):
-        launched: RowStatistics = _triton().row_statistics(question)
-        return launched
+        # Imported on first use, here and below: a machine without a GPU has no Triton.
+        from kernels.instruments.gpu import row_statistics as gpu
+
+        return gpu.row_statistics(question)
     return cpu.row_statistics(question)
 
 
@@ -86,8 +86,9 @@ def moments(x: Tensor, cu_seqlens: Tensor | None = None) -> Moments:
     arguments.check_rows(x=x)
     packed = arguments.check_cu_seqlens(cu_seqlens, x)
     if custom_op.runs_in_triton(x):
-        launched: Moments = _triton().moments(x, packed)
-        return launched
+        from kernels.instruments.gpu import moments as gpu
+
+        return gpu.moments(x, packed)
     return cpu.moments(x, packed)
 
 
@@ -103,10 +104,3 @@ def _mapped(rows: Tensor, affine: AffineMap | None) -> Tensor:
     if affine.weight is not None:
         wide = torch.einsum("thc,hcd->thd", wide, affine.weight)
     return wide + affine.bias
-
-
-def _triton() -> Any:
-    """The launchers, imported on first use: a machine without a GPU has no triton."""
-    from kernels.instruments import gpu
-
-    return gpu

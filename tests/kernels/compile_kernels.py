@@ -34,8 +34,8 @@ from kernels.attention.gpu.pieces import add_groups_kernel, add_pieces_kernel
 from kernels.attention.gpu.softmax import softmax_kernel
 from kernels.instructions.compile import compile_kernel
 from kernels.instructions.descriptors import wrong_descriptors
-from kernels.instruments import gpu as instruments
-from kernels.instruments.gpu import moments_kernel, row_statistics_kernel
+from kernels.instruments.gpu.moments import moments_constants, moments_kernel
+from kernels.instruments.gpu.row_statistics import row_constants, row_statistics_kernel
 
 HEAD_DIMS = (16, 32, 64, 128, 256)
 CAPABILITIES = (80, 89, 90)
@@ -182,10 +182,10 @@ def kernel_of(build: Build) -> tuple[Any, dict[str, Any]]:
         case "gate gradient":
             return gate_gradient_kernel, gate_constants(head_dim, dtype)
         case "row statistics":
-            constants = instruments.row_constants(head_dim, scores=True, channels=True)
+            constants = row_constants(head_dim, scores=True, channels=True)
             return row_statistics_kernel, constants
         case _:
-            return moments_kernel, instruments.moments_constants(head_dim)
+            return moments_kernel, moments_constants(head_dim)
 
 
 def main() -> None:

@@ -102,7 +102,7 @@ def test_even_attention_has_the_entropy_of_its_length() -> None:
 
 @pytest.mark.parametrize("in_triton", [False, True])
 def test_moments(in_triton: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = pytest.importorskip("kernels.instruments.gpu")
+    gpu = pytest.importorskip("kernels.instruments.gpu.moments")
     monkeypatch.setattr("kernels.attention.gpu.tiles.piece_tokens", lambda _: 64)
     monkeypatch.setattr(gpu, "piece_tokens", lambda _: 64)
     given = inputs(60)

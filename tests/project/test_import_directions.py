@@ -263,7 +263,7 @@ def test_triton_is_imported_in_its_own_files_only() -> None:
     importers = {path for path in MODULES if "triton" in imported_names(path.read_text())}
     homes = (
         ROOT / "kernels" / "attention" / "gpu",
-        ROOT / "kernels" / "instruments" / "gpu.py",
+        ROOT / "kernels" / "instruments" / "gpu",
         ROOT / "kernels" / "instructions" / "compile.py",
         ROOT / "kernels" / "bench" / "no_driver.py",
     )

@@ -1,40 +1,31 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,import-untyped"
 # Kernels are compiled by Triton: pointers, blocks and constexprs have no Python types.
-"""The instruments' Triton kernels and their launches.
+"""Entropy, sum of squares and moments of log P of attention rows.
 
-Row statistics stream: a tile of rows meets its keys a few at a time. Softmax weights need their
-row's mass first, so those keys are met twice; LLN's are known from the state at once. Logarithms
-are taken relative to even attention, log P + log N, which keeps their fourth powers small. The
-host decides which rows a program reads.
-
-Moments are sums of rows and of their outer products, relative to each sequence's first row: in a
-plain sum of squares a spread that is small beside its mean would be lost.
+A tile of rows meets its keys a few at a time. Softmax weights need their row's mass first, so those
+keys are met twice; LLN's are known from the state at once. Logarithms are taken relative to even
+attention, log P + log N, which keeps their fourth powers small.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.attention.arguments import PackedSequences
 from kernels.attention.gpu.launch import launch, row_arguments, sink_arguments, unit_stride
-from kernels.attention.gpu.locate import locate, num_slots
-from kernels.attention.gpu.pieces import add_pieces
-from kernels.attention.gpu.tiles import padded_head_dim, piece_tokens
-from kernels.instruments.question import Moments, Question, RowStatistics
+from kernels.attention.gpu.tiles import padded_head_dim
+from kernels.instruments.gpu.precision import PRECISION
+from kernels.instruments.gpu.row_tiles import row_tiles
+from kernels.instruments.question import Question, RowStatistics
 
 # Weights are at least float32's least normal number. Triton takes a smaller literal for a float64,
 # and everything computed with it would become one.
 LEAST = tl.constexpr(1.2e-38)
-
-PRECISION = "tf32x3"
-"""Rows are float32 here: an entropy is a small difference of large sums."""
 
 _ROWS_AND_KEYS = {16: (64, 64), 32: (64, 64), 64: (64, 32), 128: (32, 32)}
 """Of a step, by padded head size: what fits the shared memory of every GPU we know."""
@@ -63,6 +54,41 @@ def visible_keys(o_m, o_n, length, block_size, first_sinks, last_sinks, DIAG: tl
         m_sink = (o_n < first_sinks) | (o_n >= length - last_sinks)
         m_visible = m_visible & (m_block | m_sink[None, :])
     return m_visible
+
+
+@triton.jit
+def log_sum_of_scores(
+    b_q,  # [BM, BD] queries
+    p_k,  # the first key of the sequence and head
+    o_m,  # [BM] positions of the queries
+    length,
+    block_size,
+    first_sinks,
+    last_sinks,
+    scale,
+    stride_kt,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    DIAG: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """log sum exp of each row's visible scores, under a running maximum: [BM]."""
+    b_peak = tl.full([BM], float("-inf"), tl.float32)
+    b_mass = tl.zeros([BM], tl.float32)
+    for i_n in range(0, length, BN):
+        o_n = i_n + tl.arange(0, BN)
+        b_k = load_features(p_k + o_n[:, None].to(tl.int64) * stride_kt, o_n < length, D, BD)
+        b_score = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale
+        m_visible = visible_keys(o_m, o_n, length, block_size, first_sinks, last_sinks, DIAG)
+        b_score = tl.where(m_visible, b_score, float("-inf"))
+        b_new_peak = tl.maximum(b_peak, tl.max(b_score, 1))
+        # No key of a row may have been seen yet; then there is nothing to shrink.
+        b_base = tl.where(b_new_peak == float("-inf"), 0.0, b_new_peak)
+        b_mass = b_mass * tl.exp(b_peak - b_base) + tl.sum(tl.exp(b_score - b_base[:, None]), 1)
+        b_peak = b_new_peak
+    return b_peak + tl.log(b_mass)
 
 
 @triton.jit(
@@ -121,20 +147,10 @@ def row_statistics_kernel(
         p_q_rows = p_q + i_h * stride_qh + i_rows[:, None] * stride_qt
         b_q = load_features(p_q_rows, m_m, D, BD)
         p_k += i_h * stride_kh + i_begin * stride_kt
-        b_peak = tl.full([BM], float("-inf"), tl.float32)
-        b_mass = tl.zeros([BM], tl.float32)
-        for i_n in range(0, length, BN):
-            o_n = i_n + tl.arange(0, BN)
-            b_k = load_features(p_k + o_n[:, None].to(tl.int64) * stride_kt, o_n < length, D, BD)
-            b_score = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale
-            m_visible = visible_keys(o_m, o_n, length, block_size, first_sinks, last_sinks, DIAG)
-            b_score = tl.where(m_visible, b_score, float("-inf"))
-            b_new_peak = tl.maximum(b_peak, tl.max(b_score, 1))
-            # No key of a row may have been seen yet; then there is nothing to shrink.
-            b_base = tl.where(b_new_peak == float("-inf"), 0.0, b_new_peak)
-            b_mass = b_mass * tl.exp(b_peak - b_base) + tl.sum(tl.exp(b_score - b_base[:, None]), 1)
-            b_peak = b_new_peak
-        b_log_sum = b_peak + tl.log(b_mass)
+        b_log_sum = log_sum_of_scores(
+            b_q, p_k, o_m, length, block_size, first_sinks, last_sinks, scale, stride_kt,
+            D, BD, BM, BN, DIAG, PRECISION,
+        )  # fmt: skip
     if CHANNELS:
         o_state = (i_b * num_heads + i_h) * D
         b_mass_of = tl.load(p_log_mass + o_state + o_d, mask=o_d < D, other=float("-inf"))
@@ -197,73 +213,6 @@ def row_statistics_kernel(
     tl.store(p_row + 5 * step, b_fourth / length, mask=m_m)
 
 
-@triton.jit(do_not_specialize=["p_cu_seqlens", "num_sequences", "num_heads"])
-def moments_kernel(
-    p_x,  # rows [T, H, D]
-    p_sums,  # out: of sequences of one piece, sum and Gram matrix, float32 [B, H, D + 1, D]
-    p_part_sums,  # out: of the pieces of others, float32 [slots, H, D + 1, D]
-    p_cu_seqlens,  # first packed row of every sequence, then T, int32 [B + 1]
-    num_sequences,
-    num_heads,
-    stride_xt,
-    stride_xh,
-    PIECE: tl.constexpr,
-    D: tl.constexpr,
-    BD: tl.constexpr,
-    BC: tl.constexpr,
-    BT: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    NC: tl.constexpr = (D + BC - 1) // BC
-    i_program = tl.program_id(0)
-    i_c = i_program % NC
-    i_h = (i_program // NC % num_heads).to(tl.int64)
-    i_slot = i_program // NC // num_heads
-    i_b, i_begin, length, i_piece = locate(p_cu_seqlens, i_slot, num_sequences, PIECE, 1, PIECE)
-    i_slot = i_slot.to(tl.int64)
-    i_first = i_piece.to(tl.int64) * PIECE
-    if (i_piece > 0) & (i_first >= length):
-        return
-
-    o_d = tl.arange(0, BD)
-    o_c = i_c * BC + tl.arange(0, BC)
-    m_d = o_d < D
-    m_c = o_c < D
-    p_x += i_h * stride_xh + i_begin.to(tl.int64) * stride_xt
-    # An empty sequence has no first row.
-    b_first = tl.load(p_x + o_d, mask=m_d & (length > 0), other=0.0).to(tl.float32)
-    b_first_c = tl.load(p_x + o_c, mask=m_c & (length > 0), other=0.0).to(tl.float32)
-    p_x += i_first * stride_xt
-    num_tokens = tl.minimum(length - i_first, PIECE).to(tl.int32)
-    b_sum = tl.zeros([BC], tl.float32)
-    b_gram = tl.zeros([BC, BD], tl.float32)
-    for i_t in range(0, num_tokens, BT):
-        o_t = i_t + tl.arange(0, BT)
-        m_t = (o_t < num_tokens)[:, None]
-        p_rows = p_x + o_t[:, None] * stride_xt
-        b_x = tl.load(p_rows + o_d[None, :], mask=m_t & m_d[None, :], other=0.0).to(tl.float32)
-        b_y = tl.load(p_rows + o_c[None, :], mask=m_t & m_c[None, :], other=0.0).to(tl.float32)
-        b_x = tl.where(m_t, b_x - b_first[None, :], 0.0)
-        b_y = tl.where(m_t, b_y - b_first_c[None, :], 0.0)
-        b_sum += tl.sum(b_y, 0)
-        b_gram = tl.dot(tl.trans(b_y), b_x, b_gram, input_precision=PRECISION)
-    if length <= PIECE:
-        p_sums += (i_b * num_heads + i_h) * (D + 1) * D
-    else:
-        p_sums = p_part_sums + (i_slot * num_heads + i_h) * (D + 1) * D
-    tl.store(p_sums + o_c, b_sum, mask=m_c)
-    p_entries = p_sums + (1 + o_c[:, None]) * D + o_d[None, :]
-    tl.store(p_entries, b_gram, mask=m_c[:, None] & m_d[None, :])
-
-
-class RowTiles(NamedTuple):
-    """Rows cut into tiles, each of one sequence."""
-
-    sequence: Tensor  # int32 [tiles]
-    rows: Tensor  # int32 [tiles, BM] positions in the sequence, -1 for none
-    first: Tensor  # int32 [tiles] where the answers of a tile begin
-
-
 def row_statistics(question: Question) -> RowStatistics:
     q, k = unit_stride(question.q), unit_stride(question.k)
     num_heads, head_dim = q.shape[1:]
@@ -310,71 +259,6 @@ def _central(raw: Tensor, log_lengths: Tensor) -> Tensor:
     return torch.stack([mean - log_lengths, variance, skew, tail]).float()
 
 
-def row_tiles(rows: Tensor, bounds: tuple[int, ...], size: int) -> RowTiles:
-    """Rows cut into tiles that end with their sequence."""
-    sequences, positions, firsts = [], [], []
-    cuts = torch.searchsorted(rows, torch.tensor(bounds)).tolist()
-    for sequence, (first, last) in enumerate(itertools.pairwise(cuts)):
-        for at in range(first, last, size):
-            some = rows[at : min(at + size, last)] - bounds[sequence]
-            padding = some.new_full((size - len(some),), -1)
-            sequences.append(sequence)
-            positions.append(torch.cat([some, padding]))
-            firsts.append(at)
-    together = torch.stack(positions) if positions else torch.empty(0, size)
-    return RowTiles(
-        torch.tensor(sequences, dtype=torch.int32),
-        together.to(torch.int32),
-        torch.tensor(firsts, dtype=torch.int32),
-    )
-
-
-def moments(x: Tensor, packed: PackedSequences) -> Moments:
-    x = unit_stride(x)
-    num_rows, num_heads, head_dim = x.shape
-    cu_seqlens = packed.cu_seqlens
-    constants = moments_constants(head_dim)
-    piece = constants["PIECE"]
-    slots = num_slots(num_rows, packed.count, piece, 1, piece)
-    # Only a sequence of several pieces leaves any behind, and that takes more rows than a piece.
-    num_parts = slots if num_rows > piece else 0
-    shape = num_heads, head_dim + 1, head_dim
-    sums = x.new_empty(packed.count, *shape, dtype=torch.float32)
-    parts = x.new_empty(num_parts, *shape, dtype=torch.float32)
-    launch(
-        moments_kernel,
-        slots * num_heads * triton.cdiv(head_dim, constants["BC"]),
-        **row_arguments(x=x),
-        p_sums=sums,
-        p_part_sums=parts,
-        p_cu_seqlens=cu_seqlens,
-        num_sequences=packed.count,
-        num_heads=num_heads,
-        **constants,
-    )
-    if num_parts:
-        add_pieces(parts, cu_seqlens, sums, piece, num_rows)
-    return _about_zero(sums.double(), x, cu_seqlens)
-
-
-def _about_zero(sums: Tensor, x: Tensor, cu_seqlens: Tensor) -> Moments:
-    """From sums relative to a sequence's first row to the moments themselves."""
-    counts = cu_seqlens.diff().double()[:, None, None]  # [B, 1, 1]
-    if not x.shape[0]:
-        first = sums.new_zeros(sums[:, :, 0].shape)
-    else:
-        # An empty sequence may begin beyond the last row.
-        first = x[cu_seqlens[:-1].long().clamp(max=x.shape[0] - 1)].double()  # [B, H, D]
-    total, gram = sums[:, :, 0], sums[:, :, 1:]
-    offset = total / counts
-    mean = first + offset
-    variance = gram.diagonal(dim1=-2, dim2=-1) / counts - offset**2
-    outer = first.unsqueeze(-1) * total.unsqueeze(-2)
-    whole = gram + outer + outer.transpose(-1, -2)
-    whole = whole + counts.unsqueeze(-1) * first.unsqueeze(-1) * first.unsqueeze(-2)
-    return Moments(mean, variance, whole)
-
-
 def row_constants(head_dim: int, *, scores: bool, channels: bool) -> dict[str, Any]:
     """Everything the row statistics are compiled for."""
     width = padded_head_dim(head_dim)
@@ -389,19 +273,4 @@ def row_constants(head_dim: int, *, scores: bool, channels: bool) -> dict[str, A
         "PRECISION": PRECISION,
         "num_warps": 8,
         "num_stages": 1,
-    }
-
-
-def moments_constants(head_dim: int) -> dict[str, Any]:
-    """Everything the moments are compiled for."""
-    width = padded_head_dim(head_dim)
-    return {
-        "PIECE": piece_tokens(head_dim),
-        "D": head_dim,
-        "BD": width,
-        "BC": min(width, 64),
-        "BT": 32 if width <= 128 else 16,
-        "PRECISION": PRECISION,
-        "num_warps": 8 if width >= 64 else 4,
-        "num_stages": 2,
     }

@@ -1,0 +1,1 @@
+"""The instruments' Triton kernels and their launches. Import it only where Triton is installed."""
