@@ -160,7 +160,7 @@ def row_of(claim: Claim, finding: Finding, seconds: float) -> ClaimRow:
         paper=claim.paper,
         statement=claim.statement,
         place=source.place if source else None,
-        printed=source.summary if source else None,
+        printed=source.words if source else None,
         reading=reading_of(claim.id),
         tolerance=finding.stated.allowed,
         flips=_flips(verdict, finding),

@@ -231,7 +231,7 @@ def add_figures(commands: Commands) -> None:
 
 def _figures(chosen: Chosen) -> None:
     from engine.claims.check import document_start, sample_heads
-    from engine.claims.figures import draw_figures, find_figures
+    from engine.claims.figures.draw import draw_figures, find_figures
 
     find_figures(chosen.only)
     heads = with_engine(chosen.model, lambda engine: sample_heads(engine, document_start()))

@@ -13,17 +13,11 @@ import pytest
 import torch
 
 from engine.claims.claim import HeadSample
-from engine.claims.figure_data import (
-    CONCENTRATION,
-    VARIANCES_SAMPLE,
-    Figure,
-    RandomHeads,
-    Series,
-    concentration,
-    log_normal_sum,
-    variances,
-)
-from engine.claims.figures import FIGURES, draw_figures
+from engine.claims.figures.concentration import CONCENTRATION, concentration
+from engine.claims.figures.draw import FIGURES, draw_figures
+from engine.claims.figures.figure import Figure, RandomHeads, Series
+from engine.claims.figures.log_normal_sum import log_normal_sum
+from engine.claims.figures.variances import VARIANCES_SAMPLE, variances
 from engine.errors import InvalidInput
 
 COMMITTED = Path(__file__).resolve().parents[3] / "docs" / "figures"
@@ -73,7 +67,7 @@ def test_corrected_denominator_is_nearer_than_the_papers(of_sums: Figure) -> Non
 def test_concentration(monkeypatch: pytest.MonkeyPatch) -> None:
     """Softmax rises with temperature, ReLU does not, and only one matching follows."""
     small = RandomHeads(tokens=96, head_size=64, draws=1)
-    monkeypatch.setattr("engine.claims.figure_data.CONCENTRATION", small)
+    monkeypatch.setattr("engine.claims.figures.concentration.CONCENTRATION", small)
     curves = series(concentration(()), 0)
     softmax = curves["softmax"].y
     assert all(low < high for low, high in pairwise(softmax))

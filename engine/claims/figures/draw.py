@@ -1,4 +1,4 @@
-"""The LLN paper's figures, redrawn from this code: a PNG each, and its numbers as JSON beside it.
+"""Draws the figures: a PNG each, and its numbers as JSON beside it.
 
 matplotlib is imported when a figure is drawn, because serving does not need it.
 """
@@ -13,17 +13,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from engine.claims.claim import HeadSample
-from engine.claims.figure_data import (
-    Figure,
-    Method,
-    Panel,
-    Series,
-    Source,
-    concentration,
-    histograms,
-    log_normal_sum,
-    variances,
-)
+from engine.claims.figures.concentration import concentration
+from engine.claims.figures.figure import Figure, Method, Panel, Series, Source
+from engine.claims.figures.histograms import histograms
+from engine.claims.figures.log_normal_sum import log_normal_sum
+from engine.claims.figures.variances import variances
 from engine.errors import InvalidInput, unknown_name
 
 if TYPE_CHECKING:
