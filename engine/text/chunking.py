@@ -12,9 +12,9 @@ from typing import NamedTuple, get_args
 
 from engine.errors import InvalidInput, shown
 from engine.text.content_tokens import ContentTokens, Passage, character_span
+from engine.text.encoded import Encoded
 from engine.text.headings import sections
 from engine.text.sentences import sentences
-from engine.text.tokenizer import Encoded
 from engine.types import (
     Chunking,
     ChunkPlan,

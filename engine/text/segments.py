@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine.text.tokenizer import Encoded, TextTokenizer
+from engine.text.encoded import Encoded
+from engine.text.tokenizer import TextTokenizer
 from engine.types import Ids, Offsets, Span
 
 LEAST_TOKENS = 512

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +16,8 @@ from tokenizers import (
 
 from engine.errors import InvalidInput
 from engine.steps import Steps, finish
+from engine.text.encoded import Encoded, no_offsets
+from engine.text.special_tokens import special_ids
 from engine.text.split_points import choose_splitter
 from engine.text.streaming import (
     PART_CHARACTERS,
@@ -27,67 +27,17 @@ from engine.text.streaming import (
     offsets_array,
     read_pieces,
 )
-from engine.text.token_ids import as_integers, special_ids
 from engine.text.tokenizer_files import read_tokenizer
 from engine.text.unicode import check_unicode
+from engine.text.vocabulary import Vocabulary
 from engine.types import Ids, Offsets
 
 _SHORT_TEXT = 4096
 """A single text of up to this many characters is encoded on the calling thread: that is faster
 than the library's thread pool."""
 
-SEND_TEXT = "send the text itself (LangChain's OpenAIEmbeddings: check_embedding_ctx_length=False)"
-"""The advice where token ids are those of another tokenizer."""
-
-_UNUSED = re.compile(r"\[unused\d+\]")
-"""BERT's vocabularies have places that their tokenizers never write."""
-
-_UNUSED_START = "[unused"
-"""Few tokens begin with it, and this is tried sooner than a pattern."""
-
 _LONG_TEXT = 2 * PART_CHARACTERS
 """A text of more characters is encoded in parts."""
-
-
-@dataclass(frozen=True, eq=False)
-class Encoded:
-    """One text as the model reads it: special tokens, content, special tokens."""
-
-    ids: Ids  # [num_tokens]
-    num_prefix: int
-    num_suffix: int
-    read_offsets: Callable[[], Offsets] | None
-    """Computes the offsets; None for token input, which has no characters."""
-
-    num_prompt: int = 0
-    """Tokens of the prompt, if `num_prefix` includes them."""
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.ids)
-
-    @property
-    def num_content(self) -> int:
-        return len(self.ids) - self.num_prefix - self.num_suffix
-
-    @property
-    def content(self) -> Ids:
-        """The ids between the prefix and the suffix."""
-        return self.ids[self.num_prefix : len(self.ids) - self.num_suffix]
-
-    @property
-    def has_characters(self) -> bool:
-        return self.read_offsets is not None
-
-    @cached_property
-    def offsets(self) -> Offsets:
-        """[num_tokens, 2] characters of the original text; (0, 0) for special tokens.
-
-        Computed on first use, since most embeddings never need them.
-        """
-        if self.read_offsets is None:
-            return _no_offsets(len(self.ids))
-        return self.read_offsets()
 
 
 class TextTokenizer:
@@ -102,9 +52,7 @@ class TextTokenizer:
         tokenizer.no_padding()
         self._tokenizer = tokenizer
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-        self.vocab_size = 1 + max(vocabulary.values(), default=-1)
-        self._unused = np.zeros(self.vocab_size, np.bool_)  # [vocab_size]
-        self._unused[_unused_ids(vocabulary)] = 1
+        self._vocabulary = Vocabulary(vocabulary)
         self.prefix_ids, self.suffix_ids = special_ids(tokenizer, vocabulary)
         self._splitter = choose_splitter(tokenizer)
 
@@ -121,6 +69,10 @@ class TextTokenizer:
             steps = [normalizers.Lowercase(), *([own] if own else [])]
             tokenizer.normalizer = normalizers.Sequence(steps)
         return cls(tokenizer)
+
+    @property
+    def vocab_size(self) -> int:
+        return self._vocabulary.size
 
     @property
     def num_prefix(self) -> int:
@@ -187,29 +139,7 @@ class TextTokenizer:
     def validate_ids(self, ids: Sequence[int] | Ids, *, param: str | None = None) -> Ids:
         """The ids as an array. Raises if one is not in the vocabulary, or can only be another
         tokenizer's."""
-        array = as_integers(ids, param=param)
-        outside = (array < 0) | (array >= self.vocab_size)
-        if outside.any():
-            position = int(outside.argmax())
-            raise InvalidInput(
-                f"token id {array[position]} at position {position} is not in the vocabulary; "
-                f"ids are 0 to {self.vocab_size - 1}. If they are another tokenizer's, {SEND_TEXT}",
-                code="invalid_token_id",
-                param=param,
-                limit=self.vocab_size - 1,
-                actual=int(array[position]),
-            )
-        unused = self._unused[array]
-        if unused.any():
-            position = int(unused.argmax())
-            raise InvalidInput(
-                f"token id {array[position]} at position {position} is one that this model's "
-                f"tokenizer never writes, so the ids are another tokenizer's: {SEND_TEXT}",
-                code="foreign_token_ids",
-                param=param,
-                actual=int(array[position]),
-            )
-        return array.astype(np.int32)
+        return self._vocabulary.checked_ids(ids, param=param)
 
     def decode(self, ids: Ids, *, skip_special_tokens: bool) -> str:
         """The text of checked ids, as the tokenizer joins them."""
@@ -236,7 +166,7 @@ class TextTokenizer:
     ) -> Steps[Encoded]:
         """Encodes a text in parts: parallel, and without one large library object for the whole."""
         ids: list[Ids] = [self.prefix_ids]
-        offsets: list[Offsets] = [_no_offsets(self.num_prefix)]
+        offsets: list[Offsets] = [no_offsets(self.num_prefix)]
         num_tokens = self.num_special
 
         def take(part: Ids, part_offsets: Offsets | None) -> None:
@@ -256,7 +186,7 @@ class TextTokenizer:
         ids.append(self.suffix_ids)
         if not with_offsets:
             return self._encoded(np.concatenate(ids), partial(self._read_offsets, text))
-        offsets.append(_no_offsets(self.num_suffix))
+        offsets.append(no_offsets(self.num_suffix))
         return self._encoded(np.concatenate(ids), _constant(np.concatenate(offsets)))
 
     def _run(
@@ -291,14 +221,6 @@ def start_parallel_threads() -> None:
     Tokenizer(models.WordLevel({"": 0}, unk_token="")).encode_batch(["", ""])
 
 
-def _unused_ids(vocabulary: Mapping[str, int]) -> list[int]:
-    return [
-        index
-        for token, index in vocabulary.items()
-        if token.startswith(_UNUSED_START) and _UNUSED.fullmatch(token)
-    ]
-
-
 def _is_long(text: object) -> bool:
     return _num_characters(text) > _LONG_TEXT
 
@@ -325,10 +247,6 @@ def _ids(encoding: Encoding) -> Ids:
 
 def _constant(offsets: Offsets) -> Callable[[], Offsets]:
     return lambda: offsets
-
-
-def _no_offsets(num_tokens: int) -> Offsets:
-    return np.zeros((num_tokens, 2), dtype=np.int32)
 
 
 def _check_strings(texts: Sequence[str]) -> None:

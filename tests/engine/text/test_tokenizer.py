@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from engine.errors import CheckpointError, InvalidInput
-from engine.text.tokenizer import Encoded, TextTokenizer
+from engine.text.encoded import Encoded
+from engine.text.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from tests.conftest import WriteTokenizer

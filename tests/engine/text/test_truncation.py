@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from engine.errors import InvalidInput, TextTooLong
-from engine.text.tokenizer import Encoded, TextTokenizer
+from engine.text.encoded import Encoded
+from engine.text.tokenizer import TextTokenizer
 from engine.text.truncation import truncate
 from engine.types import Truncate
 
