@@ -1,6 +1,6 @@
 """LLN+Diag attention over packed sequences, its parts, and the softmax it stands in for."""
 
-from kernels.attention.arguments import ArgumentError, Gate, PackedSequences
+from kernels.attention.arguments import ArgumentError, Gate
 from kernels.attention.functional import (
     MomentMatch,
     block_diagonal_attention,
@@ -12,6 +12,7 @@ from kernels.attention.functional import (
     sliding_window_attention,
     softmax_attention,
 )
+from kernels.attention.packed_sequences import PackedSequences
 from kernels.attention.state import LLNState, merge_states
 from kernels.attention.tile import TileSinks, block_diagonal_tile, lln_diag_tile
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernels.attention.arguments import PackedSequences, Sinks
+from kernels.attention.arguments import Sinks
+from kernels.attention.packed_sequences import PackedSequences
 from kernels.attention.processor import multiplies_bfloat16_tiles, wide, widen
 from kernels.attention.ragged import BlockBatch, block_batches, gather_each, scatter_each
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.attention.arguments import AffineMap, PackedSequences, Sinks
+from kernels.attention.arguments import AffineMap, Sinks
 from kernels.attention.block_softmax import block_softmax
+from kernels.attention.packed_sequences import PackedSequences
 from kernels.attention.processor import widen
 from kernels.attention.ragged import (
     SpanBatch,

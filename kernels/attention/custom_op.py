@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from kernels.attention import arguments, cpu
-from kernels.attention.arguments import AffineMap, PackedSequences, Sinks
+from kernels.attention.arguments import AffineMap, Sinks
 from kernels.attention.block_softmax import block_softmax
+from kernels.attention.packed_sequences import PackedSequences, check_cu_seqlens
 from kernels.attention.state import LLNState, empty_state
 
 _OPERANDS = (
@@ -72,7 +73,7 @@ class Operands(NamedTuple):
 
     @property
     def packed(self) -> PackedSequences:
-        return arguments.check_cu_seqlens(self.cu_seqlens, self.q)
+        return check_cu_seqlens(self.cu_seqlens, self.q)
 
     @property
     def branches(self) -> dict[str, Any]:

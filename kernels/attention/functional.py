@@ -18,16 +18,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kernels.attention import arguments, cpu, custom_op
-from kernels.attention.arguments import (
-    AffineMap,
-    ArgumentError,
-    Bounds,
-    Gate,
-    Map,
-    PackedSequences,
-    Sinks,
-)
+from kernels.attention.arguments import AffineMap, ArgumentError, Gate, Map, Sinks
 from kernels.attention.custom_op import Operands
+from kernels.attention.packed_sequences import Bounds, PackedSequences, check_cu_seqlens
 from kernels.attention.ragged import window_batches
 from kernels.attention.shares import token_shares
 from kernels.attention.state import LLNState
@@ -79,7 +72,7 @@ def lln_diag_attention(
         if again is not None:
             return again
     rows = arguments.check_rows(q=q, k=k, v=v)
-    packed = arguments.check_cu_seqlens(cu_seqlens, q)
+    packed = check_cu_seqlens(cu_seqlens, q)
     count = packed.count
     return _attend(
         *(q, k, v, packed),
@@ -107,7 +100,7 @@ def lln_attention(
 ) -> Tensor:
     """LLN alone: every query reads its sequence's state."""
     rows = arguments.check_rows(q=q, k=k, v=v)
-    packed = arguments.check_cu_seqlens(cu_seqlens, q)
+    packed = check_cu_seqlens(cu_seqlens, q)
     return _attend(
         *(q, k, v, packed),
         alpha=arguments.check_shared_scale("alpha", alpha, rows, packed.count),
@@ -128,7 +121,7 @@ def block_diagonal_attention(
 ) -> Tensor:
     """Diag alone: softmax over the query's own block and the sequence's sinks, each key once."""
     arguments.check_rows(q=q, k=k, v=v)
-    packed = arguments.check_cu_seqlens(cu_seqlens, q)
+    packed = check_cu_seqlens(cu_seqlens, q)
     return _attend(
         *(q, k, v, packed),
         block_size=arguments.check_block_size(block_size),
@@ -141,7 +134,7 @@ def softmax_attention(
 ) -> Tensor:
     """Full attention within each sequence, at a cost that grows with the square of its length."""
     arguments.check_rows(q=q, k=k, v=v)
-    packed = arguments.check_cu_seqlens(cu_seqlens, q)
+    packed = check_cu_seqlens(cu_seqlens, q)
     return _attend(q, k, v, packed)
 
 
@@ -150,7 +143,7 @@ def sliding_window_attention(
 ) -> Tensor:
     """Softmax over the keys of the same sequence at most `half_window` tokens away, (T, H, D)."""
     arguments.check_rows(q=q, k=k, v=v)
-    packed = arguments.check_cu_seqlens(cu_seqlens, q)
+    packed = check_cu_seqlens(cu_seqlens, q)
     if half_window < 0:
         raise ArgumentError(f"half_window must not be negative, got {half_window}")
     batches = window_batches(packed.host_bounds(), half_window, q.device)
@@ -178,7 +171,7 @@ def lln_state(
 ) -> LLNState:
     """LLN's state of every sequence, in the accumulation dtype."""
     rows = arguments.check_rows(k=k, v=v)
-    packed = arguments.check_cu_seqlens(cu_seqlens, k)
+    packed = check_cu_seqlens(cu_seqlens, k)
     scale = arguments.check_scale("beta", beta, rows, packed.count)
     affine = arguments.check_map("k_map", k_map, rows)
     if custom_op.runs_in_triton(k) and not custom_op.needs_gradient(k, v, scale, *(affine or ())):
@@ -200,7 +193,7 @@ def lln_read(
 ) -> Tensor:
     """What every query reads from its own sequence's state."""
     rows = arguments.check_rows(q=q)
-    packed = arguments.check_cu_seqlens(cu_seqlens, q)
+    packed = check_cu_seqlens(cu_seqlens, q)
     arguments.check_state(state, q, packed.count)
     scale = arguments.check_scale("alpha", alpha, rows, packed.count)
     affine = arguments.check_map("q_map", q_map, rows)
@@ -225,7 +218,7 @@ def lln_shares(
 ) -> Tensor:
     """LLN's share in each token's output, as `lln_diag_attention` mixes: (H,), or (T, H)."""
     rows = arguments.check_rows(q=q)
-    packed = arguments.check_cu_seqlens(cu_seqlens, q)
+    packed = check_cu_seqlens(cu_seqlens, q)
     factor = arguments.check_mix_scale(mix_scale, rows, packed.count)
     return token_shares(q, arguments.check_mix_or_gate(mix, rows), factor, packed)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kernels.attention import arguments
 from kernels.attention.arguments import Gate, Map, RowsForm, Sinks
+from kernels.attention.packed_sequences import PackedSequences, check_cu_seqlens
 from kernels.attention.state import LLNState
 
 
@@ -51,14 +52,14 @@ def lln_diag_attention(
         num_sinks=num_sinks,
         dtype=dtype,
     )
-    packed = arguments.check_cu_seqlens(cu_seqlens, q)
+    packed = check_cu_seqlens(cu_seqlens, q)
     share = lln_shares(q, packed, mix=mix, mix_scale=mix_scale).unsqueeze(-1)
     return share * lln + (1 - share) * diag
 
 
 def lln_shares(
     q: Tensor,
-    packed: arguments.PackedSequences,
+    packed: PackedSequences,
     *,
     mix: float | Tensor | Gate,
     mix_scale: float | Tensor | None,
@@ -89,7 +90,7 @@ def lln_attention(
 ) -> Tensor:
     """LLN by its definition: a row-normalised kernel of exp features."""
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
-    packed = arguments.check_cu_seqlens(cu_seqlens, q)
+    packed = check_cu_seqlens(cu_seqlens, q)
     scaled_q = scaled_rows("alpha", alpha, q, packed, q_map)
     scaled_k = scaled_rows("beta", beta, k, packed, k_map)
     out = torch.empty_like(v)
@@ -113,7 +114,7 @@ def block_diagonal_attention(
     sinks = arguments.check_sinks(num_sinks)
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     out = torch.empty_like(v)
-    for rows in _sequences(arguments.check_cu_seqlens(cu_seqlens, q)):
+    for rows in _sequences(check_cu_seqlens(cu_seqlens, q)):
         visible = visible_keys(rows.stop - rows.start, block_size, sinks, q.device)
         out[rows] = _heads(softmax_matrix(q[rows], k[rows], visible), v[rows])
     return out
@@ -131,7 +132,7 @@ def sliding_window_attention(
     """Softmax over the keys of the same sequence at most `half_window` tokens away."""
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     out = torch.empty_like(v)
-    for rows in _sequences(arguments.check_cu_seqlens(cu_seqlens, q)):
+    for rows in _sequences(check_cu_seqlens(cu_seqlens, q)):
         at = torch.arange(rows.stop - rows.start, device=q.device)
         visible = (at[:, None] - at[None, :]).abs() <= half_window
         out[rows] = _heads(softmax_matrix(q[rows], k[rows], visible), v[rows])
@@ -149,7 +150,7 @@ def softmax_attention(
     """Full attention within each sequence."""
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     out = torch.empty_like(v)
-    for rows in _sequences(arguments.check_cu_seqlens(cu_seqlens, q)):
+    for rows in _sequences(check_cu_seqlens(cu_seqlens, q)):
         out[rows] = _heads(softmax_matrix(q[rows], k[rows]), v[rows])
     return out
 
@@ -164,7 +165,7 @@ def lln_state(
 ) -> LLNState:
     """Channel masses and channel means of every sequence, in float64."""
     k, v = k.double(), v.double()
-    packed = arguments.check_cu_seqlens(cu_seqlens, k)
+    packed = check_cu_seqlens(cu_seqlens, k)
     scaled_k = scaled_rows("beta", beta, k, packed, k_map)
     _, num_heads, head_dim = k.shape
     log_mass = k.new_full((packed.count, num_heads, head_dim), -math.inf)
@@ -188,7 +189,7 @@ def lln_read(
 ) -> Tensor:
     """What every query reads from its sequence's state, in float64."""
     q = q.double()
-    packed = arguments.check_cu_seqlens(cu_seqlens, q)
+    packed = check_cu_seqlens(cu_seqlens, q)
     scaled_q = scaled_rows("alpha", alpha, q, packed, q_map)
     out = torch.empty_like(q)
     for index, rows in enumerate(_sequences(packed)):
@@ -232,7 +233,7 @@ def scaled_rows(
     name: str,
     scale: float | Tensor,
     rows: Tensor,
-    packed: arguments.PackedSequences,
+    packed: PackedSequences,
     affine: Map | None,
 ) -> Tensor:
     """alpha (q W + b), or the same with beta and k: [T, H, D]."""
@@ -251,6 +252,6 @@ def _heads(matrix: Tensor, v: Tensor) -> Tensor:
     return torch.einsum("hij,jhd->ihd", matrix, v)
 
 
-def _sequences(packed: arguments.PackedSequences) -> list[slice]:
+def _sequences(packed: PackedSequences) -> list[slice]:
     bounds = packed.host_bounds()
     return [slice(start, end) for start, end in itertools.pairwise(bounds)]

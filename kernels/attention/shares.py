@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.attention.arguments import Gate, PackedSequences
+from kernels.attention.arguments import Gate
+from kernels.attention.packed_sequences import PackedSequences
 
 
 def logistic(x: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from kernels.attention import arguments, cpu, custom_op
 from kernels.attention.arguments import AffineMap, ArgumentError, Gate, Map, RowsForm
 from kernels.attention.block_softmax import OutsideSinks, block_softmax
 from kernels.attention.functional import block_diagonal_attention, lln_read
+from kernels.attention.packed_sequences import check_cu_seqlens
 from kernels.attention.processor import widen
 from kernels.attention.shares import token_shares
 from kernels.attention.state import LLNState
@@ -74,7 +75,7 @@ def lln_diag_tile(
     diag = _diag_in_torch(q, k, v, block_size, sinks)
     wide = widen(q)
     lln = lln_read(wide, state, alpha=alpha, q_map=q_map)
-    shares = token_shares(wide, checked_mix, factor, arguments.check_cu_seqlens(None, q))
+    shares = token_shares(wide, checked_mix, factor, check_cu_seqlens(None, q))
     return cpu.mix_branches(diag, lln, shares).to(q.dtype)
 
 
@@ -101,7 +102,7 @@ def _in_triton(
 ) -> Tensor:
     launched: Tensor = custom_op.triton_forward().tile_forward(
         *(q, k, v),
-        cu_seqlens=arguments.check_cu_seqlens(None, q).cu_seqlens,
+        cu_seqlens=check_cu_seqlens(None, q).cu_seqlens,
         state=state,
         alpha=alpha,
         mix=mix,
@@ -120,7 +121,7 @@ def _diag_in_torch(q: Tensor, k: Tensor, v: Tensor, block_size: int, sinks: Tile
     with custom_op.without_autocast(q):
         return block_softmax(
             *(q, k, v),
-            packed=arguments.check_cu_seqlens(None, q),
+            packed=check_cu_seqlens(None, q),
             block_size=arguments.check_block_size(block_size),
             sinks=arguments.check_sinks(sinks.inside),
             outside=OutsideSinks(sinks.k, sinks.v),

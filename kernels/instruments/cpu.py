@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from kernels.attention.arguments import PackedSequences
+from kernels.attention.packed_sequences import PackedSequences
 from kernels.instruments.question import Moments, Question, RowStatistics
 
 TILE_BYTES = 4 * 2**20

@@ -11,6 +11,7 @@ from torch import Tensor
 from kernels.attention import arguments, custom_op
 from kernels.attention.arguments import AffineMap, Map
 from kernels.attention.functional import lln_state
+from kernels.attention.packed_sequences import check_cu_seqlens
 from kernels.instruments import cpu
 from kernels.instruments.question import (
     Kind,
@@ -45,7 +46,7 @@ def row_statistics(
     and float32 on a GPU.
     """
     form = arguments.check_rows(q=q, k=k)
-    packed = arguments.check_cu_seqlens(cu_seqlens, q)
+    packed = check_cu_seqlens(cu_seqlens, q)
     has_channels = check_kind(kind) != "softmax"
     scaled_q = scaled_k = log_mass = None
     if has_channels:
@@ -84,7 +85,7 @@ def row_statistics(
 def moments(x: Tensor, cu_seqlens: Tensor | None = None) -> Moments:
     """Mean, variance and Gram matrix of each sequence and head; float64 on every device."""
     arguments.check_rows(x=x)
-    packed = arguments.check_cu_seqlens(cu_seqlens, x)
+    packed = check_cu_seqlens(cu_seqlens, x)
     if custom_op.runs_in_triton(x):
         from kernels.instruments.gpu import moments as gpu
 

@@ -8,7 +8,8 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from kernels.attention.arguments import ArgumentError, PackedSequences, Sinks
+from kernels.attention.arguments import ArgumentError, Sinks
+from kernels.attention.packed_sequences import PackedSequences
 
 Kind: TypeAlias = Literal["softmax", "lln", "lln_diag"]
 KINDS: tuple[str, ...] = get_args(Kind)

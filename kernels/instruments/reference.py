@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kernels.attention import arguments
 from kernels.attention.arguments import Map
+from kernels.attention.packed_sequences import check_cu_seqlens
 from kernels.attention.reference import (
     lln_matrix,
     scaled_rows,
@@ -33,7 +34,7 @@ def row_statistics(
     k_map: Map | None = None,
 ) -> RowStatistics:
     q, k = q.double(), k.double()
-    packed = arguments.check_cu_seqlens(cu_seqlens, q)
+    packed = check_cu_seqlens(cu_seqlens, q)
     scaled_q = scaled_rows("alpha", alpha, q, packed, q_map)
     scaled_k = scaled_rows("beta", beta, k, packed, k_map)
     share = arguments.check_mix(mix, arguments.RowsForm.of(q)).expand(q.shape[:2])
@@ -66,7 +67,7 @@ def _statistics(matrix: Tensor) -> RowStatistics:
 
 def moments(x: Tensor, cu_seqlens: Tensor | None = None) -> Moments:
     x = x.double()
-    bounds = arguments.check_cu_seqlens(cu_seqlens, x).host_bounds()
+    bounds = check_cu_seqlens(cu_seqlens, x).host_bounds()
     sequences = [x[start:end] for start, end in itertools.pairwise(bounds)]
     return Moments(
         mean=torch.stack([rows.mean(0) for rows in sequences]),

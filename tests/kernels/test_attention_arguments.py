@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from kernels.attention import ArgumentError, Gate, LLNState, arguments, lln_diag_attention, lln_read
+from kernels.attention import ArgumentError, Gate, LLNState, lln_diag_attention, lln_read
+from kernels.attention.packed_sequences import PackedSequences, check_cu_seqlens
 
 GOOD: dict[str, Any] = {"alpha": 1.0, "beta": 1.0}
 QKV = tuple(torch.zeros(10, 2, 32) for _ in range(3))
@@ -93,20 +94,20 @@ def test_a_state_of_other_heads() -> None:
 def test_shortest_and_longest_are_looked_for_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    packed = arguments.PackedSequences.of([0, 3, 3, 10], torch.device("cpu"))
+    packed = PackedSequences.of([0, 3, 3, 10], torch.device("cpu"))
     assert (packed.shortest, packed.longest) == (0, 7)
-    monkeypatch.setattr("kernels.attention.arguments.itertools.pairwise", None)
+    monkeypatch.setattr("kernels.attention.packed_sequences.itertools.pairwise", None)
     assert (packed.shortest, packed.longest) == (0, 7)
-    unknown = arguments.PackedSequences(packed.cu_seqlens, None)
+    unknown = PackedSequences(packed.cu_seqlens, None)
     assert (unknown.shortest, unknown.longest) == (None, None)
 
 
 def test_bounds_of_one_sequence_are_kept_unless_a_mode_of_torch_made_them() -> None:
     rows = torch.zeros(7, 1, 16)
-    kept = arguments.check_cu_seqlens(None, rows)
-    assert arguments.check_cu_seqlens(None, rows) is kept
+    kept = check_cu_seqlens(None, rows)
+    assert check_cu_seqlens(None, rows) is kept
     assert kept.cu_seqlens.tolist() == [0, 7]
     with FakeTensorMode():
-        arguments.check_cu_seqlens(None, torch.zeros(8, 1, 16))
-    made = arguments.check_cu_seqlens(None, torch.zeros(8, 1, 16))
+        check_cu_seqlens(None, torch.zeros(8, 1, 16))
+    made = check_cu_seqlens(None, torch.zeros(8, 1, 16))
     assert (made.cu_seqlens.tolist(), made.bounds) == ([0, 8], (0, 8))

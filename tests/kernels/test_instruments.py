@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention import ArgumentError
-from kernels.attention.arguments import check_cu_seqlens
+from kernels.attention.packed_sequences import check_cu_seqlens
 from kernels.instruments import Kind, RowStatistics, moments, reference, row_statistics
 from tests.kernels.triton_cases import DEVICE
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention import ArgumentError, Gate, arguments, custom_op, lln_diag_attention
+from kernels.attention.packed_sequences import PackedSequences
 
 known_calls = pytest.importorskip("kernels.attention.gpu.known_calls")
 prepared = pytest.importorskip("kernels.attention.gpu.prepared")
@@ -38,8 +39,8 @@ def told_of(x: object) -> object:
     return (x.shape, x.stride(), x.dtype) if isinstance(x, Tensor) else x
 
 
-def bounds(*ends: int) -> arguments.PackedSequences:
-    return arguments.PackedSequences.of([0, *ends], torch.device("cpu"))
+def bounds(*ends: int) -> PackedSequences:
+    return PackedSequences.of([0, *ends], torch.device("cpu"))
 
 
 def rows(count: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.attention.arguments import Bounds, Gate, Map, PackedSequences, check_cu_seqlens
+from kernels.attention.arguments import Gate, Map
 from kernels.attention.gpu import tiles
 from kernels.attention.gpu.forward_form import FormLaunches, launches_for
 from kernels.attention.gpu.forward_plan import (
@@ -32,6 +32,7 @@ from kernels.attention.gpu.launch import (
     unit_stride,
 )
 from kernels.attention.gpu.prepared import kept_stream
+from kernels.attention.packed_sequences import Bounds, PackedSequences, check_cu_seqlens
 from kernels.attention.state import LLNState, empty_state
 
 

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from triton.errors import TritonError  # type: ignore[import-untyped]
 
-from kernels.attention.arguments import Map, PackedSequences
+from kernels.attention.arguments import Map
 from kernels.attention.gpu.tiles import Span
+from kernels.attention.packed_sequences import PackedSequences
 from kernels.attention.state import LLNState
 
 LAUNCH_ERRORS: tuple[type[Exception], ...] = (RuntimeError, TritonError)

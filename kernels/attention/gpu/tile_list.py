@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.attention.arguments import PackedSequences
 from kernels.attention.gpu.tiles import Span
+from kernels.attention.packed_sequences import PackedSequences
 
 FIELDS = 4
 """Of a tile: its sequence, that one's first packed row and length, and the tile within it."""

@@ -14,11 +14,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.attention.arguments import PackedSequences
 from kernels.attention.gpu.launch import launch, row_arguments, unit_stride
 from kernels.attention.gpu.locate import locate, num_slots
 from kernels.attention.gpu.pieces import add_pieces
 from kernels.attention.gpu.tiles import padded_head_dim, piece_tokens
+from kernels.attention.packed_sequences import PackedSequences
 from kernels.instruments.gpu.precision import PRECISION
 from kernels.instruments.question import Moments
 
