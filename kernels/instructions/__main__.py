@@ -16,7 +16,9 @@ from pathlib import Path
 from kernels.instructions.compile import compile_kernel
 from kernels.instructions.descriptors import wrong_descriptors
 from kernels.instructions.floors import H100, Row, row_of
-from kernels.instructions.launches import DTYPE, Launch, launches
+from kernels.instructions.forms import DTYPE
+from kernels.instructions.launch import Launch
+from kernels.instructions.launches import launches
 from kernels.instructions.report import STORED
 from kernels.instructions.sass import parse
 
