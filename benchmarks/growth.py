@@ -16,49 +16,25 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
+from benchmarks.growing_documents import Grown, growing_documents
+from benchmarks.growth_report import report
+from benchmarks.growth_rows import ORACLE, WAYS, read_rows, vectors_of
 from benchmarks.store import commit
-from benchmarks.volumes import volumes
 from engine import Engine
-from engine.evaluation.bootstrap import Answers, Interval, interval, minus
-from engine.evaluation.corpora import available, load_corpus
-from engine.evaluation.reading_documents import led_passages
-from engine.evaluation.readings import CUTOFF
-from engine.evaluation.retrieval import ranks_of
 from engine.living.record_bytes import from_bytes
 from engine.living_types import LivingEmbedding
-from engine.training.data import Document
-from engine.training.heading_passages import Passage, passages_of
 from engine.types import ChunkPlan, Span
 
-SEED = 11
 LATE = ChunkPlan(tokens=256, context="late")
 BEGINS, STEP = 0.5, 0.05
-WAYS: Mapping[str, float | None] = {"grown": None, "held at 0.002": 0.002, "held at 0.01": 0.01}
-"""How stale a chunk may be that is kept, in each way."""
-QUESTIONS = 12  # of a document
-ORACLE = 0.002
-"""What the oracle keeps is never further off than this."""
-
-_LEAST_LEFT = 0.8  # of a document's characters, once its headings are left out
-
-
-class Grown(NamedTuple):
-    """A document, its questions, and the characters that answer each."""
-
-    corpus: str
-    name: str
-    text: str
-    questions: list[str]
-    answers: list[Span]
 
 
 def main() -> None:
@@ -70,51 +46,19 @@ def main() -> None:
 
 
 def read(options: argparse.Namespace) -> None:
-    done = {row["document"] for row in _rows([options.out])} if options.out.exists() else set()
+    done = {row["document"] for row in read_rows([options.out])} if options.out.exists() else set()
     with Engine.load(options.model) as engine, options.out.open("a") as out:
-        for document in _documents(options):
+        for document in growing_documents(
+            options.corpora, least=options.least, most=options.most, count=options.documents
+        ):
             if document.name in done:
                 continue
             row, vectors = _case(engine, document, options.ways, oracle=options.oracle)
             about = {"corpus": document.corpus, "document": document.name, "model": options.model}
             about["calibration"] = engine.info.calibration
-            save_file(vectors, _vectors_of(options.out, document.name))
+            save_file(vectors, vectors_of(options.out, document.name))
             out.write(json.dumps({**about, **row, "commit": commit()}) + "\n")
             out.flush()
-
-
-def _documents(options: argparse.Namespace) -> Iterator[Grown]:
-    """Long documents of corpora outside training, in turn over the corpora."""
-    names = options.corpora or available(new=True)
-    found = [list(_long(name, options.least, options.most, options.documents)) for name in names]
-    for number in range(options.documents):
-        for documents in found:
-            if number < len(documents):
-                yield documents[number]
-
-
-def _long(corpus: str, least: int, most: int, count: int) -> Iterator[Grown]:
-    found = volumes(load_corpus(corpus).documents, least, 2 * count, SEED)
-    grown = (_grown(corpus, chapters, most) for chapters in found)
-    fair = (one for one in grown if len(one.text) >= _LEAST_LEFT * least and one.questions)
-    yield from islice(fair, count)
-
-
-def _grown(corpus: str, chapters: Sequence[Document], most: int) -> Grown:
-    """The chapters without what their questions ask by, and not longer than `most` characters."""
-    text, asked = "", []
-    for chapter in chapters:
-        text = f"{text}\n\n{chapter.title}".lstrip()
-        for passage in passages_of(chapter) or led_passages(chapter) or [Passage("", chapter.body)]:
-            if len(text) + len(passage.text) > most:
-                break
-            start = len(text) + 2
-            text = f"{text}\n\n{passage.text}"
-            if passage.query:
-                asked.append((passage.query, Span(start, len(text))))
-    chosen = asked[:: max(1, -(-len(asked) // QUESTIONS))]
-    name = f"{corpus}/{chapters[0].name}"
-    return Grown(corpus, name, text, [one for one, _ in chosen], [span for _, span in chosen])
 
 
 def _case(
@@ -224,114 +168,6 @@ def _end(text: str, share: float) -> int:
     """The last end of a paragraph before this share of the text."""
     wanted = round(share * len(text))
     return wanted if wanted >= len(text) else text.rfind("\n\n", 0, wanted) + 2
-
-
-_HEAD = (
-    *("read on", "chunks not read anew", "mean 1 - cosine", "worst", "within the bound"),
-    *("whole, mean", "whole, worst"),
-    *(
-        "tokens read a step / reading anew",
-        "of the worst document",
-        "seconds a step / reading anew",
-    ),
-)
-
-
-def report(files: Sequence[Path], out: Path | None) -> None:
-    rows = [(row, file) for file in files for row in _rows([file])]
-    tokens = [row["tokens"] for row, _ in rows]
-    corpora = {row["corpus"] for row, _ in rows}
-    of = f"{min(tokens):,} to {max(tokens):,} tokens, {len(corpora)} corpora"
-    print(f"{len(rows)} documents of {of}\n")
-    print("| " + " | ".join(_HEAD) + " |")
-    print("|" + "---|" * len(_HEAD))
-    ways = [way for way in WAYS if all(way in row for row, _ in rows)]
-    for way in ways:
-        print(_cells(way, [row for row, _ in rows]))
-    if all("oracle" in row for row, _ in rows):
-        cost = _oracle_cost([row for row, _ in rows])
-        print(f"\nAn oracle that holds {ORACLE:g} reads {cost} of reading anew a step.")
-    answers = {way: _answers(rows, way) for way in ("exact", *ways, "without")}
-    print("\n| read on | MRR@10 | minus exact |\n|---|---|---|")
-    for way, found in answers.items():
-        difference = interval(minus(found, answers["exact"]))
-        print(f"| {way} | {found.values.mean():.4f} | {_shown(difference)} |")
-    print(f"\n{len(answers['exact'].values)} questions")
-    if out is not None:
-        owners = [rows[number][0]["document"] for number in answers["exact"].documents]
-        ranks = {way: [round(value, 6) for value in one.values] for way, one in answers.items()}
-        out.write_text(json.dumps({"documents": owners, "reciprocal_ranks": ranks}) + "\n")
-
-
-def _cells(way: str, rows: Sequence[dict[str, Any]]) -> str:
-    drift = np.concatenate([row[way]["drift"] for row in rows])
-    stated = np.concatenate([row[way]["stated"] for row in rows])
-    moved = stated > 0
-    wholes = np.array([row[way]["whole"][0] for row in rows])
-    # Of reading the document anew at each step.
-    costs = [
-        np.array([step["tokens_read"] / step["tokens"] for step in row[way]["steps"]])
-        for row in rows
-    ]
-    seconds = [
-        np.mean([step["seconds"] / step["tokens"] for step in row[way]["steps"]])
-        / (row["exact_seconds"] / row["tokens"])
-        for row in rows
-    ]
-    cells = (
-        way,
-        f"{moved.sum()} of {len(drift)}",
-        f"{drift[moved].mean():.5f}",
-        f"{drift.max():.5f}",
-        f"{(drift[moved] <= stated[moved] + 1e-7).mean():.2%}",
-        f"{wholes.mean():.5f}",
-        f"{wholes.max():.5f}",
-        f"{np.mean([one.mean() for one in costs]):.3f}",
-        f"{max(one.mean() for one in costs):.3f}",
-        f"{np.mean(seconds):.3f}",
-    )
-    return "| " + " | ".join(cells) + " |"
-
-
-def _oracle_cost(rows: Sequence[dict[str, Any]]) -> str:
-    shares = [
-        np.mean([step["tokens_read"] / step["tokens"] for step in row["oracle"]]) for row in rows
-    ]
-    return f"{np.mean(shares):.3f} ({min(shares):.3f} to {max(shares):.3f} by document)"
-
-
-def _answers(rows: Sequence[tuple[dict[str, Any], Path]], way: str) -> Answers:
-    """The reciprocal rank of the chunk that has most of each answer, among all chunks of all."""
-    chunks, questions, wanted, owners = [], [], [], []
-    first = 0
-    for number, (row, file) in enumerate(rows):
-        stored = load_file(_vectors_of(file, row["document"]))
-        chunks.append(stored[way])
-        questions.append(stored["questions"])
-        bounds = np.array(row["characters_without" if way == "without" else "characters"])
-        for start, end in row["answers"]:
-            overlap = np.minimum(bounds[:, 1], end) - np.maximum(bounds[:, 0], start)
-            wanted.append(first + int(overlap.argmax()))
-        owners += [number] * len(row["answers"])
-        first += len(bounds)
-    scores = np.concatenate(questions) @ np.concatenate(chunks).T
-    ranks = ranks_of(scores, wanted)
-    return Answers(np.where(ranks <= CUTOFF, 1 / ranks, 0.0), np.array(owners))
-
-
-def _shown(found: Interval | None) -> str:
-    assert found is not None, "there are questions"
-    return f"{found.mean:+.4f} [{found.low:+.4f}, {found.high:+.4f}]"
-
-
-def _vectors_of(file: Path, document: str) -> Path:
-    folder = file.with_suffix("")
-    folder.mkdir(exist_ok=True)
-    return folder / f"{document.replace('/', '_')}.safetensors"
-
-
-def _rows(files: Sequence[Path]) -> list[dict[str, Any]]:
-    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
 def _parser() -> argparse.ArgumentParser:
