@@ -1,4 +1,4 @@
-"""What growing documents cost to read on, how far off their chunks are, and how well they are found.
+"""What it costs to read growing documents on, how far off chunks are, and how well they are found.
 
 It reads the rows that `benchmarks.growth` writes, and the vectors beside them.
 """
