@@ -10,14 +10,14 @@ The cost is that of reading the text once more, in short texts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.analysis.open_document import OpenDocument
-from engine.execution.inputs import PreparedText
+from engine.execution.inputs import PreparedText, batches
 from engine.execution.model_runner import run_batch
 from engine.steps import Steps
 from engine.types import Ids
@@ -37,7 +37,7 @@ def passage_vectors(document: OpenDocument, edges: Sequence[int]) -> Steps[Float
     """The unit vectors of the passages between the edges: [passages, W]."""
     texts = [_passage(document, start, end) for start, end in pairwise(edges)]
     found = []
-    for some in _batches(texts):
+    for some in batches(texts, max_tokens=_TOKENS_A_BATCH, max_texts=len(texts)):
         read = run_batch(document.model, some)
         # A model that does not pool gives the states of a passage.
         found += [states.astype(np.float64).mean(0) for states in read]
@@ -52,19 +52,6 @@ def _passage(document: OpenDocument, start: int, end: int) -> PreparedText:
     longest = min(MAX_PASSAGE, document.model.info.max_tokens) - tokenizer.num_special
     ids: Ids = document.ids[start : min(end, start + longest)]
     return PreparedText.whole(tokenizer.between_special(ids))
-
-
-def _batches(texts: Sequence[PreparedText]) -> Iterator[list[PreparedText]]:
-    batch: list[PreparedText] = []
-    num_tokens = 0
-    for text in texts:
-        if batch and num_tokens + text.num_embedded > _TOKENS_A_BATCH:
-            yield batch
-            batch, num_tokens = [], 0
-        batch.append(text)
-        num_tokens += text.num_embedded
-    if batch:
-        yield batch
 
 
 def cohesion_of_passages(vectors: Floats, edges: Sequence[int], reach: float) -> Floats:

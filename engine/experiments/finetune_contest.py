@@ -25,7 +25,7 @@ from engine.experiments.token_contest import SEED_OF_EXAMPLES
 from engine.experiments.training import DESCRIPTION, TrainingBudget, train
 from engine.experiments.training_memory import bytes_of_layers, check_memory
 from engine.experiments.trials import Trial
-from engine.model.embedding_model import EmbeddingModel, load_model
+from engine.model.embedding_model import EmbeddingModel, build_encoder, load_model
 from engine.model.encoder import Encoder
 from engine.model.pooling import pool, whole_texts
 from engine.model.weight_overrides import dense, named_tensors
@@ -57,16 +57,8 @@ class Classifier(nn.Module):
 
     def _encoder(self) -> Encoder:
         weights, attention = dense(self._own, self._trained), self._model.encoder.attention
-        calibration = self._model.calibration
-        if calibration is None or self._model.info.calibration is None:
-            return Encoder(weights, attention)
-        return Encoder(
-            weights,
-            attention,
-            positions=calibration.positions,
-            block_size=calibration.block_size,
-            long_block=calibration.long_block,
-        )
+        is_calibrated = self._model.info.calibration is not None
+        return build_encoder(weights, attention, self._model.calibration if is_calibrated else None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -189,12 +189,12 @@ def _assemble(
         info=info,
         parts=parts,
         calibration=calibration,
-        encoder=_encoder(weights, attention, calibration if uses_calibration else None),
+        encoder=build_encoder(weights, attention, calibration if uses_calibration else None),
         config=config,
     )
 
 
-def _encoder(
+def build_encoder(
     weights: EncoderWeights, attention: Sequence[LayerAttention], calibration: Calibration | None
 ) -> Encoder:
     if calibration is None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
-from functools import partial
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias
+
+from google.protobuf.message import Message
 
 from engine.async_engine import AsyncEngine
 from engine.errors import LLNError
@@ -14,16 +15,14 @@ from service.errors import InvalidField, report_input_as
 from service.fairness import cooperatively
 from service.grpc.arrivals import Arrivals
 from service.grpc.context import Context, timeout_s, write
-from service.grpc.decoding import Undecodable, decoded
+from service.grpc.decoding import MessageT, Undecodable, decoded
 from service.grpc.handlers import current_record
 from service.grpc.streams import StreamTasks, answer_in_order
 from service.pb.tei.v1 import tei_pb2 as pb
 from service.settings import Settings
 from service.version import version_of
 
-RequestT = TypeVar("RequestT", pb.EmbedRequest, pb.EmbedAllRequest)
 Request: TypeAlias = pb.EmbedRequest | pb.EmbedAllRequest
-Answer: TypeAlias = pb.EmbedResponse | pb.EmbedAllResponse
 
 _TRUNCATE: dict[int, Truncate] = {
     pb.TRUNCATION_DIRECTION_RIGHT: "end",
@@ -71,6 +70,35 @@ class StreamingServicer:
         self._arrivals = arrivals
         self._stream_tasks = stream_tasks
 
+    async def _stream(
+        self,
+        requests: AsyncIterable[MessageT | Undecodable],
+        answer: Callable[[MessageT], Awaitable[Message]],
+        context: Context,
+    ) -> None:
+        """Answers in order. The API has no field for the error of one item, so the first error ends
+        the stream once all requests before it are answered."""
+
+        async def answer_or_error(request: MessageT | Undecodable) -> Message | LLNError:
+            try:
+                return await answer(decoded(request))
+            except LLNError as error:
+                return error
+
+        async def write_or_end(found: Message | LLNError) -> None:
+            if isinstance(found, LLNError):
+                raise found
+            await write(context, found, within_s=self._settings.request_timeout_s)
+
+        await answer_in_order(
+            requests,
+            answer=answer_or_error,
+            write=write_or_end,
+            hold=self._arrivals.hold,
+            stream_tasks=self._stream_tasks,
+            idle_timeout_s=self._settings.body_timeout_s,
+        )
+
 
 class TeiEmbedServicer(StreamingServicer):
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
@@ -79,7 +107,10 @@ class TeiEmbedServicer(StreamingServicer):
     async def EmbedStream(
         self, requests: AsyncIterable[pb.EmbedRequest | Undecodable], context: Context
     ) -> None:
-        await self._stream(requests, partial(self._vector, wait_for_room=True), context)
+        def answer(request: pb.EmbedRequest) -> Awaitable[pb.EmbedResponse]:
+            return self._vector(request, timeout_s(context, self._settings), wait_for_room=True)
+
+        await self._stream(requests, answer, context)
 
     async def EmbedAll(self, request: pb.EmbedAllRequest, context: Context) -> pb.EmbedAllResponse:
         return await self._states(request, timeout_s(context, self._settings))
@@ -87,7 +118,10 @@ class TeiEmbedServicer(StreamingServicer):
     async def EmbedAllStream(
         self, requests: AsyncIterable[pb.EmbedAllRequest | Undecodable], context: Context
     ) -> None:
-        await self._stream(requests, partial(self._states, wait_for_room=True), context)
+        def answer(request: pb.EmbedAllRequest) -> Awaitable[pb.EmbedAllResponse]:
+            return self._states(request, timeout_s(context, self._settings), wait_for_room=True)
+
+        await self._stream(requests, answer, context)
 
     async def _vector(
         self, request: pb.EmbedRequest, timeout_s: float, *, wait_for_room: bool = False
@@ -131,35 +165,6 @@ class TeiEmbedServicer(StreamingServicer):
     def _count(self, found: Embedding) -> None:
         model = self._engine.resolve(None).name  # this API has no model field
         current_record.get().add(model, found.accounting.tokens_embedded)
-
-    async def _stream(
-        self,
-        requests: AsyncIterable[RequestT | Undecodable],
-        embed: Callable[[RequestT, float], Awaitable[Answer]],
-        context: Context,
-    ) -> None:
-        """Answers in order. The API has no field for the error of one item, so the first error ends
-        the stream once all requests before it are answered."""
-
-        async def answer(request: RequestT | Undecodable) -> Answer | LLNError:
-            try:
-                return await embed(decoded(request), timeout_s(context, self._settings))
-            except LLNError as error:
-                return error
-
-        async def write_or_end(answer: Answer | LLNError) -> None:
-            if isinstance(answer, LLNError):
-                raise answer
-            await write(context, answer, within_s=self._settings.request_timeout_s)
-
-        await answer_in_order(
-            requests,
-            answer=answer,
-            write=write_or_end,
-            hold=self._arrivals.hold,
-            stream_tasks=self._stream_tasks,
-            idle_timeout_s=self._settings.body_timeout_s,
-        )
 
 
 def truncation(request: HasTruncation) -> Truncate:

@@ -6,22 +6,17 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterable, Callable
 from functools import partial
-from typing import TypeAlias
 
-from engine.errors import EngineUnavailable, InvalidInput, LLNError
+from engine.errors import EngineUnavailable, InvalidInput
 from engine.types import RankOptions
 from service.errors import BodyTooLarge, InvalidField, report_params
 from service.fairness import read_by_then, receive_within
-from service.grpc.context import Context, timeout_s, write
-from service.grpc.decoding import Undecodable, decode_each, decoded
+from service.grpc.context import Context, timeout_s
+from service.grpc.decoding import Undecodable, decode_each
 from service.grpc.handlers import current_record
-from service.grpc.streams import answer_in_order
 from service.grpc.tei import StreamingServicer, metadata, truncation
 from service.pb.tei.v1 import tei_pb2 as pb
 from service.tokens import tokens_of
-
-TokenRequest: TypeAlias = pb.EncodeRequest | pb.DecodeRequest
-TokenAnswer: TypeAlias = pb.EncodeResponse | pb.DecodeResponse
 
 _SAME = ("query", "truncate", "raw_scores", "return_text", "truncation_direction")
 
@@ -124,7 +119,7 @@ class TeiTokenizeServicer(StreamingServicer):
     async def TokenizeStream(
         self, requests: AsyncIterable[pb.EncodeRequest | Undecodable], context: Context
     ) -> None:
-        await self._stream(requests, context)
+        await self._stream(requests, partial(self.Tokenize, context=context), context)
 
     async def Decode(self, request: pb.DecodeRequest, context: Context) -> pb.DecodeResponse:
         text = await self._engine.decode(
@@ -138,35 +133,4 @@ class TeiTokenizeServicer(StreamingServicer):
     async def DecodeStream(
         self, requests: AsyncIterable[pb.DecodeRequest | Undecodable], context: Context
     ) -> None:
-        await self._stream(requests, context)
-
-    async def _stream(
-        self, requests: AsyncIterable[TokenRequest | Undecodable], context: Context
-    ) -> None:
-        """Answers in order; the first error ends the stream, once all before it are answered."""
-
-        async def answer(request: TokenRequest | Undecodable) -> TokenAnswer | LLNError:
-            try:
-                message = decoded(request)
-                if isinstance(message, pb.DecodeRequest):
-                    return await self.Decode(message, context)
-                assert isinstance(message, pb.EncodeRequest), "there are only these two"
-                return await self.Tokenize(message, context)
-            except LLNError as error:
-                return error
-
-        send = partial(write, context, within_s=self._settings.request_timeout_s)
-
-        async def write_or_end(found: TokenAnswer | LLNError) -> None:
-            if isinstance(found, LLNError):
-                raise found
-            await send(found)
-
-        await answer_in_order(
-            requests,
-            answer=answer,
-            write=write_or_end,
-            hold=self._arrivals.hold,
-            stream_tasks=self._stream_tasks,
-            idle_timeout_s=self._settings.body_timeout_s,
-        )
+        await self._stream(requests, partial(self.Decode, context=context), context)
