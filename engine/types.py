@@ -21,7 +21,7 @@ Attention: TypeAlias = Literal["softmax", "lln", "lln_diag", "block_diagonal"]
 Precision: TypeAlias = Literal["float32", "bfloat16"]
 """The data type of a model's matrix products in training."""
 PositionScheme: TypeAlias = Literal["tile", "interpolate", "reset"]
-"""What replaces learned positions beyond their table; see engine/model/layers.py."""
+"""What replaces learned positions beyond their table; see engine/model/positions.py."""
 
 
 class Span(NamedTuple):

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from benchmarks.rows import Plan, Row, Run, Turns, take_turns
 from benchmarks.workbench import Workbench
 from engine.model.int8 import multiplied, quantised
-from engine.model.layers import pack
+from engine.model.linear import pack
 from engine.model.weights import Affine
 from engine.platform.device import cpu_multiplies_bfloat16, cpu_multiplies_int8
 from engine.platform.float_products import PRODUCT

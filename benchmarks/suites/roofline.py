@@ -18,7 +18,7 @@ from benchmarks.rows import Plan, Row, Run, Target
 from benchmarks.workbench import LLN_DIAG, Workbench
 from engine.engine import Engine
 from engine.model.int8 import byte_product, quantised, quantised_rows
-from engine.model.layers import linear, pack
+from engine.model.linear import linear, pack
 from engine.model.weights import Affine
 from engine.platform.device import REDUCED, possible_precisions, torch_dtype
 

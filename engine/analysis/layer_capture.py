@@ -19,7 +19,7 @@ from engine.model.attention import (
 )
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
-from engine.model.layers import dense_weight
+from engine.model.linear import dense_weight
 from engine.model.tiled_pass import TiledPass, can_tile, kept_bytes
 from engine.steps import Steps
 from engine.types import Attention

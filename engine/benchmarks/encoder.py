@@ -27,7 +27,8 @@ from engine.model.attention import KINDS, SlidingWindowAttention
 from engine.model.baselines import BASELINES
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Attend, Encoder
-from engine.model.layers import Layer, layers_of, positions_in_sequences
+from engine.model.layers import Layer, layers_of
+from engine.model.positions import positions_in_sequences
 from engine.model.weight_overrides import dense, named_tensors
 from engine.platform.memory import PeakMemory
 from kernels.attention import PackedSequences

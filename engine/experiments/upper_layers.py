@@ -25,7 +25,8 @@ from engine.experiments.selective_variants import (
     first_tensors,
 )
 from engine.model.embedding_model import EmbeddingModel
-from engine.model.layers import layers_of, positions_in_sequences
+from engine.model.layers import layers_of
+from engine.model.positions import positions_in_sequences
 from engine.model.weight_overrides import dense, named_tensors
 from engine.training.encode import Vectors, vectors_of
 from engine.training.student import Part

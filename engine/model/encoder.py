@@ -19,15 +19,9 @@ from engine.model.attention import (
     LLNDiagAttention,
     SoftmaxAttention,
 )
-from engine.model.layers import (
-    Layer,
-    LearnedPositions,
-    layer_norm,
-    layers_of,
-    lengths_of_rows,
-    positions_in_sequences,
-    try_products,
-)
+from engine.model.layers import Layer, layer_norm, layers_of
+from engine.model.linear import try_products
+from engine.model.positions import LearnedPositions, lengths_of_rows, positions_in_sequences
 from engine.model.short_layers import ShortLayers, float_layers, int8_layers, norm_of
 from engine.model.weights import EncoderWeights
 from engine.platform.float_products import whole_counts

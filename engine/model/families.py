@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.checkpoint.folder import Family
 from engine.model.encoder_config import BERT_SIZES, EncoderConfig, SizeNames, Sizes, read_sizes
-from engine.model.layers import pack
+from engine.model.linear import pack
 from engine.model.modernbert import read_modernbert
 from engine.model.weights import EncoderWeights, LayerWeights, TensorReader
 

@@ -4,7 +4,7 @@ layers between global ones."""
 from __future__ import annotations
 
 from engine.model.encoder_config import BERT_SIZES, EncoderConfig, Sizes, read_sizes
-from engine.model.layers import pack
+from engine.model.linear import pack
 from engine.model.weights import Affine, EncoderWeights, LayerWeights, Linear, Rotary, TensorReader
 
 _LOCAL, _GLOBAL = "sliding_attention", "full_attention"

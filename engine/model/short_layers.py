@@ -1,6 +1,6 @@
 """All layers of an encoder of BERT's arrangement for one short text, with all arguments at hand.
 
-The same operations as in layers.py, without its choices: a text of 16 tokens spends as long between
+The same operations as in layers.py and linear.py, without its choices: a text of 16 tokens spends as long between
 two products as in them.
 """
 
@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from engine.model.activations import activate
 from engine.model.int8 import QUANTISE, Int8Affine
-from engine.model.layers import FUSED, activate, product_kinds
+from engine.model.linear import FUSED, product_kinds
 from engine.model.weights import Affine, EncoderWeights, LayerWeights, Linear
 from engine.platform.byte_products import BYTE_PRODUCT
 from engine.platform.float_products import ADDED, PRODUCT, ProductKind, steady_product

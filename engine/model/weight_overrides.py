@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.errors import CheckpointError
 from engine.model.int8 import Int8Affine, check_outliers, quantised
-from engine.model.layers import dense_weight, pack
+from engine.model.linear import dense_weight, pack
 from engine.model.weights import Affine, EncoderWeights, LayerWeights, Linear
 
 _PRODUCTS = ("qkv", "attention_out", "ffn_in", "ffn_out")

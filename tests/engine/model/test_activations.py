@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from engine.model.layers import activate, linear, pack
+from engine.model.activations import activate
+from engine.model.linear import linear, pack
 from engine.model.weights import Activation, Affine
 
 PUBLISHED: Mapping[Activation, Callable[[Tensor], Tensor]] = {

@@ -17,7 +17,7 @@ from engine.config import EngineConfig
 from engine.errors import CheckpointError
 from engine.model.embedding_model import load_model
 from engine.model.encoder import parts_of
-from engine.model.layers import positions_in_sequences
+from engine.model.positions import positions_in_sequences
 
 if TYPE_CHECKING:
     from tests.conftest import WriteCheckpoint

@@ -12,9 +12,9 @@ from safetensors.numpy import load_file, save_file
 from engine import Engine
 from engine.config import EngineConfig
 from engine.errors import CheckpointError
+from engine.model.activations import activate
 from engine.model.embedding_model import load_model
 from engine.model.int8 import dequantised, multiplied, quantised, quantised_rows, smoothing_of
-from engine.model.layers import activate
 from engine.platform.device import REDUCED
 from tests.engine.precisions import INT8_FORMS, needs_reduced_int8
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engine.checkpoint.block_size import LongBlock
-from engine.model.layers import LearnedPositions, lengths_of_rows, positions_in_sequences, rotate
+from engine.model.positions import LearnedPositions, lengths_of_rows, positions_in_sequences, rotate
 from engine.model.weights import Rotary
 from engine.types import PositionScheme
 
