@@ -29,7 +29,7 @@ from engine.execution.input_checks import check_text
 from engine.execution.inputs import PreparedText
 from engine.model.embedding_model import EmbeddingModel
 from engine.steps import Steps
-from engine.text.headings import sections
+from engine.text.headings.sections import sections
 from engine.types import EmbedOptions, Offsets, Span
 
 _TOKENS_PER_STEP = 65_536

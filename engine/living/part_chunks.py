@@ -11,7 +11,7 @@ from engine.living.parts import Part
 from engine.steps import Steps
 from engine.text.chunking import ChunkSpan, Source, check_count, chunk_spans, plan_chunks
 from engine.text.encoded import Encoded
-from engine.text.headings import sections
+from engine.text.headings.sections import sections
 from engine.types import Chunking, ChunkPlan, HeadingFormat, HeadingPlan
 
 

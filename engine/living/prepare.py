@@ -16,7 +16,7 @@ from engine.model.embedding_model import EmbeddingModel
 from engine.model.tiled_pass import block_size, can_tile
 from engine.steps import Steps
 from engine.text.chunking import NO_SHARES, Shares, check_chunking, shares_of
-from engine.text.headings import detect_format
+from engine.text.headings.sections import detect_format
 from engine.text.titles import NO_TITLES, Titles, titles_of
 from engine.text.truncation import never_truncated, too_long
 from engine.types import Chunking, EmbedOptions, HeadingFormat, HeadingPlan, Ids, SpanPlan

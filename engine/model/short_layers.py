@@ -1,7 +1,7 @@
 """All layers of an encoder of BERT's arrangement for one short text, with all arguments at hand.
 
-The same operations as in layers.py and linear.py, without its choices: a text of 16 tokens spends as long between
-two products as in them.
+The same operations as in layers.py and linear.py, without their choices: a text of 16 tokens spends
+as long between two products as in them.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import NamedTuple, get_args
 from engine.errors import InvalidInput, shown
 from engine.text.content_tokens import ContentTokens, Passage, character_span
 from engine.text.encoded import Encoded
-from engine.text.headings import sections
+from engine.text.headings.sections import sections
 from engine.text.sentences import sentences
 from engine.types import (
     Chunking,

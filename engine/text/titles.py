@@ -12,18 +12,10 @@ from collections.abc import Iterator
 from itertools import dropwhile, islice
 from typing import NamedTuple
 
-from engine.text.headings import (
-    Heading,
-    Line,
-    after_front_matter,
-    atx_heading,
-    first_character,
-    heading_at,
-    html_headings,
-    is_boxed,
-    is_setext_heading,
-    lines_of,
-)
+from engine.text.headings.heading import Heading, Line, first_character, lines_of
+from engine.text.headings.html import html_headings
+from engine.text.headings.markdown import after_front_matter, atx_heading, is_setext_heading
+from engine.text.headings.plain import heading_at, is_boxed
 from engine.types import Span
 
 HEAD_CHARACTERS = 1_000

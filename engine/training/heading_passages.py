@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from engine.text.headings import sections
+from engine.text.headings.sections import sections
 from engine.training.data import Document, Span
 from engine.types import Ids
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.text.headings import sections
+from engine.text.headings.sections import sections
 from service.readers.extracted import Extracted, decode
 
 _TITLE_WITHIN = 20_000

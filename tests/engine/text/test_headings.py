@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.text.headings import MAX_TITLE, detect_format, sections
+from engine.text.headings.heading import MAX_TITLE
+from engine.text.headings.sections import detect_format, sections
 from engine.types import HeadingFormat
 
 MARKDOWN = """---
