@@ -15,8 +15,8 @@ from safetensors.numpy import load_file
 
 from benchmarks.growth_rows import ORACLE, WAYS, read_rows, vectors_of
 from engine.evaluation.bootstrap import Answers, Interval, interval, minus
+from engine.evaluation.rankings import ranks_of
 from engine.evaluation.readings import CUTOFF
-from engine.evaluation.retrieval import ranks_of
 
 _HEAD = (
     *("read on", "chunks not read anew", "mean 1 - cosine", "worst", "within the bound"),

@@ -19,7 +19,8 @@ from benchmarks.rows import Plan, Row
 from engine.errors import InvalidInput
 from engine.evaluation.bootstrap import Answers, Interval, minus, pooled
 from engine.evaluation.corpora import Corpus, LongDocuments, available, load_corpus, long_documents
-from engine.evaluation.retrieval import ranks_of, take_out_paragraphs
+from engine.evaluation.rankings import ranks_of
+from engine.evaluation.taken_out import take_out_paragraphs
 from engine.model.embedding_model import EmbeddingModel
 from engine.training.heading_passages import passages_of
 

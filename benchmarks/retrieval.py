@@ -13,7 +13,8 @@ from engine.evaluation.corpora import (
     held_out_part,
     long_documents,
 )
-from engine.evaluation.retrieval import Retrieval, fidelity_at, retrieval_on
+from engine.evaluation.fidelity import fidelity_at
+from engine.evaluation.retrieval import Retrieval, retrieval_on
 from engine.model.embedding_model import EmbeddingModel
 from engine.training.data import TokenCorpus
 

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.evaluation.corpora import Corpus
-from engine.evaluation.retrieval import ALONE_SHARE, Retrieval, Scorer, quality
+from engine.evaluation.rankings import quality
+from engine.evaluation.retrieval import ALONE_SHARE, Retrieval, Scorer
 from engine.execution.results import add_opening, blend_standalone
 from engine.model.embedding_model import EmbeddingModel
 from engine.text.chunking import OPENING_TOKENS

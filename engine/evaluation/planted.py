@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.evaluation.retrieval import RetrievalQuality, quality
+from engine.evaluation.rankings import RetrievalQuality, quality
 from engine.model.embedding_model import EmbeddingModel
 from engine.training.data import TokenCorpus
 from engine.training.encode import vectors_of

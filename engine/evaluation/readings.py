@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from engine.evaluation.bootstrap import Answers
 from engine.evaluation.corpus_vectors import Asked, CorpusVectors, Parts
 from engine.evaluation.evened_titles import with_title
-from engine.evaluation.retrieval import ranks_of
+from engine.evaluation.rankings import ranks_of
 from engine.execution.results import add_opening, blend_standalone
 from engine.training.encode import Vectors, unit
 

@@ -19,18 +19,12 @@ from engine.evaluation.corpora import (
     held_out_part,
     long_documents,
 )
+from engine.evaluation.fidelity import fidelity_at
 from engine.evaluation.overlap import overlap_warnings
 from engine.evaluation.passages import headed_documents, passage_retrieval_on
 from engine.evaluation.planted import PLANTED_TOKENS, recall_by_position
-from engine.evaluation.retrieval import (
-    DocumentsRead,
-    Questions,
-    Scorer,
-    as_rows,
-    bm25_scores,
-    fidelity_at,
-    take_out_paragraphs,
-)
+from engine.evaluation.retrieval import DocumentsRead, Scorer, as_rows, bm25_scores
+from engine.evaluation.taken_out import Questions, take_out_paragraphs
 from engine.model.embedding_model import EmbeddingModel
 from engine.training.data import TokenCorpus, fingerprint
 from engine.training.encode import teacher_window
