@@ -16,7 +16,7 @@ from engine.evaluation.corpora import (
 from engine.evaluation.fidelity import fidelity_at
 from engine.evaluation.retrieval import Retrieval, retrieval_on
 from engine.model.embedding_model import EmbeddingModel
-from engine.training.data import TokenCorpus
+from engine.training.token_corpus import TokenCorpus
 
 DOCUMENTS = LongDocuments(most=20)
 WINDOW = 512

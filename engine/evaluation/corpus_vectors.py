@@ -19,8 +19,8 @@ from engine.evaluation.vector_store import VectorStore
 from engine.model.embedding_model import EmbeddingModel
 from engine.text.chunking import OPENING_TOKENS
 from engine.text.tokenizer import TextTokenizer
-from engine.training.data import Span
 from engine.training.encode import Vectors, ids_of, unit, window_spans
+from engine.training.token_corpus import TokenRange
 from engine.types import Ids
 
 
@@ -136,7 +136,7 @@ def read_corpus(
 
 
 def _alone(
-    texts: Sequence[Ids], spans: Sequence[Sequence[Span]], tokenizer: TextTokenizer
+    texts: Sequence[Ids], spans: Sequence[Sequence[TokenRange]], tokenizer: TextTokenizer
 ) -> list[Ids]:
     """The parts as texts of their own."""
     return [

@@ -9,8 +9,8 @@ import numpy as np
 
 from engine.evaluation.rankings import spearman, top_agreement
 from engine.model.embedding_model import EmbeddingModel
-from engine.training.data import TokenCorpus
 from engine.training.encode import Vectors, vectors_of, window_means
+from engine.training.token_corpus import TokenCorpus
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,9 +21,9 @@ from engine.execution.results import add_opening, blend_standalone
 from engine.model.embedding_model import EmbeddingModel
 from engine.text.chunking import OPENING_TOKENS
 from engine.text.tokenizer import TextTokenizer
-from engine.training.data import Span
 from engine.training.encode import Vectors, ids_of, read_whole, unit, vectors_of
 from engine.training.heading_passages import is_long_enough, passage_spans, passages_of
+from engine.training.token_corpus import TokenRange
 from engine.types import Ids
 
 OPENING_SHARE = 1.0
@@ -36,7 +36,7 @@ class HeadedDocument:
 
     ids: Ids
     title: str
-    spans: list[Span]  # the passages to find
+    spans: list[TokenRange]  # the passages to find
     queries: list[str]  # one each
     texts: list[str]  # their sections' whole text
 

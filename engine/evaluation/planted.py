@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from engine.evaluation.rankings import RetrievalQuality, quality
 from engine.model.embedding_model import EmbeddingModel
-from engine.training.data import TokenCorpus
 from engine.training.encode import vectors_of
+from engine.training.token_corpus import TokenCorpus
 
 PLANTED_TOKENS = 128
 """Of the passage that a document is found by, wherever it was planted."""

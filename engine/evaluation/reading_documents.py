@@ -25,8 +25,9 @@ from engine.evaluation.paragraphs import can_be_query
 from engine.text.chunking import OPENING_TOKENS
 from engine.text.titles import title_span
 from engine.text.tokenizer import TextTokenizer
-from engine.training.data import Document, Span
+from engine.training.data import Document
 from engine.training.heading_passages import LONGEST_PASSAGE, SHORTEST_PASSAGE, Passage, passages_of
+from engine.training.token_corpus import TokenRange
 from engine.types import Ids
 
 PARAGRAPHS_A_DOCUMENT = 4
@@ -55,9 +56,9 @@ class ReadingDocument:
 
     ids: Ids
     title: Ids
-    opening: Span  # the title that is found at the text's beginning, or its first words
+    opening: TokenRange  # the title that is found at the text's beginning, or its first words
     finds_title: bool
-    passages: list[Span]
+    passages: list[TokenRange]
     queries: dict[int, str]  # by the number of the passage that answers
     is_headed: bool  # queries name headings, not first sentences
     paragraphs: list[str]  # taken out of the text
@@ -128,7 +129,7 @@ def _reading_document(
     )
 
 
-def _found_title(text: str, tokenizer: TextTokenizer) -> Span | None:
+def _found_title(text: str, tokenizer: TextTokenizer) -> TokenRange | None:
     """The tokens of the title that the server would find, as it would use them."""
     title = title_span(text)
     if title is None:

@@ -26,8 +26,9 @@ from engine.evaluation.planted import PLANTED_TOKENS, recall_by_position
 from engine.evaluation.retrieval import DocumentsRead, Scorer, as_rows, bm25_scores
 from engine.evaluation.taken_out import Questions, take_out_paragraphs
 from engine.model.embedding_model import EmbeddingModel
-from engine.training.data import TokenCorpus, fingerprint
+from engine.training.data import fingerprint
 from engine.training.encode import teacher_window
+from engine.training.token_corpus import TokenCorpus
 
 _HAS_BM25 = "rank_bm25"
 

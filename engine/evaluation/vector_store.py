@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.model.embedding_model import EmbeddingModel
-from engine.training.data import Span
 from engine.training.encode import ReadWhole, Vectors, read_whole, vectors_of
 from engine.training.model_folder import write_whole
+from engine.training.token_corpus import TokenRange
 from engine.types import Ids
 
 
@@ -33,7 +33,7 @@ class VectorStore:
         return vectors
 
     def read_whole(
-        self, model: EmbeddingModel, texts: Sequence[Ids], spans: Sequence[Sequence[Span]]
+        self, model: EmbeddingModel, texts: Sequence[Ids], spans: Sequence[Sequence[TokenRange]]
     ) -> ReadWhole:
         places = np.array([place for inside in spans for span in inside for place in span])
         key = _key(model, texts, b"late" + places.tobytes())

@@ -16,10 +16,11 @@ from engine.experiments.selective_variants import Below
 from engine.experiments.upper_layers import Readers, UpperLayers
 from engine.model.pooling import PooledSpan
 from engine.training.chunks import ChunkCorpus
-from engine.training.data import Batch, Document
+from engine.training.data import Document
 from engine.training.encode import pooling_of
 from engine.training.losses import LossWeights, chunk_losses, chunk_targets, unit_vectors
 from engine.training.recipe import Stage
+from engine.training.token_corpus import Batch
 
 
 class KnownChunks:

@@ -23,8 +23,8 @@ from engine.errors import InvalidInput
 from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
 from engine.model.pooling import pool, whole_texts
-from engine.training.data import Span
 from engine.training.encode import pooling_of
+from engine.training.token_corpus import TokenRange
 from engine.types import Ids, PositionScheme
 from kernels.attention import (
     PackedSequences,
@@ -212,7 +212,7 @@ def other_windows(
     return _cut(teacher, rest, _spread(len(rest), size, max(count, 1)))
 
 
-def _sampled(teacher: EmbeddingModel, content: Ids, plan: CalibrationPlan) -> list[Span]:
+def _sampled(teacher: EmbeddingModel, content: Ids, plan: CalibrationPlan) -> list[TokenRange]:
     size = plan.sample_tokens - teacher.tokenizer.num_special
     needed = 2 * plan.num_samples * size
     if len(content) < needed:
@@ -225,13 +225,13 @@ def _sampled(teacher: EmbeddingModel, content: Ids, plan: CalibrationPlan) -> li
     return _spread(len(content), size, plan.num_samples)
 
 
-def _spread(length: int, size: int, count: int) -> list[Span]:
+def _spread(length: int, size: int, count: int) -> list[TokenRange]:
     """`count` stretches of one size, spread evenly."""
     starts = [index * (length // count) for index in range(count)]
     return [(start, start + size) for start in starts]
 
 
-def _cut(teacher: EmbeddingModel, content: Ids, spans: Sequence[Span]) -> list[Ids]:
+def _cut(teacher: EmbeddingModel, content: Ids, spans: Sequence[TokenRange]) -> list[Ids]:
     return [teacher.tokenizer.between_special(content[slice(*span)]) for span in spans]
 
 

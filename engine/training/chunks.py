@@ -15,9 +15,10 @@ import numpy as np
 from engine.errors import InvalidInput
 from engine.text.chunking import OPENING_TOKENS
 from engine.text.tokenizer import TextTokenizer
-from engine.training.data import Batch, Document, Span, packed
+from engine.training.data import Document
 from engine.training.heading_passages import passages_of
 from engine.training.pairs import draw_source
+from engine.training.token_corpus import Batch, TokenRange, packed
 from engine.types import Ids
 
 CHUNK_TOKENS = (64, 128, 256)
@@ -31,7 +32,7 @@ class ChunkBatch:
     """Documents, and their chunks both in place and as texts of their own."""
 
     documents: Batch
-    spans: list[Span]  # rows of the documents' states, each pooled to one vector
+    spans: list[TokenRange]  # rows of the documents' states, each pooled to one vector
     owners: list[int]  # the document of each chunk, by its place in the batch
     alone: Batch
     contexts: Batch  # one for each document
@@ -80,7 +81,7 @@ class ChunkCorpus:
         texts: list[Ids] = []
         contexts: list[Ids] = []
         alone: list[Ids] = []
-        spans: list[Span] = []
+        spans: list[TokenRange] = []
         owners: list[int] = []
         begin = self._tokenizer.num_prefix
         for number in chosen:
@@ -112,7 +113,7 @@ class ChunkCorpus:
         ]
 
 
-def _chunks(length: int, size: int) -> list[Span]:
+def _chunks(length: int, size: int) -> list[TokenRange]:
     spans = [(start, min(start + size, length)) for start in range(0, length, size)]
     return [span for span in spans if span[1] - span[0] >= _SHORTEST_CHUNK] or spans[:1]
 

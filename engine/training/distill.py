@@ -30,7 +30,6 @@ from engine.training.convert import copy_model, for_training, load_adapted
 from engine.training.curves import write_curves
 from engine.training.data import (
     Document,
-    TokenCorpus,
     digest_in_order,
     fingerprint,
     held_out,
@@ -49,6 +48,7 @@ from engine.training.model_folder import (
 from engine.training.pairs import PairCorpus
 from engine.training.recipe import Stage, TrainingPlan
 from engine.training.student import Student, StudentPlan
+from engine.training.token_corpus import TokenCorpus
 from engine.training.trainer import ATTENTION_FILE, METRICS_FILE, StepReport, Trainer
 from engine.training.training_steps import anchor_lengths
 

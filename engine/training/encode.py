@@ -20,7 +20,7 @@ from engine.model.encoder import Encoder
 from engine.model.pooling import pool, whole_texts
 from engine.model.tiled_pass import TiledPass, can_tile
 from engine.text.tokenizer import TextTokenizer
-from engine.training.data import Span
+from engine.training.token_corpus import TokenRange
 from engine.types import Ids
 
 Vectors: TypeAlias = NDArray[np.float32]
@@ -88,7 +88,7 @@ def window_vectors(
     return vectors_of(model, parts), owners
 
 
-def window_spans(length: int, tokenizer: TextTokenizer, window: int) -> list[Span]:
+def window_spans(length: int, tokenizer: TextTokenizer, window: int) -> list[TokenRange]:
     """Where the windows are in a text of `length` tokens.
 
     They cover what is between the text's special tokens, and leave room for their own.
@@ -107,7 +107,7 @@ class ReadWhole(NamedTuple):
 
 @torch.inference_mode()
 def read_whole(
-    model: EmbeddingModel, texts: Sequence[Ids], spans: Sequence[Sequence[Span]]
+    model: EmbeddingModel, texts: Sequence[Ids], spans: Sequence[Sequence[TokenRange]]
 ) -> ReadWhole:
     """Vectors of each text and of its spans, pooled from the states of the whole text."""
     pooling = pooling_of(model)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from engine.text.headings.sections import sections
-from engine.training.data import Document, Span
+from engine.training.data import Document
+from engine.training.token_corpus import TokenRange
 from engine.types import Ids
 
 SHORTEST_PASSAGE, LONGEST_PASSAGE = 24, 200
@@ -52,7 +53,7 @@ def _below_heading(text: str) -> str:
     return "".join(lines[1:])
 
 
-def passage_spans(parts: Sequence[Ids], length: int | None = None) -> list[Span]:
+def passage_spans(parts: Sequence[Ids], length: int | None = None) -> list[TokenRange]:
     """Where the passages are in a document of `length` tokens: its title, then the passages.
 
     Spans are cut to the length of a passage.
@@ -65,5 +66,5 @@ def passage_spans(parts: Sequence[Ids], length: int | None = None) -> list[Span]
     ]
 
 
-def is_long_enough(span: Span) -> bool:
+def is_long_enough(span: TokenRange) -> bool:
     return span[1] - span[0] >= SHORTEST_PASSAGE

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from engine.checkpoint.folder import Pooling
 from engine.model.encoder import Encoder
 from engine.model.pooling import PooledSpan, pool, whole_texts
-from engine.training.data import Batch
+from engine.training.token_corpus import Batch
 from kernels.attention import PackedSequences
 
 

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from engine.errors import InvalidInput
 from engine.text.tokenizer import TextTokenizer
-from engine.training.data import Batch, Document, Span, packed
+from engine.training.data import Document
 from engine.training.heading_passages import (
     is_long_enough,
     passage_spans,
 )
+from engine.training.token_corpus import Batch, TokenRange, packed
 from engine.training.token_documents import CUT_TOKENS, TokenDocument, token_documents
 from engine.types import Ids
 
@@ -30,7 +31,7 @@ class PairBatch:
 
     queries: Batch
     documents: Batch
-    spans: list[Span]  # rows of the documents' states, each pooled to one vector
+    spans: list[TokenRange]  # rows of the documents' states, each pooled to one vector
     targets: list[int]  # the span that each query should find
     source: int  # all documents are from one source, and alike
     owners: list[int]  # each span's text: the number of the first document that has it
@@ -44,7 +45,7 @@ class _ReadPassages(NamedTuple):
     document: TokenDocument
     first: int  # of its passages
     text: Ids
-    spans: list[Span]  # of those passages in the text
+    spans: list[TokenRange]  # of those passages in the text
 
     @property
     def usable(self) -> list[int]:
@@ -165,7 +166,7 @@ class PairCorpus:
     ) -> PairBatch:
         """All usable passages can be found, and those that are `asked` for have a query."""
         queries: list[Ids] = []
-        spans: list[Span] = []
+        spans: list[TokenRange] = []
         targets: list[int] = []
         owners: list[int] = []
         begin = self._tokenizer.num_prefix

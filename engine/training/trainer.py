@@ -24,11 +24,11 @@ from engine.diagnostics.readings import Floats
 from engine.errors import CheckpointError, InvalidInput
 from engine.model.embedding_model import EmbeddingModel
 from engine.training.chunks import ChunkCorpus
-from engine.training.data import Batch, TokenCorpus
 from engine.training.model_folder import write_whole
 from engine.training.pairs import PairCorpus
 from engine.training.recipe import StageKind, TrainingPlan
 from engine.training.student import Part, Student
+from engine.training.token_corpus import Batch, TokenCorpus
 from engine.training.training_steps import StepLoss, TrainingSteps
 
 METRICS_FILE = "metrics.jsonl"

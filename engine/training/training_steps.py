@@ -15,7 +15,6 @@ from engine.model.encoder import Encoder
 from engine.model.pooling import PooledSpan, whole_texts
 from engine.model.weight_overrides import dense
 from engine.training.chunks import ChunkCorpus
-from engine.training.data import Batch, TokenCorpus
 from engine.training.encode import pooling_of, teacher_window
 from engine.training.losses import (
     attention_loss,
@@ -31,6 +30,7 @@ from engine.training.losses import (
 from engine.training.pairs import PairBatch, PairCorpus
 from engine.training.recipe import Stage, TrainingPlan
 from engine.training.student import Student
+from engine.training.token_corpus import Batch, TokenCorpus
 from engine.types import Precision
 
 _MAX_REMEMBERED = 512

@@ -14,7 +14,7 @@ from engine.config import EngineConfig
 from engine.model.embedding_model import EmbeddingModel, load_model, load_models
 from engine.training.calibrate import CalibrationPlan, calibrate
 from engine.training.convert import built_in_texts
-from engine.training.data import TokenCorpus
+from engine.training.token_corpus import TokenCorpus
 
 if TYPE_CHECKING:
     from tests.conftest import WriteCheckpoint

@@ -18,11 +18,12 @@ from engine.training import trainer
 from engine.training.calibrate import CalibrationPlan, calibrate
 from engine.training.chunks import ChunkCorpus
 from engine.training.convert import built_in_texts, load_adapted
-from engine.training.data import Document, TokenCorpus
+from engine.training.data import Document
 from engine.training.distill import DistillPlan, distill_model
 from engine.training.pairs import PairCorpus
 from engine.training.recipe import Stage, StageKind, TrainingPlan, load_recipe
 from engine.training.student import Part, Student, StudentPlan, part_of
+from engine.training.token_corpus import TokenCorpus
 from engine.training.trainer import StepReport, Trainer
 from engine.types import Precision
 from tests.gpu.device import DEVICE, MARKS, config

@@ -18,7 +18,8 @@ from engine.evaluation.corpora import (
 )
 from engine.evaluation.report import EvaluationPlan, Report, evaluate
 from engine.model.embedding_model import EmbeddingModel, load_model
-from engine.training.data import DATA_FILE, TokenCorpus
+from engine.training.data import DATA_FILE
+from engine.training.token_corpus import TokenCorpus
 from tests.engine.evaluation.students import adapted, named
 
 if TYPE_CHECKING:

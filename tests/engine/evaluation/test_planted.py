@@ -9,7 +9,7 @@ from engine.errors import InvalidInput
 from engine.evaluation.planted import draw_planted, recall_by_position
 from engine.model.embedding_model import EmbeddingModel
 from engine.training.convert import built_in_texts
-from engine.training.data import TokenCorpus
+from engine.training.token_corpus import TokenCorpus
 
 
 def test_recall_by_position(model: EmbeddingModel) -> None:

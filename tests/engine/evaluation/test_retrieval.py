@@ -17,7 +17,8 @@ from engine.evaluation.retrieval import as_rows, bm25_scores, retrieval_on
 from engine.evaluation.taken_out import Questions, take_out_paragraphs
 from engine.model.embedding_model import EmbeddingModel
 from engine.training.convert import built_in_texts
-from engine.training.data import Document, TokenCorpus
+from engine.training.data import Document
+from engine.training.token_corpus import TokenCorpus
 
 
 def test_a_model_is_true_to_itself(model: EmbeddingModel) -> None:

@@ -15,10 +15,11 @@ from engine.model.embedding_model import EmbeddingModel
 from engine.text.chunking import OPENING_TOKENS
 from engine.training.chunks import CHUNK_TOKENS, ChunkBatch, ChunkCorpus
 from engine.training.convert import built_in_texts
-from engine.training.data import Document, TokenCorpus
+from engine.training.data import Document
 from engine.training.losses import chunk_targets
 from engine.training.recipe import Stage, TrainingPlan
 from engine.training.student import Student, StudentPlan
+from engine.training.token_corpus import TokenCorpus
 from engine.training.trainer import Trainer
 
 STAGE = Stage(

@@ -28,7 +28,7 @@ from engine.training import trainer
 from engine.training.calibrate import CalibrationPlan
 from engine.training.convert import built_in_texts
 from engine.training.curves import smoothed
-from engine.training.data import Batch, Document, TokenCorpus
+from engine.training.data import Document
 from engine.training.distill import DistillPlan, distill_model
 from engine.training.losses import (
     LossWeights,
@@ -40,6 +40,7 @@ from engine.training.losses import (
 from engine.training.pairs import PairCorpus
 from engine.training.recipe import Stage, TrainingPlan, load_recipe
 from engine.training.student import Part, Student, StudentPlan
+from engine.training.token_corpus import Batch, TokenCorpus
 from engine.training.trainer import METRICS_FILE, STATE_FILE, WATCHED, Trainer
 
 if TYPE_CHECKING:

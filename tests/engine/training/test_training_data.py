@@ -15,7 +15,6 @@ from engine.evaluation.corpora import load_corpus
 from engine.evaluation.trained_texts import roff_sections, split_title
 from engine.training.data import (
     Document,
-    TokenCorpus,
     fingerprint,
     for_training,
     held_out,
@@ -23,6 +22,7 @@ from engine.training.data import (
     texts_of,
     training_parts,
 )
+from engine.training.token_corpus import TokenCorpus
 
 DOCUMENTS = [Document(str(n), f"title {n}", f"the text number {n}") for n in range(400)]
 

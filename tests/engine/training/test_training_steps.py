@@ -13,11 +13,12 @@ from engine.model.embedding_model import EmbeddingModel
 from engine.model.encoder import Encoder
 from engine.model.pooling import whole_texts
 from engine.training.convert import built_in_texts
-from engine.training.data import Batch, Document, TokenCorpus
+from engine.training.data import Document
 from engine.training.losses import retrieval_loss, teacher_targets, unit_vectors, window_loss
 from engine.training.pairs import PairCorpus
 from engine.training.recipe import Stage, TrainingPlan
 from engine.training.student import Student, StudentPlan
+from engine.training.token_corpus import Batch, TokenCorpus
 from engine.training.trainer import StepReport, Trainer
 from engine.training.training_steps import TrainingSteps, cut_queries
 from engine.types import Precision
