@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import grpc
 from grpc import aio
 
-from service.benchmarks.load import read_answer
+from service.benchmarks.load_client import read_answer
 from service.pb.lln.v1 import embeddings_pb2 as pb
 from service.pb.lln.v1 import models_pb2
 

@@ -19,7 +19,8 @@ import numpy as np
 from benchmarks.rows import Plan, Row, Target
 from benchmarks.servers import Served, our_server
 from benchmarks.workbench import Workbench
-from service.benchmarks.load import ANSWERED, PROFILES, HttpClient, Request
+from service.benchmarks.load import ANSWERED, PROFILES, Request
+from service.benchmarks.load_client import HttpClient
 
 _TURNS, _QUICK_TURNS = 12, 2
 _CLIENTS = 16

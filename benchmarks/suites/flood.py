@@ -24,7 +24,8 @@ from grpc import aio
 from benchmarks.rows import Plan, Row, Target
 from benchmarks.servers import Served, free_port, our_server
 from benchmarks.workbench import Workbench
-from service.benchmarks.load import ANSWERED, PROFILES, HttpClient
+from service.benchmarks.load import ANSWERED, PROFILES
+from service.benchmarks.load_client import HttpClient
 from service.pb.lln.v1 import embeddings_pb2 as pb
 
 CALLERS = (6, 60)

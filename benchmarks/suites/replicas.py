@@ -27,7 +27,8 @@ from benchmarks.routing_policies import (
 from benchmarks.rows import Plan, Row, Target, ratio_row
 from benchmarks.servers import Served, free_port, other_server, our_server
 from benchmarks.workbench import Workbench
-from service.benchmarks.load import HttpClient, LoadPoint, Traffic, offer, saturate
+from service.benchmarks.load import LoadPoint, Traffic, offer, saturate
+from service.benchmarks.load_client import HttpClient
 
 ONE_SERVER = "one server"
 PAGE_TOKENS, DOCUMENT_TOKENS = 1_000, 8_192

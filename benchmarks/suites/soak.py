@@ -17,7 +17,8 @@ from typing import Any
 from benchmarks.rows import Plan, Row, Target
 from benchmarks.servers import Served, our_server
 from benchmarks.workbench import Workbench
-from service.benchmarks.load import PROFILES, HttpClient, offer, saturate
+from service.benchmarks.load import PROFILES, offer, saturate
+from service.benchmarks.load_client import HttpClient
 
 _SLICE_S = 10.0
 _WARM_UP = 0.2

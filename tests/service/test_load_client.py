@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from service.addresses import Target
-from service.benchmarks.load import HttpClient
+from service.benchmarks.load_client import HttpClient
 
 
 def has_ipv6() -> bool:
