@@ -1,0 +1,80 @@
+"""The intervals that the evaluation pages state are those of stored results."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGES = sorted((ROOT / "docs" / "evaluation").glob("*.md"))
+STATED = re.compile(
+    r"([+-]?\d\.\d{3}) \[([+-]?\d\.\d{3}), ([+-]?\d\.\d{3})\]( \(no longer stored\))?"
+)
+ROUNDING = 0.00056  # results have four decimals, pages three
+
+Interval = tuple[float, float, float]
+Stored = dict[int, set[Interval]]  # by thousandths of the mean
+
+
+def intervals_of(content: Any) -> Iterator[Interval]:
+    if isinstance(content, list):
+        for part in content:
+            yield from intervals_of(part)
+    elif isinstance(content, dict):
+        found = (content.get("mean"), content.get("low"), content.get("high"))
+        if all(isinstance(value, float) for value in found):
+            yield found  # type: ignore[misc]  # just checked
+        for part in content.values():
+            yield from intervals_of(part)
+
+
+@pytest.fixture(scope="module")
+def stored() -> Stored:
+    by_mean: Stored = defaultdict(set)
+    results = [*(RESULTS / "training").glob("readings*.json"), *(RESULTS / "living").glob("*.json")]
+    results += (RESULTS / "experiments").glob("selectivity*/result.json")
+    for path in results:
+        for interval in intervals_of(json.loads(path.read_text())):
+            by_mean[round(1000 * interval[0])].add(interval)
+    return by_mean
+
+
+def is_stored(stated: Interval, stored: Stored) -> bool:
+    nearest = round(1000 * stated[0])
+    return any(
+        all(abs(one - other) <= ROUNDING for one, other in zip(stated, interval, strict=True))
+        for thousandths in (nearest - 1, nearest, nearest + 1)
+        for interval in stored.get(thousandths, ())
+    )
+
+
+def unfounded(page: str, stored: Stored) -> Iterator[str]:
+    """What a page states that no result has; a loss without a sign is a difference below zero."""
+    experiments = (ROOT / "docs" / "experiments.md").read_text()  # itself written from results
+    for match in STATED.finditer(page):
+        mean, low, high, gone = match.groups()
+        stated = (float(mean), float(low), float(high))
+        loss = (-stated[0], -stated[2], -stated[1])
+        signed = mean[0] in "+-"
+        if gone or is_stored(stated, stored) or (not signed and is_stored(loss, stored)):
+            continue
+        if mean not in experiments or f"[{low}, {high}]" not in experiments:
+            yield match.group()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_intervals_are_those_of_stored_results(page: Path, stored: Stored) -> None:
+    assert list(unfounded(page.read_text(), stored)) == []
+
+
+def test_another_interval_is_noticed(stored: Stored) -> None:
+    assert list(unfounded("+0.250 [+0.211, +0.292]", stored)) == []
+    assert list(unfounded("+0.250 [+0.211, +0.298]", stored)) == ["+0.250 [+0.211, +0.298]"]
+    assert list(unfounded("+0.250 [+0.211, +0.298] (no longer stored)", stored)) == []
