@@ -24,7 +24,7 @@ from engine.execution.cost_model import price_of
 from engine.execution.inputs import PreparedText, canary_options
 from engine.model.embedding_model import EmbeddingModel, load_models
 from engine.model.quantized import range_for
-from engine.ranks.place import RankPlace
+from engine.ranks.launcher import RankLauncher
 from engine.scheduling.deadline import Deadline
 from engine.scheduling.observer import EngineObserver
 from engine.scheduling.request import CallKind
@@ -53,9 +53,11 @@ class AsyncEngine(
         config: EngineConfig = DEFAULT_CONFIG,
         observer: EngineObserver | None = None,
         aliases: Mapping[str, str] | None = None,
-        place: RankPlace | None = None,
+        launcher: RankLauncher | None = None,
     ) -> None:
-        super().__init__(models, config=config, observer=observer, aliases=aliases, place=place)
+        super().__init__(
+            models, config=config, observer=observer, aliases=aliases, launcher=launcher
+        )
         self._drift = DriftReader(config, self._worker, self._observer)
         self._canary_ran = False
         self._stopped = False
@@ -68,11 +70,11 @@ class AsyncEngine(
         config: EngineConfig = DEFAULT_CONFIG,
         observer: EngineObserver | None = None,
         aliases: Mapping[str, str] | None = None,
-        place: RankPlace | None = None,
+        launcher: RankLauncher | None = None,
     ) -> Self:
         """Load the weights of these models. Nothing runs before the engine is entered."""
         models = load_models(names, config=config)
-        return cls(models, config=config, observer=observer, aliases=aliases, place=place)
+        return cls(models, config=config, observer=observer, aliases=aliases, launcher=launcher)
 
     async def __aenter__(self) -> Self:
         await self._worker.start()

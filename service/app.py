@@ -18,7 +18,7 @@ from starlette.middleware.cors import CORSMiddleware
 from engine.async_engine import AsyncEngine
 from engine.errors import LLNError
 from engine.model.embedding_model import EmbeddingModel, load_models
-from engine.ranks.place import RankPlace
+from engine.ranks.launcher import RankLauncher
 from service.batches.run import BatchLimits
 from service.batches.runner import Batches
 from service.batches.store import BatchStore
@@ -146,15 +146,15 @@ def engine_of(
     models: Sequence[EmbeddingModel],
     settings: Settings,
     metrics: Metrics,
-    place: RankPlace | None = None,
+    launcher: RankLauncher | None = None,
 ) -> AsyncEngine:
-    """`place` is that of the first rank, where a launcher starts the others."""
+    """`launcher` starts the other ranks, where this process does not start them itself."""
     return AsyncEngine(
         models,
         config=settings.engine,
         observer=metrics,
         aliases=settings.model_aliases,
-        place=place,
+        launcher=launcher,
     )
 
 

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 
 from engine.model.embedding_model import EmbeddingModel
 from engine.platform.process import freeze_loaded_objects
-from engine.ranks.place import RankPlace
+from engine.ranks.launcher import RankLauncher
 from service.addresses import Target, own_address
 from service.app import create_app, engine_of
 from service.deadlines import Draining
@@ -46,16 +46,16 @@ def serve(
     settings: Settings,
     models: Sequence[EmbeddingModel],
     listener: socket.socket,
-    place: RankPlace | None = None,
+    launcher: RankLauncher | None = None,
 ) -> None:
     """Serves these models until SIGTERM or SIGINT, then answers the requests in flight and returns.
 
-    From the end of the notice on, HTTP, gRPC, the engine and tracing share one deadline. `place` is
-    that of the first rank, where a launcher starts the others.
+    From the end of the notice on, HTTP, gRPC, the engine and tracing share one deadline.
+    `launcher` starts the other ranks, where this process does not start them itself.
     """
     tracing = tracing_of(settings)
     metrics = Metrics(tracing)
-    app = create_app(settings, engine_of(models, settings, metrics, place), metrics)
+    app = create_app(settings, engine_of(models, settings, metrics, launcher), metrics)
     config = uvicorn.Config(
         app,
         http=_connection(settings),

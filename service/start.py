@@ -13,29 +13,37 @@ from service.settings import Settings
 
 if TYPE_CHECKING:
     from engine.model.embedding_model import EmbeddingModel
+    from engine.ranks.launcher import RankLauncher
 
 
 def start(settings: Settings) -> None:
     """Serves until SIGTERM or SIGINT. Under a launcher like torchrun the first rank serves, and the
     others read their parts of documents."""
     with loading():
+        from engine.ranks.launcher import ElsewhereStarted
         from engine.ranks.place import RankPlace, check_devices
     place = RankPlace.from_environment(os.environ)
-    if place is not None and place.num_ranks > 1:
-        if place.rank:
-            from engine.ranks.worker import serve_rank
+    if place is None or place.num_ranks == 1:
+        check_devices(settings.engine, settings.engine.ranks)
+        serve_here(settings)
+    elif place.rank:
+        from engine.ranks.worker import serve_rank
 
-            serve_rank(place, join_s=settings.engine.rank_start_s)
-            return
-        settings = settings.model_copy(update={"engine": place.fit(settings.engine)})
+        serve_rank(place, join_s=settings.engine.rank_start_s)
     else:
-        place = None
-    check_devices(settings.engine, place.num_local if place else settings.engine.ranks)
+        settings = settings.model_copy(update={"engine": place.fit(settings.engine)})
+        check_devices(settings.engine, place.num_local)
+        serve_here(settings, ElsewhereStarted(place))
+
+
+def serve_here(settings: Settings, launcher: RankLauncher | None = None) -> None:
+    """Serves in this process, which is the first rank where there are several. `launcher` starts
+    the others, where this process does not start them itself."""
     listener = _take_ports(settings)
     with loading(), ThreadPoolExecutor(1, thread_name_prefix="lln-load") as pool:
         models = pool.submit(_load_models, settings)
         from service.server import serve
-    serve(settings, models.result(), listener, place)
+    serve(settings, models.result(), listener, launcher)
 
 
 def _take_ports(settings: Settings) -> socket.socket:

@@ -20,8 +20,8 @@ from engine.living.segmented_run import open_run
 from engine.model.embedding_model import EmbeddingModel
 from engine.platform.idle_memory import IdleMemory
 from engine.ranks.fleet import Fleet
+from engine.ranks.launcher import RankLauncher
 from engine.ranks.opening import open_over_ranks
-from engine.ranks.place import RankPlace
 from engine.scheduling.admission import MemoryBudget
 from engine.scheduling.deadline import Deadline
 from engine.scheduling.executor import TiledWork
@@ -48,10 +48,10 @@ class EngineCore:
         config: EngineConfig = DEFAULT_CONFIG,
         observer: EngineObserver | None = None,
         aliases: Mapping[str, str] | None = None,
-        place: RankPlace | None = None,
+        launcher: RankLauncher | None = None,
     ) -> None:
-        """`aliases` are other names of the models, each with the model's own. `place` is that of
-        the first rank, where a launcher starts the others."""
+        """`aliases` are other names of the models, each with the model's own. `launcher` starts
+        the other ranks, where this process does not start them itself."""
         assert models, "an engine serves at least one model"
         self.config = config
         self._observer = observer or EngineObserver()
@@ -66,7 +66,7 @@ class EngineCore:
             for name, model in self._models.items()
         }
         self._open = ByteCache(max_bytes=config.max_open_bytes, max_idle_s=config.max_open_idle_s)
-        self._fleet = self._new_fleet(models, place)
+        self._fleet = self._new_fleet(models, launcher)
         self._planner = Planner(
             config,
             models[0].encoder.device,
@@ -156,11 +156,13 @@ class EngineCore:
             on_out_of_memory=on_out_of_memory,
         )
 
-    def _new_fleet(self, models: Sequence[EmbeddingModel], place: RankPlace | None) -> Fleet | None:
-        if self.config.ranks == 1 and place is None:
+    def _new_fleet(
+        self, models: Sequence[EmbeddingModel], launcher: RankLauncher | None
+    ) -> Fleet | None:
+        if self.config.ranks == 1 and launcher is None:
             return None
         return Fleet(
-            *(models, self.config, place),
+            *(models, self.config, launcher),
             on_change=self._observer.ranks_changed,
             on_lost=self._observer.rank_lost,
         )

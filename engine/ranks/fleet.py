@@ -19,8 +19,9 @@ from engine.model.tiled_pass import can_tile
 from engine.ranks.channel import Read, Stop
 from engine.ranks.door import Door
 from engine.ranks.keeper import TICK_S, Keeper
+from engine.ranks.launcher import RankLauncher
 from engine.ranks.local import LocalRanks
-from engine.ranks.place import RankPlace, check_devices
+from engine.ranks.place import check_devices
 from engine.ranks.reading import Reading
 from engine.ranks.roster import Roster
 from engine.ranks.stretch_run import RankRun, divide_text, open_rank
@@ -34,20 +35,18 @@ class Fleet:
         self,
         models: Sequence[EmbeddingModel],
         config: EngineConfig,
-        place: RankPlace | None = None,
+        launcher: RankLauncher | None = None,
         *,
         on_change: Callable[[int], None] = lambda num_present: None,
         on_lost: Callable[[], None] = lambda: None,
     ) -> None:
-        """Without a place that a launcher gave, this process starts the other ranks itself.
+        """Without a launcher, this process starts the other ranks on its own machine.
 
         `on_change` and `on_lost` are called from the fleet's thread.
         """
         self._config = config
-        self._local = LocalRanks(config.ranks) if place is None else None
-        if place is None:
-            check_devices(config, config.ranks)
-        self._place = place or self._local_place()
+        self._launcher = launcher or _ranks_here(config)
+        self._place = self._launcher.first_place()
         assert self._place.rank == 0, "the other ranks run serve_rank"
         self.num_ranks = self._place.num_ranks
         self._roster = Roster(self.num_ranks)
@@ -56,7 +55,7 @@ class Fleet:
             self._place,
             models={model.name: model for model in models},
             config=config,
-            local=self._local,
+            launcher=self._launcher,
             on_change=on_change,
             on_lost=on_lost,
         )
@@ -68,8 +67,8 @@ class Fleet:
         return self._roster.num_present
 
     def process_ids(self) -> dict[int, int]:
-        """The processes of the ranks that this one started."""
-        return {} if self._local is None else self._local.process_ids()
+        """The processes of the ranks that were started on this machine, by rank."""
+        return self._launcher.process_ids()
 
     @property
     def bytes_sent(self) -> int:
@@ -93,13 +92,11 @@ class Fleet:
         try:
             store = self._place.open_store(config.rank_start_s)
             key = self._place.key or secrets.token_hex(32)
-            host = self._place.address if self._local is not None else ""
-            self._door = Door(host, key.encode(), self._keeper.let_in)
+            self._door = Door(self._launcher.door_host, key.encode(), self._keeper.let_in)
             told = "" if self._place.key else key
             store.set(CONTACT, f"{self._door.port} {told}")
             self._keeper.start(store)
-            if self._local is not None:
-                self._local.start(self._place)
+            self._launcher.start(self._place)
             self._await_start(time.monotonic() + config.rank_start_s)
         except BaseException:
             self.stop()
@@ -116,8 +113,7 @@ class Fleet:
                 member.channel.send(Stop())
         if group is not None:
             group.abort()
-        if self._local is not None:
-            self._local.stop()
+        self._launcher.stop()
 
     def try_open(
         self,
@@ -172,6 +168,7 @@ class Fleet:
                     actual=len(present) + 1,
                 )
 
-    def _local_place(self) -> RankPlace:
-        assert self._local is not None, "no launcher gave a place"
-        return self._local.first_place()
+
+def _ranks_here(config: EngineConfig) -> LocalRanks:
+    check_devices(config, config.ranks)
+    return LocalRanks(config.ranks)

@@ -34,7 +34,7 @@ from engine.ranks.channel import (
     Welcome,
 )
 from engine.ranks.group import Group
-from engine.ranks.local import LocalRanks
+from engine.ranks.launcher import RankLauncher
 from engine.ranks.place import RankPlace
 from engine.ranks.roster import Forming, Member, Roster
 
@@ -54,15 +54,12 @@ class Keeper:
         *,
         models: Mapping[str, EmbeddingModel],
         config: EngineConfig,
-        local: LocalRanks | None,
+        launcher: RankLauncher,
         on_change: Callable[[int], None],
         on_lost: Callable[[], None],
     ) -> None:
-        """`local`: the ranks that this process started, and starts again when they end.
-
-        `on_change` and `on_lost` are called from the keeper's thread.
-        """
-        self._roster, self._place, self._local = roster, place, local
+        """`on_change` and `on_lost` are called from the keeper's thread."""
+        self._roster, self._place, self._launcher = roster, place, launcher
         self._models, self._config = models, config
         self._on_change, self._on_lost = on_change, on_lost
         self.problem: LLNError | None = None
@@ -111,8 +108,7 @@ class Keeper:
                 self._hear(waiting[connection])
         self._send_parts()
         self._drop_the_silent()
-        if self._local is not None:
-            self._restart_ended(self._local)
+        self._restart_ended()
         self._form_if_needed()
 
     def _hear(self, member: Member) -> None:
@@ -194,24 +190,23 @@ class Keeper:
             if member.channel.has_unread():  # it spoke while this thread was busy with another
                 continue
             self._lose(member, f"it said nothing for {limit_s:g} s")
-            if self._local is not None:
-                self._local.kill(member.rank)
+            self._launcher.kill(member.rank)
 
     def _longest_silence_s(self, member: Member) -> float:
         """A rank that waits for others to join its group says nothing meanwhile."""
         forming_s = groups.FORM_S if member.is_forming else 0.0
         return self._config.rank_timeout_s + forming_s
 
-    def _restart_ended(self, local: LocalRanks) -> None:
-        for rank, status in local.ended():
+    def _restart_ended(self) -> None:
+        for rank, how in self._launcher.ended():
             problem = EngineUnavailable(
-                f"the process of rank {rank} ended with status {status} before it joined",
+                f"the process of rank {rank} ended {how} before it joined",
                 code="rank_lost",
                 param="ranks",
                 actual=rank,
             )
             if self.formed.is_set():
-                local.restart(rank, self._place)
+                self._launcher.restart(rank, self._place)
             elif self.problem is None:
                 self._fail_start(problem)
 

@@ -12,15 +12,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
+from engine.ranks.launcher import EndedRank, Restarts
 from engine.ranks.place import RankPlace
 
 _HOST = "127.0.0.1"
 _STOP_S = 5.0
-_RESTART_S = 2.0
-"""The least time between two starts of one rank. It doubles each time that the rank has ended soon:
-loading a model again and again would take the cores from those that read."""
-
-_LONGEST_RESTART_S = 64.0
 
 
 def places_here(num_ranks: int, *, port: int | None = None, key: str = "") -> list[RankPlace]:
@@ -46,16 +42,16 @@ def places_here(num_ranks: int, *, port: int | None = None, key: str = "") -> li
 class LocalRanks:
     """The processes of ranks 1 and up."""
 
+    door_host = _HOST
+
     def __init__(self, num_ranks: int) -> None:
         self._num_ranks = num_ranks
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._started_at: dict[int, float] = {}
-        self._pause_s: dict[int, float] = {}
+        self._restarts = Restarts()
         self._stopping = threading.Lock()  # nothing may start once the others were stopped
         self._is_stopped = False
 
     def first_place(self) -> RankPlace:
-        """The place of this process."""
         return places_here(self._num_ranks, key=secrets.token_hex(32))[0]
 
     def start(self, first: RankPlace) -> None:
@@ -72,21 +68,15 @@ class LocalRanks:
                 env={**os.environ, **place.as_environment()},
                 stdin=subprocess.DEVNULL,
             )
-            self._started_at[rank] = time.monotonic()
+            self._restarts.has_started(rank)
 
-    def ended(self) -> Iterator[tuple[int, int]]:
-        """The ranks whose processes have ended, with their status."""
+    def ended(self) -> Iterator[EndedRank]:
         for rank, process in list(self._processes.items()):
             if process.poll() is not None:
-                yield rank, process.returncode
+                yield EndedRank(rank, f"with status {process.returncode}")
 
     def restart(self, rank: int, first: RankPlace) -> None:
-        """Start a rank again, unless it has just been started."""
-        age_s = time.monotonic() - self._started_at[rank]
-        pause_s = self._pause_s.get(rank, _RESTART_S)
-        if age_s >= pause_s:
-            has_lived = age_s > _LONGEST_RESTART_S
-            self._pause_s[rank] = _RESTART_S if has_lived else min(2 * pause_s, _LONGEST_RESTART_S)
+        if self._restarts.may_start(rank):
             self._start(rank, first)
 
     def process_ids(self) -> dict[int, int]:

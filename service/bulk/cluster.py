@@ -21,6 +21,12 @@ from service.readers.extra import need
 _OBJECT_STORE_BYTES = 200 * 1024 * 1024
 """Of an embedded Ray: some forty parts on their way. More spill to the disk."""
 
+_PURPOSES = {
+    "worker": "embedding on a cluster",
+    "replica": "serving with replicas",
+    "rank": "reading with the ranks of a cluster",
+}
+
 _PROBE_TIMEOUT_S = 5.0
 _ROUNDING = 1e-6
 
@@ -50,16 +56,16 @@ class ClusterOptions:
     worker_cpus: int = 1
     worker_gpus: float = 0
 
-    what: Literal["worker", "replica"] = "worker"
+    what: Literal["worker", "replica", "rank"] = "worker"
     """What they are called, in errors and options."""
 
     @property
     def purpose(self) -> str:
-        return "embedding on a cluster" if self.what == "worker" else "serving with replicas"
+        return _PURPOSES[self.what]
 
     @property
     def otherwise(self) -> str:
-        return "embed without --ray" if self.what == "worker" else "serve without --replicas"
+        return "embed without --ray" if self.what == "worker" else f"serve without --{self.what}s"
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from service.logs import set_up_logs
 from service.settings import Settings
 
 if TYPE_CHECKING:
+    from service.ranks.options import RankOptions
     from service.replicas.options import ReplicaOptions
 
 _OPTIONS = {
@@ -59,8 +60,17 @@ def add_serve(commands: Commands) -> None:
     fleet.add_argument(
         "--replica-gpus", type=positive_gpus, metavar="N", help="GPUs of a replica, or a part"
     )
-    fleet.add_argument(
-        "--address", metavar="HOST:PORT", help="use a Ray cluster, not a Ray on this machine alone"
+    ranks = command.add_argument_group("one document read by several machines, on a Ray cluster")
+    ranks.add_argument(
+        "--ranks", type=positive_number, metavar="N", help="how many, this process included"
+    )
+    ranks.add_argument("--rank-cpus", type=positive_number, metavar="N", help="cores of a rank (1)")
+    ranks.add_argument("--rank-gpus", type=positive_number, metavar="N", help="GPUs of a rank (0)")
+    command.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="the Ray cluster of --replicas or --ranks; replicas also run without one, on this "
+        "machine alone",
     )
     command.epilog = "Set everything else in the environment; `lln settings` prints the variables."
 
@@ -68,24 +78,28 @@ def add_serve(commands: Commands) -> None:
 def _serve(chosen: Chosen) -> None:
     signal.signal(signal.SIGTERM, _exit)
     given = {name: getattr(chosen, name) for name in _OPTIONS if getattr(chosen, name) is not None}
-    options = _replicas(chosen)
+    replicas, ranks = _replicas(chosen), _ranks(chosen)
     settings = load_settings(**given)
     set_up_logs(settings)
-    if options is not None:
+    if replicas is not None:
         from service.replicas.run import serve_replicas
 
-        serve_replicas(settings, options, address=chosen.address)
-        return
-    from service.start import start
+        serve_replicas(settings, replicas, address=chosen.address)
+    elif ranks is not None:
+        from service.ranks.run import serve_with_ranks
 
-    start(settings)
+        serve_with_ranks(settings, ranks, address=chosen.address)
+    else:
+        from service.start import start
+
+        start(settings)
 
 
 def _replicas(chosen: Chosen) -> ReplicaOptions | None:
     if chosen.replicas is None:
-        for name in ("max_replicas", "replica_cpus", "replica_gpus", "address"):
-            if getattr(chosen, name) is not None:
-                raise InvalidInput(f"--{name.replace('_', '-')} needs --replicas")
+        _refuse_without("--replicas", chosen, "max_replicas", "replica_cpus", "replica_gpus")
+        if chosen.ranks is None and chosen.address is not None:
+            raise InvalidInput("--address needs --replicas or --ranks")
         return None
     from service.replicas.options import ReplicaOptions
 
@@ -95,6 +109,27 @@ def _replicas(chosen: Chosen) -> ReplicaOptions | None:
         cpus=chosen.replica_cpus or 1,
         gpus=chosen.replica_gpus or 0,
     )
+
+
+def _ranks(chosen: Chosen) -> RankOptions | None:
+    if chosen.ranks is None:
+        _refuse_without("--ranks", chosen, "rank_cpus", "rank_gpus")
+        return None
+    if chosen.replicas is not None:
+        raise InvalidInput("--ranks does not go with --replicas: a replica reads alone")
+    if chosen.address is None:
+        raise InvalidInput(
+            "--ranks needs --address; for ranks on this machine alone set LLN_ENGINE__RANKS instead"
+        )
+    from service.ranks.options import RankOptions
+
+    return RankOptions(ranks=chosen.ranks, cpus=chosen.rank_cpus or 1, gpus=chosen.rank_gpus or 0)
+
+
+def _refuse_without(option: str, chosen: Chosen, *others: str) -> None:
+    for name in others:
+        if getattr(chosen, name) is not None:
+            raise InvalidInput(f"--{name.replace('_', '-')} needs {option}")
 
 
 def _exit(number: int, _: FrameType | None) -> None:

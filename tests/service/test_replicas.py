@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,103 +20,45 @@ import yaml
 
 from engine.engine import Engine
 from engine.errors import InvalidInput
-from engine.training.calibrate import CalibrationPlan
-from engine.training.convert import adapt_model, built_in_texts
 from service.pb.lln.v1 import benchmarks_pb2
 from service.pb.lln.v1 import embeddings_pb2 as pb
 from service.pb.tei.v1 import tei_pb2
-from service.replicas.proxy import CALLBACK, CALLBACK_PATH
 from tests.service.outside import free_port
 from tests.service.processes import clean_environment, lln
+from tests.service.ray_servers import (
+    Served,
+    ray_cluster,
+    run_lln,
+    serving,
+    short_folder,
+    small_model,
+)
 from tests.service.stubs import benchmarks_stub, embeddings_stub, health_stub, tei_stub
 
 if TYPE_CHECKING:
     from tests.conftest import WriteCheckpoint
 
-# A process of its own, not forked from one with torch: Ray does not start in those.
-LLN = (sys.executable, "-m", "service.cli")
-START_S, STOP_S = 120, 90
 TEXT = "two servers, one address"
 RETURN_CODE_OF_FAILURE = 1
 CONFIG = Path(__file__).resolve().parents[2] / "deploy" / "ray" / "serve.yaml"
 
 
-@dataclass(frozen=True)
-class Served:
-    url: str
-    grpc_address: str
-    process: subprocess.Popen[bytes]
-    log: Path
-
-    @property
-    def replicas(self) -> list[int]:
-        """The processes of the replicas."""
-        return [pid for pid in _descendants() if "replicas" in _title(pid)]
-
-
 @pytest.fixture(scope="module")
 def temporary() -> Iterator[Path]:
-    """A folder with a short path: Ray keeps sockets in it."""
     pytest.importorskip("ray")
-    with tempfile.TemporaryDirectory(prefix="lln-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
+    with short_folder() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="module")
 def cluster(temporary: Path) -> Iterator[str]:
-    """The address of a Ray cluster of two cores and no GPU."""
-    port = free_port()
-    options = f"--head --block --port={port} --num-cpus=2 --num-gpus=0"
-    # Processes that nothing here needs, and that take seconds to start.
-    options += " --no-monitor --include-dashboard=false --include-log-monitor=false"
-    ray = Path(sys.executable).with_name("ray")
-    with (temporary / "ray.log").open("wb") as log:
-        process = subprocess.Popen(
-            [ray, "start", *options.split(), f"--temp-dir={temporary}/ray"],
-            env=clean_environment(**{CALLBACK: CALLBACK_PATH, "RAY_USAGE_STATS_ENABLED": "0"}),
-            stdout=log,
-            stderr=log,
-        )
-    try:
-        _until(lambda: _accepts(port), process, temporary / "ray.log")
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(STOP_S)
+    with ray_cluster(temporary) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
 def model(temporary: Path, write_checkpoint: WriteCheckpoint) -> str:
-    """A small one that reads texts of any length: each replica loads it and measures its prices."""
-    plan = CalibrationPlan(block_size=16, sample_tokens=48, num_samples=4)
-    texts = built_in_texts()[:8]
-    return str(adapt_model(str(write_checkpoint()), temporary / "model", texts, plan).folder)
-
-
-@contextmanager
-def serving(folder: Path, model: str, *arguments: str, **settings: str) -> Iterator[Served]:
-    http_port, grpc_port = free_port(), free_port()
-    log = folder / "server.log"
-    environment = clean_environment(
-        LLN_MODELS=model,
-        LLN_HTTP_PORT=str(http_port),
-        LLN_GRPC_PORT=str(grpc_port),
-        LLN_BATCH_FOLDER=str(folder / "batches"),
-        LLN_BENCHMARK_HISTORY=":memory:",
-        **settings,
-    )
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*LLN, "serve", *arguments], env=environment, stdout=output, stderr=output
-        )
-    try:
-        _until(lambda: b'"serving"' in log.read_bytes(), process, log)
-        yield Served(f"http://127.0.0.1:{http_port}", f"127.0.0.1:{grpc_port}", process, log)
-        process.terminate()
-        assert process.wait(STOP_S) == 0, log.read_text()
-    finally:
-        process.kill()
-        process.wait()
+    return small_model(write_checkpoint(), temporary / "model")
 
 
 @pytest.fixture(scope="module")
@@ -198,10 +136,10 @@ def test_files_are_found_whichever_replica_keeps_them(http: httpx.Client) -> Non
 
 
 def test_what_a_cluster_cannot_hold_is_refused_at_once(cluster: str) -> None:
-    refused = _lln("serve", "--replicas", "2", "--replica-gpus", "1", "--address", cluster)
+    refused = run_lln("serve", "--replicas", "2", "--replica-gpus", "1", "--address", cluster)
     assert refused.returncode == RETURN_CODE_OF_FAILURE
     assert "2 replicas of 1 GPU need 2, and the cluster has 0: lower --replicas" in refused.stderr
-    refused = _lln("serve", "--replicas", "1", "--models", "./absent", "--address", cluster)
+    refused = run_lln("serve", "--replicas", "1", "--models", "./absent", "--address", cluster)
     assert refused.returncode == RETURN_CODE_OF_FAILURE
     assert "absent" in refused.stderr
     assert "looked for on" in refused.stderr
@@ -209,7 +147,7 @@ def test_what_a_cluster_cannot_hold_is_refused_at_once(cluster: str) -> None:
 
 def test_a_cluster_that_does_not_answer() -> None:
     pytest.importorskip("ray")
-    refused = _lln("serve", "--replicas", "1", "--address", f"127.0.0.1:{free_port()}")
+    refused = run_lln("serve", "--replicas", "1", "--address", f"127.0.0.1:{free_port()}")
     assert refused.returncode == RETURN_CODE_OF_FAILURE
     assert "no Ray cluster answers" in refused.stderr
 
@@ -217,7 +155,7 @@ def test_a_cluster_that_does_not_answer() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--address", "x:1"), "--address needs --replicas"),
+        (("--address", "x:1"), "--address needs --replicas or --ranks"),
         (("--replicas", "3", "--max-replicas", "2"), "max_replicas must be at least replicas (3)"),
     ],
 )
@@ -251,7 +189,7 @@ def test_a_replica_is_killed_while_it_reads(temporary: Path) -> None:
         grpc.insecure_channel(served.grpc_address) as channel,
         ThreadPoolExecutor() as pool,
     ):
-        before = {pid: _cpu_s(pid) for pid in served.replicas}
+        before = {pid: _cpu_s(pid) for pid in served.processes("replicas")}
         reading = pool.submit(
             httpx.post, f"{served.url}/v1/documents", json={"text": long}, timeout=120
         )
@@ -267,9 +205,9 @@ def test_a_replica_is_killed_while_it_reads(temporary: Path) -> None:
         answered = [other.result() for other in others]
         assert min(answered) > 20, "none failed, and they went on"
         deadline = time.monotonic() + 60
-        while len(served.replicas) < 2 and time.monotonic() < deadline:
+        while len(served.processes("replicas")) < 2 and time.monotonic() < deadline:
             time.sleep(0.5)
-        assert len(served.replicas) == 2, "the killed one is replaced"
+        assert len(served.processes("replicas")) == 2, "the killed one is replaced"
 
 
 @pytest.mark.slow
@@ -345,46 +283,10 @@ def _short_texts(
     return answered
 
 
-def _lln(*arguments: str) -> subprocess.CompletedProcess[str]:
-    ports = {"LLN_HTTP_PORT": str(free_port()), "LLN_GRPC_PORT": str(free_port())}
-    environment = clean_environment(LLN_MODELS="default", **ports)
-    if "--models" in arguments:
-        del environment["LLN_MODELS"]
-    return subprocess.run(
-        [*LLN, *arguments], env=environment, capture_output=True, text=True, timeout=START_S
-    )
-
-
 def _health() -> Any:
     from grpc_health.v1 import health_pb2
 
     return health_pb2.HealthCheckRequest()
-
-
-def _accepts(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _until(is_so: Any, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_S
-    while not is_so():
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.1)
-
-
-def _title(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
-
-
-def _descendants() -> list[int]:
-    from benchmarks.processes import processes_below
-
-    return [process.pid for process in processes_below(os.getpid()) if "ray::" in process.name]
 
 
 def _cpu_s(pid: int) -> float:

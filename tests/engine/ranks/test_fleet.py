@@ -28,6 +28,7 @@ from engine.execution.inputs import PreparedText
 from engine.execution.model_runner import TiledRun
 from engine.model.embedding_model import EmbeddingModel
 from engine.ranks.fleet import Fleet
+from engine.ranks.launcher import ElsewhereStarted
 from engine.ranks.local import places_here
 from engine.ranks.place import RankPlace, check_devices
 from engine.ranks.stretch_run import RankRun
@@ -51,7 +52,7 @@ CONFIG = EngineConfig(
 def together(model: EmbeddingModel, num_ranks: int = NUM_RANKS) -> Iterator[Fleet]:
     first, *others = places_here(num_ranks)
     threads = [RankThread(place) for place in others]
-    fleet = Fleet([model], CONFIG, first)
+    fleet = Fleet([model], CONFIG, ElsewhereStarted(first))
     fleet.start()
     try:
         yield fleet
@@ -176,7 +177,7 @@ def test_a_rank_with_other_weights_is_refused(default_model: EmbeddingModel) -> 
     assert default_model.calibration is not None
     changed = replace(default_model.calibration, block_size=256)
     with pytest.raises(CheckpointError, match="rank 1 has another default: its calibration"):
-        Fleet([default_model.with_calibration(changed)], CONFIG, first).start()
+        Fleet([default_model.with_calibration(changed)], CONFIG, ElsewhereStarted(first)).start()
     thread.join(30)
     assert thread.error is not None
     assert thread.error.code == "rank_differs"
@@ -186,7 +187,7 @@ def test_ranks_of_another_number_are_refused(default_model: EmbeddingModel) -> N
     first, _ = places_here(2)
     other = RankThread(places_here(5, port=first.port)[3])
     with pytest.raises(InvalidInput, match="started for 5 ranks, the first rank for 2") as refused:
-        Fleet([default_model], CONFIG, first).start()
+        Fleet([default_model], CONFIG, ElsewhereStarted(first)).start()
     other.join(30)
     assert refused.value.code == "wrong_num_ranks"
     assert other.error is not None
@@ -196,7 +197,7 @@ def test_ranks_of_another_number_are_refused(default_model: EmbeddingModel) -> N
 def test_a_rank_with_another_key_is_refused() -> None:
     first, other = places_here(2)
     stranger = RankThread(replace(other, key="another"))
-    fleet = Fleet([], CONFIG, replace(first, key="secret"))
+    fleet = Fleet([], CONFIG, ElsewhereStarted(replace(first, key="secret")))
     with starting(fleet) as errors:
         stranger.join(30)
         assert stranger.error is not None
@@ -210,7 +211,7 @@ def test_ranks_that_do_not_come(default_model: EmbeddingModel) -> None:
     first = places_here(3)[0]
     config = EngineConfig(device="cpu", rank_start_s=1)
     with pytest.raises(EngineUnavailable, match="1 of 3 ranks joined within 1 s; missing: 1, 2"):
-        Fleet([default_model], config, first).start()
+        Fleet([default_model], config, ElsewhereStarted(first)).start()
 
 
 def test_a_first_rank_that_cannot_be_reached() -> None:

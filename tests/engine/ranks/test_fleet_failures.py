@@ -14,6 +14,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from multiprocessing.connection import Connection
 
 import pytest
@@ -23,7 +24,7 @@ from engine.config import EngineConfig
 from engine.errors import DeviceFailure, InvalidInput
 from engine.model.embedding_model import EmbeddingModel
 from engine.ranks import fleet as fleets
-from engine.ranks import group, local, worker
+from engine.ranks import group, launcher, worker
 from engine.ranks.channel import (
     Channel,
     Failed,
@@ -40,7 +41,8 @@ from engine.ranks.channel import (
 from engine.ranks.fleet import Fleet
 from engine.ranks.group import Group
 from engine.ranks.keeper import Keeper
-from engine.ranks.local import places_here
+from engine.ranks.launcher import ElsewhereStarted
+from engine.ranks.local import LocalRanks, places_here
 from engine.ranks.place import RankPlace
 from engine.ranks.roster import Forming
 from engine.ranks.stretch_run import StretchText
@@ -121,7 +123,11 @@ def scripted(
 
 
 def plain_fleet(place: RankPlace) -> Fleet:
-    return Fleet([], CONFIG, place)
+    return Fleet([], CONFIG, ElsewhereStarted(place))
+
+
+def fleet_of(model: EmbeddingModel, place: RankPlace) -> Fleet:
+    return Fleet([model], CONFIG, ElsewhereStarted(place))
 
 
 def test_a_rank_that_hangs_while_a_group_forms_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +229,7 @@ def test_no_rank_reads_for_a_text_that_was_given_up(
     default_model: EmbeddingModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleets, "Keeper", GivesUpAtABadMoment)
-    with scripted(2, lambda place: Fleet([default_model], CONFIG, place)) as (fleet, (rank,)):
+    with scripted(2, partial(fleet_of, default_model)) as (fleet, (rank,)):
         keeper = fleet._keeper
         assert isinstance(keeper, GivesUpAtABadMoment)
         keeper.model, keeper.of = default_model, fleet
@@ -250,7 +256,7 @@ def test_a_text_that_is_opened_as_a_rank_is_lost(default_model: EmbeddingModel) 
 
     handler = Opens()
     log = logging.getLogger("engine.ranks.keeper")
-    with scripted(2, lambda place: Fleet([default_model], CONFIG, place)) as (fleet, (rank,)):
+    with scripted(2, partial(fleet_of, default_model)) as (fleet, (rank,)):
         log.addHandler(handler)
         try:
             rank.channel.close()
@@ -262,7 +268,7 @@ def test_a_text_that_is_opened_as_a_rank_is_lost(default_model: EmbeddingModel) 
 
 def test_a_stranger_that_says_nothing_holds_up_nobody() -> None:
     first, other = places_here(2)
-    fleet = Fleet([], CONFIG, first)
+    fleet = Fleet([], CONFIG, ElsewhereStarted(first))
     with starting(fleet):
         port = int(other.open_store(30).get(CONTACT).decode().partition(" ")[0])
         with socket.create_connection((first.address, port)):
@@ -271,7 +277,7 @@ def test_a_stranger_that_says_nothing_holds_up_nobody() -> None:
 
 
 def test_a_start_ends_when_it_is_stopped() -> None:
-    fleet = Fleet([], CONFIG, places_here(2)[0])
+    fleet = Fleet([], CONFIG, ElsewhereStarted(places_here(2)[0]))
     with starting(fleet) as errors:
         time.sleep(0.3)
         assert not errors
@@ -288,7 +294,7 @@ def test_a_rank_that_cannot_load_says_why(
     first, other = places_here(2)
     rank = RankThread(other)
     with pytest.raises(DeviceFailure, match="RuntimeError"):
-        Fleet([default_model], CONFIG, first).start()
+        Fleet([default_model], CONFIG, ElsewhereStarted(first)).start()
     rank.join(30)
     assert isinstance(rank.error, DeviceFailure)
 
@@ -307,9 +313,9 @@ def test_a_rank_that_is_in_no_group_says_so() -> None:
 def test_a_process_that_ends_at_once_is_started_less_and_less_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(local, "_RESTART_S", 0.05)
+    monkeypatch.setattr(launcher, "_RESTART_S", 0.05)
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    processes = local.LocalRanks(2)
+    processes = LocalRanks(2)
     place = processes.first_place()
     processes.start(place)
     seen = set()
