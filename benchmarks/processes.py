@@ -27,11 +27,6 @@ def processes_below(ancestor: int) -> list[Process]:
     return [process for pid, process in found.items() if is_below(pid)]
 
 
-def cpu_seconds_below(ancestor: int | None = None) -> float:
-    """Of this process, or another, and of all below it, ended children included."""
-    return sum(process.cpu_s for process in processes_below(ancestor or os.getpid()))
-
-
 def _processes() -> Iterator[Process]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:

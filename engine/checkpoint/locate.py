@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from engine.checkpoint.calibration import has_own_calibration
-from engine.checkpoint.folder import Checkpoint, is_readable, read_checkpoint
+from engine.checkpoint.folder import is_readable
 from engine.checkpoint.registry import PUBLISHED_MODELS, PublishedModel, find_published
 from engine.checkpoint.weights import has_weights
 from engine.errors import CheckpointError
@@ -52,12 +52,6 @@ class AvailableModel:
     attention: Literal["softmax", "LLN+Diag"]  # unless another is requested
     source: Source
     place: Path  # a folder, or the zip file of a carrier package
-
-
-def load_checkpoint(model: str, *, caches: Caches | None = None) -> Checkpoint:
-    """Finds a model and reads its folder. Published weights are checked against their hash."""
-    location = locate(model, caches=caches)
-    return read_checkpoint(location.folder, expected_sha256=location.expected_sha256)
 
 
 def locate(model: str, *, caches: Caches | None = None) -> CheckpointLocation:

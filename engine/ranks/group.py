@@ -37,7 +37,6 @@ class Group:
         """Returns when all ranks have joined. Raises RuntimeError if they do not in time."""
         self.rank, self.num_ranks = rank, num_ranks
         self.bytes_sent = 0
-        self.num_exchanges = 0
         self._torch_group: Any = ProcessGroupGloo(
             PrefixStore(str(generation), store), rank, num_ranks, timedelta(seconds=FORM_S)
         )
@@ -81,7 +80,6 @@ class Group:
 
     def _count(self, part: Tensor, num_peers: int) -> None:
         self.bytes_sent += part.numel() * part.element_size() * num_peers
-        self.num_exchanges += 1
 
 
 class GroupPending:

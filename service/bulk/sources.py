@@ -8,14 +8,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from engine.errors import InvalidInput
 from service.bulk.remote import RemoteFile, find_remote, is_url, path_of
 from service.readers.files import files_in, readable_name
 
 Format: TypeAlias = Literal["auto", "jsonl", "csv", "tsv", "parquet", "lines", "text"]
-FORMATS = get_args(Format)
 
 STDIN = "-"
 _FORMAT_OF_SUFFIX: Mapping[str, Format] = {

@@ -18,13 +18,10 @@ import torch
 from kernels.attention.gpu import constants as compiled_for
 from kernels.attention.gpu import tiles
 from kernels.attention.gpu.backward_lln import key_map_gradient_kernel
-from kernels.attention.gpu.backward_rows import (
-    add_tiles_kernel,
-    add_to_sinks_kernel,
-    rows_gradient_kernel,
-)
+from kernels.attention.gpu.backward_rows import rows_gradient_kernel
 from kernels.attention.gpu.backward_state import state_gradient_kernel
 from kernels.attention.gpu.backward_sums import diag_rows_kernel
+from kernels.attention.gpu.backward_tiles import add_tiles_kernel, add_to_sinks_kernel
 from kernels.attention.gpu.forward_merge import merge_groups_kernel, merge_pieces_kernel
 from kernels.attention.gpu.forward_output import lln_diag_kernel
 from kernels.attention.gpu.forward_short import short_sequences_kernel

@@ -17,13 +17,10 @@ from torch import Tensor
 from kernels.attention.arguments import Map
 from kernels.attention.gpu import tiles
 from kernels.attention.gpu.backward_lln import key_map_gradient_kernel
-from kernels.attention.gpu.backward_rows import (
-    add_tiles_kernel,
-    add_to_sinks_kernel,
-    rows_gradient_kernel,
-)
+from kernels.attention.gpu.backward_rows import rows_gradient_kernel
 from kernels.attention.gpu.backward_state import state_gradient_kernel
 from kernels.attention.gpu.backward_sums import diag_rows_kernel
+from kernels.attention.gpu.backward_tiles import add_tiles_kernel, add_to_sinks_kernel
 from kernels.attention.gpu.constants import (
     ADDED_NUMBERS,
     Constants,
@@ -51,7 +48,7 @@ from kernels.attention.gpu.launch import (
 )
 from kernels.attention.gpu.locate import num_slots
 from kernels.attention.gpu.pieces import add_pieces
-from kernels.attention.gpu.tiles import WHOLE, query_span
+from kernels.attention.gpu.tiles import WHOLE, Span, query_span
 from kernels.attention.state import LLNState
 
 
@@ -228,11 +225,10 @@ def _launch_rows(
     )
     span = query_span(branches.block_size or constants["BM"], constants["BM"])
     slots = num_slots(num_rows, num_sequences, *span.cut)
-    batch = {"p_cu_seqlens": branches.cu_seqlens, "num_heads": num_heads}
-    cut = {**batch, **span_arguments(span)}
     common = {
         **rows.arguments,
-        **batch,
+        "p_cu_seqlens": branches.cu_seqlens,
+        "num_heads": num_heads,
         "num_rows": num_rows,
         "num_sequences": num_sequences,
         **sink_arguments(branches.num_sinks),
@@ -271,28 +267,43 @@ def _launch_rows(
     )
     for parts, gradient in ((sink_k, rows.d_k), (sink_v, rows.d_v)):
         if parts is not None:
-            launch(
-                add_to_sinks_kernel,
-                num_sequences * num_heads * sum(branches.num_sinks),
-                p_sink=parts,
-                p_rows=gradient,
-                stride_ot=gradient.stride(0),
-                **cut,
-                **sink_arguments(branches.num_sinks),
-                **add_to_sinks_constants(head_dim),
-            )
-    if tile_beta is None:
-        return None, d_mix
-    d_beta = q.new_empty(num_sequences, num_heads, dtype=torch.float32)
+            _add_to_sinks(parts, gradient, branches, span)
+    d_beta = None if tile_beta is None else _add_tiles(tile_beta, branches, span)
+    return d_beta, d_mix
+
+
+def _add_to_sinks(parts: Tensor, gradient: Tensor, branches: Branches, span: Span) -> None:
+    """Adds what every tile found for its sequence's sinks to their rows."""
+    _, num_heads, num_sinks, head_dim = parts.shape
+    launch(
+        add_to_sinks_kernel,
+        branches.num_sequences * num_heads * num_sinks,
+        p_sink=parts,
+        p_rows=gradient,
+        stride_ot=gradient.stride(0),
+        p_cu_seqlens=branches.cu_seqlens,
+        num_heads=num_heads,
+        **span_arguments(span),
+        **sink_arguments(branches.num_sinks),
+        **add_to_sinks_constants(head_dim),
+    )
+
+
+def _add_tiles(tiles_of_heads: Tensor, branches: Branches, span: Span) -> Tensor:
+    """A number a tile [slots, H], added up by sequence: [B, H]."""
+    num_heads = tiles_of_heads.shape[1]
+    sums = tiles_of_heads.new_empty(branches.num_sequences, num_heads)
     launch(
         add_tiles_kernel,
-        num_sequences * num_heads,
-        p_tiles=tile_beta,
-        p_sums=d_beta,
-        **cut,
+        branches.num_sequences * num_heads,
+        p_tiles=tiles_of_heads,
+        p_sums=sums,
+        p_cu_seqlens=branches.cu_seqlens,
+        num_heads=num_heads,
+        **span_arguments(span),
         BT=ADDED_NUMBERS,
     )
-    return d_beta, d_mix
+    return sums
 
 
 def _launch_diag_rows(

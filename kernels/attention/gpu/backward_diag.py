@@ -74,7 +74,7 @@ def through_sinks(
 
 @triton.jit
 def through_own_rows(
-    b_q, b_k, b_v, b_g,  # [BM, BD] rows of whole blocks
+    b_q, b_k, b_g,  # [BM, BD] rows of whole blocks
     b_score,  # [BM, BM] scores, -inf where hidden
     b_gain,  # [BM, BM] gradient of the weights
     b_log_sum,  # [BM] log2 of each row's mass

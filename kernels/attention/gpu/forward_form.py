@@ -258,7 +258,6 @@ class FormLaunches:
             softmax_kernel,
             **_row_strides(q=form.q, k=form.k, v=form.v),
             **_out_stride(form),
-            num_heads=form.num_heads,
             scale=self._scale,
             **self._softmax_constants,
         )

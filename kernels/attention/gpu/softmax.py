@@ -51,9 +51,7 @@ def attend_to_keys(
 
 # A sequence's result must not depend on its batch, so nothing that varies with the batch may
 # choose the code, neither by its value nor by its alignment.
-@triton.jit(
-    do_not_specialize=["p_cu_seqlens", "p_listed", "num_listed", "num_sequences", "num_heads"]
-)
+@triton.jit(do_not_specialize=["p_cu_seqlens", "p_listed", "num_listed", "num_sequences"])
 def softmax_kernel(
     p_q,  # queries [T, H, D]
     p_k,  # keys [T, H, D]
@@ -63,7 +61,6 @@ def softmax_kernel(
     p_listed,  # the batch's tiles as `tile_list` lists them, int32 [num_listed, 4]
     num_listed,  # 0 where there is no list
     num_sequences,
-    num_heads,
     scale,  # log2(e) / sqrt(D)
     stride_qt,
     stride_qh,

@@ -12,13 +12,11 @@ from torch import Tensor
 from kernels.attention.gpu.tiles import Span
 from kernels.attention.packed_sequences import PackedSequences
 
-FIELDS = 4
-"""Of a tile: its sequence, that one's first packed row and length, and the tile within it."""
-
 
 def tile_list(packed: PackedSequences | None, span: Span, short: int) -> Tensor | None:
     """int32 [tiles, 4] of sequences of more than `short` tokens, kept with the bounds.
 
+    Of each tile: its sequence, that one's first packed row and length, and the tile within it.
     None where the host does not know them, and for a single sequence, which needs no list.
     """
     if packed is None or packed.bounds is None or packed.count < 2:

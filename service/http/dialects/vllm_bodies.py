@@ -175,13 +175,6 @@ class ScoreAnswer(Described):
     usage: Usage
 
 
-class Tokens(Described):
-    count: int
-    max_model_len: int
-    tokens: list[int]
-    token_strs: list[str] | None
-
-
 class Prompt(Described):
     prompt: str
 

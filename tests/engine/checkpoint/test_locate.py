@@ -18,7 +18,8 @@ import pytest
 from huggingface_hub import constants
 
 from engine.checkpoint import registry
-from engine.checkpoint.locate import Caches, list_models, load_checkpoint, locate
+from engine.checkpoint.folder import Checkpoint, read_checkpoint
+from engine.checkpoint.locate import Caches, list_models, locate
 from engine.checkpoint.registry import PUBLISHED_MODELS, Carrier, PublishedModel
 from engine.errors import CheckpointError
 
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 REVISION = "0123456789abcdef0123456789abcdef01234567"
+
+
+def load_checkpoint(model: str, *, caches: Caches) -> Checkpoint:
+    location = locate(model, caches=caches)
+    return read_checkpoint(location.folder, expected_sha256=location.expected_sha256)
 
 
 @pytest.fixture(autouse=True)
