@@ -1,22 +1,17 @@
-"""gRPC messages arrive in turn, share the budget of bodies, and are looked at before they are
-decoded."""
+"""gRPC messages arrive in turn, and share the budget of bodies."""
 
 from __future__ import annotations
 
 import asyncio
-import re
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import Any
 
-import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from engine.errors import QueueFull
 from engine.scheduling.observer import EngineObserver
-from engine.steps import Steps, finish
+from engine.steps import Steps
 from service.body_budget import (
     FULL,
     LARGE_BYTES_PER_S,
@@ -24,17 +19,13 @@ from service.body_budget import (
     TOO_MANY_ARRIVING,
     BodyBudget,
 )
-from service.errors import BodyTimeout, InvalidField, UnreadableBody
+from service.errors import BodyTimeout, InvalidField
 from service.fairness import receive_within
 from service.grpc.arrivals import MAX_ARRIVING, Arrivals
-from service.grpc.decoding import Undecodable, decoder
 from service.grpc.streams import StreamTasks, answer_in_order
-from service.grpc.wire import MAX_FIELDS, MAX_NUMBERS, excess_steps
 from service.pb.lln.v1 import embeddings_pb2 as pb
-from tests.service.conftest import RunningServer, StartServer
 
 LARGE = 1_500_000
-KEY = (("x-api-key", "a-key-of-sixteen-characters"),)
 BUDGET = 4 * LARGE  # room for two large messages
 
 
@@ -269,40 +260,6 @@ def test_a_stream_is_not_read_further_while_its_messages_find_no_room() -> None:
     asyncio.run(run())
 
 
-def _many_inputs(count: int) -> bytes:
-    return pb.EmbedRequest(input=[pb.Input()]).SerializeToString() * count
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        _many_inputs(MAX_FIELDS + 1),
-        pb.EmbedDocumentRequest(
-            open=pb.DocumentOptions(
-                chunking=pb.Chunking(
-                    spans=pb.SpanChunks(spans=[pb.CharacterSpan()] * (MAX_FIELDS + 1))
-                )
-            )
-        ).SerializeToString(),
-    ],
-    ids=["inputs", "spans"],
-)
-def test_messages_that_would_swell_are_refused(data: bytes) -> None:
-    kind: Any = pb.EmbedRequest if data[:1] == _many_inputs(1)[:1] else pb.EmbedDocumentRequest
-    found = finish(decoder(kind, 2**25)(data))
-    assert isinstance(found, Undecodable)
-    assert isinstance(found.error, UnreadableBody)
-    assert (found.error.code, found.error.limit) == ("too_many_fields", MAX_FIELDS)
-
-
-def test_more_token_ids_than_any_text_has_are_refused() -> None:
-    ids = pb.TokenIds(ids=bytes(MAX_NUMBERS // 2 + 1))
-    data = pb.EmbedRequest(input=[pb.Input(token_ids=ids)] * 2).SerializeToString()
-    found = finish(decoder(pb.EmbedRequest, 2**26)(data))
-    assert isinstance(found, Undecodable)
-    assert (found.error.code, found.error.limit) == ("too_many_values", MAX_NUMBERS)
-
-
 def test_between_large_messages_others_have_their_turn() -> None:
     """Each leaves the event loop to others for as long as it held it."""
     order: list[str] = []
@@ -324,115 +281,3 @@ def test_between_large_messages_others_have_their_turn() -> None:
 
     asyncio.run(run())
     assert order == ["large", "short", "short", "large", "large"]
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        pb.EmbedRequest(input=[pb.Input(text="word " * 40)] * 2048),
-        pb.EmbedRequest(input=[pb.Input(token_ids=pb.TokenIds(ids=[101] * 200_000))]),
-    ],
-    ids=["texts", "ids"],
-)
-def test_large_messages_are_decoded(message: pb.EmbedRequest) -> None:
-    assert finish(decoder(pb.EmbedRequest, 2**25)(message.SerializeToString())) == message
-
-
-def test_messages_of_many_parts_are_looked_at_with_pauses() -> None:
-    """Others have their turn long before all parts have been counted."""
-    data = _many_inputs(MAX_FIELDS // 2)
-    num_pauses = sum(1 for _ in excess_steps(data, pb.EmbedRequest))
-    assert num_pauses >= 50
-
-
-@pytest.mark.parametrize("tail", [b"\xff" * 11, b"\x0a\xff\xff\xff\xff\x0f", b"\x0b", b"\x08"])
-def test_broken_messages_are_left_to_protobuf(tail: bytes) -> None:
-    data = pb.EmbedRequest(input=[pb.Input(text="x" * 100_000)]).SerializeToString() + tail
-    found = finish(decoder(pb.EmbedRequest, 2**25)(data))
-    assert isinstance(found, Undecodable)
-    assert found.error.code == "invalid_message"
-
-
-@pytest.fixture(scope="module")
-def guarded(launch_server: StartServer) -> RunningServer:
-    return launch_server(
-        LLN_API_KEYS="a-key-of-sixteen-characters",
-        LLN_MODELS="sentence-transformers/all-MiniLM-L6-v2",
-        LLN_MAX_OPEN_STREAMS="1",
-        # A message of unknown size is then asked for every twenty seconds.
-        LLN_MAX_MESSAGE_BYTES=str(20 * LARGE_BYTES_PER_S),
-        LLN_MAX_BODY_BYTES=str(20 * LARGE_BYTES_PER_S),
-    )
-
-
-def _no_messages_yet(until: float) -> Iterator[bytes]:
-    while time.monotonic() < until:
-        time.sleep(0.05)
-    yield b""
-
-
-def test_a_call_without_a_key_is_refused_before_its_message(guarded: RunningServer) -> None:
-    with grpc.insecure_channel(guarded.grpc_address) as opened:
-        channel: Any = opened
-        began_at = time.monotonic()
-        embed = channel.stream_unary("/lln.v1.Embeddings/Embed")
-        with pytest.raises(grpc.RpcError) as refusal:
-            embed(_no_messages_yet(began_at + 20), timeout=60)
-    assert refusal.value.code() == grpc.StatusCode.UNAUTHENTICATED
-    assert time.monotonic() - began_at < 15
-
-
-def test_a_caller_that_leaves_before_its_message_did_not_forget_it(
-    guarded: RunningServer,
-) -> None:
-    async def leave() -> None:
-        async with grpc.aio.insecure_channel(guarded.grpc_address) as opened:
-            channel: Any = opened
-            tokenize = channel.stream_unary("/tei.v1.Tokenize/Tokenize")
-            call = tokenize(_never(), metadata=KEY, timeout=1)
-            with pytest.raises(grpc.RpcError):
-                await call
-
-    asyncio.run(leave())
-    pattern = re.compile('"method":"tei.v1.Tokenize/Tokenize","code":"([a-z_]+)"')
-    deadline = time.monotonic() + 20
-    while not (found := pattern.findall(guarded.log())) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert found == ["deadline_exceeded"]
-
-
-def test_a_probe_does_not_wait_behind_messages_of_others(guarded: RunningServer) -> None:
-    async def probe() -> None:
-        async with (
-            grpc.aio.insecure_channel(guarded.grpc_address) as opened,
-            # Connections of the same address are shared otherwise.
-            grpc.aio.insecure_channel(
-                guarded.grpc_address, options=[("grpc.use_local_subchannel_pool", 1)]
-            ) as prober,
-        ):
-            channel: Any = opened
-            embed = channel.stream_unary("/lln.v1.Embeddings/Embed")
-            stalled = [embed(_never(), metadata=KEY) for _ in range(4)]
-            for call in stalled:
-                await call.initial_metadata()  # it has passed the checks, and waits
-            request = health_pb2.HealthCheckRequest()
-            answer = await health_pb2_grpc.HealthStub(prober).Check(request, timeout=10)
-            assert answer.status == health_pb2.HealthCheckResponse.SERVING
-            for call in stalled:
-                call.cancel()
-
-    asyncio.run(probe())
-
-
-def test_open_streams_are_limited(guarded: RunningServer) -> None:
-    with grpc.insecure_channel(guarded.grpc_address) as opened:
-        channel: Any = opened
-        stream = channel.stream_stream("/lln.v1.Embeddings/EmbedStream")
-        first = stream(_no_messages_yet(time.monotonic() + 20), metadata=KEY)
-        assert first.initial_metadata()  # it is open
-        with pytest.raises(grpc.RpcError) as refusal:
-            next(stream(iter(()), metadata=KEY))
-        first.cancel()
-    failure: Any = refusal.value
-    assert failure.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert dict(failure.trailing_metadata())["lln-error-code"] == "too_many_streams"
