@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from engine.async_engine import AsyncEngine
-from engine.config import EngineConfig
 from engine.execution.document_stream import DocumentStream
 from engine.execution.documents import DocumentReader
 from engine.execution.inputs import PreparedText
 from engine.model.embedding_model import EmbeddingModel
-from engine.scheduling.observer import EngineObserver
 from engine.types import (
     Chunking,
     DocumentEmbedding,
@@ -35,19 +32,6 @@ def read(
     for piece in pieces:
         reader.feed(piece)
     return reader.finish()
-
-
-def serve(
-    model: EmbeddingModel,
-    work: Callable[[AsyncEngine], Awaitable[Result]],
-    observer: EngineObserver | None = None,
-) -> Result:
-    async def run() -> Result:
-        config = EngineConfig(device="cpu")
-        async with AsyncEngine([model], config=config, observer=observer) as engine:
-            return await work(engine)
-
-    return asyncio.run(run())
 
 
 async def feed_all(document: DocumentStream, pieces: Sequence[bytes | str]) -> DocumentEmbedding:

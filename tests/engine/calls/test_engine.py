@@ -18,7 +18,7 @@ from engine.errors import (
 )
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.types import ChunkPlan
-from tests.engine.calls.serving import serve
+from tests.engine.serving import serve
 
 
 def test_many_callers_get_their_own_vectors(
@@ -32,7 +32,7 @@ def test_many_callers_get_their_own_vectors(
         answers = await asyncio.gather(*(engine.embed([text]) for text in texts))
         return [answer[0].vector for answer in answers]
 
-    found = np.stack(serve(shipped_models, work))
+    found = np.stack(serve(shipped_models.values(), work))
     np.testing.assert_allclose(found, Engine(default_model).embed(texts), atol=2e-6)
 
 
@@ -40,7 +40,7 @@ def test_documents_equal_those_of_the_plain_engine(
     shipped_models: dict[str, EmbeddingModel], default_model: EmbeddingModel, long_text: str
 ) -> None:
     text, plan = long_text[:20_000], ChunkPlan(tokens=200)
-    served = serve(shipped_models, lambda engine: engine.embed_document(text, chunks=plan))
+    served = serve(shipped_models.values(), lambda engine: engine.embed_document(text, chunks=plan))
     plain = Engine(default_model).embed_document(text, chunks=plan)
     np.testing.assert_allclose(served.vector, plain.vector, atol=2e-6)
     assert [chunk.characters for chunk in served.chunks] == [c.characters for c in plain.chunks]
@@ -50,7 +50,7 @@ def test_documents_equal_those_of_the_plain_engine(
 def test_a_limit_below_the_length_of_a_sentence() -> None:
     config = EngineConfig(device="cpu", max_text_tokens=8)
     limited = load_model("default", config=config)
-    found = serve({"default": limited}, lambda engine: engine.embed(["a text"]), config=config)
+    found = serve([limited], lambda engine: engine.embed(["a text"]), config=config)
     assert found[0].accounting.tokens == 4
 
 
@@ -63,11 +63,11 @@ def test_models_by_name(shipped_models: dict[str, EmbeddingModel]) -> None:
             await engine.embed(["a text"], model="text-embedding-3-small")
         assert caught.value.actual == "text-embedding-3-small"
 
-    serve(shipped_models, work)
+    serve(shipped_models.values(), work)
 
 
 def test_tokenizing(shipped_models: dict[str, EmbeddingModel]) -> None:
-    found = serve(shipped_models, lambda engine: engine.tokenize("Café au lait"))
+    found = serve(shipped_models.values(), lambda engine: engine.tokenize("Café au lait"))
     assert found.tokens == ("[CLS]", "cafe", "au", "lai", "##t", "[SEP]")
     assert found.offsets[1] == (0, 4)
 
@@ -99,4 +99,4 @@ def test_a_benchmark_lets_texts_run_in_between(
         with pytest.raises(InvalidInput):
             await anext(rows_of(engine, 0))
 
-    serve(shipped_models, work)
+    serve(shipped_models.values(), work)

@@ -15,14 +15,14 @@ from engine.errors import (
     LLNError,
 )
 from engine.model.embedding_model import EmbeddingModel
-from tests.engine.calls.serving import serve
+from tests.engine.serving import serve
 
 
 def test_diagnosis_of_some_layers_and_heads(
     shipped_models: dict[str, EmbeddingModel], long_text: str
 ) -> None:
     found = serve(
-        shipped_models,
+        shipped_models.values(),
         lambda engine: engine.diagnose(long_text[:3000], layers=[0, 5], heads=[1, 2, 3]),
     )
     assert (found.layers, found.heads) == ((0, 5), (1, 2, 3))
@@ -64,4 +64,4 @@ def test_what_a_diagnosis_holds_has_to_fit_in_memory(
         both = [engine.diagnose("a few words " * 60, layers=[0]) for _ in range(2)]
         assert len(await asyncio.gather(*both)) == 2
 
-    serve(shipped_models, work, config=config)
+    serve(shipped_models.values(), work, config=config)

@@ -18,8 +18,25 @@ from engine.errors import (
 )
 from engine.model.embedding_model import EmbeddingModel
 from engine.scheduling.deadline import Deadline
+from engine.scheduling.observer import EngineObserver
 from engine.types import EmbedOptions
-from tests.engine.calls.serving import Tally, serve
+from tests.engine.serving import serve
+
+
+class Tally(EngineObserver):
+    def __init__(self) -> None:
+        self.rejections: list[str] = []
+        self.num_accepted = 0
+        self.num_tokenised = 0
+
+    def rejected(self, *, reason: str) -> None:
+        self.rejections.append(reason)
+
+    def accepted(self, *, model: str, tokens: int) -> None:
+        self.num_accepted += 1
+
+    def tokenised(self, *, texts: int, tokens: int, seconds: float) -> None:
+        self.num_tokenised += texts
 
 
 def test_refusals_are_counted_once(shipped_models: dict[str, EmbeddingModel]) -> None:
@@ -36,7 +53,7 @@ def test_refusals_are_counted_once(shipped_models: dict[str, EmbeddingModel]) ->
         with pytest.raises(DeadlineExceeded):
             await engine.embed(["x"], timeout_s=0)
 
-    serve(shipped_models, work, observer=tally)
+    serve(shipped_models.values(), work, observer=tally)
     assert tally.rejections == [
         "empty_text",
         "invalid_dimensions",
@@ -55,7 +72,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_back(
         calls = [engine.embed([text]) for _ in range(12)]
         return list(await asyncio.gather(*calls, return_exceptions=True))
 
-    answers = serve(shipped_models, work, config=config)
+    answers = serve(shipped_models.values(), work, config=config)
     refused = [answer for answer in answers if isinstance(answer, QueueFull)]
     assert refused
     assert len(refused) < len(answers)
@@ -84,7 +101,7 @@ def test_a_call_that_waits_for_room_is_tokenised_once(
             await engine.embed(["in a hurry " * 40], wait_for_room=True, timeout_s=0.05)
         await asyncio.gather(*long_ones)
 
-    serve(shipped_models, work, config=config, observer=tally)
+    serve(shipped_models.values(), work, config=config, observer=tally)
     assert tally.rejections == ["deadline_exceeded"]
     assert tally.num_tokenised == 25 + 3 + num_canaries
 
@@ -94,7 +111,7 @@ def test_a_call_larger_than_the_queue_goes_through_it_piece_by_piece(
 ) -> None:
     texts = [f"{number} some more words" for number in range(140)]
     config = EngineConfig(device="cpu", max_queue_tokens=100)
-    found = serve(shipped_models, lambda engine: engine.embed(texts), config=config)
+    found = serve(shipped_models.values(), lambda engine: engine.embed(texts), config=config)
     assert len(found) == 140
 
 
@@ -109,7 +126,7 @@ def test_one_bad_text_of_many_gives_the_others_up(
         assert caught.value.param == "input[100]"
         assert len(await engine.embed(["still here"])) == 1
 
-    serve(shipped_models, work)
+    serve(shipped_models.values(), work)
 
 
 def test_cancelling_and_deadlines_leave_the_engine_well(
@@ -126,7 +143,7 @@ def test_cancelling_and_deadlines_leave_the_engine_well(
         assert len(await engine.embed(["still here"])) == 1
         assert engine.ready
 
-    serve(shipped_models, work)
+    serve(shipped_models.values(), work)
 
 
 def test_reading_counts_towards_every_deadline(shipped_models: dict[str, EmbeddingModel]) -> None:
@@ -147,7 +164,7 @@ def test_reading_counts_towards_every_deadline(shipped_models: dict[str, Embeddi
             assert caught.value.limit == 0.03
             assert asyncio.get_running_loop().time() - started_at < 1.5
 
-    serve(shipped_models, work)
+    serve(shipped_models.values(), work)
 
 
 def test_the_first_stop_is_the_one_that_counts(
@@ -167,7 +184,7 @@ def test_the_first_stop_is_the_one_that_counts(
             await busy
         return engine, time.monotonic()
 
-    engine, stopped_at = serve(shipped_models, work, config=config, observer=tally)
+    engine, stopped_at = serve(shipped_models.values(), work, config=config, observer=tally)
     left_at = time.monotonic()
     assert left_at - stopped_at < 1
     while engine._worker.alive:  # the unit it was in, which nobody waits for
@@ -193,7 +210,7 @@ def test_stopping_answers_what_was_accepted(
         await stopping
         return list(answers), refusal
 
-    answers, refusal = serve(shipped_models, work)
+    answers, refusal = serve(shipped_models.values(), work)
     assert isinstance(refusal, EngineUnavailable)
     assert all(isinstance(answer, list | EngineUnavailable) for answer in answers)
     assert any(isinstance(answer, list) for answer in answers)

@@ -14,7 +14,7 @@ from engine.errors import (
 )
 from engine.model.embedding_model import EmbeddingModel, load_model
 from engine.types import EmbedOptions
-from tests.engine.calls.serving import serve
+from tests.engine.serving import serve
 
 if TYPE_CHECKING:
     from tests.conftest import WriteCheckpoint
@@ -33,7 +33,7 @@ def test_states_of_a_model_that_does_not_pool_are_bounded(
         assert (caught.value.code, caught.value.limit) == ("too_many_token_states", 40)
 
     config = EngineConfig(device="cpu", max_token_states=40)
-    serve({"bare": model}, work, config=config)
+    serve([model], work, config=config)
 
 
 @pytest.mark.parametrize("limit", [3, 5])
@@ -50,7 +50,7 @@ def test_a_model_that_does_not_pool_starts_with_room_for_few_states(
             await engine.embed(["the quick brown fox jumps"])
         assert caught.value.limit == limit
 
-    serve({"bare": model}, work, config=EngineConfig(device="cpu", max_token_states=limit))
+    serve([model], work, config=EngineConfig(device="cpu", max_token_states=limit))
 
 
 def test_a_model_that_does_not_pool_needs_room_for_one_token(

@@ -31,7 +31,7 @@ from engine.types import (
     SentencePlan,
     Vector,
 )
-from tests.engine.in_pieces import serve
+from tests.engine.serving import serve
 from tests.engine.small_models import calibrated
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def test_progress_goes_on_from_what_is_read_alone(
             np.testing.assert_array_equal(one.vector, other.vector)
         return found.tokens
 
-    tokens = serve(default_model, work)
+    tokens = serve([default_model], work)
     progress = [event for event in events if isinstance(event, Progress)]
     done = [event.tokens_done for event in progress]
     assert done == sorted(done)
@@ -228,7 +228,7 @@ def test_a_deadline_that_the_second_reading_would_miss_is_refused_at_once(
             await engine.embed_document(long_text[:24_000], chunks=plan, timeout_s=20)
         await engine.embed_document(text, chunks=replace(plan, context="late"), timeout_s=60)
 
-    serve(default_model, work)
+    serve([default_model], work)
 
 
 def test_a_full_queue_refuses_a_document_before_its_passages_are_read(

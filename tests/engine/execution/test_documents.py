@@ -33,7 +33,8 @@ from engine.types import (
     SpanPlan,
     Truncate,
 )
-from tests.engine.in_pieces import MEGABYTE, feed_all, read, serve, stream
+from tests.engine.in_pieces import MEGABYTE, feed_all, read, stream
+from tests.engine.serving import serve
 
 TEXT = "# Größe\n\nNaïve 😀 e\u0301 שלום. 日本語。 unbelievabilities [SEP] " + "x" * 150 + "\n"
 
@@ -60,7 +61,7 @@ def test_pieces_give_the_whole_documents_embedding(
         whole = await engine.embed_document(text, chunks=plan)
         return whole, await stream(engine, text, size, chunks=plan, on_event=events.append)
 
-    whole, streamed = serve(default_model, work)
+    whole, streamed = serve([default_model], work)
     assert float(whole.vector @ streamed.vector) > 0.999999
     assert len(whole.chunks) == len(streamed.chunks) == 39
     for one, other in zip(whole.chunks, streamed.chunks, strict=True):
@@ -93,10 +94,10 @@ def test_packed_swept_and_streamed_are_one(
         return replace(default_model, config=config)
 
     packed = serve(
-        with_sweeps_from(100_000), lambda engine: engine.embed_document(text, chunks=plan)
+        [with_sweeps_from(100_000)], lambda engine: engine.embed_document(text, chunks=plan)
     )
-    swept = serve(with_sweeps_from(256), lambda engine: engine.embed_document(text, chunks=plan))
-    streamed = serve(with_sweeps_from(256), lambda engine: stream(engine, text, 999, chunks=plan))
+    swept = serve([with_sweeps_from(256)], lambda engine: engine.embed_document(text, chunks=plan))
+    streamed = serve([with_sweeps_from(256)], lambda engine: stream(engine, text, 999, chunks=plan))
     for other in (swept, streamed):
         assert float(packed.vector @ other.vector) > 0.999999
         for one, same in zip(packed.chunks, other.chunks, strict=True):
@@ -201,7 +202,7 @@ def test_a_document_that_is_too_long_is_refused_before_its_end(
         assert document.tokens == 0
         return caught.value
 
-    error = serve(model, work)
+    error = serve([model], work)
     assert (error.code, error.limit) == ("text_too_long", 1_000)
     assert isinstance(error.actual, int)
     assert 1_000 < error.actual < 300_000
@@ -220,7 +221,7 @@ def test_nothing_is_taken_after_the_end(default_model: EmbeddingModel) -> None:
                 await late
             assert caught.value.code == "document_closed"
 
-    serve(default_model, work)
+    serve([default_model], work)
 
 
 def test_time_runs_out_while_pieces_come(default_model: EmbeddingModel) -> None:
@@ -236,7 +237,7 @@ def test_time_runs_out_while_pieces_come(default_model: EmbeddingModel) -> None:
         with pytest.raises(DeadlineExceeded):
             await late.finish()
 
-    serve(default_model, work)
+    serve([default_model], work)
 
 
 def test_plans_are_checked_before_anything_is_read(default_model: EmbeddingModel) -> None:
@@ -249,7 +250,7 @@ def test_plans_are_checked_before_anything_is_read(default_model: EmbeddingModel
                 engine.open_document(chunks=plan)
             assert caught.value.code == "invalid_chunking"
 
-    serve(default_model, work)
+    serve([default_model], work)
 
 
 def test_chunks_that_overlap_are_read_alone_whatever_the_queue_holds(
@@ -300,7 +301,7 @@ def test_a_deadline_counts_what_is_read_alone(
             await engine.embed_document(long_text[:9_000], chunks=plan, timeout_s=1)
         assert (await engine.embed(["short"]))[0].vector.shape == (384,)
 
-    serve(default_model, work)
+    serve([default_model], work)
 
 
 def test_truncated_documents_are_counted(default_model: EmbeddingModel) -> None:
@@ -319,7 +320,7 @@ def test_truncated_documents_are_counted(default_model: EmbeddingModel) -> None:
         await document.finish()
         await engine.embed_document("short", options=options)
 
-    serve(with_limit(default_model, 50), work, tally)
+    serve([with_limit(default_model, 50)], work, observer=tally)
     assert tally.num_truncated == 1
 
 

@@ -22,7 +22,7 @@ from engine.model.embedding_model import EmbeddingModel
 from engine.steps import Steps, one_step
 from engine.text.streaming import READ_CHARACTERS
 from engine.types import ChunkPlan, EmbedOptions, SentencePlan
-from tests.engine.in_pieces import serve
+from tests.engine.serving import serve
 
 LONG = SHORT_CHARACTERS + 1
 OPTIONS = EmbedOptions()
@@ -198,7 +198,7 @@ def test_short_texts_do_not_wait_for_huge_ones_whose_callers_stay_or_leave(
         all_s = perf_counter() - started_at
         assert short_s < 0.5 * all_s
 
-    serve(default_model, work)
+    serve([default_model], work)
 
 
 def test_tokens_of_a_text_beyond_the_limit_are_refused(default_model: EmbeddingModel) -> None:

@@ -19,7 +19,8 @@ from engine.types import (
     HeadingPlan,
     SentencePlan,
 )
-from tests.engine.in_pieces import MEGABYTE, feed_all, read, serve, stream
+from tests.engine.in_pieces import MEGABYTE, feed_all, read, stream
+from tests.engine.serving import serve
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_broken_utf8_is_named_by_its_byte(
             await feed_all(document, pieces)
         assert (caught.value.code, caught.value.actual) == ("invalid_utf8", position)
 
-    serve(default_model, work)
+    serve([default_model], work)
 
 
 @given(text=st.text(max_size=60), size=st.integers(1, 7))
@@ -62,7 +63,7 @@ def test_strings_may_come_in_pieces_but_not_half_characters(
             await document.feed("ab\ud800")
         assert (caught.value.code, caught.value.actual) == ("invalid_unicode", "U+D800")
 
-    serve(default_model, work)
+    serve([default_model], work)
 
 
 def test_64_megabytes_without_a_space_are_one_unknown_word(default_model: EmbeddingModel) -> None:
@@ -100,7 +101,7 @@ def test_unusual_documents_are_embedded(
             assert num_tokens in (None, found.tokens)
             assert len(found.chunks) == (0 if found.tokens == 2 else 1)
 
-    serve(default_model, work)
+    serve([default_model], work)
 
 
 def test_text_that_cannot_be_cut_is_refused_in_time(default_model: EmbeddingModel) -> None:
