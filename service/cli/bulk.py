@@ -40,6 +40,11 @@ _CHUNKS = ("headings", "sentences", "fixed")
 
 
 def add_bulk_options(command: argparse.ArgumentParser) -> None:
+    _add_job_options(command)
+    _add_fleet_options(command)
+
+
+def _add_job_options(command: argparse.ArgumentParser) -> None:
     bulk = command.add_argument_group("a corpus into a file")
     bulk.add_argument(
         "--from",
@@ -84,6 +89,9 @@ def add_bulk_options(command: argparse.ArgumentParser) -> None:
     bulk.add_argument(
         "--replace", action="store_true", help="overwrite the output, or unfinished work on it"
     )
+
+
+def _add_fleet_options(command: argparse.ArgumentParser) -> None:
     fleet = command.add_argument_group("a corpus into a file, by workers on Ray")
     fleet.add_argument("--ray", action="store_true", help="start Ray on this machine for the job")
     fleet.add_argument("--address", metavar="HOST:PORT", help="use a Ray cluster instead")

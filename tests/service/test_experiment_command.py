@@ -10,26 +10,11 @@ import pytest
 import torch
 
 from engine.experiments import catalogue
-from engine.experiments.contest import Contest
 from engine.experiments.experiment import Experiment
 from engine.experiments.mail_bytes import MailBytes
-from engine.experiments.tasks import Majority, TokenTask
-from engine.experiments.token_contest import TokenContest
-from engine.experiments.training import TrainingBudget
+from engine.experiments.tasks import Majority
 from service.cli.__main__ import main
-
-
-def contest(task: TokenTask) -> Contest:
-    return TokenContest(
-        task=task,
-        layers=1,
-        width=32,
-        heads=2,
-        block_size=16,
-        budget=TrainingBudget(steps=2, batch=2, warm_up=1, weight_decay=0.01, clip=1.0, examples=2),
-        rates=(1e-3,),
-        tuning_seeds=1,
-    )
+from tests.engine.experiments.toy_contests import toy_contest
 
 
 @pytest.fixture(autouse=True)
@@ -45,8 +30,10 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = MailBytes(length=32)
     monkeypatch.setattr("engine.experiments.labelled_mail.npm_package", lambda name: None)
     made = {
-        "toy": Experiment("toy", "a toy", {"small": lambda: contest(toy)}),
-        "gone": Experiment("gone", "of a corpus that is missing", {"small": lambda: contest(gone)}),
+        "toy": Experiment("toy", "a toy", {"small": lambda: toy_contest(toy)}),
+        "gone": Experiment(
+            "gone", "of a corpus that is missing", {"small": lambda: toy_contest(gone)}
+        ),
     }
     monkeypatch.setattr(catalogue, "EXPERIMENTS", made)
 

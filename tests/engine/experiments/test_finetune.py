@@ -15,8 +15,8 @@ from engine.experiments import finetune_contest, labelled_mail
 from engine.experiments.contest import ContestPlan, run_contest
 from engine.experiments.finetune_contest import Classifier, FinetuneContest
 from engine.experiments.training import TrainingBudget
-from engine.experiments.trials import RESULT_FILE
 from engine.model.embedding_model import EmbeddingModel
+from tests.engine.experiments.toy_contests import assert_same_bytes_twice
 from tests.engine.experiments.toy_mail import write_mail
 from tests.engine.small_models import calibrated
 
@@ -54,12 +54,7 @@ def contest(mail: Path, model: EmbeddingModel, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_same_bytes_twice(contest: FinetuneContest, tmp_path: Path) -> None:
-    plan = ContestPlan(contest=contest, methods=contest.methods, seeds=2, threads=1)
-    found = []
-    for run in ("first", "second"):
-        run_contest(plan, tmp_path / run, {}, lambda *told: None)
-        found.append((tmp_path / run / RESULT_FILE).read_bytes())
-    assert found[0] == found[1]
+    assert_same_bytes_twice(contest, tmp_path)
 
 
 @pytest.mark.parametrize("attention", ["softmax", "lln_diag", "block_diagonal"])

@@ -12,15 +12,15 @@ from torch import Generator
 
 from engine.evaluation.corpora import SOURCES, CorpusSource
 from engine.experiments.attention_problems import AttentionLayer
-from engine.experiments.contest import ContestPlan, run_contest
 from engine.experiments.masked_contest import MaskedContest
 from engine.experiments.masked_text import TextSource
 from engine.experiments.network_contest import NetworkContest
 from engine.experiments.network_steppers import NETWORK_STEPPERS, network_factors
 from engine.experiments.steppers import fisher_factors
 from engine.experiments.training import TrainingBudget
-from engine.experiments.trials import RESULT_FILE, Trial
+from engine.experiments.trials import Trial
 from engine.training.data import Document
+from tests.engine.experiments.toy_contests import assert_same_bytes_twice
 
 CONTEST = NetworkContest(
     masked=MaskedContest(
@@ -52,12 +52,7 @@ def corpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_same_bytes_twice(tmp_path: Path) -> None:
-    plan = ContestPlan(contest=CONTEST, methods=CONTEST.methods, seeds=2, threads=1)
-    found = []
-    for run in ("first", "second"):
-        run_contest(plan, tmp_path / run, {}, lambda *told: None)
-        found.append((tmp_path / run / RESULT_FILE).read_bytes())
-    assert found[0] == found[1]
+    assert_same_bytes_twice(CONTEST, tmp_path)
 
 
 def test_a_trial_ends_at_its_target() -> None:

@@ -22,7 +22,8 @@ from engine.experiments.pruning_contest import RULES, PruningContest, PruningPla
 from engine.experiments.tasks import Recall
 from engine.experiments.token_contest import TokenContest
 from engine.experiments.training import TrainingBudget
-from engine.experiments.trials import RESULT_FILE, Trial
+from engine.experiments.trials import Trial
+from tests.engine.experiments.toy_contests import assert_same_bytes_twice
 
 TRAINED = TokenContest(
     task=Recall(length=32, keys=3, values=3),
@@ -54,12 +55,7 @@ def texts() -> Tensor:
 
 
 def test_the_same_bytes_twice(tmp_path: Path) -> None:
-    plan = ContestPlan(contest=CONTEST, methods=CONTEST.methods, seeds=2, threads=1)
-    found = []
-    for run in ("first", "second"):
-        run_contest(plan, tmp_path / run, {}, lambda *told: None)
-        found.append((tmp_path / run / RESULT_FILE).read_bytes())
-    assert found[0] == found[1]
+    assert_same_bytes_twice(CONTEST, tmp_path)
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -27,29 +27,13 @@ from engine.experiments.matching import Matching
 from engine.experiments.moment_contest import MomentContest
 from engine.experiments.pathfinder import Pathfinder
 from engine.experiments.pixels import Patches, Pixels
-from engine.experiments.tasks import UNASKED, Majority, TokenTask
-from engine.experiments.token_contest import TokenContest
-from engine.experiments.training import TrainingBudget
-from engine.experiments.trials import RESULT_FILE
+from engine.experiments.tasks import UNASKED, Majority
 from tests.engine.experiments.small_pictures import write_pictures
+from tests.engine.experiments.toy_contests import BUDGET, assert_same_bytes_twice, toy_contest
 from tests.engine.experiments.toy_corpus import TOY
 from tests.engine.experiments.toy_mail import write_mail
 
-BUDGET = TrainingBudget(steps=2, batch=2, warm_up=1, weight_decay=0.01, clip=1.0, examples=3)
 TEXT = TextSource(corpora=("toy",), vocabulary=280, length=32)
-
-
-def toy(task: TokenTask) -> TokenContest:
-    return TokenContest(
-        task=task,
-        layers=1,
-        width=32,
-        heads=2,
-        block_size=16,
-        budget=BUDGET,
-        rates=(1e-3,),
-        tuning_seeds=1,
-    )
 
 
 MASKED = MaskedContest(
@@ -65,16 +49,18 @@ MASKED = MaskedContest(
     tuning_seeds=1,
 )
 CONTESTS: dict[str, Callable[[str], Contest]] = {
-    "majority": lambda folder: toy(Majority(length=64, symbols=3, favoured=0.2)),
-    "listops": lambda folder: toy(ListOps(length=64, max_depth=4, max_arguments=4)),
-    "matching": lambda folder: toy(Matching(length=64, corpora=("toy",))),
-    "pixels": lambda folder: toy(Pixels(shrink=4, levels=8, folder=folder)),
-    "vision": lambda folder: toy(Patches(side=7, folder=folder)),
-    "pathfinder": lambda folder: toy(
+    "majority": lambda folder: toy_contest(Majority(length=64, symbols=3, favoured=0.2)),
+    "listops": lambda folder: toy_contest(ListOps(length=64, max_depth=4, max_arguments=4)),
+    "matching": lambda folder: toy_contest(Matching(length=64, corpora=("toy",))),
+    "pixels": lambda folder: toy_contest(Pixels(shrink=4, levels=8, folder=folder)),
+    "vision": lambda folder: toy_contest(Patches(side=7, folder=folder)),
+    "pathfinder": lambda folder: toy_contest(
         Pathfinder(side=16, path=9, distractors=1, marks_apart=(4, 7), pictures=4)
     ),
-    "text": lambda folder: toy(MailBytes(length=48, folder=folder)),
-    "moments": lambda folder: MomentContest(base=toy(Patches(side=7, folder=folder)), watched=3),
+    "text": lambda folder: toy_contest(MailBytes(length=48, folder=folder)),
+    "moments": lambda folder: MomentContest(
+        base=toy_contest(Patches(side=7, folder=folder)), watched=3
+    ),
     "mlm": lambda folder: MASKED,
     "float16": lambda folder: HalfContest(masked=MASKED, scaling=Scaling(1024.0, double_after=1)),
 }
@@ -90,14 +76,7 @@ def test_an_experiment_gives_the_same_bytes_twice(name: str, tmp_path: Path) -> 
     write_pictures(tmp_path)
     write_mail(tmp_path)
     contest = CONTESTS[name](str(tmp_path))
-    plan = ContestPlan(
-        contest=contest, methods=(contest.methods[0], contest.methods[-1]), seeds=2, threads=1
-    )
-    found = []
-    for run in ("first", "second"):
-        run_contest(plan, tmp_path / run, {}, lambda *told: None)
-        found.append((tmp_path / run / RESULT_FILE).read_bytes())
-    assert found[0] == found[1]
+    assert_same_bytes_twice(contest, tmp_path, (contest.methods[0], contest.methods[-1]))
 
 
 def test_masks_ask_for_a_share_and_show_little_of_it() -> None:

@@ -17,9 +17,10 @@ from engine.experiments.encoder import count_parameters
 from engine.experiments.tasks import UNASKED, Majority, Recall, accuracy_by_distance
 from engine.experiments.token_contest import TokenContest
 from engine.experiments.training import TrainingBudget
-from engine.experiments.trials import RESULT_FILE, Trial
+from engine.experiments.trials import Trial
 from engine.platform.memory import watch_peak
 from kernels.attention import PackedSequences
+from tests.engine.experiments.toy_contests import assert_same_bytes_twice
 
 TASK = Recall(length=64, keys=3, values=3)
 TOY = TokenContest(
@@ -65,11 +66,7 @@ def test_accuracy_by_distance() -> None:
 
 
 def test_a_contest_gives_the_same_bytes_twice(tmp_path: Path) -> None:
-    plan = ContestPlan(contest=TOY, methods=("block_diagonal", "lln_diag"), seeds=2, threads=1)
-    for name in ("first", "second"):
-        run_contest(plan, tmp_path / name, {}, lambda *told: None)
-    first, second = ((tmp_path / name / RESULT_FILE).read_bytes() for name in ("first", "second"))
-    assert first == second
+    assert_same_bytes_twice(TOY, tmp_path, ("block_diagonal", "lln_diag"))
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
